@@ -1,0 +1,162 @@
+"""From YAML and the command line to typed, frozen settings, and from a mistake to one line."""
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from data.config import SCHEMAS, DataConfig
+from model.config import ModelConfig
+from probe.config import ProbeConfig
+from run.config import EvalConfig, GenerateConfig, OptimConfig, RunConfig
+
+_FOLDER = Path(__file__).parent
+# What each door can be told: the schema of its own settings and those of its groups.
+_ENTRIES: dict[str, tuple[type, dict[str, list[type]]]] = {
+    "train": (
+        RunConfig,
+        {"model": [ModelConfig], "data": [*SCHEMAS.values()], "optim": [OptimConfig], "experiment": []},
+    ),
+    "eval": (EvalConfig, {"probe": [ProbeConfig]}),
+}
+
+_FREE_TEXT = {"out", "run", "text", "sample_prompt", "cache_dir", "data.path", "data.validation_path"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainSettings:
+    """Everything train.py can be told."""
+
+    run: RunConfig
+    model: ModelConfig
+    data: DataConfig
+    optim: OptimConfig
+
+
+def typed_train(config: DictConfig) -> TrainSettings:
+    """Turn Hydra's config into settings; raise ValueError with one line for anything that does not fit."""
+    source = config.data.get("source")
+    if source not in SCHEMAS:
+        raise ValueError(f"data.source={source} is not one of {', '.join(SCHEMAS)}")
+    return TrainSettings(
+        run=_typed(RunConfig, _own(config, "train")),
+        model=_typed(ModelConfig, config.model, "model."),
+        data=_typed(SCHEMAS[source], config.data, "data."),
+        optim=_typed(OptimConfig, config.optim, "optim."),
+    )
+
+
+def typed_eval(config: DictConfig) -> tuple[EvalConfig, ProbeConfig]:
+    """Turn Hydra's config into settings; raise ValueError with one line for anything that does not fit."""
+    return _typed(EvalConfig, _own(config, "eval")), _typed(ProbeConfig, config.probe, "probe.")
+
+
+def typed_generate(arguments: list[str]) -> GenerateConfig:
+    """Read NAME=VALUE arguments; raise ValueError with one line for anything that does not fit."""
+    kinds = {
+        field.name: int if field.type == "int" else float if field.type == "float" else str
+        for field in fields(GenerateConfig)
+    }
+    given = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or name not in kinds:
+            raise ValueError(f"{argument} is not NAME=VALUE with NAME one of {', '.join(kinds)}{_hint(name, [*kinds])}")
+        try:
+            given[name] = kinds[name](value)
+        except ValueError:
+            raise ValueError(f"{name}={value} is not a number") from None
+    return GenerateConfig(**given)
+
+
+def schema_of_data(values: dict[str, Any]) -> DataConfig:
+    """Turn a saved data config back into settings."""
+    return _typed(SCHEMAS[values["source"]], OmegaConf.create(values), "data.")
+
+
+def _own(config: DictConfig, entry: str) -> dict[str, Any]:
+    return {name: config[name] for name in config if name not in _ENTRIES[entry][1]}
+
+
+def _typed(schema: type, node: DictConfig | dict[str, Any], prefix: str = "") -> Any:
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
+    except OmegaConfBaseException as error:
+        first, *_ = str(error).splitlines()
+        key = str(getattr(error, "full_key", "") or getattr(error, "key", "") or "")
+        names = [field.name for field in fields(schema)]
+        if "mandatory" in first:
+            first = f"must be given, as in {prefix}{key}=VALUE"
+        elif key not in names:
+            first = f"is not a setting here{_hint(key, names)}"
+        raise ValueError(f"{prefix}{key}: {first}") from None
+
+
+def check_overrides(arguments: list[str], entry: str) -> None:
+    """Raise ValueError, with the nearest name that exists, for a setting or a choice that does not.
+
+    Done by ourselves because it needs neither Hydra nor torch: a typo is answered at once. What Hydra's grammar
+    offers beyond NAME=VALUE is left to Hydra.
+    """
+    own, schemas = _ENTRIES[entry]
+    known = {field.name for field in fields(own)}
+    known |= {f"{group}.{field.name}" for group, some in schemas.items() for schema in some for field in fields(schema)}
+    for argument in arguments:
+        name, equals, value = argument.lstrip("+~").partition("=")
+        if argument.startswith(("-", "~")) or re.match(r"hydra[./=]", name):
+            continue
+        if not equals:
+            raise ValueError(f"{argument}: settings are written NAME=VALUE")
+        if name in schemas:
+            choices = sorted(path.stem for path in (_FOLDER / name).glob("*.yaml"))
+            for choice in value.split(","):
+                if re.fullmatch(r"[\w-]+", choice) and choice not in (*choices, "null"):
+                    raise ValueError(f"{name}={choice} is not one of {', '.join(choices)}{_hint(choice, choices)}")
+        elif name not in known:
+            raise ValueError(f"{name} is not a setting{_hint(name, [*known, *schemas])}")
+
+
+def quoted(argument: str) -> str:
+    """Write NAME=VALUE so that Hydra takes VALUE as it stands, whatever commas or signs are in it, if it is free text."""
+    name, equals, value = argument.partition("=")
+    if not equals or name not in _FREE_TEXT or value == "null" or re.fullmatch(r"""'[^']*'|"[^"]*\"""", value):
+        return argument
+    # Backslashes count only before a quote, before an interpolation and at the end; there each is written twice.
+    escaped = re.sub(r"(\\*)('|\$\{|$)", lambda m: m[1] * 2 + ("\\" if m[2] else "") + m[2], value)
+    return f"{name}='{escaped}'"
+
+
+def _hint(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f": did you mean {near[0]}?" if near else ""
+
+
+@contextmanager
+def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of `kinds`, by default those that bad input raises, into one line on stderr and exit status 2."""
+    try:
+        yield
+    except kinds or (ValueError, OSError, OmegaConfBaseException) as error:
+        if isinstance(error, OSError) and error.strerror:
+            error = f"{error.strerror}: {error.filename}"
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+
+
+@contextmanager
+def door(entry: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Run a Hydra entry point so that a mistake on its command line, or one of `kinds`, is one line and status 2."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own account of an error is many lines and exit status 1
+    with one_line_errors():
+        check_overrides(sys.argv[1:], entry)
+    sys.argv[1:] = [quoted(argument) for argument in sys.argv[1:]]
+    with one_line_errors(*kinds, OmegaConfBaseException):
+        yield

@@ -1,0 +1,231 @@
+"""From a data config to token arrays: written once to a cache folder named by the content, then read back.
+
+The cache holds the flat token ids of both splits (.npy), tokenizer.json, meta.json and, for stories, where each story
+starts and the `datasets.DatasetDict` itself. A folder is written beside its place and renamed, so a cache that is
+there is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from data.batches import Split
+from data.config import DataConfig, StoriesConfig, TextConfig, TokenizerKind
+from data.documents import expand, read_pieces
+from data.tokenizer import END, UNKNOWN, bpe_tokenizer, character_tokenizer, load_tokenizer, word_tokenizer
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+CLASSES = ("function", "content", "pronoun", "payoff", "end")
+_CACHE_VERSION = 1  # raised whenever the same input would be written differently
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Everything a run needs to know of its data."""
+
+    tokenizer: Tokenizer
+    train: Split
+    validation: Split
+    folder: Path  # the cache folder
+    fingerprint: str  # of the content
+
+
+def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
+    """Return the corpus of `config`, tokenizing it only if the cache does not hold it yet.
+
+    Raises FileNotFoundError, PermissionError or ValueError, each with one line to show, where the text cannot be had.
+    """
+    fingerprint = _fingerprint(config)
+    folder = cache_dir / f"{config.source}-{fingerprint[:16]}"
+    if not folder.is_dir():
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=".", dir=cache_dir))
+        try:
+            (_write_stories if isinstance(config, StoriesConfig) else _write_text)(config, beside)
+            _move_into_place(beside, folder)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    meta = json.loads((folder / "meta.json").read_text())
+    splits = {name: _read_split(folder, name, meta["n_bytes"][name]) for name in ("train", "validation")}
+    return Corpus(load_tokenizer(folder / "tokenizer.json"), **splits, folder=folder, fingerprint=fingerprint)
+
+
+def load_split(corpus: Corpus, split: str) -> Dataset:
+    """Return the "train", "dev" or "test" stories of a stories corpus with their links."""
+    from datasets import load_from_disk
+
+    return load_from_disk(str(corpus.folder / "stories" / split))
+
+
+def _fingerprint(config: DataConfig) -> str:
+    """Hash what decides the arrays: the settings and either the generator's own source or the files' bytes."""
+    digest = hashlib.sha256(json.dumps([_CACHE_VERSION, asdict(config)], default=str, sort_keys=True).encode())
+    if isinstance(config, StoriesConfig):
+        files = sorted((Path(__file__).parent / "stories").glob("*.py"))
+    else:
+        files = expand(config.path) + (expand(config.validation_path) if config.validation_path else [])
+    for file in files:
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _move_into_place(beside: Path, folder: Path) -> None:
+    try:
+        beside.rename(folder)
+    except OSError:  # another run has written the same content in the meantime
+        if not folder.is_dir():
+            raise
+
+
+def _write_stories(config: StoriesConfig, folder: Path) -> None:
+    import datasets
+
+    from data.stories import load_stories
+
+    datasets.disable_progress_bars()
+    stories = load_stories(config)
+    mixed = {"train": stories["train"], "validation": stories["dev"].select(_in_the_mix(stories["dev"]))}
+    texts = {split: rows[:]["text"] for split, rows in stories.items()}
+    tokenizer = word_tokenizer(texts["train"])
+    if unknown := [split for split in ("dev", "test") if _has_unknown_words(tokenizer, texts[split])]:
+        raise ValueError(f"data.n_train_stories={config.n_train_stories} leaves words of {unknown} unseen: raise it")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    n_bytes = {}
+    for name, rows in mixed.items():
+        some = rows[:]["text"]
+        encodings = tokenizer.encode_batch(some)
+        end = tokenizer.token_to_id(END)
+        lengths = np.array([len(one.ids) + 1 for one in encodings])
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        tokens = np.concatenate([[end, *one.ids] for one in encodings] + [[end]]).astype(np.uint16)
+        np.save(folder / f"{name}.npy", tokens)
+        np.save(folder / f"{name}_starts.npy", starts)
+        n_bytes[name] = sum(len(text.encode()) for text in some)
+        if name == "validation":
+            np.save(folder / "validation_classes.npy", _classes(rows, encodings, tokenizer, tokens, starts))
+    for split, rows in stories.items():
+        rows.save_to_disk(str(folder / "stories" / split))
+    _write_meta(folder, n_bytes)
+
+
+def _in_the_mix(rows: Dataset) -> list[int]:
+    return [i for i, holdout in enumerate(rows[:]["holdout"]) if holdout in ("iid", "")]
+
+
+def _has_unknown_words(tokenizer: Tokenizer, texts: list[str]) -> bool:
+    unknown = tokenizer.token_to_id(UNKNOWN)
+    return any(unknown in one.ids for one in tokenizer.encode_batch_fast(texts))
+
+
+def _classes(
+    rows: Dataset, encodings: list, tokenizer: Tokenizer, tokens: np.ndarray, starts: np.ndarray
+) -> np.ndarray:
+    """Return the class of every token, those of payoffs taken from the links."""
+    from data.stories.lexicon import word_classes
+
+    by_id = np.zeros(tokenizer.get_vocab_size(), dtype=np.uint8)
+    for word, name in word_classes().items():
+        if (token := tokenizer.token_to_id(word)) is not None:
+            by_id[token] = CLASSES.index(name)
+    by_id[tokenizer.token_to_id(END)] = CLASSES.index("end")
+    classes = by_id[tokens]
+    for start, links, one in zip(starts, rows[:]["links"], encodings, strict=False):
+        for link in links:
+            if link["payoff"]:
+                classes[start + 1 + one.char_to_token(link["payoff"][0])] = CLASSES.index("payoff")
+    return classes
+
+
+def _write_text(config: TextConfig, folder: Path) -> None:
+    files = expand(config.path)
+    cut = None if config.validation_path else _cut(files, config)
+    parts = {"train": lambda: _part(files, config.column, cut, "train")}
+    if config.validation_path:
+        held_out = expand(config.validation_path)
+        parts["validation"] = lambda: _part(held_out, config.column, None, "train")
+    else:
+        parts["validation"] = lambda: _part(files, config.column, cut, "validation")
+    texts = (text for text, _ in parts["train"]())
+    if config.tokenizer is TokenizerKind.characters:
+        tokenizer = character_tokenizer(text for part in parts.values() for text, _ in part())
+    else:
+        tokenizer = bpe_tokenizer(texts, config.vocab_size)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    n_bytes = {name: _write_tokens(tokenizer, part(), folder / f"{name}.npy") for name, part in parts.items()}
+    _write_meta(folder, n_bytes)
+
+
+def _cut(files: list[Path], config: TextConfig) -> int:
+    """Return the character at which the held-out part begins: a document's start where there are several.
+
+    For one document it is int(characters x share), which for characters is nanoGPT's 90/10 split.
+    """
+    starts, length = [], 0
+    for text, begins in read_pieces(files, config.column):
+        if begins:
+            starts.append(length)
+        length += len(text)
+    if length == 0:
+        raise ValueError(f"data.path: {config.path} holds no text")
+    cut = int(length * (1 - config.validation_fraction))
+    return next((start for start in starts if start >= cut), cut) if len(starts) > 1 else cut
+
+
+def _part(files: list[Path], column: str, cut: int | None, name: str) -> Iterator[tuple[str, bool]]:
+    length = 0
+    for text, begins in read_pieces(files, column):
+        at = len(text) if cut is None else max(0, min(len(text), cut - length))
+        kept = text[:at] if name == "train" else text[at:]
+        if kept:
+            yield kept, begins and (name == "train" or at == 0)
+        length += len(text)
+
+
+def _write_tokens(tokenizer: Tokenizer, pieces: Iterator[tuple[str, bool]], path: Path) -> int:
+    """Write the ids of all pieces, `END` before each document, and return the bytes of text they stand for."""
+    end = tokenizer.token_to_id(END)
+    kind = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
+    raw, n_bytes, n_tokens = path.with_suffix(".raw"), 0, 0
+    with raw.open("wb") as stream:
+        first = True
+        while some := list(islice(pieces, 64)):
+            encodings = tokenizer.encode_batch_fast([text for text, _ in some])
+            for (text, begins), one in zip(some, encodings, strict=True):
+                ids = np.array([end, *one.ids] if begins or first else one.ids, dtype=kind)
+                ids.tofile(stream)
+                first = False
+                n_tokens += len(ids)
+                n_bytes += len(text.encode())
+    if n_tokens < 2:
+        raise ValueError(f"data.path: no text is left for {path.stem}")
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(n_tokens,))
+    array[:] = np.memmap(raw, dtype=kind, mode="r")
+    array.flush()
+    raw.unlink()
+    return n_bytes
+
+
+def _write_meta(folder: Path, n_bytes: dict[str, int]) -> None:
+    (folder / "meta.json").write_text(json.dumps({"n_bytes": n_bytes}))
+
+
+def _read_split(folder: Path, name: str, n_bytes: int) -> Split:
+    def read(part: str) -> np.ndarray | None:
+        path = folder / f"{name}{part}.npy"
+        return np.load(path, mmap_mode="r") if path.exists() else None
+
+    return Split(read(""), n_bytes, starts=read("_starts"), classes=read("_classes"))

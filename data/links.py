@@ -1,0 +1,110 @@
+"""The gold links of a text: which words a pronoun could mean, which it does mean, and where that shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Span = tuple[int, int]  # characters [start, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One question to an attention head: standing at `query`, which mention do you look at?
+
+    Spans count characters, so that any tokenizer can read them. `distractors` are the other mentions that
+    could have been meant. `antecedents` is empty where nothing is meant ("It was raining").
+    """
+
+    level: str  # L1 number decides, L2 gender decides, R a later word decides, N nothing is meant
+    site: str  # S1 the pronoun, S2 the word that decides
+    pronoun: Span
+    query: Span  # where to read: the pronoun at S1, the deciding word at S2
+    antecedents: tuple[Span, ...]
+    distractors: tuple[Span, ...]
+    payoff: Span | None  # the first word that only the antecedent explains; None where nothing is meant
+    answers: tuple[str, ...]  # the words the payoff is drawn from
+    foils: tuple[str, ...]  # the words it would be drawn from if the distractor were meant
+
+    @property
+    def readable(self) -> bool:
+        """Whether everything that decides the link stands at or before `query`."""
+        return not (self.level == "R" and self.site == "S1")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkItem:
+    """A link in the tokens of one tokenizer, with its place in the design; positions count the END in front as 0."""
+
+    tokens: tuple[int, ...]  # END and the text up to and including the word before the payoff, or to the query
+    query: int
+    antecedents: tuple[int, ...]
+    distractors: tuple[int, ...]
+    payoff: int | None  # the position whose next token the antecedent decides
+    answers: tuple[int, ...]  # token ids
+    foils: tuple[int, ...]  # token ids
+    family: str
+    level: str
+    site: str
+    holdout: str
+    template: str
+    pair: str
+    block: int  # the same for the four cells of one block
+    order: int
+    meant: int
+    text: str
+
+
+def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int) -> list[LinkItem]:
+    """Turn dataset rows into items, every word of a link being one token.
+
+    Args:
+        rows: of a stories split, whole blocks in order.
+        tokenizer: anything whose `encode(text)` gives `ids` and `char_to_token`.
+        end_id: the token that stands before every text.
+
+    Raises:
+        ValueError: a word of a link is not exactly one token.
+
+    """
+    items, n_stories = [], 0
+    for row in rows:
+        if not row["links"]:
+            continue
+        encoding = tokenizer.encode(row["text"])
+        for link in row["links"]:
+            at = _Positions(row["text"], encoding)
+            payoff = at.of(link["payoff"]) - 1 if link["payoff"] else None
+            query = at.of(link["query"])
+            items.append(
+                LinkItem(
+                    tokens=(end_id, *encoding.ids[: max(query, payoff or 0)]),
+                    query=query,
+                    antecedents=tuple(at.of(span) for span in link["antecedents"]),
+                    distractors=tuple(at.of(span) for span in link["distractors"]),
+                    payoff=payoff,
+                    answers=tuple(tokenizer.encode(word).ids[0] for word in link["answers"]),
+                    foils=tuple(tokenizer.encode(word).ids[0] for word in link["foils"]),
+                    level=link["level"],
+                    site=link["site"],
+                    block=n_stories // 4,
+                    **{name: row[name] for name in ("family", "holdout", "template", "pair", "order", "meant", "text")},
+                )
+            )
+        n_stories += 1
+    return items
+
+
+class _Positions:
+    def __init__(self, text: str, encoding: Any) -> None:
+        self._text, self._encoding = text, encoding
+
+    def of(self, span: Span) -> int:
+        first, last = (self._encoding.char_to_token(char) for char in (span[0], span[1] - 1))
+        if first is None or first != last:
+            raise ValueError(f"{self._text[span[0] : span[1]]!r} is not one token in {self._text!r}")
+        return first + 1  # the END in front

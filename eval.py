@@ -1,0 +1,232 @@
+"""Probe a trained run: python eval.py [run=DIR] [text="..."], --help for what there is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+
+from configs import door, one_line_errors, schema_of_data, typed_eval
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from data.corpus import Corpus
+    from model.transformer import Transformer
+    from probe.config import ProbeConfig
+    from run.config import EvalConfig
+
+
+@hydra.main(version_base="1.3", config_path="configs", config_name="eval")
+def main(config: DictConfig) -> None:
+    """Check the settings, open the run, then look or probe."""
+    with one_line_errors():
+        settings, probe = typed_eval(config)
+        opened = open_run(settings)
+    print(f"run      {opened.run}, step {opened.step}, on {opened.place}", flush=True)
+    if settings.text is not None:
+        with one_line_errors():
+            look(opened, settings.text)
+    elif opened.config["data"]["source"] == "stories":
+        probe_stories(opened, settings, probe)
+    else:
+        measure_text(opened, settings, probe)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run, ready to be read."""
+
+    run: Path
+    config: dict[str, Any]
+    tokenizer: Tokenizer
+    model: Transformer  # the best checkpoint's, in eval mode and float32
+    step: int
+    place: str  # device and why
+
+    def ids(self, text: str) -> list[int]:
+        """Return the tokens of `text` with the END in front."""
+        from data.tokenizer import END
+
+        return [self.tokenizer.token_to_id(END), *self.tokenizer.encode(text).ids]
+
+
+def open_run(settings: EvalConfig) -> Opened:
+    """Load a run's best checkpoint; ValueError or OSError where it cannot be."""
+    import sys
+
+    import torch
+
+    from data.tokenizer import load_tokenizer
+    from model.config import ModelConfig
+    from model.transformer import Transformer
+    from run.checkpoint import load_checkpoint
+    from run.config import Precision
+    from run.device import choose_place
+    from run.directory import find_run, read_json
+
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    place = choose_place(settings.device, Precision.float32)
+    run = find_run(settings.run)
+    config = read_json(run / "config.json")
+    tokenizer = load_tokenizer(run / "tokenizer.json")
+    state, damaged = load_checkpoint(run / "checkpoints", best=True)
+    for line in damaged:
+        print(f"warning: {line}", file=sys.stderr)
+    model = Transformer(ModelConfig(**config["model"]), tokenizer.get_vocab_size(), seed=0)
+    model.load_state_dict(state["model"])
+    return Opened(run, config, tokenizer, model.to(place.device).eval(), state["step"], place.reason)
+
+
+def load_data(opened: Opened, settings: EvalConfig) -> Corpus:
+    """Return the corpus the run was trained on; ValueError if it is not the same any more."""
+    from data.corpus import load_corpus
+
+    corpus = load_corpus(schema_of_data(opened.config["data"]), Path(settings.cache_dir))
+    if corpus.fingerprint != opened.config["data_fingerprint"]:
+        raise ValueError("the data is no longer what this run was trained on: its text or the generator has changed")
+    return corpus
+
+
+def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
+    """Choose heads on dev, test them on test, print the tables and write probe/."""
+    from data.corpus import load_split
+    from data.links import link_items
+    from data.stories import GENERATOR_VERSION
+    from data.tokenizer import END
+    from model.transformer import Transformer
+    from probe.report import heads_csv, items_jsonl, table
+    from probe.study import study
+    from run.directory import write_files
+
+    with one_line_errors():
+        corpus = load_data(opened, settings)
+        end = opened.tokenizer.token_to_id(END)
+        dev, test = (link_items(load_split(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
+    model = opened.model
+    device = model.token_embedding.weight.device
+    untrained = [
+        Transformer(model.config, model.vocab_size, seed=config.seed + 1 + i).to(device).eval()
+        for i in range(config.n_untrained)
+    ]
+    results, readings = study(model, untrained, dev, test, config)
+    print("\n".join([*table(results), "", *showcase(opened, results)]))
+    about = {
+        "schema_version": 1,
+        "model": {"run": str(opened.run), "step": opened.step, **opened.config["model"]},
+        "data": {"generator_version": GENERATOR_VERSION, "fingerprint": corpus.fingerprint},
+        "settings": asdict(config),
+    }
+    files = {
+        "probe.json": json.dumps(about | results, indent=2) + "\n",
+        "heads.csv": heads_csv(readings),
+        "items.jsonl": items_jsonl(results, readings["test"]),
+    }
+    with one_line_errors():
+        write_files(opened.run / "probe", files)
+    print(f"\nwrote    {', '.join(files)} to {opened.run / 'probe'}")
+
+
+def showcase(opened: Opened, results: dict[str, Any]) -> list[str]:
+    """Return the it→cat sentence in its four cells and the tired/soft twins, as the chosen heads see them."""
+    heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
+    lines = ["it→cat in all four cells (a head that follows position or a taste for one noun is right in two)"]
+    for first, second in (("cat", "buses"), ("buses", "cat")):
+        for pronoun in ("It", "They"):
+            text = f"One sunny day, the {first} sat near the {second}. {pronoun}"
+            lines.append(cell(opened, text, pronoun, ("cat", "buses"), heads["V at S1"]))
+    lines += [
+        "",
+        'decided later: at "it" both rows are the same to the last bit; only the adjective can tell them apart',
+    ]
+    for adjective in ("tired", "soft"):
+        for word in ("it", adjective):
+            text = f"One sunny day, the cat lay on the mat because it was {adjective}"
+            lines.append(cell(opened, text, word, ("cat", "mat"), heads["R at S2"]))
+    return lines
+
+
+def cell(opened: Opened, text: str, word: str, candidates: tuple[str, str], head: tuple[int, int]) -> str:
+    """Return one line: what `head` at `word` gives each candidate, and what the model expects after the text."""
+    from data.stories.lint import words
+    from probe.sentence import next_words, word_rows
+
+    every = words(text)
+    encoding = opened.tokenizer.encode(text)
+    span = next(span for name, span in every if name == word)
+    row = word_rows(opened.model, opened.ids(text), encoding.offsets, every, [span])[0].weights[head]
+    weights = "  ".join(f"{name} {row[1 + [one for one, _ in every].index(name)]:.2f}" for name in candidates)
+    line = f"  {text:<66} {word:>5} looks at {weights}"
+    if not text.endswith(word):
+        return line
+    likely = next_words(opened.model, opened.ids(text), 3)
+    return line + "  next: " + ", ".join(f"{opened.tokenizer.id_to_token(i)} {p:.2f}" for i, p in likely)
+
+
+def look(opened: Opened, text: str) -> None:
+    """Print what every head does at the pronouns of the user's sentence, and what cannot be seen there."""
+    from data.stories.lint import lint, words
+    from data.tokenizer import UNKNOWN
+    from probe.report import sentence_lines
+    from probe.sentence import word_rows
+
+    every = words(text)
+    notes = lint(text)
+    encoding = opened.tokenizer.encode(text)
+    if not notes:
+        raise ValueError('text="..." has none of it, they, she and he')
+    limit = opened.model.config.context_length
+    if len(encoding.ids) + 1 > limit:
+        raise ValueError(f"text is {len(encoding.ids)} tokens long; this model reads {limit - 1}")
+    unknown = [
+        text[slice(*span)] for name, span in zip(encoding.tokens, encoding.offsets, strict=True) if name == UNKNOWN
+    ]
+    if unknown:
+        print(f"note     the model does not know {', '.join(dict.fromkeys(unknown))}: each reads as {UNKNOWN}")
+    for note in notes:
+        print(f"note     {note.note}")
+    asked = [span for note in notes for span in (note.span, note.clue) if span]
+    rows = word_rows(opened.model, opened.ids(text), encoding.offsets, every, asked)
+    print("\n".join(sentence_lines([word for word, _ in every], rows, chosen_heads(opened.run))))
+
+
+def chosen_heads(run: Path) -> dict[tuple[int, int], str]:
+    """Return which heads the run's last probe chose, and for what; none before the first probe."""
+    from run.directory import read_json
+
+    path = run / "probe" / "probe.json"
+    selected = read_json(path)["selected"] if path.exists() else []
+    return {(one["layer"], one["head"]): one["question"] for one in reversed(selected)}
+
+
+def measure_text(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
+    """Print the loss over the whole validation text; its pronouns carry no gold links, so no head is named."""
+    import math
+
+    from data.batches import validation_batches
+    from model.loss import class_losses
+
+    with one_line_errors():
+        corpus = load_data(opened, settings)
+    batches = validation_batches(
+        corpus.validation,
+        tokens_per_batch=config.tokens_per_batch,
+        context_length=opened.model.config.context_length,
+        n_tokens=None,
+    )
+    sums, counts = class_losses(opened.model, ((one.tokens, one.targets, None) for one in batches), 1)
+    n_tokens, total = int(counts.sum()), sums.sum().item()
+    bits = total / math.log(2) / corpus.validation.n_bytes
+    print(f"loss     {total / n_tokens:.4f} nats/token, {bits:.4f} bits/byte over all {n_tokens:,} validation tokens")
+    print('next     this text has no gold links; look at a sentence with: python eval.py text="..."')
+
+
+if __name__ == "__main__":
+    with door("eval", HydraException):
+        main()

@@ -1,0 +1,55 @@
+"""Let a model go on from a prompt: `python -m model.generate run=DIR prompt="One sunny day,"`."""
+
+import torch
+from torch import Tensor
+
+from model.transformer import Transformer
+
+
+@torch.no_grad()
+def generate(
+    model: Transformer, tokens: Tensor, n_tokens: int, *, temperature: float, seed: int, end: int | None = None
+) -> Tensor:
+    """Return `tokens` [T] with up to `n_tokens` more, each drawn from the model's own distribution.
+
+    Args:
+        model: read as it is; put it in eval mode first.
+        tokens: [T] int64, T at least 1; only the last context_length of them are read.
+        n_tokens: how many to add at most.
+        temperature: divides the logits; 0 takes the likeliest token.
+        seed: of the draws; the global random state is left alone.
+        end: a token that ends the text when it is drawn; it is not added.
+
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(n_tokens):
+        logits = model(tokens[None, -model.config.context_length :])[0, -1].float().cpu()
+        if temperature == 0:
+            chosen = logits.argmax()[None]
+        else:
+            chosen = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+        if chosen.item() == end:
+            break
+        tokens = torch.cat([tokens, chosen.to(tokens.device)])
+    return tokens
+
+
+if __name__ == "__main__":  # a door of its own, so only here does the model meet runs and tokenizers
+    import sys
+
+    from configs import one_line_errors, typed_generate
+    from data.tokenizer import END, load_tokenizer
+    from model.config import ModelConfig
+    from run.checkpoint import load_checkpoint
+    from run.directory import find_run, read_json
+
+    with one_line_errors():
+        asked = typed_generate(sys.argv[1:])
+        run = find_run(asked.run)
+        tokenizer = load_tokenizer(run / "tokenizer.json")
+        model = Transformer(ModelConfig(**read_json(run / "config.json")["model"]), tokenizer.get_vocab_size(), seed=0)
+        model.load_state_dict(load_checkpoint(run / "checkpoints", best=True)[0]["model"])
+    end = tokenizer.token_to_id(END)
+    start = torch.tensor([end, *tokenizer.encode(asked.prompt).ids])
+    text = generate(model.eval(), start, asked.n_tokens, temperature=asked.temperature, seed=asked.seed, end=end)
+    print(tokenizer.decode(text.tolist()))

@@ -1,0 +1,118 @@
+"""The whole model, top to bottom: `forward(tokens) -> logits`, and the same pass observed."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.attention import Attention
+from model.config import ModelConfig
+from model.init import initialise
+
+
+class Norm(nn.Module):
+    """RMSNorm (Zhang & Sennrich 2019, eq. 4), always computed in float32."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        """Start at gain 1."""
+        super().__init__()
+        self.gain, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` [..., D] divided by its root mean square and multiplied by the gain."""
+        return F.rms_norm(x.float(), self.gain.shape, self.gain.float(), self.eps).to(x.dtype)
+
+
+class Mlp(nn.Module):
+    """SwiGLU (Shazeer 2020, eq. 6): a gate decides what of `up` passes."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Make the three matrices, without biases."""
+        super().__init__()
+        self.gate = nn.Linear(config.d_model, config.d_mlp, bias=False)
+        self.up = nn.Linear(config.d_model, config.d_mlp, bias=False)
+        self.down = nn.Linear(config.d_mlp, config.d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the MLP adds to the stream: [B, T, D] from [B, T, D]."""
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """One layer: attention, then MLP, each reading a normalised stream and adding to it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Build both halves."""
+        super().__init__()
+        self.norm_1, self.attention = Norm(config.d_model, config.norm_eps), Attention(config)
+        self.norm_2, self.mlp = Norm(config.d_model, config.norm_eps), Mlp(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pass the stream [B, T, D] on."""
+        x = x + self.dropout(self.attention(self.norm_1(x)))
+        return x + self.dropout(self.mlp(self.norm_2(x)))
+
+
+class Transformer(nn.Module):
+    """A decoder-only transformer of Llama's shape with tied embeddings."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int, seed: int) -> None:
+        """Build it and initialise every weight from `seed` alone, as the table in model/init.py says."""
+        super().__init__()
+        self.config, self.vocab_size = config, vocab_size
+        self.token_embedding = nn.Embedding(vocab_size, config.d_model)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.final_norm = Norm(config.d_model, config.norm_eps)
+        initialise(self, seed)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits [B, T, V] of the token after each of `tokens` [B, T]; T up to context_length."""
+        x = self.token_embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.unembed(x)
+
+    def unembed(self, x: Tensor) -> Tensor:
+        """Return the logits [..., V] of a stream [..., D]: its norm's dot product with every token's embedding."""
+        return F.linear(self.final_norm(x), self.token_embedding.weight)
+
+
+def streams(model: Transformer, tokens: Tensor) -> Iterator[Tensor]:
+    """Yield the residual stream [B, T, D] before each block and after the last: L + 1 of them."""
+    x = model.token_embedding(tokens)
+    yield x
+    for block in model.blocks:
+        x = block(x)
+        yield x
+
+
+def attention_scores(model: Transformer, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
+    """Return every head's scores on `tokens` [B, T], computed beside the fused path and leaving no trace in it.
+
+    Args:
+        model: in eval mode, or dropout falls differently on each call.
+        tokens: [B, T].
+        query_positions: [B, Tq], the only rows wanted; None for all.
+
+    Returns:
+        [L, B, H, Tq, Tk] float32, -inf where the key comes after the query. The softmax over the last axis is what
+        the fused path uses, to 1e-5 in float32.
+
+    """
+    rows = [
+        block.attention.scores(block.norm_1(x), query_positions)
+        for block, x in zip(model.blocks, streams(model, tokens), strict=False)
+    ]
+    return torch.stack(rows)
+
+
+def attention_maps(model: Transformer, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
+    """Return every head's weights [L, B, H, Tq, Tk]: rows sum to 1 and are exactly 0 in the future."""
+    return attention_scores(model, tokens, query_positions).softmax(dim=-1)
+
+
+def n_parameters(model: nn.Module) -> int:
+    """Count the trained numbers, the tied embedding once."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,18 @@
+"""What can be set about a probe; the values are in configs/probe/."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeConfig:
+    """How thoroughly heads are tested."""
+
+    seed: int  # of resamplings and untrained models, 0 or more
+    tokens_per_batch: int  # of one forward pass, 1 or more
+    n_bootstrap: int  # resamplings behind each interval, 100 or more
+    n_untrained: int  # models of random weights probed in the same way, 2 or more
+
+    def __post_init__(self) -> None:
+        """Refuse counts too small to mean anything."""
+        if self.seed < 0 or self.tokens_per_batch < 1 or self.n_bootstrap < 100 or self.n_untrained < 2:
+            raise ValueError("probe: seed >= 0, tokens_per_batch >= 1, n_bootstrap >= 100 and n_untrained >= 2 needed")

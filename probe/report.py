@@ -1,0 +1,135 @@
+"""What a person or a program reads of a probe: the map of heads, the tables, and the rows behind them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from probe.scores import Scores
+from probe.sentence import WordRow
+from probe.study import QUESTIONS, UNREADABLE, Reading
+
+_CELL = 24  # pixels to a head
+_MEANING = {
+    "V at S1": "at the pronoun, where number or gender has already decided",
+    "V at S1, it/they": "the same, number alone",
+    "V at S1, he/she": "the same, gender alone",
+    "R at S2": "at the adjective that decides what the pronoun before it meant",
+}
+
+
+def heat_map(heads: np.ndarray) -> np.ndarray:
+    """Draw scores [L, H] from 0 to 1 as pixels [L * 24, H * 24, 3] uint8: blue below 1/2, white at it, red above."""
+    clipped = np.clip(heads, 0, 1)
+    fade = (255 * (1 - np.abs(clipped - 0.5) * 2)).astype(np.uint8)
+    full = np.full_like(fade, 255)
+    above = clipped >= 0.5
+    pixels = np.stack([np.where(above, full, fade), fade, np.where(above, fade, full)], axis=-1)
+    return pixels.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
+
+
+def table(results: dict[str, Any]) -> list[str]:
+    """Return the lines of the printed table: every question's head on every hold-out, beside what knows nothing."""
+    lines = []
+    for one in results["selected"]:
+        dev = one["dev"]
+        lines += [
+            "",
+            f"{one['question']} ({_MEANING[one['question']]}): head L{one['layer']}H{one['head']}, "
+            f"chosen on dev (Sel@1 {dev['sel1']:.3f}, F4 {dev['f4']:.3f})",
+            "  hold-out       n  Sel@1  95 % interval     F4  95 % interval     DD  Str@1 | nearest  first  uniform  luck"
+            " | untrained: Sel@1 (range)      F4",
+        ]
+        lines += [_holdout_line(name, found) for name, found in one["test"].items()]
+    lines += [
+        "",
+        "the model itself prefers the antecedent's words over the distractor's (share of items, 95 % interval)",
+    ]
+    for one in results["behaviour"]:
+        low, high = one["interval"]
+        where = f"{one['family']} {one['level']}" if one["family"] != one["level"] else one["family"]
+        lines.append(
+            f"  {where:<5} {one['holdout']:<9} {one['n']:>5}  {one['pair_accuracy']:.3f}  [{low:.3f}, {high:.3f}]"
+        )
+    return lines
+
+
+def _holdout_line(name: str, found: dict[str, Any]) -> str:
+    (s_low, s_high), (f_low, f_high) = found["sel1_interval"], found["f4_interval"]
+    rules = found["baselines"]
+    line = (
+        f"  {name:<9} {found['n_items']:>6}  {found['sel1']:.3f} [{s_low:.3f}, {s_high:.3f}]  {found['f4']:.3f} "
+        f"[{f_low:.3f}, {f_high:.3f}]  {found['dd']:>5.2f}  {found['str1']:.3f} |   {rules['nearest']['sel1']:.3f}  "
+        f"{rules['first']['sel1']:.3f}    {rules['uniform']['sel1']:.3f} {found['luck_sel1']:.3f} |"
+    )
+    if "untrained" in found:
+        blank = found["untrained"]
+        low, high = blank["sel1_range"]
+        line += f"            {blank['sel1']:.3f} ({low:.3f}-{high:.3f})  {blank['f4']:.3f}"
+    return line
+
+
+def sentence_lines(words: list[str], rows: list[WordRow], chosen: dict[tuple[int, int], str]) -> list[str]:
+    """Return, for each asked word, what every head looks at most; `chosen` names heads a probe has picked."""
+    places = ["(start)", *words]
+    lines = []
+    for row in rows:
+        lines += ["", f'at "{row.word}"  each head\'s three largest weights']
+        for layer, head in np.ndindex(row.weights.shape[:2]):
+            weights = row.weights[layer, head]
+            top = np.argsort(-weights, kind="stable")[:3]
+            seen = "  ".join(f"{places[i]} {weights[i]:.2f}" for i in top if weights[i] > 0)
+            picked = chosen.get((layer, head))
+            lines.append(f"  L{layer}H{head}  {seen}" + (f"   <- chosen for {picked}" if picked else ""))
+    return lines
+
+
+def heads_csv(readings: dict[str, Reading]) -> str:
+    """Return one row for each question, hold-out, split and head."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    names = list(Scores.__dataclass_fields__)
+    writer.writerow(
+        ["question", "family", "site", "split", "holdout", "layer", "head", "n_blocks", *names, "mass", "first_mass"]
+    )
+    for split, reading in readings.items():
+        for question in (*QUESTIONS, UNREADABLE):
+            for holdout in reading.holdouts(question):
+                scores, _ = reading.scores(question, holdout)
+                rows = reading.rows.take(reading.index(question, holdout))
+                means = [getattr(scores, name).mean(axis=0) for name in names]
+                means += [rows.mass.mean(axis=0), rows.first_mass.mean(axis=0)]
+                where = [question.name, question.family, question.site, split, holdout]
+                for layer, head in np.ndindex(means[0].shape):
+                    values = [f"{mean[layer, head]:.6f}" for mean in means]
+                    writer.writerow([*where, layer, head, len(scores.sel1), *values])
+    return stream.getvalue()
+
+
+def items_jsonl(results: dict[str, Any], reading: Reading) -> str:
+    """Return one object for each test item of each question, as the chosen head saw it."""
+    lines: list[str] = []
+    for question, one in zip(QUESTIONS[:1] + QUESTIONS[3:], _whole(results["selected"]), strict=True):
+        layer, head = one["layer"], one["head"]
+        for holdout in reading.holdouts(question):
+            for i in reading.index(question, holdout):
+                item = reading.items[i]
+                numbers = {
+                    name: round(float(getattr(reading.rows, name)[i, layer, head]), 5)
+                    for name in ("preference", "selects", "strict", "mass", "first_mass")
+                }
+                about = {name: getattr(item, name) for name in _ABOUT}
+                lines.append(json.dumps({"question": question.name, "layer": layer, "head": head} | about | numbers))
+    return "\n".join(lines) + "\n"
+
+
+_ABOUT = "family level site holdout template pair block order meant text query antecedents distractors".split()
+
+
+def _whole(selected: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in selected if "," not in one["question"]]

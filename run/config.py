@@ -1,0 +1,123 @@
+"""What can be set about a run and its optimiser; the values are in configs/train.yaml and configs/optim/."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Device(Enum):
+    """Where to compute."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Precision(Enum):
+    """In which numbers to multiply matrices; weights and losses are always float32."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class Optimizer(Enum):
+    """What moves the matrices; embeddings and norms are always moved by AdamW."""
+
+    muon = "muon"
+    adamw = "adamw"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """One run of train.py."""
+
+    seed: int  # of initial weights, batch order and dropout, 0 or more
+    out: str | None  # the new run's directory; None: runs/<time, unique>
+    resume: bool  # go on with the run in `out`
+    device: Device
+    precision: Precision
+    threads: int | None  # for the CPU; None: what torch chooses
+    compile: bool  # by torch.compile
+    max_steps: int  # 1 or more
+    tokens_per_batch: int  # of one forward pass, 1 or more
+    accumulate_steps: int  # forward passes to one optimizer step, 1 or more
+    log_every_steps: int  # 1 or more
+    eval_every_steps: int  # 1 or more; also how often a checkpoint is kept
+    validation_tokens: int  # of each evaluation but the last, which reads the whole split
+    probe_sequences: int  # of each probe during training, 0 for none
+    sample_tokens: int  # written at each evaluation, 0 for none
+    sample_prompt: str  # what they go on from
+    cache_dir: str  # where tokenized corpora are kept
+
+    def __post_init__(self) -> None:
+        """Refuse counts that mean nothing."""
+        positive = "max_steps tokens_per_batch accumulate_steps log_every_steps eval_every_steps validation_tokens"
+        for name in positive.split():
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        for name in ("seed", "probe_sequences", "sample_tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be 1 or more, got {self.threads}")
+        if self.resume and self.out is None:
+            raise ValueError("resume=true needs out=DIR, the run to go on with")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalConfig:
+    """One run of eval.py."""
+
+    run: str | None  # the run's directory; None: the newest
+    text: str | None  # a sentence to look at instead of the whole probe
+    device: Device
+    threads: int | None  # for the CPU; None: what torch chooses
+    cache_dir: str  # where tokenized corpora are kept
+
+    def __post_init__(self) -> None:
+        """Refuse a number of threads that cannot be."""
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be 1 or more, got {self.threads}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerateConfig:
+    """One run of python -m model.generate."""
+
+    run: str | None = None  # the run's directory; None: the newest
+    prompt: str = ""  # what to go on from
+    n_tokens: int = 64  # to write, 1 or more
+    temperature: float = 1.0  # 0: always the likeliest token
+    seed: int = 0  # of the choices
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be written."""
+        if self.n_tokens < 1 or self.temperature < 0 or self.seed < 0:
+            raise ValueError("n_tokens must be 1 or more, temperature and seed 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimConfig:
+    """How the weights are moved."""
+
+    name: Optimizer
+    learning_rate: float  # peak, of the matrices inside the blocks
+    learning_rate_other: float  # peak, of embedding and norms
+    weight_decay: float  # decoupled, on every matrix
+    momentum: float  # of Muon
+    beta_1: float  # of AdamW
+    beta_2: float  # of AdamW
+    warmup_steps: int  # linear from 0
+    clip_norm: float  # of the whole gradient, above 0
+
+    def __post_init__(self) -> None:
+        """Refuse rates that cannot train."""
+        for name in ("learning_rate", "learning_rate_other", "clip_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"optim.{name} must be above 0, got {getattr(self, name)}")
+        for name in ("momentum", "beta_1", "beta_2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"optim.{name} must lie in [0, 1), got {getattr(self, name)}")
+        for name in ("weight_decay", "warmup_steps"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"optim.{name} must be 0 or more, got {getattr(self, name)}")

@@ -1,0 +1,47 @@
+"""Where and in which precision to compute, and why."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from run.config import Device, Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A choice of device and precision with the reason to print."""
+
+    device: torch.device
+    bfloat16: bool
+    reason: str
+
+    def autocast(self) -> AbstractContextManager:
+        """Return the context in which a forward pass runs."""
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bfloat16)
+
+
+def choose_place(device: Device, precision: Precision) -> Place:
+    """Turn "auto" into what this machine does best; raise ValueError for what it cannot do."""
+    has_cuda = torch.cuda.is_available()
+    if device is Device.cuda and not has_cuda:
+        raise ValueError("device=cuda, but torch sees no CUDA device here: use device=cpu or device=auto")
+    use_cuda = has_cuda and device is not Device.cpu
+    native = torch.cuda.is_bf16_supported() if use_cuda else _cpu_has_bfloat16()
+    bfloat16 = precision is Precision.bfloat16 or (precision is Precision.auto and native)
+    where = torch.cuda.get_device_name() if use_cuda else f"{torch.get_num_threads()} threads"
+    why_device = "asked for" if device is not Device.auto else "found" if use_cuda else "no CUDA device found"
+    why_precision = "asked for" if precision is not Precision.auto else "native here" if native else "no bfloat16 here"
+    return Place(
+        device=torch.device("cuda" if use_cuda else "cpu"),
+        bfloat16=bfloat16,
+        reason=f"{'cuda' if use_cuda else 'cpu'} ({why_device}; {where}), "
+        f"{'bfloat16' if bfloat16 else 'float32'} ({why_precision})",
+    )
+
+
+def _cpu_has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 itself; emulated, it is slower than float32."""
+    ask = getattr(torch.cpu, "get_capabilities", None)  # torch 2.12 and later; before, stay with float32
+    capabilities = ask() if ask else {}
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

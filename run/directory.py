@@ -1,0 +1,91 @@
+"""A run's directory: never another's, found again by time, with everything needed to read it later.
+
+config.json, tokenizer.json, environment.json, metrics.jsonl, checkpoints/, tb/ and probe/.
+"""
+
+import json
+import os
+import platform
+import subprocess
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from run.checkpoint import write_atomically
+
+RUNS = Path("runs")
+_PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "numpy")
+
+
+def create_run(out: str | None) -> Path:
+    """Make and return a new run's directory; raise FileExistsError where `out` already holds something."""
+    if out is None:
+        while True:
+            path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+            try:
+                path.mkdir(parents=True)
+                return path
+            except FileExistsError:  # another run began in the same microsecond
+                continue
+    path = Path(out)
+    path.mkdir(parents=True, exist_ok=True)
+    if any(path.iterdir()):
+        raise FileExistsError(f"out={path} is not empty: choose another, or go on with its run by resume=true")
+    return path
+
+
+def find_run(run: str | None) -> Path:
+    """Return the directory of a run that can be read: `run`, or the newest in runs/ that has a checkpoint.
+
+    Raises FileNotFoundError where there is none.
+    """
+    if run is not None:
+        if not (Path(run) / "config.json").is_file():
+            raise FileNotFoundError(f"run={run} is not a run's directory: it has no config.json")
+        return Path(run)
+    manifests = [*RUNS.glob("*/checkpoints/manifest.json"), *RUNS.glob("*/*/*/checkpoints/manifest.json")]
+    if not manifests:
+        raise FileNotFoundError("there is no run in runs/ yet: python train.py makes one")
+    return max(manifests, key=lambda path: path.stat().st_mtime).parent.parent
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of a run; raise ValueError in one line where it is damaged."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file whole or not at all."""
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    """Write texts into a folder of a run, made if need be, each whole or not at all."""
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        write_atomically(folder / name, content.encode())
+
+
+def environment(device: str, threads: int) -> dict[str, Any]:
+    """Return what a result depends on besides its config: versions, machine, threads, commit."""
+    git = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "check": False}
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], **git).stdout.strip() or None
+        changed = bool(subprocess.run(["git", "status", "--porcelain", "-uno"], **git).stdout.strip())
+    except OSError:  # no git here
+        commit, changed = None, None
+    return {
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in _PACKAGES},
+        "machine": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "device": device,
+        "threads": threads,
+        "commit": commit,
+        "uncommitted_changes": changed,
+    }

@@ -1,0 +1,52 @@
+"""The optimizers and how their rates rise and fall: both pure functions of the config and the step."""
+
+import torch
+from torch import nn
+
+from run.config import OptimConfig, Optimizer
+
+
+def rate_factor(step: int, warmup_steps: int, max_steps: int) -> float:
+    """Return the share of the peak rate at `step`: linear up over the warm-up, then linear down to 0 at `max_steps`.
+
+    Decay to zero beat cosine to a tenth at these budgets (measured; Bergsma et al. 2025, arXiv 2502.15938).
+    """
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    return max(0.0, (max_steps - step) / max(1, max_steps - warmup_steps))
+
+
+def make_optimizers(model: nn.Module, config: OptimConfig) -> list[torch.optim.Optimizer]:
+    """Return the optimizers: Muon (Jordan et al. 2024) for the blocks' matrices and AdamW for the rest, or AdamW alone.
+
+    Norm gains are not decayed. Every group keeps its peak rate as "peak".
+    """
+    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
+    chosen = {id(p) for p in matrices}
+    gains = [p for p in model.parameters() if p.ndim < 2]
+    others = [p for p in model.parameters() if p.ndim == 2 and id(p) not in chosen]
+    groups = [
+        {"params": others, "lr": config.learning_rate_other, "weight_decay": config.weight_decay},
+        {"params": gains, "lr": config.learning_rate_other, "weight_decay": 0.0},
+    ]
+    optimizers: list[torch.optim.Optimizer] = []
+    if config.name is Optimizer.muon:
+        optimizers.append(
+            torch.optim.Muon(
+                matrices, lr=config.learning_rate, weight_decay=config.weight_decay, momentum=config.momentum
+            )
+        )
+    else:
+        groups.append({"params": matrices, "lr": config.learning_rate, "weight_decay": config.weight_decay})
+    optimizers.append(torch.optim.AdamW(groups, betas=(config.beta_1, config.beta_2), fused=True))
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["peak"] = group["lr"]
+    return optimizers
+
+
+def set_rates(optimizers: list[torch.optim.Optimizer], factor: float) -> None:
+    """Set every group to `factor` times its peak."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * factor

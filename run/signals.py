@@ -1,0 +1,23 @@
+"""SIGINT and SIGTERM as a wish to stop, heard at the end of a step."""
+
+import signal
+from types import FrameType
+
+
+class StopRequest:
+    """Remembers the first signal; a second one of the same kind ends the process at once."""
+
+    def __init__(self) -> None:
+        """Listen from now on, in the main thread."""
+        self.signal: int | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._heard)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        signal.signal(number, signal.SIG_DFL)
+
+    @property
+    def exit_status(self) -> int:
+        """Return what a shell expects of a process that a signal ended: 130 or 143."""
+        return 128 + (self.signal or 0)

@@ -1,0 +1,79 @@
+"""Batches: a function of (seed, step), every token predicted once."""
+
+import numpy as np
+import pytest
+import torch
+
+from data.batches import IGNORE, Split, StoryBatches, StreamBatches, training_batches, validation_batches
+
+rng = np.random.default_rng(0)
+LENGTHS = rng.integers(3, 19, size=101)
+STARTS = np.concatenate([[0], np.cumsum(LENGTHS)])
+STORIES = Split(
+    tokens=np.arange(STARTS[-1] + 1).astype(np.uint16),  # every token its own place, so that all can be counted
+    n_bytes=1,
+    starts=STARTS,
+    classes=(np.arange(STARTS[-1] + 1) % 5).astype(np.uint8),
+)
+STREAM = Split(tokens=np.arange(1009).astype(np.uint16), n_bytes=1)
+
+
+@pytest.mark.parametrize("split", [STORIES, STREAM])
+def test_a_batch_depends_on_seed_and_step_alone(split: Split) -> None:
+    def make(seed: int) -> StoryBatches | StreamBatches:
+        return training_batches(split, tokens_per_batch=64, context_length=19, seed=seed)
+
+    forwards, backwards = make(7), make(7)
+    seen = [forwards.at(step) for step in range(60)]
+    for step in reversed(range(60)):
+        again = backwards.at(step)
+        assert torch.equal(seen[step].tokens, again.tokens) and torch.equal(seen[step].targets, again.targets)
+    assert not all(torch.equal(seen[step].tokens, make(8).at(step).tokens) for step in range(5))
+
+
+def test_an_epoch_reads_every_story_once_and_the_next_in_another_order() -> None:
+    batches = StoryBatches(STORIES, tokens_per_batch=64, context_length=19, seed=1)
+    n = batches.batches_per_epoch
+    epochs = [[batches.at(epoch * n + i) for i in range(n)] for epoch in (0, 1)]
+    for epoch in epochs:
+        targets = torch.cat([batch.targets[batch.targets != IGNORE] for batch in epoch])
+        assert sorted(targets.tolist()) == list(range(1, int(STARTS[-1]) + 1))
+    assert not torch.equal(epochs[0][0].tokens, epochs[1][0].tokens)
+
+
+def test_a_story_is_followed_by_the_end_that_opens_the_next_and_then_by_nothing() -> None:
+    for batch in validation_batches(STORIES, tokens_per_batch=64, context_length=19, n_tokens=None):
+        for tokens, targets in zip(batch.tokens, batch.targets, strict=True):
+            story = int(np.searchsorted(STARTS, int(tokens[0])))
+            length = int(LENGTHS[story])
+            assert tokens[:length].tolist() == list(range(int(STARTS[story]), int(STARTS[story + 1])))
+            assert targets[:length].tolist() == [token + 1 for token in tokens[:length].tolist()]
+            assert (targets[length:] == IGNORE).all()
+
+
+@pytest.mark.parametrize("split", [STORIES, STREAM])
+@pytest.mark.parametrize("tokens_per_batch", [1, 64, 10**6])
+def test_validation_predicts_every_token_once(split: Split, tokens_per_batch: int) -> None:
+    batches = validation_batches(split, tokens_per_batch=tokens_per_batch, context_length=19, n_tokens=None)
+    targets = torch.cat([batch.targets[batch.targets != IGNORE] for batch in batches])
+    assert sorted(targets.tolist()) == list(range(1, len(split.tokens)))
+
+
+def test_classes_are_those_of_the_targets() -> None:
+    for batch in validation_batches(STORIES, tokens_per_batch=64, context_length=19, n_tokens=None):
+        real = batch.targets != IGNORE
+        assert torch.equal(batch.classes[real], batch.targets[real] % 5)
+
+
+def test_part_of_a_split_can_be_asked_for() -> None:
+    for split in (STORIES, STREAM):
+        batches = validation_batches(split, tokens_per_batch=64, context_length=19, n_tokens=200)
+        n = sum(int((batch.targets != IGNORE).sum()) for batch in batches)
+        assert 180 <= n <= 220
+
+
+def test_what_does_not_fit_the_context_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot hold it"):
+        training_batches(STORIES, tokens_per_batch=64, context_length=17, seed=0)
+    with pytest.raises(ValueError, match="too few"):
+        training_batches(STREAM, tokens_per_batch=64, context_length=1009, seed=0)

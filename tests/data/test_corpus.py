@@ -1,0 +1,143 @@
+"""Files and stories to token arrays, once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.config import TextConfig, TokenizerKind
+from data.corpus import CLASSES, Corpus, load_corpus, load_split
+from data.documents import expand, read_pieces
+from data.links import link_items
+from data.tokenizer import END
+from tests.data.test_stories import CONFIG
+
+
+def text_config(path: Path, **changes: object) -> TextConfig:
+    common = {
+        "source": "text",
+        "path": str(path),
+        "validation_path": None,
+        "validation_fraction": 0.1,
+        "column": "text",
+    }
+    return TextConfig(**(common | {"tokenizer": TokenizerKind.characters, "vocab_size": 300} | changes))
+
+
+def decoded(corpus: Corpus, split: str) -> str:
+    tokens = getattr(corpus, split).tokens
+    return corpus.tokenizer.decode(tokens.tolist(), skip_special_tokens=False)
+
+
+def test_characters_of_one_file_are_split_ninety_to_ten(tmp_path: Path) -> None:
+    text = "".join(chr(97 + i % 23) + ("\n" if i % 17 == 0 else "") for i in range(1003))
+    (tmp_path / "input.txt").write_text(text)
+    corpus = load_corpus(text_config(tmp_path / "input.txt"), tmp_path / "cache")
+    cut = int(len(text) * 0.9)
+    assert decoded(corpus, "train") == END + text[:cut]
+    assert decoded(corpus, "validation") == END + text[cut:]
+    assert corpus.validation.n_bytes == len(text) - cut
+
+
+def test_documents_are_parted_and_never_cut_in_two_by_the_split(tmp_path: Path) -> None:
+    documents = [f"story {i} has {'many ' * i}words." for i in range(20)]
+    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(documents))
+    corpus = load_corpus(text_config(tmp_path / "a.txt", tokenizer=TokenizerKind.bpe), tmp_path / "cache")
+    train, validation = (decoded(corpus, split).split(END)[1:] for split in ("train", "validation"))
+    assert [one.strip("\n") for one in train + validation] == documents
+    assert validation
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_rows_of_jsonl_and_parquet_are_documents(tmp_path: Path, kind: str) -> None:
+    from datasets import Dataset
+
+    rows = Dataset.from_dict({"story": ["One.", "Two <|endoftext|> still two.\n\nYes.", "Three."]})
+    path = tmp_path / f"rows.{kind}"
+    rows.to_json(path) if kind == "jsonl" else rows.to_parquet(path)
+    pieces = list(read_pieces(expand(str(path)), "story"))
+    assert pieces == [("One.", True), ("Two <|endoftext|> still two.\n\nYes.", True), ("Three.", True)]
+    with pytest.raises(ValueError, match="data.column=text is not in"):
+        list(read_pieces([path], "text"))
+
+
+def test_long_documents_come_in_pieces_that_join_to_the_whole(tmp_path: Path) -> None:
+    text = "".join(f"line {i} é\r\n" if i % 3 else "\n" for i in range(20000))
+    (tmp_path / "long.txt").write_bytes(text.encode())
+    pieces = list(read_pieces([tmp_path / "long.txt"], "text"))
+    assert len(pieces) > 2 and [begins for _, begins in pieces] == [True] + [False] * (len(pieces) - 1)
+    assert "".join(piece for piece, _ in pieces) == text.replace("\r\n", "\n")
+
+
+def test_a_folder_a_glob_and_a_list_mean_files(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "c.md"):
+        (tmp_path / name).write_text("x")
+    both = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    assert expand(str(tmp_path)) == expand(f"{tmp_path}/*.txt") == expand(f"{both[0]},{both[1]}") == both
+    with pytest.raises(FileNotFoundError, match="no text found"):
+        expand(str(tmp_path / "nothing.txt"))
+    with pytest.raises(ValueError, match="is not one of"):
+        expand(str(tmp_path / "c.md"))
+
+
+def test_text_that_is_not_utf8_or_empty_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    for name, content, message in (("bad.txt", b"abc \xff\xfe", "UTF-8"), ("empty.txt", b"", "no text")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            load_corpus(text_config(tmp_path / name), tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_corpus_is_tokenized_once_and_again_when_its_content_changes(tmp_path: Path) -> None:
+    path = tmp_path / "input.txt"
+    path.write_text("some text " * 50)
+    first = load_corpus(text_config(path), tmp_path / "cache")
+    stamp = (first.folder / "train.npy").stat().st_mtime_ns
+    again = load_corpus(text_config(path), tmp_path / "cache")
+    assert (again.folder / "train.npy").stat().st_mtime_ns == stamp
+    path.write_text("other text" * 50)
+    assert load_corpus(text_config(path), tmp_path / "cache").fingerprint != first.fingerprint
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return load_corpus(CONFIG, tmp_path_factory.mktemp("cache"))
+
+
+def test_stories_lie_end_to_end_with_an_end_before_each(corpus: Corpus) -> None:
+    end = corpus.tokenizer.token_to_id(END)
+    for split in (corpus.train, corpus.validation):
+        assert (np.asarray(split.tokens)[np.asarray(split.starts)] == end).all()
+        assert (np.asarray(split.tokens) == end).sum() == len(split.starts)
+
+
+def test_validation_follows_the_mix_and_leaves_hold_outs_out(corpus: Corpus) -> None:
+    held_out = sum(row["holdout"] == "headline" for row in load_split(corpus, "dev"))
+    assert held_out > 0
+    assert len(corpus.validation.starts) - 1 == len(load_split(corpus, "dev")) - held_out
+
+
+def test_payoffs_are_the_class_of_the_words_only_the_antecedent_explains(corpus: Corpus) -> None:
+    classes, tokens = np.asarray(corpus.validation.classes), np.asarray(corpus.validation.tokens)
+    payoffs = {corpus.tokenizer.id_to_token(int(i)) for i in tokens[classes == CLASSES.index("payoff")]}
+    expected = {
+        row["text"][slice(*link["payoff"])]
+        for row in load_split(corpus, "dev")
+        if row["holdout"] != "headline"
+        for link in row["links"]
+        if link["payoff"]
+    }
+    assert payoffs == expected
+    assert set(np.unique(classes)) == set(range(len(CLASSES)))
+
+
+def test_items_stand_at_their_words_and_stop_before_the_payoff(corpus: Corpus) -> None:
+    end = corpus.tokenizer.token_to_id(END)
+    items = link_items(load_split(corpus, "test"), corpus.tokenizer, end)
+    words = corpus.tokenizer.id_to_token
+    for item in items[::17]:
+        assert item.tokens[0] == end
+        assert words(item.tokens[item.query]).lower() in ("it", "they", "she", "he") or item.site == "S2"
+        if item.payoff is not None:
+            assert len(item.tokens) == max(item.query, item.payoff) + 1
+        assert item.text.split()[0] == words(item.tokens[1])

@@ -1,0 +1,132 @@
+"""The whole model: causal, observable without a trace, and a Llama."""
+
+import math
+
+import pytest
+import torch
+
+from model.init import EMBEDDING_STD
+from model.transformer import Transformer, attention_maps, n_parameters
+from tests.model.test_attention import config
+
+V, B, T = 29, 2, 11
+
+
+@pytest.fixture
+def model() -> Transformer:
+    """A model whose output projections are not zero, so that every path carries something."""
+    model = Transformer(config(), V, seed=3)
+    generator = torch.Generator().manual_seed(4)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("output.weight", "down.weight")):
+            with torch.no_grad():
+                parameter.normal_(0, 0.1, generator=generator)
+    return model.eval()
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    return torch.randint(V, (B, T), generator=torch.Generator().manual_seed(5))
+
+
+def test_forward_gives_a_logit_for_every_word_at_every_place(model: Transformer, tokens: torch.Tensor) -> None:
+    assert model(tokens).shape == (B, T, V)
+
+
+def test_future_tokens_do_not_change_past_logits(model: Transformer, tokens: torch.Tensor) -> None:
+    """By gradient: the logits at a place depend on every embedding up to it and on none after."""
+    place = 6
+    embedded = model.token_embedding(tokens).detach().requires_grad_()
+    x = embedded
+    for block in model.blocks:
+        x = block(x)
+    model.unembed(x)[:, place].sum().backward()
+    reached = embedded.grad.abs().sum(-1) > 0
+    assert reached[:, : place + 1].all()
+    assert not reached[:, place + 1 :].any()
+
+
+def test_observed_maps_are_the_weights_the_fused_path_uses(model: Transformer, tokens: torch.Tensor) -> None:
+    """Rebuild every layer from the observed weights: the logits agree with the fused path to 1e-5."""
+    maps = attention_maps(model, tokens)
+    assert maps.shape == (2, B, 3, T, T)
+    x = model.token_embedding(tokens)
+    for layer, block in enumerate(model.blocks):
+        _, _, value = block.attention.project(block.norm_1(x))
+        x = x + block.attention.output((maps[layer] @ value).transpose(1, 2).flatten(2))
+        x = x + block.mlp(block.norm_2(x))
+    torch.testing.assert_close(model.unembed(x), model(tokens), atol=1e-5, rtol=0)
+
+
+def test_observing_leaves_no_trace(model: Transformer, tokens: torch.Tensor) -> None:
+    before = model(tokens)
+    attention_maps(model, tokens)
+    assert torch.equal(before, model(tokens))
+
+
+def test_initial_weights_follow_the_table_and_come_from_the_seed_alone() -> None:
+    wide = Transformer(config(), 1009, seed=7)
+    torch.manual_seed(99)
+    again = Transformer(config(), 1009, seed=7)
+    for (name, one), two in zip(wide.named_parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, two)
+        if name.endswith("gain"):
+            assert (one == 1).all()
+        elif name.endswith(("output.weight", "down.weight")):
+            assert (one == 0).all()
+        else:
+            expected = EMBEDDING_STD if name == "token_embedding.weight" else 1 / math.sqrt(30)
+            assert one.std().item() == pytest.approx(expected, rel=0.1)
+    assert not torch.equal(wide.token_embedding.weight, Transformer(config(), 1009, seed=8).token_embedding.weight)
+
+
+def test_a_new_model_knows_nothing(tokens: torch.Tensor) -> None:
+    """Every block starts as the identity, so the first loss is about log V."""
+    new = Transformer(config(), V, seed=3)
+    loss = torch.nn.functional.cross_entropy(new(tokens).flatten(0, 1), tokens.flatten().roll(1))
+    assert loss.item() == pytest.approx(math.log(V), abs=0.2)
+
+
+def test_parameters_are_counted_with_the_tied_embedding_once(model: Transformer) -> None:
+    per_block = 4 * 30 * 30 + 3 * 30 * 41 + 2 * 30
+    assert n_parameters(model) == V * 30 + 2 * per_block + 30
+
+
+def test_logits_equal_llamas_with_the_same_weights(model: Transformer, tokens: torch.Tensor) -> None:
+    transformers = pytest.importorskip("transformers")
+    llama = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=V,
+            hidden_size=30,
+            intermediate_size=41,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            num_key_value_heads=3,
+            max_position_embeddings=13,
+            rms_norm_eps=1e-5,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+            tie_word_embeddings=True,
+            attn_implementation="eager",
+        )
+    ).eval()
+    names = {
+        "token_embedding.weight": "model.embed_tokens.weight",
+        "final_norm.gain": "model.norm.weight",
+    }
+    parts = {
+        "norm_1.gain": "input_layernorm.weight",
+        "norm_2.gain": "post_attention_layernorm.weight",
+        **{
+            f"attention.{a}.weight": f"self_attn.{b}_proj.weight"
+            for a, b in zip(("query", "key", "value", "output"), "qkvo", strict=True)
+        },
+        **{f"mlp.{a}.weight": f"mlp.{a}_proj.weight" for a in ("gate", "up", "down")},
+    }
+    names |= {f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for i in range(2) for a, b in parts.items()}
+    state = {names[name]: parameter for name, parameter in model.state_dict().items()}
+    state["lm_head.weight"] = model.token_embedding.weight
+    llama.load_state_dict(state)
+    with torch.no_grad():
+        out = llama(tokens, output_attentions=True)
+        torch.testing.assert_close(model(tokens), out.logits, atol=1e-5, rtol=0)
+        torch.testing.assert_close(attention_maps(model, tokens), torch.stack(out.attentions), atol=1e-6, rtol=0)

@@ -1,0 +1,95 @@
+"""The imports go down only: what each room may know, read from its own source."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("model", "data", "run", "probe", "configs")
+# What a room may import of ours, besides itself.
+ALLOWED = {
+    "model": set(),
+    "data": set(),
+    "run": set(),
+    "probe": {"model", "data.links"},
+    "configs": {"model.config", "data.config", "run.config", "probe.config"},
+}
+# Libraries that only these places may import.
+KEPT = {
+    "hydra": {"train.py", "eval.py"},
+    "datasets": {"data/"},
+    "tokenizers": {"data/"},
+    "tensorboard": {"run/logging.py"},
+    "torch.utils.tensorboard": {"run/logging.py"},
+    "omegaconf": {"configs/", "train.py", "eval.py"},
+}
+
+
+def sources(*rooms: str) -> list[Path]:
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    assert len(files) >= len(rooms), "no source found: the test would pass by seeing nothing"
+    return files
+
+
+def imports(path: Path) -> set[str]:
+    """Return every module a file imports at run time, leaving out type checking and its own `__main__` door."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and ("TYPE_CHECKING" in ast.dump(node.test) or "__main__" in ast.dump(node.test)):
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return found
+
+
+def test_rooms_import_only_what_lies_below_them() -> None:
+    wrong = []
+    for room in ROOMS:
+        for path in sources(room):
+            for module in imports(path):
+                top = module.split(".")[0]
+                if top in ROOMS and top != room and not {module, top} & ALLOWED[room]:
+                    wrong.append(f"{path.relative_to(ROOT)} imports {module}")
+    assert wrong == []
+
+
+def test_libraries_are_seen_only_where_they_belong() -> None:
+    wrong = []
+    for path in [*sources(*ROOMS), ROOT / "train.py", ROOT / "eval.py"]:
+        name = path.relative_to(ROOT).as_posix()
+        for module in imports(path):
+            for library, places in KEPT.items():
+                inside = module == library or module.startswith(library + ".")
+                if inside and not any(
+                    name == place or (place[-1] == "/" and name.startswith(place)) for place in places
+                ):
+                    wrong.append(f"{name} imports {module}")
+    assert wrong == []
+
+
+def test_nobody_but_tests_imports_the_doors() -> None:
+    assert [path for path in sources(*ROOMS) if {"train", "eval"} & imports(path)] == []
+
+
+def test_no_source_can_run_what_it_reads() -> None:
+    forbidden = ("pickle", "instantiate(", "yaml.load(", "eval(", "exec(", "_target_", "weights_only=False")
+    wrong = []
+    for path in [*sources(*ROOMS), ROOT / "train.py", ROOT / "eval.py"]:
+        text = path.read_text().replace(".eval()", "")
+        wrong += [f"{path.name}: {word}" for word in forbidden if word in text]
+    for path in (ROOT / "configs").rglob("*.yaml"):
+        wrong += [f"{path.name}: _target_"] if "_target_" in path.read_text() else []
+    assert wrong == []
+
+
+def test_config_modules_are_light() -> None:
+    heavy = {"torch", "numpy", "datasets", "tokenizers"}
+    for room in ("model", "data", "run", "probe"):
+        assert not imports(ROOT / room / "config.py") & heavy
+        assert not imports(ROOT / room / "__init__.py") & heavy

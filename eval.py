@@ -51,9 +51,9 @@ class Opened:
 
     def ids(self, text: str) -> list[int]:
         """Return the tokens of `text` with the END in front."""
-        from data.tokenizer import END
+        from data.tokenizer import end_id
 
-        return [self.tokenizer.token_to_id(END), *self.tokenizer.encode(text).ids]
+        return [end_id(self.tokenizer), *self.tokenizer.encode(text).ids]
 
 
 def open_run(settings: EvalConfig) -> Opened:
@@ -99,7 +99,7 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
     from data.corpus import load_split
     from data.links import link_items
     from data.stories import GENERATOR_VERSION
-    from data.tokenizer import END
+    from data.tokenizer import end_id
     from model.transformer import Transformer
     from probe.report import heads_csv, items_jsonl, table
     from probe.study import study
@@ -107,7 +107,7 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
 
     with one_line_errors():
         corpus = load_data(opened, settings)
-        end = opened.tokenizer.token_to_id(END)
+        end = end_id(opened.tokenizer)
         dev, test = (link_items(load_split(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
     model = opened.model
     device = model.token_embedding.weight.device

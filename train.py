@@ -18,7 +18,7 @@ from configs import TrainSettings, door, one_line_errors, typed_train
 if TYPE_CHECKING:
     import torch
 
-    from data.batches import Batch, Split, StoryBatches, StreamBatches
+    from data.batches import Split, StoryBatches, StreamBatches
     from data.corpus import Corpus
     from data.links import LinkItem
     from model.transformer import Transformer
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 def main(config: DictConfig) -> None:
     """Check the settings, then train."""
     from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
 
     with one_line_errors():
         settings = typed_train(config)
-    multirun = HydraConfig.get().runtime.output_dir if HydraConfig.get().mode.name == "MULTIRUN" else None
+    hydra_config = HydraConfig.get()
+    multirun = hydra_config.runtime.output_dir if hydra_config.mode is RunMode.MULTIRUN else None
     status = fit(settings, out=multirun or settings.run.out)
     if status:
         sys.exit(status)
@@ -109,10 +111,10 @@ def prepare(settings: TrainSettings, out: str | None) -> tuple[Training, Corpus,
     """Set everything up and write down what was set up; ValueError or OSError for what cannot be."""
     import torch
 
-    from data.batches import training_batches
+    from data.batches import StorySplit, training_batches
     from data.corpus import load_corpus, load_split
     from data.links import link_items
-    from data.tokenizer import END
+    from data.tokenizer import end_id
     from model.transformer import Transformer
     from probe.emergence import choose_items
     from run.checkpoint import load_checkpoint
@@ -126,7 +128,7 @@ def prepare(settings: TrainSettings, out: str | None) -> tuple[Training, Corpus,
     place = choose_place(own.device, own.precision)
     torch.manual_seed(own.seed)  # dropout
     state = None
-    if own.resume:
+    if own.resume and out:
         read_json(Path(out) / "config.json")
         state, damaged = load_checkpoint(Path(out) / "checkpoints")
         for line in damaged:
@@ -140,10 +142,10 @@ def prepare(settings: TrainSettings, out: str | None) -> tuple[Training, Corpus,
     )
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), own.seed).to(place.device)
     training = Training(model, make_optimizers(model, settings.optim), batches, place, settings)
-    if corpus.train.starts is not None and own.probe_sequences:
-        items = link_items(load_split(corpus, "dev"), corpus.tokenizer, corpus.tokenizer.token_to_id(END))
+    if isinstance(corpus.train, StorySplit) and own.probe_sequences:
+        items = link_items(load_split(corpus, "dev"), corpus.tokenizer, end_id(corpus.tokenizer))
         training.items = choose_items(items, own.probe_sequences)
-    if state is not None:
+    if state is not None and out:
         training.load(state)
         return training, corpus, Path(out)
     run = create_run(out)
@@ -247,7 +249,7 @@ def validation_loss(training: Training, split: Split, n_tokens: int | None) -> d
     """Return the mean loss of the split, or of its first `n_tokens`, whole and by token class, and bits per byte."""
     import math
 
-    from data.batches import validation_batches
+    from data.batches import StorySplit, validation_batches
     from data.corpus import CLASSES
     from model.loss import class_losses
 
@@ -260,8 +262,11 @@ def validation_loss(training: Training, split: Split, n_tokens: int | None) -> d
     parts = ((one.tokens, one.targets, one.classes) for one in batches)
     sums, counts = class_losses(training.model, parts, len(CLASSES), training.place.autocast())
     loss = (sums.sum() / counts.sum()).item()
-    found = {"loss": loss, "bits_per_byte": loss / math.log(2) * (len(split.tokens) - 1) / split.n_bytes}
-    if split.classes is not None:
+    found: dict[str, Any] = {
+        "loss": loss,
+        "bits_per_byte": loss / math.log(2) * (len(split.tokens) - 1) / split.n_bytes,
+    }
+    if isinstance(split, StorySplit) and split.classes is not None:
         by_class = (sums / counts).tolist()
         found["loss_by_class"] = {name: by_class[i] for i, name in enumerate(CLASSES) if counts[i]}
     return found
@@ -283,11 +288,11 @@ def sample(training: Training, corpus: Corpus) -> str:
     """Return the prompt and how the model goes on."""
     import torch
 
-    from data.tokenizer import END
+    from data.tokenizer import end_id
     from model.generate import generate
 
     own = training.settings.run
-    start = [corpus.tokenizer.token_to_id(END), *corpus.tokenizer.encode(own.sample_prompt).ids]
+    start = [end_id(corpus.tokenizer), *corpus.tokenizer.encode(own.sample_prompt).ids]
     tokens = torch.tensor(start, device=training.place.device)
     written = generate(training.model, tokens, own.sample_tokens, temperature=1.0, seed=own.seed)
     return corpus.tokenizer.decode(written[1:].tolist(), skip_special_tokens=False)

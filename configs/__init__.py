@@ -28,6 +28,7 @@ _ENTRIES: dict[str, tuple[type, dict[str, list[type]]]] = {
     "eval": (EvalConfig, {"probe": [ProbeConfig]}),
 }
 
+_QUOTED = re.compile("'[^']*'|\"[^\"]*\"")  # by the user, for Hydra
 _FREE_TEXT = {"out", "run", "text", "sample_prompt", "cache_dir", "data.path", "data.validation_path"}
 
 
@@ -61,19 +62,16 @@ def typed_eval(config: DictConfig) -> tuple[EvalConfig, ProbeConfig]:
 
 def typed_generate(arguments: list[str]) -> GenerateConfig:
     """Read NAME=VALUE arguments; raise ValueError with one line for anything that does not fit."""
-    kinds = {
-        field.name: int if field.type == "int" else float if field.type == "float" else str
-        for field in fields(GenerateConfig)
-    }
-    given = {}
+    names = [field.name for field in fields(GenerateConfig)]
+    given: dict[str, Any] = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        if not equals or name not in kinds:
-            raise ValueError(f"{argument} is not NAME=VALUE with NAME one of {', '.join(kinds)}{_hint(name, [*kinds])}")
+        if not equals or name not in names:
+            raise ValueError(f"{argument} is not NAME=VALUE with NAME one of {', '.join(names)}{_hint(name, names)}")
         try:
-            given[name] = kinds[name](value)
+            given[name] = {"n_tokens": int, "seed": int, "temperature": float}.get(name, str)(value)
         except ValueError:
-            raise ValueError(f"{name}={value} is not a number") from None
+            raise ValueError(f"{argument}: {value} is not such a number") from None
     return GenerateConfig(**given)
 
 
@@ -83,7 +81,7 @@ def schema_of_data(values: dict[str, Any]) -> DataConfig:
 
 
 def _own(config: DictConfig, entry: str) -> dict[str, Any]:
-    return {name: config[name] for name in config if name not in _ENTRIES[entry][1]}
+    return {str(name): config[name] for name in config if name not in _ENTRIES[entry][1]}
 
 
 def _typed(schema: type, node: DictConfig | dict[str, Any], prefix: str = "") -> Any:
@@ -125,9 +123,9 @@ def check_overrides(arguments: list[str], entry: str) -> None:
 
 
 def quoted(argument: str) -> str:
-    """Write NAME=VALUE so that Hydra takes VALUE as it stands, whatever commas or signs are in it, if it is free text."""
+    """Write NAME=VALUE so that Hydra takes free text as it stands, whatever commas or signs are in it."""
     name, equals, value = argument.partition("=")
-    if not equals or name not in _FREE_TEXT or value == "null" or re.fullmatch(r"""'[^']*'|"[^"]*\"""", value):
+    if not equals or name not in _FREE_TEXT or value == "null" or _QUOTED.fullmatch(value):
         return argument
     # Backslashes count only before a quote, before an interpolation and at the end; there each is written twice.
     escaped = re.sub(r"(\\*)('|\$\{|$)", lambda m: m[1] * 2 + ("\\" if m[2] else "") + m[2], value)
@@ -144,10 +142,13 @@ def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
     """Turn errors of `kinds`, by default those that bad input raises, into one line on stderr and exit status 2."""
     try:
         yield
-    except kinds or (ValueError, OSError, OmegaConfBaseException) as error:
-        if isinstance(error, OSError) and error.strerror:
-            error = f"{error.strerror}: {error.filename}"
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    except Exception as error:
+        if not isinstance(error, kinds or (ValueError, OSError, OmegaConfBaseException)):
+            raise
+        message = str(error)
+        if isinstance(error, OSError) and error.strerror and error.filename:
+            message = f"{error.strerror}: {error.filename}"
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(2)
 
 

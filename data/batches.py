@@ -12,16 +12,18 @@ _BUCKET = 8  # tokens; stories whose lengths round up to the same multiple share
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One part of a corpus as a flat array of token ids.
-
-    With `starts` it is a list of stories, story i being tokens[starts[i] : starts[i + 1]] and the token after it;
-    without, one stream of text. `classes` gives each token's class where a class is known.
-    """
+    """One part of a corpus: a flat stream of token ids."""
 
     tokens: np.ndarray  # [N] uint16 or uint32
     n_bytes: int  # of UTF-8 text that the tokens stand for
-    starts: np.ndarray | None = None  # [n_stories + 1] int64
-    classes: np.ndarray | None = None  # [N] uint8, indices into corpus.CLASSES
+
+
+@dataclass(frozen=True, slots=True)
+class StorySplit(Split):
+    """Stories end to end: story i is tokens[starts[i] : starts[i + 1]], and the token after it closes it."""
+
+    starts: np.ndarray  # [n_stories + 1] int64
+    classes: np.ndarray | None  # [N] uint8, indices into corpus.CLASSES, where they are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,14 @@ class StreamBatches:
 class StoryBatches:
     """Whole stories, each once an epoch, padded to a common length with stories of about the same length."""
 
-    def __init__(self, split: Split, *, tokens_per_batch: int, context_length: int, seed: int) -> None:
+    def __init__(self, split: StorySplit, *, tokens_per_batch: int, context_length: int, seed: int) -> None:
         """Raise ValueError if a story is longer than the context."""
         _check_lengths(split, context_length)
         self.split, self.seed = split, seed
         self.buckets = _buckets(split, tokens_per_batch)
         self.batches_per_epoch = sum(-(-len(stories) // n_rows) for stories, n_rows in self.buckets)
-        self._epoch, self._plan = -1, []  # derived from (seed, epoch) alone, kept because it is used many times
+        self._epoch = -1  # whose plan is at hand; it is derived from (seed, epoch) alone
+        self._plan: list[np.ndarray] = []
 
     def at(self, step: int) -> Batch:
         """Return the batch of `step` (0 or more)."""
@@ -84,8 +87,9 @@ def training_batches(
     split: Split, *, tokens_per_batch: int, context_length: int, seed: int
 ) -> StreamBatches | StoryBatches:
     """Return the batches that fit the split: stories whole, a stream in crops."""
-    kind = StreamBatches if split.starts is None else StoryBatches
-    return kind(split, tokens_per_batch=tokens_per_batch, context_length=context_length, seed=seed)
+    if isinstance(split, StorySplit):
+        return StoryBatches(split, tokens_per_batch=tokens_per_batch, context_length=context_length, seed=seed)
+    return StreamBatches(split, tokens_per_batch=tokens_per_batch, context_length=context_length, seed=seed)
 
 
 def validation_batches(
@@ -95,7 +99,7 @@ def validation_batches(
 
     A stream is read in windows that do not overlap; its very first token, which nothing precedes, is not predicted.
     """
-    if split.starts is not None:
+    if isinstance(split, StorySplit):
         _check_lengths(split, context_length)
         n_stories = len(split.starts) - 1
         if n_tokens is not None:
@@ -114,7 +118,7 @@ def validation_batches(
         yield _shifted(split.tokens[None, whole * context_length : end])
 
 
-def _check_lengths(split: Split, context_length: int) -> None:
+def _check_lengths(split: StorySplit, context_length: int) -> None:
     longest = int(np.diff(split.starts).max())
     if longest > context_length:
         raise ValueError(
@@ -122,14 +126,14 @@ def _check_lengths(split: Split, context_length: int) -> None:
         )
 
 
-def _buckets(split: Split, tokens_per_batch: int, n_stories: int | None = None) -> list[tuple[np.ndarray, int]]:
+def _buckets(split: StorySplit, tokens_per_batch: int, n_stories: int | None = None) -> list[tuple[np.ndarray, int]]:
     """Return (story indices, rows per batch) for each length, lengths rounded up."""
     lengths = np.diff(split.starts[: n_stories + 1] if n_stories else split.starts)
     rounded = -(-lengths // _BUCKET) * _BUCKET
     return [(np.flatnonzero(rounded == size), max(1, tokens_per_batch // int(size))) for size in np.unique(rounded)]
 
 
-def _story_batch(split: Split, stories: np.ndarray) -> Batch:
+def _story_batch(split: StorySplit, stories: np.ndarray) -> Batch:
     first, last = split.starts[stories], split.starts[stories + 1]
     columns = np.arange(int((last - first).max()) + 1)
     positions = first[:, None] + columns  # the story and the END that opens the next one

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tokenizers import Tokenizer
 
-from data.batches import Split
+from data.batches import Split, StorySplit
 from data.config import DataConfig, StoriesConfig, TextConfig, TokenizerKind
 from data.documents import expand, read_pieces
-from data.tokenizer import END, UNKNOWN, bpe_tokenizer, character_tokenizer, load_tokenizer, word_tokenizer
+from data.tokenizer import UNKNOWN, bpe_tokenizer, character_tokenizer, end_id, load_tokenizer, word_tokenizer
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -54,7 +54,10 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
         cache_dir.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=".", dir=cache_dir))
         try:
-            (_write_stories if isinstance(config, StoriesConfig) else _write_text)(config, beside)
+            if isinstance(config, StoriesConfig):
+                _write_stories(config, beside)
+            else:
+                _write_text(config, beside)
             _move_into_place(beside, folder)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
@@ -108,10 +111,10 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
     for name, rows in mixed.items():
         some = rows[:]["text"]
         encodings = tokenizer.encode_batch(some)
-        end = tokenizer.token_to_id(END)
+        end = end_id(tokenizer)
         lengths = np.array([len(one.ids) + 1 for one in encodings])
         starts = np.concatenate([[0], np.cumsum(lengths)])
-        tokens = np.concatenate([[end, *one.ids] for one in encodings] + [[end]]).astype(np.uint16)
+        tokens = np.array([i for one in encodings for i in (end, *one.ids)] + [end]).astype(np.uint16)
         np.save(folder / f"{name}.npy", tokens)
         np.save(folder / f"{name}_starts.npy", starts)
         n_bytes[name] = sum(len(text.encode()) for text in some)
@@ -141,7 +144,7 @@ def _classes(
     for word, name in word_classes().items():
         if (token := tokenizer.token_to_id(word)) is not None:
             by_id[token] = CLASSES.index(name)
-    by_id[tokenizer.token_to_id(END)] = CLASSES.index("end")
+    by_id[end_id(tokenizer)] = CLASSES.index("end")
     classes = by_id[tokens]
     for start, links, one in zip(starts, rows[:]["links"], encodings, strict=False):
         for link in links:
@@ -197,7 +200,7 @@ def _part(files: list[Path], column: str, cut: int | None, name: str) -> Iterato
 
 def _write_tokens(tokenizer: Tokenizer, pieces: Iterator[tuple[str, bool]], path: Path) -> int:
     """Write the ids of all pieces, `END` before each document, and return the bytes of text they stand for."""
-    end = tokenizer.token_to_id(END)
+    end = end_id(tokenizer)
     kind = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
     raw, n_bytes, n_tokens = path.with_suffix(".raw"), 0, 0
     with raw.open("wb") as stream:
@@ -224,8 +227,8 @@ def _write_meta(folder: Path, n_bytes: dict[str, int]) -> None:
 
 
 def _read_split(folder: Path, name: str, n_bytes: int) -> Split:
-    def read(part: str) -> np.ndarray | None:
-        path = folder / f"{name}{part}.npy"
-        return np.load(path, mmap_mode="r") if path.exists() else None
-
-    return Split(read(""), n_bytes, starts=read("_starts"), classes=read("_classes"))
+    tokens = np.load(folder / f"{name}.npy", mmap_mode="r")
+    starts, classes = folder / f"{name}_starts.npy", folder / f"{name}_classes.npy"
+    if not starts.exists():
+        return Split(tokens, n_bytes)
+    return StorySplit(tokens, n_bytes, np.load(starts), np.load(classes) if classes.exists() else None)

@@ -53,12 +53,19 @@ def load_tokenizer(path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises bare Exception
         raise ValueError(f"{path} is not a readable tokenizer: {error}") from None
-    if tokenizer.token_to_id(END) is None:
-        raise ValueError(f"{path} has no {END} token")
+    end_id(tokenizer)
     return _plain_text(tokenizer)
 
 
-def _trained(tokenizer: Tokenizer, trainer: object, texts: Iterable[str]) -> Tokenizer:
+def end_id(tokenizer: Tokenizer) -> int:
+    """Return the id of `END`, which every tokenizer here has."""
+    token = tokenizer.token_to_id(END)
+    if token is None:
+        raise ValueError(f"the tokenizer has no {END} token")
+    return token
+
+
+def _trained(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]) -> Tokenizer:
     tokenizer.train_from_iterator(texts, trainer)
     return _plain_text(tokenizer)
 

@@ -1,11 +1,11 @@
 """Every initial weight, in one table.
 
-| weights                          | start                | why |
-|----------------------------------|----------------------|-----|
-| token_embedding (also unembeds)  | normal, std 0.02     | GPT-2 (Radford et al. 2019) |
-| query, key, value, gate, up      | normal, std 1/sqrt(D)| each output about as large as the normalised input |
-| attention.output, mlp.down       | zero                 | each block starts as the identity (Zhang et al. 2019, arXiv 1901.09321) |
-| norms                            | one                  | a plain RMSNorm |
+| weights                         | start                  | why                                                   |
+|---------------------------------|------------------------|-------------------------------------------------------|
+| token_embedding (also unembeds) | normal, std 0.02       | GPT-2 (Radford et al. 2019)                           |
+| query, key, value, gate, up     | normal, std 1/sqrt(D)  | outputs about as large as the normalised input        |
+| attention.output, mlp.down      | zero                   | blocks start as identity (Zhang et al., 1901.09321)   |
+| norms                           | one                    | a plain RMSNorm                                       |
 """
 
 import torch

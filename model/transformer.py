@@ -74,6 +74,12 @@ class Transformer(nn.Module):
             x = block(x)
         return self.unembed(x)
 
+    def layers(self) -> Iterator[Block]:
+        """Yield the blocks, bottom up."""
+        for block in self.blocks:
+            assert isinstance(block, Block)  # a ModuleList does not say what it holds
+            yield block
+
     def unembed(self, x: Tensor) -> Tensor:
         """Return the logits [..., V] of a stream [..., D]: its norm's dot product with every token's embedding."""
         return F.linear(self.final_norm(x), self.token_embedding.weight)
@@ -103,7 +109,7 @@ def attention_scores(model: Transformer, tokens: Tensor, query_positions: Tensor
     """
     rows = [
         block.attention.scores(block.norm_1(x), query_positions)
-        for block, x in zip(model.blocks, streams(model, tokens), strict=False)
+        for block, x in zip(model.layers(), streams(model, tokens), strict=False)
     ]
     return torch.stack(rows)
 

@@ -42,8 +42,8 @@ def table(results: dict[str, Any]) -> list[str]:
             "",
             f"{one['question']} ({_MEANING[one['question']]}): head L{one['layer']}H{one['head']}, "
             f"chosen on dev (Sel@1 {dev['sel1']:.3f}, F4 {dev['f4']:.3f})",
-            "  hold-out       n  Sel@1  95 % interval     F4  95 % interval     DD  Str@1 | nearest  first  uniform  luck"
-            " | untrained: Sel@1 (range)      F4",
+            "  hold-out       n  Sel@1  95 % interval     F4  95 % interval     DD  Str@1 "
+            "| nearest  first  uniform  luck | untrained: Sel@1 (range)      F4",
         ]
         lines += [_holdout_line(name, found) for name, found in one["test"].items()]
     lines += [

@@ -1,4 +1,4 @@
-"""The probe itself: choose a head on dev, then test that one head once, on every hold-out, beside what knows nothing."""
+"""The probe itself: choose a head on dev, then test it once, on every hold-out, beside what knows nothing."""
 
 from __future__ import annotations
 

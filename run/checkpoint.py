@@ -49,7 +49,12 @@ def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: boo
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
-    entry = {"file": f"step_{step:08d}.pt", "step": step, "sha256": hashlib.sha256(content).hexdigest(), "best": best}
+    entry: dict[str, Any] = {
+        "file": f"step_{step:08d}.pt",
+        "step": step,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "best": best,
+    }
     write_atomically(folder / entry["file"], content)
     entries = [one for one in read_manifest(folder) if one["file"] != entry["file"]]
     if best:
@@ -81,7 +86,7 @@ def load_checkpoint(folder: Path, *, best: bool = False) -> tuple[dict[str, Any]
         raise FileNotFoundError(f"{folder} holds no checkpoint yet")
     if best:
         entries.sort(key=lambda one: not one["best"])  # stable: then newest first
-    damaged = []
+    damaged: list[str] = []
     for entry in entries:
         path = folder / entry["file"]
         content = path.read_bytes() if path.exists() else b""

@@ -72,12 +72,7 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
 
 def environment(device: str, threads: int) -> dict[str, Any]:
     """Return what a result depends on besides its config: versions, machine, threads, commit."""
-    git = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "check": False}
-    try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], **git).stdout.strip() or None
-        changed = bool(subprocess.run(["git", "status", "--porcelain", "-uno"], **git).stdout.strip())
-    except OSError:  # no git here
-        commit, changed = None, None
+    commit = _git("rev-parse", "HEAD")
     return {
         "python": platform.python_version(),
         "packages": {name: version(name) for name in _PACKAGES},
@@ -87,5 +82,15 @@ def environment(device: str, threads: int) -> dict[str, Any]:
         "device": device,
         "threads": threads,
         "commit": commit,
-        "uncommitted_changes": changed,
+        "uncommitted_changes": bool(_git("status", "--porcelain", "-uno")) if commit else None,
     }
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        ran = subprocess.run(
+            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):  # no git here, or no time for it
+        return None
+    return ran.stdout.strip() or None

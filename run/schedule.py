@@ -21,10 +21,10 @@ def make_optimizers(model: nn.Module, config: OptimConfig) -> list[torch.optim.O
 
     Norm gains are not decayed. Every group keeps its peak rate as "peak".
     """
-    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
-    chosen = {id(p) for p in matrices}
-    gains = [p for p in model.parameters() if p.ndim < 2]
-    others = [p for p in model.parameters() if p.ndim == 2 and id(p) not in chosen]
+    named = list(model.named_parameters())
+    gains = [parameter for _, parameter in named if parameter.ndim < 2]
+    matrices = [parameter for name, parameter in named if parameter.ndim == 2 and name.startswith("blocks.")]
+    others = [parameter for name, parameter in named if parameter.ndim == 2 and not name.startswith("blocks.")]
     groups = [
         {"params": others, "lr": config.learning_rate_other, "weight_decay": config.weight_decay},
         {"params": gains, "lr": config.learning_rate_other, "weight_decay": 0.0},

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from data.config import StoriesConfig
 
 GENERATOR_VERSION = 1  # raised whenever the same seed would write other stories
-_TEST_HOLDOUTS = {"V": HOLDOUTS, "R": HOLDOUTS, "N": ("iid", "headline")}
-_DEV_HOLDOUTS = {"V": ("headline",), "R": ("headline",)}  # so that nothing need be chosen on test
+_TEST_HOLDOUTS: dict[str, tuple[str, ...]] = {"V": HOLDOUTS, "R": HOLDOUTS, "N": ("iid", "headline")}
+_DEV_HOLDOUTS: dict[str, tuple[str, ...]] = {
+    "V": ("headline",),
+    "R": ("headline",),
+}  # so that nothing need be chosen on test
 CELLS = 4
 
 

@@ -73,6 +73,12 @@ def _pools(level: str) -> tuple[tuple[Referent, ...], tuple[Referent, ...]]:
 
 
 @cache
+def _plain_pools(level: str) -> tuple[tuple[Referent, ...], ...]:
+    """Return the pools of X, those it alone can tell of three times as often: they are in no other family."""
+    return tuple(tuple(one for one in pool for _ in range(3 if one.held_out else 1)) for pool in _pools(level))
+
+
+@cache
 def _pools_kept(level: str, kept_for: str) -> tuple[tuple[Referent, ...], ...]:
     return tuple(tuple(one for one in pool if one.held_out == kept_for) for pool in _pools(level))
 
@@ -168,7 +174,7 @@ def plain_story(rng: Random, scene: Scene) -> Story:
     level = "L2" if "name" in kind else "R" if kind == "rest" else "L1"
     if kind.startswith("two"):
         return _said_again(rng, level, scene)
-    one = rng.choice(rng.choice(_pools(level)))
+    one = rng.choice(rng.choice(_plain_pools(level)))
     if level == "R":
         adjective = rng.choice(QUALITIES if one.kind == "rest" else FEELINGS)
         frame = rng.choice((f"the {{A}} was {adjective} .", f"there was a {adjective} {{A}} ."))
@@ -191,15 +197,15 @@ def _child(one: Referent) -> str:
 def _said_again(rng: Random, level: str, scene: Scene) -> Story:
     frame = rng.choice(frames(level))
     while True:
-        pair = tuple(rng.choice(pool) for pool in _pools(level))
+        pair = _draw_pair(rng, _plain_pools(level))
         held_out = pair[0].held_out or pair[1].held_out
         if held_out and pair[0].lemma != pair[1].lemma or placement(frame, pair) == ("train", "iid"):
             break
     order, said = rng.randrange(2), rng.choice(pair)
     article = "" if level == "L2" else "The"
-    mentions = {"A": pair[order], "B": pair[1 - order]}
+    mentions: dict[str, Referent | str] = {"A": pair[order], "B": pair[1 - order]}
     introduction = frame[order]
-    for slot, one in mentions.items():
+    for slot, one in zip("AB", (pair[order], pair[1 - order]), strict=True):
         if level == "L2" and rng.random() < 0.5:
             introduction = introduction.replace(f"{{{slot}}}", f"a {_child(one)} named {{{slot}}}")
     text = grammar.fill(
@@ -210,8 +216,12 @@ def _said_again(rng: Random, level: str, scene: Scene) -> Story:
 
 
 def _story(text: Text, links: tuple[Link, ...], family: str, frame: Frame, pair: Pair, order: int, meant: int) -> Story:
-    _, holdout = placement(frame, pair)
+    _, holdout = placement(frame, pair) or ("", "")
     return Story(text.text, links, family, holdout, frame[0], _pair_name(pair), order, meant)
+
+
+def _draw_pair(rng: Random, pools: tuple[tuple[Referent, ...], ...]) -> Pair:
+    return rng.choice(pools[0]), rng.choice(pools[1])
 
 
 def _pair_name(pair: Pair) -> str:
@@ -237,7 +247,7 @@ def draw_block(
     """
     pools = _pools_kept(level, split if holdout in ("nouns", "headline") else "")
     while True:
-        pair = (rng.choice(pools[0]), rng.choice(pools[1]))
+        pair = _draw_pair(rng, pools)
         if placement(frame, pair) == (split, holdout):
             break
     scene = draw_scene(rng)

@@ -6,7 +6,7 @@ makes resolving the pronoun pay at the pronoun itself.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 ANIMALS = """
@@ -149,9 +149,9 @@ def _nouns(table: str, kind: str) -> list[tuple[Referent, Referent]]:
     nouns = []
     for forms, verbs in rows:
         singular, plural = forms.split()
-        common = {"lemma": singular, "kind": kind, "verbs": tuple(verbs.split())}
-        common["held_out"] = held_out.get(singular, "")
-        nouns.append((Referent(word=singular, pronoun="It", **common), Referent(word=plural, pronoun="They", **common)))
+        own, place = tuple(verbs.split()), held_out.get(singular, "")
+        one = Referent(singular, singular, kind, "It", own, place)
+        nouns.append((one, replace(one, word=plural, pronoun="They")))
     return nouns
 
 

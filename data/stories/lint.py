@@ -65,8 +65,8 @@ def _noted(text: str, one: PronounNote) -> PronounNote:
     elif one.clue:
         clue = text[slice(*one.clue)]
         note = (
-            f'the clue comes after the pronoun: "{pronoun}" could mean {some} until "{clue}", and the row at "{pronoun}" '
-            f'cannot know which; read the row at "{clue}"'
+            f'the clue comes after the pronoun: "{pronoun}" could mean {some} until "{clue}", '
+            f'and the row at "{pronoun}" cannot know which; read the row at "{clue}"'
         )
     else:
         note = f'nothing in the sentence decides whether "{pronoun}" means {some}'

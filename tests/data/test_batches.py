@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from data.batches import IGNORE, Split, StoryBatches, StreamBatches, training_batches, validation_batches
+from data.batches import IGNORE, Split, StoryBatches, StorySplit, StreamBatches, training_batches, validation_batches
 
 rng = np.random.default_rng(0)
 LENGTHS = rng.integers(3, 19, size=101)
 STARTS = np.concatenate([[0], np.cumsum(LENGTHS)])
-STORIES = Split(
+STORIES = StorySplit(
     tokens=np.arange(STARTS[-1] + 1).astype(np.uint16),  # every token its own place, so that all can be counted
     n_bytes=1,
     starts=STARTS,

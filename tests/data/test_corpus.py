@@ -9,7 +9,7 @@ from data.config import TextConfig, TokenizerKind
 from data.corpus import CLASSES, Corpus, load_corpus, load_split
 from data.documents import expand, read_pieces
 from data.links import link_items
-from data.tokenizer import END
+from data.tokenizer import END, end_id
 from tests.data.test_stories import CONFIG
 
 
@@ -105,7 +105,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def test_stories_lie_end_to_end_with_an_end_before_each(corpus: Corpus) -> None:
-    end = corpus.tokenizer.token_to_id(END)
+    end = end_id(corpus.tokenizer)
     for split in (corpus.train, corpus.validation):
         assert (np.asarray(split.tokens)[np.asarray(split.starts)] == end).all()
         assert (np.asarray(split.tokens) == end).sum() == len(split.starts)
@@ -132,7 +132,7 @@ def test_payoffs_are_the_class_of_the_words_only_the_antecedent_explains(corpus:
 
 
 def test_items_stand_at_their_words_and_stop_before_the_payoff(corpus: Corpus) -> None:
-    end = corpus.tokenizer.token_to_id(END)
+    end = end_id(corpus.tokenizer)
     items = link_items(load_split(corpus, "test"), corpus.tokenizer, end)
     words = corpus.tokenizer.id_to_token
     for item in items[::17]:

@@ -35,7 +35,7 @@ def expand(path: str) -> list[Path]:
 
 
 def read_pieces(files: list[Path], column: str) -> Iterator[tuple[str, bool]]:
-    """Yield (text, whether it begins a document) in order.
+    r"""Yield (text, whether it begins a document) in order.
 
     A .txt file is one document, or several parted by lines that hold `END` alone; a row of .jsonl or .parquet is one
     document. The pieces of one document joined together are the document, its line ends made "\\n".

@@ -32,19 +32,23 @@ def read_rows(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: i
     """Read every head at every item's query.
 
     lambda = LSE over antecedents of the scores - LSE over distractors: the softmax's denominator, and with it
-    whatever rests on the first token, cancels exactly. Where a side is empty it is nan.
+    whatever rests on the first token, cancels exactly. Where a side is empty it is infinite or nan.
+
+    Texts that are the same up to the query are read once, so that their rows are the same to the last bit.
     """
     shape = (len(items), model.config.n_layer, model.config.n_head)
     rows = Rows(**{name: np.empty(shape, dtype=np.float32) for name in Rows.__dataclass_fields__})
     device = model.token_embedding.weight.device
-    for index, tokens in _by_length(items, tokens_per_batch):
-        some = [items[i] for i in index]
-        query = torch.tensor([[item.query] for item in some], device=device)
-        scores = attention_scores(model, tokens.to(device), query)[:, :, :, 0].permute(1, 0, 2, 3)  # [B, L, H, Tk]
+    for members, place, tokens in _batches([item.tokens[: item.query + 1] for item in items], tokens_per_batch):
+        some = [items[i] for i in members]
+        query = torch.zeros(len(tokens), 1, dtype=torch.int64)
+        query[place, 0] = torch.tensor([item.query for item in some])
+        scores = attention_scores(model, tokens.to(device), query.to(device))[:, :, :, 0].transpose(0, 1)
+        scores = scores[torch.tensor(place, device=device)]  # [N, L, H, Tk]
         gold = _mask([item.antecedents for item in some], scores)
         other = _mask([item.distractors for item in some], scores)
         for name, values in _read(scores, gold, other).items():
-            getattr(rows, name)[index] = values.cpu().numpy()
+            getattr(rows, name)[members] = values.cpu().numpy()
     return rows
 
 
@@ -73,31 +77,39 @@ def read_margins(model: Transformer, items: Sequence[LinkItem], tokens_per_batch
     margins = np.full(len(items), np.nan)
     asked = [i for i, item in enumerate(items) if item.payoff is not None]
     device = model.token_embedding.weight.device
-    for index, tokens in _by_length([items[i] for i in asked], tokens_per_batch):
-        some = [items[asked[i]] for i in index]
+    inf = float("-inf")
+    for members, place, tokens in _batches([items[i].tokens for i in asked], tokens_per_batch):
+        some = [items[asked[i]] for i in members]
         *_, stream = streams(model, tokens.to(device))
         payoffs = torch.tensor([item.payoff for item in some], device=device)
-        logits = model.unembed(stream[torch.arange(len(some), device=device), payoffs]).float()  # [B, V]
-        answers, foils = (
-            _mask([getattr(item, side) for item in some], logits)[:, 0, 0] for side in ("answers", "foils")
-        )
-        inf = float("-inf")
+        logits = model.unembed(stream[torch.tensor(place, device=device), payoffs]).float()  # [N, V]
+        answers = _mask([item.answers for item in some], logits)[:, 0, 0]
+        foils = _mask([item.foils for item in some], logits)[:, 0, 0]
         found = logits.masked_fill(~answers, inf).logsumexp(-1) - logits.masked_fill(~foils, inf).logsumexp(-1)
-        margins[[asked[i] for i in index]] = found.cpu().numpy()
+        margins[[asked[i] for i in members]] = found.cpu().numpy()
     return margins
 
 
-def _by_length(items: Sequence[LinkItem], tokens_per_batch: int) -> Iterator[tuple[list[int], torch.Tensor]]:
-    """Yield (indices, tokens [B, T]), items of like length together, padded behind where causality hides it."""
-    order = sorted(range(len(items)), key=lambda i: len(items[i].tokens))
+def _batches(
+    texts: Sequence[tuple[int, ...]], tokens_per_batch: int
+) -> Iterator[tuple[list[int], list[int], torch.Tensor]]:
+    """Yield (indices of texts, the batch row of each, tokens [B, T]): equal texts share a row, like lengths a batch.
+
+    Rows are padded behind, where causality hides it.
+    """
+    sharing: dict[tuple[int, ...], list[int]] = {}
+    for i, text in enumerate(texts):
+        sharing.setdefault(text, []).append(i)
+    order = sorted(sharing, key=len)
     while order:
-        longest = len(items[order[-1]].tokens)
-        n_rows = max(1, tokens_per_batch // longest)
-        index, order = order[-n_rows:], order[:-n_rows]
-        padded = np.zeros((len(index), longest), dtype=np.int64)
-        for row, i in enumerate(index):
-            padded[row, : len(items[i].tokens)] = items[i].tokens
-        yield index, torch.from_numpy(padded)
+        n_rows = max(1, tokens_per_batch // len(order[-1]))
+        some, order = order[-n_rows:], order[:-n_rows]
+        padded = np.zeros((len(some), len(some[-1])), dtype=np.int64)
+        for row, text in enumerate(some):
+            padded[row, : len(text)] = text
+        members = [i for text in some for i in sharing[text]]
+        place = [row for row, text in enumerate(some) for _ in sharing[text]]
+        yield members, place, torch.from_numpy(padded)
 
 
 def _mask(positions: list[tuple[int, ...]], like: torch.Tensor) -> torch.Tensor:

@@ -103,7 +103,8 @@ class OptimConfig:
     name: Optimizer
     learning_rate: float  # peak, of the matrices inside the blocks
     learning_rate_other: float  # peak, of embedding and norms
-    weight_decay: float  # decoupled, on every matrix
+    weight_decay: float  # decoupled, of the matrices inside the blocks
+    weight_decay_other: float  # of the embedding; norms do not decay
     momentum: float  # of Muon
     beta_1: float  # of AdamW
     beta_2: float  # of AdamW
@@ -118,6 +119,6 @@ class OptimConfig:
         for name in ("momentum", "beta_1", "beta_2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"optim.{name} must lie in [0, 1), got {getattr(self, name)}")
-        for name in ("weight_decay", "warmup_steps"):
+        for name in ("weight_decay", "weight_decay_other", "warmup_steps"):
             if getattr(self, name) < 0:
                 raise ValueError(f"optim.{name} must be 0 or more, got {getattr(self, name)}")

@@ -26,7 +26,7 @@ def make_optimizers(model: nn.Module, config: OptimConfig) -> list[torch.optim.O
     matrices = [parameter for name, parameter in named if parameter.ndim == 2 and name.startswith("blocks.")]
     others = [parameter for name, parameter in named if parameter.ndim == 2 and not name.startswith("blocks.")]
     groups = [
-        {"params": others, "lr": config.learning_rate_other, "weight_decay": config.weight_decay},
+        {"params": others, "lr": config.learning_rate_other, "weight_decay": config.weight_decay_other},
         {"params": gains, "lr": config.learning_rate_other, "weight_decay": 0.0},
     ]
     optimizers: list[torch.optim.Optimizer] = []

@@ -170,7 +170,7 @@ def plain_story(rng: Random, scene: Scene) -> Story:
 
     This is where nouns and names that are never meant by a training pronoun show their number, gender and verbs.
     """
-    kind = rng.choices(("noun", "name", "rest", "two nouns", "two names"), (6, 8, 1, 2, 4))[0]
+    kind = rng.choices(("noun", "name", "rest", "two nouns", "two names"), (10, 6, 1, 3, 3))[0]
     level = "L2" if "name" in kind else "R" if kind == "rest" else "L1"
     if kind.startswith("two"):
         return _said_again(rng, level, scene)
@@ -181,11 +181,12 @@ def plain_story(rng: Random, scene: Scene) -> Story:
     else:
         child = _child(one)
         if level == "L1":
-            there = rng.choice(("there {A.was} {A.a} {A} .", f"the {{A}} {{A.was}} {rng.choice(grammar.PLACES)} ."))
+            where = rng.choice(grammar.PLACES)
+            there = rng.choice((f"there {{A.was}} {{A.a}} {{A}} {where} .", f"the {{A}} {{A.was}} {where} ."))
         else:
             there = rng.choice((f"there was a {child} named {{A}} .", f"{{A}} was a {rng.choice(NATURES)} {child} ."))
         again = "{A}" if level == "L2" else "The {A}"
-        frame = f"{there} {scene.fillers} {again} {rng.choice(one.verbs)} {scene.ending}"
+        frame = f"{there} {again} {rng.choice(one.verbs)} {scene.ending}"
     text = grammar.fill(f"{scene.opener} {frame}", {"A": one})
     return Story(text.text, (), "X", "", frame, one.word, 0, 0)
 

@@ -1,0 +1,73 @@
+"""Run directories: each its own, found again."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from run.checkpoint import save_checkpoint
+from run.directory import create_run, environment, find_run, read_json, write_files, write_json
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_eight_starts_at_once_get_eight_directories() -> None:
+    made: list[Path] = []
+    threads = [threading.Thread(target=lambda: made.append(create_run(None))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(made)) == 8 and all(path.is_dir() for path in made)
+    assert not any(":" in str(path) for path in made)  # Windows forbids it
+
+
+def test_a_directory_that_holds_anything_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert create_run(str(tmp_path / "mine")) == tmp_path / "mine"
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    with pytest.raises(FileExistsError, match="is not empty"):
+        create_run(str(tmp_path / "mine"))
+
+
+def test_the_newest_run_with_a_checkpoint_is_found() -> None:
+    with pytest.raises(FileNotFoundError, match="python train.py makes one"):
+        find_run(None)
+    runs = [create_run(None) for _ in range(3)]
+    for age, run in enumerate(runs[:2]):
+        write_json(run / "config.json", {})
+        save_checkpoint(run / "checkpoints", {}, 1, best=True)
+        os.utime(run / "checkpoints" / "manifest.json", (age, age))
+    assert find_run(None) == runs[1]
+    assert find_run(str(runs[0])) == runs[0]
+    with pytest.raises(FileNotFoundError, match="no config.json"):
+        find_run(str(runs[2]))
+
+
+def test_runs_of_a_multirun_are_found_too() -> None:
+    run = create_run("runs/multirun/2026-01-01/3")
+    write_json(run / "config.json", {})
+    save_checkpoint(run / "checkpoints", {}, 1, best=True)
+    assert find_run(None) == run
+
+
+def test_a_damaged_json_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="config.json is damaged"):
+        read_json(tmp_path / "config.json")
+
+
+def test_files_are_written_into_a_folder_of_their_own(tmp_path: Path) -> None:
+    write_files(tmp_path / "probe", {"a.csv": "é\n", "b.json": "{}"})
+    assert (tmp_path / "probe" / "a.csv").read_text() == "é\n"
+    assert sorted(path.name for path in (tmp_path / "probe").iterdir()) == ["a.csv", "b.json"]
+
+
+def test_the_environment_names_versions_threads_and_commit() -> None:
+    about = environment("cpu", 3)
+    assert about["threads"] == 3 and about["packages"]["torch"]
+    assert about["commit"] is None or len(about["commit"]) == 40

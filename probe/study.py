@@ -119,7 +119,11 @@ def _ask(
         found |= {name: float(value.mean()) for name, value in values.items()}
         for name in ("sel1", "f4"):
             found[f"{name}_interval"] = cluster_interval(values[name], templates, config.n_bootstrap, config.seed)
-        found["luck_sel1"] = luck_line(scores.sel1, templates, 0.5, config.n_bootstrap, config.seed)
+        pairs = np.array([item.pair for item in items[::4]])
+        # A head that knows nothing may still have a taste for some words: flip whole pairs as well as whole templates.
+        found["luck_sel1"] = max(
+            luck_line(scores.sel1, clusters, 0.5, config.n_bootstrap, config.seed) for clusters in (templates, pairs)
+        )
         found["baselines"] = {name: _means(score_baseline(rule, items)) for name, rule in BASELINES.items()}
         if holdout in ("iid", HEADLINE):
             found["untrained"] = _untrained(question, holdout, blank)

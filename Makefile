@@ -1,0 +1,23 @@
+PYTHON ?= .venv/bin/python
+
+.PHONY: install train eval test check
+
+install: .venv/bin/python  ## everything, tests' needs included
+	$(PYTHON) -m pip install -q -r requirements-dev.txt
+
+.venv/bin/python:
+	python3 -m venv .venv
+
+train:
+	$(PYTHON) train.py
+
+eval:
+	$(PYTHON) eval.py
+
+test:
+	$(PYTHON) -m pytest
+
+check:
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy

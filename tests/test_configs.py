@@ -1,0 +1,170 @@
+"""Settings: every shipped file loads, and every mistake is one line that says what was meant."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from configs import TrainSettings, check_overrides, quoted, schema_of_data, typed_eval, typed_generate, typed_train
+from data.config import StoriesConfig, TextConfig, TokenizerKind
+from run.config import Optimizer, Precision
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = ROOT / "configs"
+CHOICES = [
+    f"{group}={path.stem}"
+    for group in ("model", "data", "optim", "experiment")
+    for path in sorted((CONFIGS / group).glob("*.yaml"))
+]
+
+
+def train(*overrides: str) -> TrainSettings:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return typed_train(compose("train", [*overrides]))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_shipped_file_makes_settings(choice: str) -> None:
+    settings = train(choice, *(["data.path=x.txt"] if choice.split("=")[1] in NEED_PATH else []))
+    assert settings.run.max_steps > 0
+
+
+NEED_PATH = ("shakespeare", "text", "english")
+
+
+def test_every_shipped_probe_makes_settings() -> None:
+    for path in sorted((CONFIGS / "probe").glob("*.yaml")):
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            settings, probe = typed_eval(compose("eval", [f"probe={path.stem}"]))
+        assert settings.run is None and probe.n_untrained >= 2
+
+
+def test_the_command_line_wins_over_the_experiment_and_that_over_the_file() -> None:
+    assert train("experiment=shakespeare", "data.path=x").run.max_steps == 300
+    settings = train("experiment=shakespeare", "data.path=x", "max_steps=7", "optim=adamw", "precision=float32")
+    assert (settings.run.max_steps, settings.optim.name, settings.run.precision) == (
+        7,
+        Optimizer.adamw,
+        Precision.float32,
+    )
+    assert isinstance(settings.data, TextConfig) and settings.data.tokenizer is TokenizerKind.characters
+    assert isinstance(train().data, StoriesConfig)
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        train().run.max_steps = 3
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.n_haed=3", "model.n_haed is not a setting: did you mean model.n_head?"),
+        ("modle=tiny", "modle is not a setting: did you mean model?"),
+        ("+typo=1", "typo is not a setting"),
+        ("model=tinny", "model=tinny is not one of nano, small, tiny: did you mean tiny?"),
+        ("model=tiny,tinny", "did you mean tiny?"),
+        ("max_step=5", "did you mean max_steps?"),
+        ("max_steps", "max_steps: settings are written NAME=VALUE"),
+        ("experiment=english,nowhere", "experiment=nowhere is not one of"),
+    ],
+)
+def test_a_name_that_is_not_there_is_answered_with_the_nearest(override: str, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        check_overrides([override], "train")
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_hydra_offers_is_let_through() -> None:
+    check_overrides(
+        ["-m", "seed=range(1,6)", "model=tiny,nano", "hydra/launcher=joblib", "hydra.sweep.dir=x", "~experiment"],
+        "train",
+    )
+    check_overrides(["run=x", "text=a, b", "probe.n_bootstrap=500"], "eval")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["max_steps=abc"], "max_steps: "),
+        (["max_steps=3.5"], "max_steps: "),
+        (["model.n_head=5"], "model.d_model=64 is not a multiple of model.n_head=5"),
+        (["model.n_head=64"], "must be even"),
+        (["device=gpu"], "device: "),
+        (["data=shakespeare"], "data.path: must be given, as in data.path=VALUE"),
+        (["resume=true"], "resume=true needs out=DIR"),
+        (["data=shakespeare", "data.path=x", "data.validation_fraction=1.5"], "between 0 and 1"),
+        (["+data.path=x"], "data.path: is not a setting here"),
+        (["optim.learning_rate=-1"], "must be above 0"),
+        (["data.source=nowhere"], "data.source=nowhere is not one of stories, text"),
+    ],
+)
+def test_a_value_that_cannot_be_is_one_line(overrides: list[str], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        train(*overrides)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+FREE_TEXTS = [
+    "The cat, sat. It", "It's \"odd\" ${oc.env:HOME} \\${x} \\ a\\'b", "a=b,c", "[x]", "{a:1}", "choice(a,b)", "", "'x",
+    "${", "\\", "ends\\", "\\\\'", "\"Hello,\" said Tom. He", "null ", "%&|;<>", "日本 🙂",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FREE_TEXTS)
+def test_free_text_reaches_the_program_as_it_was_written(text: str) -> None:
+    parsed = OverridesParser.create().parse_override(quoted(f"text={text}")).value()
+    assert OmegaConf.create({"text": parsed}).text == text
+
+
+def test_what_the_user_quoted_for_hydra_and_other_settings_are_left_alone() -> None:
+    for argument in ("text='a, b'", 'text="a"', "seed=1,2", "text=null", "-m"):
+        assert quoted(argument) == argument
+
+
+def test_a_saved_config_becomes_the_same_settings_again() -> None:
+    data = train().data
+    values = {name: getattr(data, name) for name in StoriesConfig.__dataclass_fields__}
+    assert schema_of_data(values) == data
+
+
+def test_generate_reads_its_own_few_settings() -> None:
+    asked = typed_generate(["prompt=a=b ${x}", "n_tokens=3", "temperature=0"])
+    assert (asked.prompt, asked.n_tokens, asked.temperature) == ("a=b ${x}", 3, 0.0)
+    for wrong, message in (
+        ("promt=x", "did you mean prompt?"),
+        ("n_tokens=x", "not such a number"),
+        ("n_tokens=0", "1 or more"),
+    ):
+        with pytest.raises(ValueError, match="not NAME=VALUE|not such|1 or more") as error:
+            typed_generate([wrong])
+        assert message in str(error.value)
+
+
+@pytest.mark.parametrize("door", ["train.py", "eval.py"])
+@pytest.mark.parametrize("wrong", ["sede=1", "device=gpu", "model..x=1", "seed=[", "threads=0", "run=nowhere/at/all"])
+def test_a_mistake_at_the_door_is_one_line_on_stderr_and_status_two(door: str, wrong: str, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / door), wrong], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.returncode == 2, ran.stderr
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_heavy_libraries_are_not_touched_by_help_or_a_typo(tmp_path: Path) -> None:
+    """What makes the answer quick; how quick is for benchmarks/ to say."""
+    check = (
+        "import runpy, sys\nsys.argv = ['train.py', {!r}]\n"
+        "try: runpy.run_path({!r}, run_name='__main__')\n"
+        "finally: print('heavy', sorted({{'torch', 'datasets', 'numpy', 'tokenizers'}} & set(sys.modules)))"
+    )
+    for argument in ("--help", "sede=1", "max_steps=abc"):
+        code = check.format(argument, str(ROOT / "train.py"))
+        ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert "heavy []" in ran.stdout, ran.stderr

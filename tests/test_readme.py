@@ -1,0 +1,73 @@
+"""The README says what is so: its commands are those that are run, its numbers those that were measured."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.link_head import RESULTS, tables
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def between(text: str, marker: str) -> list[str]:
+    found = re.search(rf"<!-- {marker} -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert found, f"no {marker} in the text"
+    return found[1].strip("\n").split("\n")
+
+
+def test_two_commands_of_one_line_each_do_all_the_set_up() -> None:
+    setting_up = [line for line in README.splitlines() if "pip install" in line]
+    assert setting_up == [
+        line for kind in ("train", "test") for line in between(README, f"{kind} command") if line[0] != "`"
+    ]
+    train, test = setting_up
+    assert train.endswith("-r requirements.txt && .venv/bin/python train.py")
+    assert test.endswith("-r requirements-dev.txt && .venv/bin/python -m pytest")
+
+
+def test_ci_runs_the_commands_of_the_readme() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "<!-- $1 command -->" in script and "README.md" in script
+    assert "readme_command train" in script and "readme_command test" in script
+
+
+@pytest.mark.parametrize("place", list(tables(json.loads(RESULTS.read_text()))))
+def test_tables_are_those_that_were_measured(place: tuple[str, str]) -> None:
+    file, marker = place
+    expected = tables(json.loads(RESULTS.read_text()))[place]
+    assert between((ROOT / file).read_text(), marker) == expected
+
+
+def test_the_measured_head_meets_what_is_promised_in_its_worst_seed() -> None:
+    for one in json.loads(RESULTS.read_text()):
+        found = one["selected"]["V at S1"]["test"]["headline"]
+        assert found["sel1"] >= 0.97 and found["f4"] >= 0.93
+        assert found["baselines"]["nearest"]["sel1"] == 0.5
+        assert one["seconds"]["train"] <= 30 and one["seconds"]["eval"] <= 15
+
+
+def test_every_file_the_readme_names_is_there() -> None:
+    for target in re.findall(r"\]\(([\w./-]+)\)", README):
+        assert (ROOT / target).exists(), target
+    tree = README[README.index("train.py eval.py    the two doors") : README.index("## Change something")]
+    for line in tree.splitlines()[2:6]:
+        room, *names = line.split()
+        for name in names:
+            if name.endswith(".py"):
+                assert (ROOT / room / name).exists(), f"{room}{name}"
+
+
+def test_the_lock_pins_everything_exactly_and_fits_the_ranges() -> None:
+    for name in ("requirements.txt", "requirements-dev.txt"):
+        for line in (ROOT / name).read_text().splitlines():
+            assert line[:1] in ("#", "-") or re.fullmatch(r"[\w.-]+==[\w.]+", line), line
+    assert "torch==2.13.0" in (ROOT / "requirements.txt").read_text().splitlines()
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    """No machine's paths anywhere in what is shipped."""
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*"), *ROOT.glob("configs/**/*.yaml"), *ROOT.glob("*.toml")]:
+        assert not re.search(r"/(work|root|home|tmp)/", path.read_text()), path

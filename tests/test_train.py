@@ -1,0 +1,251 @@
+"""A run from outside: what it leaves, and that nothing but the machine's own end can change where it goes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from run.checkpoint import load_checkpoint
+
+ROOT = Path(__file__).parent.parent
+QUICK = [
+    "model=nano", "threads=1", "max_steps=240", "eval_every_steps=40", "log_every_steps=1", "tokens_per_batch=256",
+    "validation_tokens=500", "probe_sequences=40", "sample_tokens=5", "data.n_train_stories=6000",
+    "data.n_dev_stories=400", "data.n_test_templates=3", "data.n_test_pairs=2", "model.dropout=0.1",
+]  # fmt: skip
+
+
+def command(door: str, *overrides: str) -> list[str]:
+    return [sys.executable, str(ROOT / door), *overrides]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"cache_dir={tmp_path_factory.mktemp('cache')}"
+
+
+@pytest.fixture(scope="module")
+def unbroken(cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "unbroken, with a comma"
+    ran = subprocess.run(command("train.py", f"out={out}", cache, *QUICK), capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    (out / "stdout").write_text(ran.stdout)
+    return out
+
+
+def lines(run: Path, split: str) -> list[dict]:
+    every = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in every if line["split"] == split]
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    return [(line["step"], line["loss"]) for line in lines(run, "train")]
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    a, b = (load_checkpoint(run / "checkpoints")[0]["model"] for run in (one, other))
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_leaves_what_is_needed_to_read_it(unbroken: Path) -> None:
+    assert {path.name for path in unbroken.iterdir()} - {"stdout"} == {
+        "config.json", "tokenizer.json", "environment.json", "metrics.jsonl", "checkpoints", "tb",
+    }  # fmt: skip
+    config = json.loads((unbroken / "config.json").read_text())
+    assert (
+        config["run"]["max_steps"] == 240 and config["model"]["n_layer"] == 1 and config["data"]["source"] == "stories"
+    )
+    assert json.loads((unbroken / "environment.json").read_text())["threads"] == 1
+    first, *_, last = lines(unbroken, "train")
+    assert {"step", "split", "loss", "learning_rate", "gradient_norm", "tokens_per_second", "seconds"} <= set(first)
+    assert [step for step, _ in losses(unbroken)] == list(range(1, 241))
+    assert last["loss"] < first["loss"]
+    validation = lines(unbroken, "validation")
+    assert [line["step"] for line in validation] == list(range(0, 241, 40))
+    assert [line["whole"] for line in validation] == [False] * 6 + [True]
+    assert set(validation[-1]["loss_by_class"]) == {"function", "content", "pronoun", "payoff", "end"}
+
+
+def test_tensorboard_shows_losses_the_probe_and_the_map_of_heads(unbroken: Path) -> None:
+    events = EventAccumulator(str(unbroken / "tb"), size_guidance={"images": 0, "scalars": 0, "tensors": 0})
+    events.Reload()
+    tags = events.Tags()
+    expected = {"loss/train", "loss/validation", "loss_by_class/payoff", "learning_rate/train", "gradient_norm/train"}
+    expected |= {"tokens_per_second/train", "V_S1/sel1", "V_S1/dd", "V_S1/luck", "R_S2/sel1"}
+    assert expected <= set(tags["scalars"])
+    assert {"probe/V_S1", "probe/R_S2"} <= set(tags["images"])
+    assert "sample/text_summary" in tags["tensors"]
+    assert len(events.Images("probe/V_S1")) == 7
+
+
+def test_what_is_printed_says_where_and_what_and_nothing_moves_on_a_log(unbroken: Path) -> None:
+    out = (unbroken / "stdout").read_text()
+    for word in ("device", "data", "model", "run", "tensorboard --logdir", "step   240", "python eval.py"):
+        assert word in out
+    assert "\r" not in out and "\033" not in out
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(unbroken: Path, cache: str, tmp_path: Path) -> None:
+    for seed, same in ((1, True), (2, False)):
+        out = tmp_path / str(seed)
+        subprocess.run(
+            command("train.py", f"out={out}", cache, *QUICK, f"seed={seed}", "max_steps=240"),
+            check=True,
+            capture_output=True,
+        )
+        assert (losses(out) == losses(unbroken)) is same
+
+
+def start_and_wait(out: Path, cache: str, step: int, *overrides: str) -> subprocess.Popen:
+    """Start a run, or go on with one, and return once it has recorded `step`."""
+    process = subprocess.Popen(
+        command("train.py", f"out={out}", cache, *QUICK, *overrides),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while process.poll() is None:
+        text = (out / "metrics.jsonl").read_text() if (out / "metrics.jsonl").exists() else ""
+        if any(json.loads(line)["step"] >= step for line in text.splitlines(keepends=True) if line.endswith("\n")):
+            return process
+        time.sleep(0.005)
+    raise AssertionError(f"the run ended with {process.returncode} before step {step}")
+
+
+def resume(out: Path, cache: str, *overrides: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        command("train.py", f"out={out}", "resume=true", cache, *QUICK, *overrides),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_killed_and_resumed_the_losses_are_bit_identical_to_the_unbroken_run(
+    unbroken: Path, cache: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "killed"
+    for step, overrides in ((50, []), (130, ["resume=true"])):
+        process = start_and_wait(out, cache, step, *overrides)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.returncode == -signal.SIGKILL
+    assert resume(out, cache).returncode == 0
+    assert losses(out) == losses(unbroken)
+    assert same_weights(out, unbroken)
+    assert [line["step"] for line in lines(out, "validation")] == list(range(0, 241, 40))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_stop_a_run_saves_and_leaves_and_goes_on_exactly(
+    unbroken: Path, cache: str, tmp_path: Path, number: int
+) -> None:
+    out = tmp_path / "stopped"
+    process = start_and_wait(out, cache, 60)
+    process.send_signal(number)
+    assert process.wait(timeout=20) == 128 + number
+    stopped_at = load_checkpoint(out / "checkpoints")[0]["step"]
+    assert stopped_at == losses(out)[-1][0]  # no step was lost
+    assert resume(out, cache).returncode == 0
+    assert losses(out) == losses(unbroken)
+    assert same_weights(out, unbroken)
+
+
+def test_accumulating_two_batches_is_one_step_over_both(cache: str, tmp_path: Path) -> None:
+    """The loss of a step with accumulate_steps=2 is the mean over its two batches."""
+    common = [*QUICK, "max_steps=1", "model.dropout=0", "precision=float32", cache]
+    subprocess.run(
+        command("train.py", f"out={tmp_path / 'a'}", *common, "accumulate_steps=2"), check=True, capture_output=True
+    )
+    subprocess.run(
+        command(
+            "train.py",
+            f"out={tmp_path / 'b'}",
+            *common,
+            "max_steps=2",
+            "optim.learning_rate=1e-12",
+            "optim.learning_rate_other=1e-12",
+        ),
+        check=True,
+        capture_output=True,
+    )
+    [(_, both)] = losses(tmp_path / "a")
+    assert both == pytest.approx(sum(loss for _, loss in losses(tmp_path / "b")) / 2, rel=1e-4)
+
+
+def test_a_directory_that_holds_a_run_is_refused_and_left_as_it_is(unbroken: Path, cache: str) -> None:
+    before = {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")}
+    ran = subprocess.run(
+        command("train.py", f"out={unbroken}", cache, *QUICK), capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.count("\n") == 1 and "is not empty" in ran.stderr and "resume=true" in ran.stderr
+    assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
+
+
+def test_a_finished_run_can_be_resumed_further(unbroken: Path, cache: str, tmp_path: Path) -> None:
+    out = tmp_path / "longer"
+    subprocess.run(["cp", "-r", str(unbroken), str(out)], check=True)
+    ran = resume(out, cache)
+    assert ran.returncode == 0 and losses(out) == losses(unbroken)
+
+
+def test_the_probe_reads_a_run_and_writes_its_files(unbroken: Path, cache: str) -> None:
+    ran = subprocess.run(
+        command("eval.py", f"run={unbroken}", cache, "threads=1", "probe.n_bootstrap=200", "probe.n_untrained=2"),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0 and ran.stderr == "", ran.stderr
+    for word in ("V at S1", "R at S2", "headline", "nearest", "untrained", "it→cat", "tired"):
+        assert word in ran.stdout
+    found = json.loads((unbroken / "probe" / "probe.json").read_text())
+    assert found["schema_version"] == 1 and {"model", "data", "settings", "behaviour", "selected"} <= set(found)
+    assert len((unbroken / "probe" / "heads.csv").read_text().splitlines()) > 10
+    assert all(json.loads(line)["text"] for line in (unbroken / "probe" / "items.jsonl").read_text().splitlines())
+
+
+def test_a_sentence_of_ones_own_is_shown_with_what_cannot_be_known(unbroken: Path, cache: str) -> None:
+    def ask(text: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            command("eval.py", f"run={unbroken}", cache, f"text={text}"), capture_output=True, text=True, check=False
+        )
+
+    out = ask("The cat sat near the buses. It").stdout
+    assert "leaves one candidate: cat" in out and 'at "It"' in out and "L0H1" in out
+    out = ask("The zebra, the cat and the mat: it was tired.").stdout
+    assert "does not know zebra" in out and "the clue comes after the pronoun" in out and 'at "tired"' in out
+    nothing = ask("The cat purred.")
+    assert nothing.returncode == 2 and nothing.stderr.count("\n") == 1
+
+
+def test_a_run_goes_on_from_a_prompt(unbroken: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "model.generate", f"run={unbroken}", "prompt=One sunny day,", "n_tokens=8"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("One sunny day,") and len(ran.stdout) > len("One sunny day,\n")
+
+
+def test_a_run_on_text_prints_bits_per_byte(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("The cat sat on the mat. It was tired, and so it slept.\n" * 200)
+    common = ["model=nano", "threads=1", "max_steps=20", "eval_every_steps=10", f"cache_dir={tmp_path / 'cache'}"]
+    for kind in ("shakespeare", "text"):
+        out = tmp_path / kind
+        ran = subprocess.run(
+            command("train.py", f"data={kind}", f"data.path={tmp_path / 'text.txt'}", f"out={out}", *common),
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        ran = subprocess.run(command("eval.py", f"run={out}", common[-1]), capture_output=True, text=True, check=False)
+        assert ran.returncode == 0 and "bits/byte" in ran.stdout, ran.stderr
+        printed = float(re.search(r"([0-9.]+) bits/byte", ran.stdout)[1])
+        assert printed == pytest.approx(lines(out, "validation")[-1]["bits_per_byte"], rel=0.05)  # one is in bfloat16

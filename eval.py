@@ -11,7 +11,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import door, one_line_errors, schema_of_data, typed_eval
+from configs import TrainSettings, door, one_line_errors, typed_eval, typed_saved
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -32,7 +32,7 @@ def main(config: DictConfig) -> None:
     if settings.text is not None:
         with one_line_errors():
             look(opened, settings.text)
-    elif opened.config["data"]["source"] == "stories":
+    elif opened.settings.data.source == "stories":
         probe_stories(opened, settings, probe)
     else:
         measure_text(opened, settings, probe)
@@ -43,7 +43,8 @@ class Opened:
     """A run, ready to be read."""
 
     run: Path
-    config: dict[str, Any]
+    settings: TrainSettings  # it was trained with
+    data_fingerprint: str  # of the text it was trained on
     tokenizer: Tokenizer
     model: Transformer  # the best checkpoint's, in eval mode and float32
     step: int
@@ -63,7 +64,6 @@ def open_run(settings: EvalConfig) -> Opened:
     import torch
 
     from data.tokenizer import load_tokenizer
-    from model.config import ModelConfig
     from model.transformer import Transformer
     from run.checkpoint import load_checkpoint
     from run.config import Precision
@@ -79,17 +79,20 @@ def open_run(settings: EvalConfig) -> Opened:
     state, damaged = load_checkpoint(run / "checkpoints", best=True)
     for line in damaged:
         print(f"warning: {line}", file=sys.stderr)
-    model = Transformer(ModelConfig(**config["model"]), tokenizer.get_vocab_size(), seed=0)
+    trained = typed_saved(config)
+    model = Transformer(trained.model, tokenizer.get_vocab_size(), seed=0)
     model.load_state_dict(state["model"])
-    return Opened(run, config, tokenizer, model.to(place.device).eval(), state["step"], place.reason)
+    return Opened(
+        run, trained, config["data_fingerprint"], tokenizer, model.to(place.device).eval(), state["step"], place.reason
+    )
 
 
 def load_data(opened: Opened, settings: EvalConfig) -> Corpus:
     """Return the corpus the run was trained on; ValueError if it is not the same any more."""
     from data.corpus import load_corpus
 
-    corpus = load_corpus(schema_of_data(opened.config["data"]), Path(settings.cache_dir))
-    if corpus.fingerprint != opened.config["data_fingerprint"]:
+    corpus = load_corpus(opened.settings.data, Path(settings.cache_dir))
+    if corpus.fingerprint != opened.data_fingerprint:
         raise ValueError("the data is no longer what this run was trained on: its text or the generator has changed")
     return corpus
 
@@ -119,7 +122,7 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
     print("\n".join([*table(results), "", *showcase(opened, results)]))
     about = {
         "schema_version": 1,
-        "model": {"run": str(opened.run), "step": opened.step, **opened.config["model"]},
+        "model": {"run": str(opened.run), "step": opened.step, **asdict(opened.settings.model)},
         "data": {"generator_version": GENERATOR_VERSION, "fingerprint": corpus.fingerprint},
         "settings": asdict(config),
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import TrainSettings, door, one_line_errors, typed_train
+from configs import TrainSettings, door, one_line_errors, typed_saved, typed_train
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from run.device import Place
     from run.logging import Progress, Recorder
 
+PLACES = ("out", "resume", "cache_dir")  # settings that a resumed run need not share with its beginning
+
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="train")
 def main(config: DictConfig) -> None:
@@ -32,13 +35,35 @@ def main(config: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    with one_line_errors():
-        settings = typed_train(config)
     hydra_config = HydraConfig.get()
     multirun = hydra_config.runtime.output_dir if hydra_config.mode is RunMode.MULTIRUN else None
+    with one_line_errors():
+        settings = typed_train(config)
+        if settings.run.resume:
+            settings = saved_settings(settings, hydra_config.overrides.task)
     status = fit(settings, out=multirun or settings.run.out)
     if status:
         sys.exit(status)
+
+
+def saved_settings(asked: TrainSettings, overrides: list[str]) -> TrainSettings:
+    """Return the settings of the run in `out`; ValueError if other ones were asked for, since no run could keep both."""
+    from run.directory import find_run, read_json
+
+    saved = typed_saved(read_json(find_run(asked.run.out) / "config.json"))
+    here = {name: getattr(asked.run, name) for name in PLACES}
+    saved = replace(saved, run=replace(saved.run, **here))
+    if all(override.split("=")[0] in PLACES for override in overrides):
+        return saved
+    for group in ("run", "model", "data", "optim"):
+        for name, value in asdict(getattr(saved, group)).items():
+            wanted = asdict(getattr(asked, group)).get(name)
+            if wanted != value:
+                where = name if group == "run" else f"{group}.{name}"
+                raise ValueError(
+                    f"resume=true goes on with the run's own settings, but {where}={wanted} is not its {value}"
+                )
+    return saved
 
 
 @dataclass
@@ -50,8 +75,10 @@ class Training:
     batches: StreamBatches | StoryBatches
     place: Place
     settings: TrainSettings
+    forward: Callable[[torch.Tensor], torch.Tensor]  # the model, compiled if so asked
     step: int = 0  # optimizer steps taken
     seconds: float = 0.0  # spent in steps, evaluations left out
+    unrecorded: tuple[int, float] = (0, 0.0)  # tokens and seconds since the last record
     best_loss: float = float("inf")  # lowest validation loss so far
     items: dict[str, list[LinkItem]] = field(default_factory=dict)  # of the probe during training
 
@@ -102,7 +129,7 @@ def fit(settings: TrainSettings, out: str | None) -> int:
             evaluate(training, corpus, run, recorder, progress)
     if stop.signal is not None and training.step < settings.run.max_steps:
         save(training, run, best=False)
-        progress.say(f"stopped at step {training.step}; go on with: python train.py resume=true out={run} ...")
+        progress.say(f"stopped at step {training.step}; go on with: python train.py resume=true out={run}")
     recorder.close()
     return stop.exit_status if stop.signal is not None else 0
 
@@ -119,7 +146,7 @@ def prepare(settings: TrainSettings, out: str | None) -> tuple[Training, Corpus,
     from probe.emergence import choose_items
     from run.checkpoint import load_checkpoint
     from run.device import choose_place
-    from run.directory import create_run, environment, read_json, write_json
+    from run.directory import create_run, environment, write_json
     from run.schedule import make_optimizers
 
     own = settings.run
@@ -129,7 +156,6 @@ def prepare(settings: TrainSettings, out: str | None) -> tuple[Training, Corpus,
     torch.manual_seed(own.seed)  # dropout
     state = None
     if own.resume and out:
-        read_json(Path(out) / "config.json")
         state, damaged = load_checkpoint(Path(out) / "checkpoints")
         for line in damaged:
             print(f"warning: {line}", file=sys.stderr)
@@ -141,7 +167,8 @@ def prepare(settings: TrainSettings, out: str | None) -> tuple[Training, Corpus,
         seed=own.seed,
     )
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), own.seed).to(place.device)
-    training = Training(model, make_optimizers(model, settings.optim), batches, place, settings)
+    forward = torch.compile(model) if own.compile else model
+    training = Training(model, make_optimizers(model, settings.optim), batches, place, settings, forward)
     if isinstance(corpus.train, StorySplit) and own.probe_sequences:
         items = link_items(load_split(corpus, "dev"), corpus.tokenizer, end_id(corpus.tokenizer))
         training.items = choose_items(items, own.probe_sequences)
@@ -189,6 +216,8 @@ def advance(training: Training, recorder: Recorder) -> None:
     values = {"loss": loss.item(), "gradient_norm": norm.item()} if due else {}  # .item() waits for the device
     seconds = time.perf_counter() - began
     training.seconds += seconds
+    n_tokens, seconds = n_tokens + training.unrecorded[0], seconds + training.unrecorded[1]
+    training.unrecorded = (0, 0.0) if due else (n_tokens, seconds)
     if due:
         rate = training.settings.optim.learning_rate * factor
         speed = {"tokens_per_second": round(n_tokens / seconds), "seconds": round(training.seconds, 3)}
@@ -207,7 +236,7 @@ def train_step(training: Training) -> tuple[torch.Tensor, torch.Tensor, int]:
         batch = training.batches.at(training.step * accumulate + part)
         tokens, targets = batch.tokens.to(training.place.device), batch.targets.to(training.place.device)
         with training.place.autocast():
-            loss = mean_loss(training.model(tokens), targets) / accumulate
+            loss = mean_loss(training.forward(tokens), targets) / accumulate
         loss.backward()
         total += loss.detach()
         n_tokens += tokens.numel()
@@ -223,17 +252,17 @@ def evaluate(training: Training, corpus: Corpus, run: Path, recorder: Recorder, 
     own, step = training.settings.run, training.step
     last = step == own.max_steps
     training.model.eval()
-    measured = validation_loss(training, corpus.validation, None if last else own.validation_tokens)
+    part = validation_loss(training, corpus.validation, own.validation_tokens)
+    measured = validation_loss(training, corpus.validation, None) if last else part
     glimpses = probe_now(training, recorder)
     if own.sample_tokens:
         recorder.text(step, "sample", sample(training, corpus))
     training.model.train()
-    best = measured["loss"] <= training.best_loss
-    training.best_loss = min(training.best_loss, measured["loss"])
+    best = part["loss"] <= training.best_loss  # always of the same part, so that steps can be compared
+    training.best_loss = min(training.best_loss, part["loss"])
     recorder.record(step, "validation", measured | {"whole": last, "seconds": round(training.seconds, 3)} | glimpses)
     recorder.flush()
-    if step:
-        save(training, run, best=best)
+    save(training, run, best=best)
     seen = [f"step {step:>5}", f"validation {measured['loss']:.3f} nats/token"]
     seen += [f"{measured['bits_per_byte']:.3f} bits/byte"]
     for name, one in glimpses.items():

@@ -110,7 +110,8 @@ def behaviour_table(results: list[dict[str, Any]]) -> list[str]:
 def environment_line(found: dict[str, Any]) -> str:
     """Return what the figures were measured on."""
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
-    return f"Python {found['python']}, {packages}; {found['processor']}, {found['cores']} cores, {found['threads']} threads."
+    machine = f"{found['processor']}, {found['cores']} cores, {found['threads']} threads"
+    return f"Python {found['python']}, {packages}; {machine}."
 
 
 def paste(path: Path, marker: str, lines: list[str]) -> None:

@@ -75,16 +75,29 @@ def typed_generate(arguments: list[str]) -> GenerateConfig:
     return GenerateConfig(**given)
 
 
-def schema_of_data(values: dict[str, Any]) -> DataConfig:
-    """Turn a saved data config back into settings."""
-    return _typed(SCHEMAS[values["source"]], OmegaConf.create(values), "data.")
+def typed_saved(values: dict[str, Any]) -> TrainSettings:
+    """Turn a run's config.json back into its settings; raise ValueError with one line where it is not one."""
+    groups: dict[str, dict[str, Any]] = {}
+    for name in ("run", "model", "data", "optim"):
+        if not isinstance(values.get(name), dict):
+            raise ValueError(f"config.json is not a run's: it has no {name}")
+        groups[name] = values[name]
+    if groups["data"].get("source") not in SCHEMAS:
+        raise ValueError(f"config.json is not a run's: its data.source is not one of {', '.join(SCHEMAS)}")
+    source = SCHEMAS[groups["data"]["source"]]
+    return TrainSettings(
+        run=_typed(RunConfig, groups["run"]),
+        model=_typed(ModelConfig, groups["model"], "model."),
+        data=_typed(source, groups["data"], "data."),
+        optim=_typed(OptimConfig, groups["optim"], "optim."),
+    )
 
 
 def _own(config: DictConfig, entry: str) -> dict[str, Any]:
     return {str(name): config[name] for name in config if name not in _ENTRIES[entry][1]}
 
 
-def _typed(schema: type, node: DictConfig | dict[str, Any], prefix: str = "") -> Any:
+def _typed(schema: type, node: Any, prefix: str = "") -> Any:
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
     except OmegaConfBaseException as error:
@@ -159,5 +172,8 @@ def door(entry: str, *kinds: type[Exception]) -> Iterator[None]:
     with one_line_errors():
         check_overrides(sys.argv[1:], entry)
     sys.argv[1:] = [quoted(argument) for argument in sys.argv[1:]]
-    with one_line_errors(*kinds, OmegaConfBaseException):
-        yield
+    try:
+        with one_line_errors(*kinds, OmegaConfBaseException):
+            yield
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -37,9 +37,8 @@ def generate(
 if __name__ == "__main__":  # a door of its own, so only here does the model meet runs and tokenizers
     import sys
 
-    from configs import one_line_errors, typed_generate
+    from configs import one_line_errors, typed_generate, typed_saved
     from data.tokenizer import END, load_tokenizer
-    from model.config import ModelConfig
     from run.checkpoint import load_checkpoint
     from run.directory import find_run, read_json
 
@@ -47,7 +46,8 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
         asked = typed_generate(sys.argv[1:])
         run = find_run(asked.run)
         tokenizer = load_tokenizer(run / "tokenizer.json")
-        model = Transformer(ModelConfig(**read_json(run / "config.json")["model"]), tokenizer.get_vocab_size(), seed=0)
+        settings = typed_saved(read_json(run / "config.json"))
+        model = Transformer(settings.model, tokenizer.get_vocab_size(), seed=0)
         model.load_state_dict(load_checkpoint(run / "checkpoints", best=True)[0]["model"])
     end = tokenizer.token_to_id(END)
     start = torch.tensor([end, *tokenizer.encode(asked.prompt).ids])

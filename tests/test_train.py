@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -191,9 +192,34 @@ def test_a_directory_that_holds_a_run_is_refused_and_left_as_it_is(unbroken: Pat
     assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
 
 
+def test_a_resumed_run_keeps_its_own_settings_and_another_is_refused_by_name(
+    unbroken: Path, cache: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "again"
+    process = start_and_wait(out, cache, 60)
+    process.kill()
+    process.wait()
+    bare = command("train.py", "resume=true", f"out={out}", cache)
+    ran = subprocess.run([*bare, "model.dropout=0.3"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and ran.stderr.count("\n") == 1
+    assert subprocess.run(bare, capture_output=True, check=False).returncode == 0
+    assert losses(out) == losses(unbroken)
+    ran = resume(out, cache, "model.dropout=0.3")
+    assert ran.returncode == 2 and "model.dropout=0.3 is not its 0.1" in ran.stderr
+
+
+def test_a_run_without_its_files_is_one_line(unbroken: Path, cache: str, tmp_path: Path) -> None:
+    for missing in ("config.json", "checkpoints", "tokenizer.json"):
+        out = tmp_path / missing
+        shutil.copytree(unbroken, out)
+        shutil.rmtree(out / missing) if missing == "checkpoints" else (out / missing).unlink()
+        ran = subprocess.run(command("eval.py", f"run={out}", cache), capture_output=True, text=True, check=False)
+        assert ran.returncode == 2 and ran.stderr.count("\n") == 1 and missing in ran.stderr
+
+
 def test_a_finished_run_can_be_resumed_further(unbroken: Path, cache: str, tmp_path: Path) -> None:
     out = tmp_path / "longer"
-    subprocess.run(["cp", "-r", str(unbroken), str(out)], check=True)
+    shutil.copytree(unbroken, out)
     ran = resume(out, cache)
     assert ran.returncode == 0 and losses(out) == losses(unbroken)
 

@@ -47,7 +47,7 @@ def main(config: DictConfig) -> None:
 
 
 def saved_settings(asked: TrainSettings, overrides: list[str]) -> TrainSettings:
-    """Return the settings of the run in `out`; ValueError if other ones were asked for, since no run could keep both."""
+    """Return the settings of the run in `out`; ValueError if other ones were asked for."""
     from run.directory import find_run, read_json
 
     saved = typed_saved(read_json(find_run(asked.run.out) / "config.json"))
@@ -118,6 +118,8 @@ def fit(settings: TrainSettings, out: str | None) -> int:
         training, corpus, run = prepare(settings, out)
     stop = StopRequest()
     recorder = Recorder(run, resumed_step=training.step if settings.run.resume else None)
+    charts = {f"{name}: best head and luck": [f"{name}/sel1", f"{name}/luck"] for name in training.items}
+    recorder.overlay({"loss": ["loss/train", "loss/validation"]} | charts)
     progress = Progress(settings.run.max_steps, training.step)
     announce(training, corpus, run, progress)
     if training.step == 0:

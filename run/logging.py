@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,9 @@ from run.checkpoint import write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+_NO_CURVE = {"layer", "head", "whole", "seconds"}  # for metrics.jsonl alone: a line through them says nothing
 
 
 class Recorder:
@@ -37,12 +41,15 @@ class Recorder:
         """
         self._lines.write(json.dumps({"step": step, "split": split, **values}) + "\n")
         for name, value in values.items():
-            if isinstance(value, dict):
-                for inner, number in value.items():
-                    if isinstance(number, (int, float)):
-                        self._tensorboard.add_scalar(f"{name}/{inner}", number, step)
-            elif isinstance(value, (int, float)):
-                self._tensorboard.add_scalar(f"{name}/{split}", value, step)
+            curves = value if isinstance(value, dict) else {split: value}
+            for inner, number in curves.items():
+                if name not in _NO_CURVE and inner not in _NO_CURVE:
+                    self._tensorboard.add_scalar(f"{name}/{inner}", number, step)
+
+    def overlay(self, charts: dict[str, list[str]]) -> None:
+        """Lay several curves over each other in TensorBoard's custom scalars, by chart title and tags."""
+        layout = {title: ["Multiline", [f"^{re.escape(tag)}$" for tag in tags]] for title, tags in charts.items()}
+        self._tensorboard.add_custom_scalars({"antecedent": layout})
 
     def text(self, step: int, tag: str, text: str) -> None:
         """Show `text` in TensorBoard, as it is: fenced, so that none of it becomes markup."""

@@ -83,6 +83,8 @@ def test_tensorboard_shows_losses_the_probe_and_the_map_of_heads(unbroken: Path)
     expected = {"loss/train", "loss/validation", "loss_by_class/payoff", "learning_rate/train", "gradient_norm/train"}
     expected |= {"tokens_per_second/train", "V_S1/sel1", "V_S1/dd", "V_S1/luck", "R_S2/sel1"}
     assert expected <= set(tags["scalars"])
+    assert not {"V_S1/head", "seconds/train", "whole/validation"} & set(tags["scalars"])
+    assert "custom_scalars__config__" in tags["tensors"]
     assert {"probe/V_S1", "probe/R_S2"} <= set(tags["images"])
     assert "sample/text_summary" in tags["tensors"]
     assert len(events.Images("probe/V_S1")) == 7

@@ -104,7 +104,7 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
     from data.stories import GENERATOR_VERSION
     from data.tokenizer import end_id
     from model.transformer import Transformer
-    from probe.report import heads_csv, items_jsonl, table
+    from probe.report import cell_lines, heads_csv, items_jsonl, table
     from probe.study import study
     from run.directory import write_files
 
@@ -119,7 +119,14 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
         for i in range(config.n_untrained)
     ]
     results, readings = study(model, untrained, dev, test, config)
-    print("\n".join([*table(results), "", *showcase(opened, results)]))
+    heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
+    results["showcase"] = {"V at S1": four_cells(opened, heads["V at S1"]), "R at S2": twins(opened, heads["R at S2"])}
+    lines = table(results)
+    lines += ["", "it→cat in all four cells (a head that follows position or a taste for one noun is right in two)"]
+    lines += cell_lines(results["showcase"]["V at S1"])
+    lines += ["", 'decided later: at "it" both rows are the same to the last bit; only the adjective tells them apart']
+    lines += cell_lines(results["showcase"]["R at S2"])
+    print("\n".join(lines))
     about = {
         "schema_version": 1,
         "model": {"run": str(opened.run), "step": opened.step, **asdict(opened.settings.model)},
@@ -136,40 +143,41 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
     print(f"\nwrote    {', '.join(files)} to {opened.run / 'probe'}")
 
 
-def showcase(opened: Opened, results: dict[str, Any]) -> list[str]:
-    """Return the it→cat sentence in its four cells and the tired/soft twins, as the chosen heads see them."""
-    heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
-    lines = ["it→cat in all four cells (a head that follows position or a taste for one noun is right in two)"]
-    for first, second in (("cat", "buses"), ("buses", "cat")):
-        for pronoun in ("It", "They"):
-            text = f"One sunny day, the {first} sat near the {second}. {pronoun}"
-            lines.append(cell(opened, text, pronoun, ("cat", "buses"), heads["V at S1"]))
-    lines += [
-        "",
-        'decided later: at "it" both rows are the same to the last bit; only the adjective can tell them apart',
+def four_cells(opened: Opened, head: tuple[int, int]) -> list[dict[str, Any]]:
+    """Return the it→cat sentence in its four cells, order x pronoun, as `head` sees it."""
+    return [
+        cell(opened, f"One sunny day, the {first} sat near the {second}. {pronoun}", pronoun, ("cat", "buses"), head)
+        for first, second in (("cat", "buses"), ("buses", "cat"))
+        for pronoun in ("It", "They")
     ]
-    for adjective in ("tired", "soft"):
-        for word in ("it", adjective):
-            text = f"One sunny day, the cat lay on the mat because it was {adjective}"
-            lines.append(cell(opened, text, word, ("cat", "mat"), heads["R at S2"]))
-    return lines
 
 
-def cell(opened: Opened, text: str, word: str, candidates: tuple[str, str], head: tuple[int, int]) -> str:
-    """Return one line: what `head` at `word` gives each candidate, and what the model expects after the text."""
+def twins(opened: Opened, head: tuple[int, int]) -> list[dict[str, Any]]:
+    """Return the tired and the soft sentence, each at "it" and at the word that decides."""
+    return [
+        cell(opened, f"One sunny day, the cat lay on the mat because it was {adjective}", word, ("cat", "mat"), head)
+        for adjective in ("tired", "soft")
+        for word in ("it", adjective)
+    ]
+
+
+def cell(opened: Opened, text: str, word: str, candidates: tuple[str, str], head: tuple[int, int]) -> dict[str, Any]:
+    """Return what `head` at `word` gives each candidate and, where `word` ends the text, what the model expects."""
     from data.stories.lint import words
     from probe.sentence import next_words, word_rows
 
     every = words(text)
+    names = [name for name, _ in every]
     encoding = opened.tokenizer.encode(text)
-    span = next(span for name, span in every if name == word)
+    span = every[names.index(word)][1]
     row = word_rows(opened.model, opened.ids(text), encoding.offsets, every, [span])[0].weights[head]
-    weights = "  ".join(f"{name} {row[1 + [one for one, _ in every].index(name)]:.2f}" for name in candidates)
-    line = f"  {text:<66} {word:>5} looks at {weights}"
-    if not text.endswith(word):
-        return line
-    likely = next_words(opened.model, opened.ids(text), 3)
-    return line + "  next: " + ", ".join(f"{opened.tokenizer.id_to_token(i)} {p:.2f}" for i, p in likely)
+    likely = next_words(opened.model, opened.ids(text), 3) if text.endswith(word) else []
+    return {
+        "text": text,
+        "word": word,
+        "weights": {name: round(float(row[1 + names.index(name)]), 4) for name in candidates},
+        "next": [(opened.tokenizer.id_to_token(token), round(chance, 4)) for token, chance in likely],
+    }
 
 
 def look(opened: Opened, text: str) -> None:

@@ -19,10 +19,12 @@ QUESTIONS = ("V at S1", "V at S1, it/they", "V at S1, he/she", "R at S2")
 def measure(seed: int, folder: Path) -> dict[str, Any]:
     """Run train.py and eval.py as a user does and return what they found and how long they took."""
     run, cache = folder / f"seed_{seed}", f"cache_dir={folder / 'cache'}"
-    seconds = {}
+    seconds: dict[str, float] = {}
+    printed: dict[str, str] = {}
     for door, arguments in (("train", [f"seed={seed}", f"out={run}"]), ("eval", [f"run={run}"])):
         began = time.monotonic()
-        subprocess.run([sys.executable, f"{door}.py", *arguments, cache], cwd=ROOT, check=True, capture_output=True)
+        command = [sys.executable, f"{door}.py", *arguments, cache]
+        printed[door] = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         seconds[door] = round(time.monotonic() - began, 1)
     found = json.loads((run / "probe" / "probe.json").read_text())
     environment = json.loads((run / "environment.json").read_text())
@@ -30,7 +32,9 @@ def measure(seed: int, folder: Path) -> dict[str, Any]:
     return {
         "seed": seed,
         "seconds": seconds,
+        "last_line": [line for line in printed["train"].splitlines() if line.startswith("step")][-1],
         "validation_loss": lines[-1]["loss"],
+        "showcase": found["showcase"],
         "selected": {one["question"]: one for one in found["selected"]},
         "behaviour": found["behaviour"],
         "environment": {name: environment[name] for name in ("python", "packages", "processor", "cores", "threads")},
@@ -88,12 +92,23 @@ def probe_table(result: dict[str, Any]) -> list[str]:
 def tables(results: list[dict[str, Any]]) -> dict[tuple[str, str], list[str]]:
     """Return every table that is kept in a document, by (file, marker)."""
     return {
+        ("README.md", "picture"): ["```", *picture(results[0]), "```"],
+        ("README.md", "last line"): ["```", results[0]["last_line"], "```"],
         ("README.md", "probe table"): probe_table(results[0]),
         ("docs/results.md", "seed table"): seed_table(results),
         ("docs/results.md", "seed table iid"): seed_table(results, "iid"),
         ("docs/results.md", "behaviour table"): behaviour_table(results),
         ("docs/results.md", "environment"): [environment_line(results[0]["environment"])],
     }
+
+
+def picture(result: dict[str, Any]) -> list[str]:
+    """Return the it→cat sentence in four lines, one to a cell."""
+    lines = []
+    for cell in result["showcase"]["V at S1"]:
+        weights = "  ".join(f"{word} {weight:.2f}" for word, weight in cell["weights"].items())
+        lines.append(f"{cell['text']:<50} -> {weights}   next: {', '.join(word for word, _ in cell['next'])}")
+    return lines
 
 
 def behaviour_table(results: list[dict[str, Any]]) -> list[str]:

@@ -22,6 +22,13 @@ _MEANING = {
     "R at S2": "at the adjective that decides what the pronoun before it meant",
 }
 
+_LEGEND = (
+    "Sel@1  share of items where the head looks more at the antecedent than at the other candidate; chance is 0.5",
+    "F4     share of blocks with all four cells right, order x which is meant; DD  mean log of the ratio of the weights",
+    "Str@1  share where no word at all gets more; luck  Sel@1 that the best of all heads reaches if none knows anything",
+    "hold-outs: pairs, nouns, templates that training never used with a pronoun; headline: new nouns in new templates",
+)
+
 
 def heat_map(heads: np.ndarray) -> np.ndarray:
     """Draw scores [L, H] from 0 to 1 as pixels [L * 24, H * 24, 3] uint8: blue below 1/2, white at it, red above."""
@@ -37,15 +44,16 @@ def table(results: dict[str, Any]) -> list[str]:
     """Return the lines of the printed table: every question's head on every hold-out, beside what knows nothing."""
     lines = []
     for one in results["selected"]:
-        dev = one["dev"]
         lines += [
             "",
-            f"{one['question']} ({_MEANING[one['question']]}): head L{one['layer']}H{one['head']}, "
-            f"chosen on dev (Sel@1 {dev['sel1']:.3f}, F4 {dev['f4']:.3f})",
-            "  hold-out       n  Sel@1  95 % interval     F4  95 % interval     DD  Str@1 "
-            "| nearest  first  uniform  luck | untrained: Sel@1 (range)      F4",
+            f"{one['question']}: {_MEANING[one['question']]}",
+            f"head L{one['layer']}H{one['head']}, chosen on dev "
+            f"(Sel@1 {one['dev']['sel1']:.3f}, F4 {one['dev']['f4']:.3f})",
+            "  hold-out      n  Sel@1 [95 % interval]   F4 [95 % interval]        DD  Str@1   luck",
         ]
         lines += [_holdout_line(name, found) for name, found in one["test"].items()]
+        for name, found in one["test"].items():
+            lines += _nothing_lines(name, found) if "untrained" in found else []
     lines += [
         "",
         "the model itself prefers the antecedent's words over the distractor's (share of items, 95 % interval)",
@@ -53,25 +61,41 @@ def table(results: dict[str, Any]) -> list[str]:
     for one in results["behaviour"]:
         low, high = one["interval"]
         where = f"{one['family']} {one['level']}" if one["family"] != one["level"] else one["family"]
-        lines.append(
-            f"  {where:<5} {one['holdout']:<9} {one['n']:>5}  {one['pair_accuracy']:.3f}  [{low:.3f}, {high:.3f}]"
-        )
-    return lines
+        share = f"{one['pair_accuracy']:.3f} [{low:.3f}, {high:.3f}]"
+        lines.append(f"  {where:<5} {one['holdout']:<9} {one['n']:>5}  {share}")
+    return [*lines, "", *_LEGEND]
 
 
 def _holdout_line(name: str, found: dict[str, Any]) -> str:
     (s_low, s_high), (f_low, f_high) = found["sel1_interval"], found["f4_interval"]
-    rules = found["baselines"]
-    line = (
-        f"  {name:<9} {found['n_items']:>6}  {found['sel1']:.3f} [{s_low:.3f}, {s_high:.3f}]  {found['f4']:.3f} "
-        f"[{f_low:.3f}, {f_high:.3f}]  {found['dd']:>5.2f}  {found['str1']:.3f} |   {rules['nearest']['sel1']:.3f}  "
-        f"{rules['first']['sel1']:.3f}    {rules['uniform']['sel1']:.3f} {found['luck_sel1']:.3f} |"
+    return (
+        f"  {name:<9} {found['n_items']:>5}  {found['sel1']:.3f} [{s_low:.3f}, {s_high:.3f}]  {found['f4']:.3f} "
+        f"[{f_low:.3f}, {f_high:.3f}]  {found['dd']:>5.2f}  {found['str1']:.3f}  {found['luck_sel1']:.3f}"
     )
-    if "untrained" in found:
-        blank = found["untrained"]
-        low, high = blank["sel1_range"]
-        line += f"            {blank['sel1']:.3f} ({low:.3f}-{high:.3f})  {blank['f4']:.3f}"
-    return line
+
+
+def _nothing_lines(name: str, found: dict[str, Any]) -> list[str]:
+    rules = ", ".join(f"{rule} {scores['sel1']:.3f}" for rule, scores in found["baselines"].items())
+    blank = found["untrained"]
+    low, high = blank["sel1_range"]
+    return [
+        f"  {name:<9} Sel@1 of what knows nothing: {rules};",
+        f"            best heads of {blank['n_models']} untrained models {blank['sel1']:.3f} "
+        f"(range {low:.3f}-{high:.3f}), their F4 {blank['f4']:.3f}",
+    ]
+
+
+def cell_lines(cells: list[dict[str, Any]]) -> list[str]:
+    """Return two lines for each cell of a showcase: the text, and what the head and the model make of it."""
+    lines = []
+    for one in cells:
+        weights = ", ".join(f"{word} {weight:.2f}" for word, weight in one["weights"].items())
+        likely = ", ".join(f"{word} {chance:.2f}" for word, chance in one["next"])
+        lines += [
+            f"  {one['text']}",
+            f'      "{one["word"]}" looks at {weights}' + (f"; next: {likely}" if likely else ""),
+        ]
+    return lines
 
 
 def sentence_lines(words: list[str], rows: list[WordRow], chosen: dict[tuple[int, int], str]) -> list[str]:

@@ -23,9 +23,9 @@ _MEANING = {
 }
 
 _LEGEND = (
-    "Sel@1  share of items where the head looks more at the antecedent than at the other candidate; chance is 0.5",
+    "Sel@1  share of items where the antecedent gets more weight than the other candidate; chance is 0.5",
     "F4     share of blocks with all four cells right, order x which is meant; DD  mean log of the ratio of the weights",
-    "Str@1  share where no word at all gets more; luck  Sel@1 that the best of all heads reaches if none knows anything",
+    "Str@1  share where no word at all gets more; luck  what the best of all heads reaches if none knows anything",
     "hold-outs: pairs, nouns, templates that training never used with a pronoun; headline: new nouns in new templates",
 )
 

@@ -202,6 +202,11 @@ def announce(training: Training, corpus: Corpus, run: Path, progress: Progress) 
     )
     progress.say(f"run     {run} (from {begins})")
     progress.say(f"watch   tensorboard --logdir {run.parent}")
+    if training.items:
+        progress.say(
+            "probe   V at S1: how often the best head at the pronoun prefers the antecedent; R at S2: the same at"
+        )
+        progress.say("        the word that decides; luck: what the best head would reach if none knew anything")
 
 
 def advance(training: Training, recorder: Recorder) -> None:

@@ -23,8 +23,8 @@ _MEANING = {
 }
 
 _LEGEND = (
-    "Sel@1  share of items where the antecedent gets more weight than the other candidate; chance is 0.5",
-    "F4     share of blocks with all four cells right, order x which is meant; DD  mean log of the ratio of the weights",
+    "Sel@1  share of items where the antecedent gets more weight than the other candidate; chance is 1/2",
+    "F4     share of blocks with all four cells right, order x which is meant; DD  mean log ratio of the two weights",
     "Str@1  share where no word at all gets more; luck  what the best of all heads reaches if none knows anything",
     "hold-outs: pairs, nouns, templates that training never used with a pronoun; headline: new nouns in new templates",
 )

@@ -12,7 +12,7 @@ from model.transformer import Transformer, attention_maps
 from probe.baselines import BASELINES, score_baseline
 from probe.config import ProbeConfig
 from probe.emergence import choose_items, glimpse
-from probe.readout import read_margins, read_rows
+from probe.readout import _read, read_margins, read_rows
 from probe.report import heads_csv, heat_map, items_jsonl, table
 from probe.scores import score
 from probe.study import QUESTIONS, UNREADABLE, Reading, study
@@ -58,6 +58,16 @@ def test_rows_are_those_of_the_whole_map(model: Transformer, items: dict) -> Non
             np.testing.assert_allclose(rows.preference[i], np.log(gold) - np.log(other), atol=1e-4)
             largest = maps[..., 1 : item.query + 1].argmax(-1) + 1
             np.testing.assert_array_equal(rows.strict[i], np.isin(largest, item.antecedents))
+
+
+def test_the_first_token_takes_nothing_from_the_strict_score_and_everything_else_does() -> None:
+    """Scores [B=3, L=1, H=1, Tk=4]: the first token is largest, then a word that is no candidate, then neither."""
+    scores = torch.tensor([[9.0, 2.0, 1.0, 0.0], [0.0, 2.0, 1.0, 3.0], [0.0, 2.0, 1.0, 0.0]]).view(3, 1, 1, 4)
+    gold, other = (torch.tensor([i == place for i in range(4)]).expand(3, 1, 1, 4) for place in (1, 2))
+    found = _read(scores, gold, other)
+    assert found["strict"].flatten().tolist() == [1, 0, 1]
+    assert found["preference"].flatten().tolist() == pytest.approx([1, 1, 1])
+    assert found["first_mass"].flatten()[0].item() == pytest.approx(scores.flatten(1).softmax(-1)[0, 0].item())
 
 
 def test_how_items_are_batched_changes_nothing(model: Transformer, items: dict) -> None:

@@ -41,6 +41,10 @@ def test_a_habit_on_top_of_coreference_is_cancelled_in_dd_but_not_in_f4() -> Non
     assert measure(planted(coreference=2, first=1.5)) == (1, 1, 1, 2)
 
 
+def test_what_is_right_in_one_order_only_is_a_pair_and_not_a_block() -> None:
+    assert measure(np.array([1.0, 1.0, -1.0, 1.0])) == (0.75, 0.5, 0, 0.5)
+
+
 def test_a_tie_counts_half_and_is_never_right() -> None:
     assert measure(np.zeros(8)) == (0.5, 0, 0, 0)
 

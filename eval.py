@@ -28,7 +28,11 @@ def main(config: DictConfig) -> None:
     with one_line_errors():
         settings, probe = typed_eval(config)
         opened = open_run(settings)
-    print(f"run      {opened.run}, step {opened.step}, on {opened.place}", flush=True)
+    max_steps = opened.settings.run.max_steps
+    print(
+        f"run      {opened.run}, best checkpoint: step {opened.step} of {max_steps}; {opened.place}, float32",
+        flush=True,
+    )
     if settings.text is not None:
         with one_line_errors():
             look(opened, settings.text)
@@ -64,7 +68,7 @@ def open_run(settings: EvalConfig) -> Opened:
     import torch
 
     from data.tokenizer import load_tokenizer
-    from model.transformer import Transformer
+    from model.transformer import Transformer, load_weights
     from run.checkpoint import load_checkpoint
     from run.config import Precision
     from run.device import choose_place
@@ -75,15 +79,21 @@ def open_run(settings: EvalConfig) -> Opened:
     place = choose_place(settings.device, Precision.float32)
     run = find_run(settings.run)
     config = read_json(run / "config.json")
+    trained = typed_saved(config)
     tokenizer = load_tokenizer(run / "tokenizer.json")
     state, damaged = load_checkpoint(run / "checkpoints", best=True)
     for line in damaged:
         print(f"warning: {line}", file=sys.stderr)
-    trained = typed_saved(config)
     model = Transformer(trained.model, tokenizer.get_vocab_size(), seed=0)
-    model.load_state_dict(state["model"])
+    load_weights(model, state["model"])
     return Opened(
-        run, trained, config["data_fingerprint"], tokenizer, model.to(place.device).eval(), state["step"], place.reason
+        run,
+        trained,
+        str(config.get("data_fingerprint")),
+        tokenizer,
+        model.to(place.device).eval(),
+        state["step"],
+        place.reason,
     )
 
 
@@ -115,17 +125,16 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
     model = opened.model
     device = model.token_embedding.weight.device
     untrained = [
-        Transformer(model.config, model.vocab_size, seed=config.seed + 1 + i).to(device).eval()
+        Transformer(model.config, model.vocab_size, seed=10_000 + config.seed + i).to(device).eval()
         for i in range(config.n_untrained)
     ]
     results, readings = study(model, untrained, dev, test, config)
     heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
-    results["showcase"] = {"V at S1": four_cells(opened, heads["V at S1"]), "R at S2": twins(opened, heads["R at S2"])}
-    lines = table(results)
-    lines += ["", "it→cat in all four cells (a head that follows position or a taste for one noun is right in two)"]
-    lines += cell_lines(results["showcase"]["V at S1"])
-    lines += ["", 'decided later: at "it" both rows are the same to the last bit; only the adjective tells them apart']
-    lines += cell_lines(results["showcase"]["R at S2"])
+    lines, results["showcase"] = table(results), {}
+    for question, (title, show) in SHOWCASE.items():
+        if question in heads:
+            results["showcase"][question] = show(opened, heads[question])
+            lines += ["", title, *cell_lines(results["showcase"][question])]
     print("\n".join(lines))
     about = {
         "schema_version": 1,
@@ -180,6 +189,18 @@ def cell(opened: Opened, text: str, word: str, candidates: tuple[str, str], head
     }
 
 
+SHOWCASE = {
+    "V at S1": (
+        "it→cat in all four cells (a head that follows position or a taste for one noun is right in two)",
+        four_cells,
+    ),
+    "R at S2": (
+        'decided later: at "it" both rows are the same to the last bit; only the adjective tells them apart',
+        twins,
+    ),
+}
+
+
 def look(opened: Opened, text: str) -> None:
     """Print what every head does at the pronouns of the user's sentence, and what cannot be seen there."""
     from data.stories.lint import lint, words
@@ -207,13 +228,18 @@ def look(opened: Opened, text: str) -> None:
     print("\n".join(sentence_lines([word for word, _ in every], rows, chosen_heads(opened.run))))
 
 
-def chosen_heads(run: Path) -> dict[tuple[int, int], str]:
-    """Return which heads the run's last probe chose, and for what; none before the first probe."""
+def chosen_heads(run: Path) -> dict[tuple[int, int], list[str]]:
+    """Return which heads the run's last probe chose, and for which questions; none before the first probe."""
     from run.directory import read_json
 
     path = run / "probe" / "probe.json"
-    selected = read_json(path)["selected"] if path.exists() else []
-    return {(one["layer"], one["head"]): one["question"] for one in reversed(selected)}
+    chosen: dict[tuple[int, int], list[str]] = {}
+    try:
+        for one in read_json(path)["selected"] if path.exists() else []:
+            chosen.setdefault((one["layer"], one["head"]), []).append(one["question"])
+    except (KeyError, TypeError):
+        raise ValueError(f"{path} is damaged: python eval.py run={run} writes it anew") from None
+    return chosen
 
 
 def measure_text(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:

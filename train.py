@@ -35,34 +35,32 @@ def main(config: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    hydra_config = HydraConfig.get()
-    multirun = hydra_config.runtime.output_dir if hydra_config.mode is RunMode.MULTIRUN else None
+    job = HydraConfig.get()
     with one_line_errors():
         settings = typed_train(config)
+        if job.mode is RunMode.MULTIRUN:  # each run in a directory of its own: of the sweep's, or under out
+            own = job.runtime.output_dir if settings.run.out is None else f"{settings.run.out}/{job.job.num}"
+            settings = replace(settings, run=replace(settings.run, out=own))
         if settings.run.resume:
-            settings = saved_settings(settings, hydra_config.overrides.task)
-    status = fit(settings, out=multirun or settings.run.out)
+            settings = saved_settings(settings, list(job.overrides.task))
+    status = fit(settings)
     if status:
         sys.exit(status)
 
 
 def saved_settings(asked: TrainSettings, overrides: list[str]) -> TrainSettings:
-    """Return the settings of the run in `out`; ValueError if other ones were asked for."""
+    """Return the settings of the run in `out`; ValueError if one that was given on the command line is another."""
     from run.directory import find_run, read_json
 
     saved = typed_saved(read_json(find_run(asked.run.out) / "config.json"))
-    here = {name: getattr(asked.run, name) for name in PLACES}
-    saved = replace(saved, run=replace(saved.run, **here))
-    if all(override.split("=")[0] in PLACES for override in overrides):
-        return saved
+    saved = replace(saved, run=replace(saved.run, **{name: getattr(asked.run, name) for name in PLACES}))
+    given = {override.lstrip("+").partition("=")[0] for override in overrides}
     for group in ("run", "model", "data", "optim"):
+        wanted = asdict(getattr(asked, group))
         for name, value in asdict(getattr(saved, group)).items():
-            wanted = asdict(getattr(asked, group)).get(name)
-            if wanted != value:
-                where = name if group == "run" else f"{group}.{name}"
-                raise ValueError(
-                    f"resume=true goes on with the run's own settings, but {where}={wanted} is not its {value}"
-                )
+            where = name if group == "run" else f"{group}.{name}"
+            if given & {where, group, "experiment"} and wanted.get(name) != value:
+                raise ValueError(f"resume=true keeps the run's settings: {where} is {value}, not {wanted.get(name)}")
     return saved
 
 
@@ -109,15 +107,15 @@ class Training:
         self.step, self.seconds, self.best_loss = state["step"], state["seconds"], state["best_loss"]
 
 
-def fit(settings: TrainSettings, out: str | None) -> int:
+def fit(settings: TrainSettings) -> int:
     """Train from start, or from the newest checkpoint, to `max_steps`; return the exit status."""
     from run.logging import Progress, Recorder
     from run.signals import StopRequest
 
     with one_line_errors():
-        training, corpus, run = prepare(settings, out)
+        training, corpus, run = prepare(settings)
+        recorder = Recorder(run, resumed_step=training.step if settings.run.resume else None)
     stop = StopRequest()
-    recorder = Recorder(run, resumed_step=training.step if settings.run.resume else None)
     charts = {f"{name}: best head and luck": [f"{name}/sel1", f"{name}/luck"] for name in training.items}
     recorder.overlay({"loss": ["loss/train", "loss/validation"]} | charts)
     progress = Progress(settings.run.max_steps, training.step)
@@ -136,7 +134,7 @@ def fit(settings: TrainSettings, out: str | None) -> int:
     return stop.exit_status if stop.signal is not None else 0
 
 
-def prepare(settings: TrainSettings, out: str | None) -> tuple[Training, Corpus, Path]:
+def prepare(settings: TrainSettings) -> tuple[Training, Corpus, Path]:
     """Set everything up and write down what was set up; ValueError or OSError for what cannot be."""
     import torch
 
@@ -148,10 +146,10 @@ def prepare(settings: TrainSettings, out: str | None) -> tuple[Training, Corpus,
     from probe.emergence import choose_items
     from run.checkpoint import load_checkpoint
     from run.device import choose_place
-    from run.directory import create_run, environment, write_json
+    from run.directory import create_run, environment, read_json, write_json
     from run.schedule import make_optimizers
 
-    own = settings.run
+    own, out = settings.run, settings.run.out
     if own.threads:
         torch.set_num_threads(own.threads)
     place = choose_place(own.device, own.precision)
@@ -162,6 +160,8 @@ def prepare(settings: TrainSettings, out: str | None) -> tuple[Training, Corpus,
         for line in damaged:
             print(f"warning: {line}", file=sys.stderr)
     corpus = load_corpus(settings.data, Path(own.cache_dir))
+    if own.resume and out and read_json(Path(out) / "config.json").get("data_fingerprint") != corpus.fingerprint:
+        raise ValueError(f"{out} cannot go on: its data, a text or the generator of the stories, has changed since")
     batches = training_batches(
         corpus.train,
         tokens_per_batch=own.tokens_per_batch,
@@ -235,18 +235,19 @@ def train_step(training: Training) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Move the weights once; return the mean loss, the gradient's norm before clipping and the tokens read."""
     import torch
 
+    from data.batches import IGNORE
     from model.loss import mean_loss
 
-    accumulate = training.settings.run.accumulate_steps
-    total, n_tokens = torch.zeros((), device=training.place.device), 0
-    for part in range(accumulate):
-        batch = training.batches.at(training.step * accumulate + part)
-        tokens, targets = batch.tokens.to(training.place.device), batch.targets.to(training.place.device)
+    accumulate, device = training.settings.run.accumulate_steps, training.place.device
+    batches = [training.batches.at(training.step * accumulate + part) for part in range(accumulate)]
+    n_targets = sum(int((batch.targets != IGNORE).sum()) for batch in batches)
+    total = torch.zeros((), device=device)
+    for batch in batches:
         with training.place.autocast():
-            loss = mean_loss(training.forward(tokens), targets) / accumulate
+            loss = mean_loss(training.forward(batch.tokens.to(device)), batch.targets.to(device), n_targets)
         loss.backward()
         total += loss.detach()
-        n_tokens += tokens.numel()
+    n_tokens = sum(batch.tokens.numel() for batch in batches)
     norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), training.settings.optim.clip_norm)
     for optimizer in training.optimizers:
         optimizer.step()

@@ -29,6 +29,9 @@ _ENTRIES: dict[str, tuple[type, dict[str, list[type]]]] = {
 }
 
 _QUOTED = re.compile("'[^']*'|\"[^\"]*\"")  # by the user, for Hydra
+# What Hydra takes besides settings.
+_FLAGS = ("-h", "--help", "--hydra-help", "-m", "--multirun", "--resolve", "--run", "-r", "--version")
+_FLAGS_WITH_VALUE = ("--cfg", "-c", "--info", "-i", "--package", "-p")
 _FREE_TEXT = {"out", "run", "text", "sample_prompt", "cache_dir", "data.path", "data.validation_path"}
 
 
@@ -66,6 +69,7 @@ def typed_generate(arguments: list[str]) -> GenerateConfig:
     given: dict[str, Any] = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
+        argument.encode()  # what is no text raises ValueError here
         if not equals or name not in names:
             raise ValueError(f"{argument} is not NAME=VALUE with NAME one of {', '.join(names)}{_hint(name, names)}")
         try:
@@ -75,9 +79,10 @@ def typed_generate(arguments: list[str]) -> GenerateConfig:
     return GenerateConfig(**given)
 
 
-def typed_saved(values: dict[str, Any]) -> TrainSettings:
+def typed_saved(values: Any) -> TrainSettings:
     """Turn a run's config.json back into its settings; raise ValueError with one line where it is not one."""
     groups: dict[str, dict[str, Any]] = {}
+    values = values if isinstance(values, dict) else {}
     for name in ("run", "model", "data", "optim"):
         if not isinstance(values.get(name), dict):
             raise ValueError(f"config.json is not a run's: it has no {name}")
@@ -99,7 +104,9 @@ def _own(config: DictConfig, entry: str) -> dict[str, Any]:
 
 def _typed(schema: type, node: Any, prefix: str = "") -> Any:
     try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
+        values: Any = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node
+        literal = OmegaConf.create({name: _literal(value) for name, value in values.items()})
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), literal))
     except OmegaConfBaseException as error:
         first, *_ = str(error).splitlines()
         key = str(getattr(error, "full_key", "") or getattr(error, "key", "") or "")
@@ -111,6 +118,11 @@ def _typed(schema: type, node: Any, prefix: str = "") -> Any:
         raise ValueError(f"{prefix}{key}: {first}") from None
 
 
+def _literal(value: Any) -> Any:
+    """Write a string so that OmegaConf takes it as it stands: what a user wrote is never interpolated."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+
+
 def check_overrides(arguments: list[str], entry: str) -> None:
     """Raise ValueError, with the nearest name that exists, for a setting or a choice that does not.
 
@@ -120,16 +132,30 @@ def check_overrides(arguments: list[str], entry: str) -> None:
     own, schemas = _ENTRIES[entry]
     known = {field.name for field in fields(own)}
     known |= {f"{group}.{field.name}" for group, some in schemas.items() for schema in some for field in fields(schema)}
+    several = bool({"-m", "--multirun"} & set(arguments))
+    names = {argument.partition("=")[0] for argument in arguments}
+    follows = ""  # a flag whose value this argument is
     for argument in arguments:
-        name, equals, value = argument.lstrip("+~").partition("=")
-        if argument.startswith(("-", "~")) or re.match(r"hydra[./=]", name):
+        argument.encode()  # what is no text raises ValueError here
+        name, equals, value = argument.lstrip("+").partition("=")
+        flag, follows = follows, argument if argument in _FLAGS_WITH_VALUE else ""
+        if flag or re.match(r"hydra[./=]", name):
             continue
-        if not equals:
+        if argument.startswith("-"):
+            if argument not in (*_FLAGS, *_FLAGS_WITH_VALUE):
+                raise ValueError(f"{argument} is not a flag{_hint(argument, [*_FLAGS, *_FLAGS_WITH_VALUE])}")
+            continue
+        if not equals or not name or argument.startswith("~"):
             raise ValueError(f"{argument}: settings are written NAME=VALUE")
+        if re.fullmatch(r"[\w.+/-]+(,[\w.+/-]+)+", value) and name not in _FREE_TEXT and not several:
+            raise ValueError(f"{argument}: several values are several runs, asked for by -m")
+        of_stories = {f"data.{field.name}" for field in fields(SCHEMAS["stories"])}
+        if name.startswith("data.") and name in known - of_stories and not names & {"data", "experiment", "resume"}:
+            raise ValueError(f"{name} is not a setting of the stories: choose data=text or data=shakespeare")
         if name in schemas:
             choices = sorted(path.stem for path in (_FOLDER / name).glob("*.yaml"))
             for choice in value.split(","):
-                if re.fullmatch(r"[\w-]+", choice) and choice not in (*choices, "null"):
+                if re.fullmatch(r"[\w-]+", choice) and choice not in (*choices, "null" if name == "experiment" else ""):
                     raise ValueError(f"{name}={choice} is not one of {', '.join(choices)}{_hint(choice, choices)}")
         elif name not in known:
             raise ValueError(f"{name} is not a setting{_hint(name, [*known, *schemas])}")

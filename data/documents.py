@@ -63,17 +63,17 @@ def _rows(file: Path, column: str) -> Iterator[str]:
 
 
 def _stream(file: Path, **options: object) -> Iterator[dict[str, list]]:
-    from datasets import load_dataset  # not at import: it takes most of a second
+    import datasets  # not at import: it takes most of a second
 
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it would log is in the error we raise
     try:
-        rows = load_dataset(BUILDERS[file.suffix], data_files=str(file), split="train", streaming=True, **options)
+        builder = BUILDERS[file.suffix]
+        rows = datasets.load_dataset(builder, data_files=str(file), split="train", streaming=True, **options)
         yield from rows.iter(batch_size=1000)
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not UTF-8 text: {error}") from None
-    except ValueError:
-        raise
     except Exception as error:  # the builders raise errors of their own and of pyarrow's
-        raise ValueError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{file} cannot be read as {file.suffix}: {' '.join(str(error).split())[:200]}") from None
 
 
 def _pieces_of_lines(lines: Iterator[str], *, separated: bool = True) -> Iterator[tuple[str, bool]]:

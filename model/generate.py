@@ -38,7 +38,8 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
     import sys
 
     from configs import one_line_errors, typed_generate, typed_saved
-    from data.tokenizer import END, load_tokenizer
+    from data.tokenizer import UNKNOWN, end_id, load_tokenizer
+    from model.transformer import load_weights
     from run.checkpoint import load_checkpoint
     from run.directory import find_run, read_json
 
@@ -48,8 +49,10 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
         tokenizer = load_tokenizer(run / "tokenizer.json")
         settings = typed_saved(read_json(run / "config.json"))
         model = Transformer(settings.model, tokenizer.get_vocab_size(), seed=0)
-        model.load_state_dict(load_checkpoint(run / "checkpoints", best=True)[0]["model"])
-    end = tokenizer.token_to_id(END)
-    start = torch.tensor([end, *tokenizer.encode(asked.prompt).ids])
+        load_weights(model, load_checkpoint(run / "checkpoints", best=True)[0]["model"])
+    end, encoding = end_id(tokenizer), tokenizer.encode(asked.prompt)
+    if UNKNOWN in encoding.tokens:
+        print(f"note: the model does not know every word of the prompt; those read as {UNKNOWN}", file=sys.stderr)
+    start = torch.tensor([end, *encoding.ids])
     text = generate(model.eval(), start, asked.n_tokens, temperature=asked.temperature, seed=asked.seed, end=end)
     print(tokenizer.decode(text.tolist()))

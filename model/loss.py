@@ -23,9 +23,15 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return flat.view_as(targets)
 
 
-def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean of `token_losses` over the positions that have a target, in nats per token."""
-    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=-100)
+def mean_loss(logits: Tensor, targets: Tensor, n_targets: int | None = None) -> Tensor:
+    """Return the mean of `token_losses` over the positions that have a target, in nats per token.
+
+    With `n_targets`, the sum divided by that number: parts of one batch then add up to the mean over the whole.
+    """
+    flat, wanted = logits.float().flatten(0, 1), targets.flatten()
+    if n_targets is None:
+        return F.cross_entropy(flat, wanted, ignore_index=-100)
+    return F.cross_entropy(flat, wanted, ignore_index=-100, reduction="sum") / n_targets
 
 
 @torch.no_grad()

@@ -119,6 +119,20 @@ def attention_maps(model: Transformer, tokens: Tensor, query_positions: Tensor |
     return attention_scores(model, tokens, query_positions).softmax(dim=-1)
 
 
+def load_weights(model: Transformer, weights: dict[str, Tensor]) -> None:
+    """Fill `model` with saved weights; ValueError in one line where they are not those of such a model."""
+    expected = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
+    found = {name: tuple(parameter.shape) for name, parameter in weights.items()}
+    wrong = [name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)]
+    if wrong:
+        name = min(wrong)
+        raise ValueError(
+            f"the checkpoint does not fit the run's config and tokenizer: {name} is {found.get(name)}, "
+            f"not {expected.get(name)}"
+        )
+    model.load_state_dict(weights)
+
+
 def n_parameters(model: nn.Module) -> int:
     """Count the trained numbers, the tied embedding once."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ _MEANING = {
 _LEGEND = (
     "Sel@1  share of items where the antecedent gets more weight than the other candidate; chance is 1/2",
     "F4     share of blocks with all four cells right, order x which is meant; DD  mean log ratio of the two weights",
-    "Str@1  share where no word at all gets more; luck  what the best of all heads reaches if none knows anything",
+    "Str@1  share where no other word gets more; luck  what the best of all heads reaches if none knows anything",
     "hold-outs: pairs, nouns, templates that training never used with a pronoun; headline: new nouns in new templates",
 )
 
@@ -91,14 +90,13 @@ def cell_lines(cells: list[dict[str, Any]]) -> list[str]:
     for one in cells:
         weights = ", ".join(f"{word} {weight:.2f}" for word, weight in one["weights"].items())
         likely = ", ".join(f"{word} {chance:.2f}" for word, chance in one["next"])
-        lines += [
-            f"  {one['text']}",
-            f'      "{one["word"]}" looks at {weights}' + (f"; next: {likely}" if likely else ""),
-        ]
+        if f"  {one['text']}" not in lines:
+            lines.append(f"  {one['text']}")
+        lines.append(f'      "{one["word"]}" looks at {weights}' + (f"; next: {likely}" if likely else ""))
     return lines
 
 
-def sentence_lines(words: list[str], rows: list[WordRow], chosen: dict[tuple[int, int], str]) -> list[str]:
+def sentence_lines(words: list[str], rows: list[WordRow], chosen: dict[tuple[int, int], list[str]]) -> list[str]:
     """Return, for each asked word, what every head looks at most; `chosen` names heads a probe has picked."""
     places = ["(start)", *words]
     lines = []
@@ -109,7 +107,7 @@ def sentence_lines(words: list[str], rows: list[WordRow], chosen: dict[tuple[int
             top = np.argsort(-weights, kind="stable")[:3]
             seen = "  ".join(f"{places[i]} {weights[i]:.2f}" for i in top if weights[i] > 0)
             picked = chosen.get((layer, head))
-            lines.append(f"  L{layer}H{head}  {seen}" + (f"   <- chosen for {picked}" if picked else ""))
+            lines.append(f"  L{layer}H{head}  {seen}" + (f"   <- chosen for {', '.join(picked)}" if picked else ""))
     return lines
 
 
@@ -138,7 +136,10 @@ def heads_csv(readings: dict[str, Reading]) -> str:
 def items_jsonl(results: dict[str, Any], reading: Reading) -> str:
     """Return one object for each test item of each question, as the chosen head saw it."""
     lines: list[str] = []
-    for question, one in zip(QUESTIONS[:1] + QUESTIONS[3:], _whole(results["selected"]), strict=True):
+    for one in results["selected"]:
+        question = next(question for question in QUESTIONS if question.name == one["question"])
+        if "," in question.name:  # a part of another question: its items stand there
+            continue
         layer, head = one["layer"], one["head"]
         for holdout in reading.holdouts(question):
             for i in reading.index(question, holdout):
@@ -153,7 +154,3 @@ def items_jsonl(results: dict[str, Any], reading: Reading) -> str:
 
 
 _ABOUT = "family level site holdout template pair block order meant text query antecedents distractors".split()
-
-
-def _whole(selected: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in selected if "," not in one["question"]]

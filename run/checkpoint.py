@@ -68,9 +68,15 @@ def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: boo
 
 
 def read_manifest(folder: Path) -> list[dict[str, Any]]:
-    """Return the manifest's entries, oldest first; none where there is no manifest."""
+    """Return the manifest's entries, oldest first; none where there is no manifest, ValueError where it is damaged."""
     path = folder / "manifest.json"
-    return json.loads(path.read_text()) if path.exists() else []
+    if not path.exists():
+        return []
+    try:
+        entries = json.loads(path.read_text())
+        return [{name: one[name] for name in ("file", "step", "sha256", "best")} for one in entries]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is damaged") from None
 
 
 def load_checkpoint(folder: Path, *, best: bool = False) -> tuple[dict[str, Any], list[str]]:

@@ -58,6 +58,8 @@ class RunConfig:
         for name in ("seed", "probe_sequences", "sample_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        if self.seed >= 2**32:
+            raise ValueError(f"seed must be below 2**32, got {self.seed}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be 1 or more, got {self.threads}")
         if self.resume and self.out is None:
@@ -92,8 +94,10 @@ class GenerateConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be written."""
-        if self.n_tokens < 1 or self.temperature < 0 or self.seed < 0:
-            raise ValueError("n_tokens must be 1 or more, temperature and seed 0 or more")
+        if self.n_tokens < 1 or not 0 <= self.seed < 2**32:
+            raise ValueError("n_tokens must be 1 or more, and seed 0 or more and below 2**32")
+        if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
+            raise ValueError(f"temperature must be 0 or lie between 0.01 and 100, got {self.temperature}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,8 @@ class Place:
 
     device: torch.device
     bfloat16: bool
-    reason: str
+    where: str  # the device, with why
+    reason: str  # the same with the precision
 
     def autocast(self) -> AbstractContextManager:
         """Return the context in which a forward pass runs."""
@@ -32,12 +33,10 @@ def choose_place(device: Device, precision: Precision) -> Place:
     where = torch.cuda.get_device_name() if use_cuda else f"{torch.get_num_threads()} threads"
     why_device = "asked for" if device is not Device.auto else "found" if use_cuda else "no CUDA device found"
     why_precision = "asked for" if precision is not Precision.auto else "native here" if native else "no bfloat16 here"
-    return Place(
-        device=torch.device("cuda" if use_cuda else "cpu"),
-        bfloat16=bfloat16,
-        reason=f"{'cuda' if use_cuda else 'cpu'} ({why_device}; {where}), "
-        f"{'bfloat16' if bfloat16 else 'float32'} ({why_precision})",
-    )
+    kind = "cuda" if use_cuda else "cpu"
+    full = f"{kind} ({why_device}; {where})"
+    numbers = f"{'bfloat16' if bfloat16 else 'float32'} ({why_precision})"
+    return Place(torch.device(kind), bfloat16, full, f"{full}, {numbers}")
 
 
 def _cpu_has_bfloat16() -> bool:

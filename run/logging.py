@@ -28,7 +28,7 @@ class Recorder:
         self._path = run / "metrics.jsonl"
         if resumed_step is not None and self._path.exists():
             lines = self._path.read_text().splitlines(keepends=True)
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= resumed_step]
+            kept = [line for line in lines if _step_of(line) <= resumed_step]
             write_atomically(self._path, "".join(kept).encode())
         self._lines = self._path.open("a", buffering=1)
         purge = None if resumed_step is None else resumed_step + 1
@@ -68,6 +68,14 @@ class Recorder:
         """Flush and close."""
         self._tensorboard.close()
         self._lines.close()
+
+
+def _step_of(line: str) -> float:
+    """Return the step of a line, or infinity for one that was cut off or damaged."""
+    try:
+        return json.loads(line)["step"] if line.endswith("\n") else float("inf")
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
 
 
 class Progress:

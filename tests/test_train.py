@@ -14,6 +14,11 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from configs import typed_saved
+from data.batches import training_batches
+from data.corpus import load_corpus
+from model.loss import class_losses
+from model.transformer import Transformer
 from run.checkpoint import load_checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -162,26 +167,28 @@ def test_asked_to_stop_a_run_saves_and_leaves_and_goes_on_exactly(
     assert same_weights(out, unbroken)
 
 
-def test_accumulating_two_batches_is_one_step_over_both(cache: str, tmp_path: Path) -> None:
-    """The loss of a step with accumulate_steps=2 is the mean over its two batches."""
-    common = [*QUICK, "max_steps=1", "model.dropout=0", "precision=float32", cache]
-    subprocess.run(
-        command("train.py", f"out={tmp_path / 'a'}", *common, "accumulate_steps=2"), check=True, capture_output=True
-    )
-    subprocess.run(
-        command(
-            "train.py",
-            f"out={tmp_path / 'b'}",
-            *common,
-            "max_steps=2",
-            "optim.learning_rate=1e-12",
-            "optim.learning_rate_other=1e-12",
-        ),
-        check=True,
-        capture_output=True,
-    )
-    [(_, both)] = losses(tmp_path / "a")
-    assert both == pytest.approx(sum(loss for _, loss in losses(tmp_path / "b")) / 2, rel=1e-4)
+def test_accumulating_two_batches_is_one_step_over_all_their_tokens(cache: str, tmp_path: Path) -> None:
+    """Forty batches of one step are one epoch of another size: the loss is the mean over tokens, not over batches."""
+    common = [*QUICK, "model.dropout=0", "precision=float32", "data.n_train_stories=6000", cache, "max_steps=1"]
+    found = {}
+    for tokens, accumulate in ((256, 2), (256, 1)):
+        out = tmp_path / f"{tokens} {accumulate}"
+        arguments = [f"out={out}", *common, f"tokens_per_batch={tokens}", f"accumulate_steps={accumulate}"]
+        subprocess.run(command("train.py", *arguments), check=True, capture_output=True)
+        found[accumulate] = losses(out)[0][1]
+    assert found[1] != found[2]
+    assert found[2] == pytest.approx(two_batches(tmp_path / "256 2", cache), rel=1e-5)
+
+
+def two_batches(run: Path, cache: str) -> float:
+    """Return the untrained model's mean loss over all tokens of the first two batches together."""
+    settings = typed_saved(json.loads((run / "config.json").read_text()))
+    corpus = load_corpus(settings.data, Path(cache.removeprefix("cache_dir=")))
+    batches = training_batches(corpus.train, tokens_per_batch=256, context_length=64, seed=settings.run.seed)
+    model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed).eval()
+    parts = [(one.tokens, one.targets, None) for one in map(batches.at, (0, 1))]
+    sums, counts = class_losses(model, parts, 1)
+    return (sums.sum() / counts.sum()).item()
 
 
 def test_a_directory_that_holds_a_run_is_refused_and_left_as_it_is(unbroken: Path, cache: str) -> None:
@@ -207,7 +214,8 @@ def test_a_resumed_run_keeps_its_own_settings_and_another_is_refused_by_name(
     assert subprocess.run(bare, capture_output=True, check=False).returncode == 0
     assert losses(out) == losses(unbroken)
     ran = resume(out, cache, "model.dropout=0.3")
-    assert ran.returncode == 2 and "model.dropout=0.3 is not its 0.1" in ran.stderr
+    assert ran.returncode == 2 and "model.dropout is 0.1, not 0.3" in ran.stderr
+    assert subprocess.run([*bare, "max_steps=240"], capture_output=True, check=False).returncode == 0
 
 
 def test_a_run_without_its_files_is_one_line(unbroken: Path, cache: str, tmp_path: Path) -> None:
@@ -217,6 +225,45 @@ def test_a_run_without_its_files_is_one_line(unbroken: Path, cache: str, tmp_pat
         shutil.rmtree(out / missing) if missing == "checkpoints" else (out / missing).unlink()
         ran = subprocess.run(command("eval.py", f"run={out}", cache), capture_output=True, text=True, check=False)
         assert ran.returncode == 2 and ran.stderr.count("\n") == 1 and missing in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", "[]"),
+        ("config.json", "{"),
+        ("config.json", None),  # another width than the checkpoint's
+        ("tokenizer.json", "{}"),
+        ("checkpoints/manifest.json", '[{"a": 1}]'),
+        ("probe/probe.json", "{}"),
+    ],
+)
+def test_a_damaged_run_is_one_line(unbroken: Path, cache: str, tmp_path: Path, file: str, content: str | None) -> None:
+    shutil.copytree(unbroken, out := tmp_path / "run")
+    if content is None:
+        content = (out / file).read_text().replace('"d_model": 32', '"d_model": 48')
+    (out / file).parent.mkdir(exist_ok=True)
+    (out / file).write_text(content)
+    door = command("eval.py", f"run={out}", cache, "text=The cat sat near the buses. It")
+    ran = subprocess.run(door, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and ran.stderr.count("\n") == 1, ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_run_whose_text_has_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("The cat sat on the mat.\n" * 100)
+    quick = ["data=shakespeare", f"data.path={tmp_path / 'text.txt'}", "model=nano", "threads=1", "max_steps=4"]
+    quick += ["eval_every_steps=2", f"cache_dir={tmp_path / 'cache'}", f"out={tmp_path / 'run'}"]
+    subprocess.run(command("train.py", *quick), check=True, capture_output=True)
+    (tmp_path / "text.txt").write_text("A zebra sat on the mat.\n" * 100)
+    ran = subprocess.run(command("train.py", *quick[-2:], "resume=true"), capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and "has changed since" in ran.stderr and ran.stderr.count("\n") == 1
+
+
+def test_each_run_of_a_sweep_has_its_own_directory(cache: str, tmp_path: Path) -> None:
+    sweep = command("train.py", "-m", f"out={tmp_path / 'sweep'}", cache, *QUICK, "max_steps=2", "seed=1,2")
+    subprocess.run(sweep, check=True, capture_output=True, cwd=tmp_path)
+    assert [json.loads((tmp_path / "sweep" / n / "config.json").read_text())["run"]["seed"] for n in "01"] == [1, 2]
 
 
 def test_a_finished_run_can_be_resumed_further(unbroken: Path, cache: str, tmp_path: Path) -> None:

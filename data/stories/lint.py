@@ -44,11 +44,11 @@ def lint(text: str) -> list[PronounNote]:
 
 
 def _decides(word: str, candidates: list[str]) -> bool:
-    """Whether `word` can be said of one of the candidates but not of another."""
+    """Whether `word` can be said of exactly one of several candidates."""
     possible = [
         _can_be_said(word, referents()[candidate].kind, referents()[candidate].verbs) for candidate in candidates
     ]
-    return any(possible) and not all(possible)
+    return sum(possible) == 1
 
 
 def _can_be_said(word: str, kind: str, verbs: tuple[str, ...]) -> bool:

@@ -81,7 +81,12 @@ def test_a_folder_a_glob_and_a_list_mean_files(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_utf8_or_empty_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    for name, content, message in (("bad.txt", b"abc \xff\xfe", "UTF-8"), ("empty.txt", b"", "no text")):
+    cases = [("bad.txt", b"abc \xff\xfe", "UTF-8"), ("empty.txt", b"", "no text")]
+    cases += [
+        ("bad.jsonl", b'{"text": "a"}\n{"te', "bad.jsonl cannot be read"),
+        ("bad.parquet", b"PAR1", "bad.parquet"),
+    ]
+    for name, content, message in cases:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=message):
             load_corpus(text_config(tmp_path / name), tmp_path / "cache")

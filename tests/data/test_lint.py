@@ -24,6 +24,12 @@ def test_a_verb_of_one_candidate_is_a_clue_too() -> None:
     assert candidates == ("cat", "dog") and clue == "barked"
 
 
+def test_a_word_that_fits_two_of_four_decides_nothing() -> None:
+    text = "The cat lay on the mat. The dog sat on the rug because it was soft."
+    [(candidates, clue, note)] = notes(text)
+    assert candidates == ("cat", "mat", "dog", "rug") and clue is None and "nothing in the sentence decides" in note
+
+
 def test_what_nothing_decides_is_said() -> None:
     [(_, clue, note)] = notes("Lily met Anna at home. She smiled at once.")
     assert clue in (None, "smiled")

@@ -156,6 +156,16 @@ def test_no_probe_prefix_occurs_in_training(stories: dict) -> None:
     assert not probes & prefixes
 
 
+def test_no_story_of_dev_or_test_stands_in_training(stories: dict) -> None:
+    train = {row["text"] for row in stories["train"]}
+    assert not any(row["text"] in train for split in ("dev", "test") for row in stories[split])
+
+
+def test_a_family_without_a_share_is_left_out_everywhere() -> None:
+    config = replace(CONFIG, share_r=0.0, share_v=0.55, n_test_templates=1, n_test_pairs=1)
+    assert {row["family"] for rows in load_stories(config).values() for row in rows} == {"V", "N", "X"}
+
+
 def test_never_antecedent_nouns_are_still_known_from_stories_without_pronouns(stories: dict) -> None:
     told = " ".join(row["text"] for row in stories["train"] if row["family"] == "X")
     for one in referents().values():

@@ -83,9 +83,8 @@ def test_the_row_at_it_is_bit_identical_for_the_tired_and_the_soft_twin(model: T
     assert len(twins) >= 100
     for i in range(0, len(twins), 2):
         assert twins[i].antecedents == twins[i + 1].distractors
-        maps = [
-            attention_maps(model, torch.tensor([one.tokens[: one.query + 1]]))[:, :, :, -1] for one in twins[i : i + 2]
-        ]
+        assert twins[i].tokens != twins[i + 1].tokens  # the whole texts, with what decides
+        maps = [attention_maps(model, torch.tensor([one.tokens]))[..., one.query, :] for one in twins[i : i + 2]]
         assert torch.equal(*maps)
         assert (rows.selects[i] == -rows.selects[i + 1]).all()
 
@@ -93,7 +92,13 @@ def test_the_row_at_it_is_bit_identical_for_the_tired_and_the_soft_twin(model: T
 def test_accuracy_pooled_over_tired_and_soft_is_exactly_one_half_for_every_head(
     model: Transformer, items: dict
 ) -> None:
+    """Read from the whole texts, each on its own, and through the readout: the same."""
     twins = only(items["test"], "R", "S1")
+    right = []
+    for item in twins[:80]:
+        weights = attention_maps(model, torch.tensor([item.tokens]))[:, 0, :, item.query]
+        right.append((weights[..., item.antecedents[0]] > weights[..., item.distractors[0]]).double())
+    assert (torch.stack(right).mean(0) == 0.5).all()
     rows = read_rows(model, twins, tokens_per_batch=4096)
     assert (score(rows.preference, rows.selects, rows.strict).sel1.mean(axis=0) == 0.5).all()
 

@@ -58,6 +58,13 @@ def test_nothing_saved_and_nothing_whole_are_told_apart(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("content", ["", "[", '[{"a": 1}]', "{}x", "[3]"])
+def test_a_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match="manifest.json is damaged"):
+        load_checkpoint(tmp_path)
+
+
 def test_the_hash_is_of_the_file_itself(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, state(1), 1, best=False)
     [entry] = json.loads((tmp_path / "manifest.json").read_text())

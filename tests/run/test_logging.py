@@ -35,7 +35,7 @@ def test_a_resumed_record_holds_each_step_once(tmp_path: Path) -> None:
         first.record(step, "train", {"loss": float(step)})
     first.close()
     with (tmp_path / "metrics.jsonl").open("a") as stream:
-        stream.write('{"step": 10, "spl')  # cut off in the middle of a line
+        stream.write('not a line\n{"step": 10, "spl')  # damaged, and cut off in the middle of a line
     second = Recorder(tmp_path, resumed_step=6)
     for step in range(7, 12):
         second.record(step, "train", {"loss": 100.0 + step})

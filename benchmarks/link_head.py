@@ -74,13 +74,16 @@ def probe_table(result: dict[str, Any]) -> list[str]:
     one = result["selected"]["V at S1"]
     lines = [
         f"| V at S1, head L{one['layer']}H{one['head']} | n | Sel@1 [95 %] | F4 [95 %] | nearest | first | uniform "
-        "| untrained Sel@1 (range of 10) | F4 |",
+        "| untrained: mean Sel@1 of 10 [95 %], range | F4 |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, found in one["test"].items():
         blank = found.get("untrained")
         rules = [f"{found['baselines'][rule]['sel1']:.3f}" for rule in ("nearest", "first", "uniform")]
-        low_high = f"{blank['sel1']:.3f} ({blank['sel1_range'][0]:.3f}-{blank['sel1_range'][1]:.3f})" if blank else ""
+        low_high = ""
+        if blank:
+            least, most = blank["sel1_range"]
+            low_high = f"{blank['sel1']:.3f} {interval(blank['sel1_interval'])}, {least:.3f} to {most:.3f}"
         lines.append(
             f"| {name} | {found['n_items']} | {found['sel1']:.3f} {interval(found['sel1_interval'])} "
             f"| {found['f4']:.3f} {interval(found['f4_interval'])} | {' | '.join(rules)} | {low_high} "

@@ -43,6 +43,7 @@ def glimpse(model: Transformer, items: dict[str, list[LinkItem]], tokens_per_bat
         layer, head = best_head(scores)
         sel1, dd = scores.sel1.mean(axis=0), scores.dd.mean(axis=0)
         templates = np.array([item.template for item in some[::4]])
-        luck = luck_line(scores.sel1, templates, centre=0.5, n_flips=400, seed=0)
+        pairs = np.array([item.pair for item in some[::4]])
+        luck = luck_line(scores.sel1, (templates, pairs), centre=0.5, n_flips=400, seed=0)
         found.append(Glimpse(name, layer, head, float(sel1[layer, head]), float(dd[layer, head]), luck, sel1))
     return found

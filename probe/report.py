@@ -76,11 +76,11 @@ def _holdout_line(name: str, found: dict[str, Any]) -> str:
 def _nothing_lines(name: str, found: dict[str, Any]) -> list[str]:
     rules = ", ".join(f"{rule} {scores['sel1']:.3f}" for rule, scores in found["baselines"].items())
     blank = found["untrained"]
-    low, high = blank["sel1_range"]
+    (low, high), (least, most) = blank["sel1_interval"], blank["sel1_range"]
     return [
         f"  {name:<9} Sel@1 of what knows nothing: {rules};",
-        f"            best heads of {blank['n_models']} untrained models {blank['sel1']:.3f} "
-        f"(range {low:.3f}-{high:.3f}), their F4 {blank['f4']:.3f}",
+        f"            best heads of {blank['n_models']} untrained models {blank['sel1']:.3f} [{low:.3f}, {high:.3f}], "
+        f"one by one {least:.3f} to {most:.3f}, F4 {blank['f4']:.3f}",
     ]
 
 

@@ -1,5 +1,7 @@
 """How far luck alone reaches: intervals over clusters, and the best of many heads that know nothing."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
@@ -22,23 +24,28 @@ def cluster_interval(values: np.ndarray, clusters: np.ndarray, n_bootstrap: int,
     return float(low), float(high)
 
 
-def luck_line(values: np.ndarray, clusters: np.ndarray, centre: float, n_flips: int, seed: int) -> float:
+def luck_line(values: np.ndarray, clusterings: Sequence[np.ndarray], centre: float, n_flips: int, seed: int) -> float:
     """Return what the best of these heads would reach in 95 % of cases if none of them knew anything.
 
     Under that hypothesis a cluster's mean is as likely to lie as far below `centre` as above it, so signs are
-    flipped by whole clusters and the maximum over heads is taken each time (max-T, Westfall & Young 1993).
+    flipped by whole clusters and the maximum over heads is taken each time (max-T, Westfall & Young 1993). A head
+    may have a taste for a template or for a pair of words and still know nothing: of several ways to cluster, the one
+    that lets luck reach farthest counts.
 
     Args:
         values: [N, ...] one score per block and head.
-        clusters: [N].
+        clusterings: each [N], the cluster of each block.
         centre: the score of knowing nothing, 0.5 for Sel@1.
-        n_flips: sign flips drawn.
+        n_flips: sign flips drawn for each clustering.
         seed: of the flips.
 
     """
-    names, index = np.unique(clusters, return_inverse=True)
     centred = values.reshape(len(values), -1) - centre
-    sums = np.zeros((len(names), centred.shape[1]))
-    np.add.at(sums, index, centred)
-    signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=(n_flips, len(names)))
-    return centre + float(np.percentile((signs @ sums).max(axis=1) / len(values), 95))
+    lines = []
+    for clusters in clusterings:
+        names, index = np.unique(clusters, return_inverse=True)
+        sums = np.zeros((len(names), centred.shape[1]))
+        np.add.at(sums, index, centred)
+        signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=(n_flips, len(names)))
+        lines.append(float(np.percentile((signs @ sums).max(axis=1) / len(values), 95)))
+    return centre + max(lines)

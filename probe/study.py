@@ -122,13 +122,10 @@ def _ask(
         for name in ("sel1", "f4"):
             found[f"{name}_interval"] = cluster_interval(values[name], templates, config.n_bootstrap, config.seed)
         pairs = np.array([item.pair for item in items[::4]])
-        # A head that knows nothing may still have a taste for some words: flip whole pairs as well as whole templates.
-        found["luck_sel1"] = max(
-            luck_line(scores.sel1, clusters, 0.5, config.n_bootstrap, config.seed) for clusters in (templates, pairs)
-        )
+        found["luck_sel1"] = luck_line(scores.sel1, (templates, pairs), 0.5, config.n_bootstrap, config.seed)
         found["baselines"] = {name: _means(score_baseline(rule, items)) for name, rule in BASELINES.items()}
         if holdout in ("iid", HEADLINE):
-            found["untrained"] = _untrained(question, holdout, blank)
+            found["untrained"] = _untrained(question, holdout, blank, config)
         by_holdout[holdout] = found
     dev = {name: float(getattr(chosen_on, name)[:, layer, head].mean()) for name in ("sel1", "f4", "dd")}
     return {
@@ -147,8 +144,10 @@ def _means(scores: Scores) -> dict[str, float]:
     return {name: float(getattr(scores, name).mean()) for name in ("sel1", "f2", "f4")}
 
 
-def _untrained(question: Question, holdout: str, blank: list[dict[str, Reading]]) -> dict[str, Any]:
-    """Return how the untrained models' own best dev heads do on test: mean and range over models."""
+def _untrained(
+    question: Question, holdout: str, blank: list[dict[str, Reading]], config: ProbeConfig
+) -> dict[str, Any]:
+    """Return how the untrained models' own best dev heads do on test: mean, its interval over models, and range."""
     sel1, f4 = [], []
     for readings in blank:
         layer, head = best_head(readings["dev"].scores(question, "iid")[0])
@@ -158,6 +157,7 @@ def _untrained(question: Question, holdout: str, blank: list[dict[str, Reading]]
     return {
         "n_models": len(blank),
         "sel1": float(np.mean(sel1)),
+        "sel1_interval": cluster_interval(np.array(sel1), np.arange(len(sel1)), config.n_bootstrap, config.seed),
         "sel1_range": (min(sel1), max(sel1)),
         "f4": float(np.mean(f4)),
         "f4_range": (min(f4), max(f4)),

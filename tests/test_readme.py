@@ -46,6 +46,8 @@ def test_the_measured_head_meets_what_is_promised_in_its_worst_seed() -> None:
         found = one["selected"]["V at S1"]["test"]["headline"]
         assert found["sel1"] >= 0.97 and found["f4"] >= 0.93
         assert found["baselines"]["nearest"]["sel1"] == 0.5
+        low, high = found["untrained"]["sel1_interval"]
+        assert low <= 0.5 <= high
         assert one["seconds"]["train"] <= 30 and one["seconds"]["eval"] <= 15
 
 

@@ -34,7 +34,7 @@ def test_the_best_of_many_know_nothing_heads_passes_the_luck_line_in_about_5_of_
     passed = 0
     for trial in range(300):
         values = rng.integers(0, 5, size=(60, 6, 6)) / 4  # Sel@1 of a block: 0, 1/4 .. 1
-        line = luck_line(values, np.arange(60), 0.5, 400, seed=trial)
+        line = luck_line(values, [np.arange(60)], 0.5, 400, seed=trial)
         passed += values.mean(axis=0).max() > line
     assert 0.01 <= passed / 300 <= 0.10
 
@@ -43,7 +43,17 @@ def test_more_heads_raise_the_line_and_more_templates_lower_it() -> None:
     rng = np.random.default_rng(3)
 
     def line(n_blocks: int, n_heads: int) -> float:
-        return luck_line(rng.integers(0, 2, size=(n_blocks, n_heads)).astype(float), np.arange(n_blocks), 0.5, 1000, 0)
+        return luck_line(
+            rng.integers(0, 2, size=(n_blocks, n_heads)).astype(float), [np.arange(n_blocks)], 0.5, 1000, 0
+        )
 
     assert line(50, 48) > line(50, 2)
     assert line(50, 48) > line(500, 48)
+
+
+def test_a_taste_for_words_raises_the_line_once_words_are_a_way_to_cluster() -> None:
+    templates, pairs = np.arange(60), np.arange(60) % 6
+    taste = np.random.default_rng(4).integers(0, 3, size=(6, 8)) / 2  # of 8 heads for each of 6 pairs
+    values = taste[pairs]
+    by_template = luck_line(values, [templates], 0.5, 1000, 0)
+    assert luck_line(values, [templates, pairs], 0.5, 1000, 0) > by_template + 0.05

@@ -93,7 +93,7 @@ def open_run(settings: EvalConfig) -> Opened:
         tokenizer,
         model.to(place.device).eval(),
         state["step"],
-        place.reason,
+        place.where,
     )
 
 

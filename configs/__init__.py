@@ -132,6 +132,7 @@ def check_overrides(arguments: list[str], entry: str) -> None:
     own, schemas = _ENTRIES[entry]
     known = {field.name for field in fields(own)}
     known |= {f"{group}.{field.name}" for group, some in schemas.items() for schema in some for field in fields(schema)}
+    of_stories = {f"data.{field.name}" for field in fields(SCHEMAS["stories"])}
     several = bool({"-m", "--multirun"} & set(arguments))
     names = {argument.partition("=")[0] for argument in arguments}
     follows = ""  # a flag whose value this argument is
@@ -149,7 +150,6 @@ def check_overrides(arguments: list[str], entry: str) -> None:
             raise ValueError(f"{argument}: settings are written NAME=VALUE")
         if re.fullmatch(r"[\w.+/-]+(,[\w.+/-]+)+", value) and name not in _FREE_TEXT and not several:
             raise ValueError(f"{argument}: several values are several runs, asked for by -m")
-        of_stories = {f"data.{field.name}" for field in fields(SCHEMAS["stories"])}
         if name.startswith("data.") and name in known - of_stories and not names & {"data", "experiment", "resume"}:
             raise ValueError(f"{name} is not a setting of the stories: choose data=text or data=shakespeare")
         if name in schemas:

@@ -30,11 +30,6 @@ class Link:
     answers: tuple[str, ...]  # the words the payoff is drawn from
     foils: tuple[str, ...]  # the words it would be drawn from if the distractor were meant
 
-    @property
-    def readable(self) -> bool:
-        """Whether everything that decides the link stands at or before `query`."""
-        return not (self.level == "R" and self.site == "S1")
-
 
 @dataclass(frozen=True, slots=True)
 class LinkItem:

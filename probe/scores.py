@@ -21,7 +21,7 @@ class Scores:
     f4: np.ndarray  # [N_b, ...] whether all four cells are right
     dd: np.ndarray  # [N_b, ...] mean preference: half of lambda(one pronoun) - lambda(the other), one prefix
     str1: np.ndarray  # [N_b, ...] share of cells where no token but the first outweighs the antecedent
-    preference: np.ndarray  # [N_b, ...] mean lambda
+    preference: np.ndarray  # [N_b, ...] mean lambda; over whole blocks the same number as dd, under its own name
 
 
 def score(preference: np.ndarray, selects: np.ndarray, strict: np.ndarray) -> Scores:

@@ -85,7 +85,9 @@ def study(
         config: resamplings and seeds.
 
     """
-    dev = [item for item in dev if item.holdout == "iid"]
+    asked_at = (*QUESTIONS, UNREADABLE)
+    dev = [item for item in dev if item.holdout == "iid" and any(question.picks(item) for question in asked_at)]
+    test = [item for item in test if any(question.picks(item) for question in asked_at)]
     readings = _read_both(model, dev, test, config)
     questions = [question for question in QUESTIONS if any(question.picks(one) for one in test)]
     asked = [[one for one in some if any(q.picks(one) for q in questions)] for some in (dev, test)]

@@ -101,8 +101,6 @@ RESTS = "mat rug sofa cushion pillow blanket bed couch carpet quilt hammock benc
 FEELINGS = "tired sleepy hungry thirsty scared sad happy bored lonely curious shy cold".split()  # of an animal
 QUALITIES = "soft fluffy cosy padded comfortable spotless new wide cheap smooth woven handmade".split()  # of a rest
 
-KINDS = ("animal", "thing", "name")
-
 
 @dataclass(frozen=True, slots=True)
 class Referent:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Span = tuple[int, int]  # characters [start, end)
+Word = tuple[int, ...]  # the positions of a word's tokens, one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Link:
     query: Span  # where to read: the pronoun at S1, the deciding word at S2
     antecedents: tuple[Span, ...]
     distractors: tuple[Span, ...]
+    subject: Span | None  # the mention that is the grammatical subject of its sentence, where one is
     payoff: Span | None  # the first word that only the antecedent explains; None where nothing is meant
     answers: tuple[str, ...]  # the words the payoff is drawn from
     foils: tuple[str, ...]  # the words it would be drawn from if the distractor were meant
@@ -36,9 +38,10 @@ class LinkItem:
     """A link in the tokens of one tokenizer, with its place in the design; positions count the END in front as 0."""
 
     tokens: tuple[int, ...]  # END and the text up to and including the word before the payoff, or to the query
-    query: int
-    antecedents: tuple[int, ...]
-    distractors: tuple[int, ...]
+    query: int  # of a word of several tokens the last, the first that has read it whole
+    antecedents: tuple[Word, ...]
+    distractors: tuple[Word, ...]
+    subject: Word | None
     payoff: int | None  # the position whose next token the antecedent decides
     answers: tuple[int, ...]  # token ids
     foils: tuple[int, ...]  # token ids
@@ -55,7 +58,7 @@ class LinkItem:
 
 
 def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int) -> list[LinkItem]:
-    """Turn dataset rows into items, every word of a link being one token.
+    """Turn dataset rows into items; a word may be one token or several.
 
     Args:
         rows: of a stories split, whole blocks in order.
@@ -63,7 +66,7 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
         end_id: the token that stands before every text.
 
     Raises:
-        ValueError: a word of a link is not exactly one token.
+        ValueError: a word of a link shares a token with its neighbour or has none.
 
     """
     items, n_stories = [], 0
@@ -73,14 +76,15 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
         encoding = tokenizer.encode(row["text"])
         for link in row["links"]:
             at = _Positions(row["text"], encoding)
-            payoff = at.of(link["payoff"]) - 1 if link["payoff"] else None
-            query = at.of(link["query"])
+            payoff = at.of(link["payoff"])[0] - 1 if link["payoff"] else None
+            query = at.of(link["query"])[-1]
             items.append(
                 LinkItem(
                     tokens=(end_id, *encoding.ids[: max(query, payoff or 0)]),
                     query=query,
                     antecedents=tuple(at.of(span) for span in link["antecedents"]),
                     distractors=tuple(at.of(span) for span in link["distractors"]),
+                    subject=at.of(link["subject"]) if link["subject"] else None,
                     payoff=payoff,
                     answers=tuple(tokenizer.encode(word).ids[0] for word in link["answers"]),
                     foils=tuple(tokenizer.encode(word).ids[0] for word in link["foils"]),
@@ -98,8 +102,14 @@ class _Positions:
     def __init__(self, text: str, encoding: Any) -> None:
         self._text, self._encoding = text, encoding
 
-    def of(self, span: Span) -> int:
+    def of(self, span: Span) -> Word:
+        """Return the positions of the tokens that make up the word at `span`, and nothing else."""
         first, last = (self._encoding.char_to_token(char) for char in (span[0], span[1] - 1))
-        if first is None or first != last:
-            raise ValueError(f"{self._text[span[0] : span[1]]!r} is not one token in {self._text!r}")
-        return first + 1  # the END in front
+        if first is None or last is None or not self._covers(first, last, span):
+            raise ValueError(f"{self._text[span[0] : span[1]]!r} has no tokens of its own in {self._text!r}")
+        return tuple(range(first + 1, last + 2))  # the END in front counts
+
+    def _covers(self, first: int, last: int, span: Span) -> bool:
+        """Whether tokens first to last hold the word and at most the space before it."""
+        start, end = self._encoding.offsets[first][0], self._encoding.offsets[last][1]
+        return self._text[start : span[0]].strip() == "" and end == span[1]

@@ -10,12 +10,12 @@ from probe.scores import Scores, score
 
 def nearest(item: LinkItem) -> float:
     """Prefer the candidate mentioned last."""
-    return float(np.sign(max(item.antecedents) - max(item.distractors)))
+    return float(np.sign(max(item.antecedents)[-1] - max(item.distractors)[-1]))
 
 
 def first(item: LinkItem) -> float:
     """Prefer the candidate mentioned first."""
-    return float(np.sign(min(item.distractors) - min(item.antecedents)))
+    return float(np.sign(min(item.distractors)[0] - min(item.antecedents)[0]))
 
 
 def uniform(item: LinkItem) -> float:

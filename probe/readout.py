@@ -45,8 +45,8 @@ def read_rows(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: i
         query[place, 0] = torch.tensor([item.query for item in some])
         scores = attention_scores(model, tokens.to(device), query.to(device))[:, :, :, 0].transpose(0, 1)
         scores = scores[torch.tensor(place, device=device)]  # [N, L, H, Tk]
-        gold = _mask([item.antecedents for item in some], scores)
-        other = _mask([item.distractors for item in some], scores)
+        gold = _mask([sum(item.antecedents, ()) for item in some], scores)
+        other = _mask([sum(item.distractors, ()) for item in some], scores)
         for name, values in _read(scores, gold, other).items():
             getattr(rows, name)[members] = values.cpu().numpy()
     return rows

@@ -125,7 +125,7 @@ def verb_story(rng: Random, level: str, frame: Frame, pair: Pair, order: int, me
     )
     gold, distractor = _mentions(text, mentions, referent)
     pronoun, payoff = text.spans["PRONOUN"], text.spans["PAYOFF"]
-    link = Link(level, "S1", pronoun, pronoun, (gold,), (distractor,), payoff, referent.verbs, other.verbs)
+    link = Link(level, "S1", pronoun, pronoun, (gold,), (distractor,), None, payoff, referent.verbs, other.verbs)
     return _story(text, (link,), "V", frame, pair, order, meant)
 
 
@@ -147,7 +147,7 @@ def rest_story(rng: Random, level: str, frame: Frame, pair: Pair, order: int, me
     )
     gold, distractor = _mentions(text, mentions, referent)
     pronoun, adjective, payoff = (text.spans[slot] for slot in ("PRONOUN", "ADJECTIVE", "PAYOFF"))
-    common = ((gold,), (distractor,), payoff, (referent.word,), (other.word,))
+    common = ((gold,), (distractor,), None, payoff, (referent.word,), (other.word,))
     links = (Link(level, "S1", pronoun, pronoun, *common), Link(level, "S2", pronoun, adjective, *common))
     return _story(text, links, "R", frame, pair, order, meant)
 
@@ -161,7 +161,7 @@ def empty_story(rng: Random, level: str, frame: Frame, pair: Pair, order: int, m
         {"A": mentions[0], "B": mentions[1], "PRONOUN": pair[meant].pronoun},
     )
     pronoun = text.spans["PRONOUN"]
-    link = Link(level, "S1", pronoun, pronoun, (), _mentions(text, mentions), None, (), ())
+    link = Link(level, "S1", pronoun, pronoun, (), _mentions(text, mentions), None, None, (), ())
     return _story(text, (link,), "N", frame, pair, order, meant)
 
 

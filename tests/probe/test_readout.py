@@ -50,14 +50,14 @@ def test_rows_are_those_of_the_whole_map(model: Transformer, items: dict) -> Non
     rows = read_rows(model, some, tokens_per_batch=100)
     for i, item in enumerate(some):
         maps = attention_maps(model, torch.tensor([item.tokens]))[:, 0, :, item.query].detach().numpy()  # [L, H, Tk]
-        mass = maps[..., [*item.antecedents, *item.distractors]].sum(-1)
+        mass = maps[..., [*sum(item.antecedents + item.distractors, ())]].sum(-1)
         np.testing.assert_allclose(rows.mass[i], mass, atol=1e-5)
         np.testing.assert_allclose(rows.first_mass[i], maps[..., 0], atol=1e-5)
         if item.antecedents:
-            gold, other = maps[..., list(item.antecedents)].sum(-1), maps[..., list(item.distractors)].sum(-1)
+            gold, other = (maps[..., list(sum(words, ()))].sum(-1) for words in (item.antecedents, item.distractors))
             np.testing.assert_allclose(rows.preference[i], np.log(gold) - np.log(other), atol=1e-4)
             largest = maps[..., 1 : item.query + 1].argmax(-1) + 1
-            np.testing.assert_array_equal(rows.strict[i], np.isin(largest, item.antecedents))
+            np.testing.assert_array_equal(rows.strict[i], np.isin(largest, sum(item.antecedents, ())))
 
 
 def test_the_first_token_takes_nothing_from_the_strict_score_and_everything_else_does() -> None:
@@ -97,7 +97,7 @@ def test_accuracy_pooled_over_tired_and_soft_is_exactly_one_half_for_every_head(
     right = []
     for item in twins[:80]:
         weights = attention_maps(model, torch.tensor([item.tokens]))[:, 0, :, item.query]
-        right.append((weights[..., item.antecedents[0]] > weights[..., item.distractors[0]]).double())
+        right.append((weights[..., item.antecedents[0][0]] > weights[..., item.distractors[0][0]]).double())
     assert (torch.stack(right).mean(0) == 0.5).all()
     rows = read_rows(model, twins, tokens_per_batch=4096)
     assert (score(rows.preference, rows.selects, rows.strict).sel1.mean(axis=0) == 0.5).all()

@@ -24,6 +24,7 @@ class StorySplit(Split):
 
     starts: np.ndarray  # [n_stories + 1] int64
     classes: np.ndarray | None  # [N] uint8, indices into corpus.CLASSES, where they are known
+    floor: np.ndarray | None  # [N] float32, -log p of each token in nats by the best possible reader, where it is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,7 +228,8 @@ def _write_meta(folder: Path, n_bytes: dict[str, int]) -> None:
 
 def _read_split(folder: Path, name: str, n_bytes: int) -> Split:
     tokens = np.load(folder / f"{name}.npy", mmap_mode="r")
-    starts, classes = folder / f"{name}_starts.npy", folder / f"{name}_classes.npy"
+    starts, *known = (folder / f"{name}_{part}.npy" for part in ("starts", "classes", "floor"))
     if not starts.exists():
         return Split(tokens, n_bytes)
-    return StorySplit(tokens, n_bytes, np.load(starts), np.load(classes) if classes.exists() else None)
+    classes, floor = (np.load(path) if path.exists() else None for path in known)
+    return StorySplit(tokens, n_bytes, np.load(starts), classes, floor)

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Span = tuple[int, int]  # characters [start, end)
+# Readers of whom the surprise at each payoff is known, from the exact filter over the stories' own grammar.
+ORACLES = ("blind", "nearest", "first", "subject", "default", "bayes")
 Word = tuple[int, ...]  # the positions of a word's tokens, one after the other
 
 
@@ -31,6 +33,7 @@ class Link:
     payoff: Span | None  # the first word that only the antecedent explains; None where nothing is meant
     answers: tuple[str, ...]  # the words the payoff is drawn from
     foils: tuple[str, ...]  # the words it would be drawn from if the distractor were meant
+    surprisal: tuple[float, ...] = ()  # -log p in nats of the payoff by each of ORACLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,10 @@ class LinkItem:
     distractors: tuple[Word, ...]
     subject: Word | None
     payoff: int | None  # the position whose next token the antecedent decides
+    target: int | None  # the token id that does come there
     answers: tuple[int, ...]  # token ids
     foils: tuple[int, ...]  # token ids
+    surprisal: tuple[float, ...]  # -log p(target) in nats by each of ORACLES; empty where it is not known
     family: str
     level: str
     site: str
@@ -86,8 +91,10 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
                     distractors=tuple(at.of(span) for span in link["distractors"]),
                     subject=at.of(link["subject"]) if link["subject"] else None,
                     payoff=payoff,
+                    target=None if payoff is None else encoding.ids[payoff],
                     answers=tuple(tokenizer.encode(word).ids[0] for word in link["answers"]),
                     foils=tuple(tokenizer.encode(word).ids[0] for word in link["foils"]),
+                    surprisal=tuple(link["surprisal"]),
                     level=link["level"],
                     site=link["site"],
                     block=n_stories // 4,

@@ -14,6 +14,7 @@ STORIES = StorySplit(
     n_bytes=1,
     starts=STARTS,
     classes=(np.arange(STARTS[-1] + 1) % 5).astype(np.uint8),
+    floor=None,
 )
 STREAM = Split(tokens=np.arange(1009).astype(np.uint16), n_bytes=1)
 

@@ -1,6 +1,6 @@
 """What can be set about the texts; the values are in configs/data/."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 
 
@@ -18,24 +18,42 @@ class StoriesConfig:
     source: str  # "stories"
     seed: int  # of the stories themselves, apart from the seed of training
     n_train_stories: int  # 4 or more
-    n_dev_stories: int  # 4 or more
+    n_validation_stories: int  # 4 or more
     n_test_templates: int  # frames per family and hold-out, 1 or more
     n_test_pairs: int  # pairs of mentions per frame, 1 or more
-    share_v: float  # of stories, 0 to 1; the four shares add up to 1
+    n_bystanders: int  # at most, of mentions in V that no pronoun can mean, 0 to 2
+    skew: float  # how often the first mention is meant in training; 0.5: position says nothing
+    share_v: float  # of stories, 0 to 1; all shares add up to 1
+    share_v_told: float  # the story tells who is a girl and who is a boy
+    share_v_state: float  # the verb is that of a state said before the noun
+    share_w_before: float  # what is owned stands before its owner
+    share_w_after: float  # and after
+    share_o_before: float
+    share_o_after: float
+    share_o_not: float  # "Tom washed him"
+    share_k: float
     share_r: float
+    share_a: float
     share_n: float
+    share_n_later: float  # the pronoun stands before what it means
+    share_p: float
     share_x: float
 
     def __post_init__(self) -> None:
         """Refuse shares that do not add up and counts that hold no block."""
         if min(self.shares().values()) < 0 or abs(sum(self.shares().values()) - 1) > 1e-9:
-            raise ValueError("data.share_v, share_r, share_n and share_x must be 0 or more and add up to 1")
-        if min(self.n_train_stories, self.n_dev_stories) < 4 or min(self.n_test_templates, self.n_test_pairs) < 1:
-            raise ValueError("data.n_train_stories and n_dev_stories must be 4 or more, n_test_* 1 or more")
+            raise ValueError("data.share_* must be 0 or more and add up to 1")
+        if (
+            min(self.n_train_stories, self.n_validation_stories) < 4
+            or min(self.n_test_templates, self.n_test_pairs) < 1
+        ):
+            raise ValueError("data.n_train_stories and n_validation_stories must be 4 or more, n_test_* 1 or more")
+        if not 0 < self.skew < 1 or not 0 <= self.n_bystanders <= 2:
+            raise ValueError("data.skew must lie between 0 and 1, and data.n_bystanders be 0, 1 or 2")
 
     def shares(self) -> dict[str, float]:
-        """Return each family's share of the stories."""
-        return {"V": self.share_v, "R": self.share_r, "N": self.share_n, "X": self.share_x}
+        """Return each kind of plot's share of the stories, by the name after share_."""
+        return {field.name[6:]: getattr(self, field.name) for field in fields(self) if field.name.startswith("share_")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

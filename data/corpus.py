@@ -28,8 +28,10 @@ from data.tokenizer import UNKNOWN, bpe_tokenizer, character_tokenizer, end_id, 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from data.stories.blocks import Story
+
 CLASSES = ("function", "content", "pronoun", "payoff", "end")
-_CACHE_VERSION = 1  # raised whenever the same input would be written differently
+_CACHE_VERSION = 2  # raised whenever the same input would be written differently
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Corpus:
     validation: Split
     folder: Path  # the cache folder
     fingerprint: str  # of the content
+    config: DataConfig
 
 
 def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
@@ -63,14 +66,39 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
             shutil.rmtree(beside, ignore_errors=True)
     meta = json.loads((folder / "meta.json").read_text())
     splits = {name: _read_split(folder, name, meta["n_bytes"][name]) for name in ("train", "validation")}
-    return Corpus(load_tokenizer(folder / "tokenizer.json"), **splits, folder=folder, fingerprint=fingerprint)
+    return Corpus(
+        load_tokenizer(folder / "tokenizer.json"), **splits, folder=folder, fingerprint=fingerprint, config=config
+    )
 
 
 def load_split(corpus: Corpus, split: str) -> Dataset:
-    """Return the "train", "dev" or "test" stories of a stories corpus with their links."""
+    """Return the "train", "validation", "dev" or "test" stories of a stories corpus with their links.
+
+    Dev and test are written when they are first asked for: learning never needs them.
+    """
     from datasets import load_from_disk
 
-    return load_from_disk(str(corpus.folder / "stories" / split))
+    folder = corpus.folder / "stories" / split
+    if not folder.is_dir():
+        _write_split(corpus, split, folder)
+    return load_from_disk(str(folder))
+
+
+def _write_split(corpus: Corpus, split: str, folder: Path) -> None:
+    import datasets
+
+    from data.stories import as_dataset, tell
+
+    assert isinstance(corpus.config, StoriesConfig)  # a text corpus has no links
+    stories = tell(corpus.config, split)
+    _check_words(corpus.tokenizer, split, [story.text for story in stories], corpus.config)
+    datasets.disable_progress_bars()
+    beside = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
+    try:
+        as_dataset(stories).save_to_disk(str(beside / split))
+        _move_into_place(beside / split, folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _fingerprint(config: DataConfig) -> str:
@@ -97,45 +125,45 @@ def _move_into_place(beside: Path, folder: Path) -> None:
 def _write_stories(config: StoriesConfig, folder: Path) -> None:
     import datasets
 
-    from data.stories import load_stories
+    from data.stories import as_dataset, floors, tell
 
     datasets.disable_progress_bars()
-    stories = load_stories(config)
-    mixed = {"train": stories["train"], "validation": stories["dev"].select(_in_the_mix(stories["dev"]))}
-    texts = {split: rows[:]["text"] for split, rows in stories.items()}
-    tokenizer = word_tokenizer(texts["train"])
-    if unknown := [split for split in ("dev", "test") if _has_unknown_words(tokenizer, texts[split])]:
-        raise ValueError(f"data.n_train_stories={config.n_train_stories} leaves words of {unknown} unseen: raise it")
+    train = tell(config, "train")
+    stories = {"train": train, "validation": tell(config, "validation", train)}
+    tokenizer = word_tokenizer([story.text for story in stories["train"]])
+    _check_words(tokenizer, "validation", [story.text for story in stories["validation"]], config)
     tokenizer.save(str(folder / "tokenizer.json"))
     n_bytes = {}
-    for name, rows in mixed.items():
-        some = rows[:]["text"]
-        encodings = tokenizer.encode_batch(some)
+    for name, some in stories.items():
+        encodings = tokenizer.encode_batch([story.text for story in some])
         end = end_id(tokenizer)
         lengths = np.array([len(one.ids) + 1 for one in encodings])
         starts = np.concatenate([[0], np.cumsum(lengths)])
         tokens = np.array([i for one in encodings for i in (end, *one.ids)] + [end]).astype(np.uint16)
         np.save(folder / f"{name}.npy", tokens)
         np.save(folder / f"{name}_starts.npy", starts)
-        n_bytes[name] = sum(len(text.encode()) for text in some)
+        n_bytes[name] = sum(len(story.text.encode()) for story in some)
         if name == "validation":
-            np.save(folder / "validation_classes.npy", _classes(rows, encodings, tokenizer, tokens, starts))
-    for split, rows in stories.items():
-        rows.save_to_disk(str(folder / "stories" / split))
+            np.save(folder / "validation_classes.npy", _classes(some, encodings, tokenizer, tokens, starts))
+            surprisal = floors(config, [story.text for story in some])
+            floor = np.concatenate([[np.nan], *surprisal])  # nothing predicts the very first END
+            if len(floor) != len(tokens):
+                raise ValueError("the tokenizer does not cut the stories where their grammar does")
+            np.save(folder / "validation_floor.npy", floor.astype(np.float32))
+    for split, some in stories.items():
+        as_dataset(some).save_to_disk(str(folder / "stories" / split))
     _write_meta(folder, n_bytes)
 
 
-def _in_the_mix(rows: Dataset) -> list[int]:
-    return [i for i, holdout in enumerate(rows[:]["holdout"]) if holdout in ("iid", "")]
-
-
-def _has_unknown_words(tokenizer: Tokenizer, texts: list[str]) -> bool:
+def _check_words(tokenizer: Tokenizer, split: str, texts: list[str], config: StoriesConfig) -> None:
+    """Raise ValueError where a split has a word that training has not."""
     unknown = tokenizer.token_to_id(UNKNOWN)
-    return any(unknown in one.ids for one in tokenizer.encode_batch_fast(texts))
+    if any(unknown in one.ids for one in tokenizer.encode_batch_fast(texts)):
+        raise ValueError(f"data.n_train_stories={config.n_train_stories} leaves words of {split} unseen: raise it")
 
 
 def _classes(
-    rows: Dataset, encodings: list, tokenizer: Tokenizer, tokens: np.ndarray, starts: np.ndarray
+    stories: list[Story], encodings: list, tokenizer: Tokenizer, tokens: np.ndarray, starts: np.ndarray
 ) -> np.ndarray:
     """Return the class of every token, those of payoffs taken from the links."""
     from data.stories.lexicon import word_classes
@@ -146,10 +174,10 @@ def _classes(
             by_id[token] = CLASSES.index(name)
     by_id[end_id(tokenizer)] = CLASSES.index("end")
     classes = by_id[tokens]
-    for start, links, one in zip(starts, rows[:]["links"], encodings, strict=False):
-        for link in links:
-            if link["payoff"]:
-                classes[start + 1 + one.char_to_token(link["payoff"][0])] = CLASSES.index("payoff")
+    for start, story, one in zip(starts, stories, encodings, strict=False):
+        for link in story.links:
+            if link.payoff:
+                classes[start + 1 + one.char_to_token(link.payoff[0])] = CLASSES.index("payoff")
     return classes
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,40 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
             )
         n_stories += 1
     return items
+
+
+def decided(block: Sequence[LinkItem]) -> bool:
+    """Whether the text up to the query already tells which mention is meant.
+
+    Args:
+        block: the four cells of one block at one site, in their order: two for each order of the mentions.
+
+    Returns:
+        False where the two cells of an order have read the same tokens up to and including their queries: whatever
+        decides between them comes later, so no row of attention at the query can show it.
+
+    """
+    read = [item.tokens[: item.query + 1] for item in block]
+    return read[0] != read[1] and read[2] != read[3]
+
+
+def undecided(items: Iterable[LinkItem]) -> set[tuple[str, str, str]]:
+    """Return the (family, level, site) that have a block in which the clue comes after the query.
+
+    There a head can only guess, right in half of the items, and no score may be counted as a finding.
+    Blocks that are not whole, and items in which nothing is meant, are passed over.
+    """
+    blocks: dict[tuple[int, str], list[LinkItem]] = defaultdict(list)
+    for item in items:
+        if item.antecedents:
+            blocks[item.block, item.site].append(item)
+    whole = (sorted(some, key=lambda item: (item.order, item.meant)) for some in blocks.values() if len(some) == 4)
+    return {(some[0].family, some[0].level, some[0].site) for some in whole if not decided(some)}
+
+
+def flipped(items: Iterable[LinkItem]) -> list[LinkItem]:
+    """Return the items in which the second mention is meant: the hold-out of text that mostly means the first."""
+    return [item for item in items if item.order != item.meant]
 
 
 class _Positions:

@@ -1,125 +1,74 @@
-"""How a story is put together: frames with slots, and the text with the place of every slot.
+"""A story as a leftmost derivation: one set of rules, which a writer draws from and a reader weighs.
 
-A frame is a list of words, some of them slots. Words are filled from left to right and each slot depends only on
-what stands to its left, so that the exact probability of any next word can be computed by a forward filter.
-
-Slots: {A} {B} the first and second mention, {A.a} its indefinite article, {A.was} was or were.
+A story begins as a list of symbols, words and slots. The leftmost slot is replaced by one of its options, which may
+bind names for the slots to its right, until only words are left. So each word depends on nothing but what has been
+said and bound before it, and the exact chance of any next word can be computed by a forward filter (floor.py).
 """
 
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from random import Random
 
 from data.links import Span
-from data.stories.lexicon import Referent, unit_hash
 
-# At least four words, so that no candidate stands among the first four tokens, where attention sinks live.
-OPENERS = [
-    "One sunny day ,", "Early in the morning ,", "Once upon a time ,", "On a rainy day ,", "After a long week ,",
-    "In the early spring ,", "At the old farm ,", "Late in the evening ,", "Far from the city ,",
-    "When school was over ,", "On the first day ,", "Before the long winter ,", "In a quiet village ,",
-    "Just before noon ,", "On a cold night ,", "At the last minute ,",
-]  # fmt: skip
-# Nothing in a filler can be meant by a pronoun of the story's.
-FILLERS = [
-    "Everything was quiet .", "The air was warm .", "Nobody was in a hurry .", "The sky was blue .", "All was calm .",
-    "The sun was bright .", "Nothing was wrong .", "The wind was gentle .", "Spring was near .", "The day was long .",
-    "Then night came .", "The moon was full .", "Lunch was over .", "Summer was here .", "The grass was green .",
-    "Time went by .", "The snow was deep .", "The news was good .", "The road was empty .", "Music was in the air .",
-]  # fmt: skip
-ENDINGS = [".", "again .", "for a while .", "all day .", "at once .", "once more ."]
-
-_PREPOSITIONS = (
-    "near", "beside", "behind", "by", "next to", "close to", "in front of", "far from", "across from", "not far from",
-)  # fmt: skip
-_POSTURES = ("sat", "stood", "waited", "stayed", "rested", "{A.was}")
-_SIGHTS = ("saw", "found", "noticed", "watched", "photographed")
-PLACES = (
-    "in the garden", "in the street", "at the market", "on the hill", "at the park", "by the river", "in the yard",
-    "on the beach", "at school", "at home",
-)  # fmt: skip
-_MEETINGS = ("met", "saw", "helped", "visited", "followed", "called", "thanked", "knew", "liked", "passed")
+Symbols = tuple[str, ...]  # words, and slots such as {A} or {A.was}
 
 
-@cache
-def noun_frames() -> tuple[str, ...]:
-    """Return the frames that introduce two nouns of different number."""
-    return (
-        *(f"the {{A}} {posture} {prep} the {{B}} ." for posture in _POSTURES for prep in _PREPOSITIONS),
-        *(f"there {{A.was}} {{A.a}} {{A}} {prep} the {{B}} ." for prep in _PREPOSITIONS),
-        *(f"{prep} the {{A}} , there {{B.was}} {{B.a}} {{B}} ." for prep in _PREPOSITIONS),
-        *(f"{prep} the {{A}} {posture} the {{B}} ." for posture in _POSTURES[:5] for prep in _PREPOSITIONS),
-        *(f"we {sight} the {{A}} {prep} the {{B}} ." for sight in _SIGHTS for prep in _PREPOSITIONS),
-        *(f"the {{A}} {{A.was}} {one} and the {{B}} {{B.was}} {two} ." for one, two in _two_places()),
-    )
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to replace a slot."""
+
+    chance: float  # above 0; those of a slot add up to 1
+    symbols: Symbols
+    binds: tuple[tuple[str, str], ...] = ()  # names and values for what comes later
 
 
-@cache
-def name_frames() -> tuple[str, ...]:
-    """Return the frames that introduce a girl and a boy."""
-    return (
-        *(f"{{A}} {posture} {prep} {{B}} ." for posture in _POSTURES[:5] for prep in _PREPOSITIONS),
-        *(f"{{A}} {meeting} {{B}} {place} ." for meeting in _MEETINGS for place in PLACES),
-        *(f"{prep} {{A}} {posture} {{B}} ." for posture in _POSTURES[:5] for prep in _PREPOSITIONS),
-        *(f"{{A}} was {one} and {{B}} was {two} ." for one, two in _two_places()),
-    )
+Rules = Callable[[str, Mapping[str, str]], list[Option]]  # from a slot, without braces, and what is bound
 
 
-@cache
-def rest_frames() -> tuple[tuple[str, str], ...]:
-    """Return the frames that lay an animal {A} on a rest {B}, as (animal first, rest first)."""
-    postures = "lay,sat,slept,rested,stayed,dozed,waited,stretched out,curled up,settled,relaxed,hid,napped".split(",")
-    prepositions = ("on", "under", "near", "beside", "behind", "by", "next to", "close to")
-    return tuple(
-        (f"the {{A}} {posture} {prep} the {{B}} because", f"{prep} the {{B}} {posture} the {{A}} because")
-        for posture in postures
-        for prep in prepositions
-    )
-
-
-def _two_places() -> list[tuple[str, str]]:
-    return [(one, two) for one in PLACES for two in PLACES if one != two][::2]
-
-
-def held_out(frame: str) -> str:
-    """Return "dev" or "test" for a frame kept out of training, a tenth of them each by hash, and "" for the rest."""
-    share = unit_hash("frame", frame)
-    return "dev" if share < 0.1 else "test" if share < 0.2 else ""
+def is_slot(symbol: str) -> bool:
+    """Whether a symbol is still to be replaced."""
+    return symbol[0] == "{"
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A finished story: its text and the character span of each slot that was filled."""
+    """A finished story: its text, where each slot's words stand in order of use, and what was bound."""
 
     text: str
-    spans: dict[str, Span]
+    spans: dict[str, list[Span]]
+    before: dict[str, list[Span]]  # the word before each use of a slot
+    bound: dict[str, str]
 
 
-def fill(frame: str, slots: dict[str, Referent | str]) -> Text:
-    """Write a frame out with its slots filled, spaces before punctuation closed up.
+def write(rules: Rules, rng: Random, start: Symbols, bound: Mapping[str, str]) -> Text:
+    """Derive one story from `start`, drawing every choice that `bound` leaves open; close up spaces before marks."""
+    bound = dict(bound)
+    todo: list[str | tuple[str, int]] = [*reversed(start)]  # a tuple: a slot that ends here, and where it began
+    text = ""
+    words: list[Span] = []
+    spans, before = defaultdict(list), defaultdict(list)
+    while todo:
+        symbol = todo.pop()
+        if isinstance(symbol, tuple):
+            slot, first = symbol
+            if first < len(words):
+                spans[slot].append((words[first][0], words[-1][1]))
+                before[slot].append(words[first - 1])
+        elif is_slot(symbol):
+            slot = symbol[1:-1]
+            option = _draw(rng, rules(slot, bound))
+            bound.update(option.binds)
+            todo.append((slot, len(words)))
+            todo.extend(reversed(option.symbols))
+        else:
+            text += symbol if symbol in ".," or not text else f" {symbol}"
+            words.append((len(text) - len(symbol), len(text)))
+    return Text(text, dict(spans), dict(before), bound)
 
-    Each slot that holds a mention or a word gets its span; a slot that is named again gets the span of its last use.
-    """
-    pieces: list[str] = []
-    spans: dict[str, Span] = {}
-    length = 0
-    for piece in frame.split():
-        word, slot = piece, None
-        if piece[0] == "{":
-            slot, _, form = piece[1:-1].partition(".")
-            value = slots[slot]
-            word = value if isinstance(value, str) else _form(value, form)
-            slot = None if form else slot
-        if pieces and word not in ".,":
-            pieces.append(" ")
-            length += 1
-        if slot:
-            spans[slot] = (length, length + len(word))
-        pieces.append(word)
-        length += len(word)
-    return Text("".join(pieces), spans)
 
-
-def _form(referent: Referent, form: str) -> str:
-    if form == "was":
-        return "were" if referent.plural else "was"
-    return referent.article if form == "a" else referent.word
+def _draw(rng: Random, options: list[Option]) -> Option:
+    if len(options) == 1:
+        return options[0]
+    return rng.choices(options, [option.chance for option in options])[0]

@@ -1,5 +1,7 @@
 """Batches: a function of (seed, step), every token predicted once."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -33,13 +35,34 @@ def test_a_batch_depends_on_seed_and_step_alone(split: Split) -> None:
 
 
 def test_an_epoch_reads_every_story_once_and_the_next_in_another_order() -> None:
-    batches = StoryBatches(STORIES, tokens_per_batch=64, context_length=19, seed=1)
-    n = batches.batches_per_epoch
-    epochs = [[batches.at(epoch * n + i) for i in range(n)] for epoch in (0, 1)]
-    for epoch in epochs:
-        targets = torch.cat([batch.targets[batch.targets != IGNORE] for batch in epoch])
-        assert sorted(targets.tolist()) == list(range(1, int(STARTS[-1]) + 1))
-    assert not torch.equal(epochs[0][0].tokens, epochs[1][0].tokens)
+    batches, epochs, step = StoryBatches(STORIES, tokens_per_batch=64, context_length=19, seed=1), [], 0
+    for _ in range(2):
+        seen: list[int] = []
+        while len(seen) < STARTS[-1]:
+            batch = batches.at(step)
+            seen += batch.targets[batch.targets != IGNORE].tolist()
+            step += 1
+        epochs.append(seen)
+    for seen in epochs:
+        assert sorted(seen) == list(range(1, int(STARTS[-1]) + 1))
+    assert epochs[0] != epochs[1]
+
+
+def test_stories_are_packed_whole_into_rows_and_numbered() -> None:
+    batches = StoryBatches(STORIES, tokens_per_batch=100, context_length=23, seed=1)
+    n_stories = 0
+    for step in range(9):
+        batch = batches.at(step)
+        assert batch.texts is not None and batch.tokens.shape == (100 // 23, 23)
+        for tokens, targets, texts in zip(batch.tokens, batch.targets, batch.texts, strict=True):
+            assert ((targets == IGNORE) == (texts == -1)).all()
+            for number in range(int(texts.max()) + 1):
+                own = tokens[texts == number].tolist()
+                story = int(np.searchsorted(STARTS, own[0]))
+                assert own == list(range(int(STARTS[story]), int(STARTS[story + 1])))
+                assert targets[texts == number].tolist() == [token + 1 for token in own]
+                n_stories += 1
+    assert n_stories > 9 * (100 // 23)  # more than one a row
 
 
 def test_a_story_is_followed_by_the_end_that_opens_the_next_and_then_by_nothing() -> None:
@@ -64,6 +87,16 @@ def test_classes_are_those_of_the_targets() -> None:
     for batch in validation_batches(STORIES, tokens_per_batch=64, context_length=19, n_tokens=None):
         real = batch.targets != IGNORE
         assert torch.equal(batch.classes[real], batch.targets[real] % 5)
+
+
+def test_the_floor_is_that_of_the_targets() -> None:
+    floor = np.arange(STARTS[-1] + 1).astype(np.float32) / 8
+    for batch in validation_batches(
+        replace(STORIES, floor=floor), tokens_per_batch=64, context_length=19, n_tokens=None
+    ):
+        real = batch.targets != IGNORE
+        assert torch.equal(batch.floor[real], batch.targets[real] / 8)
+    assert next(validation_batches(STORIES, tokens_per_batch=64, context_length=19, n_tokens=None)).floor is None
 
 
 def test_part_of_a_split_can_be_asked_for() -> None:

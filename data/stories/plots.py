@@ -1,0 +1,124 @@
+"""What is told: one plot for each way in which a text can decide what a pronoun means.
+
+V  the verb after the pronoun is one of its antecedent's own: "The cat sat near the buses. It purred."
+W  what is owned is said again: "There were pears for Lily and figs for Tom. Her pears were gone."
+O  a second fact is needed: "Tom had a cat and Mia had a dog. She called it and the dog came." "Tom washed him."
+K  one pronoun, several payoffs: "It purred. Its look was new. So everybody watched the cat."
+R  a later word decides: "The cat lay on the mat because it was tired, so the cat stayed there."
+A  nothing decides until the verb: "The cat sat near the bus. It purred."
+N  the pronoun means nothing that came before: "Outside, it was raining." "Before it purred, the cat stood at home."
+P  the pronoun means two: "Lily met Tom near the bus. They sang."
+X  no pronoun at all, so that nouns kept out of the rest are still known: "The cat purred."
+
+What decides: L1 number, L2 gender, L3 gender that the story itself tells, L4 whose it is, L5 that it is not the
+subject.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from data.stories import frames
+from data.stories.frames import Frame
+
+ALL_HOLDOUTS = ("iid", "pairs", "nouns", "templates", "headline", "distance", "distractors")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One link of a plot: where to read, and what is to come there."""
+
+    site: str  # S0 before the pronoun, S1 the pronoun, S2 what decides, S3 before a mention said again
+    query: str  # a slot, or <SLOT: the word before it
+    payoff: str | None  # the slot that only the antecedent explains
+    candidates: tuple[str, str] = ("A", "B")  # the slots of what may be meant: if A is meant, if B is
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One way to go from two mentions to a payoff."""
+
+    name: str
+    family: str
+    level: str
+    text: str
+    pools: str  # where the two mentions come from
+    frames: Callable[[], tuple[Frame, ...]] | None
+    asks: tuple[Ask, ...] = ()
+    holdouts: tuple[str, ...] = ("iid", "headline")  # of the test split
+    own_orders: bool = False  # each order has a text of its own; else {A} is the mention that comes first
+    fixed: bool = False  # {A} is always the first member of the pair
+    alone: Mapping[str, str] = field(default_factory=dict)  # of a plot with one mention: what is told of each kind
+
+
+@cache
+def _told_or_not() -> tuple[Frame, ...]:
+    """Return the frames of two names, each of which may be told to be a girl's or a boy's."""
+    told = (text.replace("{A}", "{A.told}").replace("{B}", "{B.told}") for text, _ in frames.name_frames())
+    return tuple((text, text) for text in told)
+
+
+_VERB = (Ask("S1", "PRONOUN", "VERB"),)
+_V = "{FRAME} {BYSTANDERS} {FILLERS} {PRONOUN} {VERB} {ENDING}"
+_W = "{FRAME} {FILLERS} {PRONOUN.own} {OWNED} were {TASTE} ."
+_O = "{FRAME} {FILLERS} {PRONOUN} {CALLED} it and the {PET} came ."
+_K = "{PRONOUN} {VERB} {ENDING} {PRONOUN.own} look was {LOOK} . So everybody {DEED} "
+_W_ASKS = (Ask("S1", "PRONOUN.own", "OWNED"),)
+_O_ASKS = (Ask("S1", "IT", "PET", ("P", "Q")), Ask("S3", "<PET", "PET", ("P", "Q")))
+_O = _O.replace(" it ", " {IT} ")
+
+_EVERY = (
+    Plot("V L1", "V", "L1", _V, "number", frames.noun_frames, (Ask("S0", "<PRONOUN", None), *_VERB), ALL_HOLDOUTS),
+    Plot("V L2", "V", "L2", _V, "gender", frames.name_frames, (Ask("S0", "<PRONOUN", None), *_VERB), ALL_HOLDOUTS),
+    Plot("V L3", "V", "L3", _V, "gender", frames.told_frames, _VERB, ("iid", "nouns", "headline")),
+    Plot("V state", "V", "state", _V, "animals", frames.state_frames, _VERB),
+    Plot("W before", "W", "before", _W, "gender", frames.owned_first_frames, _W_ASKS),
+    Plot("W after", "W", "after", _W, "gender", frames.owner_first_frames, _W_ASKS),
+    Plot("O before", "O", "L4 before", _O, "gender", frames.pet_first_frames, _O_ASKS),
+    Plot("O after", "O", "L4 after", _O, "gender", frames.keeper_first_frames, _O_ASKS),
+    Plot(
+        "O not", "O", "L5", "{FRAME} {FILLERS} {OTHER} {DID} {PRONOUN.object} , so {AGAIN} was {RESULT} .",
+        "same gender", frames.name_frames,
+        (Ask("S1", "PRONOUN.object", "AGAIN"), Ask("S3", "<AGAIN", "AGAIN")),
+    ),
+    Plot(
+        "K L1", "K", "L1", f"{{FRAME}} {{FILLERS}} {_K} the {{AGAIN}} .", "number", frames.noun_frames,
+        (*_VERB, Ask("S3", "<AGAIN", "AGAIN")),
+    ),
+    Plot(
+        "K L2", "K", "L2", f"{{FRAME}} {{FILLERS}} {_K} {{AGAIN}} .", "gender", frames.name_frames,
+        (*_VERB, Ask("S3", "<AGAIN", "AGAIN")),
+    ),
+    Plot(
+        "R", "R", "R", "{FRAME} {LATER}", "rest", frames.rest_frames,
+        (Ask("S1", "PRONOUN.low", "AGAIN"), Ask("S2", "ADJECTIVE", "AGAIN"), Ask("S3", "<AGAIN", "AGAIN")),
+        ALL_HOLDOUTS[:5], own_orders=True, fixed=True,
+    ),
+    Plot(
+        "A", "A", "A", "{FRAME} {FILLERS} {PRONOUN} {VERB} {ENDING} So everybody {DEED} the {AGAIN} .", "singular",
+        frames.noun_frames, (Ask("S1", "PRONOUN", None), Ask("S2", "VERB", "AGAIN"), Ask("S3", "<AGAIN", "AGAIN")),
+    ),
+    Plot(
+        "N", "N", "N", "{FRAME} {FILLERS} {ASIDE} , {PRONOUN.low} {NOTHING} .", "number", frames.noun_frames,
+        (Ask("S1", "PRONOUN.low", None),),
+    ),
+    Plot(
+        "N later", "N", "cataphora", "{FRAME} {FILLERS} Before {PRONOUN.low} {VERB} , the {A} {POSTURE} {PLACE} .",
+        "number", frames.present_frames, (Ask("S1", "PRONOUN.low", None),), ("iid", "nouns"), own_orders=True,
+    ),
+    Plot(
+        "P", "P", "P", "{FRAME} {FILLERS} {PRONOUN} {VERB} {ENDING}", "couple", frames.couple_frames, _VERB,
+        own_orders=True, fixed=True,
+    ),
+    Plot(
+        "X noun", "X", "", "{ALONE} {VERB} {ENDING}", "number", None,
+        alone=dict.fromkeys(("animal", "thing"), "{NOUN}"),
+    ),
+    Plot("X name", "X", "", "{ALONE} {VERB} {ENDING}", "gender", None, alone={"name": "{NAME}"}),
+    Plot("X rest", "X", "", "{ALONE} .", "rest", None, alone={"animal": "{FELT}", "rest": "{BEING}"}),
+    Plot("X nouns", "X", "", "{FRAME} {FILLERS} The {SAID_AGAIN} {VERB} {ENDING}", "number", frames.noun_frames),
+    Plot("X names", "X", "", "{FRAME} {FILLERS} {SAID_AGAIN} {VERB} {ENDING}", "gender", _told_or_not),
+)  # fmt: skip
+PLOTS = {plot.name: plot for plot in _EVERY}
+# Of the stories without a pronoun: a noun alone, a name alone, an animal or its rest, two nouns, two names.
+X_SHARES = {"X noun": 0.5, "X name": 0.25, "X rest": 0.09, "X nouns": 0.08, "X names": 0.08}

@@ -51,17 +51,34 @@ def causal_attention_weights(query: Tensor, key: Tensor, query_positions: Tensor
     return causal_attention_scores(query, key, query_positions).softmax(dim=-1)
 
 
-def fused_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def within_texts(texts: Tensor) -> Tensor:
+    """Return which key each query may see where a row holds several texts: [B, 1, T, T], causal and of its own text.
+
+    Args:
+        texts: [B, T] the number of the text that each token belongs to.
+
+    """
+    places = torch.arange(texts.shape[1], device=texts.device)
+    return ((texts[:, :, None] == texts[:, None, :]) & (places[None, :] <= places[:, None]))[:, None]
+
+
+def fused_attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
     """Return weights @ value [B, H, T, K] without ever holding the weights.
 
     On a CPU in bfloat16 the fused kernel is many times slower than in float32 (measured, torch 2.13), so there it is
     given float32.
+
+    Args:
+        query: [B, H, T, K].
+        key: [B, H, T, K].
+        value: [B, H, T, K].
+        allowed: `within_texts`; None where a row is one text.
+
     """
     if query.device.type == "cpu" and query.dtype == torch.bfloat16:
         with torch.autocast("cpu", enabled=False):
-            out = F.scaled_dot_product_attention(query.float(), key.float(), value.float(), is_causal=True)
-        return out.to(query.dtype)
-    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            return fused_attention(query.float(), key.float(), value.float(), allowed).to(query.dtype)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, is_causal=allowed is None)
 
 
 class Attention(nn.Module):
@@ -75,16 +92,28 @@ class Attention(nn.Module):
             nn.Linear(config.d_model, config.d_model, bias=False) for _ in range(4)
         )
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query, key (both turned by their positions) and value of `x` [B, T, D], each [B, H, T, K]."""
+    def project(self, x: Tensor, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Return query, key (both turned by their positions) and value of `x` [B, T, D], each [B, H, T, K].
+
+        `first` is the position of the first of the T tokens.
+        """
         query, key, value = (self._heads(linear(x)) for linear in (self.query, self.key, self.value))
-        positions = torch.arange(x.shape[1], device=x.device)
+        positions = torch.arange(first, first + x.shape[1], device=x.device)
         return rotate(query, positions, self.theta), rotate(key, positions, self.theta), value
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
         """Return what attention adds to the stream: [B, T, D] from [B, T, D]."""
-        mixed = fused_attention(*self.project(x))  # [B, H, T, K]
+        return self.merge(fused_attention(*self.project(x), allowed))
+
+    def merge(self, mixed: Tensor) -> Tensor:
+        """Return what all heads together add to the stream, [B, T, D] from the values they mixed [B, H, T, K]."""
         return self.output(mixed.transpose(1, 2).flatten(2))
+
+    def by_head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the weights as each head has them: query, key and value [H, K, D], output [H, D, K]."""
+        read = (linear.weight.unflatten(0, (self.n_head, -1)) for linear in (self.query, self.key, self.value))
+        query, key, value = read
+        return query, key, value, self.output.weight.unflatten(1, (self.n_head, -1)).transpose(0, 1)
 
     def scores(self, x: Tensor, query_positions: Tensor | None = None) -> Tensor:
         """Return `causal_attention_scores` of `x`, of all positions or of `query_positions` [B, Tq] alone."""

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import Attention
+from model.attention import Attention, within_texts
 from model.config import ModelConfig
 from model.init import initialise
 
@@ -49,9 +49,9 @@ class Block(nn.Module):
         self.norm_2, self.mlp = Norm(config.d_model, config.norm_eps), Mlp(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
         """Pass the stream [B, T, D] on."""
-        x = x + self.dropout(self.attention(self.norm_1(x)))
+        x = x + self.dropout(self.attention(self.norm_1(x), allowed))
         return x + self.dropout(self.mlp(self.norm_2(x)))
 
 
@@ -67,11 +67,16 @@ class Transformer(nn.Module):
         self.final_norm = Norm(config.d_model, config.norm_eps)
         initialise(self, seed)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits [B, T, V] of the token after each of `tokens` [B, T]; T up to context_length."""
+    def forward(self, tokens: Tensor, texts: Tensor | None = None) -> Tensor:
+        """Return the logits [B, T, V] of the token after each of `tokens` [B, T]; T up to context_length.
+
+        Where a row holds several texts end to end, `texts` [B, T] numbers them, and each is read as if it stood alone:
+        positions are relative, so nothing else need be told.
+        """
+        allowed = None if texts is None else within_texts(texts)
         x = self.token_embedding(tokens)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, allowed)
         return self.unembed(x)
 
     def layers(self) -> Iterator[Block]:

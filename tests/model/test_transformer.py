@@ -46,6 +46,16 @@ def test_future_tokens_do_not_change_past_logits(model: Transformer, tokens: tor
     assert not reached[:, place + 1 :].any()
 
 
+def test_texts_packed_into_a_row_are_read_as_if_each_stood_alone(model: Transformer) -> None:
+    parts = torch.randint(V, (13,), generator=torch.Generator().manual_seed(6)).split([3, 5, 4, 1])
+    texts = torch.tensor([number for number, part in enumerate(parts[:3]) for _ in part] + [-1])
+    packed = model(torch.cat(parts)[None], texts[None])[0]
+    for number, part in enumerate(parts[:3]):
+        alone = model(part[None])[0]
+        assert torch.allclose(packed[texts == number], alone, atol=1e-5)
+    assert not torch.allclose(model(torch.cat(parts)[None])[0][3:8], model(parts[1][None])[0], atol=1e-2)
+
+
 def test_observed_maps_are_the_weights_the_fused_path_uses(model: Transformer, tokens: torch.Tensor) -> None:
     """Rebuild every layer from the observed weights: the logits agree with the fused path to 1e-5."""
     maps = attention_maps(model, tokens)

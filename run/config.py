@@ -71,13 +71,16 @@ class EvalConfig:
     """One run of eval.py."""
 
     run: str | None  # the run's directory; None: the newest
+    runs: str | None  # the directory of a sweep over seeds, to compare its runs
     text: str | None  # a sentence to look at instead of the whole probe
     device: Device
     threads: int | None  # for the CPU; None: what torch chooses
     cache_dir: str  # where tokenized corpora are kept
 
     def __post_init__(self) -> None:
-        """Refuse a number of threads that cannot be."""
+        """Refuse a number of threads that cannot be, and several runs where one is meant."""
+        if self.runs is not None and (self.run is not None or self.text is not None):
+            raise ValueError("runs=DIR compares several runs: it goes with neither run= nor text=")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be 1 or more, got {self.threads}")
 

@@ -50,6 +50,16 @@ def find_run(run: str | None) -> Path:
     return max(manifests, key=lambda path: path.stat().st_mtime).parent.parent
 
 
+def find_runs(runs: str) -> list[Path]:
+    """Return the directories of the runs of one sweep, by number or name; FileNotFoundError where there are none."""
+    if (Path(runs) / "config.json").is_file():
+        raise FileNotFoundError(f"runs={runs} is a single run: run={runs} probes it")
+    found = [path.parent for path in Path(runs).glob("*/config.json")]
+    if not found:
+        raise FileNotFoundError(f"runs={runs} holds no runs: python train.py -m seed=1,2,3,4,5 makes some")
+    return sorted(found, key=lambda path: (int(path.name) if path.name.isdecimal() else 0, path.name))
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file of a run; raise ValueError in one line where it is damaged."""
     try:

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+_BELOW_FLOOR = 3  # standard errors; no luck takes a loss so far below what is possible
 _NO_CURVE = {"layer", "head", "whole", "seconds"}  # for metrics.jsonl alone: a line through them says nothing
 
 
@@ -37,13 +39,13 @@ class Recorder:
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:
         """Write one object to metrics.jsonl and each of its numbers to TensorBoard as <name>/<split>.
 
-        A nested dict becomes <outer>/<inner>, so that its curves stand together.
+        A nested dict becomes <outer>/<inner>, so that its curves stand together. What is no number has no curve.
         """
         self._lines.write(json.dumps({"step": step, "split": split, **values}) + "\n")
         for name, value in values.items():
             curves = value if isinstance(value, dict) else {split: value}
             for inner, number in curves.items():
-                if name not in _NO_CURVE and inner not in _NO_CURVE:
+                if isinstance(number, int | float) and not {name, inner} & _NO_CURVE:
                     self._tensorboard.add_scalar(f"{name}/{inner}", number, step)
 
     def overlay(self, charts: dict[str, list[str]]) -> None:
@@ -68,6 +70,44 @@ class Recorder:
         """Flush and close."""
         self._tensorboard.close()
         self._lines.close()
+
+
+def charts(by_class: list[str], names: list[str], oracles: Iterable[str]) -> dict[str, list[str]]:
+    """Return which curves TensorBoard lays over each other, by the chart's title.
+
+    Args:
+        by_class: the curves of the loss by token class and, where it is known, of its floor.
+        names: what the small probe watches, as in "V_S1".
+        oracles: whose payoff losses stand beside the model's where they are known.
+
+    """
+    found = {"loss": ["loss/train", "loss/validation"]} | ({"loss by class and floor": by_class} if by_class else {})
+    for name in names:
+        found[f"{name}: best head and luck"] = [f"{name}/sel1", f"{name}/luck"]
+        found[f"{name}: payoff loss and oracles"] = [f"{name}_payoff/{reader}" for reader in ("model", *oracles)]
+    return found | ({"rho": [f"{name}/rho" for name in names]} if names else {})
+
+
+def gap_lines(measured: dict[str, Any]) -> list[str]:
+    """Return what to say of the gap to the floor: nothing where the floor is not known."""
+    if "gap" not in measured:
+        return []
+    error, gaps = measured["gap_error"], {"all": measured["gap"]} | measured.get("gap_by_class", {})
+    seen = "  ".join(f"{name} {gap:.3f}" for name, gap in gaps.items())
+    lines = [f"gap     to the floor, nats/token: {seen} (standard error of all {error:.3f})"]
+    # Only the whole is bounded: who expects pronouns too often gains on them what other words then cost.
+    if measured["gap"] < -_BELOW_FLOOR * error:
+        lines.append(f"warning: below the floor by more than {_BELOW_FLOOR} standard errors: a bug or a leak")
+    return lines
+
+
+def read_records(run: Path) -> list[dict[str, Any]]:
+    """Return what a run has recorded, oldest first; ValueError in one line where it is damaged."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    if not all(_step_of(line) < float("inf") for line in lines):
+        raise ValueError(f"{path} is damaged")
+    return [json.loads(line) for line in lines]
 
 
 def _step_of(line: str) -> float:

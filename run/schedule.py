@@ -16,6 +16,17 @@ def rate_factor(step: int, warmup_steps: int, max_steps: int) -> float:
     return max(0.0, (max_steps - step) / max(1, max_steps - warmup_steps))
 
 
+_LAST_DOUBLING = 512  # steps; early on things happen in ratios of steps, later in shares of the whole training
+_PROBES = 50  # evenly spaced: a phase change is over within a tenth of training, so it spans five of them
+
+
+def is_probe_step(step: int, max_steps: int) -> bool:
+    """Whether the small probe runs after `step`: at 0, 1, 2, 4 ... 512, at every 2 % of training, and at its end."""
+    every = max(1, round(max_steps / _PROBES))
+    doubled = step <= _LAST_DOUBLING and step & (step - 1) == 0
+    return doubled or step % every == 0 or step == max_steps
+
+
 def make_optimizers(model: nn.Module, config: OptimConfig) -> list[torch.optim.Optimizer]:
     """Return the optimizers: Muon (Jordan et al. 2024) for the blocks' matrices and AdamW for the rest, or AdamW alone.
 

@@ -8,24 +8,30 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from configs import typed_saved
+from configs import quoted, typed_saved, typed_train
 from data.batches import training_batches
-from data.corpus import load_corpus
-from model.loss import class_losses
+from data.corpus import CLASSES, load_corpus
+from model.loss import class_losses, token_losses
 from model.transformer import Transformer
 from run.checkpoint import load_checkpoint
+from run.logging import gap_lines
+from run.schedule import is_probe_step
+from train import Run, prepare, validation_loss
 
 ROOT = Path(__file__).parent.parent
 QUICK = [
     "model=nano", "threads=1", "max_steps=240", "eval_every_steps=40", "log_every_steps=1", "tokens_per_batch=256",
     "validation_tokens=500", "probe_sequences=40", "sample_tokens=5", "data.n_train_stories=6000",
-    "data.n_dev_stories=400", "data.n_test_templates=3", "data.n_test_pairs=2", "model.dropout=0.1",
+    "data.n_validation_stories=400", "data.n_test_templates=3", "data.n_test_pairs=2", "model.dropout=0.1",
 ]  # fmt: skip
 
 
@@ -90,9 +96,66 @@ def test_tensorboard_shows_losses_the_probe_and_the_map_of_heads(unbroken: Path)
     assert expected <= set(tags["scalars"])
     assert not {"V_S1/head", "seconds/train", "whole/validation"} & set(tags["scalars"])
     assert "custom_scalars__config__" in tags["tensors"]
-    assert {"probe/V_S1", "probe/R_S2"} <= set(tags["images"])
+    expected = {"V_S1_payoff/model", "head_types/previous", "probe_loss/payoff"}
+    assert expected <= set(tags["scalars"])
+    assert {"probe/V_S1", "probe/R_S2", "probe/V_S1_dd"} <= set(tags["images"])
     assert "sample/text_summary" in tags["tensors"]
-    assert len(events.Images("probe/V_S1")) == 7
+    assert len(events.Images("probe/V_S1")) == len(lines(unbroken, "probe"))
+
+
+def test_the_small_probe_keeps_every_heads_scores_at_log_spaced_steps_and_at_evaluations(unbroken: Path) -> None:
+    probes = lines(unbroken, "probe")
+    steps = [step for step in range(241) if is_probe_step(step, 240) or step % 40 == 0]
+    assert [line["step"] for line in probes] == steps and len(steps) > 50
+    for line in probes:
+        seen = line["V_S1"]
+        assert len(seen["dd_heads"]) == 1 and len(seen["dd_heads"][0]) == len(seen["sel1_heads"][0]) == 2
+        assert seen["sel1"] == pytest.approx(seen["sel1_heads"][0][seen["head"]], abs=1e-4)
+        assert 0.5 <= seen["luck"] <= 1 and set(line["head_types"]) >= {"previous", "induction", "first"}
+    first, *_, last = probes
+    assert last["V_S1_payoff"]["model"] < first["V_S1_payoff"]["model"]
+    assert last["probe_loss"]["payoff"] < first["probe_loss"]["payoff"]
+
+
+def test_the_gap_to_the_floor_is_over_the_same_tokens_with_its_error_over_stories(cache: str, tmp_path: Path) -> None:
+    """A floor made of the model's own losses leaves no gap; one that lies above them is found out."""
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        settings = typed_train(compose("train", [quoted(f"out={tmp_path / 'run'}"), quoted(cache), *QUICK]))
+    run = prepare(settings)
+    run.model.eval()
+    split = run.corpus.validation
+    floor = np.zeros(len(split.tokens), dtype=np.float32)
+    floor[1:] = own_losses(run)
+    noise = np.random.default_rng(0).normal(0.25, 1, len(floor)).astype(np.float32)
+    found = {}
+    for name, some in (("none", None), ("own", floor), ("below", floor - noise), ("above", floor + 0.5)):
+        corpus = replace(run.corpus, validation=replace(split, floor=some))
+        found[name] = validation_loss(replace(run, corpus=corpus), None)
+    run.recorder.close()
+    assert not any("gap" in name or "floor" in name for name in found["none"]) and gap_lines(found["none"]) == []
+    assert found["own"]["gap"] == pytest.approx(0, abs=1e-3)
+    below = found["below"]
+    assert below["gap"] == pytest.approx(noise[1:].mean(), abs=1e-3)
+    assert below["loss"] - below["floor"] == pytest.approx(below["gap"])
+    for place, name in enumerate(CLASSES):
+        there = split.classes[1:] == place
+        assert below["gap_by_class"][name] == pytest.approx(noise[1:][there].mean(), abs=2e-3)
+        assert below["gap_error_by_class"][name] == pytest.approx(1 / there.sum() ** 0.5, rel=0.15)
+    [line] = gap_lines(below)
+    assert line.startswith("gap     to the floor, nats/token: all 0.2") and "payoff 0." in line
+    _, warning = gap_lines(found["above"])
+    assert warning.startswith("warning: below the floor")
+
+
+def own_losses(run: Run) -> np.ndarray:
+    """Return the loss of every validation token but the first, in the order of the tokens."""
+    split, found = run.corpus.validation, []
+    for first, last in zip(split.starts, split.starts[1:], strict=False):
+        story = torch.from_numpy(split.tokens[first : last + 1].astype(np.int64))[None]
+        with torch.no_grad(), run.training.place.autocast():
+            logits = run.model(story[:, :-1])
+        found.append(token_losses(logits, story[:, 1:])[0])
+    return torch.cat(found).numpy()
 
 
 def test_what_is_printed_says_where_and_what_and_nothing_moves_on_a_log(unbroken: Path) -> None:
@@ -102,6 +165,7 @@ def test_what_is_printed_says_where_and_what_and_nothing_moves_on_a_log(unbroken
     assert "\r" not in out and "\033" not in out
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(unbroken: Path, cache: str, tmp_path: Path) -> None:
     for seed, same in ((1, True), (2, False)):
         out = tmp_path / str(seed)
@@ -137,6 +201,7 @@ def resume(out: Path, cache: str, *overrides: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_the_losses_are_bit_identical_to_the_unbroken_run(
     unbroken: Path, cache: str, tmp_path: Path
 ) -> None:
@@ -149,9 +214,11 @@ def test_killed_and_resumed_the_losses_are_bit_identical_to_the_unbroken_run(
     assert resume(out, cache).returncode == 0
     assert losses(out) == losses(unbroken)
     assert same_weights(out, unbroken)
+    assert lines(out, "probe") == lines(unbroken, "probe")
     assert [line["step"] for line in lines(out, "validation")] == list(range(0, 241, 40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_asked_to_stop_a_run_saves_and_leaves_and_goes_on_exactly(
     unbroken: Path, cache: str, tmp_path: Path, number: int
@@ -201,6 +268,7 @@ def test_a_directory_that_holds_a_run_is_refused_and_left_as_it_is(unbroken: Pat
     assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_own_settings_and_another_is_refused_by_name(
     unbroken: Path, cache: str, tmp_path: Path
 ) -> None:
@@ -260,10 +328,27 @@ def test_a_run_whose_text_has_changed_is_not_gone_on_with(tmp_path: Path) -> Non
     assert ran.returncode == 2 and "has changed since" in ran.stderr and ran.stderr.count("\n") == 1
 
 
-def test_each_run_of_a_sweep_has_its_own_directory(cache: str, tmp_path: Path) -> None:
-    sweep = command("train.py", "-m", f"out={tmp_path / 'sweep'}", cache, *QUICK, "max_steps=2", "seed=1,2")
-    subprocess.run(sweep, check=True, capture_output=True, cwd=tmp_path)
-    assert [json.loads((tmp_path / "sweep" / n / "config.json").read_text())["run"]["seed"] for n in "01"] == [1, 2]
+@pytest.fixture(scope="module")
+def sweep(cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("sweep, of two")
+    settings = [f"out={out}", cache, *QUICK, "max_steps=2", "seed=1,2", "data.n_test_templates=2"]
+    subprocess.run(command("train.py", "-m", *settings), check=True, capture_output=True, cwd=out.parent)
+    return out
+
+
+def test_each_run_of_a_sweep_has_its_own_directory(sweep: Path) -> None:
+    assert [json.loads((sweep / n / "config.json").read_text())["run"]["seed"] for n in "01"] == [1, 2]
+
+
+def test_runs_that_cannot_be_compared_are_one_line(unbroken: Path, sweep: Path, cache: str, tmp_path: Path) -> None:
+    shutil.copytree(sweep / "0", tmp_path / "other" / "0")
+    shutil.copytree(unbroken, tmp_path / "other" / "1")
+    shutil.copytree(sweep / "1", tmp_path / "half" / "0")
+    path = tmp_path / "half" / "0" / "metrics.jsonl"
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if '"whole": true' not in line))
+    for runs, message in ((tmp_path / "other", "differ in more than their seed"), (tmp_path / "half", "has not ended")):
+        ran = subprocess.run(command("eval.py", f"runs={runs}", cache), capture_output=True, text=True, check=False)
+        assert ran.returncode == 2 and ran.stderr.count("\n") == 1 and message in ran.stderr, ran.stderr
 
 
 def test_a_finished_run_can_be_resumed_further(unbroken: Path, cache: str, tmp_path: Path) -> None:
@@ -271,20 +356,6 @@ def test_a_finished_run_can_be_resumed_further(unbroken: Path, cache: str, tmp_p
     shutil.copytree(unbroken, out)
     ran = resume(out, cache)
     assert ran.returncode == 0 and losses(out) == losses(unbroken)
-
-
-def test_the_probe_reads_a_run_and_writes_its_files(unbroken: Path, cache: str) -> None:
-    ran = subprocess.run(
-        command("eval.py", f"run={unbroken}", cache, "threads=1", "probe.n_bootstrap=200", "probe.n_untrained=2"),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0 and ran.stderr == "", ran.stderr
-    for word in ("V at S1", "R at S2", "headline", "nearest", "untrained", "it→cat", "tired"):
-        assert word in ran.stdout
-    found = json.loads((unbroken / "probe" / "probe.json").read_text())
-    assert found["schema_version"] == 1 and {"model", "data", "settings", "behaviour", "selected"} <= set(found)
-    assert len((unbroken / "probe" / "heads.csv").read_text().splitlines()) > 10
-    assert all(json.loads(line)["text"] for line in (unbroken / "probe" / "items.jsonl").read_text().splitlines())
 
 
 def test_a_sentence_of_ones_own_is_shown_with_what_cannot_be_known(unbroken: Path, cache: str) -> None:
@@ -310,6 +381,7 @@ def test_a_run_goes_on_from_a_prompt(unbroken: Path) -> None:
     assert ran.stdout.startswith("One sunny day,") and len(ran.stdout) > len("One sunny day,\n")
 
 
+@pytest.mark.slow
 def test_a_run_on_text_prints_bits_per_byte(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("The cat sat on the mat. It was tired, and so it slept.\n" * 200)
     common = ["model=nano", "threads=1", "max_steps=20", "eval_every_steps=10", f"cache_dir={tmp_path / 'cache'}"]

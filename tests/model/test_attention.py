@@ -81,6 +81,27 @@ def test_asked_rows_equal_the_same_rows_of_the_whole_map() -> None:
         torch.testing.assert_close(rows[b], whole[b][:, asked[b]])
 
 
+def test_tokens_projected_from_their_own_position_on_are_those_of_the_whole_text() -> None:
+    torch.manual_seed(3)
+    attention = Attention(config())
+    x = torch.randn(B, T, H * K)
+    for whole, part in zip(attention.project(x), attention.project(x[:, 4:], first=4), strict=True):
+        torch.testing.assert_close(part, whole[:, :, 4:], atol=1e-5, rtol=1e-5)
+
+
+def test_the_weights_of_the_heads_one_by_one_add_up_to_what_all_add_together() -> None:
+    torch.manual_seed(4)
+    attention = Attention(config())
+    x = torch.randn(B, T, H * K)
+    q, k, v, o = attention.by_head()
+    _, _, value = attention.project(x)
+    torch.testing.assert_close(torch.einsum("btd,hkd->bhtk", x, v), value, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.einsum("bhtk,hdk->btd", value, o), attention.merge(value), atol=1e-5, rtol=1e-5)
+    alone = torch.einsum("btd,hkd->bhtk", x, q)[:, :, :1], torch.einsum("btd,hkd->bhtk", x, k)[:, :, :1]
+    for expected, turned in zip(alone, attention.project(x[:, :1]), strict=False):  # position 0 does not turn
+        torch.testing.assert_close(turned, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_scores_are_minus_infinity_in_the_future_only(qkv: tuple) -> None:
     scores = causal_attention_scores(qkv[0][:, :, :2], qkv[1], torch.tensor([[3, 0], [6, 4]]))
     assert torch.equal(scores[0, 0, 0].isinf(), torch.arange(T) > 3)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from run.checkpoint import save_checkpoint
-from run.directory import create_run, environment, find_run, read_json, write_files, write_json
+from run.directory import create_run, environment, find_run, find_runs, read_json, write_files, write_json
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +71,18 @@ def test_the_environment_names_versions_threads_and_commit() -> None:
     about = environment("cpu", 3)
     assert about["threads"] == 3 and about["packages"]["torch"]
     assert about["commit"] is None or len(about["commit"]) == 40
+
+
+def test_the_runs_of_a_sweep_are_found_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for name in ("10", "9", "0", "probe"):
+        (tmp_path / name).mkdir()
+        if name != "probe":
+            (tmp_path / name / "config.json").write_text("{}")
+    assert [path.name for path in find_runs(str(tmp_path))] == ["0", "9", "10"]
+    for wrong, message in (
+        (tmp_path / "9", "is a single run"),
+        (tmp_path / "no", "no runs"),
+        (tmp_path / "probe", "no runs"),
+    ):
+        with pytest.raises(FileNotFoundError, match=message):
+            find_runs(str(wrong))

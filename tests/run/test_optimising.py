@@ -7,7 +7,7 @@ from model.config import ModelConfig
 from model.transformer import Transformer
 from run.config import Device, OptimConfig, Optimizer, Precision, RunConfig
 from run.device import choose_place
-from run.schedule import make_optimizers, rate_factor, set_rates
+from run.schedule import is_probe_step, make_optimizers, rate_factor, set_rates
 
 MODEL = ModelConfig(
     n_layer=2, n_head=3, d_model=30, d_mlp=41, context_length=13, rope_theta=1e4, norm_eps=1e-5, dropout=0.0
@@ -33,6 +33,18 @@ def test_the_rate_rises_over_the_warm_up_and_falls_to_nothing() -> None:
     assert factors[60] == pytest.approx(0.5)
     assert factors[110] == 0.0
     assert rate_factor(0, 0, 1) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "expected"),
+    [
+        (7, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (210, sorted({0, 1, 2, 128, 210, *range(0, 210, 4), *(2**i for i in range(8))})),
+        (100_003, [0, *(2**i for i in range(10)), *range(2000, 100_001, 2000), 100_003]),
+    ],
+)
+def test_the_probe_runs_at_doublings_up_to_512_and_every_two_percent(max_steps: int, expected: list[int]) -> None:
+    assert [step for step in range(max_steps + 1) if is_probe_step(step, max_steps)] == expected
 
 
 @pytest.mark.parametrize("name", list(Optimizer))

@@ -1,13 +1,15 @@
 """What every head does at the query position of every item: one float32 pass, only the asked rows."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from data.links import LinkItem
-from model.transformer import Transformer, attention_scores, streams
+from model.attention import Attention
+from model.transformer import Transformer, streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,57 +17,151 @@ class Rows:
     """Per item and head, in the order of the items. Axes: N items, L layers, H heads."""
 
     preference: np.ndarray  # [N, L, H] lambda: log of the weight on antecedents over the weight on distractors
+    value_preference: np.ndarray  # [N, L, H] lambda_n: the same of what is moved, weight x length of the moved vector
     selects: np.ndarray  # [N, L, H] the best antecedent's score minus the best distractor's
-    strict: np.ndarray  # [N, L, H] 1 where the largest weight of all tokens but the first is on an antecedent
+    strict: np.ndarray  # [N, L, H] share of the tokens of largest weight, the first left aside, that are antecedents
     mass: np.ndarray  # [N, L, H] weight on all mentions together
     first_mass: np.ndarray  # [N, L, H] weight on the first token, where unused attention rests
+    share: np.ndarray  # [N, L, H] AM*: weight on antecedents, of all weight that does not rest on the first token
 
     def take(self, index: np.ndarray) -> "Rows":
         """Return the rows of some items."""
-        return Rows(
-            self.preference[index], self.selects[index], self.strict[index], self.mass[index], self.first_mass[index]
-        )
+        return Rows(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Where the mentions of some items stand. Axes: N items, W mentions of an item, P pieces of a mention."""
+
+    positions: Tensor  # [N, W, P] of tokens, 0 where there is none
+    present: Tensor  # [N, W, P] True where there is one
+    gold: Tensor  # [N, W] True for antecedents
+
+    def to(self, device: torch.device) -> "Candidates":
+        """Return the same on another device."""
+        return Candidates(self.positions.to(device), self.present.to(device), self.gold.to(device))
+
+
+def candidates(items: Sequence[LinkItem]) -> Candidates:
+    """Return the mentions of `items`, antecedents first."""
+    words = [item.antecedents + item.distractors for item in items]
+    n_words = max(1, *(len(some) for some in words))
+    n_pieces = max((len(word) for some in words for word in some), default=1)
+    positions = np.full((len(items), n_words, n_pieces), -1)
+    gold = np.zeros((len(items), n_words), dtype=bool)
+    for i, some in enumerate(words):
+        gold[i, : len(items[i].antecedents)] = True
+        for j, word in enumerate(some):
+            positions[i, j, : len(word)] = word
+    present = torch.from_numpy(positions >= 0)
+    return Candidates(torch.from_numpy(positions.clip(min=0)), present, torch.from_numpy(gold))
 
 
 @torch.no_grad()
 def read_rows(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: int) -> Rows:
     """Read every head at every item's query.
 
-    lambda = LSE over antecedents of the scores - LSE over distractors: the softmax's denominator, and with it
-    whatever rests on the first token, cancels exactly. Where a side is empty it is infinite or nan.
-
     Texts that are the same up to the query are read once, so that their rows are the same to the last bit.
+
+    Args:
+        model: in eval mode, float32.
+        items: with any number of antecedents and distractors, each of any number of tokens.
+        tokens_per_batch: of one forward pass.
+
     """
     shape = (len(items), model.config.n_layer, model.config.n_head)
-    rows = Rows(**{name: np.empty(shape, dtype=np.float32) for name in Rows.__dataclass_fields__})
+    rows = Rows(**{field.name: np.empty(shape, dtype=np.float32) for field in fields(Rows)})
     device = model.token_embedding.weight.device
-    for members, place, tokens in _batches([item.tokens[: item.query + 1] for item in items], tokens_per_batch):
+    for members, place, tokens in text_batches([item.tokens[: item.query + 1] for item in items], tokens_per_batch):
         some = [items[i] for i in members]
         query = torch.zeros(len(tokens), 1, dtype=torch.int64)
         query[place, 0] = torch.tensor([item.query for item in some])
-        scores = attention_scores(model, tokens.to(device), query.to(device))[:, :, :, 0].transpose(0, 1)
-        scores = scores[torch.tensor(place, device=device)]  # [N, L, H, Tk]
-        gold = _mask([sum(item.antecedents, ()) for item in some], scores)
-        other = _mask([sum(item.distractors, ()) for item in some], scores)
-        for name, values in _read(scores, gold, other).items():
-            getattr(rows, name)[members] = values.cpu().numpy()
+        query, index = query.to(device), torch.tensor(place, device=device)
+        mentions = candidates(some).to(device)
+        for layer, (block, x) in enumerate(zip(model.layers(), streams(model, tokens.to(device)), strict=False)):
+            normed = block.norm_1(x)
+            scores = block.attention.scores(normed, query)[index, :, 0]  # [N, H, Tk]
+            moved = _moved(block.attention, normed, index, mentions.positions)
+            for name, values in reduce_scores(scores, mentions, moved).items():
+                getattr(rows, name)[members, layer] = values.cpu().numpy()
     return rows
 
 
-def _read(scores: torch.Tensor, gold: torch.Tensor, other: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Reduce scores [B, L, H, Tk] over the keys, given which are gold and which are not, both [B, 1, 1, Tk]."""
-    inf = float("-inf")
-    on_gold, on_other = scores.masked_fill(~gold, inf), scores.masked_fill(~other, inf)
-    weights = scores.softmax(-1)
-    beyond_first = scores.clone()
-    beyond_first[..., 0] = inf
+def _moved(attention: Attention, normed: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
+    """Return the length of what each head would add to the stream for each mention's pieces.
+
+    ||W_O W_V x_j|| (Kobayashi et al. 2020, eq. 5), of the mentions alone; its square is v' (W_O' W_O) v.
+
+    Args:
+        attention: of one layer.
+        normed: [B, T, D] what it reads.
+        rows: [N] the batch row of each item.
+        positions: [N, W, P].
+
+    Returns:
+        [N, H, W, P].
+
+    """
+    found = normed[rows[:, None], positions.flatten(1)]  # [N, W P, D]
+    value = attention.value(found).unflatten(-1, (attention.n_head, -1)).float()  # [N, W P, H, K]
+    output = attention.output.weight.unflatten(-1, (attention.n_head, -1)).float()  # [D, H, K]
+    gram = torch.einsum("dhk,dhl->hkl", output, output)
+    squares = torch.einsum("nphl,nphl->nhp", torch.einsum("nphk,hkl->nphl", value, gram), value)
+    return squares.clamp(min=0).sqrt().unflatten(-1, positions.shape[1:])
+
+
+def reduce_scores(scores: Tensor, mentions: Candidates, moved: Tensor) -> dict[str, Tensor]:
+    """Reduce what the query thinks of every key to the fields of `Rows`.
+
+    A word's score is the LSE of its pieces' scores, the log of the weight they sum to. lambda = LSE over antecedents -
+    LSE over distractors: the softmax's denominator, and with it whatever rests on the first token, cancels exactly.
+    Where a side is empty it is infinite or nan. A head that moves nothing for either side has no lambda_n: it is 0.
+
+    Args:
+        scores: [N, H, Tk] before the softmax, -inf after the query.
+        mentions: of the same items.
+        moved: [N, H, W, P] length of what each piece would add to the stream.
+
+    Returns:
+        each [N, H].
+
+    """
+    of_pieces = scores.gather(-1, mentions.positions.flatten(1)[:, None].expand(-1, scores.shape[1], -1))
+    of_pieces = of_pieces.unflatten(-1, mentions.positions.shape[1:]).masked_fill(~mentions.present[:, None], _NEVER)
+    words, gold = of_pieces.logsumexp(-1), mentions.gold[:, None]  # [N, H, W]
+    right, wrong = words.masked_fill(~gold, _NEVER), words.masked_fill(gold, _NEVER)
+    carried = (of_pieces + moved.log()).logsumexp(-1)
+    right_moved, wrong_moved = (carried.masked_fill(side, _NEVER).logsumexp(-1) for side in (~gold, gold))
+    nothing = (moved * mentions.present[:, None]).sum((-1, -2)) == 0
+    on_right, whole = right.logsumexp(-1), scores.logsumexp(-1)
+    beyond_first = scores[..., 1:]
+    largest = beyond_first == beyond_first.amax(-1, keepdim=True)
+    largest_right = of_pieces.masked_fill(~gold[..., None], _NEVER) == beyond_first.amax(-1)[..., None, None]
     return {
-        "preference": on_gold.logsumexp(-1) - on_other.logsumexp(-1),
-        "selects": on_gold.amax(-1) - on_other.amax(-1),
-        "strict": (on_gold.amax(-1) >= beyond_first.amax(-1)).float(),
-        "mass": weights.masked_fill(~(gold | other), 0).sum(-1),
-        "first_mass": weights[..., 0],
+        "preference": on_right - wrong.logsumexp(-1),
+        "value_preference": (right_moved - wrong_moved).masked_fill(nothing, 0),
+        "selects": right.amax(-1) - wrong.amax(-1),
+        "strict": largest_right.sum((-1, -2)) / largest.sum(-1),
+        "mass": (words.logsumexp(-1) - whole).exp(),
+        "first_mass": (scores[..., 0] - whole).exp(),
+        "share": (on_right - beyond_first.logsumexp(-1)).exp(),
     }
+
+
+_NEVER = float("-inf")  # the score of what is not looked at
+
+
+def length_fair(preference: np.ndarray, items: Sequence[LinkItem]) -> np.ndarray:
+    """Return lambda less log(|C| / |D|), counted in tokens: 0 for a head that spreads its weight evenly.
+
+    Args:
+        preference: [N, ...].
+        items: the N items, each with an antecedent and a distractor.
+
+    """
+    sizes = [[sum(map(len, side)) for side in (item.antecedents, item.distractors)] for item in items]
+    right, wrong = np.array(sizes, dtype=float).T
+    return preference - np.log(right / wrong).reshape(-1, *[1] * (preference.ndim - 1))
 
 
 @torch.no_grad()
@@ -78,7 +174,7 @@ def read_margins(model: Transformer, items: Sequence[LinkItem], tokens_per_batch
     asked = [i for i, item in enumerate(items) if item.payoff is not None]
     device = model.token_embedding.weight.device
     inf = float("-inf")
-    for members, place, tokens in _batches([items[i].tokens for i in asked], tokens_per_batch):
+    for members, place, tokens in text_batches([items[i].tokens for i in asked], tokens_per_batch):
         some = [items[asked[i]] for i in members]
         *_, stream = streams(model, tokens.to(device))
         payoffs = torch.tensor([item.payoff for item in some], device=device)
@@ -90,9 +186,9 @@ def read_margins(model: Transformer, items: Sequence[LinkItem], tokens_per_batch
     return margins
 
 
-def _batches(
+def text_batches(
     texts: Sequence[tuple[int, ...]], tokens_per_batch: int
-) -> Iterator[tuple[list[int], list[int], torch.Tensor]]:
+) -> Iterator[tuple[list[int], list[int], Tensor]]:
     """Yield (indices of texts, the batch row of each, tokens [B, T]): equal texts share a row, like lengths a batch.
 
     Rows are padded behind, where causality hides it.
@@ -112,7 +208,7 @@ def _batches(
         yield members, place, torch.from_numpy(padded)
 
 
-def _mask(positions: list[tuple[int, ...]], like: torch.Tensor) -> torch.Tensor:
+def _mask(positions: list[tuple[int, ...]], like: Tensor) -> Tensor:
     """Return [B, 1, 1, n] True at the given places of each row, n the last axis of `like`."""
     mask = torch.zeros(len(positions), 1, 1, like.shape[-1], dtype=torch.bool)
     rows = [row for row, some in enumerate(positions) for _ in some]

@@ -64,3 +64,74 @@ def best_head(scores: Scores) -> tuple[int, int]:
     order = np.lexsort([getattr(scores, name).mean(axis=0).ravel() for name in ("dd", "sel1", "f4")])
     layer, head = np.unravel_index(order[-1], scores.f4.shape[1:])
     return int(layer), int(head)
+
+
+@dataclass(frozen=True, slots=True)
+class Factorial:
+    """What lambda is made of, in each head: effects b of a regression on contrasts of +1 and -1. Axes: ... heads.
+
+    A block's four cells, order x meant, bear four effects and no more: the mean, *first* (+1 where the antecedent is
+    mentioned first), *member* (+1 where the pair's first member is meant) and their product, which is the order.
+    Within a block the pronoun and the member that is meant are the same thing, since the pair's first member is
+    always the singular, the feminine or the animal one. What the blocks share of the member effect is called
+    `pronoun`: a taste for the singular, or sharper looks at "It", which cannot be told apart. What differs from
+    noun to noun is called `lexical`: its standard deviation over words, from how alike two blocks are that share a
+    word, so that noise does not count as taste.
+    """
+
+    coreference: np.ndarray  # b0: lambda over balanced cells, position, taste and pronoun cancelled
+    first: np.ndarray  # bf: half of what being mentioned first is worth
+    pronoun: np.ndarray  # bg: the member effect that all nouns share
+    lexical: np.ndarray  # bx, 0 or more: SD of the member effect over words; nan where no two blocks share a word
+    order: np.ndarray  # first x member: the interaction
+
+    @property
+    def share(self) -> np.ndarray:
+        """Coreference's share, b0^2 / sum of b^2; nan for a head whose lambda is always 0."""
+        effects = np.stack([self.coreference, self.first, self.pronoun, self.lexical, self.order]) ** 2
+        total = effects.sum(axis=0)
+        return np.divide(effects[0], total, out=np.full_like(total, np.nan), where=total != 0)
+
+
+# Of the cells (order, meant) = (0, 0), (0, 1), (1, 0), (1, 1).
+_CONTRASTS = {"coreference": (1, 1, 1, 1), "first": (1, -1, -1, 1), "member": (1, -1, 1, -1), "order": (1, 1, -1, -1)}
+
+
+def factorial(preference: np.ndarray, items: Sequence[LinkItem]) -> Factorial:
+    """Take lambda [4 N_b, ...] of whole blocks apart; the effects are those of ordinary least squares."""
+    check_blocks(items)
+    cells = preference.reshape(-1, 4, *preference.shape[1:]).astype(float)  # [N_b, 4, ...]
+    effect = {name: np.tensordot(signs, cells, (0, 1)) / 4 for name, signs in _CONTRASTS.items()}  # each [N_b, ...]
+    taste = effect["member"] - effect["member"].mean(axis=0)
+    words = np.array([item.pair.split()[:2] for item in items[::4]]).T
+    variance = sum(_shared_variance(taste, some) for some in words)
+    return Factorial(
+        coreference=effect["coreference"].mean(axis=0),
+        first=effect["first"].mean(axis=0),
+        pronoun=effect["member"].mean(axis=0),
+        lexical=np.sqrt(variance),
+        order=effect["order"].mean(axis=0),
+    )
+
+
+def _shared_variance(deviations: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return the mean product of two deviations [N_b, ...] of one group, at least 0: the variance over groups.
+
+    Unlike the variance of the groups' means it holds no noise: noise is not shared. nan where no group has two.
+    """
+    _, index, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(sizes), *deviations.shape[1:]))
+    np.add.at(sums, index, deviations)
+    n_products = (sizes * (sizes - 1)).sum()
+    if not n_products:
+        return np.full(deviations.shape[1:], np.nan)
+    return np.maximum(((sums**2).sum(axis=0) - (deviations**2).sum(axis=0)) / n_products, 0)
+
+
+def value_norm_agrees(preference: np.ndarray, value_preference: np.ndarray) -> np.ndarray:
+    """Return [...] whether the means of lambda and of lambda_n over items [N, ...] have the same sign.
+
+    A head that looks at antecedents but moves more from distractors, or moves nothing at all, bears no claim
+    (Kobayashi et al. 2020: attention weights alone misjudge what is passed on).
+    """
+    return preference.mean(axis=0) * value_preference.mean(axis=0) > 0

@@ -1,48 +1,28 @@
 """What is read from a model: the right rows, and nothing it could not know."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from data.links import LinkItem, link_items
-from data.stories import load_stories
-from data.tokenizer import end_id, word_tokenizer
-from model.config import ModelConfig
-from model.transformer import Transformer, attention_maps
+from data.links import LinkItem
+from model.transformer import Transformer, attention_maps, streams
 from probe.baselines import BASELINES, score_baseline
-from probe.config import ProbeConfig
-from probe.emergence import choose_items, glimpse
-from probe.readout import _read, read_margins, read_rows
-from probe.report import heads_csv, heat_map, items_jsonl, table
+from probe.questions import QUESTIONS, asked
+from probe.readout import Rows, length_fair, read_margins, read_rows
 from probe.scores import score
-from probe.study import QUESTIONS, UNREADABLE, Reading, study
-from tests.data.test_stories import CONFIG
+from tests.probe.story_items import MODEL, random_model, rows_of_scores, story_items, vocabulary
 
 
 @pytest.fixture(scope="module")
 def items() -> dict[str, list[LinkItem]]:
-    stories = load_stories(CONFIG)
-    tokenizer = word_tokenizer(stories["train"][:]["text"])
-    return {split: link_items(stories[split], tokenizer, end_id(tokenizer)) for split in ("dev", "test")}
+    return {split: story_items(split) for split in ("dev", "test")}
 
 
 @pytest.fixture(scope="module")
-def model(items: dict) -> Transformer:
-    """Random weights with nothing zero, so that every layer mixes what it reads."""
-    config = ModelConfig(
-        n_layer=2, n_head=3, d_model=30, d_mlp=41, context_length=64, rope_theta=1e4, norm_eps=1e-5, dropout=0.0
-    )
-    model = Transformer(config, 1 + max(max(item.tokens) for some in items.values() for item in some) + 200, seed=0)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.3, generator=generator)
-    return model.eval()
-
-
-def only(items: list[LinkItem], family: str, site: str) -> list[LinkItem]:
-    return [item for item in items if item.family == family and item.site == site]
+def model() -> Transformer:
+    return random_model(replace(MODEL, d_model=30))
 
 
 def test_rows_are_those_of_the_whole_map(model: Transformer, items: dict) -> None:
@@ -60,14 +40,90 @@ def test_rows_are_those_of_the_whole_map(model: Transformer, items: dict) -> Non
             np.testing.assert_array_equal(rows.strict[i], np.isin(largest, sum(item.antecedents, ())))
 
 
+def made_up(words: list[tuple[int, ...]], n_gold: int) -> LinkItem:
+    """An item of 12 tokens with these mentions, the first `n_gold` of them antecedents, asked at the last."""
+    tokens = (0, *np.random.default_rng(len(words)).integers(1, 90, size=11).tolist())
+    place = dict.fromkeys(("family", "level", "site", "holdout", "template", "pair", "text"), "")
+    return LinkItem(
+        tokens=tokens, query=11, antecedents=tuple(words[:n_gold]), distractors=tuple(words[n_gold:]), subject=None,
+        payoff=None, target=None, answers=(), foils=(), surprisal=(), block=0, order=0, meant=0, **place,
+    )  # fmt: skip
+
+
+SHAPES = {
+    "one against one": made_up([(3,), (7,)], 1),
+    "three distractors, one in pieces": made_up([(4,), (2,), (6, 7, 8), (9,)], 1),
+    "two antecedents in pieces": made_up([(1, 2), (8, 9, 10), (5,), (4,)], 2),
+    "the query is a mention": made_up([(11,), (3, 4)], 1),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_field_of_a_row_is_what_its_definition_says(model: Transformer, shape: str) -> None:
+    """Against the whole map, word by word; read among items of other shapes, so that nothing leaks from one to one."""
+    item = SHAPES[shape]
+    rows = read_rows(model, list(SHAPES.values()), tokens_per_batch=30).take(np.array([list(SHAPES).index(shape)]))
+    stream = streams(model, torch.tensor([item.tokens]))
+    for layer, block in enumerate(model.layers()):
+        normed = block.norm_1(next(stream))
+        weights = block.attention.scores(normed)[0, :, item.query].softmax(-1)  # [H, Tk]
+        for head in range(model.config.n_head):
+            some = slice(head * 10, head * 10 + 10)
+            values = normed[0] @ block.attention.value.weight[some].T @ block.attention.output.weight[:, some].T
+            row, moved = weights[head], weights[head] * values.norm(dim=-1)
+            found = {name: getattr(rows, name)[0, layer, head] for name in Rows.__dataclass_fields__}
+            gold, other = ([*sum(words, ())] for words in (item.antecedents, item.distractors))
+            best_gold, best_other = (
+                max(row[list(word)].sum().log() for word in words) for words in (item.antecedents, item.distractors)
+            )
+            expected = {
+                "preference": row[gold].sum().log() - row[other].sum().log(),
+                "value_preference": moved[gold].sum().log() - moved[other].sum().log(),
+                "selects": best_gold - best_other,
+                "strict": float(1 + int(row[1:].argmax()) in gold),
+                "mass": row[gold + other].sum(),
+                "first_mass": row[0],
+                "share": row[gold].sum() / (1 - row[0]),
+            }
+            assert found == pytest.approx({name: float(value) for name, value in expected.items()}, abs=1e-4)
+
+
+def scored(item: LinkItem, scores: list[float]) -> dict[str, float]:
+    rows = rows_of_scores([item], [np.array(scores, dtype=np.float32)])
+    return {name: getattr(rows, name).item() for name in Rows.__dataclass_fields__}
+
+
 def test_the_first_token_takes_nothing_from_the_strict_score_and_everything_else_does() -> None:
-    """Scores [B=3, L=1, H=1, Tk=4]: the first token is largest, then a word that is no candidate, then neither."""
-    scores = torch.tensor([[9.0, 2.0, 1.0, 0.0], [0.0, 2.0, 1.0, 3.0], [0.0, 2.0, 1.0, 0.0]]).view(3, 1, 1, 4)
-    gold, other = (torch.tensor([i == place for i in range(4)]).expand(3, 1, 1, 4) for place in (1, 2))
-    found = _read(scores, gold, other)
-    assert found["strict"].flatten().tolist() == [1, 0, 1]
-    assert found["preference"].flatten().tolist() == pytest.approx([1, 1, 1])
-    assert found["first_mass"].flatten()[0].item() == pytest.approx(scores.flatten(1).softmax(-1)[0, 0].item())
+    """The first token is largest, then a word that is no candidate, then neither."""
+    item = replace(made_up([(1,), (2,)], 1), query=3)
+    assert [scored(item, [first, 2, 1, last])["strict"] for first, last in ((9, 0), (0, 3), (0, 0))] == [1, 0, 1]
+    assert scored(item, [0, 2, 1, 3])["preference"] == pytest.approx(1)
+
+
+def test_tied_tokens_share_the_strict_score() -> None:
+    """So that a head which looks everywhere alike is not right everywhere."""
+    item = replace(made_up([(1,), (2,)], 1), query=4)
+    assert scored(item, [0, 0, 0, 0, 0])["strict"] == 0.25
+    assert scored(item, [0, 5, 0, 5, 0])["strict"] == 0.5
+
+
+def test_a_word_is_chosen_by_the_sum_of_its_pieces_and_not_by_the_largest() -> None:
+    item = replace(made_up([(1, 2), (3,)], 1), query=4)
+    assert scored(item, [0, 1, 1, 1.5, 0])["selects"] == pytest.approx(1 + np.log(2) - 1.5)
+
+
+def test_a_head_that_moves_nothing_prefers_nothing_by_what_it_moves() -> None:
+    item = story_items("test", "V", "S1")[0]
+    rows = read_rows(Transformer(MODEL, len(vocabulary()), seed=0).eval(), [item], 100)
+    assert (rows.value_preference == 0).all() and (rows.preference != 0).all()
+
+
+def test_length_fairness_gives_an_even_head_nothing() -> None:
+    some = list(SHAPES.values())
+    rows = rows_of_scores(some, [np.zeros(item.query + 1, dtype=np.float32) for item in some])
+    np.testing.assert_allclose(rows.preference[2], np.log(5 / 2))
+    np.testing.assert_allclose(length_fair(rows.preference, some), 0, atol=1e-6)
 
 
 def test_how_items_are_batched_changes_nothing(model: Transformer, items: dict) -> None:
@@ -78,7 +134,7 @@ def test_how_items_are_batched_changes_nothing(model: Transformer, items: dict) 
 
 def test_the_row_at_it_is_bit_identical_for_the_tired_and_the_soft_twin(model: Transformer, items: dict) -> None:
     """Both have read the same words up to "it": whatever decides stands after it."""
-    twins = only(items["test"], "R", "S1")
+    twins = story_items("test", "R", "S1")
     rows = read_rows(model, twins, tokens_per_batch=4096)
     assert len(twins) >= 100
     for i in range(0, len(twins), 2):
@@ -93,7 +149,7 @@ def test_accuracy_pooled_over_tired_and_soft_is_exactly_one_half_for_every_head(
     model: Transformer, items: dict
 ) -> None:
     """Read from the whole texts, each on its own, and through the readout: the same."""
-    twins = only(items["test"], "R", "S1")
+    twins = story_items("test", "R", "S1")
     right = []
     for item in twins[:80]:
         weights = attention_maps(model, torch.tensor([item.tokens]))[:, 0, :, item.query]
@@ -105,12 +161,16 @@ def test_accuracy_pooled_over_tired_and_soft_is_exactly_one_half_for_every_head(
 
 @pytest.mark.parametrize("rule", BASELINES)
 def test_rules_that_know_nothing_of_reference_score_exactly_one_half(items: dict, rule: str) -> None:
-    for question in QUESTIONS:
-        reading = Reading(items["test"], rows=None)
-        for holdout in reading.holdouts(question):
-            some = [items["test"][i] for i in reading.index(question, holdout)]
-            scores = score_baseline(BASELINES[rule], some)
-            assert scores.sel1.mean() == 0.5 and scores.f4.mean() == 0
+    """But never more, where other mentions stand by: each of them can only mislead."""
+    questions = asked(QUESTIONS, items["test"])
+    assert len(questions) == 5
+    for question in questions:
+        for holdout in {item.holdout for item in items["test"]}:
+            some = [item for item in items["test"] if question.picks(item) and item.holdout == holdout]
+            if some:
+                scores = score_baseline(BASELINES[rule], some)
+                assert scores.f4.mean() == 0
+                assert scores.sel1.mean() == 0.5 or (holdout == "distractors" and scores.sel1.mean() < 0.5)
 
 
 def test_margins_compare_the_right_words_at_the_right_place(model: Transformer, items: dict) -> None:
@@ -123,42 +183,3 @@ def test_margins_compare_the_right_words_at_the_right_place(model: Transformer, 
             chances = model(torch.tensor([item.tokens]))[0, item.payoff].softmax(-1)
             right, wrong = chances[list(item.answers)].sum(), chances[list(item.foils)].sum()
             assert margin == pytest.approx((right.log() - wrong.log()).item(), abs=1e-4)
-
-
-def test_a_study_names_a_head_for_every_question_and_random_weights_stay_within_luck(
-    model: Transformer, items: dict
-) -> None:
-    config = ProbeConfig(seed=0, tokens_per_batch=4096, n_bootstrap=200, n_untrained=2)
-    blank = [Transformer(model.config, model.vocab_size, seed=i).eval() for i in (5, 6)]
-    results, readings = study(model, blank, items["dev"], items["test"], config)
-    assert [one["question"] for one in results["selected"]] == [question.name for question in QUESTIONS]
-    for one in results["selected"]:
-        assert set(one["test"]) == {"iid", "pairs", "nouns", "templates", "headline"}
-        for found in one["test"].values():
-            low, high = found["sel1_interval"]
-            assert low <= found["sel1"] <= high
-            assert found["sel1"] < 0.9
-    text = "\n".join(table(results))
-    assert "V at S1" in text and "untrained" in text
-    lines = heads_csv(readings).splitlines()
-    n_questions_and_holdouts = sum(len(r.holdouts(q)) for r in readings.values() for q in (*QUESTIONS, UNREADABLE))
-    assert len(lines) == 1 + 6 * n_questions_and_holdouts
-    asked = [item for item in items["test"] if QUESTIONS[0].picks(item) or QUESTIONS[3].picks(item)]
-    assert len(items_jsonl(results, readings["test"]).splitlines()) == len(asked)
-
-
-def test_a_glimpse_reads_whole_blocks_of_dev_alone(model: Transformer, items: dict) -> None:
-    chosen = choose_items(items["dev"], 200)
-    assert set(chosen) == {"V_S1", "R_S2"}
-    assert all(item.holdout == "iid" and len(some) % 4 == 0 for some in chosen.values() for item in some)
-    for one in glimpse(model, chosen, tokens_per_batch=2048):
-        assert one.heads.shape == (2, 3) and 0.5 < one.luck < 1
-
-
-def test_the_map_is_white_at_one_half_red_above_and_blue_below() -> None:
-    pixels = heat_map(np.array([[0.5, 1.0], [0.0, 0.75]]))
-    assert pixels.shape == (48, 48, 3) and pixels.dtype == np.uint8
-    assert pixels[0, 0].tolist() == [255, 255, 255]
-    assert pixels[0, 47].tolist() == [255, 0, 0]
-    assert pixels[47, 0].tolist() == [0, 0, 255]
-    assert pixels[47, 47].tolist() == [255, 127, 127]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probe.scores import best_head, check_blocks, score
+from probe.scores import best_head, check_blocks, factorial, score, value_norm_agrees
 
 # One block: cells (order, meant); the pair's first member is the singular one.
 ORDER = np.array([0, 0, 1, 1])
@@ -67,3 +67,61 @@ def test_items_out_of_block_order_are_refused() -> None:
     for bad in (good[::-1], good[:3], [*good[:3], Item(1, 1, 1)]):
         with pytest.raises(ValueError, match="whole blocks"):
             check_blocks(bad)
+
+
+class Cell:
+    """What the regression reads of an item."""
+
+    def __init__(self, block: int, order: int, meant: int, pair: str) -> None:
+        self.block, self.order, self.meant, self.pair = block, order, meant, pair
+
+
+def cells(pairs: list[str]) -> list[Cell]:
+    return [Cell(i, o, m, pair) for i, pair in enumerate(pairs) for o in (0, 1) for m in (0, 1)]
+
+
+def test_effects_are_those_of_least_squares_on_the_four_contrasts() -> None:
+    rng = np.random.default_rng(0)
+    items = cells([f"a{i % 3} b{i % 5}" for i in range(17)])
+    values = rng.normal(size=(len(items), 2, 3))
+    order, meant = (np.array([getattr(item, name) for item in items]) for name in ("order", "meant"))
+    first, member = np.where(order == meant, 1, -1), 1 - 2 * meant
+    design = np.stack([np.ones(len(items)), first, member, first * member], axis=1)
+    b0, bf, bg, bo = np.linalg.lstsq(design, values.reshape(len(items), -1), rcond=None)[0]
+    found = factorial(values, items)
+    for effect, expected in zip(("coreference", "first", "pronoun", "order"), (b0, bf, bg, bo), strict=True):
+        np.testing.assert_allclose(getattr(found, effect).ravel(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("habit", "effect"), [("coreference", "coreference"), ("first", "first"), ("singular", "pronoun")]
+)
+def test_each_habit_is_one_effect_and_no_other(habit: str, effect: str) -> None:
+    found = factorial(planted(12, **{habit: 2}), cells([f"a{i % 3} b{i % 2}" for i in range(12)]))
+    effects = {name: float(getattr(found, name)) for name in found.__dataclass_fields__}
+    assert effects == pytest.approx(dict.fromkeys(effects, 0.0) | {effect: 2.0})
+    assert found.share == (effect == "coreference")
+
+
+def test_taste_is_found_by_the_words_that_come_again_and_noise_is_not_taken_for_it() -> None:
+    """The tastes of 40 first words have SD .8, those of 30 second words .6: together 1, under noise of SD 2."""
+    rng = np.random.default_rng(0)
+    one, two = rng.integers(0, 40, size=4000), rng.integers(0, 30, size=4000)
+    items = cells([f"a{i} b{j}" for i, j in zip(one, two, strict=True)])
+    taste_one, taste_two = rng.normal(size=40), rng.normal(size=30)
+    taste = 0.8 * (taste_one / taste_one.std())[one] - 0.6 * (taste_two / taste_two.std())[two]
+    member = np.array([1 - 2 * item.meant for item in items])
+    noise = rng.normal(0, 2, size=len(items))
+    assert factorial(noise, items).lexical < 0.1
+    assert factorial(noise + member * taste.repeat(4), items).lexical == pytest.approx(1, abs=0.05)
+
+
+def test_taste_is_unknown_where_no_word_comes_again() -> None:
+    found = factorial(planted(5, lexical=1), cells([f"a{i} b{i}" for i in range(5)]))
+    assert np.isnan(found.lexical) and np.isnan(found.share)
+
+
+def test_a_head_that_moves_more_from_distractors_or_nothing_bears_no_claim() -> None:
+    looks = np.array([[2.0, 2.0, -1.0, 2.0], [1.0, 1.0, -1.0, 1.0]])
+    moves = np.array([[1.0, -3.0, -2.0, 0.0], [-0.5, 1.0, 1.0, 0.0]])
+    assert value_norm_agrees(looks, moves).tolist() == [True, False, True, False]

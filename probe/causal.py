@@ -37,6 +37,7 @@ from probe.interventions import (
     with_head,
     with_stream,
 )
+from probe.significance import clusters_of
 
 POSITIONS = ("antecedent", "distractor", "before_query", "query", "payoff")  # where a stream is patched
 N_CONTROL_HEADS = 20  # random other heads of the same layer, as many as there are below that
@@ -381,8 +382,8 @@ def draw_clusters(items: Sequence[LinkItem], n_bootstrap: int, seed: int) -> Dra
 
     A head or a model may have a taste for a template or for a word and know nothing else, so both are clusters.
     """
-    words = [item.pair.split() for item in items]
-    clusterings = ([item.template for item in items], [pair[0] for pair in words], [pair[-1] for pair in words])
+    every = clusters_of(items)
+    clusterings = [every[name] for name in ("templates", "first_words", "second_words")]
     draws = []
     for clusters in clusterings:
         names, index = np.unique(clusters, return_inverse=True)

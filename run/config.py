@@ -116,11 +116,12 @@ class OptimConfig:
     beta_1: float  # of AdamW
     beta_2: float  # of AdamW
     warmup_steps: int  # linear from 0
+    decay_power: float  # then (what is left of training) to this power, down to 0; above 0
     clip_norm: float  # of the whole gradient, above 0
 
     def __post_init__(self) -> None:
         """Refuse rates that cannot train."""
-        for name in ("learning_rate", "learning_rate_other", "clip_norm"):
+        for name in ("learning_rate", "learning_rate_other", "decay_power", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"optim.{name} must be above 0, got {getattr(self, name)}")
         for name in ("momentum", "beta_1", "beta_2"):

@@ -59,7 +59,7 @@ def advance(training: Training, recorder: Recorder) -> None:
     """Take one optimizer step and record it when it is due."""
     own = training.own
     began = time.perf_counter()
-    factor = rate_factor(training.step, training.optim.warmup_steps, own.max_steps)
+    factor = rate_factor(training.step, training.optim.warmup_steps, own.max_steps, training.optim.decay_power)
     set_rates(training.optimizers, factor)
     loss, norm, n_tokens = train_step(training)
     training.step += 1

@@ -22,7 +22,7 @@ def optim(name: Optimizer, **changes: object) -> OptimConfig:
         "weight_decay_other": 0.2,
         "momentum": 0.95,
     }
-    values |= {"beta_1": 0.9, "beta_2": 0.95, "warmup_steps": 10, "clip_norm": 1.0}
+    values |= {"beta_1": 0.9, "beta_2": 0.95, "warmup_steps": 10, "decay_power": 1.0, "clip_norm": 1.0}
     return OptimConfig(name=name, **(values | changes))
 
 

@@ -85,7 +85,8 @@ def _pairs(name: str, kept_for: str, kept_apart: bool) -> tuple[Pair, ...]:
     # Of one pool each two words are one pair: (a, b) and (b, a) tell the same stories, which must share a split.
     every = [(a, b) for one, two in _pools(plot.pools) for a in one for b in two if one is not two or a.word < b.word]
     if plot.family == "X":
-        return tuple(pair for pair in every if _may_meet_in_x(pair) for _ in range(_weight(pair[0]) * _weight(pair[1])))
+        some = [pair for pair in every if _may_meet_in_x(pair) and not (plot.chooses and pair[0].held_out)]
+        return tuple(pair for pair in some for _ in range(_weight(pair[0]) * _weight(pair[1])))
     some = [pair for pair in every if _may_meet(pair) and pair[0].held_out == kept_for]
     return tuple(some if kept_for else [pair for pair in some if is_held_out_pair(pair) == kept_apart])
 
@@ -113,7 +114,7 @@ def _may_meet(pair: Pair) -> bool:
 
 def _may_meet_in_x(pair: Pair) -> bool:
     one, two = pair
-    if one.held_out or two.held_out:
+    if one.held_out and two.held_out:
         return one.lemma != two.lemma
     return _may_meet(pair) and not is_held_out_pair(pair)
 
@@ -282,8 +283,8 @@ def _said(word: str, form: str) -> list[Option]:
     child = "girl" if one.pronoun == "She" else "boy"
     if form == "told":
         return [Option(0.5, (word,)), Option(0.5, ("a", child, "named", word))]
-    kind = one.kind + "s" * one.plural
-    said = {"a": one.article, "was": "were" if one.plural else "was", "child": child, "kind": kind}
+    kind = child if one.kind == "name" else one.kind + "s" * one.plural
+    said = {"a": one.article, "was": "were" if one.plural else "was", "child": child, "is": kind}
     return [Option(1.0, (said[form],))]
 
 
@@ -380,9 +381,10 @@ def _nothing(language: Language, bound: Bound) -> list[Option]:
     return _SAYING(language, bound) if plural else _WEATHER(language, bound)
 
 
-def _said_again(language: Language, bound: Bound) -> list[Option]:
-    """Say one of the two mentions once more, each equally likely."""
-    return [Option(0.5, (f"{{{slot}}}",), (("MEANT", slot),)) for slot in "AB"]
+def _said_again(form: str = "") -> Callable[[Language, Bound], list[Option]]:
+    """Return the rule by which one of the two mentions is said once more, each equally likely."""
+    said = [Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB"]
+    return lambda language, bound: said
 
 
 def _alone(language: Language, bound: Bound) -> list[Option]:
@@ -442,27 +444,29 @@ _RULES: dict[str, Callable[[Language, Bound], list[Option]]] = {
     # Said before the pronoun, so that a head that stands there can know that nothing is meant.
     "ASIDE": _evenly("Outside", "In town", "All around", "Over there"),
     "NOTHING": _nothing,
-    "SAID_AGAIN": _said_again,
+    "SAID_AGAIN": _said_again(),
+    "WHICH": _said_again(".is"),
     "ALONE": _alone,
     "QUALITY": _evenly(*QUALITIES),
     "FEELING": _evenly(*FEELINGS),
     "IT": _evenly("it"),
-    # Most put the verb away from its noun, where only attention can bring the two together. "The animals", "The girl":
-    # number and gender are to be read back from the mention, for nothing else in the story tells them.
+    # The verb stands away from its noun, where only attention can bring the two together, as after a pronoun. "The
+    # animals", "The girl": number and gender are to be read back from the mention. Where a name is hardly ever said
+    # again before what it does, its calling is learned too late.
     "NOUN": _evenly(
-        "there {A.was} {A.a} {A} {PLACE} . The {A}",
-        "the {A} {A.was} {PLACE} . The {A}",
+        "there {A.was} {A.a} {A} {PLACE} . The {A.is}",
+        "the {A} {A.was} {PLACE} . The {A.is}",
         "there {A.was} {A.a} {A} {PLACE} that",
         "the {A} that {A.was} {PLACE}",
-        "the {A} {POSTURE} {PLACE} . The {A.kind}",
-        "we saw the {A} {PLACE} . The {A.kind}",
+        "the {A} {POSTURE} {PLACE} . The {A.is}",
+        "we saw the {A} {PLACE} . The {A.is}",
     ),
     "NAME": _evenly(
         "there was a {A.child} named {A} . {A}",
-        "{A} was a {NATURE} {A.child} . {A}",
+        "{A} was a {NATURE} {A.child} . The {A.is}",
         "there was a {A.child} named {A} {PLACE} who",
         "{A} , a {NATURE} {A.child} ,",
-        "there was a child named {A} {PLACE} . The {A.child}",
+        "there was a child named {A} {PLACE} . The {A.is}",
     ),
     "FELT": _evenly(
         "the {A} was {FEELING}", "there was a {FEELING} {A}", "the {A} was {FEELING} , so the {A} stayed there"

@@ -11,26 +11,26 @@ from functools import cache
 
 # Nouns of a kind, each as singular/plural, and the four verbs that they and no other kind have.
 ANIMALS = """
-cat/cats kitten/kittens lion/lions tiger/tigers: purred pounced prowled stretched
+cat/cats kitten/kittens lion/lions tiger/tigers panther/panthers: purred pounced prowled stretched
 dog/dogs puppy/puppies wolf/wolves fox/foxes: barked growled howled panted
 cow/cows ox/oxen goat/goats lamb/lambs horse/horses pony/ponies donkey/donkeys camel/camels: grazed chewed ambled dozed
-pig/pigs bear/bears elephant/elephants hedgehog/hedgehogs: grunted snuffled lumbered wallowed
+pig/pigs bear/bears elephant/elephants hedgehog/hedgehogs hippo/hippos: grunted snuffled lumbered wallowed
 duck/ducks goose/geese swan/swans frog/frogs turtle/turtles seal/seals whale/whales dolphin/dolphins snake/snakes: \
 dived splashed paddled surfaced
-hen/hens rooster/roosters crow/crows owl/owls eagle/eagles bat/bats parrot/parrots: perched glided swooped preened
-mouse/mice rabbit/rabbits squirrel/squirrels monkey/monkeys: nibbled scampered climbed chattered
-bee/bees wasp/wasps: buzzed hovered stung swarmed
+hen/hens rooster/roosters crow/crows owl/owls eagle/eagles parrot/parrots pigeon/pigeons: perched glided swooped preened
+mouse/mice rabbit/rabbits squirrel/squirrels monkey/monkeys hamster/hamsters: nibbled scampered climbed chattered
+bee/bees wasp/wasps hornet/hornets bumblebee/bumblebees: buzzed hovered stung swarmed
 """
 
 THINGS = """
-bus/buses car/cars truck/trucks tractor/tractors train/trains engine/engines: honked braked rumbled skidded
-boat/boats ship/ships raft/rafts: drifted rocked sailed sank
+bus/buses car/cars truck/trucks tractor/tractors train/trains van/vans: honked braked rumbled skidded
+boat/boats ship/ships raft/rafts canoe/canoes: drifted rocked sailed sank
 plane/planes rocket/rockets kite/kites balloon/balloons flag/flags leaf/leaves: soared floated dipped fluttered
-bell/bells clock/clocks phone/phones drum/drums radio/radios: rang chimed blared jingled
-kettle/kettles pot/pots fountain/fountains hose/hoses: gurgled leaked bubbled sprayed
-candle/candles lamp/lamps lantern/lanterns stove/stoves: flickered glowed dimmed shone
-ball/balls wheel/wheels bottle/bottles: rolled bounced spun wobbled
-door/doors gate/gates swing/swings robot/robots fan/fans: creaked rattled squeaked clanked
+bell/bells clock/clocks phone/phones radio/radios gong/gongs alarm/alarms doorbell/doorbells: rang chimed blared jingled
+kettle/kettles pot/pots fountain/fountains hose/hoses tap/taps teapot/teapots: gurgled leaked bubbled sprayed
+candle/candles lamp/lamps lantern/lanterns stove/stoves torch/torches: flickered glowed dimmed shone
+ball/balls wheel/wheels bottle/bottles marble/marbles hoop/hoops: rolled bounced spun wobbled
+door/doors gate/gates swing/swings robot/robots windmill/windmills: creaked rattled squeaked clanked
 """
 
 FEMININE = (
@@ -44,9 +44,9 @@ MASCULINE = (
     "Greg Hugo Ivan Jacob Karl Louis Martin Noah Owen Roger"
 ).split()
 # Invented, so that nothing but the story says whether a girl or a boy is meant.
-# The first four of each serve dev, the other eight test: with eight a test that flips whole words can reach p < .01.
-FEMININE_HELD_OUT = "Zor Mib Talu Pex Wenna Ludo Quim Sarn Ifa Neshi Orla Yumi".split()
-MASCULINE_HELD_OUT = "Vek Dorp Hask Rulo Binn Joxi Fenn Gam Tovi Brask Uzo Kerr".split()
+# The first four of each serve dev, the other twelve test, so that a test that flips whole words has its power.
+FEMININE_HELD_OUT = "Zor Mib Talu Pex Ifa Neshi Orla Yumi Keva Shoni Delpa Rixa Jumi Bresa Falu Onda".split()
+MASCULINE_HELD_OUT = "Vek Dorp Hask Rulo Tovi Brask Uzo Kerr Drav Olko Sterm Quade Yorn Zent Harv Pilko".split()
 
 # What people do, by calling; a name has one calling, so twelve things to know of a name and not 48.
 DEEDS = tuple(
@@ -123,7 +123,7 @@ def hold_out(words: list[str], n_dev: int, n_test: int) -> dict[str, str]:
 def _nouns(table: str, kind: str, n_test: int) -> list[tuple[Referent, Referent]]:
     rows = [line.split(": ") for line in table.strip().splitlines()]
     forms = [(one.split("/"), tuple(verbs.split())) for some, verbs in rows for one in some.split()]
-    held_out = hold_out([singular for (singular, _), _ in forms], 3, n_test)
+    held_out = hold_out([singular for (singular, _), _ in forms], 6, n_test)
     nouns = []
     for (singular, plural), verbs in forms:
         one = Referent(singular, singular, kind, "It", verbs, held_out.get(singular, ""))
@@ -133,8 +133,8 @@ def _nouns(table: str, kind: str, n_test: int) -> list[tuple[Referent, Referent]
 
 @cache
 def nouns() -> tuple[tuple[Referent, Referent], ...]:
-    """Return the 78 nouns as (singular, plural); 6 are held out for dev and 13 for test, 8 of them animals."""
-    return tuple(_nouns(ANIMALS, "animal", 8) + _nouns(THINGS, "thing", 5))
+    """Return the 91 nouns as (singular, plural); 12 are held out for dev and 16 for test, half of them animals."""
+    return tuple(_nouns(ANIMALS, "animal", 8) + _nouns(THINGS, "thing", 8))
 
 
 @cache

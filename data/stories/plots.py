@@ -8,7 +8,7 @@ R  a later word decides: "The cat lay on the mat because it was tired, so the ca
 A  nothing decides until the verb: "The cat sat near the bus. It purred."
 N  the pronoun means nothing that came before: "Outside, it was raining." "Before it purred, the cat stood at home."
 P  the pronoun means two: "Lily met Tom near the bus. They sang."
-X  no pronoun at all, so that nouns kept out of the rest are still known: "The cat purred."
+X  no pronoun at all, so that nouns kept out of the rest are still known: "We saw the owl. The animal swooped."
 
 What decides: L1 number, L2 gender, L3 gender that the story itself tells, L4 whose it is, L5 that it is not the
 subject.
@@ -49,6 +49,7 @@ class Plot:
     own_orders: bool = False  # each order has a text of its own; else {A} is the mention that comes first
     fixed: bool = False  # {A} is always the first member of the pair
     alone: Mapping[str, str] = field(default_factory=dict)  # of a plot with one mention: what is told of each kind
+    chooses: bool = False  # without a pronoun, yet it must be found out who is meant: never of words kept from that
 
 
 @cache
@@ -118,7 +119,18 @@ _EVERY = (
     Plot("X rest", "X", "", "{ALONE} .", "rest", None, alone={"animal": "{FELT}", "rest": "{BEING}"}),
     Plot("X nouns", "X", "", "{FRAME} {FILLERS} The {SAID_AGAIN} {VERB} {ENDING}", "number", frames.noun_frames),
     Plot("X names", "X", "", "{FRAME} {FILLERS} {SAID_AGAIN} {VERB} {ENDING}", "gender", _told_or_not),
+    Plot(
+        "X which noun", "X", "", "{FRAME} {FILLERS} The {WHICH} {VERB} {ENDING}", "number", frames.noun_frames,
+        chooses=True,
+    ),
+    Plot(
+        "X which name", "X", "", "{FRAME} {FILLERS} The {WHICH} {VERB} {ENDING}", "gender", _told_or_not, chooses=True,
+    ),
 )  # fmt: skip
 PLOTS = {plot.name: plot for plot in _EVERY}
-# Of the stories without a pronoun: a noun alone, a name alone, an animal or its rest, two nouns, two names.
-X_SHARES = {"X noun": 0.5, "X name": 0.25, "X rest": 0.09, "X nouns": 0.08, "X names": 0.08}
+# Of the stories without a pronoun: a noun alone, a name alone, an animal or its rest, two nouns or names of which one
+# is said again, two of which "the animal" or "the girl" must be found.
+X_SHARES = {
+    "X noun": 0.34, "X name": 0.24, "X rest": 0.14, "X nouns": 0.03, "X names": 0.05, "X which noun": 0.12,
+    "X which name": 0.08,
+}  # fmt: skip

@@ -286,7 +286,7 @@ def test_what_means_nothing_and_what_means_two_is_read_alike_by_the_rules() -> N
     floor = Floor(language_of(FULL, "test", "iid"), 0.9)
     for name, text in (
         ("N", "One sunny day, the cat sat near the buses. Outside, it was raining."),
-        ("X", "One sunny day, the cat was at home. The cat purred."),
+        ("X", "One sunny day, the cat was at home. The animal purred."),
     ):
         n = len(words(text))
         _, found = floor.read(text, range(5, n))

@@ -338,11 +338,25 @@ def test_held_out_words_are_known_from_stories_without_pronouns(stories: dict) -
                 assert re.search(rf"a {child} named {one.word}\b|{one.word},? (was )?(a|the) (\w+ )?{child}", whole)
 
 
+def test_training_never_asks_which_of_two_a_held_out_word_is(stories: dict) -> None:
+    n = Counter()
+    for row in stories["train"]:
+        text = words(row["text"])
+        kept = [word for word in text if word in referents() and referents()[word].held_out]
+        asked = {"It", "They", "She", "He", "it", "they", "she", "he", "him", "her"} & set(text)
+        assert not (kept and asked), row["text"]
+        mentions = {word for word in text if word in referents() and referents()[word].kind != "rest"}
+        chosen = re.search(r"\. The (animals?|things?|girl|boy) ", row["text"])
+        n[bool(kept), len(mentions)] += bool(chosen)
+    # A held-out word beside another mention is never to be found by what it is; trained words are, and both alone.
+    assert n[True, 2] == 0 < min(n[False, 2], n[True, 1], n[False, 1])
+
+
 def test_the_same_config_writes_the_same_stories_and_another_seed_others() -> None:
     small = replace(FULL, n_train_stories=1200, n_validation_stories=40, n_test_templates=1, n_test_pairs=1)
     texts = [tell(config, "train") for config in (small, small, replace(small, seed=4))]
     assert texts[0] == texts[1] != texts[2]
-    assert GENERATOR_VERSION == 2
+    assert GENERATOR_VERSION == 3
 
 
 def test_splits_are_decided_by_a_hash_that_does_not_move() -> None:

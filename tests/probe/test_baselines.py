@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from data.config import StoriesConfig
 from data.links import LinkItem
 from probe.baselines import (
     BASELINES,
@@ -21,7 +22,7 @@ from probe.baselines import (
 )
 from probe.readout import read_rows
 from probe.scores import score
-from tests.probe.story_items import planted, story_items
+from tests.probe.story_items import CONFIG, planted, story_items
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +30,9 @@ def dev() -> list[LinkItem]:
     return learnt_from("V", "S1")
 
 
-def learnt_from(family: str, site: str) -> list[LinkItem]:
+def learnt_from(family: str, site: str, config: StoriesConfig = CONFIG) -> list[LinkItem]:
     """Return items of the kind dev is of, but with many more words and frames, so that few are new in test."""
-    return story_items("validation", family, site)
+    return story_items("validation", family, site, config)
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +40,9 @@ def test() -> list[LinkItem]:
     return two_alone("V", "S1")
 
 
-def two_alone(family: str, site: str) -> list[LinkItem]:
+def two_alone(family: str, site: str, config: StoriesConfig = CONFIG) -> list[LinkItem]:
     """Return test items without a third mention, which could only mislead."""
-    return [item for item in story_items("test", family, site) if len(item.distractors) == 1]
+    return [item for item in story_items("test", family, site, config) if len(item.distractors) == 1]
 
 
 @pytest.mark.parametrize(("family", "site"), [("V", "S1"), ("R", "S1"), ("R", "S2")])
@@ -99,18 +100,20 @@ def test_no_rule_learns_from_test(dev: list[LinkItem], test: list[LinkItem]) -> 
     assert {name: rule(test[5]) for name, rule in fit_rules(dev).items()} == before
 
 
-def test_position_and_taste_are_foreseen_and_reference_is_not(dev: list[LinkItem], test: list[LinkItem]) -> None:
+def test_position_and_taste_are_foreseen_and_reference_is_not() -> None:
     """A planted head's own surrogate does what the habit does: on what it saw, and on new texts of words it saw.
 
     Of a link it foresees nothing at all where the two cells of an order differ in the pronoun alone, as dev's own do.
     """
+    many = replace(CONFIG, n_validation_stories=2400)
+    dev, test = learnt_from("V", "S1", many), two_alone("V", "S1", many)
     seen = {word for item in dev for word in item.pair.split()}
     known = [item for item in test if set(item.pair.split()) <= seen]
     assert len(known) >= 100
     on_dev, on_test = {}, {}
     for kind in ("first", "lexical", "coreference+first", "coreference"):
         if kind == "coreference":
-            dev = story_items("dev", "V", "S1")
+            dev = story_items("dev", "V", "S1", many)
         preference = [read_rows(planted(kind), some, 4096).preference for some in (dev, known)]
         predicted = surrogate(dev, preference[0], known)
         assert predicted.shape == preference[1].shape

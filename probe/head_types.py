@@ -6,8 +6,6 @@ from torch import Tensor
 
 from model.transformer import Transformer, attention_maps
 
-# A previous-token or induction head is no link head, whatever its scores. The line was drawn before any was measured.
-BARRED_ABOVE = 0.4
 TYPES = ("previous", "first", "duplicate", "induction")
 
 
@@ -54,14 +52,3 @@ def type_scores(maps: Tensor, n_distinct: int) -> dict[str, np.ndarray]:
     found = {name: maps[..., query, query + offset] for name, (query, offset) in keys.items()}
     found["first"] = maps[..., 1:, 0]
     return {name: found[name].mean(dim=(1, 3)).numpy() for name in TYPES}
-
-
-def bars_link(types: dict[str, np.ndarray]) -> np.ndarray:
-    """Return [L, H] True where a head is a previous-token or an induction head."""
-    return (types["previous"] > BARRED_ABOVE) | (types["induction"] > BARRED_ABOVE)
-
-
-def type_name(types: dict[str, np.ndarray], layer: int, head: int) -> str:
-    """Return the type that a head is most of, or "none" where no type takes more than BARRED_ABOVE of its weight."""
-    name = max(TYPES, key=lambda one: types[one][layer, head])
-    return name if types[name][layer, head] > BARRED_ABOVE else "none"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from probe.baselines import KNOWING
 from probe.questions import QUESTIONS, UNDECIDED, asked
 from probe.scores import Scores
 from probe.sentence import WordRow
@@ -95,11 +96,15 @@ def _holdout_line(name: str, found: dict[str, Any]) -> str:
 
 
 def _nothing_lines(name: str, found: dict[str, Any]) -> list[str]:
-    rules = ", ".join(f"{rule} {scores['sel1']:.3f}" for rule, scores in found["baselines"].items())
-    blank = found["untrained"]
+    rules = {rule: f"{rule} {scores['sel1']:.3f}" for rule, scores in found["baselines"].items()}
+    ignorant = ", ".join(rules[rule] for rule in rules if rule not in KNOWING)
+    knowing = ", ".join(rules[rule] for rule in rules if rule in KNOWING)
+    blank, own = found["untrained"], found["surrogate"]
     (low, high), (least, most) = blank["sel1_interval"], blank["sel1_range"]
     return [
-        f"  {name:<11} Sel@1 of what knows nothing: {rules};",
+        f"  {name:<11} Sel@1 of what knows nothing: {ignorant};",
+        f"              agreement alone: {knowing}; the head's own taste for words and places, learnt on dev:",
+        f"              {own['sel1']:.3f}, explaining {own['explained']:.0%} of what the head prefers;",
         f"              best heads of {blank['n_models']} untrained models {blank['sel1']:.3f} "
         f"[{low:.3f}, {high:.3f}], one by one {least:.3f} to {most:.3f}, F4 {blank['f4']:.3f}",
     ]

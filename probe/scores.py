@@ -126,12 +126,3 @@ def _shared_variance(deviations: np.ndarray, groups: np.ndarray) -> np.ndarray:
     if not n_products:
         return np.full(deviations.shape[1:], np.nan)
     return np.maximum(((sums**2).sum(axis=0) - (deviations**2).sum(axis=0)) / n_products, 0)
-
-
-def value_norm_agrees(preference: np.ndarray, value_preference: np.ndarray) -> np.ndarray:
-    """Return [...] whether the means of lambda and of lambda_n over items [N, ...] have the same sign.
-
-    A head that looks at antecedents but moves more from distractors, or moves nothing at all, bears no claim
-    (Kobayashi et al. 2020: attention weights alone misjudge what is passed on).
-    """
-    return preference.mean(axis=0) * value_preference.mean(axis=0) > 0

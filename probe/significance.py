@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from data.links import LinkItem
 
@@ -187,6 +186,8 @@ def two_way_interval(
 
 def _pigeonhole(values: np.ndarray, rows: np.ndarray, columns: np.ndarray, n_bootstrap: int, seed: int) -> np.ndarray:
     """Return the interval [2, scores] of the means of values [N_b, scores]."""
+    from scipy import stats  # a second to import, and training needs none of it
+
     n_clusters = min(len(np.unique(rows)), len(np.unique(columns)))
     if n_clusters < 2:
         return np.full((2, values.shape[1]), np.nan)
@@ -211,6 +212,8 @@ def seeds_interval(values: Sequence[float]) -> tuple[float, float]:
     Student's t and not a sign or rank interval: with five seeds the widest of those, from the least to the greatest,
     covers 1 - 2 / 2^5 = 93.75 % and no more. A share's interval may pass 0 or 1: clip it where it is shown.
     """
+    from scipy import stats  # a second to import, and training needs none of it
+
     if len(values) < MIN_SEEDS:
         raise ValueError(f"{len(values)} seeds say nothing about models trained this way: at least {MIN_SEEDS} needed")
     spread = stats.sem(values)
@@ -220,5 +223,7 @@ def seeds_interval(values: Sequence[float]) -> tuple[float, float]:
 
 def share_interval(n_found: int, n: int) -> tuple[float, float]:
     """Return the exact 95 % interval of a share (Clopper & Pearson 1934), as of models called supported."""
+    from scipy import stats  # a second to import, and training needs none of it
+
     found = stats.binomtest(n_found, n).proportion_ci(CONFIDENCE, method="exact")
     return float(found.low), float(found.high)

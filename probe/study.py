@@ -11,7 +11,7 @@ import numpy as np
 
 from data.links import LinkItem, Word
 from model.transformer import Transformer
-from probe.baselines import BASELINES, score_baseline, selectivity
+from probe.baselines import baselines, best_baseline, explained, selectivity, surrogate
 from probe.behaviour import oracle_losses, read_losses, rho, surprisals
 from probe.causal import causal_study
 from probe.circuits import weights_study
@@ -192,9 +192,9 @@ def held_out(question: Question, holdout: str, bench: Bench, head: tuple[int, in
     alike = (clusters["templates"], *words)
     found: dict[str, Any] = {"n_items": len(items)}
     found["clusters"] = {name: len(set(which)) for name, which in clusters.items()}
-    rules = {name: score_baseline(rule, items) for name, rule in BASELINES.items()}
+    rules = baselines(bench.dev.picked(question, "iid"), items)
     found["baselines"] = {name: _means(one) for name, one in rules.items()}
-    best = max(rules, key=lambda name: rules[name].sel1.mean())
+    best = best_baseline(rules)
     values = {name: getattr(scores, name)[:, *head] for name in Scores.__dataclass_fields__}
     over_best = values["sel1"] - rules[best].sel1
     intervals = two_way_interval(
@@ -206,6 +206,7 @@ def held_out(question: Question, holdout: str, bench: Bench, head: tuple[int, in
     sel1 = found["baselines"][best]["sel1"]
     found["best_baseline"] = {"name": best, "sel1": sel1, "over_interval": intervals[-1]}
     rows = bench.test.rows.take(bench.test.index(question, holdout))
+    found["surrogate"] = _surrogate(question, bench, head, items, rows)
     found["lambda_n"] = float(rows.value_preference[:, *head].mean())
     flipped = np.array([item.order != item.meant for item in items])  # the mention that comes second is meant
     found["sel1_flipped"] = float(_right(rows.selects[flipped][:, *head]).mean())
@@ -215,6 +216,17 @@ def held_out(question: Question, holdout: str, bench: Bench, head: tuple[int, in
         found[f"p_max_t_{name}"] = float(tested.p[head])
         found["smallest_p"] = tested.smallest_p
     return found
+
+
+def _surrogate(
+    question: Question, bench: Bench, head: tuple[int, int], items: Sequence[LinkItem], rows: Rows
+) -> dict[str, float]:
+    """Return what the head's own place and taste, learnt on dev, would do, and how much of the head that explains."""
+    dev = bench.dev.index(question, "iid")
+    learnt = bench.dev.rows.take(dev).preference[:, *head]
+    predicted = surrogate(bench.dev.picked(question, "iid"), learnt, items)
+    share = float(explained(rows.preference[:, *head], predicted))
+    return {"sel1": float(_right(predicted).mean()), "explained": share}
 
 
 def _explained(question: Question, bench: Bench, head: tuple[int, int]) -> dict[str, Any]:

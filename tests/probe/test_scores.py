@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probe.scores import best_head, check_blocks, factorial, score, value_norm_agrees
+from probe.scores import best_head, check_blocks, factorial, score
 
 # One block: cells (order, meant); the pair's first member is the singular one.
 ORDER = np.array([0, 0, 1, 1])
@@ -119,9 +119,3 @@ def test_taste_is_found_by_the_words_that_come_again_and_noise_is_not_taken_for_
 def test_taste_is_unknown_where_no_word_comes_again() -> None:
     found = factorial(planted(5, lexical=1), cells([f"a{i} b{i}" for i in range(5)]))
     assert np.isnan(found.lexical) and np.isnan(found.share)
-
-
-def test_a_head_that_moves_more_from_distractors_or_nothing_bears_no_claim() -> None:
-    looks = np.array([[2.0, 2.0, -1.0, 2.0], [1.0, 1.0, -1.0, 1.0]])
-    moves = np.array([[1.0, -3.0, -2.0, 0.0], [-0.5, 1.0, 1.0, 0.0]])
-    assert value_norm_agrees(looks, moves).tolist() == [True, False, True, False]

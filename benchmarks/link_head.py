@@ -65,9 +65,9 @@ def call(door: str, *arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def over_seeds(folder: Path) -> dict[str, Any]:
+def over_seeds(folder: Path, cache: Path) -> dict[str, Any]:
     """Gather the probed runs of a folder as `python eval.py runs=` does."""
-    call("eval", f"runs={folder}", f"cache_dir={folder / 'cache'}")
+    call("eval", f"runs={folder}", f"cache_dir={cache}")
     found: dict[str, Any] = json.loads((folder / "probe" / "seeds.json").read_text())
     return found
 
@@ -137,7 +137,6 @@ def tables(kept: dict[str, Any]) -> dict[tuple[str, str], list[str]]:
         ("README.md", "probe table"): probe_table(results[0]),
         ("README.md", "claim"): readme_example(claim(results[0], kept["seeds"])).split("\n"),
         ("docs/results.md", "seed table"): seed_table(results),
-        ("docs/results.md", "behaviour table"): behaviour_table(results),
         ("docs/results.md", "gap table"): gap_table(results),
         ("docs/results.md", "over seeds"): markdown(kept["seeds"]).strip().split("\n")[2:],
         ("docs/results.md", "environment"): [environment_line(results[0]["environment"])],
@@ -162,19 +161,6 @@ def picture(result: dict[str, Any]) -> list[str]:
     for cell in result["showcase"]["V at S1"]:
         weights = "  ".join(f"{word} {weight:.2f}" for word, weight in cell["weights"].items())
         lines.append(f"{cell['text']:<50} -> {weights}   next: {', '.join(word for word, _ in cell['next'])}")
-    return lines
-
-
-def behaviour_table(results: list[dict[str, Any]]) -> list[str]:
-    """Return rho and how often the model prefers the antecedent's words, mean and worst over seeds."""
-    lines = ["| family | site | hold-out | n | rho, mean | rho, worst | prefers, mean | worst |", "|---" * 8 + "|"]
-    for rows in zip(*(one["behaviour"] for one in results), strict=True):
-        name = rows[0]["family"] if rows[0]["family"] == rows[0]["level"] else f"{rows[0]['family']} {rows[0]['level']}"
-        figures = []
-        for key in ("rho", "pair_accuracy"):
-            values = [row[key] for row in rows]
-            figures += [f"{sum(values) / len(values):.3f}", f"{min(values):.3f}"]
-        lines.append(f"| {name} | {rows[0]['site']} | {rows[0]['holdout']} | {rows[0]['n']} | {' | '.join(figures)} |")
     return lines
 
 
@@ -203,12 +189,12 @@ def main() -> None:
     numbers = [int(seed) for seed in given.get("seeds", "1,2,3,4,5").split(",")]
     with tempfile.TemporaryDirectory() as folder:
         results = [measure(seed, Path(folder)) for seed in numbers]
-        kept = {"results": results, "seeds": over_seeds(Path(folder))}
+        kept = {"results": results, "seeds": over_seeds(Path(folder), Path(folder) / "cache")}
     RESULTS.write_text(json.dumps(kept) + "\n")
     CARD.write_text(json.dumps(claim(results[0], kept["seeds"]), indent=1) + "\n")
     for place, lines in tables(kept).items():
         paste(ROOT / place[0], place[1], lines)
-    print("\n".join([*seed_table(results), *gap_table(results), *behaviour_table(results)]))
+    print("\n".join([*seed_table(results), *gap_table(results), markdown(kept["seeds"])]))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,25 @@ def over_seeds(runs: Sequence[SeedRun]) -> dict[str, Any]:
         "seeds": [run.seed for run in runs],
         "runs": [run.name for run in runs],
         "questions": [_question(question, runs) for question in common],
+        "behaviour": _behaviour(runs),
     }
+
+
+def _behaviour(runs: Sequence[SeedRun]) -> list[dict[str, Any]]:
+    """Return what the models themselves do at every payoff that all of them were asked for, over the seeds."""
+    by_place: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        for one in run.probe["behaviour"]:
+            by_place.setdefault(tuple(one[name] for name in ("family", "level", "site", "holdout")), []).append(one)
+    return [
+        {
+            **dict(zip(("family", "level", "site", "holdout"), place, strict=True)),
+            "n_items": [one["n"] for one in some],
+            **{name: summary([one[name] for one in some]) for name in ("rho", "pair_accuracy")},
+        }
+        for place, some in by_place.items()
+        if len(some) == len(runs)
+    ]
 
 
 def _question(question: str, runs: Sequence[SeedRun]) -> dict[str, Any]:
@@ -132,11 +150,12 @@ def _order(t50: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
 
 
 def summary(values: Sequence[float | None]) -> dict[str, Any]:
-    """Return how many values are known, their mean, and its 95 % interval over seeds where there are enough of them."""
+    """Return how many values are known, their mean, the least, and the mean's 95 % interval where seeds are enough."""
     known = [value for value in values if value is not None]
     return {
         "n": len(known),
         "mean": float(np.mean(known)) if known else None,
+        "least": min(known) if known else None,
         "interval": seeds_interval(known) if len(known) >= MIN_SEEDS else None,
     }
 
@@ -174,6 +193,20 @@ def markdown(results: Mapping[str, Any]) -> str:
         order = one["order"]
         seeds = f"{order['n_commonest']} of {one['n']} seeds"
         lines += ["", f"{one['question']}, order of t50 in {seeds}: {', '.join(order['commonest'])}."]
+    answered = [one for one in results["behaviour"] if one["rho"]["n"]]
+    lines += [
+        "",
+        "What the models do at the payoff. rho: 0 the pronoun is ignored, 1 as good as can be, below 0 misled;",
+        "prefers: how often the antecedent's words are likelier than the other's.",
+        "",
+        "| payoff | hold-out | n | rho | worst seed | prefers | worst seed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in answered:
+        name = one["family"] if one["family"] == one["level"] else f"{one['family']} {one['level']}"
+        figures = [f"{_shown(one[key], '.3f')} | {one[key]['least']:.3f}" for key in ("rho", "pair_accuracy")]
+        n_items = min(one["n_items"])
+        lines.append(f"| {name} at {one['site']} | {one['holdout']} | {n_items} | {' | '.join(figures)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -42,8 +42,9 @@ def test_tables_are_those_that_were_measured(place: tuple[str, str]) -> None:
 
 
 def test_the_measured_heads_meet_what_is_promised() -> None:
-    results = json.loads(RESULTS.read_text())["results"]
-    supported = {name: 0 for name in ("V at S1", "V at S1, it/they")}
+    kept = json.loads(RESULTS.read_text())
+    results = kept["results"]
+    supported = {name: 0 for name in ("V at S1", "V at S1, it/they", "V at S1, he/she")}
     for one in results:
         found = one["selected"]["V at S1"]["test"]["headline"]
         assert found["baselines"]["nearest"]["sel1"] == 0.5
@@ -55,6 +56,12 @@ def test_the_measured_heads_meet_what_is_promised() -> None:
             asked = one["selected"][name]
             supported[name] += asked["verdict"] == "supported" and asked["evidence_level"] in ("E3", "E4")
     assert len(results) == 5 and min(supported.values()) >= 4
+    known = {
+        one["level"]: one["rho"]["mean"]
+        for one in kept["seeds"]["behaviour"]
+        if (one["family"], one["holdout"]) == ("V", "iid")
+    }
+    assert min(known["L1"], known["L2"]) >= 0.95
 
 
 def test_every_file_the_readme_names_is_there() -> None:

@@ -42,7 +42,13 @@ def run(seed: int, comes_at: int, verdict: str | None = None, sel1: float = 0.95
     entry |= {} if verdict is None else {"verdict": verdict, "evidence_level": "E3"}
     part = {**entry, "question": "V at S1, it/they"}
     alone = [{**entry, "question": "R at S2"}] if seed == 1 else []
-    return SeedRun(f"{seed - 1}", seed, {"selected": [entry, part, *alone]}, metrics)
+    place = {"family": "V", "level": "L1", "site": "S1", "holdout": "iid", "n": 80}
+    answered = [
+        place | {"rho": seed / 10, "pair_accuracy": 1.0},
+        place | {"level": "L2", "rho": None, "pair_accuracy": 0.5},
+    ]
+    answered += [place | {"holdout": "pairs", "rho": 0.5, "pair_accuracy": 0.5}] if seed == 1 else []
+    return SeedRun(f"{seed - 1}", seed, {"selected": [entry, part, *alone], "behaviour": answered}, metrics)
 
 
 FIVE = [run(seed, comes_at) for seed, comes_at in ((1, 200), (2, 300), (3, 200), (4, 400), (5, 300))]
@@ -62,6 +68,18 @@ def test_only_questions_asked_of_every_run_are_answered_and_only_whole_families_
     found = over_seeds(FIVE)
     assert [one["question"] for one in found["questions"]] == ["V at S1", "V at S1, it/they"]
     assert found["questions"][1]["timing"] == {} and found["seeds"] == [1, 2, 3, 4, 5]
+
+
+def test_what_the_models_answer_is_gathered_where_all_were_asked() -> None:
+    results = over_seeds(FIVE)
+    of_l1, of_l2 = results["behaviour"]
+    assert (of_l1["level"], of_l1["holdout"], of_l1["n_items"]) == ("L1", "iid", [80] * 5)
+    assert of_l1["rho"]["mean"] == pytest.approx(0.3) and of_l1["rho"]["least"] == 0.1
+    assert of_l2["rho"]["n"] == 0 and of_l2["pair_accuracy"]["mean"] == 0.5
+    rows = [line for line in markdown(results).splitlines() if " at S1 | iid | " in line]
+    half = stats.t.ppf(0.975, 4) * stats.sem([0.1, 0.2, 0.3, 0.4, 0.5])
+    expected = f"0.300 [{0.3 - half:.3f}, {0.3 + half:.3f}] | 0.100 | 1.000 [1.000, 1.000] | 1.000 |"
+    assert rows == [f"| V L1 at S1 | iid | 80 | {expected}"]
 
 
 def test_the_order_of_the_halves_is_counted_over_seeds() -> None:
@@ -87,8 +105,8 @@ def test_scores_are_those_of_the_headline_with_the_t_interval_over_seeds() -> No
     values = [0.8, 0.85, 0.9, 0.95, 0.97]
     expected = stats.t.interval(0.95, 4, loc=sum(values) / 5, scale=stats.sem(values))
     assert found["mean"] == pytest.approx(0.894) and found["interval"] == pytest.approx(expected)
-    assert summary([1.0, None, 2.0, 3.0, 4.0]) == {"n": 4, "mean": 2.5, "interval": None}
-    assert summary([None, None]) == {"n": 0, "mean": None, "interval": None}
+    assert summary([1.0, None, 2.0, 3.0, 4.0]) == {"n": 4, "mean": 2.5, "least": 1.0, "interval": None}
+    assert summary([None, None]) == {"n": 0, "mean": None, "least": None, "interval": None}
 
 
 def test_a_leap_between_two_probes_of_ten_is_a_phase_change_unless_one_seed_is_slow() -> None:

@@ -96,15 +96,20 @@ def _holdout_line(name: str, found: dict[str, Any]) -> str:
 
 
 def _nothing_lines(name: str, found: dict[str, Any]) -> list[str]:
-    rules = {rule: f"{rule} {scores['sel1']:.3f}" for rule, scores in found["baselines"].items()}
-    ignorant = ", ".join(rules[rule] for rule in rules if rule not in KNOWING)
-    knowing = ", ".join(rules[rule] for rule in rules if rule in KNOWING)
+    by_score: dict[str, list[str]] = {}
+    for rule, scores in found["baselines"].items():
+        if rule not in KNOWING:
+            by_score.setdefault(f"{scores['sel1']:.3f}", []).append(rule)
+    rules = "; ".join(f"{', '.join(some)} {score}" for score, some in by_score.items())
+    knowing = ", ".join(
+        f"{rule} {found['baselines'][rule]['sel1']:.3f}" for rule in found["baselines"] if rule in KNOWING
+    )
     blank, own = found["untrained"], found["surrogate"]
     (low, high), (least, most) = blank["sel1_interval"], blank["sel1_range"]
     return [
-        f"  {name:<11} Sel@1 of what knows nothing: {ignorant};",
-        f"              agreement alone: {knowing}; the head's own taste for words and places, learnt on dev:",
-        f"              {own['sel1']:.3f}, explaining {own['explained']:.0%} of what the head prefers;",
+        f"  {name:<11} Sel@1 of what knows nothing: {rules};",
+        f"              its own taste for words and places, learnt on dev {own['sel1']:.3f}, "
+        f"{max(0.0, own['explained']):.0%} of what it prefers; agreement alone: {knowing};",
         f"              best heads of {blank['n_models']} untrained models {blank['sel1']:.3f} "
         f"[{low:.3f}, {high:.3f}], one by one {least:.3f} to {most:.3f}, F4 {blank['f4']:.3f}",
     ]

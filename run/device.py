@@ -30,7 +30,13 @@ def choose_place(device: Device, precision: Precision) -> Place:
     use_cuda = has_cuda and device is not Device.cpu
     native = torch.cuda.is_bf16_supported() if use_cuda else _cpu_has_bfloat16()
     bfloat16 = precision is Precision.bfloat16 or (precision is Precision.auto and native)
-    where = torch.cuda.get_device_name() if use_cuda else f"{torch.get_num_threads()} threads"
+    where = (
+        torch.cuda.get_device_name()
+        if use_cuda
+        else "1 thread"
+        if torch.get_num_threads() == 1
+        else f"{torch.get_num_threads()} threads"
+    )
     why_device = "asked for" if device is not Device.auto else "found" if use_cuda else "no CUDA device found"
     why_precision = "asked for" if precision is not Precision.auto else "native here" if native else "no bfloat16 here"
     kind = "cuda" if use_cuda else "cpu"

@@ -32,7 +32,8 @@ def test_of_a_few_questions_every_head_and_hold_out_is_printed(studied: Studied)
         ]
     text = "\n".join(lines)
     assert text.count("best heads of 2 untrained models") == 2 * len(results["selected"])
-    assert "nearest 0.500" in text and "uniform 0.500" in text
+    assert "what knows nothing: nearest, first, subject, uniform, most frequent, fixed offset 0.500;" in text
+    assert "agreement alone: sieve 1.000" in text
     assert len([line for line in lines if line.startswith("  V L1")]) == 7  # of behaviour, every hold-out
 
 

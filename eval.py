@@ -47,6 +47,9 @@ def main(config: DictConfig) -> None:
         measure_text(opened, settings, probe)
 
 
+SCHEMA_VERSION = 3  # of probe.json
+
+
 @dataclass(frozen=True)
 class Opened:
     """A run, ready to be read."""
@@ -133,11 +136,12 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
         for i in range(config.n_untrained)
     ]
     with one_line_errors():
-        results, readings = study(model, untrained, dev, test, config)
+        results, readings = study(model, untrained, dev, test, config, under_way)
+    under_way("")
     heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
     results["showcase"] = {name: show(opened, heads[name]) for name, (_, show) in SHOWCASE.items() if name in heads}
     about = {
-        "schema_version": 2,
+        "schema_version": SCHEMA_VERSION,
         "model": {"run": str(opened.run), "step": opened.step, **asdict(opened.settings.model)},
         "data": {
             "generator_version": GENERATOR_VERSION,
@@ -151,6 +155,15 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
     with one_line_errors():
         written = write_probe(opened, about | results, readings)
     print(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
+
+
+def under_way(what: str) -> None:
+    """Show on a terminal, and there alone, what is being asked; "" takes it away."""
+    import sys
+
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{f'probing {what} ...' if what else ''}\033[K")
+        sys.stderr.flush()
 
 
 def printed(results: dict[str, Any]) -> list[str]:
@@ -200,7 +213,7 @@ def compare_seeds(runs: str, settings: EvalConfig, config: ProbeConfig) -> None:
                 raise ValueError(f"{path} has not ended; go on with: python train.py resume=true out={path}")
     for path in paths:
         with one_line_errors():
-            fresh = is_probed(path)
+            fresh = is_probed(path, config)
             opened = None if fresh else open_run(replace(settings, runs=None, run=str(path)))
         if opened:
             print(f"probing  {path}", flush=True)
@@ -215,14 +228,21 @@ def compare_seeds(runs: str, settings: EvalConfig, config: ProbeConfig) -> None:
     print(f"wrote    {', '.join(files)} to {Path(runs) / 'probe'}")
 
 
-def is_probed(run: Path) -> bool:
-    """Whether a run's probe.json is of its best checkpoint as it stands."""
+def is_probed(run: Path, config: ProbeConfig) -> bool:
+    """Whether a run's probe.json is what probing its best checkpoint with these settings would write again."""
     from run.checkpoint import read_manifest
     from run.directory import read_json
 
     path = run / "probe" / "probe.json"
+    found = read_json(path) if path.exists() else {}
+    try:
+        step, data = found["model"]["step"], found["data"]["fingerprint"]
+        known = found["schema_version"], found["settings"], data
+    except (KeyError, TypeError):
+        return False  # none, or none that can be read: it is written anew
     best = [one["step"] for one in read_manifest(run / "checkpoints") if one["best"]]
-    return path.exists() and read_json(path)["model"]["step"] in best
+    wanted = SCHEMA_VERSION, asdict(config), read_json(run / "config.json").get("data_fingerprint")
+    return step in best and known == wanted
 
 
 def four_cells(opened: Opened, head: tuple[int, int]) -> list[dict[str, Any]]:
@@ -284,8 +304,10 @@ def look(opened: Opened, text: str) -> None:
     every = words(text)
     notes = lint(text)
     encoding = opened.tokenizer.encode(text)
+    if not text.strip():
+        raise ValueError("text is empty")
     if not notes:
-        raise ValueError('text="..." has none of it, they, she, he and their other forms')
+        raise ValueError("no pronoun in text: looked for it, its, they, them, their, she, her, he, him and his")
     limit = opened.model.config.context_length
     if len(encoding.ids) + 1 > limit:
         raise ValueError(f"text is {len(encoding.ids)} tokens long; this model reads {limit - 1}")

@@ -192,6 +192,9 @@ def class_curves(split: Split) -> list[str]:
     return [f"{kind}/{name}" for name in CLASSES for kind in kinds]
 
 
+_FEW = 3  # questions; more are counted and not listed
+
+
 def announce(run: Run) -> None:
     """Say what is about to happen."""
     from model.transformer import n_parameters
@@ -208,7 +211,10 @@ def announce(run: Run) -> None:
     )
     say(f"run     {run.path} (from step {run.training.step} of {run.settings.run.max_steps})")
     say(f"watch   tensorboard --logdir {run.path.parent}")
-    if run.items:
+    if len(run.items) > _FEW:
+        say(f"probe   {len(run.items)} questions, each with its best head; above luck: it prefers the antecedent more")
+        say("        often than the best head would if none knew anything. TensorBoard draws each")
+    elif run.items:
         say("probe   V_S1: how often the best head at the pronoun prefers the antecedent; R_S2: the same at the word")
         say("        that decides; luck: what the best head would reach if none knew anything")
 
@@ -233,7 +239,10 @@ def evaluate(run: Run) -> None:
     save(run, best=best)
     seen = [f"step {step:>5}", f"validation {measured['loss']:.3f} nats/token"]
     seen += [f"{measured['bits_per_byte']:.3f} bits/byte"]
-    for one in glimpses:
+    if len(glimpses) > _FEW:
+        above = [one.name for one in glimpses if one.sel1[one.layer, one.head] > one.luck]
+        seen.append(f"above luck: {len(above)} of {len(glimpses)}")
+    for one in glimpses if len(glimpses) <= _FEW else []:
         where = f"L{one.layer}H{one.head} {one.sel1[one.layer, one.head]:.2f}"
         seen.append(f"{one.name}: {where} (luck {one.luck:.2f})")
     run.progress.say("  ".join(seen))

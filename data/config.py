@@ -41,7 +41,7 @@ class StoriesConfig:
 
     def __post_init__(self) -> None:
         """Refuse shares that do not add up and counts that hold no block."""
-        if min(self.shares().values()) < 0 or abs(sum(self.shares().values()) - 1) > 1e-9:
+        if not (min(self.shares().values()) >= 0 and abs(sum(self.shares().values()) - 1) <= 1e-9):
             raise ValueError("data.share_* must be 0 or more and add up to 1")
         if (
             min(self.n_train_stories, self.n_validation_stories) < 4
@@ -49,7 +49,7 @@ class StoriesConfig:
         ):
             raise ValueError("data.n_train_stories and n_validation_stories must be 4 or more, n_test_* 1 or more")
         if not 0 < self.skew < 1 or not 0 <= self.n_bystanders <= 2:
-            raise ValueError("data.skew must lie between 0 and 1, and data.n_bystanders be 0, 1 or 2")
+            raise ValueError("data.skew must lie between 0 and 1 (neither of them), and data.n_bystanders be 0, 1 or 2")
 
     def shares(self) -> dict[str, float]:
         """Return each kind of plot's share of the stories, by the name after share_."""

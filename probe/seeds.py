@@ -58,7 +58,8 @@ def _behaviour(runs: Sequence[SeedRun]) -> list[dict[str, Any]]:
         {
             **dict(zip(("family", "level", "site", "holdout"), place, strict=True)),
             "n_items": [one["n"] for one in some],
-            **{name: summary([one[name] for one in some]) for name in ("rho", "pair_accuracy")},
+            "rho": summary([one["rho"] for one in some]),
+            "pair_accuracy": summary([one["pair_accuracy"] for one in some], share=True),
         }
         for place, some in by_place.items()
         if len(some) == len(runs)
@@ -81,8 +82,8 @@ def _question(question: str, runs: Sequence[SeedRun]) -> dict[str, Any]:
         "verdicts": dict(Counter(verdicts)) if judged else {},
         "same_index": len({(one["layer"], one["head"]) for one in heads}) == 1,
         "heads": heads,
-        "scores": {name: summary([one[name] for one in heads]) for name in ("sel1", "f4", "dd")},
-        "timing": {name: _over_curves([some[name] for some in times]) for name in curves},
+        "scores": {name: summary([one[name] for one in heads], share=name != "dd") for name in ("sel1", "f4", "dd")},
+        "timing": {name: _over_curves(name, [some[name] for some in times]) for name in curves},
         "order": _order([{name: some[name]["t50"] for name in curves} for some in times]),
     }
 
@@ -108,7 +109,8 @@ def _head(question: str, run: SeedRun) -> dict[str, Any]:
 def head_curves(metrics: Sequence[Mapping[str, Any]], name: str, layer: int, head: int) -> dict[str, Curve]:
     """Return the curves of one head and of the model for a family and site, as in "V_S1", from a run's records.
 
-    A head that ends within luck has no curves of its own: there is nothing of which to say when it came.
+    A head that ends within luck has no curves of its own, and a rho that ends at or below 0 none: there is nothing of
+    which to say when it came.
     """
     found = [one for one in metrics if one["split"] == "probe" and name in one]
     if not found:
@@ -118,7 +120,7 @@ def head_curves(metrics: Sequence[Mapping[str, Any]], name: str, layer: int, hea
     curves: dict[str, Curve] = {}
     if sel1[-1] > found[-1][name]["luck"]:
         curves |= {"head Sel@1": (steps, sel1, 0.5), "head DD": (steps, dd, 0.0)}
-    if all("rho" in one[name] for one in found):
+    if all("rho" in one[name] for one in found) and found[-1][name]["rho"] > 0:
         curves["rho"] = (steps, [one[name]["rho"] for one in found], 0.0)
     if all(f"{name}_payoff" in one for one in found):
         curves["payoff loss"] = (steps, [one[f"{name}_payoff"]["model"] for one in found], None)
@@ -132,11 +134,13 @@ def _times(question: str, head: Mapping[str, Any], run: SeedRun) -> dict[str, di
         return {}
     found = {name: {**timing(*curve), "end": curve[1][-1]} for name, curve in curves.items()}
     never: dict[str, float | None] = dict.fromkeys(("t10", "t50", "t90", "width", "end"))
-    return {name: never for name in ("head Sel@1", "head DD")} | found
+    measured = any("rho" in one.get(curve_name(question), ()) for one in run.metrics)
+    return {name: never for name in ("head Sel@1", "head DD", *(["rho"] if measured else []))} | found
 
 
-def _over_curves(times: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    summaries = {name: summary([one[name] for one in times]) for name in ("t50", "width", "end")}
+def _over_curves(name: str, times: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
+    summaries = {name: summary([one[name] for one in times]) for name in ("t50", "width")}
+    summaries["end"] = summary([one["end"] for one in times], share=name == "head Sel@1")
     return {"by_seed": list(times), **summaries, "phase_change": is_phase_change([one["width"] for one in times])}
 
 
@@ -149,14 +153,20 @@ def _order(t50: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
     return {"by_seed": orders, "commonest": list(commonest), "n_commonest": n}
 
 
-def summary(values: Sequence[float | None]) -> dict[str, Any]:
-    """Return how many values are known, their mean, the least, and the mean's 95 % interval where seeds are enough."""
+def summary(values: Sequence[float | None], *, share: bool = False) -> dict[str, Any]:
+    """Return how many values are known, their mean, the least, and the mean's 95 % interval where seeds are enough.
+
+    The interval of a share is cut off at 0 and 1, which Student's t knows nothing of.
+    """
     known = [value for value in values if value is not None]
+    interval = seeds_interval(known) if len(known) >= MIN_SEEDS else None
+    if interval and share:
+        interval = (max(0.0, interval[0]), min(1.0, interval[1]))
     return {
         "n": len(known),
         "mean": float(np.mean(known)) if known else None,
         "least": min(known) if known else None,
-        "interval": seeds_interval(known) if len(known) >= MIN_SEEDS else None,
+        "interval": interval,
     }
 
 

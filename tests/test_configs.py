@@ -119,6 +119,7 @@ def test_what_hydra_offers_is_let_through() -> None:
         (["data=shakespeare", "data.path=x", "data.validation_fraction=1.5"], "between 0 and 1"),
         (["+data.path=x"], "data.path: is not a setting here"),
         (["optim.learning_rate=-1"], "must be above 0"),
+        (["data.share_v=nan"], "data.share_* must be 0 or more and add up to 1"),
         (["seed=99999999999999999999999"], "seed must be below 2**32"),
         (["data.source=nowhere"], "data.source=nowhere is not one of stories, text"),
     ],

@@ -113,5 +113,11 @@ def test_the_same_run_is_probed_to_the_same_bytes_and_the_sweep_compared(sweep: 
     assert (sweep / "probe" / "seeds.md").read_text() in done.stdout
     again = ran("eval.py", *asked)
     assert again.returncode == 0 and "probing" not in again.stdout
+    (sweep / "1" / "probe" / "probe.json").write_text("{}")  # not what a probe writes
+    again = ran("eval.py", *asked)
+    assert again.returncode == 0 and again.stdout.count("probing  ") == 1
+    other = ran("eval.py", *asked, "probe.seed=5")
+    assert other.returncode == 0 and other.stdout.count("probing  ") == 2
+    assert ran("eval.py", *asked).returncode == 0
     assert strict((sweep / "probe" / "seeds.json").read_text()) == found
     assert probe_files(probed) == first

@@ -133,7 +133,14 @@ def _can_be_said(word: str, one: Referent) -> bool:
 def _noted(text: str, one: PronounNote) -> PronounNote:
     pronoun = text[slice(*one.span)]
     some = " or ".join(one.candidates)
-    if not one.candidates:
+    later = [name.word for name in _mentioned([word for word, _ in words(text[one.span[1] :])])]
+    later = [word for word in later if referents().get(word) and referents()[word].pronoun == _KINDS[pronoun.lower()]]
+    if not one.candidates and later:
+        note = (
+            f'what "{pronoun}" could mean, {" or ".join(later)}, comes only after it: the row at "{pronoun}" has not '
+            "read it and cannot look there"
+        )
+    elif not one.candidates:
         note = f'no word known to the stories stands before "{pronoun}" that it could mean'
     elif len(one.candidates) == 1:
         note = f'what stands before "{pronoun}" leaves one candidate: {some}'

@@ -47,6 +47,13 @@ def test_a_pronoun_without_a_known_candidate_is_said() -> None:
     assert candidates == () and "no word known" in note
 
 
+def test_what_a_pronoun_could_mean_may_come_only_after_it() -> None:
+    (note,) = lint("Before it purred, the cat stood at home.")
+    assert note.candidates == () and note.note.startswith('what "it" could mean, cat, comes only after it')
+    (note,) = lint("Before they purred, the cat stood at home.")
+    assert "comes only after" not in note.note
+
+
 def test_every_pronoun_gets_its_own_note() -> None:
     assert [one[0] for one in notes("Lily saw the cats. She laughed. They purred.")] == [("Lily",), ("cats",)]
 

@@ -1,6 +1,7 @@
 """What is said over training seeds, from made-up runs of which everything is known."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,30 @@ def test_a_head_is_followed_by_what_it_does_whatever_its_index() -> None:
     assert [one["t50"] for one in timing["by_seed"]] == [150, 250, 150, 350, 250]
     assert timing["t50"]["mean"] == pytest.approx(230)
     assert over_seeds([run(1, 200), run(7, 200)])["questions"][0]["same_index"] is True
+
+
+def test_a_rho_that_ends_at_or_below_nothing_never_came() -> None:
+    misled = [replace(one, metrics=[line for line in one.metrics]) for one in FIVE]
+    for one in misled:
+        for i, line in enumerate(one.metrics):
+            if "V_S1" in line:
+                one.metrics[i] = line | {"V_S1": line["V_S1"] | {"rho": -6.0 + line["step"] / 200}}
+    found = over_seeds(misled)["questions"][0]
+    assert found["timing"]["rho"]["t50"] == {"n": 0, "mean": None, "least": None, "interval": None}
+    assert not found["timing"]["rho"]["phase_change"] and "| rho | never | never | never | no |" in markdown(
+        over_seeds(misled)
+    )
+
+
+def test_the_interval_of_a_share_ends_at_one() -> None:
+    values = [0.8, 1.0, 1.0, 1.0, 1.0]
+    assert summary(values)["interval"][1] > 1 == summary(values, share=True)["interval"][1]
+    assert (
+        over_seeds([run(i, 200, sel1=one) for i, one in enumerate(values)])["questions"][0]["scores"]["sel1"][
+            "interval"
+        ][1]
+        == 1
+    )
 
 
 def test_only_questions_asked_of_every_run_are_answered_and_only_whole_families_are_timed() -> None:

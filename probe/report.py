@@ -120,7 +120,8 @@ def cell_lines(cells: list[dict[str, Any]]) -> list[str]:
     lines = []
     for one in cells:
         weights = ", ".join(f"{word} {weight:.2f}" for word, weight in one["weights"].items())
-        likely = ", ".join(f"{word} {chance:.2f}" for word, chance in one["next"])
+        named = ((word if word.isalpha() else f'"{word}"', chance) for word, chance in one["next"])
+        likely = ", ".join(f"{word} {chance:.2f}" for word, chance in named)
         if f"  {one['text']}" not in lines:
             lines.append(f"  {one['text']}")
         lines.append(f'      "{one["word"]}" looks at {weights}' + (f"; next: {likely}" if likely else ""))
@@ -138,7 +139,7 @@ def sentence_lines(words: list[str], rows: list[WordRow], chosen: dict[tuple[int
             top = np.argsort(-weights, kind="stable")[:3]
             seen = "  ".join(f"{places[i]} {weights[i]:.2f}" for i in top if weights[i] > 0)
             picked = chosen.get((layer, head))
-            lines.append(f"  L{layer}H{head}  {seen}" + (f"   <- chosen for {', '.join(picked)}" if picked else ""))
+            lines.append(f"  L{layer}H{head}  {seen}" + (f"   <- chosen for {'; '.join(picked)}" if picked else ""))
     return lines
 
 

@@ -42,7 +42,7 @@ def find_run(run: str | None) -> Path:
     """
     if run is not None:
         if not (Path(run) / "config.json").is_file():
-            raise FileNotFoundError(f"run={run} is not a run's directory: it has no config.json")
+            raise FileNotFoundError(f"{run} is not a run's directory: it has no config.json")
         return Path(run)
     manifests = [*RUNS.glob("*/checkpoints/manifest.json"), *RUNS.glob("*/*/*/checkpoints/manifest.json")]
     if not manifests:

@@ -47,6 +47,6 @@ def test_the_lines_name_the_three_largest_and_the_chosen_head() -> None:
     rows = word_rows(model, ids, encoding.offsets, every, [every[-2][1]])
     lines = sentence_lines([word for word, _ in every], rows, {(0, 0): ["V at S1", "R at S2"]})
     assert lines[1].startswith('at "purred"')
-    assert "L0H0" in lines[2] and "chosen for V at S1, R at S2" in lines[2]
+    assert "L0H0" in lines[2] and "chosen for V at S1; R at S2" in lines[2]
     likely = next_words(model, ids, 3)
     assert len(likely) == 3 and likely[0][1] >= likely[1][1] >= likely[2][1]

@@ -135,9 +135,14 @@ def undecided(items: Iterable[LinkItem]) -> set[tuple[str, str, str]]:
     return {(some[0].family, some[0].level, some[0].site) for some in whole if not decided(some)}
 
 
+def is_flipped(item: LinkItem) -> bool:
+    """Whether the second mention is meant."""
+    return item.order != item.meant
+
+
 def flipped(items: Iterable[LinkItem]) -> list[LinkItem]:
     """Return the items in which the second mention is meant: the hold-out of text that mostly means the first."""
-    return [item for item in items if item.order != item.meant]
+    return [item for item in items if is_flipped(item)]
 
 
 class _Positions:

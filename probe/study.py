@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from data.links import LinkItem, Word
+from data.links import LinkItem, Word, is_flipped
 from model.transformer import Transformer
 from probe.baselines import baselines, best_baseline, explained, selectivity, surrogate
 from probe.behaviour import oracle_losses, read_losses, rho, surprisals
@@ -208,7 +208,7 @@ def held_out(question: Question, holdout: str, bench: Bench, head: tuple[int, in
     rows = bench.test.rows.take(bench.test.index(question, holdout))
     found["surrogate"] = _surrogate(question, bench, head, items, rows)
     found["lambda_n"] = float(rows.value_preference[:, *head].mean())
-    flipped = np.array([item.order != item.meant for item in items])  # the mention that comes second is meant
+    flipped = np.array([is_flipped(item) for item in items])
     found["sel1_flipped"] = float(_right(rows.selects[flipped][:, *head]).mean())
     found["luck_sel1"] = luck_line(scores.sel1, alike, 0.5, *bench.luck)
     for name, centre in (("f2", 0.5), ("dd", 0)):

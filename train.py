@@ -284,8 +284,7 @@ def probe(run: Run) -> list[Glimpse]:
 
     from data.batches import StorySplit
     from data.tokenizer import end_id
-    from probe.emergence import glimpse, type_maxima
-    from probe.report import heat_map
+    from probe.emergence import glimpse, heat_map, type_maxima
 
     own, split, step = run.settings.run, run.corpus.validation, run.training.step
     if not run.items or not isinstance(split, StorySplit):

@@ -1,4 +1,4 @@
-"""What a person or a program reads of a probe: the map of heads, the tables, and the rows behind them."""
+"""What a person or a program reads of a probe: the tables, and the rows behind them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from probe.scores import Scores
 from probe.sentence import WordRow
 from probe.study import HEADLINE, Reading
 
-_CELL = 24  # pixels to a head
 _MANY = 8  # questions; with more, only the overview is printed and the rest is left to the files
 _LEGEND = (
     "Sel@1  share of items where the antecedent gets more weight than the other candidate; chance is 1/2",
@@ -26,16 +25,6 @@ _LEGEND = (
     "hold-outs: pairs, nouns, templates that training never used with a pronoun; headline: new nouns in new templates;",
     "           distance: three to six sentences between; distractors: two more mentions that cannot be meant",
 )
-
-
-def heat_map(heads: np.ndarray) -> np.ndarray:
-    """Draw scores [L, H] from 0 to 1 as pixels [L * 24, H * 24, 3] uint8: blue below 1/2, white at it, red above."""
-    clipped = np.clip(heads, 0, 1)
-    fade = (255 * (1 - np.abs(clipped - 0.5) * 2)).astype(np.uint8)
-    full = np.full_like(fade, 255)
-    above = clipped >= 0.5
-    pixels = np.stack([np.where(above, full, fade), fade, np.where(above, fade, full)], axis=-1)
-    return pixels.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
 
 
 def table(results: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from probe.questions import QUESTIONS, UNDECIDED, asked
-from probe.report import cell_lines, heads_csv, heat_map, items_jsonl, table
+from probe.report import cell_lines, heads_csv, items_jsonl, table
 from probe.scores import Scores
 from tests.probe.conftest import Studied
 
@@ -109,12 +109,3 @@ def test_a_cell_names_its_text_once_for_all_its_words() -> None:
         '      "cat" looks at cat 0.25',
         '      "It" looks at cat 0.50, mat 0.12; next: ran 0.75',
     ]
-
-
-def test_the_map_is_white_at_one_half_red_above_and_blue_below() -> None:
-    pixels = heat_map(np.array([[0.5, 1.0], [0.0, 0.75]]))
-    assert pixels.shape == (48, 48, 3) and pixels.dtype == np.uint8
-    assert pixels[0, 0].tolist() == [255, 255, 255]
-    assert pixels[0, 47].tolist() == [255, 0, 0]
-    assert pixels[47, 0].tolist() == [0, 0, 255]
-    assert pixels[47, 47].tolist() == [255, 127, 127]

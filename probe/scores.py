@@ -39,7 +39,8 @@ def score(preference: np.ndarray, selects: np.ndarray, strict: np.ndarray) -> Sc
 
     right = cells((selects > 0) + 0.5 * (selects == 0))
     both = (right == 1).all(axis=2)  # [N_b, order, ...]
-    mean = cells(preference).mean(axis=2)  # over the two pronouns of one prefix
+    exact = preference.astype(np.float64)  # in single precision a mean depends on the order of its terms
+    mean = cells(exact).mean(axis=2)  # over the two pronouns of one prefix
     return Scores(
         sel1=right.mean(axis=(1, 2)),
         f2=both.mean(axis=1),

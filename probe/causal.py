@@ -96,7 +96,7 @@ def causal_study(
                 "interchange": _interchange(model, pairs, run),
             }
 
-        found = _collect(model, items, kept, tokens_per_batch, device, measure)
+        found = collect(model, items, kept, tokens_per_batch, device, measure)
     draws = draw_clusters([items[i] for i in kept], n_bootstrap, seed)
     about = {"n_pairs": len(kept) // 2, "n_dropped": n_dropped, "n_templates": len({items[i].template for i in kept})}
     return about | _summary(found, draws, layer, head, seed)
@@ -113,7 +113,7 @@ def head_effects(model: Transformer, items: Sequence[LinkItem], *, tokens_per_ba
         raise ValueError("no item can be compared with its swap partner")
     with torch.no_grad():
         device = model.token_embedding.weight.device
-        found = _collect(
+        found = collect(
             model,
             items,
             kept,
@@ -124,7 +124,7 @@ def head_effects(model: Transformer, items: Sequence[LinkItem], *, tokens_per_ba
     return _effects_of_heads(found)
 
 
-def _collect(
+def collect(
     model: Transformer,
     items: Sequence[LinkItem],
     kept: list[int],
@@ -436,7 +436,7 @@ def _summary(found: dict[str, np.ndarray], draws: Draws, layer: int, head: int, 
         "interchange": _interchange_map(found),
         "heads": {name: values.tolist() for name, values in heads.items()} if explains else None,
         "controls": _controls(heads, layer, head, seed) if explains else None,
-        "spearman_attribution": _spearman(heads["resample"], heads["attribution"]) if explains else None,
+        "spearman_attribution": spearman(heads["resample"], heads["attribution"]) if explains else None,
     }
 
 
@@ -475,8 +475,8 @@ def _controls(heads: dict[str, np.ndarray], layer: int, head: int, seed: int) ->
     return {"heads": chosen.tolist()} | effects
 
 
-def _spearman(exact: np.ndarray, estimate: np.ndarray) -> float | None:
-    """Return the rank correlation over all heads; None where one of the two is the same for every head."""
-    if np.ptp(exact) == 0 or np.ptp(estimate) == 0:
+def spearman(one: np.ndarray, other: np.ndarray) -> float | None:
+    """Return the rank correlation of two arrays of one shape; None where one of the two is the same everywhere."""
+    if np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    return float(stats.spearmanr(exact.ravel(), estimate.ravel()).statistic)
+    return float(stats.spearmanr(one.ravel(), other.ravel()).statistic)

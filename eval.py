@@ -1,8 +1,9 @@
-"""Probe a trained run: python eval.py [run=DIR] [text="..."] or [runs=DIR], --help for what there is."""
+"""Probe a trained run: python eval.py [run=DIR] [text="..."], [runs=DIR] or [compare=DIR]; --help for what there is."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,17 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import TrainSettings, check_seeds, door, one_line_errors, typed_eval, typed_saved
+from configs import (
+    TrainSettings,
+    check_seeds,
+    check_variants,
+    door,
+    flat,
+    one_line_errors,
+    typed_eval,
+    typed_saved,
+    typed_train,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -19,6 +30,7 @@ if TYPE_CHECKING:
     from data.corpus import Corpus
     from model.transformer import Transformer
     from probe.config import ProbeConfig
+    from probe.sentence import Sentence
     from probe.study import Reading
     from run.config import EvalConfig
 
@@ -31,6 +43,9 @@ def main(config: DictConfig) -> None:
     if settings.runs is not None:
         compare_seeds(settings.runs, settings, probe)
         return
+    if settings.compare is not None:
+        compare_variants(settings.compare, settings, probe)
+        return
     with one_line_errors():
         opened = open_run(settings)
     max_steps = opened.settings.run.max_steps
@@ -41,13 +56,13 @@ def main(config: DictConfig) -> None:
     if settings.text is not None:
         with one_line_errors():
             look(opened, settings.text)
-    elif opened.settings.data.source == "stories":
+    elif opened.settings.data.source == "stories" and opened.settings.model.is_causal:
         probe_stories(opened, settings, probe)
     else:
-        measure_text(opened, settings, probe)
+        measure(opened, settings, probe)
 
 
-SCHEMA_VERSION = 3  # of probe.json
+SCHEMA_VERSION = 4  # of probe.json
 
 
 @dataclass(frozen=True)
@@ -62,11 +77,14 @@ class Opened:
     step: int
     place: str  # device and why
 
-    def ids(self, text: str) -> list[int]:
-        """Return the tokens of `text` with the END in front."""
+    def cut(self, text: str) -> Sentence:
+        """Return the tokens and words of `text`, the END in front."""
+        from data.stories.lint import words
         from data.tokenizer import end_id
+        from probe.sentence import Sentence
 
-        return [end_id(self.tokenizer), *self.tokenizer.encode(text).ids]
+        encoding = self.tokenizer.encode(text)
+        return Sentence([end_id(self.tokenizer), *encoding.ids], encoding.offsets, words(text))
 
 
 def open_run(settings: EvalConfig) -> Opened:
@@ -115,14 +133,17 @@ def load_data(opened: Opened, settings: EvalConfig) -> Corpus:
     return corpus
 
 
-def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
-    """Choose heads on dev, test them on test, print the tables and write probe/."""
+def probe_stories(
+    opened: Opened, settings: EvalConfig, config: ProbeConfig, say: Callable[[str], None] = print
+) -> None:
+    """Choose heads on dev, test them on test, say the tables and write probe/."""
     from data.corpus import load_split
     from data.links import link_items
     from data.stories import GENERATOR_VERSION
     from data.stories.leakage import leakage
     from data.tokenizer import end_id
     from model.transformer import Transformer
+    from probe.showcase import SHOWCASE, Reader
     from probe.study import study
 
     with one_line_errors():
@@ -139,7 +160,8 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
         results, readings = study(model, untrained, dev, test, config, under_way)
     under_way("")
     heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
-    results["showcase"] = {name: show(opened, heads[name]) for name, (_, show) in SHOWCASE.items() if name in heads}
+    reader = Reader(model, opened.cut, opened.tokenizer.id_to_token)
+    results["showcase"] = {name: show(reader, heads[name]) for name, (_, show) in SHOWCASE.items() if name in heads}
     about = {
         "schema_version": SCHEMA_VERSION,
         "model": {"run": str(opened.run), "step": opened.step, **asdict(opened.settings.model)},
@@ -151,10 +173,10 @@ def probe_stories(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> 
         "settings": asdict(config),
         "warnings": [],
     }
-    print("\n".join(printed(results)))
+    say("\n".join(printed(results)))
     with one_line_errors():
         written = write_probe(opened, about | results, readings)
-    print(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
+    say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
 
 
 def under_way(what: str) -> None:
@@ -169,6 +191,7 @@ def under_way(what: str) -> None:
 def printed(results: dict[str, Any]) -> list[str]:
     """Return the lines that a person reads of a probe."""
     from probe.report import cell_lines, table
+    from probe.showcase import SHOWCASE
 
     lines = table(results)
     for question, cells in results["showcase"].items():
@@ -201,31 +224,88 @@ def write_probe(opened: Opened, results: dict[str, Any], readings: dict[str, Rea
 def compare_seeds(runs: str, settings: EvalConfig, config: ProbeConfig) -> None:
     """Probe each run of a sweep that has not been probed yet, print what holds over the seeds and write probe/."""
     from probe.seeds import SeedRun, markdown, over_seeds
-    from run.directory import find_runs, read_json, write_files
-    from run.logging import read_records
+    from run.directory import read_json, write_files
 
     with one_line_errors():
-        paths = find_runs(runs)
-        seeds = check_seeds({path.name: read_json(path / "config.json") for path in paths})
-        found = {path.name: read_records(path) for path in paths}
-        for path in paths:
-            if not any(one.get("whole") for one in found[path.name]):
-                raise ValueError(f"{path} has not ended; go on with: python train.py resume=true out={path}")
-    for path in paths:
-        with one_line_errors():
-            fresh = is_probed(path, config)
-            opened = None if fresh else open_run(replace(settings, runs=None, run=str(path)))
-        if opened:
-            print(f"probing  {path}", flush=True)
-            probe_stories(opened, settings, config)
-    with one_line_errors():
-        probes = {path.name: read_json(path / "probe" / "probe.json") for path in paths}
-    results = over_seeds([SeedRun(name, seeds[name], probes[name], found[name]) for name in probes])
+        found = ended(runs)
+        seeds = check_seeds({path.name: read_json(path / "config.json") for path in found})
+    probes = {path.name: probed(path, settings, config) for path in found}
+    results = over_seeds(
+        [SeedRun(path.name, seeds[path.name], probes[path.name], records) for path, records in found.items()]
+    )
     files = {"seeds.json": json.dumps(results, indent=2) + "\n", "seeds.md": markdown(results)}
     print(f"\n{files['seeds.md']}")
     with one_line_errors():
         write_files(Path(runs) / "probe", files)
     print(f"wrote    {', '.join(files)} to {Path(runs) / 'probe'}")
+
+
+def compare_variants(runs: str, settings: EvalConfig, config: ProbeConfig) -> None:
+    """Probe each run of a sweep that has not been probed yet, print what each variant changes and write probe/."""
+    from hydra import compose
+
+    from probe.lab.compare import LEGEND, LabRun, by_variant, compare, draw, markdown, measured, table_csv
+    from run.directory import read_json, write_files
+    from run.logging import write_hparams
+
+    with one_line_errors():
+        found = ended(runs)
+        configs = {path.name: read_json(path / "config.json") for path in found}
+        variants, standard = check_variants(configs, typed_train(compose("train")))
+        by_variant(variants)  # before minutes of probing
+    every = []
+    for path, records in found.items():
+        causal = typed_saved(configs[path.name]).model.is_causal
+        probe = probed(path, settings, config) if causal else None
+        every.append(LabRun(path.name, *variants[path.name], records, probe))
+    results = compare(every, standard)
+    files: dict[str, str | bytes] = {
+        "compare.json": json.dumps(results, indent=2) + "\n",
+        "compare.md": markdown(results),
+        "compare.csv": table_csv(results),
+    }
+    print("", markdown(results), *LEGEND, sep="\n")
+    folder = Path(runs) / "probe"
+    try:
+        files["compare.png"] = draw(results)
+    except ImportError:
+        print("note     no figure: it needs matplotlib (pip install matplotlib)")
+    with one_line_errors():
+        (folder / "compare.png").unlink(missing_ok=True)  # one of other runs is worse than none
+        write_files(folder, files)
+        values = {
+            run.name: {name: value for name, value in measured(run).items() if value is not None} for run in every
+        }
+        write_hparams(
+            folder / "tb", {run.name: (flat(typed_saved(configs[run.name])), values[run.name]) for run in every}
+        )
+    print(f"\nwrote    {', '.join(files)} to {folder}; tensorboard --logdir {runs} has them as HParams")
+
+
+def ended(runs: str) -> dict[Path, list[dict[str, Any]]]:
+    """Return the records of each run of a sweep; ValueError or OSError where one cannot be read or has not ended."""
+    from run.directory import find_runs
+    from run.logging import read_records
+
+    found = {path: read_records(path) for path in find_runs(runs)}
+    for path, records in found.items():
+        if not any(one.get("whole") for one in records):
+            raise ValueError(f"{path} has not ended; go on with: python train.py resume=true out={path}")
+    return found
+
+
+def probed(run: Path, settings: EvalConfig, config: ProbeConfig) -> dict[str, Any]:
+    """Return the probe.json of a run of a sweep; it is probed now where that has not been done with these settings."""
+    from run.directory import read_json
+
+    with one_line_errors():
+        opened = None if is_probed(run, config) else open_run(replace(settings, runs=None, compare=None, run=str(run)))
+    if opened:
+        print(f"probing  {run}", flush=True)
+        probe_stories(opened, settings, config, say=lambda lines: None)  # of each run, its files alone
+    with one_line_errors():
+        found: dict[str, Any] = read_json(run / "probe" / "probe.json")
+    return found
 
 
 def is_probed(run: Path, config: ProbeConfig) -> bool:
@@ -245,82 +325,33 @@ def is_probed(run: Path, config: ProbeConfig) -> bool:
     return step in best and known == wanted
 
 
-def four_cells(opened: Opened, head: tuple[int, int]) -> list[dict[str, Any]]:
-    """Return the it→cat sentence in its four cells, order x pronoun, as `head` sees it."""
-    return [
-        cell(opened, f"One sunny day, the {first} sat near the {second}. {pronoun}", pronoun, ("cat", "buses"), head)
-        for first, second in (("cat", "buses"), ("buses", "cat"))
-        for pronoun in ("It", "They")
-    ]
-
-
-def twins(opened: Opened, head: tuple[int, int]) -> list[dict[str, Any]]:
-    """Return the tired and the soft sentence, each at "it" and at the word that decides."""
-    return [
-        cell(opened, f"One sunny day, the cat lay on the mat because it was {adjective}", word, ("cat", "mat"), head)
-        for adjective in ("tired", "soft")
-        for word in ("it", adjective)
-    ]
-
-
-def cell(opened: Opened, text: str, word: str, candidates: tuple[str, str], head: tuple[int, int]) -> dict[str, Any]:
-    """Return what `head` at `word` gives each candidate and, where `word` ends the text, what the model expects."""
-    from data.stories.lint import words
-    from probe.sentence import next_words, word_rows
-
-    every = words(text)
-    names = [name for name, _ in every]
-    encoding = opened.tokenizer.encode(text)
-    span = every[names.index(word)][1]
-    row = word_rows(opened.model, opened.ids(text), encoding.offsets, every, [span])[0].weights[head]
-    likely = next_words(opened.model, opened.ids(text), 3) if text.endswith(word) else []
-    return {
-        "text": text,
-        "word": word,
-        "weights": {name: round(float(row[1 + names.index(name)]), 4) for name in candidates},
-        "next": [(opened.tokenizer.id_to_token(token), round(chance, 4)) for token, chance in likely],
-    }
-
-
-SHOWCASE = {
-    "V at S1": (
-        "it→cat in all four cells (a head that follows position or a taste for one noun is right in two)",
-        four_cells,
-    ),
-    "R at S2": (
-        'decided later: at "it" both rows are the same to the last bit; only the adjective tells them apart',
-        twins,
-    ),
-}
-
-
 def look(opened: Opened, text: str) -> None:
     """Print what every head does at the pronouns of the user's sentence, and what cannot be seen there."""
-    from data.stories.lint import lint, words
+    from data.stories.lint import lint
     from data.tokenizer import UNKNOWN
     from probe.report import sentence_lines
     from probe.sentence import word_rows
 
-    every = words(text)
+    if not opened.settings.model.is_causal:
+        raise ValueError("a model trained with model.mask=none reads what it must predict: its heads say nothing")
     notes = lint(text)
-    encoding = opened.tokenizer.encode(text)
     if not text.strip():
         raise ValueError("text is empty")
     if not notes:
         raise ValueError("no pronoun in text: looked for it, its, they, them, their, she, her, he, him and his")
-    limit = opened.model.config.context_length
-    if len(encoding.ids) + 1 > limit:
-        raise ValueError(f"text is {len(encoding.ids)} tokens long; this model reads {limit - 1}")
-    unknown = [
-        text[slice(*span)] for name, span in zip(encoding.tokens, encoding.offsets, strict=True) if name == UNKNOWN
-    ]
+    sentence, limit = opened.cut(text), opened.model.config.context_length
+    if len(sentence.ids) > limit:
+        raise ValueError(f"text is {len(sentence.ids) - 1} tokens long; this model reads {limit - 1}")
+    unread = opened.tokenizer.token_to_id(UNKNOWN)
+    spans = zip(sentence.ids[1:], sentence.offsets, strict=True)
+    unknown = [text[slice(*span)] for token, span in spans if token == unread]
     if unknown:
         print(f"note     the model does not know {', '.join(dict.fromkeys(unknown))}: each reads as {UNKNOWN}")
     for note in notes:
         print(f"note     {note.note}")
     asked = [span for note in notes for span in (note.span, note.clue) if span]
-    rows = word_rows(opened.model, opened.ids(text), encoding.offsets, every, asked)
-    print("\n".join(sentence_lines([word for word, _ in every], rows, chosen_heads(opened.run))))
+    rows = word_rows(opened.model, sentence, asked)
+    print("\n".join(sentence_lines([word for word, _ in sentence.words], rows, chosen_heads(opened.run))))
 
 
 def chosen_heads(run: Path) -> dict[tuple[int, int], list[str]]:
@@ -337,26 +368,34 @@ def chosen_heads(run: Path) -> dict[tuple[int, int], list[str]]:
     return chosen
 
 
-def measure_text(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
-    """Print the loss over the whole validation text; its pronouns carry no gold links, so no head is named."""
+def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
+    """Print the loss over the whole validation split, of a model whose heads cannot be tested, and why they cannot."""
     import math
 
-    from data.batches import validation_batches
-    from model.loss import class_losses
+    from data.batches import StorySplit, validation_batches
+    from data.corpus import CLASSES
+    from model.loss import row_losses, summarise
+    from run.logging import gap_lines
 
     with one_line_errors():
         corpus = load_data(opened, settings)
+    split, causal = corpus.validation, opened.settings.model.is_causal
     batches = validation_batches(
-        corpus.validation,
+        split,
         tokens_per_batch=config.tokens_per_batch,
         context_length=opened.model.config.context_length,
         n_tokens=None,
     )
-    sums, counts = class_losses(opened.model, ((one.tokens, one.targets, None) for one in batches), 1)
-    n_tokens, total = int(counts.sum()), sums.sum().item()
-    bits = total / math.log(2) / corpus.validation.n_bytes
-    print(f"loss     {total / n_tokens:.4f} nats/token, {bits:.4f} bits/byte over all {n_tokens:,} validation tokens")
-    print('next     this text has no gold links; look at a sentence with: python eval.py text="..."')
+    parts = ((one.read(alone=causal), one.targets, one.classes, one.floor) for one in batches)
+    rows = row_losses(opened.model, parts, len(CLASSES))
+    found = summarise(rows, CLASSES if isinstance(split, StorySplit) else ())
+    n_tokens = int(rows.counts.sum())
+    bits = found["loss"] * n_tokens / math.log(2) / split.n_bytes
+    print(f"loss     {found['loss']:.4f} nats/token, {bits:.4f} bits/byte over all {n_tokens:,} validation tokens")
+    for line in gap_lines(found, cheats=not causal):
+        print(line)
+    if causal:
+        print('next     this text has no gold links; look at a sentence with: python eval.py text="..."')
 
 
 if __name__ == "__main__":

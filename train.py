@@ -34,17 +34,19 @@ def main(config: DictConfig) -> None:
     from hydra.types import RunMode
 
     job = HydraConfig.get()
+    label = ""
     with one_line_errors():
         settings = typed_train(config)
         if job.mode is RunMode.MULTIRUN:  # each run in a directory of its own: of the sweep's, or under out
             own = job.runtime.output_dir if settings.run.out is None else f"{settings.run.out}/{job.job.num}"
             settings = replace(settings, run=replace(settings.run, out=own))
+            label = f"[{job.job.num}] "  # runs may be going on side by side
         if settings.run.resume:
             from run.directory import find_run, read_json
 
             saved = read_json(find_run(settings.run.out) / "config.json")
             settings = resumed(settings, saved, list(job.overrides.task))
-    status = fit(settings)
+    status = fit(settings, label)
     if status:
         sys.exit(status)
 
@@ -63,14 +65,17 @@ class Run:
     progress: Progress
 
 
-def fit(settings: TrainSettings) -> int:
-    """Train from start, or from the newest checkpoint, to `max_steps`; return the exit status."""
+def fit(settings: TrainSettings, label: str = "") -> int:
+    """Train from start, or from the newest checkpoint, to `max_steps`; return the exit status.
+
+    `label` stands before every line that is said.
+    """
     from run.schedule import is_probe_step
     from run.signals import StopRequest
     from run.training import advance
 
     with one_line_errors():
-        run = prepare(settings)
+        run = prepare(settings, label)
     stop = StopRequest()
     announce(run)
     training, last = run.training, settings.run.max_steps
@@ -90,7 +95,7 @@ def fit(settings: TrainSettings) -> int:
     return stop.exit_status if stop.signal is not None else 0
 
 
-def prepare(settings: TrainSettings) -> Run:
+def prepare(settings: TrainSettings, label: str) -> Run:
     """Set everything up and write down what was set up; ValueError or OSError for what cannot be."""
     import torch
 
@@ -125,7 +130,8 @@ def prepare(settings: TrainSettings) -> Run:
         describe(path, settings, corpus, place)
     recorder = Recorder(path, resumed_step=training.step if own.resume else None)
     recorder.overlay(charts(class_curves(corpus.validation), list(items), ORACLES))
-    return Run(settings, path, training, model, corpus, items, recorder, Progress(own.max_steps, training.step))
+    progress = Progress(own.max_steps, training.step, label)
+    return Run(settings, path, training, model, corpus, items, recorder, progress)
 
 
 def make_training(settings: TrainSettings, model: Transformer, corpus: Corpus, place: Place) -> Training:
@@ -147,7 +153,7 @@ def make_training(settings: TrainSettings, model: Transformer, corpus: Corpus, p
 
     def batch_at(number: int) -> tuple[tuple[Tensor, ...], Tensor]:
         batch = batches.at(number)
-        return (batch.tokens,) if batch.texts is None else (batch.tokens, batch.texts), batch.targets
+        return batch.read(), batch.targets
 
     forward = torch.compile(model) if own.compile else model
     optimizers = make_optimizers(model, settings.optim)
@@ -155,14 +161,14 @@ def make_training(settings: TrainSettings, model: Transformer, corpus: Corpus, p
 
 
 def probe_items(settings: TrainSettings, corpus: Corpus) -> dict[str, list[LinkItem]]:
-    """Return the dev items to probe on while training; none for a text, which has no gold links."""
+    """Return the dev items to probe on while training; none for a text without gold links, or a model that cheats."""
     from data.batches import StorySplit
     from data.corpus import load_split
     from data.links import link_items
     from data.tokenizer import end_id
     from probe.emergence import choose_items
 
-    if not isinstance(corpus.train, StorySplit) or not settings.run.probe_sequences:
+    if not isinstance(corpus.train, StorySplit) or not settings.run.probe_sequences or not settings.model.is_causal:
         return {}
     items = link_items(load_split(corpus, "dev"), corpus.tokenizer, end_id(corpus.tokenizer))
     return choose_items(items, settings.run.probe_sequences)
@@ -247,7 +253,7 @@ def evaluate(run: Run) -> None:
         seen.append(f"{one.name}: {where} (luck {one.luck:.2f})")
     run.progress.say("  ".join(seen))
     if last:
-        for line in gap_lines(measured):
+        for line in gap_lines(measured, cheats=not run.settings.model.is_causal):
             run.progress.say(line)
         run.progress.say(f"done in {training.seconds:.1f} s of training; probe it with: python eval.py run={run.path}")
 
@@ -271,7 +277,8 @@ def validation_loss(run: Run, n_tokens: int | None) -> dict[str, Any]:
         context_length=run.settings.model.context_length,
         n_tokens=n_tokens,
     )
-    parts = ((one.tokens, one.targets, one.classes, one.floor) for one in batches)
+    alone = run.settings.model.is_causal  # stories are rows of their own; who sees the future must not see the padding
+    parts = ((one.read(alone=alone), one.targets, one.classes, one.floor) for one in batches)
     rows = row_losses(run.model, parts, len(CLASSES), run.training.place.autocast())
     known = isinstance(split, StorySplit) and split.classes is not None
     found = summarise(rows, CLASSES if known else ())

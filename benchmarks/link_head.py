@@ -49,6 +49,7 @@ def measure(seed: int, folder: Path) -> dict[str, Any]:
         "showcase": found["showcase"],
         "selected": {one["question"]: without_maps(one) for one in found["selected"]},
         "behaviour": found["behaviour"],
+        "importance": found["importance"],
         "environment": {name: environment[name] for name in ("python", "packages", "processor", "cores", "threads")},
     }
 

@@ -23,7 +23,7 @@ _FOLDER = Path(__file__).parent
 _ENTRIES: dict[str, tuple[type, dict[str, list[type]]]] = {
     "train": (
         RunConfig,
-        {"model": [ModelConfig], "data": [*SCHEMAS.values()], "optim": [OptimConfig], "experiment": []},
+        {"model": [ModelConfig], "data": [*SCHEMAS.values()], "optim": [OptimConfig], "experiment": [], "variant": []},
     ),
     "eval": (EvalConfig, {"probe": [ProbeConfig]}),
 }
@@ -32,9 +32,22 @@ _QUOTED = re.compile("'[^']*'|\"[^\"]*\"")  # by the user, for Hydra
 # What Hydra takes besides settings.
 _FLAGS = ("-h", "--help", "--hydra-help", "-m", "--multirun", "--resolve", "--run", "-r", "--version")
 _FLAGS_WITH_VALUE = ("--cfg", "-c", "--info", "-i", "--package", "-p")
-_FREE_TEXT = {"out", "run", "runs", "text", "sample_prompt", "cache_dir", "data.path", "data.validation_path"}
+_FREE_TEXT = {
+    "out",
+    "run",
+    "runs",
+    "compare",
+    "text",
+    "sample_prompt",
+    "cache_dir",
+    "data.path",
+    "data.validation_path",
+}
 
 _PLACES = ("out", "resume", "cache_dir")  # settings that a resumed run need not share with its beginning
+# Settings that make no variant, and settings by which runs of one seed would read other batches.
+_SAME_VARIANT = {*_PLACES, "seed", "threads", "log_every_steps", "probe_sequences", "sample_tokens", "sample_prompt"}
+_SAME_ORDER = {"tokens_per_batch", "accumulate_steps", "model.context_length"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +105,11 @@ def typed_saved(values: Any) -> TrainSettings:
     if groups["data"].get("source") not in SCHEMAS:
         raise ValueError(f"config.json is not a run's: its data.source is not one of {', '.join(SCHEMAS)}")
     source = SCHEMAS[groups["data"]["source"]]
+    schemas = {"run": RunConfig, "model": ModelConfig, "data": source, "optim": OptimConfig}
+    for name, schema in schemas.items():
+        missing = [field.name for field in fields(schema) if field.name not in groups[name]]
+        if missing:
+            raise ValueError(f"config.json lacks {name}.{missing[0]}: the run was made before there was such a setting")
     return TrainSettings(
         run=_typed(RunConfig, groups["run"]),
         model=_typed(ModelConfig, groups["model"], "model."),
@@ -113,8 +131,9 @@ def resumed(asked: TrainSettings, config: Any, overrides: list[str]) -> TrainSet
     saved = replace(saved, run=replace(saved.run, **{name: getattr(asked.run, name) for name in _PLACES}))
     given = {override.lstrip("+").partition("=")[0] for override in overrides}
     for where, value in flat(saved).items():
-        wanted = flat(asked).get(where)
-        if given & {where, where.rpartition(".")[0], "experiment"} and wanted != value:
+        wanted, group = flat(asked).get(where), where.rpartition(".")[0]
+        names = {where, group, "experiment", *(["variant"] if group == "model" else [])}  # variants are of the model
+        if given & names and wanted != value:
             raise ValueError(f"resume=true keeps the run's settings: {where} is {value}, not {wanted}")
     return saved
 
@@ -145,6 +164,48 @@ def check_seeds(configs: dict[str, Any]) -> dict[str, int]:
             raise ValueError(f"seed={here['seed']} is there twice, the second time in {name}")
         seeds[name] = here["seed"]
     return seeds
+
+
+def check_variants(
+    configs: dict[str, Any], defaults: TrainSettings
+) -> tuple[dict[str, tuple[int, dict[str, Any]]], dict[str, Any]]:
+    """Return of each run its seed and the settings in which it is not as the standard, and the standard's values there.
+
+    The standard is the variant with the fewest departures from the defaults, of several the first.
+
+    Args:
+        configs: each run's config.json by the run's name.
+        defaults: what train.py does without being told anything.
+
+    Raises:
+        ValueError: a run of a text, or runs that did not read the same stories in the same order.
+
+    """
+    every = {name: flat(typed_saved(config)) for name, config in configs.items()}
+    for name, here in every.items():
+        if here["data.source"] != "stories":
+            raise ValueError(f"{name} was trained on a text, which has no gold links to compare heads by")
+    expected = flat(defaults)
+    departures = {
+        name: sum(value != expected.get(where) for where, value in here.items() if where not in _SAME_VARIANT)
+        for name, here in every.items()
+    }
+    first = min(every, key=lambda name: departures[name])
+    for name, config in configs.items():
+        others = {where for where in every[name] if every[name][where] != every[first].get(where)}
+        other = sorted(where for where in others if where.startswith("data.") or where in _SAME_ORDER)
+        if other or config.get("data_fingerprint") != configs[first].get("data_fingerprint"):
+            what = other[0] if other else "the generator"
+            raise ValueError(f"{first} and {name} did not read the same stories in the same order: {what} is another")
+    found = {
+        name: (
+            here["seed"],
+            {where: here[where] for where in sorted(here.keys() - _SAME_VARIANT) if here[where] != every[first][where]},
+        )
+        for name, here in every.items()
+    }
+    changed = sorted({where for _, some in found.values() for where in some})
+    return found, {where: every[first][where] for where in changed}
 
 
 def flat(settings: TrainSettings) -> dict[str, Any]:
@@ -209,13 +270,32 @@ def check_overrides(arguments: list[str], entry: str) -> None:
             raise ValueError(f"{argument}: several values are several runs, asked for by -m")
         if name.startswith("data.") and name in known - of_stories and not names & {"data", "experiment", "resume"}:
             raise ValueError(f"{name} is not a setting of the stories: choose data=text or data=shakespeare")
+        if name == "experiment" and "," in value and "lab/" in value:
+            raise ValueError(f"{argument}: an experiment of the lab is a sweep itself: one at a time")
         if name in schemas:
-            choices = sorted(path.stem for path in (_FOLDER / name).glob("*.yaml"))
+            choices = _choices(name)
             for choice in value.split(","):
-                if re.fullmatch(r"[\w-]+", choice) and choice not in (*choices, "null" if name == "experiment" else ""):
+                if re.fullmatch(r"[\w/-]+", choice) and choice not in choices:  # null too: Hydra cannot unset a group
                     raise ValueError(f"{name}={choice} is not one of {', '.join(choices)}{_hint(choice, choices)}")
         elif name not in known:
             raise ValueError(f"{name} is not a setting{_hint(name, [*known, *schemas])}")
+
+
+def _choices(group: str) -> list[str]:
+    """Return what can be chosen of a group, files of a folder as folder/name; what begins with _ is for other files."""
+    folder = _FOLDER / group
+    files = [path.relative_to(folder) for path in folder.rglob("*.yaml") if not path.name.startswith("_")]
+    return sorted(path.with_suffix("").as_posix() for path in files)
+
+
+def flags_first(arguments: list[str]) -> list[str]:
+    """Return the arguments with flags, and the values that they take, in front: Hydra stops at the first setting."""
+    flags: list[str] = []
+    settings: list[str] = []
+    for argument in arguments:
+        takes = flags and flags[-1] in _FLAGS_WITH_VALUE
+        (flags if takes or argument.startswith("-") else settings).append(argument)
+    return [*flags, *settings]
 
 
 def quoted(argument: str) -> str:
@@ -254,7 +334,7 @@ def door(entry: str, *kinds: type[Exception]) -> Iterator[None]:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own account of an error is many lines and exit status 1
     with one_line_errors():
         check_overrides(sys.argv[1:], entry)
-    sys.argv[1:] = [quoted(argument) for argument in sys.argv[1:]]
+    sys.argv[1:] = [quoted(argument) for argument in flags_first(sys.argv[1:])]
     try:
         with one_line_errors(*kinds, OmegaConfBaseException):
             yield

@@ -33,9 +33,15 @@ class Batch:
 
     tokens: torch.Tensor  # [B, T] int64
     targets: torch.Tensor  # [B, T] int64, IGNORE where there is nothing to predict
-    texts: torch.Tensor | None = None  # [B, T] int64, which of a row's stories a token is of; None: a row is one text
+    texts: torch.Tensor | None = (
+        None  # [B, T] int64, which of a row's stories a token is of, -1 for none; None: one text
+    )
     classes: torch.Tensor | None = None  # [B, T] int64, of the targets
     floor: torch.Tensor | None = None  # [B, T] float32, of the targets, in nats
+
+    def read(self, *, alone: bool = False) -> tuple[torch.Tensor, ...]:
+        """Return what a model is given: tokens and, unless every row is to be read as one text, `texts`."""
+        return (self.tokens,) if alone or self.texts is None else (self.tokens, self.texts)
 
 
 class StreamBatches:
@@ -171,7 +177,8 @@ def _story_batch(split: StorySplit, stories: np.ndarray) -> Batch:
     of_targets = np.minimum(positions, len(split.tokens) - 1)[:, 1:]
     classes = None if split.classes is None else torch.from_numpy(split.classes[of_targets].astype(np.int64))
     floor = None if split.floor is None else torch.from_numpy(split.floor[of_targets])
-    return Batch(batch.tokens, batch.targets, classes=classes, floor=floor)
+    texts = torch.from_numpy(np.where(real[:, 1:], 0, -1))
+    return Batch(batch.tokens, batch.targets, texts, classes, floor)
 
 
 def _shifted(rows: np.ndarray) -> Batch:

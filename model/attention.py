@@ -4,7 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.config import ModelConfig
+from model.config import ModelConfig, Position, Scale, Weighting
+
+# Added to what is positive of each score where weights are shares (weighting=sum): a query whose scores are all
+# negative then looks everywhere alike instead of dividing 0 by 0.
+_LEAST_SCORE = 1e-4
 
 
 def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
@@ -27,19 +31,37 @@ def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
 
-def causal_attention_scores(query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
+def sinusoids(positions: Tensor, width: int) -> Tensor:
+    """Return [..., width] the sines (first half) and cosines of positions [...] (Vaswani et al. 2017, section 3.5).
+
+    Divided by sqrt(width), so that each is 0.71 long. There tokens are multiplied by it instead (section 3.4) and begin
+    about 1.4 times as long as the sines; here tokens begin at .16 (width 64) and grow to .76 (the median
+    of a trained default run), about as long as these.
+    """
+    half = width // 2
+    frequencies = 10000.0 ** (-torch.arange(half, device=positions.device, dtype=torch.float32) / half)
+    angles = positions[..., None].float() * frequencies
+    return torch.cat([angles.sin(), angles.cos()], dim=-1) / width**0.5
+
+
+def causal_attention_scores(
+    query: Tensor, key: Tensor, query_positions: Tensor | None = None, *, scaled: bool = True
+) -> Tensor:
     """Return what each query position thinks of each key position before the softmax (Vaswani et al. 2017, eq. 1).
 
     Args:
         query: [B, H, Tq, K].
         key: [B, H, Tk, K].
         query_positions: [B, Tq] where each query stands among the keys; None: query i stands at key i.
+        scaled: by 1 / sqrt(K), or not at all.
 
     Returns:
         [B, H, Tq, Tk] float32, q·k / sqrt(K), exactly -inf at every key after the query.
 
     """
-    scores = query.float() @ key.float().transpose(-1, -2) / query.shape[-1] ** 0.5
+    scores = query.float() @ key.float().transpose(-1, -2)
+    if scaled:
+        scores = scores / query.shape[-1] ** 0.5
     if query_positions is None:
         query_positions = torch.arange(query.shape[-2], device=query.device)[None]
     allowed = torch.arange(key.shape[-2], device=key.device) <= query_positions[:, None, :, None]
@@ -51,18 +73,66 @@ def causal_attention_weights(query: Tensor, key: Tensor, query_positions: Tensor
     return causal_attention_scores(query, key, query_positions).softmax(dim=-1)
 
 
-def within_texts(texts: Tensor) -> Tensor:
-    """Return which key each query may see where a row holds several texts: [B, 1, T, T], causal and of its own text.
+def log_shares(scores: Tensor) -> Tensor:
+    """Return numbers whose softmax is each score's share of the sum of all, what is negative counting as next to 0.
+
+    Args:
+        scores: [..., Tk] float32, -inf where a key may not be seen.
+
+    Returns:
+        [..., Tk], log(max(score, 0) + 0.0001), -inf where a key may not be seen.
+
+    """
+    return (scores.relu() + _LEAST_SCORE).log().masked_fill(scores.isneginf(), float("-inf"))
+
+
+def summed_attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
+    """Return weights @ value [B, H, T, K], the weights being scores over their sum: attention without an exponential.
+
+    Args:
+        query: [B, H, T, K].
+        key: [B, H, T, K].
+        value: [B, H, T, K].
+        allowed: broadcastable to [B, H, T, T], True where a key may be seen.
+
+    """
+    scores = query.float() @ key.float().transpose(-1, -2) / query.shape[-1] ** 0.5
+    shares = (scores.relu() + _LEAST_SCORE) * allowed
+    return ((shares / shares.sum(-1, keepdim=True)) @ value.float()).to(value.dtype)
+
+
+def within_texts(texts: Tensor, *, causal: bool = True) -> Tensor:
+    """Return which key each query may see where a row holds several texts: [B, 1, T, T], those of its own text.
 
     Args:
         texts: [B, T] the number of the text that each token belongs to.
+        causal: of them only those up to the query.
 
     """
-    places = torch.arange(texts.shape[1], device=texts.device)
-    return ((texts[:, :, None] == texts[:, None, :]) & (places[None, :] <= places[:, None]))[:, None]
+    own = texts[:, :, None] == texts[:, None, :]
+    if causal:
+        places = torch.arange(texts.shape[1], device=texts.device)
+        own = own & (places[None, :] <= places[:, None])
+    return own[:, None]
 
 
-def fused_attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
+def positions_within(texts: Tensor) -> Tensor:
+    """Return [B, T] how many tokens of its own text stand before each token; texts [B, T] lie end to end."""
+    places = torch.arange(texts.shape[1], device=texts.device).expand_as(texts)
+    begins = torch.ones_like(texts, dtype=torch.bool)
+    begins[:, 1:] = texts[:, 1:] != texts[:, :-1]
+    return places - torch.where(begins, places, 0).cummax(dim=1).values
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    allowed: Tensor | None = None,
+    *,
+    causal: bool = True,
+    scaled: bool = True,
+) -> Tensor:
     """Return weights @ value [B, H, T, K] without ever holding the weights.
 
     On a CPU in bfloat16 the fused kernel is many times slower than in float32 (measured, torch 2.13), so there it is
@@ -73,24 +143,36 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor |
         key: [B, H, T, K].
         value: [B, H, T, K].
         allowed: `within_texts`; None where a row is one text.
+        causal: where a row is one text, whether its future is hidden.
+        scaled: by 1 / sqrt(K), or not at all.
 
     """
     if query.device.type == "cpu" and query.dtype == torch.bfloat16:
         with torch.autocast("cpu", enabled=False):
-            return fused_attention(query.float(), key.float(), value.float(), allowed).to(query.dtype)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, is_causal=allowed is None)
+            mixed = fused_attention(query.float(), key.float(), value.float(), allowed, causal=causal, scaled=scaled)
+        return mixed.to(query.dtype)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=allowed, is_causal=causal and allowed is None, scale=None if scaled else 1.0
+    )
 
 
 class Attention(nn.Module):
     """The weights of one layer's attention and the two ways through it: fused to train, observed to look."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Make the four projections, D to D, without biases."""
+        """Make the four projections, D to D, without biases; tied ones are one and the same."""
         super().__init__()
         self.n_head, self.theta = config.n_head, config.rope_theta
-        self.query, self.key, self.value, self.output = (
-            nn.Linear(config.d_model, config.d_model, bias=False) for _ in range(4)
-        )
+        self.scaled, self.causal = config.scale is Scale.inverse_sqrt, config.is_causal
+        self.turned, self.summed = config.position is Position.rope, config.weighting is Weighting.sum
+
+        def projection() -> nn.Linear:
+            return nn.Linear(config.d_model, config.d_model, bias=False)
+
+        self.query = projection()
+        self.key = self.query if config.tie_query_key else projection()
+        self.value = self.key if config.tie_key_value else projection()
+        self.output = projection()
 
     def project(self, x: Tensor, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Return query, key (both turned by their positions) and value of `x` [B, T, D], each [B, H, T, K].
@@ -98,13 +180,19 @@ class Attention(nn.Module):
         `first` is the position of the first of the T tokens.
         """
         query, key, value = (self._heads(linear(x)) for linear in (self.query, self.key, self.value))
-        positions = torch.arange(first, first + x.shape[1], device=x.device)
-        query, key = rotate(torch.stack((query, key)), positions, self.theta)  # in one call: a step is 5 % shorter
+        if self.turned:
+            positions = torch.arange(first, first + x.shape[1], device=x.device)
+            query, key = rotate(torch.stack((query, key)), positions, self.theta)  # in one call: a step is 5 % shorter
         return query, key, value
 
     def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
         """Return what attention adds to the stream: [B, T, D] from [B, T, D]."""
-        return self.merge(fused_attention(*self.project(x), allowed))
+        if self.summed:
+            if allowed is None:
+                allowed = torch.ones(2 * x.shape[1:2], dtype=torch.bool, device=x.device)
+                allowed = allowed.tril() if self.causal else allowed
+            return self.merge(summed_attention(*self.project(x), allowed))
+        return self.merge(fused_attention(*self.project(x), allowed, causal=self.causal, scaled=self.scaled))
 
     def merge(self, mixed: Tensor) -> Tensor:
         """Return what all heads together add to the stream, [B, T, D] from the values they mixed [B, H, T, K]."""
@@ -117,12 +205,27 @@ class Attention(nn.Module):
         return query, key, value, self.output.weight.unflatten(1, (self.n_head, -1)).transpose(0, 1)
 
     def scores(self, x: Tensor, query_positions: Tensor | None = None) -> Tensor:
-        """Return `causal_attention_scores` of `x`, of all positions or of `query_positions` [B, Tq] alone."""
+        """Return `judge` of `x`, of all positions or of `query_positions` [B, Tq] alone."""
         query, key, _ = self.project(x)
         if query_positions is not None:
             index = query_positions[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
             query = query.gather(2, index)  # [B, H, Tq, K]
-        return causal_attention_scores(query, key, query_positions)
+        return self.judge(query, key, query_positions)
+
+    def judge(self, query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
+        """Return the numbers whose softmax the weights are: [B, H, Tq, Tk], arguments as `causal_attention_scores`.
+
+        Where weights are shares of a sum, those numbers are their logarithms (`log_shares`), so that whoever observes
+        reads every kind of attention in one way. Of a model without a mask nothing can be observed.
+
+        Raises:
+            ValueError: model.mask=none.
+
+        """
+        if not self.causal:
+            raise ValueError("a model trained with model.mask=none reads what it must predict: its heads say nothing")
+        scores = causal_attention_scores(query, key, query_positions, scaled=self.scaled)
+        return log_shares(scores) if self.summed else scores
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.n_head, -1)).transpose(1, 2)  # [B, H, T, K]

@@ -1,6 +1,37 @@
 """What can be set about the model; the values are in configs/model/."""
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Scale(StrEnum):
+    """What scores are multiplied by before they become weights."""
+
+    inverse_sqrt = "inverse_sqrt"  # 1 / sqrt(head_dim) (Vaswani et al. 2017, eq. 1)
+    none = "none"
+
+
+class Weighting(StrEnum):
+    """How scores become weights that sum to 1."""
+
+    softmax = "softmax"
+    sum = "sum"  # what is positive of each score, over their sum: no exponential
+
+
+class Position(StrEnum):
+    """What tells a model where a token stands."""
+
+    rope = "rope"  # queries and keys are turned (Su et al. 2021)
+    learned = "learned"  # a vector for each place is added to the token's (GPT-2)
+    sinusoidal = "sinusoidal"  # the same, from sines that are not trained (Vaswani et al. 2017, section 3.5)
+    none = "none"  # nothing but what the mask gives away
+
+
+class Mask(StrEnum):
+    """Which tokens a token may look at."""
+
+    causal = "causal"  # itself and what came before
+    none = "none"  # all of its text: the answer too, so this model cheats
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,6 +46,12 @@ class ModelConfig:
     rope_theta: float  # base of the rotary angles, above 0
     norm_eps: float  # of RMSNorm, above 0
     dropout: float  # on what attention and MLP add, 0 up to but not including 1
+    scale: Scale
+    weighting: Weighting
+    position: Position
+    mask: Mask
+    tie_query_key: bool  # one projection serves as query and as key
+    tie_key_value: bool  # one projection serves as key and as value
 
     def __post_init__(self) -> None:
         """Refuse shapes that cannot be built."""
@@ -25,9 +62,18 @@ class ModelConfig:
             raise ValueError(f"model.context_length must be 2 or more, got {self.context_length}")
         if self.d_model % self.n_head:
             raise ValueError(f"model.d_model={self.d_model} is not a multiple of model.n_head={self.n_head}")
-        if self.head_dim % 2:
+        if self.position is Position.rope and self.head_dim % 2:
             raise ValueError(
-                f"model.d_model / model.n_head = {self.head_dim} must be even: RoPE turns pairs of numbers"
+                f"model.d_model / model.n_head = {self.head_dim} must be even: RoPE (model.position) turns pairs"
+            )
+        if self.position is Position.sinusoidal and self.d_model % 2:
+            raise ValueError(
+                f"model.d_model={self.d_model} must be even: model.position=sinusoidal pairs sines, cosines"
+            )
+        if self.weighting is Weighting.sum and self.scale is Scale.none:
+            raise ValueError(
+                "model.scale=none changes nothing where model.weighting=sum: what multiplies every score leaves shares "
+                "as they are"
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"model.dropout must lie in [0, 1), got {self.dropout}")
@@ -36,3 +82,13 @@ class ModelConfig:
     def head_dim(self) -> int:
         """Width of one head."""
         return self.d_model // self.n_head
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no token sees what comes after it."""
+        return self.mask is Mask.causal
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether only distances reach the model, so that a text may begin anywhere."""
+        return self.position in (Position.rope, Position.none)

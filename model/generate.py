@@ -53,6 +53,11 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
     end, encoding = end_id(tokenizer), tokenizer.encode(asked.prompt)
     if UNKNOWN in encoding.tokens:
         print(f"note: the model does not know every word of the prompt; those read as {UNKNOWN}", file=sys.stderr)
+    if not settings.model.is_causal:
+        print(
+            "note: model.mask=none: this model was trained to see what it must predict and cannot write",
+            file=sys.stderr,
+        )
     start = torch.tensor([end, *encoding.ids])
     text = generate(model.eval(), start, asked.n_tokens, temperature=asked.temperature, seed=asked.seed, end=end)
     print(tokenizer.decode(text.tolist()))

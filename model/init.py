@@ -3,6 +3,7 @@
 | weights                         | start                  | why                                                   |
 |---------------------------------|------------------------|-------------------------------------------------------|
 | token_embedding (also unembeds) | normal, std 0.02       | GPT-2 (Radford et al. 2019)                           |
+| position_embedding, if learned   | normal, std 0.02       | as the tokens                                         |
 | query, key, value, gate, up     | normal, std 1/sqrt(D)  | outputs about as large as the normalised input        |
 | attention.output, mlp.down      | zero                   | blocks start as identity (Zhang et al., 1901.09321)   |
 | norms                           | one                    | a plain RMSNorm                                       |
@@ -24,5 +25,5 @@ def initialise(model: nn.Module, seed: int) -> None:
             elif name.endswith(("output.weight", "down.weight")):
                 parameter.zero_()
             else:
-                std = EMBEDDING_STD if name == "token_embedding.weight" else parameter.shape[1] ** -0.5
+                std = EMBEDDING_STD if name.endswith("_embedding.weight") else parameter.shape[1] ** -0.5
                 parameter.normal_(0.0, std, generator=generator)

@@ -48,7 +48,7 @@ class RowLosses:
 @torch.no_grad()
 def row_losses(
     model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor, Tensor | None, Tensor | None]],
+    batches: Iterable[tuple[tuple[Tensor, ...], Tensor, Tensor | None, Tensor | None]],
     n_classes: int,
     autocast: AbstractContextManager | None = None,
 ) -> RowLosses:
@@ -56,17 +56,17 @@ def row_losses(
 
     Args:
         model: in eval mode.
-        batches: (tokens, targets, classes of the targets, floor of the targets in nats), each [B, T]; without classes
-            everything is class 0.
+        batches: (what the model reads, targets, classes of the targets, floor of the targets in nats), each [B, T];
+            without classes everything is class 0.
         n_classes: how many classes there are.
         autocast: the precision of the forward pass; None for the weights' own.
 
     """
     device = next(model.parameters()).device
     losses, counts, floors = [], [], []
-    for tokens, targets, classes, floor in batches:
+    for read, targets, classes, floor in batches:
         with autocast or nullcontext():
-            logits = model(tokens.to(device))
+            logits = model(*(one.to(device) for one in read))
         kinds = torch.zeros_like(targets) if classes is None else classes
         real = (targets >= 0).double()
         nothing = torch.zeros(len(targets), n_classes, dtype=torch.float64)
@@ -75,17 +75,6 @@ def row_losses(
         if floor is not None:
             floors.append(nothing.scatter_add(1, kinds, floor.double() * real))
     return RowLosses(torch.cat(losses), torch.cat(counts), torch.cat(floors) if floors else None)
-
-
-def class_losses(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor, Tensor | None]],
-    n_classes: int,
-    autocast: AbstractContextManager | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return `row_losses` over all rows: (sums in nats, counts), each [n_classes]; the mean is sums over counts."""
-    rows = row_losses(model, ((*batch, None) for batch in batches), n_classes, autocast)
-    return rows.losses.sum(0), rows.counts.sum(0)
 
 
 def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import Attention, within_texts
-from model.config import ModelConfig
+from model.attention import Attention, positions_within, sinusoids, within_texts
+from model.config import ModelConfig, Position
 from model.init import initialise
 
 
@@ -63,6 +63,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.config, self.vocab_size = config, vocab_size
         self.token_embedding = nn.Embedding(vocab_size, config.d_model)
+        if config.position is Position.learned:
+            self.position_embedding = nn.Embedding(config.context_length, config.d_model)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.final_norm = Norm(config.d_model, config.norm_eps)
         initialise(self, seed)
@@ -70,14 +72,31 @@ class Transformer(nn.Module):
     def forward(self, tokens: Tensor, texts: Tensor | None = None) -> Tensor:
         """Return the logits [B, T, V] of the token after each of `tokens` [B, T]; T up to context_length.
 
-        Where a row holds several texts end to end, `texts` [B, T] numbers them, and each is read as if it stood alone:
-        positions are relative, so nothing else need be told.
+        Where a row holds several texts end to end, `texts` [B, T] numbers them, and each is read as if it stood alone.
         """
-        allowed = None if texts is None else within_texts(texts)
-        x = self.token_embedding(tokens)
+        allowed = None if texts is None else within_texts(texts, causal=self.config.is_causal)
+        x = self.embed(tokens, None if texts is None or self.config.is_relative else positions_within(texts))
         for block in self.blocks:
             x = block(x, allowed)
         return self.unembed(x)
+
+    def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Return the stream [B, T, D] that enters the first block.
+
+        Args:
+            tokens: [B, T].
+            positions: [B, T] where each token stands in its text, below context_length; None: token i stands at i.
+                A model whose positions are relative does not ask.
+
+        """
+        x = self.token_embedding(tokens)
+        if self.config.is_relative:
+            return x
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
+        if self.config.position is Position.learned:
+            return x + self.position_embedding(positions)
+        return x + sinusoids(positions, self.config.d_model)
 
     def layers(self) -> Iterator[Block]:
         """Yield the blocks, bottom up."""
@@ -92,7 +111,7 @@ class Transformer(nn.Module):
 
 def streams(model: Transformer, tokens: Tensor) -> Iterator[Tensor]:
     """Yield the residual stream [B, T, D] before each block and after the last: L + 1 of them."""
-    x = model.token_embedding(tokens)
+    x = model.embed(tokens)
     yield x
     for block in model.blocks:
         x = block(x)

@@ -138,6 +138,8 @@ def qk_scores(
 ) -> Tensor:
     """Return s(query token, key token, distance) = q·k / sqrt(K) for every combination of tokens and distance.
 
+    Where the model does not turn its queries all distances are alike; what positions add to the stream is left out.
+
     Args:
         model: any.
         queries: token ids.
@@ -155,8 +157,10 @@ def qk_scores(
     query_weights, key_weights, _, _ = attention.by_head()
     query = block.norm_1(_embed(model, queries)) @ query_weights[head].T  # [queries, K]
     key = block.norm_1(_embed(model, keys)) @ key_weights[head].T
-    turned = rotate(query[:, None].expand(-1, len(distances), -1), distances.to(query.device), attention.theta)
-    return torch.einsum("qnk,wk->qwn", turned, key) / query.shape[-1] ** 0.5
+    query = query[:, None].expand(-1, len(distances), -1)
+    if attention.turned:
+        query = rotate(query, distances.to(query.device), attention.theta)
+    return torch.einsum("qnk,wk->qwn", query, key) / (query.shape[-1] ** 0.5 if attention.scaled else 1.0)
 
 
 def _link_distances(item: LinkItem) -> list[int]:

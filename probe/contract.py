@@ -67,7 +67,7 @@ def _observe(model: Transformer, tokens: Tensor, query: Tensor) -> dict[str, flo
     """Go through the model by its observed attention alone and compare with the fused one at every step."""
     future = torch.ones(2 * tokens.shape[-1:], dtype=torch.bool, device=tokens.device).triu(1)
     found: list[dict[str, float]] = []
-    x = model.token_embedding(tokens)
+    x = model.embed(tokens)
     for block in model.layers():
         normed = block.norm_1(x)
         weights = block.attention.scores(normed).softmax(-1)  # [B, H, Tq, Tk]

@@ -1,4 +1,4 @@
-"""What else a head does: its habits on random tokens, where there is nothing to refer to."""
+"""What else a head does: its habits where there is nothing to refer to, how widely it looks, how one-sidedly."""
 
 import numpy as np
 import torch
@@ -52,3 +52,37 @@ def type_scores(maps: Tensor, n_distinct: int) -> dict[str, np.ndarray]:
     found = {name: maps[..., query, query + offset] for name, (query, offset) in keys.items()}
     found["first"] = maps[..., 1:, 0]
     return {name: found[name].mean(dim=(1, 3)).numpy() for name in TYPES}
+
+
+@torch.no_grad()
+def entropies(model: Transformer, tokens: Tensor) -> np.ndarray:
+    """Return how evenly each head spreads its weights, [L, H] from 0, all on one token, to 1, the same on all.
+
+    The entropy of a query's weights over the entropy of equal weights on all that it may see, log of their number; the
+    mean over queries that see two tokens or more.
+
+    Args:
+        model: in eval mode.
+        tokens: [B, T] texts without padding, T at least 2.
+
+    """
+    maps = attention_maps(model, tokens.to(model.token_embedding.weight.device))[..., 1:, :]  # [L, B, H, T - 1, T]
+    entropy = torch.special.entr(maps).sum(-1)
+    most = torch.arange(2, tokens.shape[1] + 1, device=maps.device).log()  # the first query sees but itself
+    return (entropy / most).mean(dim=(1, 3)).cpu().numpy()
+
+
+@torch.no_grad()
+def score_asymmetry(model: Transformer) -> np.ndarray:
+    """Return how far each head's score of word a for word b differs from that of b for a, [L, H] from 0 to 1.
+
+    ||A - A'|| / 2 ||A|| (Frobenius) of the bilinear form A = W_Q' W_K of contents, positions aside: 0 where both
+    directions score alike, about .71 for random weights, 1 where one is minus the other.
+    """
+    found = []
+    for block in model.layers():
+        query, key, _, _ = block.attention.by_head()  # [H, K, D]
+        form = query.transpose(-1, -2) @ key
+        apart = torch.linalg.matrix_norm(form - form.transpose(-1, -2))
+        found.append(apart / (2 * torch.linalg.matrix_norm(form)).clamp(min=torch.finfo(form.dtype).tiny))
+    return torch.stack(found).cpu().numpy()

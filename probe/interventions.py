@@ -2,7 +2,8 @@
 
 Every intervention here compares an item with its swap partner, the cell of the same block and order in which the
 other word is meant: both texts are the same but for the pronoun or the deciding word. Texts are aligned at the query,
-padded in front: rotary scores know distances only, and padding is hidden from every other key, so nothing changes.
+padded in front: each token keeps its position in its own text, and padding is hidden from every other key, so nothing
+changes.
 What lies before the first changed position is never computed twice.
 
 Axes besides those of `model`: B texts, always an even number, rows 2i and 2i + 1 each other's partner.
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from data.links import LinkItem
-from model.attention import causal_attention_scores
+from model.attention import Attention
 from model.transformer import Block, Transformer
 
 NO_TOKEN = -1  # fills up rows of token ids
@@ -29,6 +30,7 @@ class Pairs:
 
     items: list[int]  # [B] the place of each among the items given
     tokens: Tensor  # [B, T]
+    positions: Tensor  # [B, T] in the text, 0 in front of it
     padding: Tensor  # [B, T] True in front of the text and behind it
     query: int  # its column in every text
     payoff: Tensor  # [B] column
@@ -104,10 +106,11 @@ def align(items: Sequence[LinkItem], places: list[int], device: torch.device) ->
         for name, mark in marks.items():
             mark[row, [shift + place for word in words[name] for place in word]] = True
     payoff = torch.tensor([(item.payoff or 0) + shift for item, shift in zip(some, shifts, strict=True)])
+    positions = (torch.arange(width) - torch.tensor(shifts)[:, None]).clamp(min=0)
     parted = (tokens != partner(tokens)).cumsum(1) > 0
     ids = (_filled([item.answers for item in some]), _filled([item.foils for item in some]))
-    to = [one.to(device) for one in (tokens, padding, payoff, parted, *marks.values(), *ids)]
-    return Pairs(places, to[0], to[1], query, *to[2:])
+    to = [one.to(device) for one in (tokens, positions, padding, payoff, parted, *marks.values(), *ids)]
+    return Pairs(places, to[0], to[1], to[2], query, *to[3:])
 
 
 def _filled(rows: list[tuple[int, ...]]) -> Tensor:
@@ -122,11 +125,11 @@ def partner(x: Tensor) -> Tensor:
 
 def observe(model: Transformer, pairs: Pairs, n_layer: int | None = None) -> Run:
     """Run the model on both texts of every pair, through its first `n_layer` layers; None for all."""
-    run = Run([model.token_embedding(pairs.tokens)], [], [], [], [])
+    run = Run([model.embed(pairs.tokens, pairs.positions)], [], [], [], [])
     for block in list(model.layers())[:n_layer]:
         x = run.streams[-1]
         query, key, value = block.attention.project(block.norm_1(x))
-        scores = _scores(query, key, pairs.padding, 0)
+        scores = _scores(block.attention, query, key, pairs.padding, 0)
         mixed = scores.softmax(-1) @ value
         run.scores.append(scores[:, :, pairs.query])
         run.keys.append(key)
@@ -136,10 +139,10 @@ def observe(model: Transformer, pairs: Pairs, n_layer: int | None = None) -> Run
     return run
 
 
-def _scores(query: Tensor, key: Tensor, padding: Tensor, first: int) -> Tensor:
+def _scores(attention: Attention, query: Tensor, key: Tensor, padding: Tensor, first: int) -> Tensor:
     """Return the scores [B, H, T - first, T]; padding is seen by nobody but itself, which keeps every row finite."""
     columns = torch.arange(key.shape[2], device=key.device)
-    scores = causal_attention_scores(query, key, columns[None, first:])
+    scores = attention.judge(query, key, columns[None, first:])
     hidden = padding[:, None, :] & (columns[first:, None] != columns)
     return scores.masked_fill(hidden[:, None], float("-inf"))
 
@@ -169,7 +172,7 @@ def onward(model: Transformer, pairs: Pairs, run: Run, layer: int, x: Tensor) ->
         query, key, value = block.attention.project(block.norm_1(x), first)
         key = torch.cat([run.keys[i][:, :, :first], key], dim=2)
         value = torch.cat([run.values[i][:, :, :first], value], dim=2)
-        mixed = _scores(query, key, pairs.padding, first).softmax(-1) @ value
+        mixed = _scores(block.attention, query, key, pairs.padding, first).softmax(-1) @ value
         passed.append(mixed)
         x = _add(block, x, mixed)
     return x, passed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,8 @@ def table(results: dict[str, Any]) -> list[str]:
         lines += [_holdout_line(name, found) for name, found in one["test"].items()]
         for name, found in one["test"].items():
             lines += _nothing_lines(name, found) if "untrained" in found else []
+    for one in results["importance"] if len(some) <= _MANY else []:
+        lines += ["", *importance_lines(one)]
     lines += ["", "the model itself: rho, and share of items where it prefers the antecedent's words [95 % interval]"]
     for one in results["behaviour"]:
         if len(some) <= _MANY or one["holdout"] in ("iid", HEADLINE):
@@ -102,6 +105,36 @@ def _nothing_lines(name: str, found: dict[str, Any]) -> list[str]:
         f"              best heads of {blank['n_models']} untrained models {blank['sel1']:.3f} "
         f"[{low:.3f}, {high:.3f}], one by one {least:.3f} to {most:.3f}, F4 {blank['f4']:.3f}",
     ]
+
+
+def importance_lines(one: dict[str, Any]) -> list[str]:
+    """Return how far weight, what is moved (norm) and what hangs on it (effect) put links in the same order."""
+    links = f"{one['all_heads']['n_links']:,} links of {len(one['heads'])} heads"
+    chosen = f"L{one['layer']}H{one['head']} alone"
+    largest = []
+    for name, short in _MEANINGS.items():
+        most = max(one["heads"], key=lambda each: each["antecedent"][name])
+        value = most["antecedent"][name]
+        unit = " nats" if name == "effect" else ""
+        largest.append(f"{short} L{most['layer']}H{most['head']} {value:.2f}{unit}" if value else f"{short} none")
+    return [
+        f"three meanings of importance, {one['question']}, {links} ({one['holdout']}): rank correlations [95 %]",
+        f"  {'all heads':<11} {_correlations(one['all_heads'])}",
+        f"  {chosen:<11} {_correlations(one['chosen_head'])}",
+        f"  largest mean at the antecedent: {', '.join(largest)}",
+    ]
+
+
+_MEANINGS = {"weight": "weight", "value_norm": "norm", "effect": "effect"}
+
+
+def _correlations(found: dict[str, Any]) -> str:
+    cells = []
+    for one, other in combinations(_MEANINGS, 2):
+        value, interval = found[f"{one}_{other}"], found[f"{one}_{other}_interval"]
+        shown = "-" if value is None else f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
+        cells.append(f"{_MEANINGS[one]}~{_MEANINGS[other]} {shown}")
+    return "  ".join(cells)
 
 
 def cell_lines(cells: list[dict[str, Any]]) -> list[str]:

@@ -12,6 +12,15 @@ from model.transformer import Transformer, attention_maps
 
 
 @dataclass(frozen=True, slots=True)
+class Sentence:
+    """A text as a tokenizer cut it."""
+
+    ids: list[int]  # the token before the text, then its own
+    offsets: list[Span]  # the characters of each token of the text; empty for one that stands for none
+    words: list[tuple[str, Span]]  # with their characters
+
+
+@dataclass(frozen=True, slots=True)
 class WordRow:
     """Every head's attention from one word. The first place stands for the token before the text."""
 
@@ -20,13 +29,7 @@ class WordRow:
 
 
 @torch.no_grad()
-def word_rows(
-    model: Transformer,
-    ids: list[int],
-    offsets: list[Span],
-    words: list[tuple[str, Span]],
-    asked: list[Span],
-) -> list[WordRow]:
+def word_rows(model: Transformer, sentence: Sentence, asked: list[Span]) -> list[WordRow]:
     """Return the rows of the words whose spans are `asked`.
 
     A word's row is that of its LAST token, the first that has read it whole; the weight on a word is the sum over
@@ -34,12 +37,11 @@ def word_rows(
 
     Args:
         model: in eval mode.
-        ids: the token before the text, then the tokens of the text.
-        offsets: the characters of each token of the text; empty for one that stands for none.
-        words: of the text, with their spans.
-        asked: spans of some of them.
+        sentence: the text.
+        asked: spans of some of its words.
 
     """
+    ids, offsets, words = sentence.ids, sentence.offsets, sentence.words
     owner = [_owner(span, words) for span in offsets]
     positions = [
         1 + max(i for i, word in enumerate(owner) if word is not None and words[word][1] == span) for span in asked

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from data.links import LinkItem, Word, is_flipped
 from model.transformer import Transformer
@@ -17,7 +19,8 @@ from probe.causal import causal_study
 from probe.circuits import weights_study
 from probe.config import ProbeConfig
 from probe.contract import check_contract
-from probe.head_types import head_types
+from probe.head_types import entropies, head_types, score_asymmetry
+from probe.importance import importance_study
 from probe.questions import EMPTY, QUESTIONS, UNDECIDED, Question, asked
 from probe.readout import Rows, read_margins, read_rows
 from probe.scores import Scores, best_head, check_blocks, factorial, score
@@ -101,10 +104,20 @@ def study(
     for question in questions:
         say(question.name)
         selected.append(ask(question, bench))
+    texts = texts_of_one_length(bench.test.items)
     results = {
         "contract": contract | {"undecided": check_undecided(bench.test)},
+        "attention": {
+            "entropy": entropies(model, texts).tolist(),
+            "score_asymmetry": score_asymmetry(model).tolist(),
+        },
         "behaviour": behaviour(model, [item for item in test if item.payoff is not None], config),
         "selected": selected,
+        "importance": [
+            _importance(question, bench, (one["layer"], one["head"]))
+            for question, one in zip(questions, selected, strict=True)
+            if question.watched
+        ],
     }
     return results, {"dev": bench.dev, "test": bench.test}
 
@@ -135,6 +148,16 @@ def make_bench(
     blank = [(read(one, choosing), read(one, compared)) for one in untrained]
     types = head_types(model, dev[0].tokens[0], config.seed)
     return Bench(model, read(model, choosing), read(model, testing), blank, types, config)
+
+
+def texts_of_one_length(items: Sequence[LinkItem], n_texts: int = 256) -> Tensor:
+    """Return up to `n_texts` different texts [B, T] of the commonest length, evenly spread."""
+    by_length: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
+    for item in items:
+        by_length[len(item.tokens)][tuple(item.tokens)] = None
+    commonest = max(by_length.values(), key=len)
+    found = list(commonest)
+    return torch.tensor(found[:: max(1, len(found) // n_texts)][:n_texts])
 
 
 def only_the_two(items: Sequence[LinkItem]) -> list[LinkItem]:
@@ -254,6 +277,20 @@ def _explained(question: Question, bench: Bench, head: tuple[int, int]) -> dict[
         "causal": _named(causal),
         "weights": weights_study(bench.model, test, *head, seed=config.seed),
     }
+
+
+def _importance(question: Question, bench: Bench, head: tuple[int, int]) -> dict[str, Any]:
+    """Return how weight, what is moved and what hangs on it agree over the headline's links."""
+    config = bench.config
+    found = importance_study(
+        bench.model,
+        bench.test.picked(question, HEADLINE),
+        *head,
+        tokens_per_batch=config.tokens_per_batch,
+        n_bootstrap=config.n_bootstrap,
+        seed=config.seed,
+    )
+    return {"question": question.name, "holdout": HEADLINE, "layer": head[0], "head": head[1]} | found
 
 
 def _unlinked_mass(bench: Bench, head: tuple[int, int]) -> float | None:

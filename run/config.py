@@ -71,7 +71,8 @@ class EvalConfig:
     """One run of eval.py."""
 
     run: str | None  # the run's directory; None: the newest
-    runs: str | None  # the directory of a sweep over seeds, to compare its runs
+    runs: str | None  # the directory of a sweep over seeds, to say what holds over them
+    compare: str | None  # the directory of a sweep over variants and seeds, to say what a switch changes
     text: str | None  # a sentence to look at instead of the whole probe
     device: Device
     threads: int | None  # for the CPU; None: what torch chooses
@@ -79,8 +80,11 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         """Refuse a number of threads that cannot be, and several runs where one is meant."""
-        if self.runs is not None and (self.run is not None or self.text is not None):
-            raise ValueError("runs=DIR compares several runs: it goes with neither run= nor text=")
+        for name, given in (("runs", self.runs), ("compare", self.compare)):
+            if given is not None and (self.run is not None or self.text is not None):
+                raise ValueError(f"{name}=DIR is about several runs: it goes with neither run= nor text=")
+        if self.runs is not None and self.compare is not None:
+            raise ValueError("runs= asks what holds over seeds, compare= what variants change: one at a time")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be 1 or more, got {self.threads}")
 

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -53,10 +54,12 @@ def find_run(run: str | None) -> Path:
 def find_runs(runs: str) -> list[Path]:
     """Return the directories of the runs of one sweep, by number or name; FileNotFoundError where there are none."""
     if (Path(runs) / "config.json").is_file():
-        raise FileNotFoundError(f"runs={runs} is a single run: run={runs} probes it")
+        raise FileNotFoundError(f"{runs} is a single run: run={runs} probes it")
+    if not runs or not Path(runs).is_dir():
+        raise FileNotFoundError(f"there is no directory {runs or 'of that name'}")
     found = [path.parent for path in Path(runs).glob("*/config.json")]
     if not found:
-        raise FileNotFoundError(f"runs={runs} holds no runs: python train.py -m seed=1,2,3,4,5 makes some")
+        raise FileNotFoundError(f"{runs} holds no runs: python train.py -m seed=1,2,3,4,5 makes some")
     return sorted(found, key=lambda path: (int(path.name) if path.name.isdecimal() else 0, path.name))
 
 
@@ -73,11 +76,11 @@ def write_json(path: Path, content: Any) -> None:
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def write_files(folder: Path, files: dict[str, str]) -> None:
-    """Write texts into a folder of a run, made if need be, each whole or not at all."""
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write texts and pictures into a folder of a run, made if need be, each whole or not at all."""
     folder.mkdir(exist_ok=True)
     for name, content in files.items():
-        write_atomically(folder / name, content.encode())
+        write_atomically(folder / name, content.encode() if isinstance(content, str) else content)
 
 
 def environment(device: str, threads: int) -> dict[str, Any]:

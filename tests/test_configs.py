@@ -15,7 +15,10 @@ from configs import (
     TrainSettings,
     check_overrides,
     check_seeds,
+    check_variants,
+    flags_first,
     quoted,
+    resumed,
     typed_eval,
     typed_generate,
     typed_saved,
@@ -27,9 +30,10 @@ from run.config import EvalConfig, Optimizer, Precision
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
 CHOICES = [
-    f"{group}={path.stem}"
-    for group in ("model", "data", "optim", "experiment")
-    for path in sorted((CONFIGS / group).glob("*.yaml"))
+    f"{group}={path.relative_to(CONFIGS / group).with_suffix('').as_posix()}"
+    for group in ("model", "data", "optim", "experiment", "variant")
+    for path in sorted((CONFIGS / group).rglob("*.yaml"))
+    if not path.name.startswith("_")
 ]
 
 
@@ -264,3 +268,83 @@ def test_heavy_libraries_are_not_touched_by_help_or_a_typo(tmp_path: Path) -> No
         code = check.format(argument, str(ROOT / "train.py"))
         ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
         assert "heavy []" in ran.stdout, ran.stderr
+
+
+LAB = sorted((CONFIGS / "experiment" / "lab").glob("[a-z]*.yaml"))
+
+
+@pytest.mark.parametrize("path", LAB, ids=lambda path: path.stem)
+def test_every_experiment_of_the_lab_sweeps_over_variants_that_exist_the_standard_first(path: Path) -> None:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("train", [f"experiment=lab/{path.stem}"], return_hydra_config=True)
+    assert config.hydra.mode.name == "MULTIRUN"
+    swept = config.hydra.sweeper.params
+    names = swept.variant.split(",")
+    assert names[0] == "standard" and len(set(names)) == len(names) >= 2
+    assert swept.seed == ("1" if path.stem == "quick" else "1,2,3,4,5")
+    settings = [asdict(train(f"experiment=lab/{path.stem}", f"variant={name}")) for name in names]
+    assert all(one["model"] != settings[0]["model"] and one["run"] == settings[0]["run"] for one in settings[1:])
+    if path.stem == "quick":
+        assert set(names) == {path.stem for path in (CONFIGS / "variant").glob("*.yaml")}
+
+
+def test_a_variant_is_named_by_what_it_changes_and_places_do_not_count() -> None:
+    runs = {"0": saved("out=a"), "1": saved("variant=two_heads", "seed=4"), "2": saved("seed=2", "threads=1")}
+    assert check_variants(runs, train()) == (
+        {"0": (1, {}), "1": (4, {"model.n_head": 2}), "2": (2, {})},
+        {"model.n_head": 4},
+    )
+
+
+def test_the_standard_is_the_variant_nearest_to_the_defaults_wherever_it_stands() -> None:
+    runs = {"0": saved("variant=one_head"), "1": saved("variant=no_position"), "2": saved(), "3": saved("seed=2")}
+    found, standard = check_variants(runs, train())
+    assert found["0"] == (1, {"model.n_head": 1}) and found["2"] == (1, {}) and found["3"] == (2, {})
+    assert standard == {"model.n_head": 4, "model.position": "rope"}
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (saved("data=text", "data.path=x"), "1 was trained on a text"),
+        (saved("data.seed=1"), "0 and 1 did not read the same stories in the same order: data.seed is another"),
+        (saved("tokens_per_batch=64"), "tokens_per_batch is another"),
+        (saved("seed=2", fingerprint="g"), "the generator is another"),
+    ],
+)
+def test_runs_that_did_not_read_the_same_are_no_variants(other: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_variants({"0": saved(), "1": other}, train())
+
+
+def test_a_run_from_before_a_setting_is_told_so() -> None:
+    old = saved()
+    del old["model"]["mask"]
+    with pytest.raises(ValueError, match="config.json lacks model.mask: the run was made before"):
+        typed_saved(old)
+
+
+def test_flags_may_stand_anywhere() -> None:
+    given = ["seed=1,2", "-m", "out=x", "--cfg", "job", "model=nano"]
+    assert flags_first(given) == ["-m", "--cfg", "job", "seed=1,2", "out=x", "model=nano"]
+
+
+def test_a_resumed_run_may_name_its_own_variant_again_and_no_other() -> None:
+    run, mine = saved("variant=one_head", "threads=1", "out=a"), ["variant=one_head"]
+    assert resumed(train("variant=one_head", "out=a"), run, mine).model.n_head == 1
+    with pytest.raises(ValueError, match="model.n_head is 1, not 2"):
+        resumed(train("variant=two_heads", "out=a"), run, ["variant=two_heads"])
+
+
+def test_a_choice_in_a_folder_is_answered_with_the_nearest() -> None:
+    check_overrides(["experiment=lab/heads", "variant=standard"], "train")
+    with pytest.raises(ValueError, match="a sweep itself: one at a time"):
+        check_overrides(["-m", "experiment=lab/heads,lab/mask"], "train")
+    with pytest.raises(ValueError, match="experiment=null is not one of"):
+        check_overrides(["experiment=null"], "train")
+    with pytest.raises(ValueError, match="did you mean lab/heads"):
+        check_overrides(["experiment=lab/head"], "train")
+    with pytest.raises(ValueError, match="did you mean two_heads"):
+        check_overrides(["variant=two_head"], "train")
+    with pytest.raises(ValueError, match="experiment=lab/_base is not one of"):
+        check_overrides(["experiment=lab/_base"], "train")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = json.loads((ROOT / "probe" / "probe.schema.json").read_text())
@@ -121,3 +122,38 @@ def test_the_same_run_is_probed_to_the_same_bytes_and_the_sweep_compared(sweep: 
     assert ran("eval.py", *asked).returncode == 0
     assert strict((sweep / "probe" / "seeds.json").read_text()) == found
     assert probe_files(probed) == first
+
+
+def test_variants_are_compared_in_a_table_a_figure_and_hparams_and_each_run_is_probed_once(
+    cache: str, tmp_path: Path
+) -> None:
+    """Two seeds of the standard, of shares and of a model that cheats, two runs at a time by the joblib launcher."""
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    out = tmp_path / "sweep"
+    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    trained = ran(
+        "train.py", "-m", f"out={out}", cache, *TRAIN, "seed=1,2", "variant=standard,shares,no_mask", *launcher
+    )
+    assert trained.returncode == 0, trained.stderr
+    asked = [f"compare={out}", cache, *PROBE]
+    done = ran("eval.py", *asked)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert done.stdout.count("probing  ") == 4  # not the two that cheat
+    found = strict((out / "probe" / "compare.json").read_text())
+    assert [one["name"] for one in found["variants"]] == ["standard", "weighting=sum", "mask=none"]
+    assert [one["seeds"] for one in found["variants"]] == [[1, 2]] * 3
+    written = {path.name for path in (out / "probe").iterdir()}
+    assert {"compare.json", "compare.md", "compare.csv", "tb"} <= written
+    assert (out / "probe" / "compare.md").read_text() in done.stdout and "too few seeds to test" in done.stdout
+    events = EventAccumulator(str(out / "probe" / "tb" / "0")).Reload()
+    assert "_hparams_/session_start_info" in events.summary_metadata and "gap" in events.Tags()["scalars"]
+    again = ran("eval.py", *asked)
+    assert again.returncode == 0 and "probing" not in again.stdout
+    assert strict((out / "probe" / "compare.json").read_text()) == found
+    alone = ran("eval.py", f"compare={out / '0'}", cache)
+    assert alone.returncode == 2 and "is a single run" in alone.stderr and alone.stderr.count("\n") == 1
+    assert not list((out / "probe" / "tb").glob("events*"))
+    (out / "probe" / "compare.csv").unlink()
+    (out / "probe" / "compare.csv").mkdir()
+    blocked = ran("eval.py", *asked)
+    assert blocked.returncode == 2 and blocked.stderr.count("\n") == 1, blocked.stderr

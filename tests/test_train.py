@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from configs import quoted, typed_saved, typed_train
 from data.batches import training_batches
 from data.corpus import CLASSES, load_corpus
-from model.loss import class_losses, token_losses
+from model.loss import row_losses, token_losses
 from model.transformer import Transformer
 from run.checkpoint import load_checkpoint
 from run.logging import gap_lines
@@ -253,9 +253,8 @@ def two_batches(run: Path, cache: str) -> float:
     corpus = load_corpus(settings.data, Path(cache.removeprefix("cache_dir=")))
     batches = training_batches(corpus.train, tokens_per_batch=256, context_length=64, seed=settings.run.seed)
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed).eval()
-    parts = [(one.tokens, one.targets, None) for one in map(batches.at, (0, 1))]
-    sums, counts = class_losses(model, parts, 1)
-    return (sums.sum() / counts.sum()).item()
+    rows = row_losses(model, [(one.read(alone=True), one.targets, None, None) for one in map(batches.at, (0, 1))], 1)
+    return (rows.losses.sum() / rows.counts.sum()).item()
 
 
 def test_a_directory_that_holds_a_run_is_refused_and_left_as_it_is(unbroken: Path, cache: str) -> None:
@@ -332,7 +331,10 @@ def test_a_run_whose_text_has_changed_is_not_gone_on_with(tmp_path: Path) -> Non
 def sweep(cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("sweep, of two")
     settings = [f"out={out}", cache, *QUICK, "max_steps=2", "seed=1,2", "data.n_test_templates=2"]
-    subprocess.run(command("train.py", "-m", *settings), check=True, capture_output=True, cwd=out.parent)
+    ran = subprocess.run(
+        command("train.py", "-m", *settings), check=True, capture_output=True, text=True, cwd=out.parent
+    )
+    assert "[0] step     2  validation" in ran.stdout and "[1] step     2  validation" in ran.stdout
     return out
 
 
@@ -356,6 +358,31 @@ def test_a_finished_run_can_be_resumed_further(unbroken: Path, cache: str, tmp_p
     shutil.copytree(unbroken, out)
     ran = resume(out, cache)
     assert ran.returncode == 0 and losses(out) == losses(unbroken)
+
+
+def test_a_model_without_a_mask_is_said_to_cheat_and_its_heads_are_not_probed(cache: str, tmp_path: Path) -> None:
+    out = tmp_path / "cheat"
+    settings = [
+        f"out={out}",
+        cache,
+        *QUICK,
+        "variant=no_mask",
+        "max_steps=60",
+        "eval_every_steps=60",
+        "sample_tokens=3",
+    ]
+    trained = subprocess.run(command("train.py", *settings), capture_output=True, text=True, check=False)
+    assert trained.returncode == 0, trained.stderr
+    assert "this model cheats" in trained.stdout and "a bug or a leak" not in trained.stdout
+    assert "V_S1" not in trained.stdout
+    asked = subprocess.run(command("eval.py", f"run={out}", cache), capture_output=True, text=True, check=False)
+    assert asked.returncode == 0 and "this model cheats" in asked.stdout, asked.stderr
+    last = [one for one in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()) if one.get("whole")][-1]
+    told = float(re.search(r"loss +([\d.]+) nats", asked.stdout)[1])  # in float32
+    assert told == pytest.approx(last["loss"], abs=0.01) and not (out / "probe").exists()
+    words = [f"run={out}", "text=The cat sat near the buses. It"]
+    look = subprocess.run(command("eval.py", *words, cache), capture_output=True, text=True, check=False)
+    assert look.returncode == 2 and look.stderr.count("\n") == 1 and "model.mask=none" in look.stderr
 
 
 def test_a_sentence_of_ones_own_is_shown_with_what_cannot_be_known(unbroken: Path, cache: str) -> None:

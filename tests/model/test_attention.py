@@ -4,15 +4,27 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from model.attention import Attention, causal_attention_scores, causal_attention_weights, fused_attention, rotate
-from model.config import ModelConfig
+from model.attention import (
+    Attention,
+    causal_attention_scores,
+    causal_attention_weights,
+    fused_attention,
+    log_shares,
+    positions_within,
+    rotate,
+    sinusoids,
+    summed_attention,
+    within_texts,
+)
+from model.config import Mask, ModelConfig, Position, Scale, Weighting
+from tests.model.standard import PLAIN, VARIANTS
 
 B, H, T, K = 2, 3, 7, 10  # head_dim must be even; the rest are distinct primes
 
 
 def config(**changes: object) -> ModelConfig:
     shape = {"n_layer": 2, "n_head": H, "d_model": H * K, "d_mlp": 41, "context_length": 13}
-    return ModelConfig(**shape, rope_theta=10000.0, norm_eps=1e-5, dropout=0.0, **changes)
+    return ModelConfig(**{**shape, **PLAIN, **changes})
 
 
 @pytest.fixture
@@ -106,3 +118,111 @@ def test_scores_are_minus_infinity_in_the_future_only(qkv: tuple) -> None:
     scores = causal_attention_scores(qkv[0][:, :, :2], qkv[1], torch.tensor([[3, 0], [6, 4]]))
     assert torch.equal(scores[0, 0, 0].isinf(), torch.arange(T) > 3)
     assert torch.equal(scores[1, 2, 1].isinf(), torch.arange(T) > 4)
+
+
+def test_the_standard_switches_cost_not_a_bit(qkv: tuple) -> None:
+    """What every run before the switches computed, bit by bit: queries and keys turned one by one, torch's own call."""
+    torch.manual_seed(5)
+    attention = Attention(config())
+    x = torch.randn(B, T, H * K)
+    query, key, value = (
+        linear(x).unflatten(-1, (H, K)).transpose(1, 2) for linear in (attention.query, attention.key, attention.value)
+    )
+    here = torch.arange(T)
+    query, key = rotate(query, here, 10000.0), rotate(key, here, 10000.0)
+    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    assert torch.equal(attention(x), attention.output(mixed.transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
+def test_in_every_variant_the_observed_weights_are_the_ones_that_are_used(switches: dict) -> None:
+    torch.manual_seed(6)
+    attention = Attention(config(**switches))
+    x = torch.randn(B, T, H * K)
+    weights = attention.scores(x).softmax(-1)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, T))
+    assert (weights[..., torch.ones(T, T, dtype=torch.bool).triu(1)] == 0).all()
+    _, _, value = attention.project(x)
+    torch.testing.assert_close(attention.merge(weights @ value), attention(x), atol=1e-5, rtol=1e-5)
+
+
+def test_without_a_scale_scores_are_the_dot_products_themselves(qkv: tuple) -> None:
+    query, key, value = qkv
+    seen = torch.ones(T, T, dtype=torch.bool).tril()
+    plain = (query @ key.transpose(-1, -2))[..., seen]
+    torch.testing.assert_close(causal_attention_scores(query, key, scaled=False)[..., seen], plain)
+    torch.testing.assert_close(causal_attention_scores(query, key)[..., seen], plain / K**0.5)
+    expected = F.scaled_dot_product_attention(query * K**0.5, key, value, is_causal=True)
+    torch.testing.assert_close(fused_attention(query, key, value, scaled=False), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_shares_by_hand_are_what_is_positive_over_its_sum_and_alike_where_nothing_is() -> None:
+    """Scores 3, 1, -2 give 3/4, 1/4 and next to nothing; all negative, each key the same."""
+    weights = log_shares(torch.tensor([[3.0, 1.0, -2.0], [-1.0, -5.0, -0.5]])).softmax(-1)
+    torch.testing.assert_close(weights, torch.tensor([[0.75, 0.25, 0.0], [1 / 3, 1 / 3, 1 / 3]]), atol=1e-4, rtol=0)
+    hidden = log_shares(torch.tensor([2.0, -1.0, float("-inf")])).softmax(-1)
+    assert hidden[2] == 0 and hidden[0] > 0.999
+
+
+def test_shares_need_no_exponential(qkv: tuple) -> None:
+    """Twice the scores, the same shares; the softmax would sharpen."""
+    query, key, value = qkv
+    seen = torch.ones(T, T, dtype=torch.bool).tril()
+    once, twice = (summed_attention(query * factor, key, value, seen) for factor in (1, 2))
+    torch.testing.assert_close(once, twice, atol=2e-2, rtol=0)
+    scores = ((query @ key.transpose(-1, -2) / K**0.5).relu() + 1e-4).masked_fill(~seen, 0)[1, 2, 5]
+    torch.testing.assert_close(once[1, 2, 5], scores / scores.sum() @ value[1, 2], atol=1e-5, rtol=0)
+
+
+def test_tied_projections_are_one_and_queries_that_are_keys_score_alike_both_ways() -> None:
+    torch.manual_seed(7)
+    attention = Attention(config(tie_query_key=True, tie_key_value=True, position=Position.none))
+    assert attention.query is attention.key is attention.value
+    assert len(list(attention.parameters())) == 2
+    query, key, value = attention.project(torch.randn(B, T, H * K))
+    assert torch.equal(query, key) and torch.equal(key, value)
+    scores = query @ key.transpose(-1, -2)
+    torch.testing.assert_close(scores, scores.transpose(-1, -2))
+    apart = Attention(config(position=Position.none))
+    scores = torch.matmul(
+        *(one if i == 0 else one.mT for i, one in enumerate(apart.project(torch.randn(1, T, 30))[:2]))
+    )
+    assert not torch.allclose(scores, scores.mT, atol=0.1)
+
+
+def test_sinusoids_are_the_papers_over_sqrt_width_and_as_long_everywhere() -> None:
+    found = sinusoids(torch.tensor([0, 3]), 6)
+    angles = 3 * 10000.0 ** (-torch.tensor([0.0, 2.0, 4.0]) / 6)
+    expected = torch.stack([torch.tensor([0.0, 0, 0, 1, 1, 1]), torch.cat([angles.sin(), angles.cos()])]) / 6**0.5
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found.norm(dim=-1), torch.full((2,), 0.5**0.5))
+
+
+def test_positions_count_within_each_of_the_texts_of_a_row() -> None:
+    texts = torch.tensor([[0, 0, 0, 1, 1, -1], [4, 5, 5, 5, -1, -1]])
+    assert positions_within(texts).tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 0, 1]]
+
+
+def test_without_a_mask_every_token_of_its_own_text_is_seen_and_nothing_can_be_observed(qkv: tuple) -> None:
+    assert within_texts(torch.tensor([[0, 0, 1]]), causal=False)[0, 0].tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    whole = F.scaled_dot_product_attention(*qkv)
+    torch.testing.assert_close(fused_attention(*qkv, causal=False), whole)
+    with pytest.raises(ValueError, match="mask=none"):
+        Attention(config(mask=Mask.none)).scores(torch.zeros(1, T, H * K))
+
+
+@pytest.mark.parametrize(
+    ("switches", "message"),
+    [
+        (
+            {"weighting": Weighting.sum, "scale": Scale.none},
+            "model.scale=none changes nothing where model.weighting=sum",
+        ),
+        ({"n_head": 6, "d_model": 30}, "must be even: RoPE"),
+        ({"n_head": 1, "d_model": 15, "position": Position.sinusoidal}, "model.position=sinusoidal"),
+    ],
+)
+def test_impossible_mixes_are_refused_by_name(switches: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(**switches)
+    assert config(n_head=6, position=Position.none).head_dim == 5

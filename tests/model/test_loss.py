@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.generate import generate
-from model.loss import class_losses, mean_and_error, mean_loss, row_losses, token_losses
+from model.loss import mean_and_error, mean_loss, row_losses, token_losses
 from model.transformer import Transformer
 from tests.model.test_attention import config
 
@@ -19,13 +19,14 @@ def test_losses_are_minus_the_log_of_what_the_target_was_given() -> None:
     assert mean_loss(logits, torch.tensor([[1, -100]])).item() == pytest.approx(math.log(4 / 3))
 
 
-def test_class_losses_add_up_to_the_mean_loss() -> None:
+def test_losses_by_class_add_up_to_the_mean_loss() -> None:
     model = Transformer(config(), 31, seed=0).eval()
     generator = torch.Generator().manual_seed(1)
     tokens, targets = torch.randint(31, (2, 3, 7), generator=generator)
     targets[0, 2] = -100
     classes = torch.randint(5, (3, 7), generator=generator)
-    sums, counts = class_losses(model, [(tokens, targets, classes)], 5)
+    rows = row_losses(model, [((tokens,), targets, classes, None)], 5)
+    sums, counts = rows.losses.sum(0), rows.counts.sum(0)
     assert counts.sum() == 20
     assert (sums.sum() / counts.sum()).item() == pytest.approx(mean_loss(model(tokens), targets).item(), rel=1e-6)
     alone = token_losses(model(tokens), targets)[(classes == 3) & (targets >= 0)].sum().item()
@@ -40,11 +41,11 @@ def test_row_losses_add_up_each_row_and_class_and_the_floor_over_the_very_same_t
         tokens, targets = torch.randint(31, (2, n_rows, length), generator=generator)
         targets[0, 2:] = -100
         classes = torch.randint(5, (n_rows, length), generator=generator)
-        batches.append((tokens, targets, classes, torch.rand(n_rows, length, generator=generator)))
+        batches.append(((tokens,), targets, classes, torch.rand(n_rows, length, generator=generator)))
     rows = row_losses(model, batches, 5)
     assert rows.losses.shape == rows.counts.shape == rows.floors.shape == (5, 5)
     first = 0
-    for tokens, targets, classes, floor in batches:
+    for (tokens,), targets, classes, floor in batches:
         losses = token_losses(model(tokens), targets)
         for row, name in np.ndindex(len(tokens), 5):
             there = (classes[row] == name) & (targets[row] >= 0)

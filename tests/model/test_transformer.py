@@ -5,23 +5,34 @@ import math
 import pytest
 import torch
 
+from model.config import Mask, Position
 from model.init import EMBEDDING_STD
 from model.transformer import Transformer, attention_maps, n_parameters
+from tests.model.standard import VARIANTS
 from tests.model.test_attention import config
 
 V, B, T = 29, 2, 11
 
 
-@pytest.fixture
-def model() -> Transformer:
-    """A model whose output projections are not zero, so that every path carries something."""
-    model = Transformer(config(), V, seed=3)
+def carrying(**switches: object) -> Transformer:
+    """Return a model whose output projections are not zero, so that every path carries something."""
+    model = Transformer(config(**switches), V, seed=3)
     generator = torch.Generator().manual_seed(4)
     for name, parameter in model.named_parameters():
         if name.endswith(("output.weight", "down.weight")):
             with torch.no_grad():
                 parameter.normal_(0, 0.1, generator=generator)
     return model.eval()
+
+
+@pytest.fixture
+def model() -> Transformer:
+    return carrying()
+
+
+@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
+def any_model(request: pytest.FixtureRequest) -> Transformer:
+    return carrying(**request.param)
 
 
 @pytest.fixture
@@ -33,39 +44,39 @@ def test_forward_gives_a_logit_for_every_word_at_every_place(model: Transformer,
     assert model(tokens).shape == (B, T, V)
 
 
-def test_future_tokens_do_not_change_past_logits(model: Transformer, tokens: torch.Tensor) -> None:
+def test_future_tokens_do_not_change_past_logits(any_model: Transformer, tokens: torch.Tensor) -> None:
     """By gradient: the logits at a place depend on every embedding up to it and on none after."""
     place = 6
-    embedded = model.token_embedding(tokens).detach().requires_grad_()
+    embedded = any_model.embed(tokens).detach().requires_grad_()
     x = embedded
-    for block in model.blocks:
+    for block in any_model.blocks:
         x = block(x)
-    model.unembed(x)[:, place].sum().backward()
+    any_model.unembed(x)[:, place].sum().backward()
     reached = embedded.grad.abs().sum(-1) > 0
     assert reached[:, : place + 1].all()
     assert not reached[:, place + 1 :].any()
 
 
-def test_texts_packed_into_a_row_are_read_as_if_each_stood_alone(model: Transformer) -> None:
+def test_texts_packed_into_a_row_are_read_as_if_each_stood_alone(any_model: Transformer) -> None:
     parts = torch.randint(V, (13,), generator=torch.Generator().manual_seed(6)).split([3, 5, 4, 1])
     texts = torch.tensor([number for number, part in enumerate(parts[:3]) for _ in part] + [-1])
-    packed = model(torch.cat(parts)[None], texts[None])[0]
+    packed = any_model(torch.cat(parts)[None], texts[None])[0]
     for number, part in enumerate(parts[:3]):
-        alone = model(part[None])[0]
+        alone = any_model(part[None])[0]
         assert torch.allclose(packed[texts == number], alone, atol=1e-5)
-    assert not torch.allclose(model(torch.cat(parts)[None])[0][3:8], model(parts[1][None])[0], atol=1e-2)
+    assert not torch.allclose(any_model(torch.cat(parts)[None])[0][3:8], any_model(parts[1][None])[0], atol=1e-2)
 
 
-def test_observed_maps_are_the_weights_the_fused_path_uses(model: Transformer, tokens: torch.Tensor) -> None:
+def test_observed_maps_are_the_weights_the_fused_path_uses(any_model: Transformer, tokens: torch.Tensor) -> None:
     """Rebuild every layer from the observed weights: the logits agree with the fused path to 1e-5."""
-    maps = attention_maps(model, tokens)
+    maps = attention_maps(any_model, tokens)
     assert maps.shape == (2, B, 3, T, T)
-    x = model.token_embedding(tokens)
-    for layer, block in enumerate(model.blocks):
+    x = any_model.embed(tokens)
+    for layer, block in enumerate(any_model.blocks):
         _, _, value = block.attention.project(block.norm_1(x))
         x = x + block.attention.output((maps[layer] @ value).transpose(1, 2).flatten(2))
         x = x + block.mlp(block.norm_2(x))
-    torch.testing.assert_close(model.unembed(x), model(tokens), atol=1e-5, rtol=0)
+    torch.testing.assert_close(any_model.unembed(x), any_model(tokens), atol=1e-5, rtol=0)
 
 
 def test_observing_leaves_no_trace(model: Transformer, tokens: torch.Tensor) -> None:
@@ -140,3 +151,29 @@ def test_logits_equal_llamas_with_the_same_weights(model: Transformer, tokens: t
         out = llama(tokens, output_attentions=True)
         torch.testing.assert_close(model(tokens), out.logits, atol=1e-5, rtol=0)
         torch.testing.assert_close(attention_maps(model, tokens), torch.stack(out.attentions), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("position", Position)
+def test_a_token_said_at_another_place_reads_as_another_unless_nothing_tells_places(position: Position) -> None:
+    """The same three tokens before the last, in another order: only a model that is told positions can notice."""
+    one, two = torch.tensor([[5, 7, 11, 2]]), torch.tensor([[11, 5, 7, 2]])
+    shallow = carrying(position=position, n_layer=1)
+    same = torch.allclose(shallow(one)[0, -1], shallow(two)[0, -1], atol=1e-5)
+    assert same == (position is Position.none)
+
+
+def test_two_layers_without_positions_still_notice_order_through_the_mask() -> None:
+    blind = carrying(position=Position.none)
+    one, two = (blind(torch.tensor([some]))[0, -1] for some in ([5, 7, 11, 2], [11, 5, 7, 2]))
+    assert not torch.allclose(one, two, atol=1e-3)
+
+
+def test_without_a_mask_the_future_reaches_every_logit_but_not_that_of_another_text() -> None:
+    cheat = carrying(mask=Mask.none)
+    tokens = torch.tensor([[5, 7, 11, 2, 3]])
+    texts = torch.tensor([[0, 0, 0, 1, 1]])
+    changed = torch.tensor([[5, 7, 12, 2, 3]])
+    apart = (cheat(tokens, texts) - cheat(changed, texts)).abs().amax(-1)[0]
+    assert (apart[:3] > 1e-4).all() and (apart[3:] == 0).all()
+    alone = cheat(tokens[:, :3])
+    torch.testing.assert_close(cheat(tokens, texts)[:, :3], alone, atol=1e-5, rtol=0)

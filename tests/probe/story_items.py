@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from data.tokenizer import UNKNOWN, end_id, word_tokenizer
 from model.config import ModelConfig
 from model.transformer import Transformer
 from probe.readout import Rows, candidates, reduce_scores
+from tests.model.standard import PLAIN
 
 _NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
 # The families of the default mix, small.
@@ -37,9 +39,7 @@ FULL = replace(
     n_test_pairs=1,
     **{name: 1 / len(_NO_SHARES) for name in _NO_SHARES},
 )
-MODEL = ModelConfig(
-    n_layer=2, n_head=3, d_model=48, d_mlp=41, context_length=64, rope_theta=1e4, norm_eps=1e-5, dropout=0.0
-)
+MODEL = ModelConfig(n_layer=2, n_head=3, d_model=48, d_mlp=41, context_length=64, **PLAIN)
 
 
 @cache
@@ -73,9 +73,9 @@ def planted(kind: str, **options: float) -> Transformer:
     return plant(MODEL, vocabulary(), kind, **options)
 
 
-def random_model(config: ModelConfig = MODEL) -> Transformer:
+def random_model(config: ModelConfig = MODEL, **switches: Any) -> Transformer:
     """Random weights with nothing zero, so that every layer mixes what it reads."""
-    model = Transformer(config, len(vocabulary()), seed=0)
+    model = Transformer(replace(config, **switches), len(vocabulary()), seed=0)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

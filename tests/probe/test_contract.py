@@ -9,11 +9,13 @@ from torch import Tensor
 
 from model.transformer import Transformer
 from probe.contract import LIMITS, check_contract
+from tests.model.standard import VARIANTS
 from tests.probe.story_items import planted, random_model, story_items
 
 
-def test_a_sound_model_passes_and_its_figures_are_told() -> None:
-    found = check_contract(random_model(), story_items("test"))
+@pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
+def test_a_sound_model_of_any_kind_passes_and_its_figures_are_told(switches: dict) -> None:
+    found = check_contract(random_model(**switches), story_items("test"))
     assert set(found) == set(LIMITS)
     assert found["future_weight"] == 0 and 0 < found["logits"] < 1e-5
 

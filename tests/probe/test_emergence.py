@@ -14,6 +14,7 @@ from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_losses, rho, surprisals
 from probe.emergence import choose_items, crossing, glimpse, heat_map, is_phase_change, timing, type_maxima
 from probe.questions import QUESTIONS, asked
+from tests.model.standard import PLAIN
 from tests.probe.story_items import CONFIG, FULL, story_items
 
 BLIND, BAYES = ORACLES.index("blind"), ORACLES.index("bayes")
@@ -42,9 +43,7 @@ def blocks(n: int, first: int = 0, **changes: object) -> list[LinkItem]:
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    config = ModelConfig(
-        n_layer=2, n_head=3, d_model=18, d_mlp=23, context_length=31, rope_theta=1e4, norm_eps=1e-5, dropout=0.0
-    )
+    config = ModelConfig(n_layer=2, n_head=3, d_model=18, d_mlp=23, context_length=31, **PLAIN)
     return Transformer(config, 41, seed=3).eval()
 
 

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from probe.head_types import TYPES, head_types, type_scores
+from model.config import Position
+from model.transformer import attention_maps
+from probe.head_types import TYPES, entropies, head_types, score_asymmetry, type_scores
 from probe.verdict import MAX_OTHER_TYPE
 from tests.probe.story_items import MODEL, first_token, planted, random_model
 
@@ -54,3 +56,35 @@ def test_the_same_seed_gives_the_same_texts_and_they_fit_the_context() -> None:
     assert all((one[name] == two[name]).all() for name in TYPES)
     assert (one["previous"] != other["previous"]).any()
     assert one["previous"].shape == (MODEL.n_layer, MODEL.n_head)
+
+
+def test_a_head_that_looks_everywhere_alike_has_entropy_one_and_one_that_looks_at_one_word_none() -> None:
+    """Queries of zero score every key alike; the planted head looks at the token before and at nothing else."""
+    model = planted("previous", layer=1, head=2)
+    with torch.no_grad():
+        model.blocks[0].attention.query.weight.zero_()
+    texts = torch.randint(1, model.vocab_size, (5, 11), generator=torch.Generator().manual_seed(0))
+    found = entropies(model, texts)
+    np.testing.assert_allclose(found[0], 1, atol=1e-6)
+    assert found[1, 2] < 0.05 and found.shape == (2, 3)
+
+
+def test_entropy_against_a_loop() -> None:
+    model = random_model()
+    texts = torch.randint(1, model.vocab_size, (3, 5), generator=torch.Generator().manual_seed(1))
+    maps = attention_maps(model, texts).detach().double().numpy()
+    rows = [
+        [-sum(w * np.log(w) for w in maps[1, b, 2, t] if w > 0) / np.log(t + 1) for t in range(1, 5)] for b in range(3)
+    ]
+    assert entropies(model, texts)[1, 2] == pytest.approx(np.mean(rows), abs=1e-5)
+
+
+def test_scores_of_queries_that_are_keys_are_alike_both_ways_and_random_ones_are_not() -> None:
+    assert (score_asymmetry(random_model(tie_query_key=True, position=Position.none)) < 1e-6).all()
+    assert (abs(score_asymmetry(random_model()) - 0.5**0.5) < 0.1).all()
+    turned = random_model()  # A' = -A: each query is a quarter turn from its key, in pairs
+    with torch.no_grad():
+        weight = turned.blocks[0].attention.key.weight.view(3, 8, 2, -1)
+        query = torch.stack((weight[:, :, 1], -weight[:, :, 0]), dim=2)
+        turned.blocks[0].attention.query.weight.copy_(query.reshape(48, -1))
+    np.testing.assert_allclose(score_asymmetry(turned)[0], 1, atol=1e-5)

@@ -37,6 +37,25 @@ def test_of_a_few_questions_every_head_and_hold_out_is_printed(studied: Studied)
     assert len([line for line in lines if line.startswith("  V L1")]) == 7  # of behaviour, every hold-out
 
 
+def test_three_meanings_of_importance_are_printed_with_what_could_not_be_ranked_left_open() -> None:
+    means = [{"weight": 0.5, "value_norm": 0.25, "effect": 0.0}, {"weight": 0.25, "value_norm": 7.0, "effect": 0.0}]
+    heads = [{"layer": 1, "head": i, "antecedent": one, "distractor": one} for i, one in enumerate(means)]
+    known = {"weight_value_norm": 0.875, "weight_value_norm_interval": (-0.5, 1.0)}
+    unknown = {f"{name}{end}": None for name in ("weight_effect", "value_norm_effect") for end in ("", "_interval")}
+    unknown |= {"weight_value_norm": None, "weight_value_norm_interval": None}
+    within = {"value_norm_effect": 0.25, "value_norm_effect_interval": (0.125, 0.375)}
+    one = {"question": "R at S2", "holdout": "headline", "layer": 1, "head": 0, "heads": heads}
+    one |= {"all_heads": {"n_links": 1234} | unknown | known, "chosen_head": {"n_links": 617} | unknown | within}
+    lines = table({"selected": [], "behaviour": [], "importance": [one]})
+    start = next(i for i, line in enumerate(lines) if line.startswith("three"))
+    assert lines[start : start + 4] == [
+        "three meanings of importance, R at S2, 1,234 links of 2 heads (headline): rank correlations [95 %]",
+        "  all heads   weight~norm 0.88 [-0.50, 1.00]  weight~effect -  norm~effect -",
+        "  L1H0 alone  weight~norm -  weight~effect -  norm~effect 0.25 [0.12, 0.38]",
+        "  largest mean at the antecedent: weight L1H0 0.50, norm L1H1 7.00, effect none",
+    ]
+
+
 def test_of_many_questions_only_the_overview_is_printed(studied_full: Studied) -> None:
     results, _ = studied_full
     lines = table(results)
@@ -44,7 +63,7 @@ def test_of_many_questions_only_the_overview_is_printed(studied_full: Studied) -
         line for line in lines if any(line.startswith(f"{one['question']:<20} L") for one in results["selected"])
     ]
     assert len(overview) == len(results["selected"]) > 8
-    assert not any("chosen on dev" in line or "untrained" in line for line in lines)
+    assert not any("chosen on dev" in line or "untrained" in line or "importance" in line for line in lines)
     behaviour = [line for line in lines if line.startswith("  V L1")]
     assert [line.split()[3] for line in behaviour] == ["iid", "headline"]
     assert max(map(len, lines)) <= 120

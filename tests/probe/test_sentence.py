@@ -9,7 +9,8 @@ from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_toke
 from model.config import ModelConfig
 from model.transformer import Transformer, attention_maps
 from probe.report import sentence_lines
-from probe.sentence import next_words, word_rows
+from probe.sentence import Sentence, next_words, word_rows
+from tests.model.standard import PLAIN
 
 TEXT = "The cat sat near the  buses. It purred."
 MAKERS = {"words": word_tokenizer, "characters": character_tokenizer, "bpe": lambda texts: bpe_tokenizer(texts, 270)}
@@ -18,14 +19,12 @@ MAKERS = {"words": word_tokenizer, "characters": character_tokenizer, "bpe": lam
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_word_sums_over_its_pieces_and_looks_from_its_last(kind: str) -> None:
     tokenizer = MAKERS[kind]([TEXT])
-    config = ModelConfig(
-        n_layer=2, n_head=3, d_model=30, d_mlp=41, context_length=64, rope_theta=1e4, norm_eps=1e-5, dropout=0.0
-    )
+    config = ModelConfig(n_layer=2, n_head=3, d_model=30, d_mlp=41, context_length=64, **PLAIN)
     model = Transformer(config, tokenizer.get_vocab_size(), seed=0).eval()
     encoding, every = tokenizer.encode(TEXT), words(TEXT)
     it = next(span for word, span in every if word == "It")
     ids = [end_id(tokenizer), *encoding.ids]
-    [row] = word_rows(model, ids, encoding.offsets, every, [it])
+    [row] = word_rows(model, Sentence(ids, encoding.offsets, every), [it])
     last = max(i for i, (start, end) in enumerate(encoding.offsets) if start < it[1] and end > it[0])
     maps = attention_maps(model, torch.tensor([ids]))[:, 0, :, last + 1].detach().numpy()
     cat = [i + 1 for i, (start, end) in enumerate(encoding.offsets) if start < 7 and end > 4]
@@ -38,13 +37,11 @@ def test_a_word_sums_over_its_pieces_and_looks_from_its_last(kind: str) -> None:
 
 def test_the_lines_name_the_three_largest_and_the_chosen_head() -> None:
     tokenizer = word_tokenizer([TEXT])
-    config = ModelConfig(
-        n_layer=1, n_head=1, d_model=8, d_mlp=8, context_length=64, rope_theta=1e4, norm_eps=1e-5, dropout=0.0
-    )
+    config = ModelConfig(n_layer=1, n_head=1, d_model=8, d_mlp=8, context_length=64, **PLAIN)
     model = Transformer(config, tokenizer.get_vocab_size(), seed=0).eval()
     encoding, every = tokenizer.encode(TEXT), words(TEXT)
     ids = [end_id(tokenizer), *encoding.ids]
-    rows = word_rows(model, ids, encoding.offsets, every, [every[-2][1]])
+    rows = word_rows(model, Sentence(ids, encoding.offsets, every), [every[-2][1]])
     lines = sentence_lines([word for word, _ in every], rows, {(0, 0): ["V at S1", "R at S2"]})
     assert lines[1].startswith('at "purred"')
     assert "L0H0" in lines[2] and "chosen for V at S1; R at S2" in lines[2]

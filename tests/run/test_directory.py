@@ -81,7 +81,7 @@ def test_the_runs_of_a_sweep_are_found_in_the_order_of_their_numbers(tmp_path: P
     assert [path.name for path in find_runs(str(tmp_path))] == ["0", "9", "10"]
     for wrong, message in (
         (tmp_path / "9", "is a single run"),
-        (tmp_path / "no", "no runs"),
+        (tmp_path / "no", "there is no directory"),
         (tmp_path / "probe", "no runs"),
     ):
         with pytest.raises(FileNotFoundError, match=message):

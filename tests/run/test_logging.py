@@ -92,3 +92,5 @@ def test_a_loss_below_the_floor_by_more_than_three_errors_is_told() -> None:
     _, warning = gap_lines(measured | {"gap": -0.016})
     assert warning == "warning: below the floor by more than 3 standard errors: a bug or a leak"
     assert gap_lines({"loss": 1.0}) == []
+    assert [line[:5] for line in gap_lines({"loss": 1.0}, cheats=True)] == ["note:"]
+    assert "bug" not in gap_lines(measured | {"gap": -0.5}, cheats=True)[1]

@@ -8,10 +8,9 @@ from model.transformer import Transformer
 from run.config import Device, OptimConfig, Optimizer, Precision, RunConfig
 from run.device import choose_place
 from run.schedule import is_probe_step, make_optimizers, rate_factor, set_rates
+from tests.model.standard import PLAIN
 
-MODEL = ModelConfig(
-    n_layer=2, n_head=3, d_model=30, d_mlp=41, context_length=13, rope_theta=1e4, norm_eps=1e-5, dropout=0.0
-)
+MODEL = ModelConfig(n_layer=2, n_head=3, d_model=30, d_mlp=41, context_length=13, **PLAIN)
 
 
 def optim(name: Optimizer, **changes: object) -> OptimConfig:

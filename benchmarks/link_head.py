@@ -190,7 +190,7 @@ def main() -> None:
     numbers = [int(seed) for seed in given.get("seeds", "1,2,3,4,5").split(",")]
     with tempfile.TemporaryDirectory() as folder:
         results = [measure(seed, Path(folder)) for seed in numbers]
-        kept = {"results": results, "seeds": over_seeds(Path(folder), Path(folder) / "cache")}
+        kept: dict[str, Any] = {"results": results, "seeds": over_seeds(Path(folder), Path(folder) / "cache")}
     RESULTS.write_text(json.dumps(kept) + "\n")
     CARD.write_text(json.dumps(claim(results[0], kept["seeds"]), indent=1) + "\n")
     for place, lines in tables(kept).items():

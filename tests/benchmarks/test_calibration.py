@@ -170,7 +170,8 @@ def test_a_planted_link_head_meets_all_five_criteria_in_its_place_and_another_ha
         case = Case(planted(kind, layer=1, head=2, strength=1.0), dev, test, place=(1, 2))
         found = probe(case, standard_config())["V at S1"]
         assert (len(found["passed"]) == 5) == (passed == 5)
-        assert (found["verdict"] == "supported") == found["at_place"] == (passed == 5)
+        assert (found["verdict"] == "supported") == (passed == 5)
+        assert found["at_place"] or not passed  # a habit's head may be the one that dev chooses, and is called nothing
 
 
 def test_the_table_in_the_documents_is_that_of_the_results() -> None:

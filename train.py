@@ -95,7 +95,7 @@ def fit(settings: TrainSettings, label: str = "") -> int:
     return stop.exit_status if stop.signal is not None else 0
 
 
-def prepare(settings: TrainSettings, label: str) -> Run:
+def prepare(settings: TrainSettings, label: str = "") -> Run:
     """Set everything up and write down what was set up; ValueError or OSError for what cannot be."""
     import torch
 

@@ -27,19 +27,19 @@ class Measure:
 
     name: str
     form: str  # of the printed number
-    better: int  # 1 higher, -1 lower, 0 neither
+    share: bool  # between 0 and 1, where its interval ends too
     words: str  # in a sentence
 
 
 MEASURES = (
-    Measure("gap", ".4f", -1, "the gap to the floor (nats/token)"),
-    Measure("rho", ".3f", 1, "rho on the pronoun's verb, known nouns"),
-    Measure("rho_headline", ".3f", 1, "rho on new nouns in new frames"),
-    Measure("sel1", ".3f", 1, "the best head's Sel@1"),
-    Measure("f4", ".3f", 1, "its F4"),
-    Measure("entropy", ".3f", 0, "how evenly heads look (1: everywhere alike)"),
-    Measure("gradient_norm", ".3f", 0, "the gradient's norm in the first steps"),
-    Measure("asymmetry", ".3f", 0, "the asymmetry of the scores"),
+    Measure("gap", ".4f", False, "the gap to the floor (nats/token)"),
+    Measure("rho", ".3f", False, "rho on the pronoun's verb, known nouns"),
+    Measure("rho_headline", ".3f", False, "rho on new nouns in new frames"),
+    Measure("sel1", ".3f", True, "the best head's Sel@1"),
+    Measure("f4", ".3f", True, "its F4"),
+    Measure("entropy", ".3f", True, "how evenly heads look (1: everywhere alike)"),
+    Measure("gradient_norm", ".3f", False, "the gradient's norm in the first steps"),
+    Measure("asymmetry", ".3f", True, "the asymmetry of the scores"),
 )
 
 
@@ -159,7 +159,7 @@ def _variant(
     found: dict[str, Any] = {}
     for one in MEASURES:
         by_seed = [values[seed][one.name] for seed in seeds]
-        found[one.name] = {"by_seed": by_seed, **summary(by_seed)}
+        found[one.name] = {"by_seed": by_seed, **summary(by_seed, share=one.share)}
         if name != STANDARD:
             pairs = [(values[seed][one.name], theirs[seed][one.name]) for seed in shared]
             found[one.name]["difference"] = difference([a - b for a, b in pairs if a is not None and b is not None])

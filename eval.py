@@ -332,8 +332,6 @@ def look(opened: Opened, text: str) -> None:
     from probe.report import sentence_lines
     from probe.sentence import word_rows
 
-    if not opened.settings.model.is_causal:
-        raise ValueError("a model trained with model.mask=none reads what it must predict: its heads say nothing")
     notes = lint(text)
     if not text.strip():
         raise ValueError("text is empty")
@@ -342,6 +340,8 @@ def look(opened: Opened, text: str) -> None:
     sentence, limit = opened.cut(text), opened.model.config.context_length
     if len(sentence.ids) > limit:
         raise ValueError(f"text is {len(sentence.ids) - 1} tokens long; this model reads {limit - 1}")
+    asked = [span for note in notes for span in (note.span, note.clue) if span]
+    rows = word_rows(opened.model, sentence, asked)  # before a word is said: a model that cheats is refused here
     unread = opened.tokenizer.token_to_id(UNKNOWN)
     spans = zip(sentence.ids[1:], sentence.offsets, strict=True)
     unknown = [text[slice(*span)] for token, span in spans if token == unread]
@@ -349,8 +349,6 @@ def look(opened: Opened, text: str) -> None:
         print(f"note     the model does not know {', '.join(dict.fromkeys(unknown))}: each reads as {UNKNOWN}")
     for note in notes:
         print(f"note     {note.note}")
-    asked = [span for note in notes for span in (note.span, note.clue) if span]
-    rows = word_rows(opened.model, sentence, asked)
     print("\n".join(sentence_lines([word for word, _ in sentence.words], rows, chosen_heads(opened.run))))
 
 

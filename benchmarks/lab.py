@@ -20,14 +20,12 @@ from probe.lab.compare import markdown
 PAGE, RESULTS, FIGURES = ROOT / "docs" / "lab.md", ROOT / "docs" / "lab.json", ROOT / "docs" / "lab"
 EXPERIMENTS = ("asymmetry", "scaling", "shared_kv", "weighting", "heads", "position", "mask", "depth")
 _AT_ONCE = 2  # runs, one thread each
-_QUICK = "quick"
 
 
 def train_command(name: str, out: str, seeds: str) -> list[str]:
     """Return the arguments of train.py for an experiment of the lab."""
-    seed = [] if name == _QUICK else [f"seed={seeds}"]
     launcher = ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={_AT_ONCE}"]
-    return ["-m", f"experiment=lab/{name}", *seed, f"out={out}", *launcher]
+    return ["-m", f"experiment=lab/{name}", f"seed={seeds}", f"out={out}", *launcher]
 
 
 def compare_command(out: str) -> list[str]:
@@ -44,7 +42,8 @@ def printed_commands(name: str, seeds: str) -> list[str]:
 def entry_lines(name: str, kept: dict[str, Any]) -> list[str]:
     """Return what the page says of one experiment: the commands, the table and a sentence for each variant."""
     one = kept["experiments"][name]
-    commands = ["```", *printed_commands(name, ",".join(map(str, kept["seeds"]))), "```", ""]
+    seeds = ",".join(map(str, one["results"]["variants"][0]["seeds"]))  # its own: a part may be measured with others
+    commands = ["```", *printed_commands(name, seeds), "```", ""]
     seconds = f"Training {one['seconds']['train']:.0f} s, comparing {one['seconds']['compare']:.0f} s."
     return [*commands, *markdown(one["results"]).strip().split("\n"), "", seconds]
 
@@ -85,11 +84,12 @@ def main() -> None:
             experiments[name] = {"results": json.loads((probe / "compare.json").read_text()), "seconds": seconds[name]}
             shutil.copy(probe / "compare.png", FIGURES / f"{name}.png")
         environment = json.loads((Path(folder) / names[0] / "0" / "environment.json").read_text())
-        quick = timed("train", "-m", f"experiment=lab/{_QUICK}", f"out={folder}/{_QUICK}", cache)
-    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"experiments": {}}
-    if len(names) < len(EXPERIMENTS):  # the page keeps what was not asked for, and the time of the whole
-        experiments = {**before["experiments"], **experiments}
-        whole, quick = before.get("seconds", whole), before.get("quick_seconds", quick)
+        if {*names} == {*EXPERIMENTS}:
+            quick = timed("train", "-m", "experiment=lab/quick", f"out={folder}/quick", cache)
+        else:  # the page keeps what was not asked for, and the time of the whole
+            before = json.loads(RESULTS.read_text())
+            experiments = {**before["experiments"], **experiments}
+            whole, quick = before["seconds"], before["quick_seconds"]
     kept = {
         "seeds": [int(seed) for seed in seeds.split(",")],
         "seconds": whole,

@@ -33,9 +33,7 @@ class Batch:
 
     tokens: torch.Tensor  # [B, T] int64
     targets: torch.Tensor  # [B, T] int64, IGNORE where there is nothing to predict
-    texts: torch.Tensor | None = (
-        None  # [B, T] int64, which of a row's stories a token is of, -1 for none; None: one text
-    )
+    texts: torch.Tensor | None = None  # [B, T] int64, which of a row's stories, -1 for none; None: a row is one text
     classes: torch.Tensor | None = None  # [B, T] int64, of the targets
     floor: torch.Tensor | None = None  # [B, T] float32, of the targets, in nats
 

@@ -151,7 +151,7 @@ def make_bench(
 
 
 def texts_of_one_length(items: Sequence[LinkItem], n_texts: int = 256) -> Tensor:
-    """Return up to `n_texts` different texts [B, T] of the commonest length, evenly spread."""
+    """Return up to `n_texts` different texts [B, T] of the commonest length, in even steps from the first."""
     by_length: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
     for item in items:
         by_length[len(item.tokens)][tuple(item.tokens)] = None

@@ -252,9 +252,8 @@ def sentence(one: Mapping[str, Any], standard: Mapping[str, Any]) -> str:
         parts = [f"{cheats}, it cannot write, and its heads are not probed", *parts]
     else:
         parts.append(supported)
-    parts += [f"seeds {', '.join(map(str, one['alone']))} have no partner and are not in the differences"] * bool(
-        one["alone"]
-    )
+    if one["alone"]:
+        parts.append(f"seeds {', '.join(map(str, one['alone']))} have no partner and are not in the differences")
     return f"{name}: {'; '.join(parts)}."
 
 

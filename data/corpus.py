@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from data.batches import Split, StorySplit
 from data.config import DataConfig, StoriesConfig, TextConfig, TokenizerKind
-from data.documents import expand, read_pieces
+from data.documents import Source, local_sources, read_pieces
 from data.tokenizer import UNKNOWN, bpe_tokenizer, character_tokenizer, end_id, load_tokenizer, word_tokenizer
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ def _fingerprint(config: DataConfig) -> str:
     if isinstance(config, StoriesConfig):
         files = sorted((Path(__file__).parent / "stories").glob("*.py"))
     else:
-        files = expand(config.path) + (expand(config.validation_path) if config.validation_path else [])
+        sources = local_sources(config.path) + (local_sources(config.validation_path) if config.validation_path else [])
+        files = [Path(source.place) for source in sources]
     for file in files:
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
@@ -182,11 +183,11 @@ def _classes(
 
 
 def _write_text(config: TextConfig, folder: Path) -> None:
-    files = expand(config.path)
+    files = local_sources(config.path)
     cut = None if config.validation_path else _cut(files, config)
     parts = {"train": lambda: _part(files, config.column, cut, "train")}
     if config.validation_path:
-        held_out = expand(config.validation_path)
+        held_out = local_sources(config.validation_path)
         parts["validation"] = lambda: _part(held_out, config.column, None, "train")
     else:
         parts["validation"] = lambda: _part(files, config.column, cut, "validation")
@@ -200,7 +201,7 @@ def _write_text(config: TextConfig, folder: Path) -> None:
     _write_meta(folder, n_bytes)
 
 
-def _cut(files: list[Path], config: TextConfig) -> int:
+def _cut(files: list[Source], config: TextConfig) -> int:
     """Return the character at which the held-out part begins: a document's start where there are several.
 
     For one document it is int(characters x share), which for characters is nanoGPT's 90/10 split.
@@ -216,7 +217,7 @@ def _cut(files: list[Path], config: TextConfig) -> int:
     return next((start for start in starts if start >= cut), cut) if len(starts) > 1 else cut
 
 
-def _part(files: list[Path], column: str, cut: int | None, name: str) -> Iterator[tuple[str, bool]]:
+def _part(files: list[Source], column: str, cut: int | None, name: str) -> Iterator[tuple[str, bool]]:
     length = 0
     for text, begins in read_pieces(files, column):
         at = len(text) if cut is None else max(0, min(len(text), cut - length))

@@ -1,90 +1,169 @@
-"""Documents from local files, read through `datasets` a piece at a time so that memory stays flat."""
+"""Documents out of files of text, a piece at a time, so that memory stays flat whatever their size.
 
+Read by ourselves rather than through `datasets`: its reader of .csv takes "NA" for nothing, none of its readers knows
+UTF-16 or says where a file breaks, and they hold more at once (benchmarks in docs/data.md).
+"""
+
+import codecs
+import csv
 import glob
+import io
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from data.tokenizer import END
 
-BUILDERS = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}
+_KINDS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+_COMPRESSIONS = {"gz": "gzip", "zst": "zstd"}  # by pyarrow's names
+READABLE = ".txt .jsonl .csv (also .gz and .zst of these) .parquet"
+_BLOCK_BYTES = 1 << 20  # read at a time
 _PIECE_CHARACTERS = 1 << 16  # a longer document reaches the tokenizer in pieces of about this size, cut at a line's end
+_ROW_CHARACTERS = 1 << 28  # a row of .jsonl or a field of .csv is held whole: a longer one is a file that is damaged
+_ROWS = 64  # of .parquet, decoded at a time
 
 
-def expand(path: str) -> list[Path]:
-    """Return the files meant by a file, a folder, a glob, or several of them parted by commas.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file of text: where it is and what it is."""
 
-    Raise FileNotFoundError where nothing is there and ValueError for a kind of file we do not read.
+    place: str  # a path on this machine, or hf://datasets/NAME@SHA/FILE to be read over the network
+    kind: str  # "text", "json", "parquet" or "csv"
+    compression: str | None  # "gz", "zst" or None
+
+
+def source_of(place: str) -> Source | None:
+    """Return what a file is, by its name; None for a kind of file we do not read."""
+    stem, suffix = os.path.splitext(place)
+    compression = suffix[1:] if suffix[1:] in _COMPRESSIONS else None
+    kind = _KINDS.get(os.path.splitext(stem)[1] if compression else suffix)
+    return None if kind is None or (kind == "parquet" and compression) else Source(place, kind, compression)
+
+
+def local_sources(path: str) -> list[Source]:
+    """Return the files meant by a file, a folder, a glob (** too), or several of them parted by commas; each once.
+
+    A folder means every file of text in it and in the folders under it, by path; what begins with a dot is left out.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        PermissionError: a file cannot be read.
+        ValueError: a file is of a kind we do not read.
+
     """
-    files: list[Path] = []
-    for part in path.split(","):
+    sources: dict[str, Source] = {}
+    for part in [path] if Path(path).expanduser().exists() else path.split(","):
         here = Path(part.strip()).expanduser()
         if here.is_dir():
-            found = sorted(file for file in here.iterdir() if file.suffix in BUILDERS)
+            below = sorted(file for file in here.rglob("*") if file.is_file())
+            shown = [file for file in below if not any(name[0] == "." for name in file.relative_to(here).parts)]
+            files = [file for file in shown if source_of(str(file))]
         else:
-            found = [here] if here.is_file() else sorted(Path(name) for name in glob.glob(str(here)))
-        if not found:
-            raise FileNotFoundError(f"data.path: no text found at {part.strip()}")
-        files += found
-    for file in files:
-        if file.suffix not in BUILDERS:
-            raise ValueError(f"data.path: {file} is not one of {', '.join(BUILDERS)}")
-        if not os.access(file, os.R_OK):
-            raise PermissionError(f"data.path: {file} cannot be read")
-    return files
+            found = [here] if here.is_file() else map(Path, sorted(glob.glob(str(here), recursive=True)))
+            files = [file for file in found if not file.is_dir()]
+        if not files:
+            raise FileNotFoundError(f"data.path: no text found at {part.strip()} ({READABLE})")
+        for file in files:
+            source = source_of(str(file))
+            if source is None:
+                raise ValueError(f"data.path: {file} is not one of {READABLE}")
+            if not os.access(file, os.R_OK):
+                raise PermissionError(f"data.path: {file} cannot be read")
+            sources[str(file)] = source
+    return list(sources.values())
 
 
-def read_pieces(files: list[Path], column: str) -> Iterator[tuple[str, bool]]:
-    r"""Yield (text, whether it begins a document) in order.
+def read_pieces(sources: Iterable[Source], column: str) -> Iterator[tuple[str, bool]]:
+    r"""Yield (text, whether it begins a document) in order; the pieces of one file never depend on the others.
 
-    A .txt file is one document, or several parted by lines that hold `END` alone; a row of .jsonl or .parquet is one
-    document. The pieces of one document joined together are the document, its line ends made "\\n".
+    A .txt file is one document, or several parted by lines that hold `END` alone; a row of .jsonl, .csv or .parquet is
+    one document, and a row without text is none. The pieces of one document joined together are the document, its line
+    ends made "\n". A piece ends at a line's end; a line longer than a piece is cut before a space.
+
+    Args:
+        sources: the files.
+        column: where rows keep their text.
+
+    Raises:
+        ValueError: in one line, which file cannot be read, where and why.
+        OSError: what is read over the network does not come.
+
     """
-    for file in files:
-        if file.suffix == ".txt":
-            yield from _pieces_of_lines(_lines(file))
-        else:
-            for text in _rows(file, column):
-                yield from _pieces_of_lines(iter(text.splitlines(keepends=True)), separated=False)
+    import pyarrow
+
+    for source in sources:
+        try:
+            with _opened(source) as stream:
+                if source.kind == "text":
+                    yield from _pieces(_characters(stream), separated=True)
+                else:
+                    for text in _ROWS_OF[source.kind](stream, column):
+                        blocks = (text[i : i + _PIECE_CHARACTERS] for i in range(0, len(text), _PIECE_CHARACTERS))
+                        yield from _pieces(blocks, separated=False)
+        except (ValueError, OSError, RecursionError, csv.Error, pyarrow.ArrowException) as error:
+            if isinstance(error, OSError) and "://" in source.place:
+                raise
+            why = " ".join(str(error).split())[:300]
+            raise ValueError(f"{source.place} cannot be read as {source.kind}: {why}") from None
 
 
-def _lines(file: Path) -> Iterator[str]:
-    for batch in _stream(file, keep_linebreaks=True):
-        yield from batch["text"]
+def _opened(source: Source) -> BinaryIO:
+    """Open a file for reading its bytes, decompressed."""
+    import pyarrow
+
+    stream: BinaryIO
+    if "://" in source.place:
+        from huggingface_hub import HfFileSystem
+
+        stream = HfFileSystem().open(source.place, "rb")
+    else:
+        stream = open(source.place, "rb")  # noqa: SIM115  (closed by whoever reads)
+    if source.compression:
+        stream = pyarrow.CompressedInputStream(stream, _COMPRESSIONS[source.compression])
+    return stream
 
 
-def _rows(file: Path, column: str) -> Iterator[str]:
-    for batch in _stream(file):
-        if column not in batch:
-            raise ValueError(f"data.column={column} is not in {file}, which has {', '.join(batch)}")
-        for text in batch[column]:
-            if text:
-                yield str(text)
+def _characters(stream: BinaryIO) -> Iterator[str]:
+    r"""Yield the text of a stream, UTF-8 or what a UTF-16 mark says it is, every line end made "\n"."""
+    block = stream.read(_BLOCK_BYTES)
+    if block.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        raise ValueError("it is marked as UTF-32: convert it first, as in iconv -f UTF-32 -t UTF-8 OLD > NEW")
+    marked = block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    name = "UTF-16" if marked else "UTF-8"
+    decoder = io.IncrementalNewlineDecoder(
+        codecs.getincrementaldecoder("utf-16" if marked else "utf-8-sig")(), translate=True
+    )
+    n_before = 0
+    while True:
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            at = n_before + len(block) - len(error.object) + error.start  # the decoder may have held bytes back
+            raise ValueError(
+                f"byte {at} (from 0) is not {name}: convert it first, as in iconv -f ITS-ENCODING -t UTF-8 OLD > NEW"
+            ) from None
+        if text:
+            yield text
+        if not block:
+            return
+        n_before += len(block)
+        block = stream.read(_BLOCK_BYTES)
 
 
-def _stream(file: Path, **options: object) -> Iterator[dict[str, list]]:
-    import datasets  # not at import: it takes most of a second
-
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it would log is in the error we raise
-    try:
-        builder = BUILDERS[file.suffix]
-        rows = datasets.load_dataset(builder, data_files=str(file), split="train", streaming=True, **options)
-        yield from rows.iter(batch_size=1000)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text: {error}") from None
-    except Exception as error:  # the builders raise errors of their own and of pyarrow's
-        raise ValueError(f"{file} cannot be read as {file.suffix}: {' '.join(str(error).split())[:200]}") from None
-
-
-def _pieces_of_lines(lines: Iterator[str], *, separated: bool = True) -> Iterator[tuple[str, bool]]:
+def _pieces(blocks: Iterable[str], *, separated: bool) -> Iterator[tuple[str, bool]]:
+    """Join lines to pieces; where `separated`, a line of `END` alone parts documents."""
     held: list[str] = []
-    size, begins = 0, True
-    for line in lines:
-        if separated and line.strip() == END:
+    size, begins, fresh = 0, True, True  # fresh: a line begins here, not the rest of one
+    for line in _short_lines(blocks):
+        if separated and fresh and line.strip() == END:
             if held:
                 yield "".join(held), begins
             held, size, begins = [], 0, True
             continue
+        fresh = line[-1] == "\n"
         held.append(line)
         size += len(line)
         if size >= _PIECE_CHARACTERS:
@@ -92,3 +171,113 @@ def _pieces_of_lines(lines: Iterator[str], *, separated: bool = True) -> Iterato
             held, size, begins = [], 0, False
     if held:
         yield "".join(held), begins
+
+
+def _short_lines(blocks: Iterable[str]) -> Iterator[str]:
+    """Yield lines with their ends, those longer than a piece in parts that begin with a space where there is one."""
+    held = ""
+    for block in blocks:
+        lines = (held + block).split("\n")
+        held = lines.pop()
+        for line in lines:
+            if len(line) < _PIECE_CHARACTERS:
+                yield line + "\n"
+            else:
+                *parts, rest = _parts(line)
+                yield from parts
+                yield rest + "\n"
+        *parts, held = _parts(held)
+        yield from parts
+    if held:
+        yield held
+
+
+def _parts(line: str) -> list[str]:
+    parts, start = [], 0
+    while len(line) - start >= _PIECE_CHARACTERS:
+        at = line.rfind(" ", start + 1, start + _PIECE_CHARACTERS)
+        at = at if at > 0 else start + _PIECE_CHARACTERS
+        parts.append(line[start:at])
+        start = at
+    return [*parts, line[start:]]
+
+
+def _whole_lines(blocks: Iterable[str]) -> Iterator[str]:
+    held: list[str] = []
+    size = 0
+    for block in blocks:
+        first, *others = block.split("\n")
+        held.append(first)
+        size += len(first)
+        if size > _ROW_CHARACTERS:
+            raise ValueError(f"a line is longer than {_ROW_CHARACTERS} characters")
+        if others:
+            yield "".join(held) + "\n"
+            for line in others[:-1]:
+                yield line + "\n"
+            held, size = [others[-1]], len(others[-1])
+    if size:
+        yield "".join(held)
+
+
+def _rows_of_json(stream: BinaryIO, column: str) -> Iterator[str]:
+    names: list[str] = []  # of the first row
+    found = False
+    for number, line in enumerate(_whole_lines(_characters(stream)), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"line {number} is not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise ValueError(f'line {number} is not an object with names, as {{"{column}": ...}}')
+        names, found = names or list(row), found or column in row
+        if text := _text(row.get(column), column, f"line {number}"):
+            yield text
+    if names and not found:
+        raise ValueError(f"data.column={column} is not in it, only {', '.join(names)[:200]}")
+
+
+def _rows_of_csv(stream: BinaryIO, column: str) -> Iterator[str]:
+    csv.field_size_limit(_ROW_CHARACTERS)  # a quote that is never closed ends here
+    rows = csv.reader(_whole_lines(_characters(stream)), strict=True)
+    names = next(rows, None)
+    if names is None:
+        return
+    if column not in names:
+        raise ValueError(f"data.column={column} is not in it, only {', '.join(names)[:200]}")
+    place = names.index(column)
+    for row in rows:
+        if len(row) > place and row[place]:
+            yield row[place]
+
+
+def _rows_of_parquet(stream: BinaryIO, column: str) -> Iterator[str]:
+    from pyarrow.parquet import ParquetFile
+
+    file = ParquetFile(stream, buffer_size=_BLOCK_BYTES)  # without, a whole row group is held
+    if column not in file.schema_arrow.names:
+        raise ValueError(f"data.column={column} is not in it, only {', '.join(file.schema_arrow.names)[:200]}")
+    number = 0
+    for batch in file.iter_batches(_ROWS, columns=[column], use_threads=False):
+        for value in batch.column(0).to_pylist():
+            number += 1
+            if text := _text(value, column, f"row {number}"):
+                yield text
+
+
+_ROWS_OF = {"json": _rows_of_json, "csv": _rows_of_csv, "parquet": _rows_of_parquet}
+
+
+def _text(value: object, column: str, where: str) -> str:
+    r"""Return a row's text with its line ends made "\n", "" for a row that has none."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: data.column={column} holds {type(value).__name__}, not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where}: {value[error.start]!r} is half of a character") from None
+    return value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value

@@ -8,7 +8,7 @@ import pytest
 
 from data.config import TextConfig, TokenizerKind
 from data.corpus import CLASSES, Corpus, load_corpus, load_split
-from data.documents import expand, read_pieces
+from data.documents import local_sources, read_pieces
 from data.links import link_items
 from data.stories import language_of
 from data.stories.floor import Floor, words
@@ -60,16 +60,16 @@ def test_rows_of_jsonl_and_parquet_are_documents(tmp_path: Path, kind: str) -> N
     rows = Dataset.from_dict({"story": ["One.", "Two <|endoftext|> still two.\n\nYes.", "Three."]})
     path = tmp_path / f"rows.{kind}"
     rows.to_json(path) if kind == "jsonl" else rows.to_parquet(path)
-    pieces = list(read_pieces(expand(str(path)), "story"))
+    pieces = list(read_pieces(local_sources(str(path)), "story"))
     assert pieces == [("One.", True), ("Two <|endoftext|> still two.\n\nYes.", True), ("Three.", True)]
     with pytest.raises(ValueError, match="data.column=text is not in"):
-        list(read_pieces([path], "text"))
+        list(read_pieces(local_sources(str(path)), "text"))
 
 
 def test_long_documents_come_in_pieces_that_join_to_the_whole(tmp_path: Path) -> None:
     text = "".join(f"line {i} é\r\n" if i % 3 else "\n" for i in range(20000))
     (tmp_path / "long.txt").write_bytes(text.encode())
-    pieces = list(read_pieces([tmp_path / "long.txt"], "text"))
+    pieces = list(read_pieces(local_sources(str(tmp_path / "long.txt")), "text"))
     assert len(pieces) > 2 and [begins for _, begins in pieces] == [True] + [False] * (len(pieces) - 1)
     assert "".join(piece for piece, _ in pieces) == text.replace("\r\n", "\n")
 
@@ -78,11 +78,13 @@ def test_a_folder_a_glob_and_a_list_mean_files(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "c.md"):
         (tmp_path / name).write_text("x")
     both = [tmp_path / "a.txt", tmp_path / "b.txt"]
-    assert expand(str(tmp_path)) == expand(f"{tmp_path}/*.txt") == expand(f"{both[0]},{both[1]}") == both
+    means = local_sources(str(tmp_path))
+    assert means == local_sources(f"{tmp_path}/*.txt") == local_sources(f"{both[0]},{both[1]}")
+    assert [source.place for source in means] == [str(path) for path in both]
     with pytest.raises(FileNotFoundError, match="no text found"):
-        expand(str(tmp_path / "nothing.txt"))
+        local_sources(str(tmp_path / "nothing.txt"))
     with pytest.raises(ValueError, match="is not one of"):
-        expand(str(tmp_path / "c.md"))
+        local_sources(str(tmp_path / "c.md"))
 
 
 def test_text_that_is_not_utf8_or_empty_is_refused_and_leaves_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ class TokenizerKind(Enum):
     """How text becomes tokens."""
 
     characters = "characters"
-    bpe = "bpe"
+    bpe = "bpe"  # byte-level: any text at all comes back exactly
+    words = "words"  # the most frequent ones; spaces and rare words do not come back
+    file = "file"  # a tokenizer.json trained elsewhere
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,19 +63,32 @@ class TextConfig:
     """Text from files."""
 
     source: str  # "text"
-    path: str  # a file, a folder or a glob; several parted by commas; .txt .jsonl .parquet
-    validation_path: str | None  # the same; None: hold out the last part of each source
+    path: str  # a file, a folder or a glob; several parted by commas; .txt .jsonl .csv .parquet, .gz and .zst of them
+    validation_path: str | None  # the same; None: hold out the last part of the text
     validation_fraction: float  # of the text, above 0 and below 1; unused with validation_path
-    column: str  # where .jsonl and .parquet keep the text
+    column: str  # where .jsonl, .csv and .parquet keep the text
+    max_bytes: int | None  # of UTF-8 read from path, what is held out included: a taste; None: all of it
     tokenizer: TokenizerKind
-    vocab_size: int  # of byte-level BPE, 257 or more; unused with characters
+    vocab_size: int  # of byte-level BPE, 257 or more, and of words, 3 or more; unused otherwise
+    tokenizer_path: str | None  # with tokenizer=file, the tokenizer.json
 
     def __post_init__(self) -> None:
         """Refuse an impossible split or vocabulary."""
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"data.validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
-        if self.tokenizer is TokenizerKind.bpe and self.vocab_size < 257:
-            raise ValueError(f"data.vocab_size must be at least 257 (256 bytes and the end), got {self.vocab_size}")
+        check_tokenizer(self.tokenizer, self.vocab_size, self.tokenizer_path)
+        if self.max_bytes is not None and self.max_bytes < 1:
+            raise ValueError(f"data.max_bytes must be 1 or more, or null for all of the text, got {self.max_bytes}")
+
+
+def check_tokenizer(kind: TokenizerKind, vocab_size: int, path: str | None) -> None:
+    """Raise ValueError where a kind of tokenizer is asked for with settings that it cannot have."""
+    if kind is TokenizerKind.bpe and vocab_size < 257:
+        raise ValueError(f"data.vocab_size must be at least 257 (256 bytes and the end), got {vocab_size}")
+    if kind is TokenizerKind.words and vocab_size < 3:
+        raise ValueError(f"data.vocab_size must be at least 3 (the end, the unknown and a word), got {vocab_size}")
+    if (kind is TokenizerKind.file) != bool(path):
+        raise ValueError("data.tokenizer=file and data.tokenizer_path=tokenizer.json go together: give both or neither")
 
 
 DataConfig = StoriesConfig | TextConfig

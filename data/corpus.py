@@ -2,7 +2,7 @@
 
 The cache holds the flat token ids of both splits (.npy), tokenizer.json, meta.json and, for stories, where each story
 starts and the `datasets.DatasetDict` itself. A folder is written beside its place and renamed, so a cache that is
-there is whole.
+there is whole; how a text of any size becomes one is in data/writing.py.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from data.batches import Split, StorySplit
-from data.config import DataConfig, StoriesConfig, TextConfig, TokenizerKind
-from data.documents import Source, local_sources, read_pieces
-from data.tokenizer import UNKNOWN, bpe_tokenizer, character_tokenizer, end_id, load_tokenizer, word_tokenizer
+from data.config import DataConfig, StoriesConfig, TextConfig
+from data.documents import local_sources
+from data.tokenizer import UNKNOWN, end_id, load_tokenizer, word_tokenizer
+from data.writing import Texts, write_once, write_texts
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -44,31 +44,50 @@ class Corpus:
     folder: Path  # the cache folder
     fingerprint: str  # of the content
     config: DataConfig
+    notes: tuple[str, ...]  # lines that belong beside its figures: what its tokenizer cannot write back
 
 
 def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     """Return the corpus of `config`, tokenizing it only if the cache does not hold it yet.
 
-    Raises FileNotFoundError, PermissionError or ValueError, each with one line to show, where the text cannot be had.
+    What a killed process has written of a text is gone on with.
+
+    Raises:
+        ValueError: in one line, why the text or the tokenizer cannot be used.
+        OSError: in one line, what is missing, may not be read or has no room.
+
     """
-    fingerprint = _fingerprint(config)
+    texts = Texts([], None) if isinstance(config, StoriesConfig) else _texts(config)
+    fingerprint = _fingerprint(config, texts)
     folder = cache_dir / f"{config.source}-{fingerprint[:16]}"
     if not folder.is_dir():
         cache_dir.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=".", dir=cache_dir))
-        try:
-            if isinstance(config, StoriesConfig):
-                _write_stories(config, beside)
-            else:
-                _write_text(config, beside)
-            _move_into_place(beside, folder)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+        if isinstance(config, StoriesConfig):
+            _write_into_place(config, folder)
+        else:
+            write_once(folder, partial(write_texts, texts, config))
     meta = json.loads((folder / "meta.json").read_text())
     splits = {name: _read_split(folder, name, meta["n_bytes"][name]) for name in ("train", "validation")}
     return Corpus(
-        load_tokenizer(folder / "tokenizer.json"), **splits, folder=folder, fingerprint=fingerprint, config=config
+        load_tokenizer(folder / "tokenizer.json"),
+        **splits,
+        folder=folder,
+        fingerprint=fingerprint,
+        config=config,
+        notes=() if isinstance(config, StoriesConfig) else tuple(_notes(meta)),
     )
+
+
+def _notes(meta: dict[str, Any]) -> list[str]:
+    """Say what is to be known of a text's tokenizer, and what its bits per byte leave out."""
+    shares = [f"{meta['n_unknown'][name] / meta['n_tokens'][name]:.2%} of {name}" for name in meta["n_tokens"]]
+    if any(meta["n_unknown"].values()):
+        lost = f"the tokenizer has no token for {' and '.join(shares)}"
+    elif not meta["round_trips"]:
+        lost = "the tokenizer does not give every text back as it was"
+    else:
+        return list(meta["notes"])
+    return [*meta["notes"], f"{lost}: bits/byte counts bytes that no token tells and is too low"]
 
 
 def load_split(corpus: Corpus, split: str) -> Dataset:
@@ -101,18 +120,36 @@ def _write_split(corpus: Corpus, split: str, folder: Path) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _fingerprint(config: DataConfig) -> str:
+def _texts(config: TextConfig) -> Texts:
+    """Find the files of a text; ValueError where one is both learned from and held out."""
+    train = local_sources(config.path)
+    validation = local_sources(config.validation_path) if config.validation_path else None
+    if twice := [source.place for source in train if source in (validation or [])]:
+        raise ValueError(f"{twice[0]} is in data.path and in data.validation_path: it would be learned and measured on")
+    return Texts(train, validation)
+
+
+def _fingerprint(config: DataConfig, texts: Texts) -> str:
     """Hash what decides the arrays: the settings and either the generator's own source or the files' bytes."""
     digest = hashlib.sha256(json.dumps([_CACHE_VERSION, asdict(config)], default=str, sort_keys=True).encode())
     if isinstance(config, StoriesConfig):
         files = sorted((Path(__file__).parent / "stories").glob("*.py"))
     else:
-        sources = local_sources(config.path) + (local_sources(config.validation_path) if config.validation_path else [])
-        files = [Path(source.place) for source in sources]
+        files = [Path(source.place) for source in [*texts.train, *(texts.validation or [])]]
+        files += [Path(config.tokenizer_path)] if config.tokenizer_path else []
     for file in files:
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()
+
+
+def _write_into_place(config: StoriesConfig, folder: Path) -> None:
+    beside = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
+    try:
+        _write_stories(config, beside)
+        _move_into_place(beside, folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _move_into_place(beside: Path, folder: Path) -> None:
@@ -153,7 +190,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
             np.save(folder / "validation_floor.npy", floor.astype(np.float32))
     for split, some in stories.items():
         as_dataset(some).save_to_disk(str(folder / "stories" / split))
-    _write_meta(folder, n_bytes)
+    (folder / "meta.json").write_text(json.dumps({"n_bytes": n_bytes}))
 
 
 def _check_words(tokenizer: Tokenizer, split: str, texts: list[str], config: StoriesConfig) -> None:
@@ -180,79 +217,6 @@ def _classes(
             if link.payoff:
                 classes[start + 1 + one.char_to_token(link.payoff[0])] = CLASSES.index("payoff")
     return classes
-
-
-def _write_text(config: TextConfig, folder: Path) -> None:
-    files = local_sources(config.path)
-    cut = None if config.validation_path else _cut(files, config)
-    parts = {"train": lambda: _part(files, config.column, cut, "train")}
-    if config.validation_path:
-        held_out = local_sources(config.validation_path)
-        parts["validation"] = lambda: _part(held_out, config.column, None, "train")
-    else:
-        parts["validation"] = lambda: _part(files, config.column, cut, "validation")
-    texts = (text for text, _ in parts["train"]())
-    if config.tokenizer is TokenizerKind.characters:
-        tokenizer = character_tokenizer(text for part in parts.values() for text, _ in part())
-    else:
-        tokenizer = bpe_tokenizer(texts, config.vocab_size)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    n_bytes = {name: _write_tokens(tokenizer, part(), folder / f"{name}.npy") for name, part in parts.items()}
-    _write_meta(folder, n_bytes)
-
-
-def _cut(files: list[Source], config: TextConfig) -> int:
-    """Return the character at which the held-out part begins: a document's start where there are several.
-
-    For one document it is int(characters x share), which for characters is nanoGPT's 90/10 split.
-    """
-    starts, length = [], 0
-    for text, begins in read_pieces(files, config.column):
-        if begins:
-            starts.append(length)
-        length += len(text)
-    if length == 0:
-        raise ValueError(f"data.path: {config.path} holds no text")
-    cut = int(length * (1 - config.validation_fraction))
-    return next((start for start in starts if start >= cut), cut) if len(starts) > 1 else cut
-
-
-def _part(files: list[Source], column: str, cut: int | None, name: str) -> Iterator[tuple[str, bool]]:
-    length = 0
-    for text, begins in read_pieces(files, column):
-        at = len(text) if cut is None else max(0, min(len(text), cut - length))
-        kept = text[:at] if name == "train" else text[at:]
-        if kept:
-            yield kept, begins and (name == "train" or at == 0)
-        length += len(text)
-
-
-def _write_tokens(tokenizer: Tokenizer, pieces: Iterator[tuple[str, bool]], path: Path) -> int:
-    """Write the ids of all pieces, `END` before each document, and return the bytes of text they stand for."""
-    end = end_id(tokenizer)
-    kind = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
-    raw, n_bytes, n_tokens = path.with_suffix(".raw"), 0, 0
-    with raw.open("wb") as stream:
-        first = True
-        while some := list(islice(pieces, 64)):
-            encodings = tokenizer.encode_batch_fast([text for text, _ in some])
-            for (text, begins), one in zip(some, encodings, strict=True):
-                ids = np.array([end, *one.ids] if begins or first else one.ids, dtype=kind)
-                ids.tofile(stream)
-                first = False
-                n_tokens += len(ids)
-                n_bytes += len(text.encode())
-    if n_tokens < 2:
-        raise ValueError(f"data.path: no text is left for {path.stem}")
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(n_tokens,))
-    array[:] = np.memmap(raw, dtype=kind, mode="r")
-    array.flush()
-    raw.unlink()
-    return n_bytes
-
-
-def _write_meta(folder: Path, n_bytes: dict[str, int]) -> None:
-    (folder / "meta.json").write_text(json.dumps({"n_bytes": n_bytes}))
 
 
 def _read_split(folder: Path, name: str, n_bytes: int) -> Split:

@@ -1,9 +1,10 @@
-"""Text to token ids and back, by `tokenizers`: whole words, single characters, or byte-level BPE.
+"""Text to token ids and back, by `tokenizers`: whole words, characters, byte-level BPE, or as trained elsewhere.
 
 Every tokenizer knows `END` ("<|endoftext|>", as GPT-2 does). It stands before each document or story, and so it is
 the first token a model reads and the last it has to predict. Inside a text the same characters stay plain text.
 """
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,19 +14,24 @@ END = "<|endoftext|>"
 UNKNOWN = "<|unknown|>"
 
 
-def word_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Make a token of every word and punctuation mark of `texts`; case counts, other words become `UNKNOWN`."""
+def word_tokenizer(texts: Iterable[str], vocab_size: int = 30_000) -> Tokenizer:
+    """Make a token of the most frequent words and punctuation marks of `texts`, `END` and `UNKNOWN` counted in.
+
+    Case counts; other words become `UNKNOWN`, and how words were spaced is lost.
+    """
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=True)  # closes up the space before . and ,
-    trainer = trainers.WordLevelTrainer(special_tokens=[END, UNKNOWN], show_progress=False)
+    trainer = trainers.WordLevelTrainer(vocab_size=vocab_size, special_tokens=[END, UNKNOWN], show_progress=False)
     return _trained(tokenizer, trainer, texts)
 
 
 def character_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """Make a token of every character of `texts`; other characters become `UNKNOWN`."""
-    characters = sorted(set().union(*texts))
-    vocabulary = {piece: i for i, piece in enumerate([END, UNKNOWN, *characters])}
+    characters: set[str] = set()
+    for text in texts:  # one at a time: there may be more of them than memory holds
+        characters.update(text)
+    vocabulary = {piece: i for i, piece in enumerate([END, UNKNOWN, *sorted(characters)])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -55,6 +61,56 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise ValueError(f"{path} is not a readable tokenizer: {error}") from None
     end_id(tokenizer)
     return _plain_text(tokenizer)
+
+
+def file_tokenizer(path: Path) -> tuple[Tokenizer, list[str]]:
+    """Read a tokenizer.json that was trained elsewhere and make it fit; return it and what is to be said of it.
+
+    What it would put around a text, cut off or fill up is left out, and so is chance: here a text is its own tokens and
+    nothing else. Where it has no `END`, that becomes one more token.
+
+    Raises:
+        ValueError: it is no tokenizer, or one whose ids leave gaps.
+
+    """
+    if not path.is_file():
+        raise ValueError(f"data.tokenizer_path: there is no file {path}")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ValueError(f"data.tokenizer_path: {path} is not a readable tokenizer: {error}") from None
+    notes = []
+    if tokenizer.token_to_id(END) is None:
+        notes.append(f"{path.name} has no {END}: it was added as token {tokenizer.get_vocab_size()}")
+    tokenizer.add_special_tokens([END])
+    tokenizer.post_processor = None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None
+    if max(tokenizer.get_vocab().values()) >= tokenizer.get_vocab_size():
+        raise ValueError(f"data.tokenizer_path: the ids of {path} leave gaps")
+    return _plain_text(tokenizer), notes
+
+
+def encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    """Return the ids of each text and nothing around them; ValueError where they cannot be had or hold `END`."""
+    try:
+        every = [one.ids for one in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    except Exception as error:  # of a tokenizer from elsewhere that has no token for something and none for unknown
+        raise ValueError(f"the tokenizer cannot write the text: {error}") from None
+    end = end_id(tokenizer)
+    if any(end in ids for ids in every):
+        raise ValueError(f"the tokenizer makes its end token of {END} in a text: no text could be told from an end")
+    return every
+
+
+def unknown_id(tokenizer: Tokenizer) -> int | None:
+    """Return the id of what the tokenizer writes for anything it has no token for; None if it has no such token."""
+    model = json.loads(tokenizer.to_str())["model"]
+    if model.get("unk_id") is not None:  # unigram
+        return int(model["unk_id"])
+    return tokenizer.token_to_id(model["unk_token"]) if model.get("unk_token") else None
 
 
 def end_id(tokenizer: Tokenizer) -> int:

@@ -25,6 +25,8 @@ def text_config(path: Path, **changes: object) -> TextConfig:
         "validation_path": None,
         "validation_fraction": 0.1,
         "column": "text",
+        "max_bytes": None,
+        "tokenizer_path": None,
     }
     return TextConfig(**(common | {"tokenizer": TokenizerKind.characters, "vocab_size": 300} | changes))
 

@@ -58,7 +58,8 @@ def read(path: Path, cache: Path, kind: str, vocab_size: str) -> tuple[int, floa
         [sys.executable, "-c", _READ, str(path), str(cache), kind, vocab_size], cwd=ROOT, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
-    said = process.stdout.read().split()
+    with process.stdout:
+        said = process.stdout.read().split()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

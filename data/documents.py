@@ -21,7 +21,9 @@ _KINDS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"
 _COMPRESSIONS = {"gz": "gzip", "zst": "zstd"}  # by pyarrow's names
 READABLE = ".txt .jsonl .csv (also .gz and .zst of these) .parquet"
 _BLOCK_BYTES = 1 << 20  # read at a time
-_PIECE_CHARACTERS = 1 << 16  # a longer document reaches the tokenizer in pieces of about this size, cut at a line's end
+# A longer document reaches the tokenizer in pieces of about this size, cut at a line's end. In pieces of 64 K BPE wrote
+# 2.4 MB of English a CPU second, in pieces of 8 K 2.8.
+_PIECE_CHARACTERS = 1 << 13
 _ROW_CHARACTERS = 1 << 28  # a row of .jsonl or a field of .csv is held whole: a longer one is a file that is damaged
 _ROWS = 64  # of .parquet, decoded at a time
 

@@ -121,7 +121,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     if own.resume and read_json(path / "config.json").get("data_fingerprint") != corpus.fingerprint:
         raise ValueError(f"{path} cannot go on: its data, a text or the generator of the stories, has changed since")
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), own.seed).to(place.device)
-    training = make_training(settings, model, corpus, place)
+    training = make_training(settings, model, corpus.train, place)
     items = probe_items(settings, corpus)
     if state is not None:
         training.load(state)
@@ -134,7 +134,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     return Run(settings, path, training, model, corpus, items, recorder, progress)
 
 
-def make_training(settings: TrainSettings, model: Transformer, corpus: Corpus, place: Place) -> Training:
+def make_training(settings: TrainSettings, model: Transformer, split: Split, place: Place) -> Training:
     """Bring model, batches, loss and optimizers together at step 0."""
     from data.batches import training_batches
     from data.supply import Supply
@@ -146,7 +146,7 @@ def make_training(settings: TrainSettings, model: Transformer, corpus: Corpus, p
 
     own = settings.run
     batches = training_batches(
-        corpus.train,
+        split,
         tokens_per_batch=own.tokens_per_batch,
         context_length=settings.model.context_length,
         seed=own.seed,

@@ -43,7 +43,7 @@ class Supply:
             room: 0: batches are made on the host. They are the same bit for bit.
 
         """
-        self._batches, self._device, self._full = batches, device, full
+        self.batches, self._device, self._full = batches, device, full
         self._text: ResidentText | None = None
         if isinstance(batches, StreamBatches) and batches.split.tokens.nbytes <= room:
             self._text = ResidentText(batches.split, device)
@@ -55,14 +55,14 @@ class Supply:
 
     def __call__(self, number: int) -> tuple[tuple[Tensor, ...], Tensor, int]:
         """Return what the model reads, tokens [B, T] first, the targets [B, T] and how many of these there are."""
-        if self._text is not None and isinstance(self._batches, StreamBatches):
-            offsets = self._brought(torch.from_numpy(self._batches.offsets(number)))
-            batch = self._text.crops(offsets, self._batches.context_length)
+        if self._text is not None and isinstance(self.batches, StreamBatches):
+            offsets = self._brought(torch.from_numpy(self.batches.offsets(number)))
+            batch = self._text.crops(offsets, self.batches.context_length)
             return batch.read(), batch.targets, batch.targets.numel()
-        batch = self._batches.at(number)
+        batch = self.batches.at(number)
         n_targets = int((batch.targets >= 0).sum())
         read, targets = batch.read(), batch.targets
-        missing = self._batches.n_rows - len(targets) if self._full else 0
+        missing = self.batches.n_rows - len(targets) if self._full else 0
         if missing > 0:  # tokens 0, and the texts of these rows -1 as after a row's last
             fills = (0, -1)[: len(read)]
             read = tuple(_longer(one, missing, fill) for one, fill in zip(read, fills, strict=True))

@@ -35,6 +35,7 @@ def settings(*overrides: str) -> TrainSettings:
 def make_training(asked: TrainSettings, *, stories: bool, device: str = "cpu", room: int = 0) -> Training:
     """Bring a small model of random text together as train.py does, on any device."""
     own, place = asked.run, choose_place(Device(device), asked.run.precision)
+    torch.compiler.reset()  # it compiles one function for so many models only, and then no more
     torch.manual_seed(own.seed)
     model = Transformer(asked.model, N_TOKENS, own.seed).to(place.device)
     size = {"tokens_per_batch": own.tokens_per_batch, "context_length": asked.model.context_length, "seed": own.seed}

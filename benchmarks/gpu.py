@@ -61,7 +61,9 @@ def main() -> None:
         try:
             found["speeds"].append(speed(*asked, place, found["ceiling"]["bfloat16" if place.bfloat16 else "float32"]))
         except Exception as error:  # of whatever kind: the other figures are worth having
-            found["left_out"].append(f"{' '.join(asked)} ({type(error).__name__}: {str(error).splitlines()[0][:200]})")
+            found["left_out"].append(
+                f"{' '.join(asked)} ({type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:200]})"
+            )
         write(folder, found)  # what was measured stays, whatever comes after it
     left = _LIMIT - (time.perf_counter() - began)
     if "data.path" in given:

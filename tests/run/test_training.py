@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from configs import TrainSettings, typed_train
 from data.batches import Split, StoryBatches, StreamBatches
@@ -16,6 +17,7 @@ from model.transformer import Transformer
 from run.config import Compile, Device, Precision
 from run.device import choose_place
 from run.logging import Recorder
+from run.muon import StackedMuon
 from run.schedule import make_optimizers, set_rates
 from run.training import Training, advance, compiled, train_step
 from tests.data.test_batches import STORIES
@@ -37,7 +39,9 @@ def make_training(asked: TrainSettings, *, stories: bool, device: str = "cpu", r
     own, place = asked.run, choose_place(Device(device), asked.run.precision)
     torch.compiler.reset()  # it compiles one function for so many models only, and then no more
     torch.manual_seed(own.seed)
-    model = Transformer(asked.model, N_TOKENS, own.seed).to(place.device)
+    model = Transformer(asked.model, N_TOKENS, own.seed)
+    if device != "cpu":
+        model.to(place.device)
     size = {"tokens_per_batch": own.tokens_per_batch, "context_length": asked.model.context_length, "seed": own.seed}
     batches = StoryBatches(STORIES, **size) if stories else StreamBatches(STREAM, **size)
     supply = Supply(batches, place.device, full=own.compile is not Compile.none, room=room)
@@ -88,6 +92,26 @@ def test_the_compiled_step_is_the_plain_one_to_rounding(stories: bool) -> None:
     plain = losses(make_training(settings(), stories=stories), 25)
     found = losses(make_training(settings("compile=default"), stories=stories), 25)
     assert found == pytest.approx(plain, abs=0.02) and found[-1] < found[0] - 0.3  # Muon rounds to bfloat16
+
+
+@pytest.mark.parametrize("stories", [False, True])
+@pytest.mark.parametrize("optim", ["muon", "stacked muon", "adamw"])
+def test_no_step_asks_for_a_number_that_the_device_has_to_compute(stories: bool, optim: str) -> None:
+    """Tensors without numbers: whoever wants one, as .item() and a copy to the host do, is refused."""
+    asked = settings(f"optim={optim.split()[-1]}", "accumulate_steps=2", "model.dropout=0.1")
+    given = [make_training(asked, stories=stories).batch_at(number) for number in range(2)]
+    with FakeTensorMode(allow_non_fake_inputs=True) as nothing:
+        training = make_training(asked, stories=stories)
+        batches = [
+            (tuple(map(nothing.from_tensor, read)), nothing.from_tensor(targets), n) for read, targets, n in given
+        ]
+        training.batch_at = batches.__getitem__
+        if optim == "stacked muon":  # a GPU's
+            training.optimizers[0] = StackedMuon(training.optimizers[0].param_groups[0]["params"], lr=0.01)
+        total, norm, n_tokens = train_step(training)
+        assert n_tokens == 2 * 95 and total.shape == norm.shape == ()
+        with pytest.raises(DataDependentOutputException):
+            total.item()
 
 
 def test_graphs_without_a_cuda_device_are_refused() -> None:

@@ -15,8 +15,6 @@ from omegaconf import DictConfig
 from configs import TrainSettings, door, one_line_errors, resumed, typed_train
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from data.batches import Split
     from data.corpus import Corpus
     from data.links import LinkItem
@@ -81,13 +79,14 @@ def fit(settings: TrainSettings, label: str = "") -> int:
     training, last = run.training, settings.run.max_steps
     if training.step == 0:
         evaluate(run)
-    while training.step < last and stop.signal is None:
-        advance(training, run.recorder)
-        run.progress.show(training.step)
-        if training.step % settings.run.eval_every_steps == 0 or training.step == last:
-            evaluate(run)
-        elif is_probe_step(training.step, last):
-            probe(run)
+    with one_line_errors(MemoryError):
+        while training.step < last and stop.signal is None:
+            advance(training, run.recorder)
+            run.progress.show(training.step)
+            if training.step % settings.run.eval_every_steps == 0 or training.step == last:
+                evaluate(run)
+            elif is_probe_step(training.step, last):
+                probe(run)
     if stop.signal is not None and training.step < last:
         save(run, best=False)
         run.progress.say(f"stopped at step {training.step}; go on with: python train.py resume=true out={run.path}")
@@ -103,7 +102,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     from data.links import ORACLES
     from model.transformer import Transformer
     from run.checkpoint import load_checkpoint
-    from run.device import choose_place
+    from run.device import choose_place, keep_freed_memory
     from run.directory import create_run, read_json
     from run.logging import Progress, Recorder, charts
 
@@ -111,6 +110,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     if own.threads:
         torch.set_num_threads(own.threads)
     place = choose_place(own.device, own.precision)
+    keep_freed_memory()
     torch.manual_seed(own.seed)  # dropout
     state = None
     if own.resume:
@@ -121,7 +121,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     if own.resume and read_json(path / "config.json").get("data_fingerprint") != corpus.fingerprint:
         raise ValueError(f"{path} cannot go on: its data, a text or the generator of the stories, has changed since")
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), own.seed).to(place.device)
-    training = make_training(settings, model, corpus, place)
+    training = make_training(settings, model, corpus.train, place)
     items = probe_items(settings, corpus)
     if state is not None:
         training.load(state)
@@ -134,30 +134,28 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     return Run(settings, path, training, model, corpus, items, recorder, progress)
 
 
-def make_training(settings: TrainSettings, model: Transformer, corpus: Corpus, place: Place) -> Training:
+def make_training(settings: TrainSettings, model: Transformer, split: Split, place: Place) -> Training:
     """Bring model, batches, loss and optimizers together at step 0."""
-    import torch
-
     from data.batches import training_batches
-    from model.loss import mean_loss
+    from data.supply import Supply
+    from model.loss import SummedLoss
+    from run.config import Compile
+    from run.device import resident_room
     from run.schedule import make_optimizers
-    from run.training import Training
+    from run.training import Training, compiled
 
     own = settings.run
     batches = training_batches(
-        corpus.train,
+        split,
         tokens_per_batch=own.tokens_per_batch,
         context_length=settings.model.context_length,
         seed=own.seed,
     )
 
-    def batch_at(number: int) -> tuple[tuple[Tensor, ...], Tensor]:
-        batch = batches.at(number)
-        return batch.read(), batch.targets
-
-    forward = torch.compile(model) if own.compile else model
-    optimizers = make_optimizers(model, settings.optim)
-    return Training(model, forward, mean_loss, batch_at, optimizers, place, own, settings.optim)
+    full = own.compile is not Compile.none  # each shape would be compiled anew
+    supply = Supply(batches, place.device, full=full, room=resident_room(place.device))
+    summed_loss = compiled(SummedLoss(model), own.compile, place.device)
+    return Training(model, summed_loss, supply, make_optimizers(model, settings.optim), place, own, settings.optim)
 
 
 def probe_items(settings: TrainSettings, corpus: Corpus) -> dict[str, list[LinkItem]]:
@@ -242,6 +240,7 @@ def evaluate(run: Run) -> None:
     run.model.train()
     best = part["loss"] <= training.best_loss  # always of the same part, so that steps can be compared
     training.best_loss = min(training.best_loss, part["loss"])
+    speed = measure_speed(run) if last else ""
     recorder.record(step, "validation", measured | {"whole": last, "seconds": round(training.seconds, 3)})
     recorder.flush()
     save(run, best=best)
@@ -255,9 +254,39 @@ def evaluate(run: Run) -> None:
         seen.append(f"{one.name}: {where} (luck {one.luck:.2f})")
     run.progress.say("  ".join(seen))
     if last:
-        for line in gap_lines(measured, cheats=not run.settings.model.is_causal):
+        for line in [*gap_lines(measured, cheats=not run.settings.model.is_causal), *best_lines(run), speed]:
             run.progress.say(line)
         run.progress.say(f"done in {training.seconds:.1f} s of training; probe it with: python eval.py run={run.path}")
+
+
+def best_lines(run: Run) -> list[str]:
+    """Return which step eval.py will read where that is not the last: training on had begun to learn by heart."""
+    from run.checkpoint import read_manifest
+
+    (best,) = [one["step"] for one in read_manifest(run.path / "checkpoints") if one["best"]]
+    if best == run.training.step:
+        return []
+    n_tokens = min(run.settings.run.validation_tokens, len(run.corpus.validation.tokens))
+    return [
+        f"best    step {best}: {run.training.best_loss:.3f} nats/token on the first {n_tokens:,} tokens of validation, "
+        "the lowest; eval.py reads it"
+    ]
+
+
+def measure_speed(run: Run) -> str:
+    """Record how fast training was and how much of this machine's ceiling that is; return it as a line."""
+    from model.transformer import flops_per_token
+    from run.ceiling import matmul_ceiling, speed_line
+
+    training = run.training
+    n_tokens, seconds = training.pace
+    if not n_tokens:
+        return "speed   not measured: the first step of a process does not count"
+    rate, flops, bfloat16 = n_tokens / seconds, flops_per_token(run.model), training.place.bfloat16
+    ceiling = matmul_ceiling(training.place.device, bfloat16=bfloat16)
+    found = {"tokens_per_second": round(rate), "flops_per_token": flops, "ceiling_flops": ceiling}
+    run.recorder.record(training.step, "speed", found | {"utilisation": rate * flops / ceiling})
+    return speed_line(rate, flops, ceiling, bfloat16=bfloat16)
 
 
 def validation_loss(run: Run, n_tokens: int | None) -> dict[str, Any]:

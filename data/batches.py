@@ -56,10 +56,12 @@ class StreamBatches:
 
     def at(self, step: int) -> Batch:
         """Return the batch of `step` (0 or more)."""
+        return _shifted(self.split.tokens[self.offsets(step)[:, None] + np.arange(self.context_length + 1)])
+
+    def offsets(self, step: int) -> np.ndarray:
+        """Return [B] int64, the place in the text at which each row of `step` begins."""
         rng = np.random.default_rng([self.seed, step])
-        offsets = rng.integers(len(self.split.tokens) - self.context_length, size=self.n_rows)
-        rows = self.split.tokens[offsets[:, None] + np.arange(self.context_length + 1)]
-        return _shifted(rows)
+        return rng.integers(len(self.split.tokens) - self.context_length, size=self.n_rows)
 
 
 class StoryBatches:

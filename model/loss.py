@@ -25,15 +25,29 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return flat.view_as(targets)
 
 
-def mean_loss(logits: Tensor, targets: Tensor, n_targets: int | None = None) -> Tensor:
-    """Return the mean of `token_losses` over the positions that have a target, in nats per token.
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of `token_losses` over the positions that have a target, in nats per token."""
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=-100)
 
-    With `n_targets`, the sum divided by that number: parts of one batch then add up to the mean over the whole.
-    """
-    flat, wanted = logits.float().flatten(0, 1), targets.flatten()
-    if n_targets is None:
-        return F.cross_entropy(flat, wanted, ignore_index=-100)
-    return F.cross_entropy(flat, wanted, ignore_index=-100, reduction="sum") / n_targets
+
+class SummedLoss(nn.Module):
+    """A model and its loss as one function, so that torch.compile sees both and the logits need not be written out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Hold `model`, whose weights these stay."""
+        super().__init__()
+        self.model = model
+
+    def forward(self, targets: Tensor, *read: Tensor) -> Tensor:
+        """Return the sum of `token_losses` in nats, a scalar: of parts of one batch they add up.
+
+        Args:
+            targets: [B, T].
+            read: what the model is called with, tokens [B, T] first.
+
+        """
+        logits = self.model(*read)
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,24 @@ def load_weights(model: Transformer, weights: dict[str, Tensor]) -> None:
     model.load_state_dict(weights)
 
 
+def flops_per_token(model: Transformer) -> float:
+    """Return the floating-point operations that training on one token takes, in matrix products alone.
+
+    6 N + 12 L T D / 2: two for each of the N weights that a token is multiplied by going forward, the unembedding
+    counted and looking up an embedding not, and twice that going back (Kaplan et al. 2020, section 2.1); in attention
+    the same for its two products over a context of T (Chowdhery et al. 2022, PaLM, appendix B), halved where the mask
+    is causal, since half of them no one needs. What is computed twice to save memory counts once.
+    """
+    config = model.config
+    weights = model.token_embedding.weight.numel()
+    for block in model.layers():
+        attention, mlp = block.attention, block.mlp
+        used = (attention.query, attention.key, attention.value, attention.output, mlp.gate, mlp.up, mlp.down)
+        weights += sum(linear.weight.numel() for linear in used)  # a tied one as often as it is used
+    products = 12 * config.n_layer * config.context_length * config.d_model
+    return 6 * weights + (products / 2 if config.is_causal else products)
+
+
 def n_parameters(model: nn.Module) -> int:
     """Count the trained numbers, the tied embedding once."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -20,6 +20,14 @@ class Precision(Enum):
     bfloat16 = "bfloat16"
 
 
+class Compile(Enum):
+    """What torch.compile does to the step."""
+
+    none = "none"
+    default = "default"  # fuses what lies between matrix products
+    graphs = "graphs"  # and replays the launches as CUDA graphs: a CUDA device only
+
+
 class Optimizer(Enum):
     """What moves the matrices; embeddings and norms are always moved by AdamW."""
 
@@ -37,7 +45,7 @@ class RunConfig:
     device: Device
     precision: Precision
     threads: int | None  # for the CPU; None: what torch chooses
-    compile: bool  # by torch.compile
+    compile: Compile  # of forward pass, loss and backward pass
     max_steps: int  # 1 or more
     tokens_per_batch: int  # of one forward pass, 1 or more
     accumulate_steps: int  # forward passes to one optimizer step, 1 or more

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from run.config import OptimConfig, Optimizer
+from run.muon import StackedMuon
 
 
 def rate_factor(step: int, warmup_steps: int, max_steps: int, power: float = 1.0) -> float:
@@ -44,10 +45,9 @@ def make_optimizers(model: nn.Module, config: OptimConfig) -> list[torch.optim.O
     ]
     optimizers: list[torch.optim.Optimizer] = []
     if config.name is Optimizer.muon:
+        kind = StackedMuon if matrices[0].is_cuda else torch.optim.Muon  # on a CPU launches cost nothing
         optimizers.append(
-            torch.optim.Muon(
-                matrices, lr=config.learning_rate, weight_decay=config.weight_decay, momentum=config.momentum
-            )
+            kind(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, momentum=config.momentum)
         )
     else:
         groups.append({"params": matrices, "lr": config.learning_rate, "weight_decay": config.weight_decay})

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from run.config import OptimConfig, RunConfig
+from run.config import Compile, OptimConfig, RunConfig
 from run.device import Place
 from run.logging import Recorder
 from run.schedule import rate_factor, set_rates
@@ -19,10 +19,9 @@ class Training:
     """Everything a step needs, and what changes from step to step."""
 
     model: nn.Module
-    forward: Callable[..., Tensor]  # the model, compiled if so asked
-    loss: Callable[[Tensor, Tensor, int], Tensor]  # (logits, targets, number of targets in the whole step) -> scalar
-    # Number of a batch -> what the model reads, tokens first, and the targets; below 0: no target.
-    batch_at: Callable[[int], tuple[tuple[Tensor, ...], Tensor]]
+    summed_loss: Callable[..., Tensor]  # (targets, what the model reads) -> sum in nats, a scalar; compiled if so asked
+    # Number of a batch -> what the model reads, tokens first, the targets (below 0: none) and how many there are.
+    batch_at: Callable[[int], tuple[tuple[Tensor, ...], Tensor, int]]
     optimizers: list[torch.optim.Optimizer]
     place: Place
     own: RunConfig
@@ -30,6 +29,8 @@ class Training:
     step: int = 0  # optimizer steps taken
     seconds: float = 0.0  # spent in steps, evaluations left out
     unrecorded: tuple[int, float] = (0, 0.0)  # tokens and seconds since the last record
+    pace: tuple[int, float] = (0, 0.0)  # of this process's steps but the first, which compiles and fills caches
+    has_begun: bool = False  # in this process
     best_loss: float = float("inf")  # lowest validation loss so far
 
     def state(self) -> dict[str, Any]:
@@ -55,18 +56,43 @@ class Training:
         self.step, self.seconds, self.best_loss = state["step"], state["seconds"], state["best_loss"]
 
 
+def compiled(summed_loss: nn.Module, how: Compile, device: torch.device) -> Callable[..., Tensor]:
+    """Return `summed_loss` as torch.compile makes it, or as it is; ValueError for CUDA graphs without a CUDA device."""
+    if how is Compile.none:
+        return summed_loss
+    if how is Compile.graphs and device.type != "cuda":
+        raise ValueError("compile=graphs needs a CUDA device: use compile=default or compile=none")
+    if how is Compile.graphs:
+        # A graph writes each result where it wrote the last one. Gradients added up in memory of their own, and never
+        # taken from the graph, are not overwritten by the next part of an accumulated step.
+        for parameter in summed_loss.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+    # dynamic=False: every batch has one shape (data/supply.py, full), and kernels for that shape alone are faster.
+    mode = "reduce-overhead" if how is Compile.graphs else None
+    return torch.compile(summed_loss, dynamic=False, mode=mode)
+
+
 def advance(training: Training, recorder: Recorder) -> None:
-    """Take one optimizer step and record it when it is due."""
+    """Take one optimizer step and record it when it is due; MemoryError where the device has too little memory."""
     own = training.own
     began = time.perf_counter()
     factor = rate_factor(training.step, training.optim.warmup_steps, own.max_steps, training.optim.decay_power)
     set_rates(training.optimizers, factor)
-    loss, norm, n_tokens = train_step(training)
+    try:
+        loss, norm, n_tokens = train_step(training)
+    except torch.OutOfMemoryError:
+        raise MemoryError(
+            f"{training.place.where} has too little memory for tokens_per_batch={own.tokens_per_batch}: half of it "
+            f"with accumulate_steps={2 * own.accumulate_steps} reads as much in a step and needs about half as much"
+        ) from None
     training.step += 1
     due = training.step % own.log_every_steps == 0 or training.step == own.max_steps
     values = {"loss": loss.item(), "gradient_norm": norm.item()} if due else {}  # .item() waits for the device
     seconds = time.perf_counter() - began
     training.seconds += seconds
+    if training.has_begun:
+        training.pace = (training.pace[0] + n_tokens, training.pace[1] + seconds)
+    training.has_begun = True
     n_tokens, seconds = n_tokens + training.unrecorded[0], seconds + training.unrecorded[1]
     training.unrecorded = (0, 0.0) if due else (n_tokens, seconds)
     if due:
@@ -76,19 +102,23 @@ def advance(training: Training, recorder: Recorder) -> None:
 
 
 def train_step(training: Training) -> tuple[Tensor, Tensor, int]:
-    """Move the weights once; return the mean loss, the gradient's norm before clipping and the tokens read."""
-    accumulate, device = training.own.accumulate_steps, training.place.device
+    """Move the weights once; return the mean loss, the gradient's norm before clipping and the tokens read.
+
+    Nothing here waits for the device: whoever asks for the numbers does.
+    """
+    accumulate, graphs = training.own.accumulate_steps, training.own.compile is Compile.graphs
     batches = [training.batch_at(training.step * accumulate + part) for part in range(accumulate)]
-    n_targets = sum(int((targets >= 0).sum()) for _, targets in batches)
-    total = torch.zeros((), device=device)
-    for read, targets in batches:
+    n_targets = sum(count for _, _, count in batches)
+    total = torch.zeros((), device=training.place.device)
+    for read, targets, _ in batches:
+        if graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # what the last replay returned is no longer needed
         with training.place.autocast():
-            logits = training.forward(*(one.to(device) for one in read))
-            loss = training.loss(logits, targets.to(device), n_targets)
+            loss = training.summed_loss(targets, *read) / n_targets
         loss.backward()
         total += loss.detach()
     norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), training.optim.clip_norm)
     for optimizer in training.optimizers:
         optimizer.step()
-        optimizer.zero_grad()
-    return total, norm, sum(read[0].numel() for read, _ in batches)
+        optimizer.zero_grad(set_to_none=not graphs)
+    return total, norm, sum(targets.numel() for _, targets, _ in batches)

@@ -25,6 +25,7 @@ from configs import (
     typed_train,
 )
 from data.config import StoriesConfig, TextConfig, TokenizerKind
+from model.transformer import Transformer, n_parameters
 from run.config import EvalConfig, Optimizer, Precision
 
 ROOT = Path(__file__).parent.parent
@@ -49,6 +50,17 @@ def test_every_shipped_file_makes_settings(choice: str) -> None:
 
 
 NEED_PATH = ("shakespeare", "text", "english")
+
+
+@pytest.mark.parametrize(("name", "in_blocks", "with_4096"), [("small", 10.6, 12.2), ("base", 27.3, 29.4)])
+def test_the_larger_models_are_as_large_as_their_files_say(name: str, in_blocks: float, with_4096: float) -> None:
+    settings = train(f"model={name}").model
+    model = Transformer(settings, 4096, seed=0)
+    assert round(n_parameters(model.blocks) / 1e6, 1) == in_blocks
+    assert round(n_parameters(model) / 1e6, 1) == with_4096
+    said = (CONFIGS / "model" / f"{name}.yaml").read_text()
+    assert f"{in_blocks} M weights in the blocks; {with_4096} M with a vocabulary of 4,096" in said
+    assert settings.context_length == {"small": 256, "base": 512}[name]
 
 
 def test_every_shipped_probe_makes_settings() -> None:
@@ -81,7 +93,7 @@ def test_settings_are_frozen() -> None:
         ("model.n_haed=3", "model.n_haed is not a setting: did you mean model.n_head?"),
         ("modle=tiny", "modle is not a setting: did you mean model?"),
         ("+typo=1", "typo is not a setting"),
-        ("model=tinny", "model=tinny is not one of nano, small, tiny: did you mean tiny?"),
+        ("model=tinny", "model=tinny is not one of base, nano, small, tiny: did you mean tiny?"),
         ("model=tiny,tinny", "did you mean tiny?"),
         ("max_step=5", "did you mean max_steps?"),
         ("max_steps", "max_steps: settings are written NAME=VALUE"),

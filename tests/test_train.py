@@ -425,3 +425,41 @@ def test_a_run_on_text_prints_bits_per_byte(tmp_path: Path) -> None:
         assert ("and is too low" in ran.stdout) == (kind == "words")
         printed = float(re.search(r"([0-9.]+) bits/byte", ran.stdout)[1])
         assert printed == pytest.approx(lines(out, "validation")[-1]["bits_per_byte"], rel=0.05)  # one is in bfloat16
+
+
+def test_a_run_that_learns_by_heart_keeps_its_best_step_and_says_so_and_eval_reads_it(tmp_path: Path) -> None:
+    words = np.random.default_rng(0).integers(97, 123, size=(500, 3)).astype(np.uint8)
+    (tmp_path / "text.txt").write_text(" ".join(bytes(word).decode() for word in words))  # nothing in it generalises
+    out = tmp_path / "run"
+    quick = ["data=shakespeare", f"data.path={tmp_path / 'text.txt'}", "data.validation_fraction=0.3", "threads=1"]
+    quick += [
+        "max_steps=120",
+        "eval_every_steps=20",
+        "tokens_per_batch=512",
+        "sample_tokens=0",
+        "validation_tokens=400",
+    ]
+    settings = [*quick, f"cache_dir={tmp_path / 'cache'}", f"out={out}"]
+    ran = subprocess.run(command("train.py", *settings), capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    partly = [one["loss"] for one in lines(out, "validation")[:-1]]  # the last is of the whole split
+    best = 20 * partly.index(min(partly))
+    assert 0 < best < 100 and partly[-1] > min(partly) + 0.1
+    state, _ = load_checkpoint(out / "checkpoints", best=True)
+    assert state["step"] == best and state["best_loss"] == min(partly)
+    assert load_checkpoint(out / "checkpoints")[0]["step"] == 120
+    *_, said, speed, done = ran.stdout.splitlines()
+    assert said == (
+        f"best    step {best}: {min(partly):.3f} nats/token on the first 400 tokens of validation, the lowest; "
+        "eval.py reads it"
+    )
+    assert done.startswith("done in ")
+    share = lines(out, "speed")[-1]["utilisation"]
+    assert re.fullmatch(
+        rf"speed   [\d,]+ tokens/s, {share * 100:.0f} % of the matmul ceiling measured here \(\w+, [\d,]+ \wFLOP/s\)",
+        speed,
+    )
+    asked = subprocess.run(
+        command("eval.py", f"run={out}", f"cache_dir={tmp_path / 'cache'}"), capture_output=True, text=True, check=False
+    )
+    assert asked.returncode == 0 and f"best checkpoint: step {best} of 120" in asked.stdout, asked.stderr

@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import Mask, Position
 from model.init import EMBEDDING_STD
-from model.transformer import Transformer, attention_maps, n_parameters
+from model.transformer import Transformer, attention_maps, flops_per_token, n_parameters
 from tests.model.standard import VARIANTS
 from tests.model.test_attention import config
 
@@ -177,3 +179,30 @@ def test_without_a_mask_the_future_reaches_every_logit_but_not_that_of_another_t
     assert (apart[:3] > 1e-4).all() and (apart[3:] == 0).all()
     alone = cheat(tokens[:, :3])
     torch.testing.assert_close(cheat(tokens, texts)[:, :3], alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("switches", [{}, {"tie_query_key": True}, {"position": Position.learned}])
+def test_flops_per_token_are_those_that_torch_counts_but_for_the_half_that_a_mask_hides(switches: dict) -> None:
+    model, length = Transformer(config(**switches), V, seed=0), config().context_length
+    tokens = torch.randint(V, (B, length), generator=torch.Generator().manual_seed(0))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counted:  # of kernels that recompute nothing
+        model(tokens).sum().backward()
+    attention = 12 * model.config.n_layer * length * model.config.d_model
+    assert counted.get_total_flops() == tokens.numel() * (flops_per_token(model) + attention / 2)
+
+
+def test_flops_of_a_model_without_a_mask_count_all_of_attention() -> None:
+    masked, unmasked = (Transformer(config(mask=mask), V, seed=0) for mask in (Mask.causal, Mask.none))
+    products = 12 * masked.config.n_layer * masked.config.context_length * masked.config.d_model
+    assert flops_per_token(unmasked) - flops_per_token(masked) == products / 2
+
+
+def test_dropout_falls_on_what_each_half_of_a_block_adds_and_on_nothing_else(tokens: torch.Tensor) -> None:
+    """With nearly everything dropped, the stream is what was embedded: no gradient reaches a block's weights."""
+    model = carrying(dropout=1 - 1e-9)
+    plain = carrying()
+    assert torch.equal(model(tokens), plain(tokens))  # none in eval mode
+    stream = model.train().embed(tokens)
+    for block in model.layers():
+        assert torch.equal(block(stream), stream)
+    torch.testing.assert_close(model(tokens), model.unembed(stream), atol=0, rtol=0)

@@ -368,8 +368,6 @@ def chosen_heads(run: Path) -> dict[tuple[int, int], list[str]]:
 
 def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
     """Print the loss over the whole validation split, of a model whose heads cannot be tested, and why they cannot."""
-    import math
-
     from data.batches import StorySplit, validation_batches
     from data.corpus import CLASSES
     from model.loss import row_losses, summarise
@@ -387,8 +385,7 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
     parts = ((one.read(alone=causal), one.targets, one.classes, one.floor) for one in batches)
     rows = row_losses(opened.model, parts, len(CLASSES))
     found = summarise(rows, CLASSES if isinstance(split, StorySplit) else ())
-    n_tokens = int(rows.counts.sum())
-    bits = found["loss"] * n_tokens / math.log(2) / split.n_bytes
+    n_tokens, bits = int(rows.counts.sum()), split.bits_per_byte(found["loss"])
     print(f"loss     {found['loss']:.4f} nats/token, {bits:.4f} bits/byte over all {n_tokens:,} validation tokens")
     for note in corpus.notes:
         print(f"note     {note}")

@@ -155,7 +155,8 @@ def make_training(settings: TrainSettings, model: Transformer, split: Split, pla
     full = own.compile is not Compile.none  # each shape would be compiled anew
     supply = Supply(batches, place.device, full=full, room=resident_room(place.device))
     summed_loss = compiled(SummedLoss(model), own.compile, place.device)
-    return Training(model, summed_loss, supply, make_optimizers(model, settings.optim), place, own, settings.optim)
+    optimizers, scale = make_optimizers(model, settings.optim), batches.split.bits_per_byte
+    return Training(model, summed_loss, supply, scale, optimizers, place, own, settings.optim)
 
 
 def probe_items(settings: TrainSettings, corpus: Corpus) -> dict[str, list[LinkItem]]:
@@ -295,8 +296,6 @@ def validation_loss(run: Run, n_tokens: int | None) -> dict[str, Any]:
     Where the least possible loss of every token is known, also that floor, the gap to it over the very same tokens,
     and the gap's standard error over stories.
     """
-    import math
-
     from data.batches import StorySplit, validation_batches
     from data.corpus import CLASSES
     from model.loss import row_losses, summarise
@@ -313,7 +312,7 @@ def validation_loss(run: Run, n_tokens: int | None) -> dict[str, Any]:
     rows = row_losses(run.model, parts, len(CLASSES), run.training.place.autocast())
     known = isinstance(split, StorySplit) and split.classes is not None
     found = summarise(rows, CLASSES if known else ())
-    return {**found, "bits_per_byte": found["loss"] / math.log(2) * (len(split.tokens) - 1) / split.n_bytes}
+    return {**found, "bits_per_byte": split.bits_per_byte(found["loss"])}
 
 
 def probe(run: Run) -> list[Glimpse]:

@@ -1,5 +1,6 @@
 """Which tokens a training step reads: a pure function of (seed, step), so that a resumed run needs only its step."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,10 @@ class Split:
 
     tokens: np.ndarray  # [N] uint16 or uint32
     n_bytes: int  # of UTF-8 text that the tokens stand for
+
+    def bits_per_byte(self, loss: float) -> float:
+        """Return a mean loss in nats per token as bits per byte of this text: the same whatever the tokenizer."""
+        return loss / math.log(2) * (len(self.tokens) - 1) / self.n_bytes  # nothing predicts the first token
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class Training:
     summed_loss: Callable[..., Tensor]  # (targets, what the model reads) -> sum in nats, a scalar; compiled if so asked
     # Number of a batch -> what the model reads, tokens first, the targets (below 0: none) and how many there are.
     batch_at: Callable[[int], tuple[tuple[Tensor, ...], Tensor, int]]
+    bits_per_byte: Callable[[float], float]  # of the training text, from nats per token
     optimizers: list[torch.optim.Optimizer]
     place: Place
     own: RunConfig
@@ -87,7 +88,10 @@ def advance(training: Training, recorder: Recorder) -> None:
         ) from None
     training.step += 1
     due = training.step % own.log_every_steps == 0 or training.step == own.max_steps
-    values = {"loss": loss.item(), "gradient_norm": norm.item()} if due else {}  # .item() waits for the device
+    values = {}
+    if due:
+        mean = loss.item()  # waits for the device
+        values = {"loss": mean, "bits_per_byte": training.bits_per_byte(mean), "gradient_norm": norm.item()}
     seconds = time.perf_counter() - began
     training.seconds += seconds
     if training.has_begun:

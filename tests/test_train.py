@@ -78,7 +78,16 @@ def test_a_run_leaves_what_is_needed_to_read_it(unbroken: Path) -> None:
     )
     assert json.loads((unbroken / "environment.json").read_text())["threads"] == 1
     first, *_, last = lines(unbroken, "train")
-    assert {"step", "split", "loss", "learning_rate", "gradient_norm", "tokens_per_second", "seconds"} <= set(first)
+    assert {
+        "step",
+        "split",
+        "loss",
+        "bits_per_byte",
+        "learning_rate",
+        "gradient_norm",
+        "tokens_per_second",
+        "seconds",
+    } <= set(first)
     assert [step for step, _ in losses(unbroken)] == list(range(1, 241))
     assert last["loss"] < first["loss"]
     validation = lines(unbroken, "validation")

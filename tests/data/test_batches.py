@@ -1,5 +1,6 @@
 """Batches: a function of (seed, step), every token predicted once."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -111,3 +112,8 @@ def test_what_does_not_fit_the_context_is_refused() -> None:
         training_batches(STORIES, tokens_per_batch=64, context_length=17, seed=0)
     with pytest.raises(ValueError, match="too few"):
         training_batches(STREAM, tokens_per_batch=64, context_length=1009, seed=0)
+
+
+def test_bits_per_byte_is_all_that_the_tokens_cost_over_the_bytes_they_stand_for() -> None:
+    split = Split(np.arange(9, dtype=np.uint16), n_bytes=32)  # eight of nine tokens are predicted
+    assert split.bits_per_byte(4 * math.log(2)) == pytest.approx(8 * 4 / 32)

@@ -46,7 +46,8 @@ def make_training(asked: TrainSettings, *, stories: bool, device: str = "cpu", r
     batches = StoryBatches(STORIES, **size) if stories else StreamBatches(STREAM, **size)
     supply = Supply(batches, place.device, full=own.compile is not Compile.none, room=room)
     loss = compiled(SummedLoss(model), own.compile, place.device)
-    return Training(model, loss, supply, make_optimizers(model, asked.optim), place, own, asked.optim)
+    scale = batches.split.bits_per_byte
+    return Training(model, loss, supply, scale, make_optimizers(model, asked.optim), place, own, asked.optim)
 
 
 def losses(training: Training, n_steps: int) -> list[float]:

@@ -1,12 +1,14 @@
 """Rates, optimizers and where they run."""
 
+import platform
+
 import pytest
 import torch
 
 from model.config import ModelConfig
 from model.transformer import Transformer
 from run.config import Device, OptimConfig, Optimizer, Precision, RunConfig
-from run.device import choose_place
+from run.device import choose_place, keep_freed_memory
 from run.schedule import is_probe_step, make_optimizers, rate_factor, set_rates
 from tests.model.standard import PLAIN
 
@@ -93,6 +95,10 @@ def test_cuda_is_refused_where_there_is_none_and_the_choice_is_explained() -> No
         with pytest.raises(ValueError, match="sees no CUDA device"):
             choose_place(Device.cuda, Precision.auto)
         assert "no CUDA device found" in choose_place(Device.auto, Precision.auto).reason
+
+
+def test_freed_memory_can_be_kept_where_the_c_library_is_glibc() -> None:
+    assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:

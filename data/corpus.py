@@ -52,7 +52,7 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     Raises FileNotFoundError, PermissionError or ValueError, each with one line to show, where the text cannot be had.
     """
     fingerprint = _fingerprint(config)
-    folder = cache_dir / f"{config.source}-{fingerprint[:16]}"
+    folder = corpus_folder(config.source, fingerprint, cache_dir)
     if not folder.is_dir():
         cache_dir.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=".", dir=cache_dir))
@@ -69,6 +69,11 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     return Corpus(
         load_tokenizer(folder / "tokenizer.json"), **splits, folder=folder, fingerprint=fingerprint, config=config
     )
+
+
+def corpus_folder(source: str, fingerprint: str, cache_dir: Path) -> Path:
+    """Return where the cache keeps a corpus, whether or not it is there."""
+    return cache_dir / f"{source}-{fingerprint[:16]}"
 
 
 def load_split(corpus: Corpus, split: str) -> Dataset:

@@ -81,14 +81,16 @@ def prose(words: Sequence[str]) -> tuple[str, list[Span]]:
     """Write words as prose is written, and return where each stands.
 
     Treebank tokens stand apart ("Hall , in"); a model of prose has read "Hall, in". No space stands before closing
-    marks and parts of words ('s, n't), none after opening ones. A straight quote closes where one is open.
+    marks and parts of words ('s, n't), none after opening ones. A straight quote closes where one is open; the first
+    one closes where it follows a mark and the sentence goes on in small letters.
     """
     text, spans, glued, open_quote = "", [], True, False
     for i, word in enumerate(words):
         quote, closing = word == '"', word in _CLOSING or word.lower() in _PARTS
         if quote:
             if i == 0 or '"' not in words[:i]:
-                open_quote = i > 0 and words[i - 1] in _BEFORE_CLOSING and words[i + 1 : i + 2] != ["I"]
+                after = words[i + 1] if i + 1 < len(words) else '"'
+                open_quote = i > 0 and words[i - 1] in _BEFORE_CLOSING and (after[0].islower() or after == '"')
             closing, open_quote = open_quote, not open_quote
         text += "" if glued or closing else " "
         spans.append((len(text), len(text) + len(word)))
@@ -196,7 +198,9 @@ def ask(subject: Subject, items: Sequence[Item]) -> tuple[dict[str, Any], list[d
         kept = [(item, asked[i][: len(item.mention)]) for i, item in enumerate(items) if take[i]]
         every = [rule_hits(item, open_) for item, open_ in kept]
         rules = {rule: np.array([one[rule] for one in every]) for rule in every[0]}
-        beside = {AGREEING: rules.pop(AGREEING)}
+        if name == "nominal mentions":  # of names and nouns alone the nearest is what the other rules take too
+            rules = {rule: rules[rule] for rule in ("nearest nominal", "uniform")}
+        beside = {rule: rules.pop(rule) for rule in (AGREEING,) if rule in rules}
         results[name], of_heads = _question(found[name], rules, beside, docs[take], config.n_bootstrap, config.seed)
         rows += [{"question": name, **row} for row in of_heads]
     return results, rows

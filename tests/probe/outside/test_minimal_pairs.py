@@ -50,20 +50,24 @@ def test_two_words_that_the_tokenizer_cannot_tell_apart_tie_under_any_model() ->
     found = score_file(subject, "x.jsonl", PAIRS)
     assert found["all"]["accuracy"] == 0.5 and found["n_ties"] == len(PAIRS)
     assert found["n_covered"] == 0 and found["covered"] is None
+    assert score_file(replace(subject, known=None), "x.jsonl", PAIRS)["n_covered"] == 0
 
 
 def test_a_bag_of_words_ties_where_only_the_order_differs() -> None:
-    """A model whose blocks add nothing and whose tokens are alike in front predicts every word from none."""
-    subject = word_subject(["the wolf brought i my hill ."])
+    """Embeddings of one direction and different lengths: whatever is read, each word has the same probability."""
+    words = [f"w{i}" for i in range(40)]
+    subject = word_subject([" ".join(words)], norm_eps=1e-20)
     model = Transformer(subject.model.config, subject.model.vocab_size, seed=3).eval()
-    with torch.no_grad():  # each token votes for all tokens alike, whatever it is
-        direction = torch.randn(model.vocab_size, 1, generator=torch.Generator().manual_seed(0))
-        model.token_embedding.weight.copy_(torch.cat([torch.ones(model.vocab_size, 41), 0.01 * direction], 1))
-        model.final_norm.gain[-1] = 0
-    found = log_probabilities(
-        model, tokens_of(subject, [Pair("i brought the wolf my hill.", "the wolf brought i my hill.")]), 64
-    )
-    assert outcomes(found).tolist() == [0.5]
+    with torch.no_grad():
+        lengths = 1 + torch.rand(model.vocab_size, 1, generator=torch.Generator().manual_seed(0))
+        model.token_embedding.weight.copy_(lengths * torch.linspace(0.5, 1.5, 42))
+        model.final_norm.gain.fill_(0.05)
+    rng = np.random.default_rng(0)
+    pairs = [Pair(*(" ".join(rng.permutation(words)) for _ in range(2))) for _ in range(40)]
+    found = log_probabilities(model, tokens_of(subject, pairs), 64)
+    assert (outcomes(found) == 0.5).all() and (found[:, 0] != found[:, 1]).any()  # rounding alone
+    single = log_probabilities(model, tokens_of(subject, [Pair("w1 w2", "w1 w3")]), 64)
+    assert outcomes(single)[0] != 0.5
 
 
 def test_the_score_is_the_sum_over_the_whole_sentence_with_the_end_in_front_and_none_behind() -> None:
@@ -125,18 +129,18 @@ def test_covered_pairs_are_those_whose_critical_words_training_had() -> None:
 
 
 def test_what_the_number_of_tokens_alone_gets_is_said() -> None:
-    """A word tokenizer: the second good sentence is a word longer."""
+    """Of the first pair the bad sentence is a token longer, of the second neither: (1 + 1/2) / 2."""
     subject = word_subject(["a b c d e ."])
-    found = score_file(subject, "x.txt", [Pair("a b.", "a c d."), Pair("a b c.", "a e."), Pair("a b.", "a d.")])
-    assert found["same_probability_for_every_token"] == pytest.approx(0.5)
+    found = score_file(subject, "x.txt", [Pair("a b.", "a c d."), Pair("a b.", "a d.")])
+    assert found["same_probability_for_every_token"] == 0.75
     uniform = replace(subject, model=constant(noisy(Transformer(subject.model.config, subject.model.vocab_size, 0))))
     assert score_file(uniform, "x.txt", [Pair("a b.", "a c d.")])["all"]["accuracy"] == 1.0
 
 
 def test_a_pair_longer_than_the_context_is_left_out_and_counted() -> None:
-    subject = word_subject(TEXTS, context_length=6)
+    subject = word_subject(TEXTS, context_length=5)
     found = score_file(subject, "x.jsonl", [*PAIRS, Pair("Ann " * 9 + "herself.", "Ann " * 9 + "himself.")])
-    assert found["n_too_long"] == 1 and found["all"] is not None
+    assert found["n_too_long"] == 1 and found["all"] is not None  # five tokens with the END fit
 
 
 def test_zorro_has_the_bad_sentence_first_and_blimp_names_it(tmp_path: Path) -> None:

@@ -406,7 +406,7 @@ def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject
     from probe.outside.subject import Subject
 
     def encode(text: str) -> tuple[list[int], list[Span]]:
-        encoding = opened.tokenizer.encode(text)
+        encoding = opened.tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
     def windows(tokens: np.ndarray, n_bytes: int) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:

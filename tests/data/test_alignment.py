@@ -1,35 +1,51 @@
+"""Words to pieces, over every kind of tokenizer."""
+
+import random
+
 import pytest
 
 from data.alignment import word_pieces
+from data.stories.lint import words
 from data.tokenizer import bpe_tokenizer, character_tokenizer, word_tokenizer
 
-TEXT = "The cat's whiskers, na\u00efve \U0001f408 and all."
-WORDS = [(0, 3), (4, 7), (7, 9), (10, 18), (18, 19), (20, 25), (26, 27), (28, 31), (32, 35), (35, 36)]
+TEXT = "The naïve cat 🙂🙃 sat near  the buses.\n\tIt purred, “ja”!"
+MAKERS = {"words": word_tokenizer, "characters": character_tokenizer, "bpe": lambda texts: bpe_tokenizer(texts, 270)}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("seed", range(8))
+def test_the_pieces_of_every_word_spell_it_and_no_piece_is_of_two(kind: str, seed: int) -> None:
+    draw = random.Random(seed)
+    text = " ".join(draw.choices(TEXT.split(), k=29)) + draw.choice(["", " ", "\n"])
+    encoding = MAKERS[kind]([TEXT, text]).encode(text)
+    spans = [span for _, span in words(text)]
+    draw.shuffle(spans)
+    found = word_pieces(text, encoding.offsets, spans)
+    used = [index for some in found for index in some]
+    assert len(used) == len(set(used))
+    for span, some in zip(spans, found, strict=True):
+        assert list(some) == list(range(some[0], some[-1] + 1))
+        assert text[encoding.offsets[some[0]][0] : encoding.offsets[some[-1]][1]].strip() == text[slice(*span)]
+    left = set(range(len(encoding.ids))) - set(used)
+    assert all(not text[slice(*encoding.offsets[index])].strip() for index in left)
+
+
+def test_a_token_that_carries_the_space_before_a_word_is_of_the_word_and_empty_ones_of_none() -> None:
+    assert word_pieces("a cat", [(0, 0), (0, 1), (1, 5)], [(0, 1), (2, 5)]) == [(1,), (2,)]
+    assert word_pieces("a cat", [(0, 1), (1, 3), (3, 3), (3, 5)], [(2, 5)]) == [(1, 3)]
 
 
 @pytest.mark.parametrize(
-    "tokenizer", [bpe_tokenizer([TEXT], 257), bpe_tokenizer([TEXT] * 9, 290), character_tokenizer([TEXT])]
+    ("offsets", "spans", "word"),
+    [
+        ([(0, 5)], [(0, 1), (2, 5)], "'a' has no tokens of its own"),
+        ([(0, 1), (1, 4)], [(2, 5)], "'cat' has no tokens of its own"),
+        ([(0, 1)], [(2, 5)], "'cat' has no tokens of its own"),
+        ([(0, 1), (2, 5)], [(0, 3), (2, 5)], "'a c' and 'cat' overlap"),
+    ],
 )
-def test_every_word_has_the_pieces_that_write_it_and_no_piece_has_two_words(tokenizer) -> None:  # noqa: ANN001
-    encoding = tokenizer.encode(TEXT)
-    found = word_pieces(TEXT, encoding.offsets, WORDS)
-    assert [tokenizer.decode([encoding.ids[i] for i in one]).strip() for one in found] == [
-        TEXT[slice(*span)] for span in WORDS
-    ]
-    every = [piece for one in found for piece in one]
-    assert len(every) == len(set(every))
-    backwards = word_pieces(TEXT, encoding.offsets, WORDS[::-1])
-    assert backwards == found[::-1]
-
-
-def test_a_piece_of_two_words_belongs_to_none() -> None:
-    encoding = word_tokenizer(['whiskers ,"']).encode('whiskers,"')
-    with pytest.raises(ValueError, match="',' has no tokens of its own"):
-        word_pieces('whiskers,"', encoding.offsets, [(0, 8), (8, 9)])
-
-
-def test_words_that_overlap_or_have_no_token_are_named() -> None:
-    with pytest.raises(ValueError, match="'ab' and 'bc' overlap"):
-        word_pieces("abc", [(0, 3)], [(0, 2), (1, 3)])
-    with pytest.raises(ValueError, match="'c' has no tokens"):
-        word_pieces("ab c", [(0, 2), (2, 2)], [(3, 4)])
+def test_a_word_without_tokens_of_its_own_is_named(
+    offsets: list[tuple[int, int]], spans: list[tuple[int, int]], word: str
+) -> None:
+    with pytest.raises(ValueError, match=word):
+        word_pieces("a cat", offsets, spans)

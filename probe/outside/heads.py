@@ -216,7 +216,7 @@ def held_out(
         interval = clustered(values - other, *settings)
         differences[name] = {"mean": float((values - other).mean()), "interval": interval}
         if interval is None or interval[0] <= 0:
-            why = "too few documents" if interval is None else "the difference to it may be 0 or less"
+            why = "too few documents" if interval is None else "the interval of the difference to it is not above 0"
             reasons.append(f"{name}: {why}")
     return {
         "layer": layer,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,14 +25,18 @@ from configs import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     from tokenizers import Tokenizer
+    from torch import Tensor
 
     from data.corpus import Corpus
+    from data.links import Span
     from model.transformer import Transformer
     from probe.config import ProbeConfig
+    from probe.outside.subject import Report, Subject
     from probe.sentence import Sentence
     from probe.study import Reading
-    from run.config import EvalConfig
+    from run.config import EvalConfig, Task
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="eval")
@@ -53,7 +57,9 @@ def main(config: DictConfig) -> None:
         f"run      {opened.run}, best checkpoint: step {opened.step} of {max_steps}; {opened.place}, float32",
         flush=True,
     )
-    if settings.text is not None:
+    if settings.task is not None and settings.path is not None:
+        take(opened, settings, probe, settings.task, settings.path)
+    elif settings.text is not None:
         with one_line_errors():
             look(opened, settings.text)
     elif opened.settings.data.source == "stories" and opened.settings.model.is_causal:
@@ -85,6 +91,13 @@ class Opened:
 
         encoding = self.tokenizer.encode(text)
         return Sentence([end_id(self.tokenizer), *encoding.ids], encoding.offsets, words(text))
+
+    def untrained(self, seed: int) -> Transformer:
+        """Return a model of the same shape that was never trained."""
+        from model.transformer import Transformer
+
+        device = self.model.token_embedding.weight.device
+        return Transformer(self.model.config, self.model.vocab_size, seed=10_000 + seed).to(device).eval()
 
 
 def open_run(settings: EvalConfig) -> Opened:
@@ -142,7 +155,6 @@ def probe_stories(
     from data.stories import GENERATOR_VERSION
     from data.stories.leakage import leakage
     from data.tokenizer import end_id
-    from model.transformer import Transformer
     from probe.showcase import SHOWCASE, Reader
     from probe.study import study
 
@@ -151,11 +163,7 @@ def probe_stories(
         end = end_id(opened.tokenizer)
         dev, test = (link_items(load_split(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
     model = opened.model
-    device = model.token_embedding.weight.device
-    untrained = [
-        Transformer(model.config, model.vocab_size, seed=10_000 + config.seed + i).to(device).eval()
-        for i in range(config.n_untrained)
-    ]
+    untrained = [opened.untrained(config.seed + i) for i in range(config.n_untrained)]
     with one_line_errors():
         results, readings = study(model, untrained, dev, test, config, under_way)
     under_way("")
@@ -364,6 +372,80 @@ def chosen_heads(run: Path) -> dict[tuple[int, int], list[str]]:
     except (KeyError, TypeError):
         raise ValueError(f"{path} is damaged: python eval.py run={run} writes it anew") from None
     return chosen
+
+
+def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, path: str) -> None:
+    """Take a test that nobody here wrote, print its table and write the run's probe/outside/."""
+    from probe.outside.subject import heads_csv
+    from run.directory import write_files
+
+    with one_line_errors():
+        if not opened.settings.model.is_causal:
+            raise ValueError("a model trained with model.mask=none reads what it must predict: no test of it is one")
+        report = tasks()[task](tested(opened, settings, config), path)
+        about = {"task": task.value, "path": path, "run": str(opened.run), "step": opened.step}
+        found = about | {"settings": asdict(config)} | report.results
+        files = {
+            f"{task.value}.json": json.dumps(found, indent=2, allow_nan=False) + "\n",
+            f"{task.value}.md": "\n".join(report.markdown) + "\n",
+        }
+        if report.heads:
+            files[f"{task.value}_heads.csv"] = heads_csv(report.heads)
+        (opened.run / "probe").mkdir(exist_ok=True)
+        write_files(opened.run / "probe" / "outside", files)
+    print("\n".join(report.markdown))
+    print(f"\nwrote    {', '.join(files)} to {opened.run / 'probe' / 'outside'}")
+
+
+def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject:
+    """Return the run as the tests of others see it; nothing is tokenized anew for it."""
+    from data.batches import Split, validation_batches
+    from data.corpus import corpus_folder
+    from data.tokenizer import UNKNOWN, end_id
+    from data.words import training_words
+    from probe.outside.subject import Subject
+
+    def encode(text: str) -> tuple[list[int], list[Span]]:
+        encoding = opened.tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def windows(tokens: np.ndarray, n_bytes: int) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+        length = opened.model.config.context_length
+        split = Split(tokens, n_bytes)
+        for batch in validation_batches(
+            split, tokens_per_batch=config.tokens_per_batch, context_length=length, n_tokens=None
+        ):
+            yield batch.read(), batch.targets
+
+    folder = corpus_folder(opened.settings.data.source, opened.data_fingerprint, Path(settings.cache_dir))
+    known, known_from = training_words(opened.tokenizer, folder) or (None, "")
+    return Subject(
+        model=opened.model,
+        encode=encode,
+        end=end_id(opened.tokenizer),
+        unknown=opened.tokenizer.token_to_id(UNKNOWN),
+        known=known,
+        known_from=known_from,
+        windows=windows,
+        untrained=lambda i: opened.untrained(config.seed + i),
+        config=config,
+    )
+
+
+def tasks() -> dict[Task, Callable[[Subject, str], Report]]:
+    """Return what each task calls."""
+    from probe.outside.links import links
+    from probe.outside.minimal_pairs import minimal_pairs
+    from probe.outside.text import measure_text
+    from probe.outside.winobias import winobias
+    from run.config import Task
+
+    return {
+        Task.minimal_pairs: minimal_pairs,
+        Task.links: links,
+        Task.winobias: winobias,
+        Task.text: measure_text,
+    }
 
 
 def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:

@@ -279,7 +279,17 @@ def read_corpus(
     from run.config import Device, EvalConfig
 
     settings = [
-        EvalConfig(run=run, runs=None, compare=None, text=None, device=Device.cpu, threads=1, cache_dir=cache_dir)
+        EvalConfig(
+            run=run,
+            runs=None,
+            compare=None,
+            text=None,
+            task=None,
+            path=None,
+            device=Device.cpu,
+            threads=1,
+            cache_dir=cache_dir,
+        )
         for run in runs
     ]
     opened = [open_run(one) for one in settings]

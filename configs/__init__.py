@@ -33,7 +33,7 @@ _QUOTED = re.compile("'[^']*'|\"[^\"]*\"")  # by the user, for Hydra
 _FLAGS = ("-h", "--help", "--hydra-help", "-m", "--multirun", "--resolve", "--run", "-r", "--version")
 _FLAGS_WITH_VALUE = ("--cfg", "-c", "--info", "-i", "--package", "-p")
 _FREE_TEXT = {
-    *"out run runs compare text sample_prompt cache_dir data.path data.validation_path data.tokenizer_path".split()
+    *"out run runs compare text path sample_prompt cache_dir data.path data.validation_path data.tokenizer_path".split()
 }
 
 _PLACES = ("out", "resume", "cache_dir")  # settings that a resumed run need not share with its beginning

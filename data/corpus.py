@@ -59,7 +59,7 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     """
     texts = Texts([], None) if isinstance(config, StoriesConfig) else _texts(config)
     fingerprint = _fingerprint(config, texts)
-    folder = cache_dir / f"{config.source}-{fingerprint[:16]}"
+    folder = corpus_folder(config.source, fingerprint, cache_dir)
     if not folder.is_dir():
         cache_dir.mkdir(parents=True, exist_ok=True)
         if isinstance(config, StoriesConfig):
@@ -76,6 +76,11 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
         config=config,
         notes=() if isinstance(config, StoriesConfig) else tuple(_notes(meta)),
     )
+
+
+def corpus_folder(source: str, fingerprint: str, cache_dir: Path) -> Path:
+    """Return where the cache keeps a corpus, whether or not it is there."""
+    return cache_dir / f"{source}-{fingerprint[:16]}"
 
 
 def _notes(meta: dict[str, Any]) -> list[str]:

@@ -35,6 +35,15 @@ class Optimizer(Enum):
     adamw = "adamw"
 
 
+class Task(Enum):
+    """A test that nobody here wrote (docs/outside.md)."""
+
+    minimal_pairs = "minimal_pairs"
+    links = "links"
+    winobias = "winobias"
+    text = "text"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     """One run of train.py."""
@@ -82,6 +91,8 @@ class EvalConfig:
     runs: str | None  # the directory of a sweep over seeds, to say what holds over them
     compare: str | None  # the directory of a sweep over variants and seeds, to say what a switch changes
     text: str | None  # a sentence to look at instead of the whole probe
+    task: Task | None  # a test of others to take instead of the probe
+    path: str | None  # its files
     device: Device
     threads: int | None  # for the CPU; None: what torch chooses
     cache_dir: str  # where tokenized corpora are kept
@@ -93,6 +104,10 @@ class EvalConfig:
                 raise ValueError(f"{name}=DIR is about several runs: it goes with neither run= nor text=")
         if self.runs is not None and self.compare is not None:
             raise ValueError("runs= asks what holds over seeds, compare= what variants change: one at a time")
+        if (self.task is None) != (self.path is None):
+            raise ValueError(f"task= and path= go together: {'path' if self.path is None else 'task'}= is missing")
+        if self.task is not None and (self.runs, self.compare, self.text) != (None, None, None):
+            raise ValueError("task= is one test of one run: it goes with none of runs=, compare= and text=")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be 1 or more, got {self.threads}")
 

@@ -10,7 +10,7 @@ ALLOWED = {
     "model": set(),
     "data": set(),
     "run": set(),
-    "probe": {"model", "data.links"},
+    "probe": {"model", "data.links", "data.alignment"},
     "configs": {"model.config", "data.config", "run.config", "probe.config"},
 }
 # Libraries that only these places may import.

@@ -1,0 +1,110 @@
+"""Any text: how many bits a byte of it costs this model, so that models of different tokenizers can be compared."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model.loss import row_losses
+from probe.outside.files import find_files, read_lines
+from probe.outside.subject import Coverage, Report, Subject, coverage_line, markdown_table, percent, words_of
+
+ENDINGS = (".txt", ".md", ".text")
+_PIECE = 1 << 16  # characters tokenized at a time, cut at a line's end, as the training text is
+_END_LINE = re.compile(r"^[^\S\n]*<\|endoftext\|>[^\S\n]*(?:\n|\Z)", re.MULTILINE)
+
+
+def documents(text: str) -> list[str]:
+    """Return the documents of a file: parted by lines that hold <|endoftext|> alone, else the whole."""
+    return [one for one in _END_LINE.split(text) if one]
+
+
+def pieces(document: str) -> Iterator[str]:
+    """Yield a document in pieces of about 64 K characters that end where lines end."""
+    held: list[str] = []
+    size = 0
+    for line in document.splitlines(keepends=True):
+        held.append(line)
+        size += len(line)
+        if size >= _PIECE:
+            yield "".join(held)
+            held, size = [], 0
+    if held:
+        yield "".join(held)
+
+
+def measure_file(subject: Subject, file: Path) -> dict[str, Any]:
+    """Return the loss of a whole file, the END standing before each document.
+
+    The windows are those of a validation split: every token is predicted once, but the very first END.
+    """
+    read_lines(file)  # refuses what is empty or no text
+    ids: list[int] = []
+    n_bytes = n_words = n_seen = 0
+    types: set[str] = set()
+    for document in documents(file.read_text(encoding="utf-8")):
+        ids.append(subject.end)
+        for piece in pieces(document):
+            ids += subject.encode(piece)[0]
+            n_bytes += len(piece.encode())
+            words = words_of(piece)
+            n_words += len(words)
+            n_seen += sum(word in subject.known for word in words) if subject.known is not None else 0
+            types.update(words)
+    tokens = np.array(ids)
+    if len(tokens) < 2:
+        raise ValueError(f"{file} holds no text")
+    parts = ((read, targets, None, None) for read, targets in subject.windows(tokens, n_bytes))
+    rows = row_losses(subject.model, parts, 1)
+    nats, n = float(rows.losses.sum()), int(rows.counts.sum())
+    known = subject.known
+    coverage = Coverage(
+        n_words,
+        len(types),
+        None if known is None else n_seen / max(1, n_words),
+        None if known is None else len(types & known) / max(1, len(types)),
+        float((tokens == subject.unknown).mean()) if subject.unknown is not None else 0.0,
+    )
+    return {
+        "file": str(file),
+        "n_bytes": n_bytes,
+        "n_tokens": n,
+        "nats_per_token": nats / n,
+        "bits_per_byte": nats / math.log(2) / n_bytes,
+        "coverage": asdict(coverage),
+    }
+
+
+def measure_text(subject: Subject, path: str) -> Report:
+    """Measure every file meant by `path`."""
+    results = [measure_file(subject, file) for file in find_files(path, ENDINGS)]
+    lines = [coverage_line(subject, Coverage(**one["coverage"]), Path(one["file"]).name) for one in results]
+    return Report({"files": results}, [*lines, "", *_table(results), "", *_notes(results)], [])
+
+
+def _table(results: Sequence[dict[str, Any]]) -> list[str]:
+    header = ["file", "bytes", "tokens", "bits/byte", "nats/token", "bytes/token", "unknown tokens %"]
+    rows = [
+        [
+            Path(one["file"]).name,
+            f"{one['n_bytes']:,}",
+            f"{one['n_tokens']:,}",
+            f"{one['bits_per_byte']:.4f}",
+            f"{one['nats_per_token']:.4f}",
+            f"{one['n_bytes'] / one['n_tokens']:.2f}",
+            percent(one["coverage"]["unknown_tokens"]),
+        ]
+        for one in results
+    ]
+    return markdown_table(header, rows)
+
+
+def _notes(results: Sequence[dict[str, Any]]) -> list[str]:
+    lines = ["read in windows of the context's length that do not overlap, <|endoftext|> before each document"]
+    if any(one["coverage"]["unknown_tokens"] for one in results):
+        lines.append("unknown tokens: what cannot be written is not predicted either, so bits/byte flatters this model")
+    return lines

@@ -1,0 +1,122 @@
+"""eval.py task= from outside: tables, files, and one line for what does not fit."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = 'The cat saw the dog. It ran, and the dog saw itself. Ann hurt herself, he said. "He left," she said.\n'
+TRAIN = [
+    "model=nano", "threads=1", "max_steps=2", "eval_every_steps=2", "tokens_per_batch=256", "validation_tokens=200",
+    "probe_sequences=0", "sample_tokens=0",
+]  # fmt: skip
+PROBE = ["threads=1", "probe.n_bootstrap=100", "probe.n_untrained=2", "probe.n_controls=10"]
+ROW = {
+    "doc": "a", "context": "The cat saw the dog . It".split(), "pron_pos": 6, "antecedents": [[0, 2]],
+    "other_mentions": [[3, 5, "1"]],
+}  # fmt: skip
+
+
+def ran(door: str, *overrides: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / door), *overrides]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of byte-level BPE, one of the stories, and files to ask them about."""
+    here = tmp_path_factory.mktemp("tasks")
+    (here / "text.txt").write_text(TEXT * 40)
+    cache = f"cache_dir={here / 'cache'}"
+    of_text = ["data=text", f"data.path={here / 'text.txt'}", "data.vocab_size=280", "model.context_length=64"]
+    of_stories = ["data.n_train_stories=4000", "data.n_validation_stories=40"]
+    for name, data in (("bpe", of_text), ("stories", of_stories)):
+        trained = ran("train.py", f"out={here / name}", cache, *TRAIN, *data)
+        assert trained.returncode == 0, trained.stderr
+    pairs = [("Ann hurt herself.", "Ann hurt himself."), ("The dog saw itself.", "The dog saw herself.")]
+    lines = [json.dumps({"sentence_good": good, "sentence_bad": bad}) for good, bad in pairs]
+    (here / "pairs.jsonl").write_text("\n".join(lines) + "\n")
+    (here / "links.jsonl").write_text("".join(json.dumps(ROW | {"doc": f"d{i}"}) + "\n" for i in range(12)))
+    for side, one in (("pro", "he"), ("anti", "she")):
+        sentences = [f"[The {a}] saw the {b} and [{one}] ran.\nThe {a} saw [the {b}] and [{one}] hid.\n"
+                     for a, b in (("cat", "dog"), ("nurse", "guard"), ("cook", "baker"))]  # fmt: skip
+        (here / f"{side}_stereotyped_type1.txt.dev").write_text("".join(sentences))
+    return here
+
+
+def asked(place: Path, run: str, *overrides: str) -> subprocess.CompletedProcess:
+    return ran("eval.py", f"run={place / run}", f"cache_dir={place / 'cache'}", *PROBE, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("task", "path"), [("minimal_pairs", "pairs.jsonl"), ("links", "links.jsonl"), ("winobias", "*type1.txt.dev"),
+                       ("text", "text.txt")]
+)  # fmt: skip
+def test_every_task_begins_with_coverage_and_is_written_as_it_is_printed(place: Path, task: str, path: str) -> None:
+    done = asked(place, "bpe", f"task={task}", f"path={place / path}")
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert done.stdout.splitlines()[1].startswith("coverage of ")
+    folder = place / "bpe" / "probe" / "outside"
+    found = json.loads((folder / f"{task}.json").read_text())
+    assert found["task"] == task and found["step"] == 2 and found["settings"]["n_bootstrap"] == 100
+    assert (folder / f"{task}.md").read_text() in done.stdout
+    if task in ("links", "winobias"):
+        rows = list(csv.DictReader((folder / f"{task}_heads.csv").read_text().splitlines()))
+        assert {(row["layer"], row["head"]) for row in rows} == {("0", "0"), ("0", "1")}
+    assert done.stdout.endswith(f"to {folder}\n")
+
+
+def test_bits_per_byte_of_the_validation_text_are_those_that_eval_prints(place: Path) -> None:
+    """The whole text has one document; the last tenth is held out, and asked again as a file of its own."""
+    whole = asked(place, "bpe")
+    text = TEXT * 40
+    (place / "held_out.txt").write_text(text[int(len(text) * 0.9) :])
+    done = asked(place, "bpe", "task=text", f"path={place / 'held_out.txt'}")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((place / "bpe" / "probe" / "outside" / "text.json").read_text())["files"][0]
+    assert f"{found['nats_per_token']:.4f} nats/token, {found['bits_per_byte']:.4f} bits/byte" in whole.stdout
+
+
+def test_of_english_the_stories_words_cover_little_and_the_training_text_nearly_all(place: Path) -> None:
+    seen = {}
+    for run in ("bpe", "stories"):
+        assert asked(place, run, "task=minimal_pairs", f"path={place / 'pairs.jsonl'}").returncode == 0
+        (found,) = json.loads((place / run / "probe" / "outside" / "minimal_pairs.json").read_text())["files"]
+        seen[run] = found["coverage"]["seen_words"], found["n_covered"]
+    assert seen["bpe"] == (pytest.approx(17 / 18), 1) and seen["stories"][1] == 0  # himself alone is new
+    assert seen["stories"][0] < 0.7
+
+
+def test_without_the_cache_the_coverage_is_said_to_be_unknown(place: Path, tmp_path: Path) -> None:
+    done = ran(
+        "eval.py", f"run={place / 'bpe'}", f"cache_dir={tmp_path}", *PROBE, "task=minimal_pairs",
+        f"path={place / 'pairs.jsonl'}",
+    )  # fmt: skip
+    assert done.returncode == 0 and "is unknown: the training text is no longer in the cache" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["task=minimal_pairs"], "path= is missing"),
+        (["path=x.jsonl"], "task= is missing"),
+        (["task=links", "path=x.jsonl", "text=It"], "goes with none of runs=, compare= and text="),
+        (["task=lynx", "path=x.jsonl"], "lynx"),
+        (["task=links", "path=nothing.jsonl"], "no file of .jsonl at nothing.jsonl"),
+        (["task=links", "path={place}/pairs.jsonl"], "pairs.jsonl line 1: no field doc"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_and_status_2_and_nothing_is_written(
+    place: Path, settings: list[str], said: str
+) -> None:
+    folder = place / "bpe" / "probe" / "outside"
+    before = {path: path.read_bytes() for path in folder.glob("*")}
+    done = asked(place, "bpe", *(one.format(place=place) for one in settings))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert said in done.stderr
+    assert {path: path.read_bytes() for path in folder.glob("*")} == before

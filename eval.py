@@ -336,7 +336,7 @@ def is_probed(run: Path, config: ProbeConfig) -> bool:
 def look(opened: Opened, text: str) -> None:
     """Print what every head does at the pronouns of the user's sentence, and what cannot be seen there."""
     from data.stories.lint import lint
-    from data.tokenizer import UNKNOWN
+    from data.tokenizer import unknown_id
     from probe.report import sentence_lines
     from probe.sentence import word_rows
 
@@ -350,11 +350,11 @@ def look(opened: Opened, text: str) -> None:
         raise ValueError(f"text is {len(sentence.ids) - 1} tokens long; this model reads {limit - 1}")
     asked = [span for note in notes for span in (note.span, note.clue) if span]
     rows = word_rows(opened.model, sentence, asked)  # before a word is said: a model that cheats is refused here
-    unread = opened.tokenizer.token_to_id(UNKNOWN)
+    unread = unknown_id(opened.tokenizer)
     spans = zip(sentence.ids[1:], sentence.offsets, strict=True)
     unknown = [text[slice(*span)] for token, span in spans if token == unread]
     if unknown:
-        print(f"note     the model does not know {', '.join(dict.fromkeys(unknown))}: each reads as {UNKNOWN}")
+        print(f"note     the model does not know {', '.join(dict.fromkeys(unknown))}: each reads as unknown")
     for note in notes:
         print(f"note     {note.note}")
     print("\n".join(sentence_lines([word for word, _ in sentence.words], rows, chosen_heads(opened.run))))
@@ -401,7 +401,8 @@ def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject
     """Return the run as the tests of others see it; nothing is tokenized anew for it."""
     from data.batches import Split, validation_batches
     from data.corpus import corpus_folder
-    from data.tokenizer import UNKNOWN, end_id
+    from data.documents import local_sources, read_pieces
+    from data.tokenizer import end_id, unknown_id
     from data.words import training_words
     from probe.outside.subject import Subject
 
@@ -417,16 +418,21 @@ def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject
         ):
             yield batch.read(), batch.targets
 
+    def texts(path: str) -> Iterator[tuple[str, Iterator[tuple[str, bool]]]]:
+        for source in local_sources(path, "path"):
+            yield source.place, read_pieces([source], getattr(opened.settings.data, "column", "text"))
+
     folder = corpus_folder(opened.settings.data.source, opened.data_fingerprint, Path(settings.cache_dir))
     known, known_from = training_words(opened.tokenizer, folder) or (None, "")
     return Subject(
         model=opened.model,
         encode=encode,
         end=end_id(opened.tokenizer),
-        unknown=opened.tokenizer.token_to_id(UNKNOWN),
+        unknown=unknown_id(opened.tokenizer),
         known=known,
         known_from=known_from,
         windows=windows,
+        texts=texts,
         untrained=lambda i: opened.untrained(config.seed + i),
         config=config,
     )

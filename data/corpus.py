@@ -128,7 +128,7 @@ def _write_split(corpus: Corpus, split: str, folder: Path) -> None:
 def _texts(config: TextConfig) -> Texts:
     """Find the files of a text; ValueError where one is both learned from and held out."""
     train = local_sources(config.path)
-    validation = local_sources(config.validation_path) if config.validation_path else None
+    validation = local_sources(config.validation_path, "data.validation_path") if config.validation_path else None
     if twice := [source.place for source in train if source in (validation or [])]:
         raise ValueError(f"{twice[0]} is in data.path and in data.validation_path: it would be learned and measured on")
     return Texts(train, validation)

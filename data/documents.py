@@ -45,10 +45,11 @@ def source_of(place: str) -> Source | None:
     return None if kind is None or (kind == "parquet" and compression) else Source(place, kind, compression)
 
 
-def local_sources(path: str) -> list[Source]:
+def local_sources(path: str, setting: str = "data.path") -> list[Source]:
     """Return the files meant by a file, a folder, a glob (** too), or several of them parted by commas; each once.
 
     A folder means every file of text in it and in the folders under it, by path; what begins with a dot is left out.
+    `setting` is what the user set, for the errors.
 
     Raises:
         FileNotFoundError: nothing is there.
@@ -67,13 +68,13 @@ def local_sources(path: str) -> list[Source]:
             found = [here] if here.is_file() else map(Path, sorted(glob.glob(str(here), recursive=True)))
             files = [file for file in found if not file.is_dir()]
         if not files:
-            raise FileNotFoundError(f"data.path: no text found at {part.strip()} ({READABLE})")
+            raise FileNotFoundError(f"{setting}: no text found at {part.strip()} ({READABLE})")
         for file in files:
             source = source_of(str(file))
             if source is None:
-                raise ValueError(f"data.path: {file} is not one of {READABLE}")
+                raise ValueError(f"{setting}: {file} is not one of {READABLE}")
             if not os.access(file, os.R_OK):
-                raise PermissionError(f"data.path: {file} cannot be read")
+                raise PermissionError(f"{setting}: {file} cannot be read")
             sources[str(file)] = source
     return list(sources.values())
 

@@ -18,6 +18,7 @@ from probe.config import ProbeConfig
 
 # Cuts (tokens [N], the bytes of text they stand for) into batches of what the model reads and must predict.
 Windows = Callable[[np.ndarray, int], Iterable[tuple[tuple[Tensor, ...], Tensor]]]
+Texts = Callable[[str], Iterable[tuple[str, Iterable[tuple[str, bool]]]]]
 _WORD = re.compile(r"\w+|[^\w\s]+")
 
 
@@ -31,7 +32,8 @@ class Subject:
     unknown: int | None  # the token of what the tokenizer cannot write; None where it can write everything
     known: frozenset[str] | None  # words of the training text; None where they cannot be read any more
     known_from: str  # where they were read
-    windows: Windows
+    windows: Windows  # a text's tokens and its bytes -> (what the model reads, targets) until all are predicted
+    texts: Texts  # what the user calls a text -> of each file its name and (piece, whether it begins a document)
     untrained: Callable[[int], Transformer]  # the i-th model of the same shape that was never trained
     config: ProbeConfig
 

@@ -1,8 +1,7 @@
 """Any text: how many bits a byte of it costs this model, so that models of different tokenizers can be compared."""
 
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,51 +9,31 @@ from typing import Any
 import numpy as np
 
 from model.loss import row_losses
-from probe.outside.files import find_files, read_lines
 from probe.outside.subject import Coverage, Report, Subject, coverage_line, markdown_table, percent, words_of
 
-ENDINGS = (".txt", ".md", ".text")
-_PIECE = 1 << 16  # characters tokenized at a time, cut at a line's end, as the training text is
-_END_LINE = re.compile(r"^[^\S\n]*<\|endoftext\|>[^\S\n]*(?:\n|\Z)", re.MULTILINE)
 
-
-def documents(text: str) -> list[str]:
-    """Return the documents of a file: parted by lines that hold <|endoftext|> alone, else the whole."""
-    return [one for one in _END_LINE.split(text) if one]
-
-
-def pieces(document: str) -> Iterator[str]:
-    """Yield a document in pieces of about 64 K characters that end where lines end."""
-    held: list[str] = []
-    size = 0
-    for line in document.splitlines(keepends=True):
-        held.append(line)
-        size += len(line)
-        if size >= _PIECE:
-            yield "".join(held)
-            held, size = [], 0
-    if held:
-        yield "".join(held)
-
-
-def measure_file(subject: Subject, file: Path) -> dict[str, Any]:
+def measure_file(subject: Subject, file: str, pieces: Iterable[tuple[str, bool]]) -> dict[str, Any]:
     """Return the loss of a whole file, the END standing before each document.
 
     The windows are those of a validation split: every token is predicted once, but the very first END.
+
+    Args:
+        subject: the model.
+        file: its name.
+        pieces: (text, whether it begins a document) in order.
+
     """
-    read_lines(file)  # refuses what is empty or no text
     ids: list[int] = []
     n_bytes = n_words = n_seen = 0
     types: set[str] = set()
-    for document in documents(file.read_text(encoding="utf-8")):
-        ids.append(subject.end)
-        for piece in pieces(document):
-            ids += subject.encode(piece)[0]
-            n_bytes += len(piece.encode())
-            words = words_of(piece)
-            n_words += len(words)
-            n_seen += sum(word in subject.known for word in words) if subject.known is not None else 0
-            types.update(words)
+    for piece, begins in pieces:
+        ids += [subject.end] if begins else []
+        ids += subject.encode(piece)[0]
+        n_bytes += len(piece.encode())
+        words = words_of(piece)
+        n_words += len(words)
+        n_seen += sum(word in subject.known for word in words) if subject.known is not None else 0
+        types.update(words)
     tokens = np.array(ids)
     if len(tokens) < 2:
         raise ValueError(f"{file} holds no text")
@@ -70,7 +49,7 @@ def measure_file(subject: Subject, file: Path) -> dict[str, Any]:
         float((tokens == subject.unknown).mean()) if subject.unknown is not None else 0.0,
     )
     return {
-        "file": str(file),
+        "file": file,
         "n_bytes": n_bytes,
         "n_tokens": n,
         "nats_per_token": nats / n,
@@ -81,7 +60,7 @@ def measure_file(subject: Subject, file: Path) -> dict[str, Any]:
 
 def measure_text(subject: Subject, path: str) -> Report:
     """Measure every file meant by `path`."""
-    results = [measure_file(subject, file) for file in find_files(path, ENDINGS)]
+    results = [measure_file(subject, file, pieces) for file, pieces in subject.texts(path)]
     lines = [coverage_line(subject, Coverage(**one["coverage"]), Path(one["file"]).name) for one in results]
     return Report({"files": results}, [*lines, "", *_table(results), "", *_notes(results)], [])
 

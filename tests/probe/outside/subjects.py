@@ -7,6 +7,7 @@ import torch
 from tokenizers import Tokenizer
 
 from data.batches import Split, validation_batches
+from data.documents import local_sources, read_pieces
 from data.tokenizer import UNKNOWN, bpe_tokenizer, end_id, word_tokenizer
 from model.config import ModelConfig, Position
 from model.transformer import Transformer
@@ -78,6 +79,7 @@ def subject(
         known=None if known is None else frozenset(known),
         known_from="the training text",
         windows=windows,
+        texts=lambda path: ((one.place, read_pieces([one], "text")) for one in local_sources(path, "path")),
         untrained=lambda i: Transformer(model.config, model.vocab_size, seed=100 + i).eval(),
         config=settings,
     )

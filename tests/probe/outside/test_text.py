@@ -4,21 +4,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from probe.outside.text import documents, measure_text, pieces
+from probe.outside.text import measure_text
 from tests.probe.outside.subjects import bpe_subject, word_subject
 
 STORY = "Once upon a time there was a dog.\nIt was small, and it ran.\n"
-
-
-def test_documents_are_parted_by_lines_that_hold_the_end_alone() -> None:
-    assert documents("a\nb\n<|endoftext|>\nc <|endoftext|>\n <|endoftext|> \n") == ["a\nb\n", "c <|endoftext|>\n"]
-    assert documents("a") == ["a"]
-
-
-def test_pieces_joined_are_the_document() -> None:
-    text = "a line of text\n" * 20_000 + "and a last one"
-    some = list(pieces(text))
-    assert "".join(some) == text and len(some) > 3 and all(one.endswith("\n") for one in some[:-1])
 
 
 def test_bits_per_byte_are_those_of_every_token_by_hand(tmp_path: Path) -> None:
@@ -46,10 +35,17 @@ def test_unknown_words_are_counted_and_said_to_flatter(tmp_path: Path) -> None:
     assert any("flatters" in line for line in report.markdown)
 
 
-def test_an_empty_file_is_an_error_that_names_it(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("\n \n")
-    with pytest.raises(ValueError, match="a.txt is empty"):
+def test_each_document_has_an_end_before_it_and_each_file_its_own_row(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a dog\n<|endoftext|>\na dog saw\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "saw"}\n')
+    found = measure_text(word_subject(["a dog saw"]), str(tmp_path)).results["files"]
+    assert [Path(one["file"]).name for one in found] == ["a.txt", "b.jsonl"]
+    assert [one["n_tokens"] for one in found] == [6, 1]  # two words and three, an END before each, the first not told
+
+
+def test_a_file_without_text_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(ValueError, match="a.txt holds no text"):
         measure_text(word_subject(["a"]), str(tmp_path))
-    (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="not UTF-8"):
-        measure_text(word_subject(["a"]), str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="^path: no text found at"):
+        measure_text(word_subject(["a"]), str(tmp_path / "none"))

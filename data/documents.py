@@ -10,7 +10,7 @@ import glob
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -32,7 +32,7 @@ _ROWS = 64  # of .parquet, decoded at a time
 class Source:
     """One file of text: where it is and what it is."""
 
-    place: str  # a path on this machine, or hf://datasets/NAME@SHA/FILE to be read over the network
+    place: str  # a path on this machine, or what whoever opens it calls it
     kind: str  # "text", "json", "parquet" or "csv"
     compression: str | None  # "gz", "zst" or None
 
@@ -78,7 +78,9 @@ def local_sources(path: str) -> list[Source]:
     return list(sources.values())
 
 
-def read_pieces(sources: Iterable[Source], column: str) -> Iterator[tuple[str, bool]]:
+def read_pieces(
+    sources: Iterable[Source], column: str, opened: Callable[[Source], BinaryIO] | None = None
+) -> Iterator[tuple[str, bool]]:
     r"""Yield (text, whether it begins a document) in order; the pieces of one file never depend on the others.
 
     A .txt file is one document, or several parted by lines that hold `END` alone; a row of .jsonl, .csv or .parquet is
@@ -88,6 +90,7 @@ def read_pieces(sources: Iterable[Source], column: str) -> Iterator[tuple[str, b
     Args:
         sources: the files.
         column: where rows keep their text.
+        opened: opens a source that is no file of this machine, decompressed.
 
     Raises:
         ValueError: in one line, which file cannot be read, where and why.
@@ -98,7 +101,7 @@ def read_pieces(sources: Iterable[Source], column: str) -> Iterator[tuple[str, b
 
     for source in sources:
         try:
-            with _opened(source) as stream:
+            with (opened or _opened)(source) as stream:
                 if source.kind == "text":
                     yield from _pieces(_characters(stream), separated=True)
                 else:
@@ -114,18 +117,14 @@ def read_pieces(sources: Iterable[Source], column: str) -> Iterator[tuple[str, b
 
 def _opened(source: Source) -> BinaryIO:
     """Open a file for reading its bytes, decompressed."""
+    return decompressed(open(source.place, "rb"), source.compression)  # noqa: SIM115  (closed by whoever reads)
+
+
+def decompressed(stream: BinaryIO, compression: str | None) -> BinaryIO:
+    """Return a stream of what is compressed in `stream`."""
     import pyarrow
 
-    stream: BinaryIO
-    if "://" in source.place:
-        from huggingface_hub import HfFileSystem
-
-        stream = HfFileSystem().open(source.place, "rb")
-    else:
-        stream = open(source.place, "rb")  # noqa: SIM115  (closed by whoever reads)
-    if source.compression:
-        stream = pyarrow.CompressedInputStream(stream, _COMPRESSIONS[source.compression])
-    return stream
+    return pyarrow.CompressedInputStream(stream, _COMPRESSIONS[compression]) if compression else stream
 
 
 def _characters(stream: BinaryIO) -> Iterator[str]:
@@ -262,11 +261,12 @@ def _rows_of_parquet(stream: BinaryIO, column: str) -> Iterator[str]:
     if column not in file.schema_arrow.names:
         raise ValueError(f"data.column={column} is not in it, only {', '.join(file.schema_arrow.names)[:200]}")
     number = 0
-    for batch in file.iter_batches(_ROWS, columns=[column], use_threads=False):
-        for value in batch.column(0).to_pylist():
-            number += 1
-            if text := _text(value, column, f"row {number}"):
-                yield text
+    for group in range(file.num_row_groups):  # asked for together, all of a column may be read ahead at once
+        for batch in file.iter_batches(_ROWS, row_groups=[group], columns=[column], use_threads=False):
+            for value in batch.column(0).to_pylist():
+                number += 1
+                if text := _text(value, column, f"row {number}"):
+                    yield text
 
 
 _ROWS_OF = {"json": _rows_of_json, "csv": _rows_of_csv, "parquet": _rows_of_parquet}

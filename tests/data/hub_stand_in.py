@@ -35,6 +35,7 @@ class Faults:
     seconds_per_chunk: float = 0.0  # of 64 kB
     spoiled: bool = False  # right length, wrong bytes
     stated_size: int | None = None  # what the listing says of every file but the card
+    redirects: bool = False  # files come from another host, as from the hub's store of large files
     web_page: bool = False  # answers 200 with HTML, as a log-in page of a network does
 
 
@@ -46,6 +47,7 @@ class Hub:
     commit: str = COMMIT
     faults: Faults = field(default_factory=Faults)
     asked: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, Range
+    authorized: list[str] = field(default_factory=list)  # paths that were asked for with a token
     n_bytes: int = 0  # of files' bodies, sent
 
     def __enter__(self) -> "Hub":
@@ -76,6 +78,7 @@ class Hub:
 
     def forget(self) -> None:
         self.asked.clear()
+        self.authorized.clear()
         self.n_bytes = 0
 
 
@@ -95,7 +98,8 @@ class _Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         hub, path = self.here, unquote(urlsplit(self.path).path)
         hub.asked.append((self.command, path, self.headers.get("Range", "")))
-        of_file = re.fullmatch(r"/datasets/(.+?)/resolve/([^/]+)/(.+)", path)
+        hub.authorized += [path] if "Authorization" in self.headers else []
+        of_file = re.fullmatch(r"/datasets/(.+?)/(?:resolve|stored)/([^/]+)/(.+)", path)
         of_api = re.fullmatch(r"/api/datasets/(.+?)(?:/revision/(.+))?", path)
         if hub.faults.silent:
             hub.stopping.wait(120)
@@ -105,6 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self.send(200, b"<html>Log in to the network first</html>", {"Content-Type": "text/html"})
         if self.refused(of_file is not None):
             return
+        if of_file and hub.faults.redirects and "/resolve/" in path:
+            elsewhere = hub.url.replace("127.0.0.1", "localhost") + self.path.replace("/resolve/", "/stored/")
+            return self.send(302, b"", {"Location": elsewhere})
         if of_file:
             return self.file(*of_file.groups())
         if of_api:

@@ -113,7 +113,7 @@ def environment(hub: Hub, home: Path) -> dict[str, str]:
         name: value for name, value in os.environ.items() if not name.lower().endswith("proxy") and name[:3] != "HF_"
     }
     own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return kept | own | {"OMP_NUM_THREADS": "1"}
+    return kept | own | {"HF_TOKEN": "hf_not_a_real_one", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -420,6 +420,14 @@ def test_a_server_without_ranges_serves_whole_files_and_no_taste(door: Door, hub
         door, tmp_path, "data.name=own/large", "data.max_bytes=1000"
     )
     trained(door, tmp_path)
+
+
+def test_a_file_may_come_from_another_host_which_is_not_told_the_token(door: Door, hub: Hub, tmp_path: Path) -> None:
+    hub.faults = Faults(redirects=True, cut_after=100_000)
+    trained(door, tmp_path)
+    stored = [path for path in hub.paths() if "/stored/" in path]
+    assert len(stored) == 1 + 3 + 3 and hub.n_bytes == N_TRAIN_BYTES + len(STORIES["README.md"])
+    assert not [path for path in hub.authorized if "/stored/" in path] and len(hub.authorized) > len(stored)
 
 
 def test_a_taste_that_stops_midway_is_said_in_one_line(door: Door, hub: Hub, tmp_path: Path) -> None:

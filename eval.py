@@ -390,6 +390,8 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
     n_tokens = int(rows.counts.sum())
     bits = found["loss"] * n_tokens / math.log(2) / split.n_bytes
     print(f"loss     {found['loss']:.4f} nats/token, {bits:.4f} bits/byte over all {n_tokens:,} validation tokens")
+    for note in corpus.notes:
+        print(f"note     {note}")
     for line in gap_lines(found, cheats=not causal):
         print(line)
     if causal:

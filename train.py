@@ -212,6 +212,8 @@ def announce(run: Run) -> None:
         f"data    {run.settings.data.source}: {len(corpus.train.tokens):,} training and "
         f"{len(corpus.validation.tokens):,} validation tokens, vocabulary {run.model.vocab_size:,}"
     )
+    for note in corpus.notes:
+        say(f"note    {note}")
     say(
         f"model   {n_parameters(run.model):,} parameters: {config.n_layer} layers x {config.n_head} heads, "
         f"width {config.d_model}, context {config.context_length}"

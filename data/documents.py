@@ -1,7 +1,7 @@
 """Documents out of files of text, a piece at a time, so that memory stays flat whatever their size.
 
 Read by ourselves rather than through `datasets`: its reader of .csv takes "NA" for nothing, none of its readers knows
-UTF-16 or says where a file breaks, and they hold more at once (benchmarks in docs/data.md).
+UTF-16 or says where a file breaks, and they took 1.5 to 6 times as long and 4 to 8 times the memory (docs/data.md).
 """
 
 import codecs

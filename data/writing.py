@@ -99,12 +99,12 @@ def write_once(folder: Path, write: Callable[[Path], None]) -> None:
     while not folder.is_dir():
         with _held(part) as held:
             if held and folder.is_dir():
-                shutil.rmtree(part)  # made when another process had just moved its own into place
+                shutil.rmtree(part, ignore_errors=True)  # made when another process had just moved its own into place
             elif held:
                 try:
                     write(part)
                 except ValueError:
-                    shutil.rmtree(part)
+                    shutil.rmtree(part, ignore_errors=True)  # who waits may be opening the lock in it
                     raise
                 part.rename(folder)
                 for name in (_JOURNAL, _LOCK):

@@ -412,14 +412,16 @@ def test_a_run_goes_on_from_a_prompt(unbroken: Path) -> None:
 def test_a_run_on_text_prints_bits_per_byte(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("The cat sat on the mat. It was tired, and so it slept.\n" * 200)
     common = ["model=nano", "threads=1", "max_steps=20", "eval_every_steps=10", f"cache_dir={tmp_path / 'cache'}"]
-    for kind in ("shakespeare", "text"):
+    for kind in ("characters", "bpe", "words"):
         out = tmp_path / kind
+        data = ["data=text", f"data.tokenizer={kind}", f"data.path={tmp_path / 'text.txt'}"]
         ran = subprocess.run(
-            command("train.py", f"data={kind}", f"data.path={tmp_path / 'text.txt'}", f"out={out}", *common),
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            command("train.py", *data, f"out={out}", *common), capture_output=True, text=True, check=False
+        )
         assert ran.returncode == 0, ran.stderr
+        assert ("and is too low" in ran.stdout) == (kind == "words")  # what bits/byte leave out is said
         ran = subprocess.run(command("eval.py", f"run={out}", common[-1]), capture_output=True, text=True, check=False)
         assert ran.returncode == 0 and "bits/byte" in ran.stdout, ran.stderr
+        assert ("and is too low" in ran.stdout) == (kind == "words")
         printed = float(re.search(r"([0-9.]+) bits/byte", ran.stdout)[1])
         assert printed == pytest.approx(lines(out, "validation")[-1]["bits_per_byte"], rel=0.05)  # one is in bfloat16

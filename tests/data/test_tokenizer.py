@@ -43,7 +43,8 @@ def test_byte_level_bpe_gives_any_characters_back_exactly(seed: int) -> None:
 def test_byte_level_bpe_learns_the_same_whatever_the_process_and_its_threads() -> None:
     program = (
         "import hashlib, random; from data.tokenizer import bpe_tokenizer; draw = random.Random(0);"
-        "texts = [' '.join(''.join(draw.choices('abcdefgh', k=draw.randint(1, 7))) for _ in '9' * 99) for _ in '9' * 99];"
+        "words = [''.join(draw.choices('abcdefgh', k=draw.randint(1, 7))) for _ in range(9801)];"
+        "texts = [' '.join(words[i : i + 99]) for i in range(0, 9801, 99)];"
         "print(hashlib.sha256(bpe_tokenizer(texts, 600).to_str().encode()).hexdigest())"
     )
     learned = set()

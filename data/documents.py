@@ -1,7 +1,7 @@
 """Documents out of files of text, a piece at a time, so that memory stays flat whatever their size.
 
 Read by ourselves rather than through `datasets`: its reader of .csv takes "NA" for nothing, none of its readers knows
-UTF-16 or says where a file breaks, and they took 1.5 to 6 times as long and 4 to 8 times the memory (docs/data.md).
+UTF-16 or says where a file breaks, and they take 1.8 to 8 times as long and 5 to 8 times the memory (docs/data.md).
 """
 
 import codecs
@@ -257,7 +257,7 @@ def _rows_of_csv(stream: BinaryIO, column: str) -> Iterator[str]:
 def _rows_of_parquet(stream: BinaryIO, column: str) -> Iterator[str]:
     from pyarrow.parquet import ParquetFile
 
-    file = ParquetFile(stream, buffer_size=_BLOCK_BYTES)  # without, a whole row group is held
+    file = ParquetFile(stream, buffer_size=_BLOCK_BYTES, pre_buffer=False)  # otherwise a whole row group is held
     if column not in file.schema_arrow.names:
         raise ValueError(f"data.column={column} is not in it, only {', '.join(file.schema_arrow.names)[:200]}")
     number = 0

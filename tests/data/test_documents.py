@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -150,6 +151,13 @@ def test_only_a_line_of_a_txt_file_that_holds_the_end_alone_parts_documents(tmp_
     assert documents(tmp_path / "a.txt") == [f"one {END} still one\n{END}x\n", "two\n\n", f"three{END}"]
 
 
+def test_the_rest_of_a_long_line_is_no_line_of_its_own(tmp_path: Path) -> None:
+    text = "x" * 8185 + f" {END}\ny\n"  # cut before the space
+    (tmp_path / "a.txt").write_text(text)
+    assert [len(piece) for piece, _ in read_pieces(local_sources(str(tmp_path / "a.txt")), "text")][0] > 8185
+    assert documents(tmp_path / "a.txt") == [text]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_pieces_of_any_text_join_to_it_and_stay_short_enough_for_a_tokenizer(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
@@ -174,3 +182,14 @@ def test_a_folder_means_what_lies_under_it_in_order_and_each_file_once(tmp_path:
     assert kinds == {("text", "gz"), ("json", None), ("text", None)}
     (tmp_path / "with, comma.txt").write_text("x")
     assert len(local_sources(str(tmp_path / "with, comma.txt"))) == 1
+
+
+def test_a_row_group_of_any_size_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    (tmp_path / "a.parquet").write_bytes(rows("parquet", [draw.randbytes(2000).hex() for _ in range(5000)]))
+    assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups == 1
+    tracemalloc.start()
+    n_read = sum(len(text) for text, _ in read_pieces(local_sources(str(tmp_path / "a.parquet")), "text"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert n_read == 20_000_000 and peak < 4_000_000

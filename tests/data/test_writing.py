@@ -164,6 +164,9 @@ def test_a_taste_reads_no_more_than_it_was_allowed_and_never_half_a_short_docume
         found = (decoded(corpus, "train") + decoded(corpus, "validation")).replace(END, "")
         sums = np.cumsum([len(text.encode()) for text in texts])
         assert found == "".join(texts[: int(np.searchsorted(sums, allowed, side="right"))])
+    with (tmp_path / "a.jsonl").open("a") as stream:
+        stream.write("what lies behind a taste is not read")
+    load_corpus(text_config(tmp_path, tokenizer=TokenizerKind.bpe, max_bytes=1000), tmp_path / "cache")
     (tmp_path / "long.txt").write_text("é" * 1000)
     corpus = load_corpus(text_config(tmp_path / "long.txt", max_bytes=101), tmp_path / "cache")
     assert decoded(corpus, "train") + decoded(corpus, "validation") == f"{END}{'é' * 45}{END}{'é' * 5}"

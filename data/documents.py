@@ -261,12 +261,11 @@ def _rows_of_parquet(stream: BinaryIO, column: str) -> Iterator[str]:
     if column not in file.schema_arrow.names:
         raise ValueError(f"data.column={column} is not in it, only {', '.join(file.schema_arrow.names)[:200]}")
     number = 0
-    for group in range(file.num_row_groups):  # asked for together, all of a column may be read ahead at once
-        for batch in file.iter_batches(_ROWS, row_groups=[group], columns=[column], use_threads=False):
-            for value in batch.column(0).to_pylist():
-                number += 1
-                if text := _text(value, column, f"row {number}"):
-                    yield text
+    for batch in file.iter_batches(_ROWS, columns=[column], use_threads=False):
+        for value in batch.column(0).to_pylist():
+            number += 1
+            if text := _text(value, column, f"row {number}"):
+                yield text
 
 
 _ROWS_OF = {"json": _rows_of_json, "csv": _rows_of_csv, "parquet": _rows_of_parquet}

@@ -118,6 +118,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
         for line in damaged:
             print(f"warning: {line}", file=sys.stderr)
     corpus = load_corpus(settings.data, Path(own.cache_dir))
+    settings = replace(settings, data=corpus.config)  # the newest revision has become a commit
     if own.resume and read_json(path / "config.json").get("data_fingerprint") != corpus.fingerprint:
         raise ValueError(f"{path} cannot go on: its data, a text or the generator of the stories, has changed since")
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), own.seed).to(place.device)

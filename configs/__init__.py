@@ -33,7 +33,8 @@ _QUOTED = re.compile("'[^']*'|\"[^\"]*\"")  # by the user, for Hydra
 _FLAGS = ("-h", "--help", "--hydra-help", "-m", "--multirun", "--resolve", "--run", "-r", "--version")
 _FLAGS_WITH_VALUE = ("--cfg", "-c", "--info", "-i", "--package", "-p")
 _FREE_TEXT = {
-    *"out run runs compare text path sample_prompt cache_dir data.path data.validation_path data.tokenizer_path".split()
+    *"out run runs compare text path sample_prompt cache_dir".split(),
+    *"data.path data.validation_path data.tokenizer_path data.revision data.split data.validation_split data.files data.column".split(),
 }
 
 _PLACES = ("out", "resume", "cache_dir")  # settings that a resumed run need not share with its beginning
@@ -125,6 +126,8 @@ def resumed(asked: TrainSettings, config: Any, overrides: list[str]) -> TrainSet
     for where, value in flat(saved).items():
         wanted, group = flat(asked).get(where), where.rpartition(".")[0]
         names = {where, group, "experiment", *(["variant"] if group == "model" else [])}  # variants are of the model
+        if where == "data.revision" and wanted is None:  # the newest then, which is a commit since
+            continue
         if given & names and wanted != value:
             raise ValueError(f"resume=true keeps the run's settings: {where} is {value}, not {wanted}")
     return saved
@@ -261,7 +264,7 @@ def check_overrides(arguments: list[str], entry: str) -> None:
         if re.fullmatch(r"[\w.+/-]+(,[\w.+/-]+)+", value) and name not in _FREE_TEXT and not several:
             raise ValueError(f"{argument}: several values are several runs, asked for by -m")
         if name.startswith("data.") and name in known - of_stories and not names & {"data", "experiment", "resume"}:
-            raise ValueError(f"{name} is not a setting of the stories: choose data=text or data=shakespeare")
+            raise ValueError(f"{name} is not a setting of the stories: choose data=text or another")
         if name == "experiment" and "," in value and "lab/" in value:
             raise ValueError(f"{argument}: an experiment of the lab is a sweep itself: one at a time")
         if name in schemas:

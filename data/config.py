@@ -13,6 +13,13 @@ class TokenizerKind(Enum):
     file = "file"  # a tokenizer.json trained elsewhere
 
 
+class RowsKind(Enum):
+    """What a row of a dataset is."""
+
+    documents = "documents"  # each a document of its own
+    joined = "joined"  # a piece of one long text, nothing between it and the next
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoriesConfig:
     """The generated stories."""
@@ -74,11 +81,42 @@ class TextConfig:
 
     def __post_init__(self) -> None:
         """Refuse an impossible split or vocabulary."""
-        if not 0 < self.validation_fraction < 1:
-            raise ValueError(f"data.validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
-        check_tokenizer(self.tokenizer, self.vocab_size, self.tokenizer_path)
-        if self.max_bytes is not None and self.max_bytes < 1:
-            raise ValueError(f"data.max_bytes must be 1 or more, or null for all of the text, got {self.max_bytes}")
+        _check_text(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HubConfig:
+    """Text from a dataset on the Hugging Face hub."""
+
+    source: str  # "hub"
+    name: str  # OWNER/NAME
+    subset: str | None  # what `datasets` calls a config; None: the only one, or that called default
+    revision: str | None  # a commit (40 hex digits), branch or tag; None: the newest, resolved to a commit that is kept
+    split: str  # what to train on; several joined by +
+    validation_split: str | None  # None: hold out the last part
+    validation_fraction: float  # of the text, above 0 and below 1; with validation_split only of a taste
+    files: str | None  # a glob of the repository's files in place of a split
+    column: str  # of the text; a .txt file has none
+    rows: RowsKind
+    max_bytes: int | None  # of UTF-8 read from split, what is held out included: a taste; None: all of it
+    tokenizer: TokenizerKind
+    vocab_size: int  # of byte-level BPE, 257 or more, and of words, 3 or more; unused otherwise
+    tokenizer_path: str | None  # with tokenizer=file, the tokenizer.json
+
+    def __post_init__(self) -> None:
+        """Refuse an impossible split, taste or vocabulary."""
+        if self.files is not None and self.validation_split is not None:
+            raise ValueError("data.files takes the place of splits: set data.validation_split=null")
+        _check_text(self)
+
+
+def _check_text(config: TextConfig | HubConfig) -> None:
+    """Raise ValueError for what no text can have."""
+    if not 0 < config.validation_fraction < 1:
+        raise ValueError(f"data.validation_fraction must lie between 0 and 1, got {config.validation_fraction}")
+    check_tokenizer(config.tokenizer, config.vocab_size, config.tokenizer_path)
+    if config.max_bytes is not None and config.max_bytes < 1:
+        raise ValueError(f"data.max_bytes must be 1 or more, or null for all of the text, got {config.max_bytes}")
 
 
 def check_tokenizer(kind: TokenizerKind, vocab_size: int, path: str | None) -> None:
@@ -91,5 +129,5 @@ def check_tokenizer(kind: TokenizerKind, vocab_size: int, path: str | None) -> N
         raise ValueError("data.tokenizer=file and data.tokenizer_path=tokenizer.json go together: give both or neither")
 
 
-DataConfig = StoriesConfig | TextConfig
-SCHEMAS: dict[str, type[DataConfig]] = {"stories": StoriesConfig, "text": TextConfig}
+DataConfig = StoriesConfig | TextConfig | HubConfig
+SCHEMAS: dict[str, type[DataConfig]] = {"stories": StoriesConfig, "text": TextConfig, "hub": HubConfig}

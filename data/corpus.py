@@ -20,8 +20,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from data.batches import Split, StorySplit
-from data.config import DataConfig, StoriesConfig, TextConfig
+from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig
 from data.documents import local_sources
+from data.hub import hub_texts, pinned
 from data.tokenizer import UNKNOWN, end_id, load_tokenizer, word_tokenizer
 from data.writing import Texts, write_once, write_texts
 
@@ -57,7 +58,9 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
         OSError: in one line, what is missing, may not be read or has no room.
 
     """
-    texts = Texts([], None) if isinstance(config, StoriesConfig) else _texts(config)
+    if isinstance(config, HubConfig):
+        config = pinned(config)
+    texts = _texts(config) if isinstance(config, TextConfig) else Texts([], None)
     fingerprint = _fingerprint(config, texts)
     folder = corpus_folder(config.source, fingerprint, cache_dir)
     if not folder.is_dir():
@@ -65,6 +68,7 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
         if isinstance(config, StoriesConfig):
             _write_into_place(config, folder)
         else:
+            texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else texts
             write_once(folder, partial(write_texts, texts, config))
     meta = json.loads((folder / "meta.json").read_text())
     splits = {name: _read_split(folder, name, meta["n_bytes"][name]) for name in ("train", "validation")}
@@ -135,7 +139,10 @@ def _texts(config: TextConfig) -> Texts:
 
 
 def _fingerprint(config: DataConfig, texts: Texts) -> str:
-    """Hash what decides the arrays: the settings and either the generator's own source or the files' bytes."""
+    """Hash what decides the arrays: the settings and either the generator's own source or the files' bytes.
+
+    The settings of a text from the hub name its commit, which never changes: its files need not be here.
+    """
     digest = hashlib.sha256(json.dumps([_CACHE_VERSION, asdict(config)], default=str, sort_keys=True).encode())
     if isinstance(config, StoriesConfig):
         files = sorted((Path(__file__).parent / "stories").glob("*.py"))

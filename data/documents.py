@@ -10,7 +10,7 @@ import glob
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -32,7 +32,7 @@ _ROWS = 64  # of .parquet, decoded at a time
 class Source:
     """One file of text: where it is and what it is."""
 
-    place: str  # a path on this machine, or hf://datasets/NAME@SHA/FILE to be read over the network
+    place: str  # a path on this machine, or what whoever opens it calls it
     kind: str  # "text", "json", "parquet" or "csv"
     compression: str | None  # "gz", "zst" or None
 
@@ -79,7 +79,9 @@ def local_sources(path: str, setting: str = "data.path") -> list[Source]:
     return list(sources.values())
 
 
-def read_pieces(sources: Iterable[Source], column: str) -> Iterator[tuple[str, bool]]:
+def read_pieces(
+    sources: Iterable[Source], column: str, opened: Callable[[Source], BinaryIO] | None = None
+) -> Iterator[tuple[str, bool]]:
     r"""Yield (text, whether it begins a document) in order; the pieces of one file never depend on the others.
 
     A .txt file is one document, or several parted by lines that hold `END` alone; a row of .jsonl, .csv or .parquet is
@@ -89,6 +91,7 @@ def read_pieces(sources: Iterable[Source], column: str) -> Iterator[tuple[str, b
     Args:
         sources: the files.
         column: where rows keep their text.
+        opened: opens a source that is no file of this machine, decompressed.
 
     Raises:
         ValueError: in one line, which file cannot be read, where and why.
@@ -99,7 +102,7 @@ def read_pieces(sources: Iterable[Source], column: str) -> Iterator[tuple[str, b
 
     for source in sources:
         try:
-            with _opened(source) as stream:
+            with (opened or _opened)(source) as stream:
                 if source.kind == "text":
                     yield from _pieces(_characters(stream), separated=True)
                 else:
@@ -115,18 +118,14 @@ def read_pieces(sources: Iterable[Source], column: str) -> Iterator[tuple[str, b
 
 def _opened(source: Source) -> BinaryIO:
     """Open a file for reading its bytes, decompressed."""
+    return decompressed(open(source.place, "rb"), source.compression)  # noqa: SIM115  (closed by whoever reads)
+
+
+def decompressed(stream: BinaryIO, compression: str | None) -> BinaryIO:
+    """Return a stream of what is compressed in `stream`."""
     import pyarrow
 
-    stream: BinaryIO
-    if "://" in source.place:
-        from huggingface_hub import HfFileSystem
-
-        stream = HfFileSystem().open(source.place, "rb")
-    else:
-        stream = open(source.place, "rb")  # noqa: SIM115  (closed by whoever reads)
-    if source.compression:
-        stream = pyarrow.CompressedInputStream(stream, _COMPRESSIONS[source.compression])
-    return stream
+    return pyarrow.CompressedInputStream(stream, _COMPRESSIONS[compression]) if compression else stream
 
 
 def _characters(stream: BinaryIO) -> Iterator[str]:

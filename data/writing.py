@@ -20,7 +20,7 @@ from typing import IO
 import numpy as np
 from tokenizers import Tokenizer
 
-from data.config import TextConfig, TokenizerKind
+from data.config import HubConfig, TextConfig, TokenizerKind
 from data.documents import Source, read_pieces
 from data.tokenizer import (
     bpe_tokenizer,
@@ -49,6 +49,11 @@ class Texts:
 
     train: list[Source]
     validation: list[Source] | None  # None: hold out the last part of train
+    joined: bool = False  # no document begins where a row does: all of it is one
+
+    def pieces(self, sources: list[Source], column: str) -> Iterator[tuple[str, bool]]:
+        """Yield (text, whether it begins a document) of some of the sources."""
+        return ((text, begins and not self.joined) for text, begins in read_pieces(sources, column))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,7 @@ def _held(part: Path) -> Iterator[bool]:
         yield same
 
 
-def write_texts(texts: Texts, config: TextConfig, part: Path) -> None:
+def write_texts(texts: Texts, config: TextConfig | HubConfig, part: Path) -> None:
     """Write tokenizer.json, train.npy, validation.npy and meta.json into `part`, or go on doing so.
 
     Raises:
@@ -145,10 +150,12 @@ def write_texts(texts: Texts, config: TextConfig, part: Path) -> None:
         if journal.n_tokens[split] < 2:
             raise ValueError(f"data.path: no text is left for {split}")
     meta = {name: getattr(journal, name) for name in ("n_bytes", "n_tokens", "n_unknown", "round_trips", "notes")}
+    if isinstance(config, HubConfig):
+        meta |= {"name": config.name, "revision": config.revision}
     (part / "meta.json").write_text(json.dumps(meta))
 
 
-def _begin(texts: Texts, config: TextConfig, part: Path) -> Journal:
+def _begin(texts: Texts, config: TextConfig | HubConfig, part: Path) -> Journal:
     """Measure the text, make its tokenizer and write both down."""
     _show("reading the text")
     extent = _measure(texts, config)
@@ -161,13 +168,13 @@ def _begin(texts: Texts, config: TextConfig, part: Path) -> Journal:
     return journal
 
 
-def _measure(texts: Texts, config: TextConfig) -> Extent:
+def _measure(texts: Texts, config: TextConfig | HubConfig) -> Extent:
     """Count the text, and find where the held-out part begins: with a document where there are several.
 
     For one document that is int(characters x share), which for characters is nanoGPT's 90/10 split.
     """
     length = n_bytes = last = 0  # last: where the last document begins
-    for text, begins in read_pieces(texts.train, config.column):
+    for text, begins in texts.pieces(texts.train, config.column):
         if config.max_bytes is not None:
             n_bytes += len(text.encode())
             if n_bytes > config.max_bytes:
@@ -179,7 +186,7 @@ def _measure(texts: Texts, config: TextConfig) -> Extent:
     if length == 0:
         raise ValueError("data.path: there is no text in it")
     if texts.validation is not None:
-        held_out = sum(len(text) for text, _ in read_pieces(texts.validation, config.column))
+        held_out = sum(len(text) for text, _ in texts.pieces(texts.validation, config.column))
         return Extent(length, length, False, held_out)
     cut = int(length * (1 - config.validation_fraction))
     return Extent(length, cut, last >= cut and last > 0, 0)
@@ -196,7 +203,7 @@ def _parted(texts: Texts, column: str, extent: Extent, start: Place) -> Iterator
         if index < start.source or (trains and at >= extent.characters):  # max_bytes may end before the last source
             continue
         done = start.pieces if index == start.source else 0
-        for number, (text, begins) in enumerate(read_pieces([source], column), start=1):
+        for number, (text, begins) in enumerate(texts.pieces([source], column), start=1):
             if number <= done:
                 continue
             text = text[: extent.characters - at] if trains else text
@@ -208,7 +215,7 @@ def _parted(texts: Texts, column: str, extent: Extent, start: Place) -> Iterator
                 break
 
 
-def _make_tokenizer(texts: Texts, config: TextConfig, extent: Extent) -> tuple[Tokenizer, list[str]]:
+def _make_tokenizer(texts: Texts, config: TextConfig | HubConfig, extent: Extent) -> tuple[Tokenizer, list[str]]:
     """Return the tokenizer that the config asks for and what is to be said of it."""
     if config.tokenizer is TokenizerKind.file:
         return file_tokenizer(Path(str(config.tokenizer_path)))

@@ -45,11 +45,12 @@ def train(*overrides: str) -> TrainSettings:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_shipped_file_makes_settings(choice: str) -> None:
-    settings = train(choice, *(["data.path=x.txt"] if choice.split("=")[1] in NEED_PATH else []))
+    needs = {"data=hub": ["data.name=own/name"]} | {one: ["data.path=x.txt"] for one in NEED_PATH}
+    settings = train(choice, *needs.get(choice, []))
     assert settings.run.max_steps > 0
 
 
-NEED_PATH = ("shakespeare", "text", "english")
+NEED_PATH = ("data=shakespeare", "experiment=shakespeare", "data=text", "experiment=english")
 
 
 @pytest.mark.parametrize(("name", "in_blocks", "with_4096"), [("small", 10.6, 12.2), ("base", 27.3, 29.4)])
@@ -137,7 +138,7 @@ def test_what_hydra_offers_is_let_through() -> None:
         (["optim.learning_rate=-1"], "must be above 0"),
         (["data.share_v=nan"], "data.share_* must be 0 or more and add up to 1"),
         (["seed=99999999999999999999999"], "seed must be below 2**32"),
-        (["data.source=nowhere"], "data.source=nowhere is not one of stories, text"),
+        (["data.source=nowhere"], "data.source=nowhere is not one of stories, text, hub"),
     ],
 )
 def test_a_value_that_cannot_be_is_one_line(overrides: list[str], message: str) -> None:

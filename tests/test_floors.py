@@ -18,6 +18,7 @@ KEPT = {
     "hydra": {"train.py", "eval.py"},
     "datasets": {"data/"},
     "tokenizers": {"data/"},
+    "huggingface_hub": {"data/"},
     "tensorboard": {"run/logging.py"},
     "torch.utils.tensorboard": {"run/logging.py"},
     "omegaconf": {"configs/", "train.py", "eval.py"},

@@ -34,7 +34,8 @@ _FLAGS = ("-h", "--help", "--hydra-help", "-m", "--multirun", "--resolve", "--ru
 _FLAGS_WITH_VALUE = ("--cfg", "-c", "--info", "-i", "--package", "-p")
 _FREE_TEXT = {
     *"out run runs compare text path sample_prompt cache_dir".split(),
-    *"data.path data.validation_path data.tokenizer_path data.revision data.split data.validation_split data.files data.column".split(),
+    *"data.path data.validation_path data.tokenizer_path data.column data.files".split(),
+    *"data.revision data.split data.validation_split".split(),
 }
 
 _PLACES = ("out", "resume", "cache_dir")  # settings that a resumed run need not share with its beginning

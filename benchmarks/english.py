@@ -237,6 +237,15 @@ def tables(kept: dict[str, Any]) -> dict[str, list[str]]:
     return blocks | {f"english {task}": found.strip().split("\n") for task, found in kept["tests"].items()}
 
 
+def readme_lines(kept: dict[str, Any]) -> list[str]:
+    """Return what README.md says of it."""
+    own, peer = (" and ".join(f"{one[who]:.3f}" for one in kept["files"].values()) for who in ("ours", "peer"))
+    return [
+        f"Fifteen minutes on two CPU cores: {own} bits per byte of {' and '.join(kept['files'])}; a GPT-2 of the same",
+        f"size, by AdamW, on the same tokens for the same seconds: {peer} ([docs/english.md](docs/english.md)).",
+    ]
+
+
 def main() -> None:
     """Train both, measure, write, print."""
     given = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
@@ -271,6 +280,7 @@ def main() -> None:
     for marker, lines in tables(kept).items():
         paste(PAGE, marker, lines)
         print("\n".join(lines), flush=True)
+    paste(ROOT / "README.md", "english", readme_lines(kept))
 
 
 if __name__ == "__main__":

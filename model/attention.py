@@ -1,22 +1,15 @@
 """Masked multi-head self-attention: pure functions first, the module that holds the weights after them."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from model.config import ModelConfig, Position, Scale, Weighting
+from model.pieces import LEAST_CONTEXT, PieceAttention
 
 # Added to what is positive of each score where weights are shares (weighting=sum): a query whose scores are all
 # negative then looks everywhere alike instead of dividing 0 by 0.
 _LEAST_SCORE = 1e-4
-
-# On a CPU in bfloat16, from this context on, causal attention is `PieceAttention` (measured at 256: 2.2 times as fast
-# as the fused kernel in float32, both ways together; at 64 1.2 times, for which no published loss is worth changing).
-_LEAST_PIECED = 128
-_SCORES_AT_ONCE = 2**20  # 2 MB of bfloat16: what stays in the cache between one product and the next
 
 
 def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
@@ -132,51 +125,6 @@ def positions_within(texts: Tensor) -> Tensor:
     return places - torch.where(begins, places, 0).cummax(dim=1).values
 
 
-class PieceAttention(torch.autograd.Function):
-    """Causal attention in bfloat16, some heads at a time, so that their scores never leave the cache.
-
-    Products are of bfloat16 numbers and so are the scores; the softmax is computed in float32 inside.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Return weights @ value [B, H, T, K] from three of that shape, scores being multiplied by `scale`."""
-        shape, length = query.shape, query.shape[-2]
-        query, key, value = (one.reshape(-1, *shape[-2:]) for one in (query, key, value))  # [B * H, T, K]
-        hidden = query.new_full((length, length), float("-inf")).triu(1)
-        weights, mixed = query.new_empty(len(query), length, length), torch.empty_like(value)
-        for piece in _pieces(weights):
-            scores = torch.baddbmm(hidden[None], query[piece], key[piece].mT, alpha=scale)
-            torch.softmax(scores, -1, out=weights[piece])
-            torch.bmm(weights[piece], value[piece], out=mixed[piece])
-        ctx.save_for_backward(query, key, value, weights)
-        ctx.scale = scale
-        return mixed.view(shape)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
-        """Return the gradients of query, key and value from that of the result, all [B, H, T, K]."""
-        query, key, value, weights = ctx.saved_tensors
-        shape = gradient.shape
-        gradient = gradient.reshape(query.shape)
-        to_query, to_key, to_value = (torch.empty_like(one) for one in (query, key, value))
-        for piece in _pieces(weights):
-            torch.bmm(weights[piece].mT, gradient[piece], out=to_value[piece])
-            to_weights = torch.bmm(gradient[piece], value[piece].mT)
-            to_scores = torch.ops.aten._softmax_backward_data(to_weights, weights[piece], -1, weights.dtype)
-            to_scores.mul_(ctx.scale)
-            torch.bmm(to_scores, key[piece], out=to_query[piece])
-            torch.bmm(to_scores.mT, query[piece], out=to_key[piece])
-        return to_query.view(shape), to_key.view(shape), to_value.view(shape), None
-
-
-def _pieces(weights: Tensor) -> list[slice]:
-    """Return which rows of [N, T, T] are computed together."""
-    n_rows = max(1, _SCORES_AT_ONCE // weights[0].numel())
-    return [slice(first, first + n_rows) for first in range(0, len(weights), n_rows)]
-
-
 def fused_attention(
     query: Tensor,
     key: Tensor,
@@ -202,7 +150,7 @@ def fused_attention(
     """
     if query.device.type == "cpu" and query.dtype == torch.bfloat16:
         with torch.autocast("cpu", enabled=False):
-            long = causal and allowed is None and query.shape[-2] >= _LEAST_PIECED
+            long = causal and allowed is None and query.shape[-2] >= LEAST_CONTEXT
             if long and not torch.compiler.is_compiling():
                 return PieceAttention.apply(query, key, value, query.shape[-1] ** -0.5 if scaled else 1.0)
             mixed = fused_attention(query.float(), key.float(), value.float(), allowed, causal=causal, scaled=scaled)

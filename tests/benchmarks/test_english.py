@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.english import RESULTS, compare, gpt2, overlap, tables, train_peer
+from benchmarks.english import RESULTS, compare, gpt2, overlap, readme_lines, tables, train_peer
 from benchmarks.link_head import ROOT
 from data.batches import Split, StreamBatches
 from model.loss import RowLosses, token_losses
@@ -20,6 +20,11 @@ KEPT = json.loads(RESULTS.read_text())
 def test_tables_are_those_that_were_measured(marker: str) -> None:
     found = re.search(rf"<!-- {marker} -->\n(.*?)<!-- end -->", (ROOT / "docs" / "english.md").read_text(), re.DOTALL)
     assert found and found[1].strip("\n").split("\n") == tables(KEPT)[marker]
+
+
+def test_the_readme_says_the_same() -> None:
+    found = re.search(r"<!-- english -->\n(.*?)<!-- end -->", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert found and found[1].strip("\n").split("\n") == readme_lines(KEPT)
 
 
 def test_the_peer_is_as_large_was_trained_as_long_and_is_beaten_on_both_files() -> None:

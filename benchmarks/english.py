@@ -2,9 +2,10 @@
 
 Trains `experiment=english` by train.py, then a transformers GPT-2 of as many layers, heads and units by AdamW: on the
 same tokens, in the same order of crops, for the same seconds of steps, on as many threads, one after the other. Both
-are then measured on each validation file alone. Further arguments: pairs=PATH links=PATH winobias=PATH (the tests of
-docs/outside.md, of our model), seed=1, threads=2, rate=0.004 (the peer's peak rate), out=FOLDER (to keep the run in),
-and any setting of train.py. Writes docs/english.json and the tables of docs/english.md; needs requirements-dev.txt.
+are then measured on each validation file alone, with their last weights. Further arguments: pairs=PATH links=PATH
+winobias=PATH (the tests of docs/outside.md, of our model), seed=1, threads=2, rate=0.004 (the peer's peak rate),
+out=FOLDER (to keep the run in; a run that is there and has ended is not trained again), and any setting of train.py.
+Writes docs/english.json and the tables of docs/english.md; needs requirements-dev.txt.
 """
 
 import json
@@ -31,6 +32,8 @@ from data.tokenizer import end_id
 from model.loss import RowLosses, mean_and_error, mean_loss, row_losses
 from model.transformer import Transformer, load_weights, n_parameters
 from run.checkpoint import load_checkpoint
+from run.config import Device
+from run.device import choose_place, keep_freed_memory
 from run.directory import read_json
 
 PAGE, RESULTS = ROOT / "docs" / "english.md", ROOT / "docs" / "english.json"
@@ -74,7 +77,7 @@ def gpt2(shape: dict[str, Any], vocab_size: int, seed: int) -> Logits:
 
 
 def train_peer(
-    model: nn.Module, batches: StreamBatches, seconds: float, rate: float, *, bfloat16: bool = True
+    model: nn.Module, batches: StreamBatches, seconds: float, rate: float, *, bfloat16: bool
 ) -> dict[str, float]:
     """Train `model` by AdamW for `seconds` of steps: warm-up, then linearly to 0 as the time runs out.
 
@@ -111,18 +114,20 @@ def train_peer(
     return {"seconds": used, "steps": step, "tokens": n_tokens}
 
 
-def compare(ours: RowLosses, theirs: RowLosses, n_bytes: int) -> dict[str, float]:
-    """Return both models' bits per byte of one file, and the difference with its standard error over windows.
+def compare(ours: RowLosses, theirs: RowLosses, n_bytes: int, n_together: int = 16) -> dict[str, float]:
+    """Return both models' bits per byte of one file, and the difference with its standard error over parts of it.
 
     Args:
-        ours: [R, 1] nats of each window.
+        ours: [R, 1] nats of each window, in order.
         theirs: of the same windows.
         n_bytes: of the file's text.
+        n_together: windows to a part; those of one tale are not independent, and 16 of 256 tokens hold a tale or more.
 
     """
     scale = float(ours.counts.sum()) / math.log(2) / n_bytes  # from nats per token
     own, peer = (float(mean_and_error(one.losses, one.counts)[0]) * scale for one in (ours, theirs))
-    _, error = mean_and_error(theirs.losses - ours.losses, ours.counts)
+    parts = ((theirs.losses - ours.losses).split(n_together), ours.counts.split(n_together))
+    _, error = mean_and_error(*(torch.stack([part.sum(0) for part in some]) for some in parts))
     return {"ours": own, "peer": peer, "difference": peer - own, "error": float(error) * scale}
 
 
@@ -167,15 +172,18 @@ def both(run: Path, cache: Path, rate: float, validation: list[str]) -> dict[str
     corpus = load_corpus(settings.data, cache)
     vocab_size = corpus.tokenizer.get_vocab_size()
     ours = Transformer(settings.model, vocab_size, seed=0)
-    load_weights(ours, load_checkpoint(run / "checkpoints", best=True)[0]["model"])
+    load_weights(ours, load_checkpoint(run / "checkpoints")[0]["model"])
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     last = [one for one in records if one["split"] == "validation"][-1]
+    if not last["whole"]:
+        sys.exit(f"{run} has not ended: python train.py resume=true out={run}")
     peer = gpt2(saved["model"], vocab_size, settings.run.seed)
     batches = StreamBatches(
         corpus.train, tokens_per_batch=settings.run.tokens_per_batch, context_length=settings.model.context_length,
         seed=settings.run.seed,
     )  # fmt: skip
-    trained = train_peer(peer, batches, last["seconds"], rate)
+    bfloat16 = choose_place(Device.cpu, settings.run.precision).bfloat16
+    trained = train_peer(peer, batches, last["seconds"], rate, bfloat16=bfloat16)
     files = {}
     for path in validation:
         split = file_split(corpus.tokenizer, path)
@@ -224,7 +232,7 @@ def tables(kept: dict[str, Any]) -> dict[str, list[str]]:
             f"| {' | '.join(cells)} |"
         )
     cells = [f"{kept['files'][name]['difference']:.4f} ({kept['files'][name]['error']:.4f})" for name in names]
-    lines.append(f"| lower by (standard error over windows) | | | | | {' | '.join(cells)} |")
+    lines.append(f"| lower by (standard error over parts of the file) | | | | | {' | '.join(cells)} |")
     shares = [f"{100 * share:.1f} % of {name}'s" for name, share in kept["overlap"].items()]
     blocks = {
         "english peer": lines,
@@ -257,14 +265,14 @@ def main() -> None:
     settings = [f"{name}={value}" for name, value in given.items() if name not in _OWN]
     with tempfile.TemporaryDirectory() as folder:
         run, cache = Path(given.get("out", f"{folder}/run")), Path(folder) / "cache"
-        began = time.monotonic()
-        call(
-            "train", "experiment=english", f"data.path={given['train']}", f"data.validation_path={given['validation']}",
-            f"seed={seed}", f"threads={threads}", f"out={run}", f"cache_dir={cache}", *settings,
-        )  # fmt: skip
-        whole = time.monotonic() - began
+        if not run.exists():
+            call(
+                "train", "experiment=english", f"data.path={given['train']}", f"seed={seed}", f"threads={threads}",
+                f"data.validation_path={given['validation']}", "device=cpu", f"out={run}", f"cache_dir={cache}",
+                *settings,
+            )  # fmt: skip
+        keep_freed_memory()  # as train.py does for itself
         kept = both(run, cache, rate, validation)
-        kept["ours"]["whole_seconds"] = whole  # tokenizing and evaluations too
         texts = [Path(path).read_text() for path in training]
         kept["overlap"] = {short(path): overlap(texts, Path(path).read_text()) for path in validation}
         kept["tests"] = {}

@@ -7,6 +7,7 @@ one inside the other, belongs to the innermost: "my" in "my family" is one menti
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,7 @@ def held_out(
     chosen_on: np.ndarray,
     n_bootstrap: int,
     seed: int,
+    beside: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Choose a head on one half of the groups and test it once on the other, beside everything that knows nothing.
 
@@ -197,6 +199,7 @@ def held_out(
         chosen_on: [N] True for the half to choose on.
         n_bootstrap: resamplings behind each interval.
         seed: of the resamplings.
+        beside: name: [N] hits of a rule that does know something; the head is held against it, but not judged by it.
 
     Returns:
         "verdict" is "established" if and only if the interval of the difference to every rule, and to the best of the
@@ -218,9 +221,18 @@ def held_out(
         if interval is None or interval[0] <= 0:
             why = "too few documents" if interval is None else "the interval of the difference to it is not above 0"
             reasons.append(f"{name}: {why}")
+    known = {name: values - rule[tested] for name, rule in beside.items()}
     return {
         "layer": layer,
         "head": head,
+        "beside": {
+            name: {
+                "accuracy": float(beside[name][tested].mean()),
+                "mean": float(difference.mean()),
+                "interval": clustered(difference, *settings),
+            }
+            for name, difference in known.items()
+        },
         "chosen_with": float(found[chosen_on][:, layer, head].mean(dtype=np.float64)),
         "n": int(tested.sum()),
         "n_groups": len(np.unique(groups[tested])),

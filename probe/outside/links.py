@@ -115,6 +115,7 @@ class Item:
     nominal: tuple[bool, ...]  # [W] whether that mention is a name or a noun
     same: tuple[bool, ...]  # [W] whether the mention is the pronoun's own word
     agrees: tuple[bool, ...]  # [W] whether it is a pronoun of the same person
+    named: tuple[bool, ...]  # [W] whether it begins with a capital letter, as names do
 
 
 def make_item(subject: Subject, row: Row) -> Item | str:
@@ -143,6 +144,7 @@ def make_item(subject: Subject, row: Row) -> Item | str:
         tuple(one is None for one in person),
         tuple(short and word == pronoun for word, short in zip(alone, single, strict=True)),
         tuple(one is not None and one == PERSON.get(pronoun) for one in person),
+        tuple(row.words[row.mentions[one][0]][0].isupper() for one in of),
     )
 
 
@@ -167,6 +169,10 @@ def rule_hits(item: Item, asked: Sequence[bool]) -> dict[str, float]:
     return {
         "nearest": nearest(),
         "nearest nominal": nearest(item.nominal),
+        "nearest name": nearest(
+            [one and other for one, other in zip(item.named, item.nominal, strict=True)], item.nominal
+        ),
+        "first": float(gold[every[0]]),
         "same word": nearest(item.same),
         "uniform": sum(mentions.values()) / len(mentions),
         AGREEING: nearest(item.agrees, item.nominal),
@@ -199,7 +205,7 @@ def ask(subject: Subject, items: Sequence[Item]) -> tuple[dict[str, Any], list[d
         every = [rule_hits(item, open_) for item, open_ in kept]
         rules = {rule: np.array([one[rule] for one in every]) for rule in every[0]}
         if name == "nominal mentions":  # of names and nouns alone the nearest is what the other rules take too
-            rules = {rule: rules[rule] for rule in ("nearest nominal", "uniform")}
+            rules = {rule: rules[rule] for rule in ("nearest nominal", "nearest name", "first", "uniform")}
         beside = {rule: rules.pop(rule) for rule in (AGREEING,) if rule in rules}
         results[name], of_heads = _question(found[name], rules, beside, docs[take], config.n_bootstrap, config.seed)
         rows += [{"question": name, **row} for row in of_heads]
@@ -220,11 +226,9 @@ def _question(
     if first.all() or not first.any():
         return {"n": len(docs), "n_documents": 1, "tested": None, "reversed": None}, []
     both = {
-        name: held_out(model, rules, untrained, docs, half, n_bootstrap, seed)
+        name: held_out(model, rules, untrained, docs, half, n_bootstrap, seed, beside)
         for name, half in (("tested", first), ("reversed", ~first))
     }
-    for name, half in (("tested", first), ("reversed", ~first)):
-        both[name]["knows agreement"] = {rule: float(values[~half].mean()) for rule, values in beside.items()}
     chosen = choose(model[first])
     halves_mean = [model[half].mean(0, dtype=np.float64) for half in (first, ~first)]
     rows = [
@@ -302,13 +306,21 @@ def _lines(name: str, one: dict[str, Any]) -> list[str]:
             difference = found["differences"][rule]
             mean = f"{100 * difference['mean']:+.1f}"
             rows.append([label, rule, percent(share), "-", mean, between(difference["interval"])])
-        for rule, share in found["knows agreement"].items():
-            rows.append([label, f"{rule} (knows agreement)", percent(share), "-", "-", "-"])
+        for rule, known in found["beside"].items():
+            mean = f"{100 * known['mean']:+.1f}"
+            cells = [percent(known["accuracy"]), "-", mean, between(known["interval"])]
+            rows.append([label, f"{rule} (knows agreement)", *cells])
     header = ["", "who", "right %", "95 %", "head minus it", "95 %"]
     lines += markdown_table(header, rows)
     found = one["tested"]
     lines.append(f"head L{found['layer']}H{found['head']}: {found['verdict']}")
     lines += [f"  why not: {reason}" for reason in found["reasons"]]
+    if found["verdict"] == "established":
+        lines += [
+            f"  {rule}, which knows agreement and no more, is not beaten: this may be all that the head knows"
+            for rule, known in found["beside"].items()
+            if known["interval"] is None or known["interval"][0] <= 0
+        ]
     return lines
 
 

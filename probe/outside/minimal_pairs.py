@@ -165,7 +165,7 @@ def score_file(subject: Subject, name: str, pairs: Sequence[Pair]) -> dict[str, 
         "n_too_long": len(pairs) - len(kept),
         "coverage": asdict(cover(subject, [text for pair in pairs for text in (pair.good, pair.bad)])),
         "covered_is_known": subject.known is not None,
-        "n_covered": int(covered.sum()),
+        "n_covered": int(covered.sum()) if subject.known is not None else None,
         "blind_ceiling": blind_ceiling(kept) if kept else None,
         "anchors": [asdict(one) for one in anchors_of(Path(name).stem)],
     }
@@ -175,6 +175,8 @@ def score_file(subject: Subject, name: str, pairs: Sequence[Pair]) -> dict[str, 
     found["n_ties"] = int((right == 0.5).sum())
     for what, some in (("all", np.ones(len(kept), dtype=bool)), ("covered", covered)):
         found[what] = _accuracy(right[some], [one for one, take in zip(kept, some, strict=True) if take], subject)
+    if subject.known is None:
+        found["covered"] = None
     ceiling, accuracy = found["blind_ceiling"], found["all"]
     found["above_blind_ceiling"] = None if ceiling is None or accuracy is None else accuracy["interval"][0] > ceiling
     return found

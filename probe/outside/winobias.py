@@ -269,8 +269,8 @@ def _verdict(head: dict[str, Any]) -> str:
     name = f"head L{head['layer']}H{head['head']}"
     if head["verdict"] == "established":
         return (
-            f"{name}: above chance on held-out occupations. That is not what is expected: look for a cue that stands "
-            "before the pronoun (the verb's, or a taste for one occupation) before calling it reference"
+            f"{name}: above chance on held-out pairs of occupations. That is not what is expected: look for a cue that "
+            "stands before the pronoun (the verb's, or a taste for one occupation) before calling it reference"
         )
     return f"{name}: not established, as expected"
 

@@ -70,16 +70,16 @@ def fit(settings: TrainSettings, label: str = "") -> int:
     """
     from run.schedule import is_probe_step
     from run.signals import StopRequest
-    from run.training import advance
+    from run.training import advance, enough_memory
 
     with one_line_errors():
         run = prepare(settings, label)
     stop = StopRequest()
     announce(run)
     training, last = run.training, settings.run.max_steps
-    if training.step == 0:
-        evaluate(run)
-    with one_line_errors(MemoryError):
+    with one_line_errors(MemoryError), enough_memory(training):
+        if training.step == 0:
+            evaluate(run)
         while training.step < last and stop.signal is None:
             advance(training, run.recorder)
             run.progress.show(training.step)
@@ -304,7 +304,8 @@ def validation_loss(run: Run, n_tokens: int | None) -> dict[str, Any]:
     split = run.corpus.validation
     batches = validation_batches(
         split,
-        tokens_per_batch=run.settings.run.tokens_per_batch * 4,
+        # Without gradients more fits; on a GPU the logits alone may not, and there a batch fills the machine anyway.
+        tokens_per_batch=run.settings.run.tokens_per_batch * (4 if run.training.place.device.type == "cpu" else 1),
         context_length=run.settings.model.context_length,
         n_tokens=n_tokens,
     )

@@ -122,8 +122,9 @@ def resumed(asked: TrainSettings, config: Any, overrides: list[str]) -> TrainSet
 
     """
     saved = typed_saved(config)
-    saved = replace(saved, run=replace(saved.run, **{name: getattr(asked.run, name) for name in _PLACES}))
     given = {override.lstrip("+").partition("=")[0] for override in overrides}
+    anew = (*_PLACES, *({"device"} & given))  # a run may move to another device, if that is asked for
+    saved = replace(saved, run=replace(saved.run, **{name: getattr(asked.run, name) for name in anew}))
     for where, value in flat(saved).items():
         wanted, group = flat(asked).get(where), where.rpartition(".")[0]
         names = {where, group, "experiment", *(["variant"] if group == "model" else [])}  # variants are of the model

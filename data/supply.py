@@ -16,7 +16,9 @@ class ResidentText:
         """Bring all of `split` there."""
         kept = np.int16 if split.tokens.itemsize == 2 else np.int32  # torch indexes no unsigned tensor on a GPU
         self._mask = 2 ** (8 * split.tokens.itemsize) - 1
-        self._tokens = torch.empty(len(split.tokens), dtype=torch.int16 if kept is np.int16 else torch.int32).to(device)
+        self._tokens = torch.empty(
+            len(split.tokens), dtype=torch.int16 if kept is np.int16 else torch.int32, device=device
+        )
         for first in range(0, len(split.tokens), _PIECE):
             piece = np.array(split.tokens[first : first + _PIECE]).view(kept)
             self._tokens[first : first + _PIECE] = torch.from_numpy(piece).to(device)

@@ -66,4 +66,4 @@ class StackedMuon(torch.optim.Muon):
         n_rows, n_columns = parameters[0].shape
         rate = group["lr"] * max(1, n_rows / n_columns) ** 0.5  # as torch's adjust_lr_fn="original"
         torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(parameters, list(moves.float().unbind()), alpha=-rate)
+        torch._foreach_add_(parameters, list(moves.float().contiguous().unbind()), alpha=-rate)

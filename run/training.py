@@ -1,7 +1,8 @@
 """One step after the other: what changes while a model learns, kept so that it can be stopped and gone on with."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,7 @@ class Training:
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state_all() if self.place.device.type == "cuda" else [],
+            "random_cuda": [torch.cuda.get_rng_state(self.place.device)] if self.place.device.type == "cuda" else [],
             "step": self.step,
             "seconds": self.seconds,
             "best_loss": self.best_loss,
@@ -53,7 +54,7 @@ class Training:
             optimizer.load_state_dict(saved)
         torch.set_rng_state(state["random"])
         if state["random_cuda"] and self.place.device.type == "cuda":
-            torch.cuda.set_rng_state_all(state["random_cuda"])
+            torch.cuda.set_rng_state(state["random_cuda"][0], self.place.device)
         self.step, self.seconds, self.best_loss = state["step"], state["seconds"], state["best_loss"]
 
 
@@ -73,23 +74,30 @@ def compiled(summed_loss: nn.Module, how: Compile, device: torch.device) -> Call
     return torch.compile(summed_loss, dynamic=False, mode=mode)
 
 
-def advance(training: Training, recorder: Recorder) -> None:
-    """Take one optimizer step and record it when it is due; MemoryError where the device has too little memory."""
+@contextmanager
+def enough_memory(training: Training) -> Iterator[None]:
+    """Turn a device's want of memory into a MemoryError that says what to set."""
     own = training.own
-    began = time.perf_counter()
-    factor = rate_factor(training.step, training.optim.warmup_steps, own.max_steps, training.optim.decay_power)
-    set_rates(training.optimizers, factor)
     try:
-        loss, norm, n_tokens = train_step(training)
+        yield
     except torch.OutOfMemoryError:
         raise MemoryError(
             f"{training.place.where} has too little memory for tokens_per_batch={own.tokens_per_batch}: half of it "
             f"with accumulate_steps={2 * own.accumulate_steps} reads as much in a step and needs about half as much"
         ) from None
+
+
+def advance(training: Training, recorder: Recorder) -> None:
+    """Take one optimizer step and record it when it is due."""
+    own = training.own
+    began = time.perf_counter()
+    factor = rate_factor(training.step, training.optim.warmup_steps, own.max_steps, training.optim.decay_power)
+    set_rates(training.optimizers, factor)
+    loss, norm, n_tokens = train_step(training)
     training.step += 1
     due = training.step % own.log_every_steps == 0 or training.step == own.max_steps
     values = {}
-    if due:
+    if due or training.step % own.eval_every_steps == 0:  # what follows must not wait for these steps in our place
         mean = loss.item()  # waits for the device
         values = {"loss": mean, "bits_per_byte": training.bits_per_byte(mean), "gradient_norm": norm.item()}
     seconds = time.perf_counter() - began

@@ -21,7 +21,7 @@ from run.device import resident_room
 from run.logging import Recorder
 from run.muon import StackedMuon
 from run.schedule import set_rates
-from run.training import advance, train_step
+from run.training import advance, enough_memory, train_step
 from tests.model.test_attention import config
 from tests.run.test_training import OWN_WARNING, losses, make_training, settings
 
@@ -105,6 +105,7 @@ def test_a_resident_text_changes_no_loss(same_every_time: None) -> None:
     assert resident_room(torch.device("cuda")) > 2**20
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")  # torch says once that it is a prototype
 @pytest.mark.parametrize("how", ["none", "graphs"])
 @pytest.mark.parametrize("stories", [False, True])
 def test_a_step_does_not_wait_for_the_device(how: str, stories: bool) -> None:
@@ -149,7 +150,7 @@ def test_too_little_memory_is_told_with_what_to_set(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, None)
     torch.cuda.set_per_process_memory_fraction(0.01)  # the logits alone are 38 GB
     try:
-        with pytest.raises(MemoryError, match="accumulate_steps=2"):
+        with pytest.raises(MemoryError, match="accumulate_steps=2"), enough_memory(training):
             advance(training, recorder)
     finally:
         recorder.close()
@@ -173,9 +174,13 @@ def test_a_run_trains_resumes_and_is_probed_as_on_the_cpu(tmp_path: Path) -> Non
         f"cache_dir={tmp_path / 'cache'}",
     ]
     out = f"out={tmp_path / 'run'}"
+    manifest = tmp_path / "run" / "checkpoints" / "manifest.json"
     for arguments in (["train.py", out, "device=cuda", *quick], ["train.py", out, quick[-1], "resume=true"]):
         ran = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
+        assert json.loads(manifest.read_text())[-1]["step"] == 60
+        if "resume=true" not in arguments:  # as if it had been stopped halfway
+            manifest.write_text(json.dumps([one for one in json.loads(manifest.read_text()) if one["step"] < 60]))
     assert "cuda" in json.loads((tmp_path / "run" / "environment.json").read_text())["device"]
     heads = {}
     for device in ("cpu", "cuda"):

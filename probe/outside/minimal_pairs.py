@@ -55,7 +55,7 @@ class Pair:
 
     @property
     def first_word(self) -> str:
-        """The sentence's first word that is not the same in nearly every sentence: a name, a noun's determiner."""
+        """The sentence's first word: often a name, and the same in many pairs."""
         return words_of(self.good)[0]
 
 

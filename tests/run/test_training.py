@@ -19,7 +19,7 @@ from run.device import choose_place
 from run.logging import Recorder
 from run.muon import StackedMuon
 from run.schedule import make_optimizers, set_rates
-from run.training import Training, advance, compiled, train_step
+from run.training import Training, advance, compiled, enough_memory, train_step
 from tests.data.test_batches import STORIES
 
 ROOT = Path(__file__).parent.parent.parent
@@ -128,7 +128,7 @@ def test_too_little_memory_is_told_with_what_to_set(tmp_path: Path) -> None:
 
     training.summed_loss = too_large
     recorder = Recorder(tmp_path, None)
-    with pytest.raises(MemoryError) as error:
+    with pytest.raises(MemoryError) as error, enough_memory(training):
         advance(training, recorder)
     recorder.close()
     assert "tokens_per_batch=95" in str(error.value) and "accumulate_steps=6" in str(error.value)

@@ -6,6 +6,7 @@ import pytest
 from probe.outside.heads import Choice
 from probe.outside.winobias import (
     _difference,
+    _verdict,
     make_choice,
     matched,
     other_occupation,
@@ -78,6 +79,11 @@ def test_the_difference_of_two_sides_has_an_interval_about_itself() -> None:
     pro = np.tile([True] * 4 + [False] * 4, 10)
     groups = np.repeat(np.arange(10), 8)
     assert _difference(values, pro, groups, 200, 0) == pytest.approx((0.5, 0.5))
+
+
+def test_a_head_above_chance_is_not_called_reference() -> None:
+    said = _verdict({"layer": 1, "head": 2, "verdict": "established"})
+    assert said.startswith("head L1H2: above chance on held-out pairs") and "before calling it reference" in said
 
 
 def test_chance_is_what_is_expected_and_what_is_found(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
@@ -133,7 +134,8 @@ def _texts(config: TextConfig) -> Texts:
     """Find the files of a text; ValueError where one is both learned from and held out."""
     train = local_sources(config.path)
     validation = local_sources(config.validation_path, "data.validation_path") if config.validation_path else None
-    if twice := [source.place for source in train if source in (validation or [])]:
+    held_out = {os.path.realpath(source.place) for source in validation or []}
+    if twice := [source.place for source in train if os.path.realpath(source.place) in held_out]:
         raise ValueError(f"{twice[0]} is in data.path and in data.validation_path: it would be learned and measured on")
     return Texts(train, validation)
 

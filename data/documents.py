@@ -46,7 +46,9 @@ def source_of(place: str) -> Source | None:
 
 
 def local_sources(path: str, setting: str = "data.path") -> list[Source]:
-    """Return the files meant by a file, a folder, a glob (** too), or several of them parted by commas; each once.
+    """Return the files meant by a file, a folder, a glob (** too), or several of them parted by commas.
+
+    Each is there once, by whatever names and links it was reached.
 
     A folder means every file of text in it and in the folders under it, by path; what begins with a dot is left out.
     `setting` is what the user set, for the errors.
@@ -58,14 +60,14 @@ def local_sources(path: str, setting: str = "data.path") -> list[Source]:
 
     """
     sources: dict[str, Source] = {}
-    for part in [path] if Path(path).expanduser().exists() else path.split(","):
-        here = Path(part.strip()).expanduser()
-        if here.is_dir():
+    for part in [path] if os.path.exists(os.path.expanduser(path)) else path.split(","):
+        here = Path(os.path.expanduser(part.strip()))  # not Path.expanduser, which raises where there is no such user
+        if os.path.isdir(here):  # not Path.is_dir, which raises where a name is too long
             below = sorted(file for file in here.rglob("*") if file.is_file())
             shown = [file for file in below if not any(name[0] == "." for name in file.relative_to(here).parts)]
             files = [file for file in shown if source_of(str(file))]
         else:
-            found = [here] if here.is_file() else map(Path, sorted(glob.glob(str(here), recursive=True)))
+            found = [here] if os.path.isfile(here) else map(Path, sorted(glob.glob(str(here), recursive=True)))
             files = [file for file in found if not file.is_dir()]
         if not files:
             raise FileNotFoundError(f"{setting}: no text found at {part.strip()} ({READABLE})")
@@ -75,7 +77,7 @@ def local_sources(path: str, setting: str = "data.path") -> list[Source]:
                 raise ValueError(f"{setting}: {file} is not one of {READABLE}")
             if not os.access(file, os.R_OK):
                 raise PermissionError(f"{setting}: {file} cannot be read")
-            sources[str(file)] = source
+            sources.setdefault(os.path.realpath(file), source)
     return list(sources.values())
 
 

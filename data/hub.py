@@ -74,6 +74,11 @@ def hub_texts(config: HubConfig, cache_dir: Path) -> Texts:
     parts = {"train": _chosen(config, repository, splits, "split", config.split)}
     if config.validation_split is not None:
         parts["validation"] = _chosen(config, repository, splits, "validation_split", config.validation_split)
+        if twice := sorted(file.name for file in set(parts["train"]) & set(parts["validation"])):
+            raise ValueError(
+                f"{twice[0]} of {config.name} is in data.split={config.split} and in "
+                f"data.validation_split={config.validation_split}: it would be learned and measured on"
+            )
     most = {"train": config.max_bytes, "validation": config.max_bytes}
     if config.max_bytes is not None:  # a taste of validation too, and no more of it than would have been held out
         most["validation"] = max(1, int(config.max_bytes * config.validation_fraction))
@@ -222,6 +227,7 @@ def _chosen(
         if split not in splits:
             raise ValueError(f"data.{setting}={value} is not a split of {config.name}: it has {', '.join(splits)}")
         chosen += splits[split]
+    chosen = list(dict.fromkeys(chosen))  # train+train is train
     for file in chosen:
         _source(file)
         counted = None if repository.is_whole else re.search(r"-of-(\d{5})", file.name)

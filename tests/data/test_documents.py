@@ -182,6 +182,21 @@ def test_a_folder_means_what_lies_under_it_in_order_and_each_file_once(tmp_path:
     assert kinds == {("text", "gz"), ("json", None), ("text", None)}
     (tmp_path / "with, comma.txt").write_text("x")
     assert len(local_sources(str(tmp_path / "with, comma.txt"))) == 1
+    (tmp_path / "another name.txt").symlink_to(tmp_path / "b.txt")
+    assert len(local_sources(f"{tmp_path}/b.txt,{tmp_path}/another name.txt,{tmp_path}/a/../b.txt")) == 1
+
+
+def test_names_longer_than_a_name_can_be_and_homes_of_nobody_are_files_that_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{letter * 60}.txt" for letter in "abcde"]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    monkeypatch.chdir(tmp_path)  # so that no slash stands between the commas
+    assert [one.place for one in local_sources(",".join(names))] == names
+    for path in ("x" * 300 + ".txt", "~nobody-of-this-name/a.txt"):
+        with pytest.raises(FileNotFoundError, match=r"data\.path: no text found at "):
+            local_sources(path)
 
 
 def test_a_row_group_of_any_size_is_read_in_bounded_memory(tmp_path: Path) -> None:

@@ -230,6 +230,11 @@ def test_text_and_json_lines_are_read_too_compressed_or_not(door: Door, hub: Hub
     assert some[:50] == TRAIN[:50]
 
 
+def test_a_split_that_is_named_twice_is_read_once(door: Door, hub: Hub, tmp_path: Path) -> None:
+    folder = trained(door, tmp_path, "data.split=validation+validation")
+    assert decoded(folder, "train") + decoded(folder, "validation") == VALIDATION
+
+
 def test_joined_rows_are_one_text(door: Door, hub: Hub, tmp_path: Path) -> None:
     lines = ("data.name=own/lines", "data.subset=raw", "data.validation_split=validation")
     assert len(decoded(trained(door, tmp_path, *lines), "train")) == sum(map(bool, LINES))
@@ -295,6 +300,8 @@ REFUSED = [
     (["data.files=*.pq"], "data.files=*.pq matches no file of own/stories, which has README.md, TinyStories-train.txt"),
     (["data.files=archive*"], "archive.tar.gz is not one of .txt .jsonl .csv"),
     (["data.files=*", "data.validation_split=train"], "data.files takes the place of splits"),
+    (["data.split=train+validation", "data.validation_split=validation"], "validation-00000-of-00001-869c.parquet of"),
+    (["data.validation_split=train", "data.max_bytes=1000"], "it would be learned and measured on"),
     (["data.name=own/script"], "own/script is a script (script.py) without files of data, and scripts of datasets are"),
     (["data.name=own/pictures"], "own/pictures is made of imagefolder, not of text, json, parquet, csv"),
     (["data.name=own/cut"], "train.parquet cannot be read as parquet"),

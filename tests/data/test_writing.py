@@ -202,9 +202,11 @@ def test_a_disk_that_cannot_hold_the_tokens_is_said_before_any_is_written(
 def test_a_file_that_is_learned_from_may_not_be_held_out_too(tmp_path: Path) -> None:
     for name in ("train.txt", "validation.txt"):
         (tmp_path / name).write_text("some text")
-    config = text_config(tmp_path, validation_path=str(tmp_path / "validation.txt"))
-    with pytest.raises(ValueError, match=r"validation\.txt is in data.path and in data.validation_path"):
-        load_corpus(config, tmp_path / "cache")
+    (tmp_path / "elsewhere").symlink_to(tmp_path)
+    for same in ("validation.txt", "elsewhere/validation.txt", f"../{tmp_path.name}/validation.txt"):
+        config = text_config(tmp_path, validation_path=f"{tmp_path}/{same}")
+        with pytest.raises(ValueError, match=r"validation\.txt is in data.path and in data.validation_path"):
+            load_corpus(config, tmp_path / "cache")
 
 
 def test_what_a_tokenizer_loses_is_counted_and_said(tmp_path: Path) -> None:

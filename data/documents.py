@@ -97,7 +97,7 @@ def read_pieces(
 
     Raises:
         ValueError: in one line, which file cannot be read, where and why.
-        OSError: what is read over the network does not come.
+        OSError: a file is not at fault, but the disk or the network does not give it.
 
     """
     import pyarrow
@@ -112,7 +112,9 @@ def read_pieces(
                         blocks = (text[i : i + _PIECE_CHARACTERS] for i in range(0, len(text), _PIECE_CHARACTERS))
                         yield from _pieces(blocks, separated=False)
         except (ValueError, OSError, RecursionError, csv.Error, pyarrow.ArrowException) as error:
-            if isinstance(error, OSError) and "://" in source.place:
+            if isinstance(error, OSError) and error.errno is not None:  # the disk's: it says nothing about the file
+                raise OSError(error.errno, error.strerror, source.place) from None
+            if isinstance(error, OSError) and type(error) is not OSError:  # the network's; pyarrow's own are bare
                 raise
             why = " ".join(str(error).split())[:300]
             raise ValueError(f"{source.place} cannot be read as {source.kind}: {why}") from None

@@ -148,11 +148,20 @@ def write_texts(texts: Texts, config: TextConfig | HubConfig, part: Path) -> Non
         _show("")
     for split in SPLITS:
         if journal.n_tokens[split] < 2:
-            raise ValueError(f"data.path: no text is left for {split}")
+            raise ValueError(f"{_setting(config, split)}: no text is left for {split}")
     meta = {name: getattr(journal, name) for name in ("n_bytes", "n_tokens", "n_unknown", "round_trips", "notes")}
     if isinstance(config, HubConfig):
         meta |= {"name": config.name, "revision": config.revision}
     (part / "meta.json").write_text(json.dumps(meta))
+
+
+def _setting(config: TextConfig | HubConfig, split: str) -> str:
+    """Return what the user has set of where a split comes from, for the errors."""
+    if isinstance(config, TextConfig):
+        return "data.validation_path" if split == "validation" and config.validation_path else "data.path"
+    if config.files is not None:
+        return "data.files"
+    return "data.validation_split" if split == "validation" and config.validation_split else "data.split"
 
 
 def _begin(texts: Texts, config: TextConfig | HubConfig, part: Path) -> Journal:
@@ -184,9 +193,11 @@ def _measure(texts: Texts, config: TextConfig | HubConfig) -> Extent:
         last = length if begins else last
         length += len(text)
     if length == 0:
-        raise ValueError("data.path: there is no text in it")
+        raise ValueError(f"{_setting(config, 'train')}: there is no text in it")
     if texts.validation is not None:
         held_out = sum(len(text) for text, _ in texts.pieces(texts.validation, config.column))
+        if held_out == 0:
+            raise ValueError(f"{_setting(config, 'validation')}: there is no text in it")
         return Extent(length, length, False, held_out)
     cut = int(length * (1 - config.validation_fraction))
     return Extent(length, cut, last >= cut and last > 0, 0)

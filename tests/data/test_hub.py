@@ -84,6 +84,8 @@ DATASETS = {
     "own/text": {"train.txt": "\n<|endoftext|>\n".join(TRAIN[:300]).encode()},
     "own/script": {"README.md": b"# Old", "script.py": b"import datasets"},
     "own/pictures": {"README.md": b"# Pictures", "train/a.png": b"\x89PNG", "train/b.png": b"\x89PNG"},
+    "own/cut_rows": {"train.jsonl.gz": gzip.compress(json.dumps({"text": "a"}).encode())[:-6]},
+    "own/empty": {"train.jsonl": b'{"text": ""}\n', "test.jsonl": b'{"text": "a"}\n'},
     "own/cut": {"train.parquet": parquet(TRAIN)[:-5000]},
     "own/large": {f"train-0000{i}-of-00002.parquet": parquet(TRAIN * 2, row_group=500) for i in range(2)},
     "own/outside": {"../../train.txt": b"out of its folder"},
@@ -306,6 +308,11 @@ REFUSED = [
     (["data.name=own/pictures"], "own/pictures is made of imagefolder, not of text, json, parquet, csv"),
     (["data.name=own/cut"], "train.parquet cannot be read as parquet"),
     (["data.name=own/cut", "data.max_bytes=1000"], "train.parquet cannot be read as parquet"),
+    (["data.name=own/cut_rows"], "train.jsonl.gz cannot be read as json: Truncated"),
+    (["data.name=own/cut_rows", "data.max_bytes=1000"], "train.jsonl.gz cannot be read as json: Truncated"),
+    (["data.name=own/empty"], "data.split: there is no text in it"),
+    (["data.name=own/empty", "data.split=test", "data.validation_split=train"], "data.validation_split: there is no "),
+    (["data.name=own/empty", "data.files=train*"], "data.files: there is no text in it"),
     (["data.name=own/outside"], "data.name=own/outside names a file outside itself: ../../train.txt"),
 ]
 

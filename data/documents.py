@@ -111,7 +111,7 @@ def read_pieces(
                     for text in _ROWS_OF[source.kind](stream, column):
                         blocks = (text[i : i + _PIECE_CHARACTERS] for i in range(0, len(text), _PIECE_CHARACTERS))
                         yield from _pieces(blocks, separated=False)
-        except (ValueError, OSError, RecursionError, csv.Error, pyarrow.ArrowException) as error:
+        except (ValueError, OSError, RecursionError, pyarrow.ArrowException) as error:
             if isinstance(error, OSError) and error.errno is not None:  # the disk's: it says nothing about the file
                 raise OSError(error.errno, error.strerror, source.place) from None
             if isinstance(error, OSError) and type(error) is not OSError:  # the network's; pyarrow's own are bare
@@ -138,6 +138,10 @@ def _characters(stream: BinaryIO) -> Iterator[str]:
     if block.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         raise ValueError("it is marked as UTF-32: convert it first, as in iconv -f UTF-32 -t UTF-8 OLD > NEW")
     marked = block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if not marked and len(block) >= 4 and not (any(block[:64:2]) and any(block[1:64:2])):  # every other byte is NUL
+        raise ValueError(
+            "it looks like UTF-16 without its mark: convert it first, as in iconv -f UTF-16LE -t UTF-8 OLD > NEW"
+        )
     name = "UTF-16" if marked else "UTF-8"
     decoder = io.IncrementalNewlineDecoder(
         codecs.getincrementaldecoder("utf-16" if marked else "utf-8-sig")(), translate=True
@@ -248,15 +252,21 @@ def _rows_of_json(stream: BinaryIO, column: str) -> Iterator[str]:
 def _rows_of_csv(stream: BinaryIO, column: str) -> Iterator[str]:
     csv.field_size_limit(_ROW_CHARACTERS)  # a quote that is never closed ends here
     rows = csv.reader(_whole_lines(_characters(stream)), strict=True)
-    names = next(rows, None)
-    if names is None:
-        return
-    if column not in names:
-        raise ValueError(f"data.column={column} is not in it, only {', '.join(names)[:200]}")
-    place = names.index(column)
-    for row in rows:
-        if len(row) > place and row[place]:
-            yield row[place]
+    begins = 1  # the line in which a row does
+    try:
+        names = next(rows, None)
+        if names is None:
+            return
+        if column not in names:
+            raise ValueError(f"data.column={column} is not in it, only {', '.join(names)[:200]}")
+        place = names.index(column)
+        begins = rows.line_num + 1
+        for row in rows:
+            if len(row) > place and row[place]:
+                yield row[place]
+            begins = rows.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"the row that begins in line {begins}: {error}") from None
 
 
 def _rows_of_parquet(stream: BinaryIO, column: str) -> Iterator[str]:

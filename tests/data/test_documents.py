@@ -98,7 +98,11 @@ def test_text_in_another_encoding_is_refused_with_the_byte_and_a_way_out(
 
 
 BROKEN = {
-    "a.txt": [("x".encode("utf-32"), "UTF-32")],
+    "a.txt": [
+        ("x".encode("utf-32"), "UTF-32"),
+        ("no mark".encode("utf-16-le"), "UTF-16 without its mark"),
+        ("no mark".encode("utf-16-be"), "UTF-16 without its mark"),
+    ],
     "a.jsonl": [
         (b'{"text": "a"}\n{"te', "line 2 is not JSON"),
         (b'[{"text": "a"}]', "line 1 is not an object"),
@@ -111,8 +115,9 @@ BROKEN = {
     ],
     "a.csv": [
         (b"n;text\n1;a\n", "data.column=text is not in it, only n;text"),
-        (b'n,text\n1,"never closed\n', "cannot be read as csv"),
-        (b'n,text\n1,"a"b\n', "cannot be read as csv"),
+        (b'n,text\n1,"two\nlines"\n1,"never closed\n\n\n', "cannot be read as csv: the row that begins in line 4: un"),
+        (b'n,text\n1,"a"b\n', "cannot be read as csv: the row that begins in line 2: "),
+        (b'"n,text\n', "cannot be read as csv: the row that begins in line 1: "),
     ],
     "a.parquet": [(b"", "cannot be read as parquet"), (b"PAR1" * 9, "cannot be read as parquet")],
     "a.txt.gz": [(b"plain text", "cannot be read as text")],

@@ -302,6 +302,7 @@ REFUSED = [
     (["data.files=*.pq"], "data.files=*.pq matches no file of own/stories, which has README.md, TinyStories-train.txt"),
     (["data.files=archive*"], "archive.tar.gz is not one of .txt .jsonl .csv"),
     (["data.files=*", "data.validation_split=train"], "data.files takes the place of splits"),
+    (["data.files=*", "data.subset=raw"], "data.files takes the place of splits"),
     (["data.split=train+validation", "data.validation_split=validation"], "validation-00000-of-00001-869c.parquet of"),
     (["data.validation_split=train", "data.max_bytes=1000"], "it would be learned and measured on"),
     (["data.name=own/script"], "own/script is a script (script.py) without files of data, and scripts of datasets are"),

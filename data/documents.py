@@ -24,7 +24,7 @@ _BLOCK_BYTES = 1 << 20  # read at a time
 # A longer document reaches the tokenizer in pieces of about this size, cut at a line's end. In pieces of 64 K BPE wrote
 # 2.4 MB of English a CPU second, in pieces of 8 K 2.8.
 _PIECE_CHARACTERS = 1 << 13
-_ROW_CHARACTERS = 1 << 28  # a row of .jsonl or a field of .csv is held whole: a longer one is a file that is damaged
+ROW_CHARACTERS = 1 << 28  # a row of .jsonl or a field of .csv is held whole: a longer one is a file that is damaged
 _ROWS = 64  # of .parquet, decoded at a time
 
 
@@ -219,8 +219,8 @@ def _whole_lines(blocks: Iterable[str]) -> Iterator[str]:
         first, *others = block.split("\n")
         held.append(first)
         size += len(first)
-        if size > _ROW_CHARACTERS:
-            raise ValueError(f"a line is longer than {_ROW_CHARACTERS} characters")
+        if size > ROW_CHARACTERS:
+            raise ValueError(f"a line is longer than {ROW_CHARACTERS} characters")
         if others:
             yield "".join(held) + "\n"
             for line in others[:-1]:
@@ -250,7 +250,7 @@ def _rows_of_json(stream: BinaryIO, column: str) -> Iterator[str]:
 
 
 def _rows_of_csv(stream: BinaryIO, column: str) -> Iterator[str]:
-    csv.field_size_limit(_ROW_CHARACTERS)  # a quote that is never closed ends here
+    csv.field_size_limit(ROW_CHARACTERS)  # a quote that is never closed ends here
     rows = csv.reader(_whole_lines(_characters(stream)), strict=True)
     begins = 1  # the line in which a row does
     try:

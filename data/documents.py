@@ -139,8 +139,9 @@ def _characters(stream: BinaryIO) -> Iterator[str]:
         raise ValueError("it is marked as UTF-32: convert it first, as in iconv -f UTF-32 -t UTF-8 OLD > NEW")
     marked = block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if not marked and len(block) >= 4 and not (any(block[:64:2]) and any(block[1:64:2])):  # every other byte is NUL
+        order = "LE" if any(block[:64:2]) else "BE"
         raise ValueError(
-            "it looks like UTF-16 without its mark: convert it first, as in iconv -f UTF-16LE -t UTF-8 OLD > NEW"
+            f"it looks like UTF-16 without its mark: convert it first, as in iconv -f UTF-16{order} -t UTF-8 OLD > NEW"
         )
     name = "UTF-16" if marked else "UTF-8"
     decoder = io.IncrementalNewlineDecoder(

@@ -100,8 +100,11 @@ def test_text_in_another_encoding_is_refused_with_the_byte_and_a_way_out(
 BROKEN = {
     "a.txt": [
         ("x".encode("utf-32"), "UTF-32"),
-        ("no mark".encode("utf-16-le"), "UTF-16 without its mark"),
-        ("no mark".encode("utf-16-be"), "UTF-16 without its mark"),
+        (
+            "no mark".encode("utf-16-le"),
+            "it looks like UTF-16 without its mark: convert it first, as in iconv -f UTF-16LE ",
+        ),
+        ("no mark".encode("utf-16-be"), "as in iconv -f UTF-16BE "),
     ],
     "a.jsonl": [
         (b'{"text": "a"}\n{"te', "line 2 is not JSON"),

@@ -128,7 +128,7 @@ def resumed(asked: TrainSettings, config: Any, overrides: list[str]) -> TrainSet
     for where, value in flat(saved).items():
         wanted, group = flat(asked).get(where), where.rpartition(".")[0]
         names = {where, group, "experiment", *(["variant"] if group == "model" else [])}  # variants are of the model
-        if where == "data.revision" and wanted is None:  # the newest then, which is a commit since
+        if where == "data.revision" and not re.fullmatch("[0-9a-f]{40}", wanted or ""):  # what was a commit then
             continue
         if given & names and wanted != value:
             raise ValueError(f"resume=true keeps the run's settings: {where} is {value}, not {wanted}")

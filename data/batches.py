@@ -149,9 +149,10 @@ def validation_batches(
     end = len(split.tokens) if n_tokens is None else min(n_tokens + 1, len(split.tokens))
     n_rows = max(1, tokens_per_batch // context_length)
     whole = (end - 1) // context_length
-    windows = np.arange(whole)[:, None] * context_length + np.arange(context_length + 1)
+    columns = np.arange(context_length + 1)
     for i in range(0, whole, n_rows):
-        yield _shifted(split.tokens[windows[i : i + n_rows]])
+        starts = np.arange(i, min(i + n_rows, whole)) * context_length
+        yield _shifted(split.tokens[starts[:, None] + columns])
     if (end - 1) % context_length:
         yield _shifted(split.tokens[None, whole * context_length : end])
 

@@ -105,8 +105,8 @@ class HubConfig:
 
     def __post_init__(self) -> None:
         """Refuse an impossible split, taste or vocabulary."""
-        if self.files is not None and self.validation_split is not None:
-            raise ValueError("data.files takes the place of splits: set data.validation_split=null")
+        if self.files is not None and (self.validation_split, self.subset) != (None, None):
+            raise ValueError("data.files takes the place of splits: set data.validation_split=null data.subset=null")
         _check_text(self)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from data.stories.blocks import Story
 
 CLASSES = ("function", "content", "pronoun", "payoff", "end")
-_CACHE_VERSION = 2  # raised whenever the same input would be written differently
+# Raised whenever the same input would be written differently; texts and stories apart, as measured figures name theirs.
+_STORIES_VERSION = 2
+_TEXTS_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +136,27 @@ def _texts(config: TextConfig) -> Texts:
     """Find the files of a text; ValueError where one is both learned from and held out."""
     train = local_sources(config.path)
     validation = local_sources(config.validation_path, "data.validation_path") if config.validation_path else None
-    if twice := [source.place for source in train if source in (validation or [])]:
+    held_out = {os.path.realpath(source.place) for source in validation or []}
+    if twice := [source.place for source in train if os.path.realpath(source.place) in held_out]:
         raise ValueError(f"{twice[0]} is in data.path and in data.validation_path: it would be learned and measured on")
     return Texts(train, validation)
 
 
 def _fingerprint(config: DataConfig, texts: Texts) -> str:
-    """Hash what decides the arrays: the settings and either the generator's own source or the files' bytes.
+    """Hash what decides the arrays: the settings and either the generator's own source or the files and their bytes.
 
     The settings of a text from the hub name its commit, which never changes: its files need not be here.
     """
-    digest = hashlib.sha256(json.dumps([_CACHE_VERSION, asdict(config)], default=str, sort_keys=True).encode())
     if isinstance(config, StoriesConfig):
+        said: list[Any] = [_STORIES_VERSION, asdict(config)]
         files = sorted((Path(__file__).parent / "stories").glob("*.py"))
     else:
-        files = [Path(source.place) for source in [*texts.train, *(texts.validation or [])]]
+        sources = [*texts.train, *(texts.validation or [])]
+        read_as = [(one.kind, one.compression) for one in sources]
+        said = [_TEXTS_VERSION, asdict(config), len(texts.train), read_as]
+        files = [Path(one.place) for one in sources]
         files += [Path(config.tokenizer_path)] if config.tokenizer_path else []
+    digest = hashlib.sha256(json.dumps(said, default=str, sort_keys=True).encode())
     for file in files:
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())

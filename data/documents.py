@@ -24,7 +24,7 @@ _BLOCK_BYTES = 1 << 20  # read at a time
 # A longer document reaches the tokenizer in pieces of about this size, cut at a line's end. In pieces of 64 K BPE wrote
 # 2.4 MB of English a CPU second, in pieces of 8 K 2.8.
 _PIECE_CHARACTERS = 1 << 13
-_ROW_CHARACTERS = 1 << 28  # a row of .jsonl or a field of .csv is held whole: a longer one is a file that is damaged
+ROW_CHARACTERS = 1 << 28  # a row of .jsonl or a field of .csv is held whole: a longer one is a file that is damaged
 _ROWS = 64  # of .parquet, decoded at a time
 
 
@@ -46,7 +46,9 @@ def source_of(place: str) -> Source | None:
 
 
 def local_sources(path: str, setting: str = "data.path") -> list[Source]:
-    """Return the files meant by a file, a folder, a glob (** too), or several of them parted by commas; each once.
+    """Return the files meant by a file, a folder, a glob (** too), or several of them parted by commas.
+
+    Each is there once, by whatever names and links it was reached.
 
     A folder means every file of text in it and in the folders under it, by path; what begins with a dot is left out.
     `setting` is what the user set, for the errors.
@@ -58,14 +60,14 @@ def local_sources(path: str, setting: str = "data.path") -> list[Source]:
 
     """
     sources: dict[str, Source] = {}
-    for part in [path] if Path(path).expanduser().exists() else path.split(","):
-        here = Path(part.strip()).expanduser()
-        if here.is_dir():
+    for part in [path] if os.path.exists(os.path.expanduser(path)) else path.split(","):
+        here = Path(os.path.expanduser(part.strip()))  # not Path.expanduser, which raises where there is no such user
+        if os.path.isdir(here):  # not Path.is_dir, which raises where a name is too long
             below = sorted(file for file in here.rglob("*") if file.is_file())
             shown = [file for file in below if not any(name[0] == "." for name in file.relative_to(here).parts)]
             files = [file for file in shown if source_of(str(file))]
         else:
-            found = [here] if here.is_file() else map(Path, sorted(glob.glob(str(here), recursive=True)))
+            found = [here] if os.path.isfile(here) else map(Path, sorted(glob.glob(str(here), recursive=True)))
             files = [file for file in found if not file.is_dir()]
         if not files:
             raise FileNotFoundError(f"{setting}: no text found at {part.strip()} ({READABLE})")
@@ -75,7 +77,7 @@ def local_sources(path: str, setting: str = "data.path") -> list[Source]:
                 raise ValueError(f"{setting}: {file} is not one of {READABLE}")
             if not os.access(file, os.R_OK):
                 raise PermissionError(f"{setting}: {file} cannot be read")
-            sources[str(file)] = source
+            sources.setdefault(os.path.realpath(file), source)
     return list(sources.values())
 
 
@@ -95,7 +97,7 @@ def read_pieces(
 
     Raises:
         ValueError: in one line, which file cannot be read, where and why.
-        OSError: what is read over the network does not come.
+        OSError: a file is not at fault, but the disk or the network does not give it.
 
     """
     import pyarrow
@@ -109,8 +111,10 @@ def read_pieces(
                     for text in _ROWS_OF[source.kind](stream, column):
                         blocks = (text[i : i + _PIECE_CHARACTERS] for i in range(0, len(text), _PIECE_CHARACTERS))
                         yield from _pieces(blocks, separated=False)
-        except (ValueError, OSError, RecursionError, csv.Error, pyarrow.ArrowException) as error:
-            if isinstance(error, OSError) and "://" in source.place:
+        except (ValueError, OSError, RecursionError, pyarrow.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # the disk's: it says nothing about the file
+                raise OSError(error.errno, error.strerror, source.place) from None
+            if isinstance(error, OSError) and type(error) is not OSError:  # the network's; pyarrow's own are bare
                 raise
             why = " ".join(str(error).split())[:300]
             raise ValueError(f"{source.place} cannot be read as {source.kind}: {why}") from None
@@ -134,6 +138,11 @@ def _characters(stream: BinaryIO) -> Iterator[str]:
     if block.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         raise ValueError("it is marked as UTF-32: convert it first, as in iconv -f UTF-32 -t UTF-8 OLD > NEW")
     marked = block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if not marked and len(block) >= 4 and not (any(block[:64:2]) and any(block[1:64:2])):  # every other byte is NUL
+        order = "LE" if any(block[:64:2]) else "BE"
+        raise ValueError(
+            f"it looks like UTF-16 without its mark: convert it first, as in iconv -f UTF-16{order} -t UTF-8 OLD > NEW"
+        )
     name = "UTF-16" if marked else "UTF-8"
     decoder = io.IncrementalNewlineDecoder(
         codecs.getincrementaldecoder("utf-16" if marked else "utf-8-sig")(), translate=True
@@ -211,8 +220,8 @@ def _whole_lines(blocks: Iterable[str]) -> Iterator[str]:
         first, *others = block.split("\n")
         held.append(first)
         size += len(first)
-        if size > _ROW_CHARACTERS:
-            raise ValueError(f"a line is longer than {_ROW_CHARACTERS} characters")
+        if size > ROW_CHARACTERS:
+            raise ValueError(f"a line is longer than {ROW_CHARACTERS} characters")
         if others:
             yield "".join(held) + "\n"
             for line in others[:-1]:
@@ -242,17 +251,23 @@ def _rows_of_json(stream: BinaryIO, column: str) -> Iterator[str]:
 
 
 def _rows_of_csv(stream: BinaryIO, column: str) -> Iterator[str]:
-    csv.field_size_limit(_ROW_CHARACTERS)  # a quote that is never closed ends here
+    csv.field_size_limit(ROW_CHARACTERS)  # a quote that is never closed ends here
     rows = csv.reader(_whole_lines(_characters(stream)), strict=True)
-    names = next(rows, None)
-    if names is None:
-        return
-    if column not in names:
-        raise ValueError(f"data.column={column} is not in it, only {', '.join(names)[:200]}")
-    place = names.index(column)
-    for row in rows:
-        if len(row) > place and row[place]:
-            yield row[place]
+    begins = 1  # the line in which a row does
+    try:
+        names = next(rows, None)
+        if names is None:
+            return
+        if column not in names:
+            raise ValueError(f"data.column={column} is not in it, only {', '.join(names)[:200]}")
+        place = names.index(column)
+        begins = rows.line_num + 1
+        for row in rows:
+            if len(row) > place and row[place]:
+                yield row[place]
+            begins = rows.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"the row that begins in line {begins}: {error}") from None
 
 
 def _rows_of_parquet(stream: BinaryIO, column: str) -> Iterator[str]:

@@ -14,7 +14,6 @@ import json
 import os
 import queue
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from data.writing import show
+
 SILENCE = 10.0  # seconds without a byte
+_SHOWN_EVERY = 0.2  # seconds
 _PATIENCE = 10.0  # seconds of waiting in all, where the hub asks to be asked less often or has a fault
 
 T = TypeVar("T")
@@ -75,35 +77,49 @@ def fetch(repository: Repository, file: File) -> Path:
     What has come of it is kept as FILE.part, also by a run that is killed, and gone on from. The lock makes a second
     run wait for the first and then find the file.
     """
-    import fcntl
-
     if (there := repository.local(file)) is not None:
         return there
     path = repository.folder / "files" / file.name
-    part = path.with_name(path.name + ".part")
-    part.parent.mkdir(parents=True, exist_ok=True)
-    with part.open("ab") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        stream.seek(0, os.SEEK_END)  # who had the lock may have written
-        if path.is_file():
-            return path
+    with once(path) as stream:
         tries = 0
-        while (at := stream.tell()) < file.size:
+        while stream is not None and (at := stream.tell()) < file.size:
             try:
                 _append(repository, file, stream)
             except Unreachable as error:
-                if stream.tell() == at:
+                if stream.tell() <= at:  # less where parts are not served and this one is shorter than the last
                     tries += 1
                 if tries > 1:
                     came = f"came to {size_text(stream.tell())} of {size_text(file.size)}, then {error}"
                     raise Unreachable(
                         f"{file.name} of {repository.name} {came}. The same command goes on from there"
                     ) from None
+        if stream is not None:
+            _check(repository, file, stream)
+    return path
+
+
+@contextmanager
+def once(path: Path) -> Iterator[BinaryIO | None]:
+    """Let one process at a time append to FILE.part, which is FILE when that ends well; None where FILE is there.
+
+    What a killed process has written is still in it. It is never removed, only emptied: another process may be waiting
+    for it.
+    """
+    import fcntl  # not on Windows, where only the stories can be read
+
+    part = path.with_name(path.name + ".part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    with part.open("ab") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0, os.SEEK_END)  # who had the lock may have written
+        if path.is_file():
+            part.unlink(missing_ok=True)  # made when another process had just moved its own into place
+            yield None
+            return
+        yield stream
         stream.flush()
         os.fsync(stream.fileno())
-        _check(repository, file, part)
         os.replace(part, path)
-    return path
 
 
 def _append(repository: Repository, file: File, stream: BinaryIO) -> None:
@@ -113,14 +129,16 @@ def _append(repository: Repository, file: File, stream: BinaryIO) -> None:
         if at and response.status_code == 200:  # parts are not served there: from the start
             stream.seek(0)
             stream.truncate()
-        progress = _Progress(file)
+        shown = time.monotonic()
         try:
             for chunk in _chunks(response):
                 stream.write(chunk)
-                progress.show(stream.tell())
+                if time.monotonic() - shown > _SHOWN_EVERY:
+                    show(f"fetching {file.name} {100 * stream.tell() // file.size} %")
+                    shown = time.monotonic()
         finally:
             stream.flush()
-            progress.end()
+            show("")
     if stream.tell() > file.size:
         stream.truncate(0)
         raise ValueError(f"{file.name} of {repository.name} is larger than the hub's own listing says")
@@ -128,13 +146,14 @@ def _append(repository: Repository, file: File, stream: BinaryIO) -> None:
         raise Unreachable("the hub ended it")
 
 
-def _check(repository: Repository, file: File, part: Path) -> None:
+def _check(repository: Repository, file: File, part: BinaryIO) -> None:
     if file.sha256 is None:
         return
-    with part.open("rb") as stream:
+    part.flush()
+    with open(part.name, "rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != file.sha256:
-        part.unlink()
+        part.truncate(0)
         raise ValueError(
             f"{file.name} of {repository.name} is not what the hub's listing says (sha256 {found[:12]} instead of "
             f"{file.sha256[:12]}): it is deleted, and the same command fetches it again"
@@ -176,22 +195,6 @@ def _chunks(response: Any) -> Iterator[bytes]:
         except Exception as error:  # of httpx, or of the library that has its place: the network's
             raise Unreachable(_reason(error)) from None
         yield chunk
-
-
-class _Progress:
-    """How much of a file is here, on a terminal only."""
-
-    def __init__(self, file: File) -> None:
-        self.file, self.last = file, 0.0
-
-    def show(self, at: int) -> None:
-        if sys.stderr.isatty() and time.monotonic() - self.last > 0.2:
-            self.last = time.monotonic()
-            print(f"\rfetching {self.file.name} {100 * at // self.file.size} %", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self.last:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 class Remote(io.RawIOBase):
@@ -336,13 +339,6 @@ def _ways_out(reason: str) -> str:
         "of yours (data=text data.path=FILE), or a filled cache or a mirror (HF_HUB_OFFLINE=1, HF_ENDPOINT=URL; "
         "docs/data.md)"
     )
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is never there in part."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    os.replace(beside, path)
 
 
 def size_text(n_bytes: float) -> str:

@@ -10,18 +10,18 @@ import hashlib
 import io
 import json
 import logging
-import os
 import re
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from data.config import HubConfig, RowsKind, TokenizerKind
-from data.documents import READABLE, Source, decompressed, read_pieces, source_of
+from data.documents import READABLE, ROW_CHARACTERS, Source, decompressed, read_pieces, source_of
 from data.download import (
     SILENCE,
     File,
@@ -29,10 +29,10 @@ from data.download import (
     Repository,
     Unreachable,
     fetch,
+    once,
     patiently,
     size_text,
     within,
-    write_whole,
 )
 from data.writing import Texts
 
@@ -43,7 +43,7 @@ _KINDS = ("text", "json", "parquet", "csv")  # what we read of what `datasets` t
 _FIRST_ANSWER = 3.0  # seconds: who is offline should read so at once
 _DEADLINE = 4.0  # seconds for the first answer whatever happens: looking a name up has no timeout of its own
 _AHEAD = 1 << 18  # bytes of one range request at least: a taste of 20 MB is some 50 of them
-_CARDS = ("README.md", ".huggingface.yaml")  # where a dataset says which files are which split
+_CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")  # where a dataset says which files are which split
 
 
 def pinned(config: HubConfig) -> HubConfig:
@@ -70,14 +70,25 @@ def hub_texts(config: HubConfig, cache_dir: Path) -> Texts:
 
     """
     repository = _repository(config, cache_dir)
-    splits, n_text_bytes = _splits(config, repository)
+    splits = _splits(config, repository)
     parts = {"train": _chosen(config, repository, splits, "split", config.split)}
     if config.validation_split is not None:
         parts["validation"] = _chosen(config, repository, splits, "validation_split", config.validation_split)
+        if twice := sorted(file.name for file in set(parts["train"]) & set(parts["validation"])):
+            raise ValueError(
+                f"{twice[0]} of {config.name} is in data.split={config.split} and in "
+                f"data.validation_split={config.validation_split}: it would be learned and measured on"
+            )
     most = {"train": config.max_bytes, "validation": config.max_bytes}
     if config.max_bytes is not None:  # a taste of validation too, and no more of it than would have been held out
         most["validation"] = max(1, int(config.max_bytes * config.validation_fraction))
-    _say_and_check(config, repository, [file for part in parts.values() for file in part], n_text_bytes, cache_dir)
+    tasted = [
+        name
+        for name, part in parts.items()
+        if (n_bytes := most[name]) is not None and _taste_path(config, repository, part, n_bytes).is_file()
+    ]
+    wanted = [file for name, part in parts.items() if name not in tasted for file in part]
+    _say_and_check(config, repository, wanted, cache_dir)
     sources = {name: _sources(config, repository, part, most[name]) for name, part in parts.items()}
     return Texts(sources["train"], sources.get("validation"), joined=config.rows is RowsKind.joined)
 
@@ -110,8 +121,10 @@ def _repository(config: HubConfig, cache_dir: Path) -> Repository:
         names = {path.relative_to(snapshot).as_posix(): path.stat().st_size for path in there}
         files = {name: File(name, size, None) for name, size in names.items()}
         return Repository(config.name, config.revision, folder, files, is_whole=False)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(kept, json.dumps({name: asdict(file) for name, file in files.items()}, indent=0).encode())
+    with once(kept) as stream:
+        if stream is not None:
+            stream.truncate(0)
+            stream.write(json.dumps({name: asdict(file) for name, file in files.items()}, indent=0).encode())
     return Repository(config.name, config.revision, folder, files)
 
 
@@ -136,7 +149,9 @@ def _listed(config: HubConfig) -> dict[str, File]:
     for one in patiently(config.name, config.revision, ask).siblings or []:
         if ".." in PurePosixPath(one.rfilename).parts or one.rfilename.startswith("/") or "\\" in one.rfilename:
             raise ValueError(f"data.name={config.name} names a file outside itself: {one.rfilename}")
-        files[one.rfilename] = File(one.rfilename, one.size or 0, one.lfs.sha256 if one.lfs else None)
+        if one.size is None:
+            raise ValueError(f"data.name={config.name} lists {one.rfilename} without its size")
+        files[one.rfilename] = File(one.rfilename, one.size, one.lfs.sha256 if one.lfs else None)
     return files
 
 
@@ -158,8 +173,8 @@ def _library_snapshot(config: HubConfig) -> Path | None:
         return None
 
 
-def _splits(config: HubConfig, repository: Repository) -> tuple[dict[str, list[File]], dict[str, int]]:
-    """Return the files of each split, as `datasets` finds them, and the bytes of text in it where that is known.
+def _splits(config: HubConfig, repository: Repository) -> dict[str, list[File]]:
+    """Return the files of each split, as `datasets` finds them.
 
     `datasets` is shown the repository as empty files beside its real card, so it resolves splits without asking the
     network, which it would do for 23 seconds when there is none.
@@ -169,7 +184,9 @@ def _splits(config: HubConfig, repository: Repository) -> tuple[dict[str, list[F
         if not found:
             some = ", ".join(sorted(repository.files)[:8])
             raise ValueError(f"data.files={config.files} matches no file of {config.name}, which has {some}")
-        return {config.split: sorted(found, key=lambda file: file.name)}, {}
+        return {config.split: sorted(found, key=lambda file: file.name)}
+    if not repository.is_whole and "README.md" not in repository.files:
+        raise ValueError(f"the cache of the hub's library lacks README.md, which says what is a split of {config.name}")
     import datasets
     import huggingface_hub
 
@@ -201,8 +218,7 @@ def _splits(config: HubConfig, repository: Repository) -> tuple[dict[str, list[F
             str(split): [Path(file).resolve().relative_to(outline.resolve()).as_posix() for file in files]
             for split, files in (builder.config.data_files or {}).items()
         }
-        known_bytes = {name: one.num_bytes or 0 for name, one in (builder.info.splits or {}).items()}
-    return {split: [repository.files[name] for name in files] for split, files in names.items()}, known_bytes
+    return {split: [repository.files[name] for name in files] for split, files in names.items()}
 
 
 def _no_split_message(config: HubConfig, repository: Repository, error: Exception) -> str:
@@ -218,20 +234,26 @@ def _chosen(
 ) -> list[File]:
     """Return the files of a split, or of several joined by +, refusing what cannot be read before it is fetched."""
     chosen = []
-    for split in _parted(value):
+    for split in value.split("+"):
         if split not in splits:
             raise ValueError(f"data.{setting}={value} is not a split of {config.name}: it has {', '.join(splits)}")
         chosen += splits[split]
+    chosen = list(dict.fromkeys(chosen))  # train+train is train
     for file in chosen:
         _source(file)
-        counted = None if repository.is_whole else re.search(r"-of-(\d{5})", file.name)
-        if counted and len([one for one in chosen if counted[0] in one.name]) < int(counted[1]):
-            raise ValueError(f"the cache holds only a part of data.{setting}={value} of {config.name}: go online")
+    if not (repository.is_whole or config.files in repository.files or is_known_whole([file.name for file in chosen])):
+        raise ValueError(
+            f"the cache of the hub's library may hold only a part of data.{setting}={value} of {config.name}: "
+            "go online, or name one file with data.files"
+        )
     return chosen
 
 
-def _parted(splits: str | None) -> list[str]:
-    return splits.split("+") if splits else []
+def is_known_whole(names: list[str]) -> bool:
+    """Say whether every file is numbered, as in train-00000-of-00002.parquet, and all of each series are there."""
+    numbered = [re.match(r"(.*)-(\d+)-of-(\d+)", name) for name in names]
+    series = Counter((one[1], int(one[3])) for one in numbered if one)
+    return all(numbered) and all(count == of for (_, of), count in series.items())
 
 
 def _source(file: File) -> Source:
@@ -245,17 +267,13 @@ def _readable(name: str) -> Source | None:
     return source_of(re.sub(r"\.json(?=$|\.)", ".jsonl", name))  # on the hub either name means a row to a line
 
 
-def _say_and_check(
-    config: HubConfig, repository: Repository, files: list[File], n_text_bytes: dict[str, int], cache_dir: Path
-) -> None:
-    """Say what will be fetched; raise ValueError where the disk cannot hold it and its tokens."""
+def _say_and_check(config: HubConfig, repository: Repository, files: list[File], cache_dir: Path) -> None:
+    """Say what will be fetched of `files`; raise ValueError where the disk cannot hold it and its tokens."""
     missing = [file for file in files if repository.local(file) is None]
     to_fetch = sum(file.size for file in missing)
     if not to_fetch:
         return
     text = sum(_text_bytes(file) for file in files)
-    known = [n_text_bytes.get(split, 0) for one in (config.split, config.validation_split) for split in _parted(one)]
-    text = sum(known) if all(known) else text
     if config.max_bytes is not None:
         text = min(text, int(config.max_bytes * (1 + config.validation_fraction)))
         to_fetch = min(to_fetch, text)
@@ -293,9 +311,12 @@ def _taste(config: HubConfig, repository: Repository, files: list[File], most: i
 
     They are fetched by range requests into a small file of our own, because a text is read several times. A document
     that alone is more than that ends at the line's end where it is enough.
+
+    Raises:
+        ValueError: a document is longer than a row may be.
+
     """
-    key = hashlib.sha256(json.dumps([[file.name for file in files], config.column, most]).encode()).hexdigest()[:12]
-    path = repository.folder / f"taste-{key}.jsonl"
+    path = _taste_path(config, repository, files, most)
     source = Source(str(path), "json", None)
     if path.is_file():
         return source
@@ -308,23 +329,32 @@ def _taste(config: HubConfig, repository: Repository, files: list[File], most: i
 
     remotes = {f"hf://datasets/{repository.name}@{repository.revision[:7]}/{file.name}": file for file in files}
     sources = [replace(_source(file), place=place) for place, file in remotes.items()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    document: list[str] = []
-    try:
-        with beside.open("w", encoding="utf-8") as stream:
-            n_bytes = 0
-            for text, begins in read_pieces(sources, config.column, opened):
-                if begins and document:
-                    stream.write(json.dumps({config.column: "".join(document)}) + "\n")
-                    document = []
-                if n_bytes >= most:
-                    break
-                document.append(text)
-                n_bytes += len(text.encode())
-            if document:
-                stream.write(json.dumps({config.column: "".join(document)}) + "\n")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    first, last = f'{{{json.dumps(config.column)}: "', '"}'  # of a row
+    n_bytes = length = 0  # length: of the row, in characters
+    with once(path) as part:
+        if part is None:
+            return source
+        part.truncate(0)
+        for text, begins in read_pieces(sources, config.column, opened):
+            if begins and length:
+                part.write(f"{last}\n".encode())
+                length = 0
+            if n_bytes >= most:
+                break
+            written = json.dumps(text, ensure_ascii=False)[1:-1]
+            length += len(written) + len(first + last) * begins
+            if length > ROW_CHARACTERS:
+                raise ValueError(
+                    f"a document of {config.name} is longer than {ROW_CHARACTERS} characters and cannot be a row of a "
+                    "taste: set data.max_bytes lower, or leave it out"
+                )
+            part.write((first * begins + written).encode())
+            n_bytes += len(text.encode())
+        if length:
+            part.write(f"{last}\n".encode())
     return source
+
+
+def _taste_path(config: HubConfig, repository: Repository, files: list[File], most: int) -> Path:
+    key = hashlib.sha256(json.dumps([[file.name for file in files], config.column, most]).encode()).hexdigest()[:12]
+    return repository.folder / f"taste-{key}.jsonl"

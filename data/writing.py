@@ -145,21 +145,30 @@ def write_texts(texts: Texts, config: TextConfig | HubConfig, part: Path) -> Non
         _check_room(texts, config.column, tokenizer, journal, part)
         _write_tokens(texts, config.column, tokenizer, journal, part)
     finally:
-        _show("")
+        show("")
     for split in SPLITS:
         if journal.n_tokens[split] < 2:
-            raise ValueError(f"data.path: no text is left for {split}")
+            raise ValueError(f"{_setting(config, split)}: no text is left for {split}")
     meta = {name: getattr(journal, name) for name in ("n_bytes", "n_tokens", "n_unknown", "round_trips", "notes")}
     if isinstance(config, HubConfig):
         meta |= {"name": config.name, "revision": config.revision}
     (part / "meta.json").write_text(json.dumps(meta))
 
 
+def _setting(config: TextConfig | HubConfig, split: str) -> str:
+    """Return what the user has set of where a split comes from, for the errors."""
+    if isinstance(config, TextConfig):
+        return "data.validation_path" if split == "validation" and config.validation_path else "data.path"
+    if config.files is not None:
+        return "data.files"
+    return "data.validation_split" if split == "validation" and config.validation_split else "data.split"
+
+
 def _begin(texts: Texts, config: TextConfig | HubConfig, part: Path) -> Journal:
     """Measure the text, make its tokenizer and write both down."""
-    _show("reading the text")
+    show("reading the text")
     extent = _measure(texts, config)
-    _show("making the tokenizer")
+    show("making the tokenizer")
     tokenizer, notes = _make_tokenizer(texts, config, extent)
     tokenizer.save(str(part / "tokenizer.json"))
     n_tokens, n_bytes, n_unknown = (dict.fromkeys(SPLITS, 0) for _ in range(3))
@@ -184,9 +193,11 @@ def _measure(texts: Texts, config: TextConfig | HubConfig) -> Extent:
         last = length if begins else last
         length += len(text)
     if length == 0:
-        raise ValueError("data.path: there is no text in it")
+        raise ValueError(f"{_setting(config, 'train')}: there is no text in it")
     if texts.validation is not None:
         held_out = sum(len(text) for text, _ in texts.pieces(texts.validation, config.column))
+        if held_out == 0:
+            raise ValueError(f"{_setting(config, 'validation')}: there is no text in it")
         return Extent(length, length, False, held_out)
     cut = int(length * (1 - config.validation_fraction))
     return Extent(length, cut, last >= cut and last > 0, 0)
@@ -275,7 +286,7 @@ def _write_tokens(texts: Texts, column: str, tokenizer: Tokenizer, journal: Jour
                 journal.n_unknown[split] += int((ids == unknown).sum()) if unknown is not None else 0
             journal.round_trips &= tokenizer.decode(every[0], skip_special_tokens=False) == named[0][1]
             journal.place = pieces[-1][-1]
-            _show(f"tokenizing {named[-1][0]} {100 * journal.place.characters // total} %")
+            show(f"tokenizing {named[-1][0]} {100 * journal.place.characters // total} %")
             if time.monotonic() - saved >= _JOURNAL_SECONDS:
                 for stream in streams.values():
                     _sync(stream)
@@ -341,7 +352,7 @@ def _write_journal(part: Path, journal: Journal) -> None:
     beside.replace(part / _JOURNAL)
 
 
-def _show(line: str) -> None:
+def show(line: str) -> None:
     """Show how far it is where a person looks on; a log gets nothing."""
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)

@@ -342,6 +342,16 @@ def test_flags_may_stand_anywhere() -> None:
     assert flags_first(given) == ["-m", "--cfg", "job", "seed=1,2", "out=x", "model=nano"]
 
 
+def test_a_resumed_run_keeps_its_commit_whatever_its_branch_means_now_and_refuses_another_commit() -> None:
+    ours, other = "a" * 40, "b" * 40
+    given = ["data=hub", "data.name=own/name", "data.revision=main"]
+    run = saved(*given[:2], f"data.revision={ours}")
+    assert resumed(train(*given), run, given).data.revision == ours
+    given[2] = f"data.revision={other}"
+    with pytest.raises(ValueError, match=f"data.revision is {ours}, not {other}"):
+        resumed(train(*given), run, given)
+
+
 def test_a_resumed_run_may_name_its_own_variant_again_and_no_other() -> None:
     run, mine = saved("variant=one_head", "threads=1", "out=a"), ["variant=one_head"]
     assert resumed(train("variant=one_head", "out=a"), run, mine).model.n_head == 1

@@ -26,15 +26,18 @@ class Faults:
     forbidden: bool = False  # a bare 403
     busy: int = 0  # so many answers are 429; -1: all of them
     retry_after: str | None = "1"
+    rate_limit: str | None = None  # the hub's own header, of the draft draft-ietf-httpapi-ratelimit-headers
     broken: int = 0  # so many answers are 503; -1: all of them
     only_files: bool = False  # the fault of busy and broken is in files alone, not in the API
     silent: bool = False  # accepts, reads, and never answers
     stop_after: int | None = None  # bytes of a body after which it falls silent
     cut_after: int | None = None  # bytes of a body after which the connection is closed
+    cut_in_turn: tuple[int, ...] = ()  # the same, another number for each answer, over and over
     no_ranges: bool = False  # always the whole file, 200
     seconds_per_chunk: float = 0.0  # of 64 kB
     spoiled: bool = False  # right length, wrong bytes
     stated_size: int | None = None  # what the listing says of every file but the card
+    no_sizes: bool = False  # the listing says none
     redirects: bool = False  # files come from another host, as from the hub's store of large files
     web_page: bool = False  # answers 200 with HTML, as a log-in page of a network does
 
@@ -126,7 +129,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send(403, b"")
         elif faults.busy and (is_file or not faults.only_files):
             faults.busy -= faults.busy > 0
-            self.send(429, b"", {"Retry-After": faults.retry_after} if faults.retry_after else {})
+            told = {"Retry-After": faults.retry_after, "RateLimit": faults.rate_limit}
+            self.send(429, b"", {name: value for name, value in told.items() if value})
         elif faults.broken and (is_file or not faults.only_files):
             faults.broken -= faults.broken > 0
             self.send(503, b"")
@@ -153,7 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
             for path, content in files.items():
                 stated = self.here.faults.stated_size
                 size = len(content) if stated is None or path == "README.md" else stated
-                one: dict[str, Any] = {"rfilename": path, "size": size, "blobId": "0"}
+                one: dict[str, Any] = {"rfilename": path, "blobId": "0"}
+                one |= {} if self.here.faults.no_sizes else {"size": size}
                 if path.endswith((".parquet", ".gz")):
                     digest = hashlib.sha256(content).hexdigest()
                     one["lfs"] = {"sha256": digest, "size": size, "pointerSize": 130}
@@ -188,6 +193,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
+        if is_file and hub.faults.cut_in_turn:
+            hub.faults.cut_after, *others = hub.faults.cut_in_turn
+            hub.faults.cut_in_turn = (*others, hub.faults.cut_after)
         ends = [one for one in (hub.faults.stop_after, hub.faults.cut_after) if one is not None and is_file]
         end = min([len(body), *ends])
         try:

@@ -1,6 +1,7 @@
 """Batches: a function of (seed, step), every token predicted once."""
 
 import math
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -82,6 +83,18 @@ def test_validation_predicts_every_token_once(split: Split, tokens_per_batch: in
     batches = validation_batches(split, tokens_per_batch=tokens_per_batch, context_length=19, n_tokens=None)
     targets = torch.cat([batch.targets[batch.targets != IGNORE] for batch in batches])
     assert sorted(targets.tolist()) == list(range(1, len(split.tokens)))
+
+
+def test_a_stream_is_measured_a_batch_at_a_time_and_never_held_whole() -> None:
+    split = Split(np.zeros(3_000_001, np.uint16), n_bytes=1)
+    tracemalloc.start()
+    n_targets = sum(
+        batch.targets.numel()
+        for batch in validation_batches(split, tokens_per_batch=1 << 14, context_length=128, n_tokens=None)
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert n_targets == 3_000_000 and peak < 2_000_000
 
 
 def test_classes_are_those_of_the_targets() -> None:

@@ -113,6 +113,21 @@ def test_a_corpus_is_tokenized_once_and_again_when_its_content_changes(tmp_path:
     assert load_corpus(text_config(path), tmp_path / "cache").fingerprint != first.fingerprint
 
 
+def test_what_files_are_read_as_and_which_are_held_out_is_part_of_the_fingerprint(tmp_path: Path) -> None:
+    for split, names in (("train", "ab"), ("validation", "cd")):
+        (tmp_path / split).mkdir()
+        for name in names:
+            (tmp_path / split / f"{name}.txt").write_text(f'{{"text": "{name} is some text"}}\n')
+    config = text_config(tmp_path / "train", validation_path=str(tmp_path / "validation"))
+    before = load_corpus(config, tmp_path / "cache")
+    (tmp_path / "validation" / "c.txt").rename(tmp_path / "train" / "c.txt")  # the same files in the same order
+    moved = load_corpus(config, tmp_path / "cache")
+    assert moved.train.n_bytes == before.train.n_bytes // 2 * 3 and moved.fingerprint != before.fingerprint
+    (tmp_path / "train" / "c.txt").rename(tmp_path / "train" / "c.jsonl")
+    renamed = load_corpus(config, tmp_path / "cache")
+    assert renamed.train.n_bytes < moved.train.n_bytes and renamed.fingerprint != moved.fingerprint
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return load_corpus(CONFIG, tmp_path_factory.mktemp("cache"))

@@ -14,7 +14,7 @@ COMMANDS = re.findall(r"^    python train\.py (.*)$", TEXT, re.MULTILINE)
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_settings_that_there_are(command: str) -> None:
-    check_overrides(shlex.split(command), "train")
+    check_overrides(shlex.split(command, comments=True), "train")
 
 
 def test_there_are_commands() -> None:

@@ -98,7 +98,14 @@ def test_text_in_another_encoding_is_refused_with_the_byte_and_a_way_out(
 
 
 BROKEN = {
-    "a.txt": [("x".encode("utf-32"), "UTF-32")],
+    "a.txt": [
+        ("x".encode("utf-32"), "UTF-32"),
+        (
+            "no mark".encode("utf-16-le"),
+            "it looks like UTF-16 without its mark: convert it first, as in iconv -f UTF-16LE ",
+        ),
+        ("no mark".encode("utf-16-be"), "as in iconv -f UTF-16BE "),
+    ],
     "a.jsonl": [
         (b'{"text": "a"}\n{"te', "line 2 is not JSON"),
         (b'[{"text": "a"}]', "line 1 is not an object"),
@@ -111,8 +118,9 @@ BROKEN = {
     ],
     "a.csv": [
         (b"n;text\n1;a\n", "data.column=text is not in it, only n;text"),
-        (b'n,text\n1,"never closed\n', "cannot be read as csv"),
-        (b'n,text\n1,"a"b\n', "cannot be read as csv"),
+        (b'n,text\n1,"two\nlines"\n1,"never closed\n\n\n', "cannot be read as csv: the row that begins in line 4: un"),
+        (b'n,text\n1,"a"b\n', "cannot be read as csv: the row that begins in line 2: "),
+        (b'"n,text\n', "cannot be read as csv: the row that begins in line 1: "),
     ],
     "a.parquet": [(b"", "cannot be read as parquet"), (b"PAR1" * 9, "cannot be read as parquet")],
     "a.txt.gz": [(b"plain text", "cannot be read as text")],
@@ -182,6 +190,21 @@ def test_a_folder_means_what_lies_under_it_in_order_and_each_file_once(tmp_path:
     assert kinds == {("text", "gz"), ("json", None), ("text", None)}
     (tmp_path / "with, comma.txt").write_text("x")
     assert len(local_sources(str(tmp_path / "with, comma.txt"))) == 1
+    (tmp_path / "another name.txt").symlink_to(tmp_path / "b.txt")
+    assert len(local_sources(f"{tmp_path}/b.txt,{tmp_path}/another name.txt,{tmp_path}/a/../b.txt")) == 1
+
+
+def test_names_longer_than_a_name_can_be_and_homes_of_nobody_are_files_that_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{letter * 60}.txt" for letter in "abcde"]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    monkeypatch.chdir(tmp_path)  # so that no slash stands between the commas
+    assert [one.place for one in local_sources(",".join(names))] == names
+    for path in ("x" * 300 + ".txt", "~nobody-of-this-name/a.txt"):
+        with pytest.raises(FileNotFoundError, match=r"data\.path: no text found at "):
+            local_sources(path)
 
 
 def test_a_row_group_of_any_size_is_read_in_bounded_memory(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from hydra import compose, initialize_config_dir
 from tokenizers import Tokenizer
 
 from configs import typed_train
+from data.documents import read_pieces
 from data.download import within
+from data.hub import hub_texts, is_known_whole
 from tests.data.door import ROOT, Door
 from tests.data.hub_stand_in import COMMIT, Faults, Hub, wait_until
 
@@ -82,8 +84,16 @@ DATASETS = {
         "test.jsonl": "".join(json.dumps({"story": one}) + "\n" for one in VALIDATION).encode(),
     },
     "own/text": {"train.txt": "\n<|endoftext|>\n".join(TRAIN[:300]).encode()},
+    "own/old": {  # as data sets were described before their cards were
+        "dataset_infos.json": json.dumps(
+            {"default": {"splits": {"train": {"name": "train", "num_bytes": 9}}}}
+        ).encode(),
+        "train.jsonl": "".join(json.dumps({"text": one}) + "\n" for one in TRAIN[:50]).encode(),
+    },
     "own/script": {"README.md": b"# Old", "script.py": b"import datasets"},
     "own/pictures": {"README.md": b"# Pictures", "train/a.png": b"\x89PNG", "train/b.png": b"\x89PNG"},
+    "own/cut_rows": {"train.jsonl.gz": gzip.compress(json.dumps({"text": "a"}).encode())[:-6]},
+    "own/empty": {"train.jsonl": b'{"text": ""}\n', "test.jsonl": b'{"text": "a"}\n'},
     "own/cut": {"train.parquet": parquet(TRAIN)[:-5000]},
     "own/large": {f"train-0000{i}-of-00002.parquet": parquet(TRAIN * 2, row_group=500) for i in range(2)},
     "own/outside": {"../../train.txt": b"out of its folder"},
@@ -219,6 +229,58 @@ def test_a_taste_is_the_same_text_whether_or_not_the_files_are_here(door: Door, 
         assert (afar / name).read_bytes() == (here / name).read_bytes()
 
 
+def test_a_taste_that_is_here_is_not_announced_and_one_that_was_killed_is_begun_anew(
+    door: Door, hub: Hub, tmp_path: Path
+) -> None:
+    arguments = ("data.max_bytes=40_000", "data.validation_split=validation")
+    first = trained(door, tmp_path, *arguments)
+    status, _, error = door.start(tmp_path, *SHORT, *arguments, "data.vocab_size=301").wait()
+    assert (status, error) == (0, "")
+    tastes = sorted(tmp_path.glob(".cache/hub/**/taste-*.jsonl"))
+    for path in tastes:
+        path.with_name(f"{path.name}.part").write_bytes(path.read_bytes()[:1000])
+        path.unlink()
+    again = trained(door, tmp_path, *arguments, "data.vocab_size=302")
+    assert decoded(again, "train") == decoded(first, "train")
+    assert decoded(again, "validation") == decoded(first, "validation")
+    assert sorted(tmp_path.glob(".cache/hub/**/taste-*")) == tastes
+    assert not list(tmp_path.glob(".cache/hub/**/.*"))
+
+
+def taste(cache: Path, files: dict[str, bytes], max_bytes: int) -> list[str]:
+    """Return the documents of a taste of files that are in the cache, with nothing asked of any network."""
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        given = ["data=hub", "data.name=own/here", "data.files='*'", f"data.revision={COMMIT}"]
+        config = typed_train(compose("train", [*given, f"data.max_bytes={max_bytes}"])).data
+    folder = cache / "hub" / "own--here" / COMMIT
+    (folder / "files").mkdir(parents=True)
+    listing = {name: {"name": name, "size": len(content), "sha256": None} for name, content in files.items()}
+    (folder / "listing.json").write_text(json.dumps(listing))
+    for name, content in files.items():
+        (folder / "files" / name).write_bytes(content)
+    documents: list[str] = []
+    for text, begins in read_pieces(hub_texts(config, cache).train, "text"):
+        documents += [text] if begins else [documents.pop() + text]
+    return documents
+
+
+def test_a_taste_holds_any_text_and_no_document_that_could_not_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = 'say "\\no\\" \x00\x1f\u2028\x85é🙂\n'
+    text = odd * 2_000
+    documents = taste(tmp_path / "whole", {"a.txt": text.encode(), "b.txt": b"another", "c.txt": b"c"}, len(text) * 4)
+    assert documents == [text, "another", "c"]
+    row = len(json.dumps({"text": text}, ensure_ascii=False))
+    for module in ("documents", "hub"):
+        monkeypatch.setattr(f"data.{module}.ROW_CHARACTERS", row)
+    assert taste(tmp_path / "fits", {"a.txt": text.encode()}, len(text) * 4) == [text]
+    for module in ("documents", "hub"):
+        monkeypatch.setattr(f"data.{module}.ROW_CHARACTERS", row - 1)
+    with pytest.raises(ValueError, match=f"a document of own/here is longer than {row - 1} characters"):
+        taste(tmp_path / "long", {"a.txt": text.encode()}, len(text) * 4)
+
+
 @pytest.mark.parametrize("most", [(), ("data.max_bytes=20_000",)])
 def test_text_and_json_lines_are_read_too_compressed_or_not(door: Door, hub: Hub, tmp_path: Path, most: tuple) -> None:
     folder = trained(door, tmp_path, "data.name=own/json", "data.column=story", "data.validation_split=test", *most)
@@ -228,6 +290,16 @@ def test_text_and_json_lines_are_read_too_compressed_or_not(door: Door, hub: Hub
     folder = trained(door, tmp_path, "data.name=own/text", *most)
     some = [one.strip("\n") for one in decoded(folder, "train") + decoded(folder, "validation")]
     assert some[:50] == TRAIN[:50]
+
+
+def test_a_split_that_is_named_twice_is_read_once(door: Door, hub: Hub, tmp_path: Path) -> None:
+    folder = trained(door, tmp_path, "data.split=validation+validation")
+    assert decoded(folder, "train") + decoded(folder, "validation") == VALIDATION
+
+
+def test_a_data_set_described_as_they_were_before_cards_is_read(door: Door, hub: Hub, tmp_path: Path) -> None:
+    folder = trained(door, tmp_path, "data.name=own/old")
+    assert decoded(folder, "train") + decoded(folder, "validation") == TRAIN[:50]
 
 
 def test_joined_rows_are_one_text(door: Door, hub: Hub, tmp_path: Path) -> None:
@@ -295,10 +367,18 @@ REFUSED = [
     (["data.files=*.pq"], "data.files=*.pq matches no file of own/stories, which has README.md, TinyStories-train.txt"),
     (["data.files=archive*"], "archive.tar.gz is not one of .txt .jsonl .csv"),
     (["data.files=*", "data.validation_split=train"], "data.files takes the place of splits"),
+    (["data.files=*", "data.subset=raw"], "data.files takes the place of splits"),
+    (["data.split=train+validation", "data.validation_split=validation"], "validation-00000-of-00001-869c.parquet of"),
+    (["data.validation_split=train", "data.max_bytes=1000"], "it would be learned and measured on"),
     (["data.name=own/script"], "own/script is a script (script.py) without files of data, and scripts of datasets are"),
     (["data.name=own/pictures"], "own/pictures is made of imagefolder, not of text, json, parquet, csv"),
     (["data.name=own/cut"], "train.parquet cannot be read as parquet"),
     (["data.name=own/cut", "data.max_bytes=1000"], "train.parquet cannot be read as parquet"),
+    (["data.name=own/cut_rows"], "train.jsonl.gz cannot be read as json: Truncated"),
+    (["data.name=own/cut_rows", "data.max_bytes=1000"], "train.jsonl.gz cannot be read as json: Truncated"),
+    (["data.name=own/empty"], "data.split: there is no text in it"),
+    (["data.name=own/empty", "data.split=test", "data.validation_split=train"], "data.validation_split: there is no "),
+    (["data.name=own/empty", "data.files=train*"], "data.files: there is no text in it"),
     (["data.name=own/outside"], "data.name=own/outside names a file outside itself: ../../train.txt"),
 ]
 
@@ -318,6 +398,8 @@ FAULTS = [
     ({"forbidden": True}, "the hub refuses own/stories to you (403): accept its terms at http://127.0.0.1:"),
     ({"busy": -1, "retry_after": "300"}, "asked too often from here (429): run the same command in 300 seconds"),
     ({"busy": -1, "retry_after": "300", "only_files": True}, "run the same command in 300 seconds"),
+    ({"busy": -1, "retry_after": None, "rate_limit": '"api";r=0;t=280'}, "run the same command in 280 seconds"),
+    ({"no_sizes": True}, "data.name=own/stories lists README.md without its size"),
     ({"web_page": True}, "does not answer as a hub does"),
     ({"stated_size": 10**15}, "2 files, 2,000,000 GB to fetch and about 2,666,667 GB of tokens do not fit the "),
 ]
@@ -424,6 +506,20 @@ def test_a_server_without_ranges_serves_whole_files_and_no_taste(door: Door, hub
     trained(door, tmp_path)  # from the start: what is there cannot be gone on from
 
 
+def test_a_server_without_ranges_whose_line_breaks_anywhere_is_given_up(door: Door, hub: Hub, tmp_path: Path) -> None:
+    hub.faults = Faults(no_ranges=True, cut_in_turn=(50_000, 100_000, 80_000))
+    assert "train-00000-of-00002-2d5a.parquet of own/stories came to " in told(door, tmp_path)
+
+
+def test_who_waits_for_a_file_that_proves_wrong_fetches_it_again(door: Door, hub: Hub, tmp_path: Path) -> None:
+    hub.faults = Faults(spoiled=True, seconds_per_chunk=0.1)
+    commands = [door.start(tmp_path, *SHORT) for _ in range(2)]
+    for status, _, error in [command.wait() for command in commands]:
+        assert status == 2 and "is not what the hub's listing says (sha256 " in error.splitlines()[-1]
+    hub.faults = Faults()
+    trained(door, tmp_path)
+
+
 def test_a_file_may_come_from_another_host_which_is_not_told_the_token(door: Door, hub: Hub, tmp_path: Path) -> None:
     hub.faults = Faults(redirects=True, cut_after=100_000)
     trained(door, tmp_path)
@@ -436,9 +532,10 @@ def test_a_taste_that_stops_midway_is_said_in_one_line(door: Door, hub: Hub, tmp
     arguments = ("data.name=own/large", "data.max_bytes=200_000")
     hub.faults.stop_after = 10_000  # much less than one range
     assert "could not be read on: no answer came in time" in told(door, tmp_path, *arguments, SILENCE=0.3)
-    assert not [path for path in tmp_path.glob(".cache/hub/**/*taste*")]
+    assert not list(tmp_path.glob(".cache/hub/**/taste-*.jsonl"))
     hub.faults = Faults()
     trained(door, tmp_path, *arguments)
+    assert not list(tmp_path.glob(".cache/hub/**/*.part"))
 
 
 WAYS_OUT = ("python train.py", "data=text data.path=FILE", "HF_HUB_OFFLINE=1", "HF_ENDPOINT=URL")
@@ -495,6 +592,23 @@ def test_a_hub_silent_midway_is_given_up_in_well_under_a_minute(hub: Hub, tmp_pa
     assert "came to 0 kB of 269 kB, then no answer came in time" in done.stderr
 
 
+def test_a_series_of_numbered_files_is_known_to_be_whole_and_others_are_not() -> None:
+    series = ["data/train-00000-of-00002-2d5a.parquet", "data/train-00001-of-00002-5852.parquet"]
+    assert is_known_whole(series) and is_known_whole([*series, "data/test-00000-of-00001.parquet"])
+    for names in (series[:1], [series[0], series[1].replace("data", "more")], ["train.jsonl"], [*series, "more.jsonl"]):
+        assert not is_known_whole(names)
+
+
+@pytest.mark.slow
+def test_offline_a_split_is_not_guessed_without_the_card(hub: Hub, tmp_path: Path) -> None:
+    variables = environment(hub, tmp_path / "home")
+    program = "from huggingface_hub import hf_hub_download as get; import sys;"
+    program += "[get('own/stories', name, repo_type='dataset') for name in sys.argv[1:]]"
+    subprocess.run([sys.executable, "-c", program, *TRAIN_FILES], env=variables, check=True)
+    done, _ = alone(tmp_path, variables | {"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 2 and "lacks README.md, which says what is a split of own/stories" in done.stderr
+
+
 @pytest.mark.slow
 def test_offline_the_cache_of_the_library_is_enough_when_all_of_the_split_is_in_it(hub: Hub, tmp_path: Path) -> None:
     variables = environment(hub, tmp_path / "home")
@@ -503,7 +617,9 @@ def test_offline_the_cache_of_the_library_is_enough_when_all_of_the_split_is_in_
     offline = variables | {"HF_HUB_OFFLINE": "1"}
     subprocess.run([sys.executable, "-c", program, "README.md", TRAIN_FILES[0]], env=variables, check=True)
     done, _ = alone(tmp_path, offline)
-    assert done.returncode == 2 and "holds only a part of data.split=train of own/stories" in done.stderr
+    assert done.returncode == 2 and "may hold only a part of data.split=train of own/stories" in done.stderr
+    done, _ = alone(tmp_path / "one", offline, f"data.files={TRAIN_FILES[0]}")
+    assert done.returncode == 0, done.stderr
     subprocess.run([sys.executable, "-c", program, TRAIN_FILES[1]], env=variables, check=True)
     hub.forget()
     done, _ = alone(tmp_path, offline)

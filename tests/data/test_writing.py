@@ -10,6 +10,7 @@ import sys
 import time
 from collections import namedtuple
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ from benchmarks.tokenizing import read, write_text
 from data import writing
 from data.config import TextConfig, TokenizerKind
 from data.corpus import load_corpus
+from data.documents import local_sources
 from data.tokenizer import END, UNKNOWN, bpe_tokenizer
+from data.writing import Texts, write_once, write_texts
 from tests.data.test_corpus import decoded, text_config
 
 ROOT = Path(__file__).parent.parent.parent
@@ -186,6 +189,29 @@ def test_the_tokenizer_learns_from_training_text_alone_spread_over_all_of_it(
     assert 45 <= len(kept) <= 55 and np.diff([-1, *kept, 450]).max() <= 15
 
 
+def test_what_is_written_stays_where_the_disk_fails_and_goes_where_the_text_is_at_fault(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text")
+    config, texts = text_config(tmp_path / "a.txt"), Texts(local_sources(str(tmp_path / "a.txt")), None)
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(FileNotFoundError) as raised:
+        write_once(tmp_path / "corpus", partial(write_texts, texts, config))
+    assert raised.value.filename == str(tmp_path / "a.txt") and (tmp_path / ".part-corpus").is_dir()
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        write_once(tmp_path / "corpus", partial(write_texts, texts, config))
+    assert not (tmp_path / ".part-corpus").exists()
+
+
+def test_a_held_out_file_without_text_is_said_before_anything_is_tokenized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("some text")
+    (tmp_path / "b.jsonl").write_text('{"text": ""}\n')
+    monkeypatch.setattr(writing, "_write_tokens", None)
+    with pytest.raises(ValueError, match=r"data\.validation_path: there is no text in it"):
+        load_corpus(text_config(tmp_path / "a.txt", validation_path=str(tmp_path / "b.jsonl")), tmp_path / "cache")
+
+
 def test_a_disk_that_cannot_hold_the_tokens_is_said_before_any_is_written(
     several: TextConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,9 +228,11 @@ def test_a_disk_that_cannot_hold_the_tokens_is_said_before_any_is_written(
 def test_a_file_that_is_learned_from_may_not_be_held_out_too(tmp_path: Path) -> None:
     for name in ("train.txt", "validation.txt"):
         (tmp_path / name).write_text("some text")
-    config = text_config(tmp_path, validation_path=str(tmp_path / "validation.txt"))
-    with pytest.raises(ValueError, match=r"validation\.txt is in data.path and in data.validation_path"):
-        load_corpus(config, tmp_path / "cache")
+    (tmp_path / "elsewhere").symlink_to(tmp_path)
+    for same in ("validation.txt", "elsewhere/validation.txt", f"../{tmp_path.name}/validation.txt"):
+        config = text_config(tmp_path, validation_path=f"{tmp_path}/{same}")
+        with pytest.raises(ValueError, match=r"validation\.txt is in data.path and in data.validation_path"):
+            load_corpus(config, tmp_path / "cache")
 
 
 def test_what_a_tokenizer_loses_is_counted_and_said(tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ def test_a_pinned_revision_in_the_cache_asks_nothing_of_the_network(door: Door, 
     assert hub.asked == []
 
 
+@pytest.mark.slow
 def test_the_newest_revision_is_asked_for_and_a_run_goes_on_with_its_own(door: Door, hub: Hub, tmp_path: Path) -> None:
     trained(door, tmp_path, "out=run")
     hub.commit = OTHER_COMMIT
@@ -219,6 +220,7 @@ def test_a_taste_fetches_little_more_than_it_holds(door: Door, hub: Hub, tmp_pat
     assert hub.n_bytes < 500_000 < N_LARGE_BYTES / 4
 
 
+@pytest.mark.slow
 def test_a_taste_is_the_same_text_whether_or_not_the_files_are_here(door: Door, hub: Hub, tmp_path: Path) -> None:
     afar = trained(door, tmp_path / "afar", "data.max_bytes=90_000")
     trained(door, tmp_path / "here")
@@ -415,6 +417,7 @@ def test_what_the_hub_refuses_is_said_in_one_line(
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 def test_a_busy_hub_is_waited_for_and_not_for_long(door: Door, hub: Hub, tmp_path: Path) -> None:
     hub.faults = Faults(busy=1, broken=1, retry_after="1")
     assert decoded(trained(door, tmp_path / "later"), "train") == TRAIN[:2700]
@@ -426,6 +429,7 @@ def test_a_busy_hub_is_waited_for_and_not_for_long(door: Door, hub: Hub, tmp_pat
     assert "the hub has a fault (503): run the same command later" in told(door, tmp_path / "never", _PATIENCE=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "faults, message",
     [
@@ -464,6 +468,7 @@ def starve(hub: Hub, cwd: Path, n_bytes: int) -> None:
     setattr(hub.faults, kind, 0)
 
 
+@pytest.mark.slow
 def test_a_killed_download_goes_on_where_it_was(door: Door, hub: Hub, tmp_path: Path) -> None:
     arguments = ("data.name=own/large", "data.validation_fraction=0.01", "data.tokenizer=characters")
     hub.faults.seconds_per_chunk = 0.02

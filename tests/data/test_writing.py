@@ -63,6 +63,7 @@ def several(tmp_path: Path) -> TextConfig:
     return text_config(folder, tokenizer=TokenizerKind.bpe, vocab_size=400, validation_fraction=0.2)
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_gone_on_with_to_the_same_bytes_and_does_nothing_twice(
     several: TextConfig, tmp_path: Path
 ) -> None:

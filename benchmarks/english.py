@@ -242,15 +242,16 @@ def tables(kept: dict[str, Any]) -> dict[str, list[str]]:
         "english sample": [f"> {line}".rstrip() for line in kept["sample"].split("\n")],
         "english environment": [environment_line(kept["environment"])],
     }
-    return blocks | {f"english {task}": found.strip().split("\n") for task, found in kept["tests"].items()}
+    printed = {task: ["```", *found.strip().split("\n"), "```"] for task, found in kept["tests"].items()}
+    return blocks | {f"english {task}": lines for task, lines in printed.items()}
 
 
 def readme_lines(kept: dict[str, Any]) -> list[str]:
     """Return what README.md says of it."""
     own, peer = (" and ".join(f"{one[who]:.3f}" for one in kept["files"].values()) for who in ("ours", "peer"))
     return [
-        f"Fifteen minutes on two CPU cores: {own} bits per byte of {' and '.join(kept['files'])}; a GPT-2 of the same",
-        f"size, by AdamW, on the same tokens for the same seconds: {peer} ([docs/english.md](docs/english.md)).",
+        f"Fifteen minutes on two CPU cores: {own} bits per byte of {' and '.join(kept['files'])};",
+        f"a GPT-2 of the same size, by AdamW, as long on the same tokens: {peer} ([docs/english.md](docs/english.md)).",
     ]
 
 

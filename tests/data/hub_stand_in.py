@@ -32,6 +32,7 @@ class Faults:
     silent: bool = False  # accepts, reads, and never answers
     stop_after: int | None = None  # bytes of a body after which it falls silent
     cut_after: int | None = None  # bytes of a body after which the connection is closed
+    in_all: int | None = None  # bytes of bodies after which no answer brings any
     cut_in_turn: tuple[int, ...] = ()  # the same, another number for each answer, over and over
     no_ranges: bool = False  # always the whole file, 200
     seconds_per_chunk: float = 0.0  # of 64 kB
@@ -197,6 +198,8 @@ class _Handler(BaseHTTPRequestHandler):
             hub.faults.cut_after, *others = hub.faults.cut_in_turn
             hub.faults.cut_in_turn = (*others, hub.faults.cut_after)
         ends = [one for one in (hub.faults.stop_after, hub.faults.cut_after) if one is not None and is_file]
+        if is_file and hub.faults.in_all is not None:
+            ends.append(max(0, hub.faults.in_all - hub.n_bytes))
         end = min([len(body), *ends])
         try:
             for at in range(0, end, 1 << 16):

@@ -2,6 +2,7 @@
 
 import glob
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def find_files(path: str, endings: Sequence[str]) -> list[Path]:
     """
     found: list[Path] = []
     for part in path.split(","):
-        here = Path(part.strip()).expanduser()
+        here = Path(os.path.expanduser(part.strip()))  # of nobody's home: as it stands, and so not there
         if here.is_dir():
             some = sorted(file for file in here.iterdir() if file.suffix in endings)
         else:

@@ -427,6 +427,7 @@ def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject
     return Subject(
         model=opened.model,
         encode=encode,
+        decode=lambda ids: opened.tokenizer.decode(ids, skip_special_tokens=False),
         end=end_id(opened.tokenizer),
         unknown=unknown_id(opened.tokenizer),
         known=known,
@@ -480,7 +481,8 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
     for line in gap_lines(found, cheats=not causal):
         print(line)
     if causal:
-        print('next     this text has no gold links; look at a sentence with: python eval.py text="..."')
+        print('next     this text has no gold links; look at a sentence: python eval.py text="...", or take tests of')
+        print("         others: python eval.py task=minimal_pairs path=FOLDER (docs/outside.md)")
 
 
 if __name__ == "__main__":

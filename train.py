@@ -268,10 +268,12 @@ def best_lines(run: Run) -> list[str]:
     (best,) = [one["step"] for one in read_manifest(run.path / "checkpoints") if one["best"]]
     if best == run.training.step:
         return []
-    n_tokens = min(run.settings.run.validation_tokens, len(run.corpus.validation.tokens))
+    split, loss = run.corpus.validation, run.training.best_loss
+    n_tokens = run.settings.run.validation_tokens
+    where = "all" if n_tokens >= len(split.tokens) else f"the first {n_tokens:,} tokens"
     return [
-        f"best    step {best}: {run.training.best_loss:.3f} nats/token on the first {n_tokens:,} tokens of validation, "
-        "the lowest; eval.py reads it"
+        f"best    step {best}: {loss:.3f} nats/token, {split.bits_per_byte(loss):.3f} bits/byte on {where} of "
+        "validation, the lowest; eval.py reads it"
     ]
 
 

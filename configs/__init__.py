@@ -318,6 +318,8 @@ def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, kinds or (ValueError, OSError, OmegaConfBaseException)):
             raise
+        if isinstance(error, BrokenPipeError):  # nobody's bad input
+            raise
         message = str(error)
         if isinstance(error, OSError) and error.strerror and error.filename:
             message = f"{error.strerror}: {error.filename}"
@@ -335,5 +337,9 @@ def door(entry: str, *kinds: type[Exception]) -> Iterator[None]:
     try:
         with one_line_errors(*kinds, OmegaConfBaseException):
             yield
+        sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:  # whoever read what is printed has had enough; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

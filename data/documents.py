@@ -39,7 +39,7 @@ class Source:
 
 def source_of(place: str) -> Source | None:
     """Return what a file is, by its name; None for a kind of file we do not read."""
-    stem, suffix = os.path.splitext(place)
+    stem, suffix = os.path.splitext(place.lower())
     compression = suffix[1:] if suffix[1:] in _COMPRESSIONS else None
     kind = _KINDS.get(os.path.splitext(stem)[1] if compression else suffix)
     return None if kind is None or (kind == "parquet" and compression) else Source(place, kind, compression)

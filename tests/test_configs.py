@@ -1,6 +1,7 @@
 """Settings: every shipped file loads, and every mistake is one line that says what was meant."""
 
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import asdict
@@ -371,3 +372,12 @@ def test_a_choice_in_a_folder_is_answered_with_the_nearest() -> None:
         check_overrides(["variant=two_head"], "train")
     with pytest.raises(ValueError, match="experiment=lab/_base is not one of"):
         check_overrides(["experiment=lab/_base"], "train")
+
+
+def test_a_reader_that_has_had_enough_is_no_error() -> None:
+    printing = (
+        "import sys\nfrom configs import door\nsys.argv = ['eval.py']\nwith door('eval'):\n    print('x\\n' * 10**6)"
+    )
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(printing)} | head -1"
+    ran = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("x\n", "")

@@ -457,10 +457,11 @@ def test_a_run_that_learns_by_heart_keeps_its_best_step_and_says_so_and_eval_rea
     state, _ = load_checkpoint(out / "checkpoints", best=True)
     assert state["step"] == best and state["best_loss"] == min(partly)
     assert load_checkpoint(out / "checkpoints")[0]["step"] == 120
+    bits = next(one["bits_per_byte"] for one in lines(out, "validation") if one["step"] == best)
     *_, said, speed, done = ran.stdout.splitlines()
     assert said == (
-        f"best    step {best}: {min(partly):.3f} nats/token on the first 400 tokens of validation, the lowest; "
-        "eval.py reads it"
+        f"best    step {best}: {min(partly):.3f} nats/token, {bits:.3f} bits/byte on the first 400 tokens of "
+        "validation, the lowest; eval.py reads it"
     )
     assert done.startswith("done in ")
     share = lines(out, "speed")[-1]["utilisation"]

@@ -39,7 +39,7 @@ def find_files(path: str, endings: Sequence[str]) -> list[Path]:
 def read_lines(file: Path) -> list[tuple[int, str]]:
     """Return (number, line) of the lines that are not blank; ValueError where there is none or it is no UTF-8 text."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # with its mark or without
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]

@@ -78,7 +78,18 @@ def read_pairs(file: Path) -> list[Pair]:
         raise ValueError(f"{file} line {lines[-1][0]}: a bad sentence without its good one on the next line")
     for (_, bad), (number, good) in zip(lines[::2], lines[1::2], strict=True):
         pairs.append(_pair(good.strip(), bad.strip(), f"{file} line {number}"))
+    alike = sum(len(shared) >= len(short) / 2 for shared, short in map(_words_shared, pairs))
+    if alike < len(pairs) / 2:  # prose read as pairs would be given a score that means nothing
+        raise ValueError(
+            f"{file}: lines 1 and 2, 3 and 4, and so on are not pairs: most share less than half their words"
+        )
     return pairs
+
+
+def _words_shared(pair: Pair) -> tuple[set[str], set[str]]:
+    """Return the words that both sentences have, and those of the one that has fewer."""
+    both = [set(words_of(text)) for text in (pair.good, pair.bad)]
+    return both[0] & both[1], min(both, key=len)
 
 
 def _pair(good: str, bad: str, where: str) -> Pair:

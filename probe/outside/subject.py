@@ -28,6 +28,7 @@ class Subject:
 
     model: Transformer  # in eval mode, float32
     encode: Callable[[str], tuple[list[int], list[Span]]]  # a text's tokens, no END in front, and their characters
+    decode: Callable[[list[int]], str]  # tokens back to text
     end: int  # the token that stands before every text
     unknown: int | None  # the token of what the tokenizer cannot write; None where it can write everything
     known: frozenset[str] | None  # words of the training text; None where they cannot be read any more

@@ -216,3 +216,9 @@ def test_a_row_group_of_any_size_is_read_in_bounded_memory(tmp_path: Path) -> No
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert n_read == 20_000_000 and peak < 4_000_000
+
+
+def test_an_ending_in_capitals_is_the_same_ending(tmp_path: Path) -> None:
+    (tmp_path / "A.TXT").write_text("a dog")
+    (tmp_path / "b.JSONL.GZ").write_bytes(gzip.compress(b'{"text": "a cat"}'))
+    assert [text for text, _ in read_pieces(local_sources(str(tmp_path)), "text")] == ["a dog", "a cat"]

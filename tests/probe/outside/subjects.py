@@ -74,6 +74,7 @@ def subject(
     return Subject(
         model=model,
         encode=encode,
+        decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
         end=end_id(tokenizer),
         unknown=tokenizer.token_to_id(UNKNOWN),
         known=None if known is None else frozenset(known),

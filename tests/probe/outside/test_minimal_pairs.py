@@ -187,3 +187,14 @@ def test_published_figures_stand_beside_files_that_are_known_and_only_those(tmp_
     assert report.markdown[0].startswith("coverage of all files")
     rows = [line for line in report.markdown if line.startswith("| ")]
     assert "GPT-2 99.4" in rows[2] and "GPT-2" not in rows[3]
+
+
+def test_a_mark_of_the_encoding_is_no_word(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Ann saw himself\nAnn saw herself\n", encoding="utf-8-sig")
+    assert read_pairs(tmp_path / "a.txt") == [Pair("Ann saw herself", "Ann saw himself")]
+
+
+def test_prose_is_no_list_of_pairs(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Once there was a dog.\nIt ran home.\nThe sun rose.\nNobody saw it go.\n")
+    with pytest.raises(ValueError, match="are not pairs: most share less than half their words"):
+        read_pairs(tmp_path / "a.txt")

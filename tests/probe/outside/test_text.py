@@ -35,6 +35,14 @@ def test_unknown_words_are_counted_and_said_to_flatter(tmp_path: Path) -> None:
     assert any("flatters" in line for line in report.markdown)
 
 
+def test_spaces_that_a_tokenizer_loses_are_said_to_flatter_too(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a dog\n\nsaw")
+    of_words = measure_text(word_subject(["a dog saw"]), str(tmp_path))
+    assert of_words.results["files"][0]["coverage"]["unknown_tokens"] == 0
+    assert any("does not give the text back" in line for line in of_words.markdown)
+    assert not any("flatters" in line for line in measure_text(bpe_subject([STORY]), str(tmp_path)).markdown)
+
+
 def test_each_document_has_an_end_before_it_and_each_file_its_own_row(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a dog\n<|endoftext|>\na dog saw\n")
     (tmp_path / "b.jsonl").write_text('{"text": "saw"}\n')

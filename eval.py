@@ -400,6 +400,7 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
 def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject:
     """Return the run as the tests of others see it; nothing is tokenized anew for it."""
     from data.batches import Split, validation_batches
+    from data.config import StoriesConfig
     from data.corpus import corpus_folder
     from data.documents import local_sources, read_pieces
     from data.tokenizer import end_id, unknown_id
@@ -418,9 +419,12 @@ def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject
         ):
             yield batch.read(), batch.targets
 
+    data = opened.settings.data
+    column = "text" if isinstance(data, StoriesConfig) else data.column
+
     def texts(path: str) -> Iterator[tuple[str, Iterator[tuple[str, bool]]]]:
         for source in local_sources(path, "path"):
-            yield source.place, read_pieces([source], getattr(opened.settings.data, "column", "text"))
+            yield source.place, read_pieces([source], column)
 
     folder = corpus_folder(opened.settings.data.source, opened.data_fingerprint, Path(settings.cache_dir))
     known, known_from = training_words(opened.tokenizer, folder) or (None, "")

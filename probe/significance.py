@@ -37,13 +37,19 @@ def cluster_interval(values: np.ndarray, clusters: np.ndarray, n_bootstrap: int,
         seed: of the resamplings.
 
     """
+    low, high = np.percentile(resampled_means(values, clusters, n_bootstrap, seed), (2.5, 97.5))
+    return float(low), float(high)
+
+
+def resampled_means(values: np.ndarray, clusters: np.ndarray, n_bootstrap: int, seed: int) -> np.ndarray:
+    """Return [n_bootstrap] means of `values` [N], each over as many whole clusters, drawn with replacement."""
     names, index = np.unique(clusters, return_inverse=True)
     sums = np.bincount(index, weights=values, minlength=len(names))
     sizes = np.bincount(index, minlength=len(names))
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=n_bootstrap)  # [B, clusters]
-    low, high = np.percentile(drawn @ sums / (drawn @ sizes), (2.5, 97.5))
-    return float(low), float(high)
+    means: np.ndarray = drawn @ sums / (drawn @ sizes)
+    return means
 
 
 def luck_line(values: np.ndarray, clusterings: Sequence[np.ndarray], centre: float, n_flips: int, seed: int) -> float:

@@ -128,9 +128,7 @@ def gap_lines(measured: dict[str, Any], *, cheats: bool = False) -> list[str]:
     lines = [f"gap     to the floor, nats/token: {seen} (standard error of all {error:.3f})"]
     # Only the whole is bounded: who expects pronouns too often gains on them what other words then cost.
     if cheats:
-        lines.append(
-            "note: model.mask=none lets each word see the one it must predict: this model cheats, it cannot write"
-        )
+        lines.append(note)
     elif measured["gap"] < -_BELOW_FLOOR * error:
         lines.append(f"warning: below the floor by more than {_BELOW_FLOOR} standard errors: a bug or a leak")
     return lines

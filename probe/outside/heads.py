@@ -213,26 +213,22 @@ def held_out(
     best = max(nothing, key=lambda one: one.mean())
     against = {name: rule[tested].astype(float) for name, rule in rules.items()} | {"best untrained": best}
     settings = groups[tested], n_bootstrap, seed
-    differences: dict[str, Any] = {}
+
+    def less(other: np.ndarray) -> dict[str, Any]:
+        return {"mean": float((values - other).mean()), "interval": clustered(values - other, *settings)}
+
+    differences = {name: less(other) for name, other in against.items()}
     reasons = []
-    for name, other in against.items():
-        interval = clustered(values - other, *settings)
-        differences[name] = {"mean": float((values - other).mean()), "interval": interval}
+    for name, difference in differences.items():
+        interval = difference["interval"]
         if interval is None or interval[0] <= 0:
             why = "too few documents" if interval is None else "the interval of the difference to it is not above 0"
             reasons.append(f"{name}: {why}")
-    known = {name: values - rule[tested] for name, rule in beside.items()}
+    known = {name: rule[tested] for name, rule in beside.items()}
     return {
         "layer": layer,
         "head": head,
-        "beside": {
-            name: {
-                "accuracy": float(beside[name][tested].mean()),
-                "mean": float(difference.mean()),
-                "interval": clustered(difference, *settings),
-            }
-            for name, difference in known.items()
-        },
+        "beside": {name: {"accuracy": float(rule.mean()), **less(rule)} for name, rule in known.items()},
         "chosen_with": float(found[chosen_on][:, layer, head].mean(dtype=np.float64)),
         "n": int(tested.sum()),
         "n_groups": len(np.unique(groups[tested])),

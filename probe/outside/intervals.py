@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from probe.significance import CONFIDENCE
+from probe.significance import CONFIDENCE, resampled_means
 
 MIN_CLUSTERS = 5  # below it a resampling of clusters says nothing: with four, 1 in 256 draws is of one alone
 
@@ -32,15 +32,11 @@ def clustered(values: np.ndarray, clusters: np.ndarray, n_bootstrap: int, seed: 
     """
     from scipy import stats
 
-    names, index = np.unique(clusters, return_inverse=True)
-    n = len(names)
+    n = len(np.unique(clusters))
     if n < MIN_CLUSTERS:
         return None
-    sums = np.bincount(index, weights=values, minlength=n)
-    sizes = np.bincount(index, minlength=n)
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=n_bootstrap)  # [B, clusters]
     tail = stats.norm.cdf(-np.sqrt(n / (n - 1)) * stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
-    low, high = np.quantile(drawn @ sums / (drawn @ sizes), (tail, 1 - tail))
+    low, high = np.quantile(resampled_means(values, clusters, n_bootstrap, seed), (tail, 1 - tail))
     return float(low), float(high)
 
 

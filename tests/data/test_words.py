@@ -6,6 +6,7 @@ import pytest
 import data.words
 from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from data.words import training_words
+from probe.outside.subject import words_of
 
 TEXTS = ["The cat's whiskers, all of them.", "whiskers", "A na\u00efve cat"]
 WORDS = {"The", "cat", "'", "s", "whiskers", ",", "all", "of", "them", ".", "A", "na\u00efve"}
@@ -45,3 +46,9 @@ def test_of_a_long_text_only_the_beginning_is_read_and_that_is_said(tmp_path: Pa
     corpus(tmp_path, tokenizer)
     monkeypatch.setattr(data.words, "MAX_TOKENS", 8)
     assert training_words(tokenizer, tmp_path) == (frozenset(("The", "cat")), "the first 8 tokens of the training text")
+
+
+def test_words_of_the_training_text_are_cut_as_those_of_a_test() -> None:
+    """Two rooms that may not know each other hold the same rule; coverage compares what it cuts."""
+    text = 'He didn\'t -- "no," she said: caf\u00e9s\n\nof 1850!'
+    assert data.words._WORD.findall(text) == words_of(text)

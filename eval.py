@@ -155,7 +155,7 @@ def probe_stories(
     from data.stories import GENERATOR_VERSION
     from data.stories.leakage import leakage
     from data.tokenizer import end_id
-    from probe.showcase import SHOWCASE, Reader
+    from probe.showcase import SHOWCASE, Reader, cells
     from probe.study import study
 
     with one_line_errors():
@@ -169,7 +169,9 @@ def probe_stories(
     under_way("")
     heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
     reader = Reader(model, opened.cut, opened.tokenizer.id_to_token)
-    results["showcase"] = {name: show(reader, heads[name]) for name, (_, show) in SHOWCASE.items() if name in heads}
+    results["showcase"] = {
+        name: cells(reader, asked, heads[name]) for name, (_, asked) in SHOWCASE.items() if name in heads
+    }
     about = {
         "schema_version": SCHEMA_VERSION,
         "model": {"run": str(opened.run), "step": opened.step, **asdict(opened.settings.model)},
@@ -198,20 +200,20 @@ def under_way(what: str) -> None:
 
 def printed(results: dict[str, Any]) -> list[str]:
     """Return the lines that a person reads of a probe."""
-    from probe.report import cell_lines, table
+    from probe.report.tables import cell_lines, table
     from probe.showcase import SHOWCASE
 
     lines = table(results)
-    for question, cells in results["showcase"].items():
+    for question, shown in results["showcase"].items():
         title, _ = SHOWCASE[question]
-        lines += ["", title, *cell_lines(cells)]
+        lines += ["", title, *cell_lines(shown)]
     return lines
 
 
 def write_probe(opened: Opened, results: dict[str, Any], readings: dict[str, Reading]) -> list[str]:
     """Write probe.json, the tables and a claim card for each question into the run; return the files' names."""
     from probe.claim import claim_card, claim_markdown
-    from probe.report import heads_csv, items_jsonl
+    from probe.report.tables import heads_csv, items_jsonl
     from probe.study import HEADLINE
     from probe.verdict import finite
     from run.directory import write_files
@@ -337,7 +339,7 @@ def look(opened: Opened, text: str) -> None:
     """Print what every head does at the pronouns of the user's sentence, and what cannot be seen there."""
     from data.stories.lint import lint
     from data.tokenizer import unknown_id
-    from probe.report import sentence_lines
+    from probe.report.tables import sentence_lines
     from probe.sentence import word_rows
 
     notes = lint(text)

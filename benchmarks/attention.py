@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.link_head import CARD, RESULTS, ROOT, paste, picture
 from probe.lab.examples import Saturation, saturation
-from probe.report import importance_lines
+from probe.report.tables import importance_lines
 
 PAGE, FIGURE = ROOT / "docs" / "attention.md", ROOT / "docs" / "attention" / "saturation.png"
 

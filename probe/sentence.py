@@ -41,8 +41,7 @@ def word_rows(model: Transformer, sentence: Sentence, asked: list[Span]) -> list
         asked: spans of some of its words.
 
     """
-    ids, offsets, words = sentence.ids, sentence.offsets, sentence.words
-    owner = [_owner(span, words) for span in offsets]
+    ids, words, owner = sentence.ids, sentence.words, owners(sentence)
     positions = [
         1 + max(i for i, word in enumerate(owner) if word is not None and words[word][1] == span) for span in asked
     ]
@@ -59,6 +58,11 @@ def word_rows(model: Transformer, sentence: Sentence, asked: list[Span]) -> list
         name = next(word for word, where in words if where == span)
         rows.append(WordRow(name, weights))
     return rows
+
+
+def owners(sentence: Sentence) -> list[int | None]:
+    """Return, for each token of the text, the place of the word that it is part of; None for one that is of none."""
+    return [_owner(span, sentence.words) for span in sentence.offsets]
 
 
 def _owner(token: Span, words: list[tuple[str, Span]]) -> int | None:

@@ -19,46 +19,61 @@ class Reader:
     name: Callable[[int], str | None]  # of a token
 
 
-def four_cells(reader: Reader, head: tuple[int, int]) -> list[dict[str, Any]]:
-    """Return the it→cat sentence in its four cells, order x pronoun, as `head` sees it."""
-    return [
-        cell(reader, f"One sunny day, the {first} sat near the {second}. {pronoun}", pronoun, ("cat", "buses"), head)
-        for first, second in (("cat", "buses"), ("buses", "cat"))
-        for pronoun in ("It", "They")
-    ]
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A sentence, the word at which a head is read, and the two it may look at there."""
+
+    text: str
+    word: str
+    candidates: tuple[str, str]
+    meant: int  # which of them the word, or the pronoun it decides about, stands for
+
+    @property
+    def antecedent(self) -> str:
+        """The candidate that is meant."""
+        return self.candidates[self.meant]
+
+    @property
+    def distractor(self) -> str:
+        """The other one."""
+        return self.candidates[1 - self.meant]
 
 
-def twins(reader: Reader, head: tuple[int, int]) -> list[dict[str, Any]]:
-    """Return the tired and the soft sentence, each at "it" and at the word that decides."""
-    return [
-        cell(reader, f"One sunny day, the cat lay on the mat because it was {adjective}", word, ("cat", "mat"), head)
-        for adjective in ("tired", "soft")
-        for word in ("it", adjective)
-    ]
-
-
-def cell(reader: Reader, text: str, word: str, candidates: tuple[str, str], head: tuple[int, int]) -> dict[str, Any]:
-    """Return what `head` at `word` gives each candidate and, where `word` ends the text, what the model expects."""
-    sentence = reader.cut(text)
-    names = [name for name, _ in sentence.words]
-    span = sentence.words[names.index(word)][1]
-    row = word_rows(reader.model, sentence, [span])[0].weights[head]
-    likely = next_words(reader.model, sentence.ids, 3) if text.endswith(word) else []
-    return {
-        "text": text,
-        "word": word,
-        "weights": {name: round(float(row[1 + names.index(name)]), 4) for name in candidates},
-        "next": [(reader.name(token), round(chance, 4)) for token, chance in likely],
-    }
-
-
+FOUR_CELLS = [
+    Asked(f"One sunny day, the {first} sat near the {second}. {pronoun}", pronoun, ("cat", "buses"), meant)
+    for first, second in (("cat", "buses"), ("buses", "cat"))
+    for meant, pronoun in enumerate(("It", "They"))
+]
+TWINS = [
+    Asked(f"One sunny day, the cat lay on the mat because it was {adjective}", word, ("cat", "mat"), meant)
+    for meant, adjective in enumerate(("tired", "soft"))
+    for word in ("it", adjective)
+]
 SHOWCASE = {
     "V at S1": (
         "it→cat in all four cells (a head that follows position or a taste for one noun is right in two)",
-        four_cells,
+        FOUR_CELLS,
     ),
     "R at S2": (
         'decided later: at "it" both rows are the same to the last bit; only the adjective tells them apart',
-        twins,
+        TWINS,
     ),
 }
+
+
+def cells(reader: Reader, asked: list[Asked], head: tuple[int, int]) -> list[dict[str, Any]]:
+    """Return of each sentence what `head` at its word gives each candidate, and what the model expects next.
+
+    The last only where the word ends the text.
+    """
+    found = []
+    for one in asked:
+        sentence = reader.cut(one.text)
+        names = [name for name, _ in sentence.words]
+        span = sentence.words[names.index(one.word)][1]
+        row = word_rows(reader.model, sentence, [span])[0].weights[head]
+        likely = next_words(reader.model, sentence.ids, 3) if one.text.endswith(one.word) else []
+        weights = {name: round(float(row[1 + names.index(name)]), 4) for name in one.candidates}
+        following = [(reader.name(token), round(chance, 4)) for token, chance in likely]
+        found.append({"text": one.text, "word": one.word, "weights": weights, "next": following})
+    return found

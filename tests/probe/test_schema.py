@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from probe.report import heads_csv, items_jsonl
+from probe.report.tables import heads_csv, items_jsonl
 from probe.verdict import Criterion, Verdict, finite, judge
 from tests.probe.conftest import Studied
 from tests.probe.test_verdict import STRONG, entry

@@ -8,7 +8,7 @@ from data.stories.lint import words
 from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from model.config import ModelConfig
 from model.transformer import Transformer, attention_maps
-from probe.report import sentence_lines
+from probe.report.tables import sentence_lines
 from probe.sentence import Sentence, next_words, word_rows
 from tests.model.standard import PLAIN
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from probe.questions import QUESTIONS, UNDECIDED, asked
-from probe.report import cell_lines, heads_csv, items_jsonl, table
+from probe.report.tables import cell_lines, heads_csv, items_jsonl, table
 from probe.scores import Scores
 from tests.probe.conftest import Studied
 

@@ -1,0 +1,1 @@
+"""What a person sees of a probe: tables, pictures, one page."""

@@ -1,0 +1,64 @@
+"""A picture's weights are the model's own, to the last step of the numbers they are written in."""
+
+from base64 import b64decode
+
+import numpy as np
+import pytest
+import torch
+
+from model.config import ModelConfig
+from model.transformer import Transformer, attention_maps
+from probe.sentence import Sentence, word_rows
+from probe.views import START, dense, layout, sparse, view, written
+from tests.model.standard import PLAIN
+
+TEXT = "Tom's 7 cats sat."
+# Pieces as a tokenizer might cut them: a word in two, a space of its own, a word with the space before it.
+OFFSETS = [(0, 3), (3, 5), (5, 6), (6, 7), (7, 12), (12, 16), (16, 17)]
+WORDS = [("Tom", (0, 3)), ("'s", (3, 5)), ("7", (6, 7)), ("cats", (8, 12)), ("sat", (13, 16)), (".", (16, 17))]
+SENTENCE = Sentence([1, 5, 3, 2, 4, 9, 7, 8], OFFSETS, WORDS)
+
+
+def test_pieces_and_words_stand_side_by_side() -> None:
+    found = layout(SENTENCE, TEXT)
+    assert found.pieces == [START, "Tom", "'s", " ", "7", " cats", " sat", "."]
+    assert found.words == [START, "Tom", "'s", "7", "cats", "sat", "."]
+    assert found.owner == [0, 1, 2, -1, 3, 4, 5, 6]
+
+
+def test_a_view_is_the_models_own_attention_and_sums_to_the_rows_of_words() -> None:
+    config = ModelConfig(n_layer=2, n_head=3, d_model=30, d_mlp=41, context_length=64, **PLAIN)
+    model = Transformer(config, vocab_size=11, seed=0).eval()
+    weights = view(model, SENTENCE)
+    with torch.no_grad():
+        maps = attention_maps(model, torch.tensor([SENTENCE.ids]))[:, 0]
+    assert (weights == maps.numpy()).all() and weights.shape == (2, 3, 8, 8)
+    owner = np.array(layout(SENTENCE, TEXT).owner)
+    (row,) = word_rows(model, SENTENCE, [(13, 16)])
+    by_word = np.stack([weights[:, :, 6, owner == word].sum(-1) for word in range(7)], axis=-1)
+    np.testing.assert_allclose(by_word, row.weights, atol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "largest"), [(np.uint8, 255), (np.uint16, 65535)])
+def test_dense_weights_come_back_to_half_a_step(kind, largest) -> None:
+    weights = np.tril(np.random.default_rng(0).dirichlet(np.ones(5), size=(2, 3, 5)))
+    packed = np.frombuffer(dense(weights, kind), dtype=np.dtype(kind).newbyteorder("<")).reshape(2, 3, 15)
+    rows, columns = np.tril_indices(5)
+    np.testing.assert_allclose(packed / largest, weights[..., rows, columns], atol=0.5 / largest)
+
+
+def test_of_a_long_text_the_largest_weights_of_each_row_are_kept() -> None:
+    weights = np.tril(np.random.default_rng(1).random((2, 3, 7, 7)))
+    packed = np.frombuffer(sparse(weights, 4), dtype="<u2").reshape(2, 3, 7, 4, 2)
+    for layer, head, row in np.ndindex(2, 3, 7):
+        best = sorted(weights[layer, head, row], reverse=True)[:4]
+        keys, values = packed[layer, head, row].T
+        np.testing.assert_allclose(values / 65535, best, atol=1e-5)
+        np.testing.assert_allclose(weights[layer, head, row, keys], best)
+
+
+def test_a_sentence_is_written_whole_and_a_long_text_in_about_a_megabyte() -> None:
+    short, long = np.eye(64)[None, None], np.broadcast_to(np.eye(512, dtype=np.float32), (6, 6, 512, 512))
+    assert written(short)["kept"] is None and len(b64decode(written(short)["data"])) == 2 * 64 * 65 // 2
+    found = written(long)
+    assert found["kept"] == 13 and len(b64decode(found["data"])) == 4 * 36 * 512 * 13

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import chain
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 _WIDTH = 7.0  # inches, a page's text
 _DPI = 300
 _FONT = 7.0  # points, the least that journals print
-_MOST = 8  # questions in one figure; probe.json has them all
+# Questions in one figure, so that it is no taller than a page; probe.json has them all.
+_MOST_MAPS, _MOST_CURVES, _MOST_CAUSES = 8, 4, 5
 _MOST_NUMBERED = 16  # heads in a row with a number in each: of more they would overlap
 _LONGEST = 14  # characters of a word
 _MAX_P = 0.01
 _GREY = "#8c8c8c"
+_STYLES = ("--", ":", "-.", (0, (5, 1)), (0, (1, 3)))  # of lines that are all black
 
 
 def check_installed() -> None:
@@ -78,7 +81,7 @@ def draw_seeds(results: Mapping[str, Any], records: Mapping[str, Sequence[Mappin
     if not known:
         return {}
     with _style():
-        return {"emergence.png": _png(_over_seeds(dict(list(known.items())[:_MOST]), len(results["runs"])))}
+        return {"emergence.png": _png(_over_seeds(dict(list(known.items())[:_MOST_CURVES]), len(results["runs"])))}
 
 
 @contextmanager
@@ -128,7 +131,7 @@ def _title(axes: Axes, text: str) -> None:
 
 def _map(content: Mapping[str, Any]) -> Figure | None:
     """Draw Sel@1 of every head, a panel for each question."""
-    questions = content["questions"][:_MOST]
+    questions = content["questions"][:_MOST_MAPS]
     if not questions:
         return None
     run = content["run"]
@@ -143,7 +146,7 @@ def _map(content: Mapping[str, Any]) -> Figure | None:
     for place in list(axes.flat)[len(questions) :]:
         place.set_axis_off()
     figure.supxlabel(
-        "Sel@1: 0 blue, chance 0.5 white, 1 orange\ndot: p < .01, corrected; frame: the head chosen on dev",
+        "Sel@1: 0 blue, chance .5 white, 1 orange; dot: p < .01, corrected; frame: the head chosen on dev",
         fontsize=_FONT,
     )
     return figure
@@ -167,7 +170,7 @@ def _heads(axes: Axes, question: Mapping[str, Any]) -> None:
     axes.set_xticks(range(n_head), [f"H{head}" for head in range(n_head)])
     axes.set_yticks(range(n_layer), [f"L{layer}" for layer in range(n_layer)])
     axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
+    axes.spines[:].set(visible=True, color=_GREY)
     _title(axes, question["name"])
 
 
@@ -209,7 +212,7 @@ def _strip(content: Mapping[str, Any], group: str) -> Figure | None:
 
 
 def _lines(axes: Axes, sentence: Mapping[str, Any], asked: int, weights: np.ndarray) -> None:
-    """Draw a sentence twice, with lines from the asked word on the left to those on the right, as strong as it looks."""
+    """Draw a sentence twice, with lines from the asked word on the left to those on the right, by their weights."""
     words = [_plain(word) for word in sentence["words"]]
     meant = {place: _shade(ORANGE) for place in sentence["antecedents"]}
     meant |= {place: _shade(BLUE) for place in sentence["distractors"]}
@@ -224,7 +227,7 @@ def _lines(axes: Axes, sentence: Mapping[str, Any], asked: int, weights: np.ndar
             [0.4, 0.6], [-asked, -place], color=colour, linewidth=3 * weights[place], alpha=0.25 + 0.75 * weights[place]
         )
     named = [f"{words[place]} {weights[place]:.2f}" for place in meant]
-    axes.set_title(f"{words[asked]} → " + "\n".join(["   ".join(named)]), loc="left")
+    axes.set_title(f"{words[asked]} → {'   '.join(named)}", loc="left", fontsize=_FONT)
     axes.set_xlim(0, 1)
     axes.set_ylim(0.6 - len(words), 0.6)
     axes.set_axis_off()
@@ -272,12 +275,13 @@ def _emergence(content: Mapping[str, Any]) -> Figure | None:
     if emergence is None:
         return None
     watched = {one["curve"]: one for one in reversed(content["questions"]) if one["curve"] in emergence["curves"]}
-    some = list(reversed(watched.values()))[:_MOST]
+    some = list(reversed(watched.values()))[:_MOST_CURVES]
     figure, axes = _panels(len(some) + 1, 3, 1.55 * (len(some) + 1) + 0.2)
     for one, (sel1, dd, payoff) in zip(some, axes, strict=False):
         curve = emergence["curves"][one["curve"]]
         where = f"{one['name']}, L{one['layer']}H{one['head']}"
         _head_curves(sel1, emergence["steps"], curve["sel1"], (one["layer"], one["head"]), curve["luck"])
+        sel1.set_ylim(-0.03, 1.03)
         _title(sel1, f"Sel@1 of {where}")
         _head_curves(dd, emergence["steps"], curve["dd"], (one["layer"], one["head"]), None)
         _title(dd, "DD")
@@ -287,6 +291,8 @@ def _emergence(content: Mapping[str, Any]) -> Figure | None:
     _loss(loss, gap, emergence["loss"])
     for place in axes[-1]:
         place.set_xlabel("step")
+    if some:
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper left", ncols=3, frameon=False)
     return figure
 
 
@@ -294,25 +300,25 @@ def _head_curves(
     axes: Axes, steps: Sequence[int], values: Sequence[Any], head: tuple[int, int], luck: Sequence[float] | None
 ) -> None:
     every = np.array(values, dtype=float)  # [S, L, H]
-    axes.plot(steps, every.reshape(len(steps), -1), color=_GREY, linewidth=0.5, alpha=0.6)
-    axes.plot(steps, every[:, *head], color=_shade(ORANGE), linewidth=1.6)
+    axes.plot(steps, every[:, *head], color=_shade(ORANGE), linewidth=1.6, zorder=3, label="this head")
+    others = axes.plot(steps, every.reshape(len(steps), -1), color=_GREY, linewidth=0.5, alpha=0.6)
+    others[0].set_label("every head")
     if luck:
         axes.plot(steps, np.array(luck, dtype=float), color="black", linewidth=0.8, linestyle="--", label="luck")
-        axes.legend(frameon=False, loc="lower right")
 
 
 def _payoff(axes: Axes, steps: Sequence[int], payoff: Mapping[str, Sequence[float]] | None) -> None:
     if payoff is None:
         axes.set_axis_off()
         return
-    styles = (":", "--", "-.", (0, (5, 1)), (0, (1, 3)))
     axes.plot(steps, np.array(payoff["model"], dtype=float), color=_shade(BLUE), linewidth=1.6, label="model")
-    oracles = [name for name in payoff if name != "model"]
-    for place, name in enumerate(oracles):
-        values = np.array(payoff[name], dtype=float)
-        axes.plot(
-            steps, values, color="black", linewidth=0.8, linestyle=styles[place % len(styles)], label=_plain(name)
-        )
+    alike: dict[tuple[float, ...], list[str]] = {}
+    for name in payoff:
+        if name != "model":
+            alike.setdefault(tuple(payoff[name]), []).append(_plain(name))
+    for place, (values, names) in enumerate(alike.items()):
+        style = _STYLES[place % len(_STYLES)]
+        axes.plot(steps, values, color="black", linewidth=0.8, linestyle=style, label=fill(", ".join(names), 18))
     axes.legend(frameon=False, loc="upper right")
     _title(axes, "loss of the payoff, nats")
 
@@ -327,10 +333,18 @@ def _rhos(axes: Axes, steps: Sequence[int], by_name: Mapping[str, Sequence[float
         style = ("-", "--")[place // len(colours) % 2]
         colour = colours[place % len(colours)]
         axes.plot(steps, np.array(values, dtype=float), color=colour, linestyle=style, label=_plain(name, 24))
+    axes.legend(frameon=False, loc="best")
+    _frame_rho(axes, list(known.values()))
+
+
+def _frame_rho(axes: Axes, curves: Sequence[Sequence[float | None]]) -> None:
+    """Cut off what lies far below 0, where training begins, unless all of it does; 1 is as good as can be."""
+    values = np.array([one for curve in curves for one in curve], dtype=float)
+    is_cut = bool(np.nanmin(values) < -1 and np.nanmax(values) > 0)
+    if is_cut:
+        axes.set_ylim(-1, 1.15)
     axes.axhline(1, color="black", linewidth=0.5, linestyle=":")
-    axes.set_ylim(bottom=max(-1.0, axes.get_ylim()[0]))
-    axes.legend(frameon=False, loc="lower right")
-    _title(axes, "rho")
+    _title(axes, "rho (below -1 cut off)" if is_cut else "rho")
 
 
 def _loss(axes: Axes, gap: Axes, loss: Mapping[str, Any]) -> None:
@@ -348,7 +362,8 @@ def _loss(axes: Axes, gap: Axes, loss: Mapping[str, Any]) -> None:
     gap.plot(steps, above, color=_shade(BLUE), linewidth=1.6, marker=".")
     if np.isfinite(above).any():
         gap.set_yscale("log")
-    _title(gap, "loss above the floor, nats/token")
+        gap.yaxis.set_major_formatter("{x:g}")
+    _title(gap, "the same, above the floor")
 
 
 # Whether it is why
@@ -357,7 +372,7 @@ def _loss(axes: Axes, gap: Axes, loss: Mapping[str, Any]) -> None:
 def _causal(content: Mapping[str, Any]) -> Figure | None:
     """Draw the causal effects of each question's head with their intervals, as shares of what the partner changes."""
     shown = [(one, [each for each in one["causal"] if each["value"] is not None]) for one in content["questions"]]
-    shown = [(one, effects) for one, effects in shown if effects][:_MOST]
+    shown = [(one, effects) for one, effects in shown if effects][:_MOST_CAUSES]
     if not shown:
         return None
     n_bars = [len(effects) for _, effects in shown]
@@ -378,9 +393,10 @@ def _bars(axes: Axes, effects: Sequence[Mapping[str, Any]]) -> None:
         if one["interval"] is not None:
             axes.plot(one["interval"], [place, place], color="black", linewidth=1.2, marker="|", markersize=5)
         right = max(chain([one["value"], 0.0], one["interval"] or ()))
-        axes.text(right, place, f"  {one['value']:.2f}", va="center")
+        axes.text(right, place, f"  {round(one['value'], 2) + 0.0:.2f}", va="center")
     axes.set_yticks(range(len(effects)), [_plain(one["label"], 60) for one in effects])
     axes.set_ylim(len(effects) - 0.4, -0.6)
+    axes.margins(x=0.1)
     axes.tick_params(axis="y", length=0)
     axes.axvline(0, color="black", linewidth=0.6)
     axes.axvline(1, color="black", linewidth=0.5, linestyle=":")
@@ -417,7 +433,10 @@ def _over_seeds(by_question: Mapping[str, Mapping[str, Any]], n_seeds: int) -> F
                 place.set_axis_off()
                 continue
             _seeds(place, seeds)
-            _title(place, f"{question}: {name}" if name == "Sel@1" else name)
+            _title(place, f"{name}, {question}" if name == "Sel@1" else name)
+        row[0].set_ylim(-0.03, 1.03)
+        if curves["rho"]:
+            _frame_rho(row[2], [values for _, values in curves["rho"]])
     for place in axes[-1]:
         place.set_xlabel("step")
     figure.suptitle(f"{n_seeds} seeds, each its own head; thick: the median", x=0.01, ha="left", fontsize=_FONT)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _BELOW_FLOOR = 3  # standard errors; no luck takes a loss so far below what is possible
 _NO_CURVE = {"layer", "head", "whole", "seconds"}  # for metrics.jsonl alone: a line through them says nothing
 
+_OF_PROBE = ".probe"  # how the event file ends that eval.py writes beside training's
+
 
 class Recorder:
     """Writes every number of a run once, to metrics.jsonl and to TensorBoard."""
@@ -70,6 +72,31 @@ class Recorder:
         """Flush and close."""
         self._tensorboard.close()
         self._lines.close()
+
+
+def write_probe_scores(run: Path, step: int, scores: dict[str, float]) -> None:
+    """Show what a probe has measured as scalars probe/<name> of the run itself, in place of what an earlier one did.
+
+    They stand in an event file of their own, so that training's is left as it is.
+
+    Args:
+        run: its directory.
+        step: of the checkpoint that was probed.
+        scores: by name, as in "Sel@1 V at S1".
+
+    Raises:
+        OSError: it cannot be written.
+
+    """
+    from torch.utils.tensorboard import SummaryWriter
+
+    folder = run / "tb"
+    earlier = list(folder.glob(f"events.out.tfevents.*{_OF_PROBE}"))
+    with SummaryWriter(str(folder), filename_suffix=_OF_PROBE) as writer:
+        for name, value in scores.items():
+            writer.add_scalar(f"probe/{name}", value, step)
+    for path in earlier:
+        path.unlink(missing_ok=True)
 
 
 def write_hparams(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, float]]]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from run.logging import Progress, Recorder, charts, gap_lines, read_records
+from run.logging import Progress, Recorder, charts, gap_lines, read_records, write_probe_scores
 
 
 def test_every_number_lands_in_both_records(tmp_path: Path) -> None:
@@ -94,3 +94,17 @@ def test_a_loss_below_the_floor_by_more_than_three_errors_is_told() -> None:
     assert gap_lines({"loss": 1.0}) == []
     assert [line[:5] for line in gap_lines({"loss": 1.0}, cheats=True)] == ["note:"]
     assert "bug" not in gap_lines(measured | {"gap": -0.5}, cheats=True)[1]
+
+
+def test_a_probes_scores_stand_in_the_run_and_replace_those_of_an_earlier_probe(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, resumed_step=None)
+    recorder.record(7, "train", {"loss": 1.5})
+    recorder.close()
+    write_probe_scores(tmp_path, 5, {"Sel@1 V at S1": 0.25, "T V at S1": 0.5})
+    write_probe_scores(tmp_path, 6, {"Sel@1 V at S1": 0.75})
+    assert len(list((tmp_path / "tb").iterdir())) == 2
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"loss/train", "probe/Sel@1 V at S1"}
+    [seen] = events.Scalars("probe/Sel@1 V at S1")
+    assert (seen.step, seen.value) == (6, 0.75)

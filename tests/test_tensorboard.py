@@ -39,20 +39,26 @@ def train(out: Path, cache: Path, *overrides: str) -> subprocess.Popen:
     return subprocess.Popen(door, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-@pytest.fixture(scope="module")
-def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was killed between two evaluations and gone on with, and then probed."""
-    found, cache = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("cache")
-    process = train(found / "story", cache)
-    path = found / "story" / "metrics.jsonl"
-    while not (path.exists() and f'"step": {EVERY + 10}, "split": "train"' in path.read_text()):
+def killed(out: Path, cache: Path, step: int, *overrides: str) -> None:
+    """Train until `step` is written down, and no further."""
+    process, path = train(out, cache, *overrides), out / "metrics.jsonl"
+    while not (path.exists() and f'"step": {step}, "split": "train"' in path.read_text()):
         assert process.poll() is None, "the run ended too early"
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert train(found / "story", cache, "resume=true").wait() == 0
-    write_probe_scores(found / "story", STEPS, {"Sel@1 V at S1": 0.25})
-    write_probe_scores(found / "story", STEPS, {"Sel@1 V at S1": 0.75, "F4 V at S1": 0.5, "T V at S1": 1.0})
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed before and after the first evaluation but that of step 0, gone on with, and probed."""
+    found, cache = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("cache")
+    out = found / "story"
+    killed(out, cache, 10)
+    killed(out, cache, EVERY + 10, "resume=true")
+    assert train(out, cache, "resume=true").wait() == 0
+    write_probe_scores(out, STEPS, {"Sel@1 V at S1": 0.25})
+    write_probe_scores(out, STEPS, {"Sel@1 V at S1": 0.75, "F4 V at S1": 0.5, "T V at S1": 1.0})
     return found
 
 

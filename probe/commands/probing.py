@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from probe.study import Reading
     from run.config import EvalConfig
 
-SCHEMA_VERSION = 4  # of probe.json
+SCHEMA_VERSION = 5  # of probe.json
 
 
 def probe_stories(

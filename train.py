@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from data.links import LinkItem
     from model.transformer import Transformer
     from probe.emergence import Glimpse
+    from probe.record import Film
     from run.device import Place
     from run.logging import Progress, Recorder
     from run.training import Training
@@ -59,6 +60,7 @@ class Run:
     model: Transformer
     corpus: Corpus
     items: dict[str, list[LinkItem]]  # of the probe during training
+    film: Film  # what is kept of the probe's attention; without texts where there are no items
     recorder: Recorder
     progress: Progress
 
@@ -78,7 +80,7 @@ def fit(settings: TrainSettings, label: str = "") -> int:
     announce(run)
     training, last = run.training, settings.run.max_steps
     with one_line_errors(MemoryError), enough_memory(training):
-        if training.step == 0:
+        if not settings.run.resume:  # what can be gone on with has evaluated step 0
             evaluate(run)
         while training.step < last and stop.signal is None:
             advance(training, run.recorder)
@@ -99,12 +101,11 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     import torch
 
     from data.corpus import load_corpus
-    from data.links import ORACLES
     from model.transformer import Transformer
     from run.checkpoint import load_checkpoint
     from run.device import choose_place, keep_freed_memory
     from run.directory import create_run, read_json
-    from run.logging import Progress, Recorder, charts
+    from run.logging import Progress
 
     own, path = settings.run, Path(settings.run.out or "")
     if own.threads:
@@ -129,10 +130,10 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     else:
         path = create_run(own.out)
         describe(path, settings, corpus, place)
-    recorder = Recorder(path, resumed_step=training.step if own.resume else None)
-    recorder.overlay(charts(class_curves(corpus.validation), list(items), ORACLES))
+    film = showcase_film(settings, corpus, items)
+    recorder = open_records(settings, path, corpus, items, film, training.step)
     progress = Progress(own.max_steps, training.step, label)
-    return Run(settings, path, training, model, corpus, items, recorder, progress)
+    return Run(settings, path, training, model, corpus, items, film, recorder, progress)
 
 
 def make_training(settings: TrainSettings, model: Transformer, split: Split, place: Place) -> Training:
@@ -187,15 +188,55 @@ def describe(path: Path, settings: TrainSettings, corpus: Corpus, place: Place) 
     write_json(path / "config.json", json.loads(json.dumps(config, default=lambda choice: choice.value)))
 
 
-def class_curves(split: Split) -> list[str]:
-    """Return the names of a split's curves by token class, each floor beside the loss it bounds."""
+def showcase_film(settings: TrainSettings, corpus: Corpus, items: dict[str, list[LinkItem]]) -> Film:
+    """Return which sentences are looked at again at every probe: none where there is no probe."""
+    from data.stories.lint import words
+    from data.tokenizer import end_id, unknown_id
+    from probe.record import Film, choose_film
+    from probe.sentence import Sentence
+
+    tokenizer = corpus.tokenizer
+
+    def cut(text: str) -> Sentence:
+        encoding = tokenizer.encode(text)
+        return Sentence([end_id(tokenizer), *encoding.ids], encoding.offsets, words(text))
+
+    if not items:
+        return Film((), (), ())
+    return choose_film(cut, unknown_id(tokenizer), settings.model.context_length)
+
+
+def open_records(
+    settings: TrainSettings, path: Path, corpus: Corpus, items: dict[str, list[LinkItem]], film: Film, step: int
+) -> Recorder:
+    """Open what a run writes as it goes, and lay out how TensorBoard shows it."""
     from data.batches import StorySplit
     from data.corpus import CLASSES
+    from data.links import ORACLES
+    from probe.questions import QUESTIONS
+    from probe.record import FILM
+    from run.logging import Recorder, charts, measures
 
-    if not isinstance(split, StorySplit) or split.classes is None:
-        return []
-    kinds = ["loss_by_class"] if split.floor is None else ["loss_by_class", "floor_by_class"]
-    return [f"{kind}/{name}" for name in CLASSES for kind in kinds]
+    split = corpus.validation
+    known = isinstance(split, StorySplit) and split.classes is not None
+    floor = isinstance(split, StorySplit) and split.floor is not None
+    recorder = Recorder(path, resumed_step=step if settings.run.resume else None)
+    recorder.overlay(charts(CLASSES if known else (), list(items), ORACLES, floor=floor))
+    named = {question.curve: question.name for question in QUESTIONS if question.curve in items}
+    recorder.settings(flat(settings), measures(named, floor=floor))
+    if film.asked:
+        recorder.beside(FILM, film.header(settings.model.n_layer, settings.model.n_head))
+    return recorder
+
+
+_WHERE = {"out", "resume", "cache_dir"}  # of a run's settings: they say where it is, not what
+
+
+def flat(settings: TrainSettings) -> dict[str, Any]:
+    """Return the settings by the names they have on the command line, as JSON has them, places left out."""
+    groups = json.loads(json.dumps(asdict(settings), default=lambda choice: choice.value))
+    own = {name: value for name, value in groups.pop("run").items() if name not in _WHERE}
+    return own | {f"{group}.{name}": value for group, some in groups.items() for name, value in some.items()}
 
 
 _FEW = 3  # questions; more are counted and not listed
@@ -218,7 +259,7 @@ def announce(run: Run) -> None:
         f"width {config.d_model}, context {config.context_length}"
     )
     say(f"run     {run.path} (from step {run.training.step} of {run.settings.run.max_steps})")
-    say(f"watch   tensorboard --logdir {run.path.parent}")
+    say(f"watch   tensorboard --logdir {run.path.parent} --samples_per_plugin images=100")  # it shows 10 otherwise
     if len(run.items) > _FEW:
         say(f"probe   {len(run.items)} questions, each with its best head; above luck: it prefers the antecedent more")
         say("        often than the best head would if none knew anything. TensorBoard draws each")
@@ -234,6 +275,7 @@ def evaluate(run: Run) -> None:
     own, training, recorder = run.settings.run, run.training, run.recorder
     step, last = training.step, training.step == own.max_steps
     glimpses = probe(run)
+    show_cells(run, glimpses)
     run.model.eval()
     part = validation_loss(run, own.validation_tokens)
     measured = validation_loss(run, None) if last else part
@@ -256,6 +298,8 @@ def evaluate(run: Run) -> None:
         seen.append(f"{one.name}: {where} (luck {one.luck:.2f})")
     run.progress.say("  ".join(seen))
     if last:
+        show_embedding(run)
+        recorder.ended(step)
         for line in [*gap_lines(measured, cheats=not run.settings.model.is_causal), *best_lines(run), speed]:
             run.progress.say(line)
         run.progress.say(f"done in {training.seconds:.1f} s of training; probe it with: python eval.py run={run.path}")
@@ -321,11 +365,9 @@ def validation_loss(run: Run, n_tokens: int | None) -> dict[str, Any]:
 
 def probe(run: Run) -> list[Glimpse]:
     """Probe every head and the loss on a few dev stories, record it and draw the L x H maps; nothing for a text."""
-    import numpy as np
-
     from data.batches import StorySplit
     from data.tokenizer import end_id
-    from probe.emergence import glimpse, heat_map, type_maxima
+    from probe.emergence import glimpse, type_maxima
 
     own, split, step = run.settings.run, run.corpus.validation, run.training.step
     if not run.items or not isinstance(split, StorySplit):
@@ -340,10 +382,67 @@ def probe(run: Run) -> list[Glimpse]:
     values: dict[str, Any] = {f"probe_{kind}": measured[f"{kind}_by_class"] for kind in kinds} | {"head_types": types}
     for one in found:
         values |= one.record()
-        run.recorder.image(step, f"probe/{one.name}", heat_map(one.sel1))
-        run.recorder.image(step, f"probe/{one.name}_dd", heat_map(1 / (1 + np.exp(-one.dd))))  # odds as a share
     run.recorder.record(step, "probe", values)
+    keep_attention(run)
+    show_heads(run, found)
     return found
+
+
+def keep_attention(run: Run) -> None:
+    """Write what every head makes of the showcase at this step; the global random state is left alone."""
+    from probe.record import FILM, frame, shoot
+
+    if not run.film.asked:
+        return
+    run.model.eval()
+    run.recorder.keep(FILM, run.training.step, frame(shoot(run.model, run.film)))
+    run.model.train()
+
+
+def show_heads(run: Run, glimpses: list[Glimpse]) -> None:
+    """Draw the map of heads of each question: how often each prefers the antecedent, and by how much."""
+    import numpy as np
+
+    from probe.report.picture import head_map
+
+    step = run.training.step
+    if len(glimpses) > _FEW and step % run.settings.run.eval_every_steps:  # else pictures were most of the run
+        return
+    for one in glimpses:
+        run.recorder.image(step, f"probe/{one.name}", head_map(one.sel1, one.sel1))
+        run.recorder.image(step, f"probe/{one.name}_dd", head_map(1 / (1 + np.exp(-one.dd)), one.dd))  # odds as a share
+
+
+def show_cells(run: Run, glimpses: list[Glimpse]) -> None:
+    """Draw what the best head of the first question makes of the four cells of it→cat."""
+    from probe.record import shoot
+    from probe.report.picture import four_cells, panel
+    from probe.showcase import FOUR_CELLS
+
+    film, step = run.film, run.training.step
+    if not film.asked or not glimpses:
+        return
+    best = glimpses[0]
+    run.model.eval()
+    seen = zip(film.asked, film.layouts, shoot(run.model, film), strict=True)
+    run.model.train()
+    panels = [panel(one, how, weights[best.layer, best.head]) for one, how, weights in seen if one in FOUR_CELLS]
+    if panels:
+        caption = f"step {step}   head L{best.layer}H{best.head}, the best at {best.name}"
+        run.recorder.image(step, "it_to_cat/best_head", four_cells(panels, caption))
+
+
+def show_embedding(run: Run) -> None:
+    """Lay out the words' embeddings in TensorBoard's projector, coloured by kind; nothing for a text."""
+    from data.batches import StorySplit
+    from data.kinds import kind_of
+    from run.logging import write_embedding
+
+    if not isinstance(run.corpus.train, StorySplit):
+        return
+    words = [run.corpus.tokenizer.id_to_token(i) or "" for i in range(run.model.vocab_size)]
+    rows = run.model.token_embedding.weight.detach().float().cpu().numpy()
+    write_embedding(run.path, rows, {"word": words, "kind": [kind_of(word) for word in words]})
 
 
 def sample(run: Run) -> str:

@@ -15,7 +15,6 @@ from probe.readout import read_rows
 from probe.scores import best_head, check_blocks, score
 from probe.significance import clusters_of, luck_line
 
-_CELL = 24  # pixels to a head
 PHASE_CHANGE = 0.1  # share of training within which a curve goes from 10 to 90 % of its rise
 
 
@@ -91,16 +90,6 @@ def glimpse(model: Transformer, items: dict[str, list[LinkItem]], tokens_per_bat
             )
         )
     return found
-
-
-def heat_map(heads: np.ndarray) -> np.ndarray:
-    """Draw scores [L, H] from 0 to 1 as pixels [L * 24, H * 24, 3] uint8: blue below 1/2, white at it, red above."""
-    clipped = np.clip(heads, 0, 1)
-    fade = (255 * (1 - np.abs(clipped - 0.5) * 2)).astype(np.uint8)
-    full = np.full_like(fade, 255)
-    above = clipped >= 0.5
-    pixels = np.stack([np.where(above, full, fade), fade, np.where(above, fade, full)], axis=-1)
-    return pixels.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
 
 
 def type_maxima(model: Transformer, first_token: int) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """A run's directory: never another's, found again by time, with everything needed to read it later.
 
-config.json, tokenizer.json, environment.json, metrics.jsonl, checkpoints/, tb/ and probe/.
+config.json, tokenizer.json, environment.json, metrics.jsonl, attention.jsonl (of stories), checkpoints/, tb/ and
+probe/.
 """
 
 import json

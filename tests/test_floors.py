@@ -23,6 +23,7 @@ KEPT = {
     "huggingface_hub": {"data/"},
     "tensorboard": {"run/logging.py"},
     "torch.utils.tensorboard": {"run/logging.py"},
+    "PIL": {"probe/report/"},
     "omegaconf": {"configs/", "train.py", "eval.py"},
 }
 

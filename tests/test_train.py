@@ -70,7 +70,7 @@ def same_weights(one: Path, other: Path) -> bool:
 
 def test_a_run_leaves_what_is_needed_to_read_it(unbroken: Path) -> None:
     assert {path.name for path in unbroken.iterdir()} - {"stdout"} == {
-        "config.json", "tokenizer.json", "environment.json", "metrics.jsonl", "checkpoints", "tb",
+        "config.json", "tokenizer.json", "environment.json", "metrics.jsonl", "attention.jsonl", "checkpoints", "tb",
     }  # fmt: skip
     config = json.loads((unbroken / "config.json").read_text())
     assert (
@@ -107,7 +107,7 @@ def test_tensorboard_shows_losses_the_probe_and_the_map_of_heads(unbroken: Path)
     assert "custom_scalars__config__" in tags["tensors"]
     expected = {"V_S1_payoff/model", "head_types/previous", "probe_loss/payoff"}
     assert expected <= set(tags["scalars"])
-    assert {"probe/V_S1", "probe/R_S2", "probe/V_S1_dd"} <= set(tags["images"])
+    assert {"probe/V_S1", "probe/R_S2", "probe/V_S1_dd", "it_to_cat/best_head"} <= set(tags["images"])
     assert "sample/text_summary" in tags["tensors"]
     assert len(events.Images("probe/V_S1")) == len(lines(unbroken, "probe"))
 
@@ -224,6 +224,7 @@ def test_killed_and_resumed_the_losses_are_bit_identical_to_the_unbroken_run(
     assert losses(out) == losses(unbroken)
     assert same_weights(out, unbroken)
     assert lines(out, "probe") == lines(unbroken, "probe")
+    assert (out / "attention.jsonl").read_bytes() == (unbroken / "attention.jsonl").read_bytes()
     assert [line["step"] for line in lines(out, "validation")] == list(range(0, 241, 40))
 
 

@@ -12,7 +12,7 @@ from model.config import ModelConfig
 from model.loss import token_losses
 from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_losses, rho, surprisals
-from probe.emergence import choose_items, crossing, glimpse, heat_map, is_phase_change, timing, type_maxima
+from probe.emergence import choose_items, crossing, glimpse, is_phase_change, timing, type_maxima
 from probe.questions import QUESTIONS, asked
 from tests.model.standard import PLAIN
 from tests.probe.story_items import CONFIG, FULL, story_items
@@ -165,12 +165,3 @@ def test_a_phase_change_is_sudden_in_every_seed() -> None:
     assert is_phase_change([0.05, 0.1]) is False
     assert is_phase_change([0.05, None]) is False
     assert is_phase_change([0.05]) is False  # one seed is none
-
-
-def test_the_map_is_white_at_one_half_red_above_and_blue_below() -> None:
-    pixels = heat_map(np.array([[0.5, 1.0], [0.0, 0.75]]))
-    assert pixels.shape == (48, 48, 3) and pixels.dtype == np.uint8
-    assert pixels[0, 0].tolist() == [255, 255, 255]
-    assert pixels[0, 47].tolist() == [255, 0, 0]
-    assert pixels[47, 0].tolist() == [0, 0, 255]
-    assert pixels[47, 47].tolist() == [255, 127, 127]

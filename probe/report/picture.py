@@ -1,0 +1,183 @@
+"""Attention as pixels, for TensorBoard: the map of heads, and what one head looks at in the four cells.
+
+Orange is for the antecedent and blue against it, in both: two colours that nearly everyone can tell apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from probe.showcase import Asked
+from probe.views import Layout
+
+Colour = tuple[int, int, int]
+FOR: Colour = (179, 88, 6)
+AGAINST: Colour = (33, 102, 172)
+_INK: Colour = (32, 32, 32)
+_PALE: Colour = (110, 110, 110)
+_OTHER: Colour = (150, 150, 150)
+_FINE = 3  # drawn so many times larger, then reduced: Pillow's own lines have steps
+_CELL = (34, 22)  # pixels of a head
+_MARGIN = (28, 18)  # pixels for the names of layers, and of heads
+_ROW = 17  # pixels of a word
+_PANEL = 212  # pixels across
+_LEFT, _RIGHT = 80, 132  # where the words end that look, and where those begin that are looked at
+_TOP = 46  # pixels above the first word: caption and title
+_LEAST = 0.02  # a weaker line cannot be seen
+_LONG = 12  # letters; more of a word would run into the lines
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A sentence as one head sees it."""
+
+    words: list[str]
+    weights: np.ndarray  # [W, W], word that looks, word looked at
+    asked: int  # place of the word that is asked
+    antecedent: int  # place of the word that is meant
+    distractor: int  # place of the other
+
+
+def panel(asked: Asked, layout: Layout, weights: np.ndarray) -> Panel:
+    """Return what a head with the `weights` [T, T] makes of a sentence of the showcase."""
+    place = layout.words.index
+    weights = by_word(weights, layout)
+    return Panel(layout.words, weights, place(asked.word), place(asked.antecedent), place(asked.distractor))
+
+
+def by_word(weights: np.ndarray, layout: Layout) -> np.ndarray:
+    """Return weights [T, T] from token to token as [W, W] from word to word.
+
+    A word's row is that of its last token, the first that has read it whole; the weight on a word is the sum over its
+    tokens. A word without tokens has no weight.
+    """
+    owner = np.array(layout.owner)
+    found = np.zeros((len(layout.words),) * 2)
+    for word in set(layout.owner) - {-1}:
+        last = np.flatnonzero(owner == word)[-1]
+        found[word] = np.bincount(owner + 1, weights[last], minlength=len(found) + 1)[1:]
+    return found
+
+
+def four_cells(panels: Sequence[Panel], caption: str) -> np.ndarray:
+    """Draw sentences side by side: left the words that look, right those looked at, a line's strength the weight.
+
+    Args:
+        panels: one or more; the row of the asked word in colour, those of the others in grey behind it.
+        caption: a line over them all.
+
+    Returns:
+        [height, width, 3] uint8.
+
+    """
+    height = _TOP + _ROW * max(len(one.words) for one in panels) + _ROW // 2
+    canvas = _Canvas(_PANEL * len(panels), height)
+    canvas.text(8, 12, caption, _INK, bold=True)
+    for place, one in enumerate(panels):
+        canvas.left = _PANEL * place
+        _draw_lines(canvas, one)
+        _draw_words(canvas, one)
+    return canvas.pixels()
+
+
+def head_map(shades: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Draw a score of every head, layers down and heads across, the number in each cell.
+
+    Args:
+        shades: [L, H], 0 blue to 1/2 white to 1 orange; what is beyond is drawn as the end.
+        numbers: [L, H], what is written.
+
+    Returns:
+        [height, width, 3] uint8.
+
+    """
+    (n_layer, n_head), (across, down), (left, top) = shades.shape, _CELL, _MARGIN
+    canvas = _Canvas(left + across * n_head, top + down * n_layer)
+    for head in range(n_head):
+        canvas.text(left + across * head + across // 2, top // 2, f"H{head}", _PALE, anchor="mm")
+    for layer in range(n_layer):
+        canvas.text(left // 2, top + down * layer + down // 2, f"L{layer}", _PALE, anchor="mm")
+        for head in range(n_head):
+            x, y = left + across * head, top + down * layer
+            colour = shade(float(shades[layer, head]))
+            canvas.box(x, y, x + across - 1, y + down - 1, colour)
+            ink = (255, 255, 255) if sum(colour) < 380 else _INK
+            canvas.text(x + across // 2, y + down // 2, f"{numbers[layer, head]:.2f}", ink, anchor="mm")
+    return canvas.pixels()
+
+
+def shade(share: float) -> Colour:
+    """Return the colour of a share: 0 blue, 1/2 white, 1 orange."""
+    share = min(1.0, max(0.0, share))
+    return _faded(FOR if share >= 0.5 else AGAINST, abs(share - 0.5) * 2)
+
+
+def _faded(colour: Colour, strength: float) -> Colour:
+    red, green, blue = (round(255 + (one - 255) * strength) for one in colour)
+    return red, green, blue
+
+
+def _draw_lines(canvas: _Canvas, one: Panel) -> None:
+    """Draw the weakest first, and the asked word's over all others."""
+    behind = [(one.weights[i, j], i, j) for i, j in np.ndindex(one.weights.shape) if i != one.asked]
+    asked = [(weight, one.asked, j) for j, weight in enumerate(one.weights[one.asked])]
+    for weight, i, j in [*sorted(behind), *sorted(asked)]:
+        if weight >= _LEAST:
+            colour = _colour(one, j) if i == one.asked else _OTHER
+            strength = weight if i == one.asked else weight / 2
+            ends = (_LEFT + 5, _middle(i), _RIGHT - 5, _middle(j))
+            canvas.line(*ends, _faded(colour, strength), 1 + 2 * float(weight))
+
+
+def _draw_words(canvas: _Canvas, one: Panel) -> None:
+    weights = one.weights[one.asked]
+    title = f"{one.words[one.asked]} -> "
+    for place, word in ((one.antecedent, one.words[one.antecedent]), (one.distractor, one.words[one.distractor])):
+        x = canvas.width_of(title) if place == one.antecedent else _PANEL // 2 + 20
+        canvas.text(8 + x, 32, f"{word} {weights[place]:.2f}", _colour(one, place))
+    canvas.text(8, 32, title, _INK)
+    for place, word in enumerate(one.words):
+        short = word if len(word) <= _LONG else word[: _LONG - 1] + "."
+        canvas.text(_LEFT, _middle(place), short, _INK if place == one.asked else _PALE, anchor="rm")
+        canvas.text(_RIGHT, _middle(place), short, _colour(one, place), anchor="lm")
+
+
+def _colour(one: Panel, place: int) -> Colour:
+    return {one.antecedent: FOR, one.distractor: AGAINST}.get(place, _PALE)
+
+
+def _middle(place: int) -> int:
+    return _TOP + _ROW * place + _ROW // 2
+
+
+class _Canvas:
+    """A white picture that is drawn on larger than it is; lengths are those of the finished picture."""
+
+    def __init__(self, width: int, height: int) -> None:
+        from PIL import Image, ImageDraw, ImageFont  # not at import: only training draws
+
+        self._image = Image.new("RGB", (width * _FINE, height * _FINE), "white")
+        self._draw = ImageDraw.Draw(self._image)
+        self._font = ImageFont.load_default(12 * _FINE)
+        self.left = 0  # where the panel begins
+
+    def text(self, x: float, y: float, text: str, colour: Colour, *, anchor: str = "lm", bold: bool = False) -> None:
+        at = ((self.left + x) * _FINE, y * _FINE)
+        self._draw.text(at, text, colour, self._font, anchor, stroke_width=1 if bold else 0)
+
+    def width_of(self, text: str) -> float:
+        return self._draw.textlength(text, self._font) / _FINE
+
+    def line(self, x: float, y: float, to_x: float, to_y: float, colour: Colour, width: float) -> None:
+        ends = ((self.left + x) * _FINE, y * _FINE, (self.left + to_x) * _FINE, to_y * _FINE)
+        self._draw.line(ends, colour, round(width * _FINE))
+
+    def box(self, x: float, y: float, to_x: float, to_y: float, colour: Colour) -> None:
+        corners = (x * _FINE, y * _FINE, (to_x + 1) * _FINE - 1, (to_y + 1) * _FINE - 1)
+        self._draw.rectangle(corners, colour)
+
+    def pixels(self) -> np.ndarray:
+        return np.asarray(self._image.reduce(_FINE))

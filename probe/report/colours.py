@@ -1,0 +1,29 @@
+"""The colours of a score, the same on the terminal and on paper: blue below, white at and orange above the centre.
+
+Blue and orange are told apart by every common kind of colour blindness (Okabe & Ito 2008, whose blue and vermillion
+these are), and the score is always printed as well.
+"""
+
+Colour = tuple[int, int, int]  # red, green and blue, 0 to 255
+
+BLUE, WHITE, ORANGE = (0, 114, 178), (255, 255, 255), (213, 94, 0)
+BLACK = (0, 0, 0)
+
+
+def score_colour(score: float, low: float, centre: float, high: float) -> Colour:
+    """Return the colour of `score`: blue at `low` and below, white at `centre`, orange at `high` and above."""
+    end, full = (ORANGE, high) if score >= centre else (BLUE, low)
+    share = min(1.0, abs(score - centre) / abs(full - centre)) if full != centre else 0.0
+    red, green, blue = (round(from_ + share * (to - from_)) for from_, to in zip(WHITE, end, strict=True))
+    return red, green, blue
+
+
+def ink(paper: Colour) -> Colour:
+    """Return black or white, whichever can be read better on `paper`: at least 4.5 to 1 on every colour there is."""
+    return BLACK if _luminance(paper) + 0.05 > 1.05 * 0.05 / (_luminance(paper) + 0.05) else WHITE
+
+
+def _luminance(colour: Colour) -> float:
+    """Return the relative luminance of WCAG 2, 0 for black and 1 for white."""
+    linear = [part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

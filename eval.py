@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import hydra
 from hydra import compose
 from hydra.errors import HydraException
@@ -17,12 +20,17 @@ def main(config: DictConfig) -> None:
     from probe.commands.measuring import measure
     from probe.commands.opened import open_run
     from probe.commands.outside import take
-    from probe.commands.probing import probe_stories
+    from probe.commands.probing import paint_of, probe_stories
+    from probe.commands.reporting import PAGE, show
     from probe.commands.sentence import look
     from probe.commands.several import compare_seeds, compare_variants
 
     with one_line_errors():
         settings, probe = typed_eval(config)
+        if settings.figures:
+            from probe.report.figures import check_installed
+
+            check_installed()
     if settings.runs is not None:
         compare_seeds(settings.runs, settings, probe)
         return
@@ -43,10 +51,13 @@ def main(config: DictConfig) -> None:
     elif settings.text is not None:
         with one_line_errors():
             look(opened, settings.text)
-    elif opened.settings.data.source == "stories" and opened.settings.model.is_causal:
-        probe_stories(opened, settings, probe)
+    elif opened.is_testable:
+        probe_stories(opened, settings, probe, paint=paint_of(sys.stdout, os.environ))
     else:
         measure(opened, settings, probe)
+    if settings.task is None and opened.settings.model.is_causal:
+        with one_line_errors():
+            show(opened.run / "probe" / PAGE, in_browser=settings.open)
 
 
 if __name__ == "__main__":

@@ -286,6 +286,8 @@ def read_corpus(
             text=None,
             task=None,
             path=None,
+            open=False,
+            figures=False,
             device=Device.cpu,
             threads=1,
             cache_dir=cache_dir,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from configs import one_line_errors
 from probe.commands.opened import Opened, load_data
+from probe.commands.reporting import write_page
 
 if TYPE_CHECKING:
     from probe.config import ProbeConfig
@@ -38,5 +39,7 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
     for line in gap_lines(found, cheats=not causal):
         print(line)
     if causal:
+        with one_line_errors():
+            write_page(opened, figures=settings.figures)
         print('next     this text has no gold links; look at a sentence: python eval.py text="...", or take tests of')
         print("         others: python eval.py task=minimal_pairs path=FOLDER (docs/outside.md)")

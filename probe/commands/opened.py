@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from probe.sentence import Sentence
     from run.config import EvalConfig
 
+SCHEMA_VERSION = 5  # of probe.json
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -28,6 +30,11 @@ class Opened:
     model: Transformer  # the best checkpoint's, in eval mode and float32
     step: int
     place: str  # device and why
+
+    @property
+    def is_testable(self) -> bool:
+        """Whether its heads can be probed: its text has gold links, and it does not see what it must predict."""
+        return self.settings.data.source == "stories" and self.settings.model.is_causal
 
     def cut(self, text: str) -> Sentence:
         """Return the tokens and words of `text`, the END in front."""

@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from configs import one_line_errors
-from probe.commands.opened import Opened, load_data
+from probe.commands.opened import SCHEMA_VERSION, Opened, load_data
+from probe.commands.reporting import PAGE, Probed, drawn, page_content, read_texts
 
 if TYPE_CHECKING:
     from probe.config import ProbeConfig
     from probe.study import Reading
     from run.config import EvalConfig
 
-SCHEMA_VERSION = 5  # of probe.json
+
+@dataclass(frozen=True, slots=True)
+class Paint:
+    """What a terminal that has colour can show."""
+
+    width: int  # characters
+    every_colour: bool  # 24-bit; else 256
+
+
+def paint_of(stream: TextIO, environ: Mapping[str, str]) -> Paint | None:
+    """Return what `stream` can show; None where it is no terminal or wants no colour."""
+    from shutil import get_terminal_size
+
+    from probe.report.terminal import has_colour, has_every_colour
+
+    return Paint(get_terminal_size().columns, has_every_colour(environ)) if has_colour(stream, environ) else None
 
 
 def probe_stories(
-    opened: Opened, settings: EvalConfig, config: ProbeConfig, say: Callable[[str], None] = print
+    opened: Opened,
+    settings: EvalConfig,
+    config: ProbeConfig,
+    say: Callable[[str], None] = print,
+    paint: Paint | None = None,
 ) -> None:
-    """Choose heads on dev, test them on test, say the tables and write probe/."""
+    """Choose heads on dev, test them on test, say the tables and write probe/, the page among its files.
+
+    `paint`: of a terminal with colour, for a map of the heads.
+    """
     from data.corpus import load_split
     from data.links import link_items
     from data.stories import GENERATOR_VERSION
@@ -32,6 +55,7 @@ def probe_stories(
     from probe.study import study
 
     with one_line_errors():
+        page_content(opened, None, read_texts(opened.run))  # whatever it takes and is damaged is said at once
         corpus = load_data(opened, settings)
         end = end_id(opened.tokenizer)
         dev, test = (link_items(load_split(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
@@ -56,9 +80,9 @@ def probe_stories(
         "settings": asdict(config),
         "warnings": [],
     }
-    say("\n".join(printed(results)))
+    say("\n".join(printed(results, paint)))
     with one_line_errors():
-        written = write_probe(opened, about | results, readings)
+        written = write_probe(opened, about | results, readings, figures=settings.figures)
     say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
 
 
@@ -71,37 +95,78 @@ def under_way(what: str) -> None:
         sys.stderr.flush()
 
 
-def printed(results: dict[str, Any]) -> list[str]:
+def printed(results: dict[str, Any], paint: Paint | None) -> list[str]:
     """Return the lines that a person reads of a probe."""
     from probe.report.tables import cell_lines, table
     from probe.showcase import SHOWCASE
 
-    lines = table(results)
+    lines = table(results, head_map(results["selected"][0], paint) if paint and results["selected"] else ())
     for question, shown in results["showcase"].items():
         title, _ = SHOWCASE[question]
         lines += ["", title, *cell_lines(shown)]
     return lines
 
 
-def write_probe(opened: Opened, results: dict[str, Any], readings: dict[str, Reading]) -> list[str]:
-    """Write probe.json, the tables and a claim card for each question into the run; return the files' names."""
+def head_map(one: dict[str, Any], paint: Paint) -> list[str]:
+    """Return the map of all heads for one question, in characters."""
+    from probe.report.terminal import heat_map
+    from probe.verdict import MAX_P
+
+    heads = one["heads"]
+    both = (zip(*rows, strict=True) for rows in zip(heads["p_f2"], heads["p_dd"], strict=True))
+    lines = heat_map(
+        heads["sel1"],
+        [[max(pair) < MAX_P for pair in row] for row in both],
+        title=f"Sel@1 of every head, {one['question']}",
+        chosen=(one["layer"], one["head"]),
+        width=paint.width,
+        every_colour=paint.every_colour,
+    )
+    return ["", *lines]
+
+
+def write_probe(opened: Opened, results: dict[str, Any], readings: dict[str, Reading], *, figures: bool) -> list[str]:
+    """Write probe.json, the tables, a claim card for each question and the page; return the files' names."""
     from probe.claim import claim_card, claim_markdown
+    from probe.report.page import page
     from probe.report.tables import heads_csv, items_jsonl
     from probe.study import HEADLINE
     from probe.verdict import finite
     from run.directory import write_files
+    from run.logging import write_probe_scores
 
     model = {"step": opened.step, **asdict(opened.settings.model)}
-    cards = [claim_card(one, model, HEADLINE) for one in results["selected"] if HEADLINE in one["test"]]
+    results = finite(results)
+    cards = finite([claim_card(one, model, HEADLINE) for one in results["selected"] if HEADLINE in one["test"]])
     files = {
-        "probe.json": json.dumps(finite(results), indent=2, allow_nan=False) + "\n",
-        "claims.json": json.dumps(finite(cards), indent=2, allow_nan=False) + "\n",
+        "probe.json": json.dumps(results, indent=2, allow_nan=False) + "\n",
+        "claims.json": json.dumps(cards, indent=2, allow_nan=False) + "\n",
         "claims.md": "\n\n".join(f"## {one['question']}\n\n{claim_markdown(one)}" for one in cards),
         "heads.csv": heads_csv(readings),
         "items.jsonl": items_jsonl(results, readings["test"]),
     }
+    content = page_content(opened, Probed(results, cards, files["items.jsonl"]), read_texts(opened.run))
+    files[PAGE] = page(content)
+    pictures = drawn(content) if figures else {}
     write_files(opened.run / "probe", files)
-    return list(files)
+    if pictures:
+        write_files(opened.run / "probe" / "figures", pictures)
+    write_probe_scores(opened.run, opened.step, scores_of(results))
+    return [*files, *(f"figures/{name}" for name in pictures)]
+
+
+def scores_of(results: dict[str, Any]) -> dict[str, float]:
+    """Return what TensorBoard shows of a probe: the scores of each question's head on the headline, and its T."""
+    from probe.study import HEADLINE
+    from run.logging import PROBE_SCORES
+
+    found: dict[str, float] = {}
+    for one in results["selected"]:
+        tested, causal = one["test"][HEADLINE], one["causal"] or {}
+        values = (tested["sel1"], tested["f4"], causal.get("edge_swap"))
+        named = zip(PROBE_SCORES, values, strict=True)
+        found |= {f"{name} {one['question']}": value for name, value in named if value is not None}
+    return found
 
 
 def is_probed(run: Path, config: ProbeConfig) -> bool:

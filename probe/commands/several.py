@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from configs import TrainSettings, check_seeds, check_variants, flat, one_line_errors, typed_saved
 from probe.commands.opened import open_run
 from probe.commands.probing import is_probed, probe_stories
+from probe.commands.reporting import write_page
 
 if TYPE_CHECKING:
     from probe.config import ProbeConfig
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 def compare_seeds(runs: str, settings: EvalConfig, config: ProbeConfig) -> None:
     """Probe each run of a sweep that has not been probed yet, print what holds over the seeds and write probe/."""
+    from probe.report.figures import draw_seeds
     from probe.seeds import SeedRun, markdown, over_seeds
     from run.directory import read_json, write_files
 
@@ -31,8 +34,14 @@ def compare_seeds(runs: str, settings: EvalConfig, config: ProbeConfig) -> None:
     files = {"seeds.json": json.dumps(results, indent=2) + "\n", "seeds.md": markdown(results)}
     print(f"\n{files['seeds.md']}")
     with one_line_errors():
+        by_name = {path.name: records for path, records in found.items()}
+        pictures = draw_seeds(results, by_name) if settings.figures else {}
         write_files(Path(runs) / "probe", files)
-    print(f"wrote    {', '.join(files)} to {Path(runs) / 'probe'}")
+        if pictures:
+            write_files(Path(runs) / "probe" / "figures", pictures)
+        write_pages(found, settings)
+    written = [*files, *(f"figures/{name}" for name in pictures)]
+    print(f"wrote    {', '.join(written)} to {Path(runs) / 'probe'}; the page of every run has the first table")
 
 
 def compare_variants(runs: str, settings: EvalConfig, config: ProbeConfig, defaults: TrainSettings) -> None:
@@ -75,7 +84,22 @@ def compare_variants(runs: str, settings: EvalConfig, config: ProbeConfig, defau
         write_hparams(
             folder / "tb", {run.name: (flat(typed_saved(configs[run.name])), values[run.name]) for run in every}
         )
-    print(f"\nwrote    {', '.join(files)} to {folder}; tensorboard --logdir {runs} has them as HParams")
+        write_pages(found, settings)
+    print(f"\nwrote    {', '.join(files)} to {folder}; tensorboard --logdir {runs} has them as HParams,")
+    print("         the page of every run has the table")
+
+
+def of_one(settings: EvalConfig, run: Path) -> EvalConfig:
+    """Return the settings for one run of a sweep."""
+    return replace(settings, runs=None, compare=None, run=str(run), figures=False)
+
+
+def write_pages(runs: Iterable[Path], settings: EvalConfig) -> None:
+    """Write the page of each run anew, for what is now known of the sweep stands in it; none of a model that cheats."""
+    for run in runs:
+        opened = open_run(of_one(settings, run))
+        if opened.settings.model.is_causal:
+            write_page(opened)
 
 
 def ended(runs: str) -> dict[Path, list[dict[str, Any]]]:
@@ -94,11 +118,12 @@ def probed(run: Path, settings: EvalConfig, config: ProbeConfig) -> dict[str, An
     """Return the probe.json of a run of a sweep; it is probed now where that has not been done with these settings."""
     from run.directory import read_json
 
+    alone = of_one(settings, run)
     with one_line_errors():
-        opened = None if is_probed(run, config) else open_run(replace(settings, runs=None, compare=None, run=str(run)))
+        opened = None if is_probed(run, config) else open_run(alone)
     if opened:
         print(f"probing  {run}", flush=True)
-        probe_stories(opened, settings, config, say=lambda lines: None)  # of each run, its files alone
+        probe_stories(opened, alone, config, say=lambda lines: None)  # of each run, its files alone
     with one_line_errors():
         found: dict[str, Any] = read_json(run / "probe" / "probe.json")
     return found

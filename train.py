@@ -229,13 +229,14 @@ def open_records(
     return recorder
 
 
-_WHERE = {"out", "resume", "cache_dir"}  # of a run's settings: they say where it is, not what
+# Settings of a run that say where it is and what is told of it, not what is learned.
+_BESIDE = set("out resume cache_dir threads log_every_steps sample_tokens sample_prompt".split())
 
 
 def flat(settings: TrainSettings) -> dict[str, Any]:
-    """Return the settings by the names they have on the command line, as JSON has them, places left out."""
+    """Return the settings that a result depends on, by their names on the command line, as JSON has them."""
     groups = json.loads(json.dumps(asdict(settings), default=lambda choice: choice.value))
-    own = {name: value for name, value in groups.pop("run").items() if name not in _WHERE}
+    own = {name: value for name, value in groups.pop("run").items() if name not in _BESIDE}
     return own | {f"{group}.{name}": value for group, some in groups.items() for name, value in some.items()}
 
 

@@ -132,7 +132,7 @@ def test_settings_and_scores_stand_in_one_row_of_hparams_and_it_has_ended(board:
     settings = one["hparams"]
     assert settings["seed"] == 1 and settings["model.n_head"] == 2 and settings["model.tie_query_key"] == "false"
     assert settings["optim.name"] == "muon" and settings["data.source"] == "stories"
-    assert not {"out", "cache_dir", "resume"} & set(settings)
+    assert not {"out", "cache_dir", "resume", "sample_prompt"} & set(settings)
     found = {some["name"]["tag"]: some["value"] for some in one["metricValues"]}
     last = [json.loads(line) for line in (logdir / "story" / "metrics.jsonl").read_text().splitlines()]
     [validation] = [line for line in last if line.get("whole")]

@@ -25,7 +25,9 @@ _MARGIN = (28, 18)  # pixels for the names of layers, and of heads
 _ROW = 17  # pixels of a word
 _PANEL = 212  # pixels across
 _LEFT, _RIGHT = 80, 132  # where the words end that look, and where those begin that are looked at
-_TOP = 46  # pixels above the first word: caption and title
+_CAPTION = 24  # pixels above the panels
+_TITLE = 24  # pixels above the first word of a panel
+_ACROSS = 2  # panels to a row: TensorBoard's cards are as wide as two
 _LEAST = 0.02  # a weaker line cannot be seen
 _LONG = 12  # letters; more of a word would run into the lines
 
@@ -63,7 +65,7 @@ def by_word(weights: np.ndarray, layout: Layout) -> np.ndarray:
 
 
 def four_cells(panels: Sequence[Panel], caption: str) -> np.ndarray:
-    """Draw sentences side by side: left the words that look, right those looked at, a line's strength the weight.
+    """Draw sentences, two to a row: left the words that look, right those looked at, a line's strength the weight.
 
     Args:
         panels: one or more; the row of the asked word in colour, those of the others in grey behind it.
@@ -73,11 +75,13 @@ def four_cells(panels: Sequence[Panel], caption: str) -> np.ndarray:
         [height, width, 3] uint8.
 
     """
-    height = _TOP + _ROW * max(len(one.words) for one in panels) + _ROW // 2
-    canvas = _Canvas(_PANEL * len(panels), height)
+    height = _TITLE + _ROW * max(len(one.words) for one in panels) + _ROW // 2
+    across = min(_ACROSS, len(panels))
+    canvas = _Canvas(_PANEL * across, _CAPTION + height * -(-len(panels) // across))
     canvas.text(8, 12, caption, _INK, bold=True)
     for place, one in enumerate(panels):
-        canvas.left = _PANEL * place
+        row, column = divmod(place, across)
+        canvas.left, canvas.top = _PANEL * column, _CAPTION + height * row
         _draw_lines(canvas, one)
         _draw_words(canvas, one)
     return canvas.pixels()
@@ -137,8 +141,8 @@ def _draw_words(canvas: _Canvas, one: Panel) -> None:
     title = f"{one.words[one.asked]} -> "
     for place, word in ((one.antecedent, one.words[one.antecedent]), (one.distractor, one.words[one.distractor])):
         x = canvas.width_of(title) if place == one.antecedent else _PANEL // 2 + 20
-        canvas.text(8 + x, 32, f"{word} {weights[place]:.2f}", _colour(one, place))
-    canvas.text(8, 32, title, _INK)
+        canvas.text(8 + x, _TITLE // 3, f"{word} {weights[place]:.2f}", _colour(one, place))
+    canvas.text(8, _TITLE // 3, title, _INK)
     for place, word in enumerate(one.words):
         short = word if len(word) <= _LONG else word[: _LONG - 1] + "."
         canvas.text(_LEFT, _middle(place), short, _INK if place == one.asked else _PALE, anchor="rm")
@@ -150,7 +154,7 @@ def _colour(one: Panel, place: int) -> Colour:
 
 
 def _middle(place: int) -> int:
-    return _TOP + _ROW * place + _ROW // 2
+    return _TITLE + _ROW * place + _ROW // 2
 
 
 class _Canvas:
@@ -162,18 +166,18 @@ class _Canvas:
         self._image = Image.new("RGB", (width * _FINE, height * _FINE), "white")
         self._draw = ImageDraw.Draw(self._image)
         self._font = ImageFont.load_default(12 * _FINE)
-        self.left = 0  # where the panel begins
+        self.left = self.top = 0  # where the panel begins
 
     def text(self, x: float, y: float, text: str, colour: Colour, *, anchor: str = "lm", bold: bool = False) -> None:
-        at = ((self.left + x) * _FINE, y * _FINE)
+        at = ((self.left + x) * _FINE, (self.top + y) * _FINE)
         self._draw.text(at, text, colour, self._font, anchor, stroke_width=1 if bold else 0)
 
     def width_of(self, text: str) -> float:
         return self._draw.textlength(text, self._font) / _FINE
 
     def line(self, x: float, y: float, to_x: float, to_y: float, colour: Colour, width: float) -> None:
-        ends = ((self.left + x) * _FINE, y * _FINE, (self.left + to_x) * _FINE, to_y * _FINE)
-        self._draw.line(ends, colour, round(width * _FINE))
+        ends = (self.left + x, self.top + y, self.left + to_x, self.top + to_y)
+        self._draw.line([one * _FINE for one in ends], colour, round(width * _FINE))
 
     def box(self, x: float, y: float, to_x: float, to_y: float, colour: Colour) -> None:
         corners = (x * _FINE, y * _FINE, (to_x + 1) * _FINE - 1, (to_y + 1) * _FINE - 1)

@@ -81,13 +81,13 @@ def test_where_nothing_was_filmed_there_is_no_film(tmp_path: Path) -> None:
         ('"version": 1', '"version": 2'),
         ('"step": -1', '"step": 0'),
         ('"step": 4', '"step": 1'),  # twice
-        ('"step": 4', '"step": "4"'),
+        ('"step": 4', '"step": 4.5'),
         ('"n_head": 3', '"n_head": 2'),
         ('"data": ["', '"data": ["AAAA'),
         ('"data": ["', '"data": ["!!!!'),
         ('"data": [', '"data": ["AAAA", '),
         ('"owner": [0', '"owner": [99'),
-        ('"pieces": ["', '"pieces": [7, "'),
+        ('"pieces": ["(start)"', '"pieces": [7'),
         ("{", "["),
     ],
 )

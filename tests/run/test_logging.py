@@ -21,6 +21,12 @@ from run.logging import (
 from tests.board import Board
 
 
+def make_older(run: Path) -> None:
+    """Rename the one event file: names begin with the second, and files are read in the order of their names."""
+    [events] = (run / "tb").iterdir()
+    events.rename(events.with_name(re.sub(r"(?<=tfevents\.)\d+", "1700000000", events.name)))
+
+
 def test_every_number_lands_in_both_records(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, resumed_step=None)
     recorder.record(3, "validation", {"loss": 1.5, "loss_by_class": {"payoff": 2.5}, "whole": True})
@@ -149,6 +155,7 @@ def test_a_probes_scores_stand_in_the_run_and_replace_those_of_an_earlier_probe(
     recorder = Recorder(tmp_path, resumed_step=None)
     recorder.record(7, "train", {"loss": 1.5})
     recorder.close()
+    make_older(tmp_path)
     write_probe_scores(tmp_path, 5, {"Sel@1 V at S1": 0.25, "T V at S1": 0.5})
     write_probe_scores(tmp_path, 6, {"Sel@1 V at S1": 0.75})
     assert len(list((tmp_path / "tb").iterdir())) == 2
@@ -167,8 +174,7 @@ def test_what_is_written_again_after_a_kill_replaces_what_was_seen_before(tmp_pa
     for step in range(10):
         first.record(step, "train", {"loss": float(step)})
     first.close()
-    [events] = (tmp_path / "run" / "tb").iterdir()  # named by the second; files are read in the order of their names
-    events.rename(events.with_name(re.sub(r"(?<=tfevents\.)\d+", "1700000000", events.name)))
+    make_older(tmp_path / "run")
     second = Recorder(tmp_path / "run", resumed_step=6)
     second.settings({"seed": 1}, ["loss/train"])
     for step in range(7, 12):

@@ -19,7 +19,7 @@ def drawn(weights: list[float], caption: str = "", words: list[str] = WORDS) -> 
 
 def amount(pixels: np.ndarray, colour: tuple[int, int, int]) -> float:
     """Return how much of a colour stands between the words: 0 white, more the stronger and the wider."""
-    between = pixels[46:, 84:128]
+    between = pixels[48:, 84:128]
     away = np.array([255, 255, 255]) - np.array(colour)
     return float(((255 - between) @ away / (away @ away)).sum())
 
@@ -47,18 +47,23 @@ def test_a_line_ends_at_the_word_that_is_looked_at() -> None:
     for place in range(3):
         pixels = drawn([0.9 if i == place else 0 for i in range(3)])
         ends = 255 - pixels[:, 124:127].min(axis=(1, 2))
-        assert abs(int(np.argmax(ends)) - (46 + 17 * place + 8)) <= 2
+        assert abs(int(np.argmax(ends)) - (48 + 17 * place + 8)) <= 2
 
 
-def test_cells_stand_side_by_side_and_the_caption_says_what_they_are() -> None:
+def test_cells_stand_two_to_a_row_and_the_caption_says_what_they_are() -> None:
     one = Panel(WORDS, np.eye(4), 3, 1, 2)
-    assert four_cells([one] * 4, "").shape[1] == 4 * four_cells([one], "").shape[1]
-    assert (four_cells([one], "step 3")[:20] != 255).any() and (four_cells([one], "")[:20] == 255).all()
+    alone = four_cells([one], "")
+    row = np.concatenate([alone] * 2, axis=1)
+    assert (four_cells([one] * 4, "") == np.concatenate([row, row[24:]])).all()
+    assert (four_cells([one], "step 3")[:20] != 255).any() and (alone[:20] == 255).all()
 
 
-def test_a_long_word_and_signs_no_font_has_are_drawn_without_harm() -> None:
-    words = ["(start)", "x" * 10_000, "\u202e\x00<b>\n\U0001f600", "It"]
-    assert drawn([0.1, 0.2, 0.3], words=words).shape == drawn([0.1, 0.2, 0.3]).shape
+def test_a_long_word_stays_in_its_panel_and_signs_no_font_has_are_drawn_without_harm() -> None:
+    one = Panel(WORDS, np.eye(4), 3, 1, 2)
+    hostile = Panel(["(start)", "x" * 10_000, "\u202e\x00<b>\n\U0001f600", "It"], np.eye(4), 0, 3, 0)
+    pixels, alone = four_cells([one, hostile, hostile, one], ""), four_cells([one], "")
+    height, width = alone.shape[0] - 24, alone.shape[1]
+    assert (pixels[: height + 24, :width] == alone).all() and (pixels[-height:, -width:] == alone[24:]).all()
 
 
 def test_a_panel_names_the_words_of_the_showcase() -> None:

@@ -324,7 +324,7 @@ def _payoff(axes: Axes, steps: Sequence[int], payoff: Mapping[str, Sequence[floa
 
 
 def _rhos(axes: Axes, steps: Sequence[int], by_name: Mapping[str, Sequence[float | None] | None]) -> None:
-    known = {name: values for name, values in by_name.items() if values}
+    known = {name: some for name, some in by_name.items() if some and any(one is not None for one in some)}
     if not known:
         axes.set_axis_off()
         return

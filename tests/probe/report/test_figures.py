@@ -170,6 +170,13 @@ def test_what_is_not_known_is_not_drawn() -> None:
     assert list(draw_run(EMPTY | {"questions": [question("V at S1") | {"causal": []}]})) == ["map.png"]
 
 
+def test_a_rho_that_was_never_known_is_left_out() -> None:
+    content = run_content()
+    content["emergence"]["curves"]["V_S1"]["rho"] = [None] * 3
+    known = draw_run(run_content(questions=content["questions"]))["emergence.png"]
+    assert draw_run(content)["emergence.png"] != known
+
+
 def test_weights_of_words_are_read_back_from_their_tokens() -> None:
     weights = attention(6)
     split = {"words": ["(start)", "un", "cat", "ghost"], "pieces": list("abcdef"), "owner": [0, 1, -1, 2, 2, 2]}

@@ -25,6 +25,7 @@ function showQuestion() {
 }
 
 function hideWhatIsEmpty() {
+  document.getElementById("explorer").hidden = content.sentences.length === 0 && !question();
   document.getElementById("view").hidden = content.sentences.length === 0;
   document.getElementById("time").hidden = steps.length === 0;
   document.getElementById("timeline").hidden = steps.length === 0;
@@ -41,6 +42,7 @@ function begin() {
   redraw("score", drawMapControls);
   redraw("question group", drawGroups);
   redraw("question group sentence layer head time", drawStrip);
+  redraw("sentence time", drawFilmNote);
   redraw("sentence unit", drawLarge);
   redraw("layer head time threshold all focus hover target", drawLines);
   redraw("question layer head score time sentence unit focus hover target", drawMapOf);

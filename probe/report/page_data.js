@@ -122,10 +122,11 @@ function rowOf(sentence, unit, node, layer = state.layer, head = state.head, tim
   return row;
 }
 
-// The word that is asked; where none is, the last one.
+// The word that is asked; where none is, the last one that is no mere mark.
 function askedPlace(sentence, unit) {
-  const asked = sentence.asked.length ? sentence.asked[0] : sentence.words.length - 1;
-  return placeOf(sentence, unit, asked);
+  const { words, asked } = sentence;
+  const named = words.findLastIndex((word, place) => place > 0 && /[\p{L}\p{N}]/u.test(word));
+  return placeOf(sentence, unit, asked.length ? asked[0] : named > 0 ? named : words.length - 1);
 }
 
 // What a pair of words is about: the antecedent, or the word most looked at that is neither the start nor itself.

@@ -102,6 +102,6 @@ function ticksOf(low, high, most = 4) {
   const unit = 10 ** Math.floor(Math.log10(rough));
   const by = [1, 2, 5, 10].map((n) => n * unit).find((n) => n >= rough);
   const found = [];
-  for (let tick = Math.ceil(low / by - 1e-9) * by; tick <= high + by * 1e-6; tick += by) found.push(tick);
+  for (let tick = Math.ceil(low / by - 1e-9) * by; tick <= high + by * 1e-6; tick += by) found.push(tick + 0); // + 0: no "-0"
   return found;
 }

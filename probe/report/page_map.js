@@ -62,9 +62,8 @@ function tintOf(value, values) {
 }
 
 function legendOf(values) {
-  const about = SCORES[state.score];
-  const lines = [`${about.name}: ${about.means}. ${whereMeasured(values)}`];
-  if (state.score === "weight" && sentences.has(state.sentence)) lines[0] = pairLegend();
+  const { name, means } = SCORES[state.score];
+  const line = state.score === "weight" ? pairLegend() : `${name}: ${means}. ${whereMeasured(values)}`;
   const marks = [];
   if (content.questions.length) {
     marks.push(make("span", { class: "key" }, make("i", { class: "dot" }), " corrected p < .01, at the end"),
@@ -74,7 +73,7 @@ function legendOf(values) {
     marks.push(make("span", { class: "key" }, make("i", { class: "swatch blue" }), " to the antecedent"),
       make("span", { class: "key" }, make("i", { class: "swatch orange" }), " to the distractor"));
   }
-  return [...lines, make("span", { class: "keys" }, ...marks)];
+  return [line, make("span", { class: "keys" }, ...marks)];
 }
 
 function whereMeasured(values) {
@@ -85,6 +84,7 @@ function whereMeasured(values) {
 
 function pairLegend() {
   const sentence = sentences.get(state.sentence);
+  if (!sentence) return "";
   const { labels } = nodesOf(sentence, state.unit);
   const [from, to] = [lookingPlace(sentence), targetPlace(sentence)].map((place) => legible(labels[place]));
   return `The weight each head gives “${to}” at “${from}”, as chosen in the sentence below.`;

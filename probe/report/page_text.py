@@ -10,6 +10,7 @@ from typing import Any
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _FIRST_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _LONGEST = 2000  # characters of one text in a table or a line: a word of ten thousand letters tells nobody more
+_SHORT = 24  # characters that are not broken over two lines: a number with its interval
 _MARKS = {"supported": "●", "suggestive": "◐", "not established": "○"}
 _LEVELS = ("E0", "E1", "E2", "E3", "E4")
 # The bars that must stay below; the others must be passed.
@@ -63,14 +64,16 @@ def _header(run: Mapping[str, Any]) -> str:
     shape.append(f"unlike a plain Llama: {departures}" if departures else "a plain Llama in shape")
     step = f"step {run['step']:,}" + (f" of {run['max_steps']:,}" if run["step"] != run["max_steps"] else "")
     return (
-        f'<p class="run"><span class="brand">Antecedent</span> <bdi>{plain(run["name"])}</bdi> <span>{step}</span></p>\n'
+        '<p class="run"><span class="brand">Antecedent</span> '
+        f"<bdi>{plain(run['name'])}</bdi> <span>{step}</span></p>\n"
         f'<p class="shape"><bdi>{plain(" · ".join(shape))}</bdi></p>'
     )
 
 
 def _claim(place: int, one: Mapping[str, Any]) -> str:
     """Return the card of one question: its verdict, its sentence large, the rest of what it says below."""
-    first, *rest = _FIRST_SENTENCE.split(one["claim"] or f"{one['name']}: {one['verdict']}", maxsplit=1)
+    claim = (one["claim"] or f"{one['name']}: {one['verdict']}").replace(" %", "\u00a0%")
+    first, *rest = _FIRST_SENTENCE.split(claim, maxsplit=1)
     level, verdict = one["evidence_level"], one["verdict"]
     steps = "".join(f'<i class="{"reached" if level >= step else "open"}"></i>' for step in _LEVELS[1:])
     return (
@@ -98,24 +101,25 @@ def _why(content: Mapping[str, Any]) -> str:
 def _evidence(place: int, one: Mapping[str, Any]) -> str:
     """Return what one verdict rests on: criteria, hold-outs, causes, cues."""
     head = f"L{one['layer']}H{one['head']}"
+    header = ["hold-out", "n", "Sel@1 [95 %]", "F4 [95 %]", "DD", "luck", "rules: Sel@1", "untrained: Sel@1 [95 %]"]
     blocks = [
         f'<p class="lead">Of the head that the probe chose, {head}.</p>',
         table("Five criteria, fixed beforehand", ["criterion", "measured", "needed", "met"], _criteria(one)),
-        '<div class="plot" data-plot="holdouts"></div>',
-        table(
-            "By hold-out, beside what knows nothing",
-            ["hold-out", "n", "Sel@1 [95 %]", "F4 [95 %]", "DD", "luck", "rules: Sel@1", "untrained: Sel@1 [95 %]"],
-            [_holdout(holdout) for holdout in one["holdouts"]],
-        ),
+        _plotted("holdouts", table("By hold-out, beside what knows nothing", header, map(_holdout, one["holdouts"]))),
     ]
     if one["causal"]:
         rows = [[it["label"], number(it["value"]), interval(it["interval"]), it["reads"]] for it in one["causal"]]
-        blocks += ['<div class="plot" data-plot="causal"></div>']
-        blocks += [table("What happens to the answer", ["what is done", "effect", "95 %", "how to read it"], rows)]
+        found = table("What happens to the answer", ["what is done", "effect", "95 %", "how to read it"], rows)
+        blocks.append(_plotted("causal", found))
     if one["cues"]:
-        blocks += ['<div class="plot" data-plot="cues"></div>']
-        blocks += [table("What moves its preference", ["cue", "effect b", "share of b²"], _cues(one["cues"]))]
+        found = table("What moves its preference", ["cue", "effect b", "share of b²"], _cues(one["cues"]))
+        blocks.append(_plotted("cues", found))
     return f'<div data-question="{place}">\n' + "\n".join(blocks) + "\n</div>"
+
+
+def _plotted(name: str, table: str) -> str:
+    """Return the place of a picture and its numbers under it, open until a script has drawn the picture."""
+    return f'<div class="plot" data-plot="{name}"></div><details open><summary>the numbers</summary>{table}</details>'
 
 
 def _criteria(one: Mapping[str, Any]) -> list[list[str]]:
@@ -158,8 +162,9 @@ def _limits(content: Mapping[str, Any]) -> str:
             inner += f"<h3>Why no more is claimed</h3>{_list(one['reasons'])}"
         found.append(f'<div data-question="{place}">{inner}</div>')
     found.append(
-        "<p>Attention is not explanation. A line says where a head looks, not what the model makes of it: the bars above "
-        "say whether the answer hangs on it. A causal model reads from left to right, so no word knows a later one.</p>"
+        "<p>Attention is not explanation. A line says where a head looks, not what the model makes of it: the bars "
+        "above say whether the answer hangs on it. A causal model reads from left to right, so no word knows a later "
+        "one.</p>"
     )
     if content["caps"]:
         found.append(f"<h3>What was left out of this file</h3>{_list(content['caps'])}")
@@ -182,10 +187,7 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) ->
     head = "".join(f'<th scope="col">{plain(name)}</th>' for name in header)
     body = "\n".join(
         "<tr>"
-        + "".join(
-            f'<th scope="row"><bdi>{plain(cell)}</bdi></th>' if place == 0 else f"<td><bdi>{plain(cell)}</bdi></td>"
-            for place, cell in enumerate(row)
-        )
+        + "".join(_cell("th scope=row" if place == 0 else "td", cell) for place, cell in enumerate(row))
         + "</tr>"
         for row in rows
     )
@@ -193,6 +195,11 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) ->
         f'<div class="scroll" tabindex="0" role="region" aria-label="{plain(caption)}"><table>'
         f"<caption>{plain(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
+
+
+def _cell(tag: str, text: str) -> str:
+    short = " class=short" if len(text) <= _SHORT else ""
+    return f"<{tag}{short}><bdi>{plain(text)}</bdi></{tag[:2]}>"
 
 
 def number(value: float | None) -> str:

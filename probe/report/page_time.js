@@ -50,14 +50,25 @@ function chartsNow() {
   const charts = [];
   if (found) {
     const others = (key) => otherHeads(found[key], layer, head);
-    charts.push({ title: "Sel@1", steps, lines: [...others("sel1"), { name: "luck", values: found.luck, kind: "luck" },
+    charts.push({ title: "Sel@1", share: true, steps, lines: [...others("sel1"), { name: "luck", values: found.luck, kind: "luck" },
       { name: headName(layer, head), values: of(found.sel1), kind: "own" }] });
     charts.push({ title: "DD", steps, lines: [...others("dd"), { name: headName(layer, head), values: of(found.dd), kind: "own" }], zero: true });
-    if (found.rho) charts.push({ title: "ρ, how well the answer follows the pronoun", steps, low: -1, lines: [{ name: "model", values: found.rho, kind: "own" }], zero: true });
-    if (found.payoff) charts.push({ title: "Loss at the payoff, nats", steps, lines: payoffLines(found.payoff) });
+    if (found.rho) charts.push({ title: "ρ, 1 is best", steps, low: -1, lines: [{ name: "model", values: found.rho, kind: "own" }], zero: true });
+    if (found.payoff) charts.push(payoffChart(found.payoff));
   }
-  if (emergence && emergence.loss.steps.length) charts.push({ title: "Validation loss, nats/token", steps: emergence.loss.steps, lines: lossLines(emergence.loss) });
-  return charts;
+  return [...charts, ...lossCharts()];
+}
+
+function lossCharts() {
+  if (!emergence || !emergence.loss.steps.length) return [];
+  const { steps: at, validation, floor } = emergence.loss;
+  const model = { name: "model", values: validation, kind: "own" };
+  if (!floor) return [{ title: "Validation loss", steps: at, lines: [model] }];
+  const gap = validation.map((value, i) => (value === null || floor[i] === null ? null : Math.max(1e-3, value - floor[i])));
+  return [
+    { title: "Validation loss", steps: at, lines: [{ name: "floor", values: floor, kind: "luck" }, model], high: 2.5 * Math.max(...floor) },
+    { title: "Loss above the floor", steps: at, lines: [{ name: "model", values: gap, kind: "own" }], log: true },
+  ];
 }
 
 function otherHeads(rows, layer, head) {
@@ -66,21 +77,17 @@ function otherHeads(rows, layer, head) {
   return all.flat().filter((one) => !one.mine);
 }
 
-function lossLines(loss) {
-  const lines = [{ name: "model", values: loss.validation, kind: "own" }];
-  return loss.floor ? [{ name: "floor", values: loss.floor, kind: "luck" }, ...lines] : lines;
-}
-
 // Oracles that have the same loss throughout are one line with all their names.
-function payoffLines(payoff) {
+function payoffChart(payoff) {
   const same = new Map();
   for (const [name, values] of Object.entries(payoff)) {
     if (name === "model") continue;
     const key = values.map((value) => told(value)).join(" ");
     same.set(key, [...(same.get(key) ?? []), name]);
   }
-  const lines = [...same.values()].map((names) => ({ name: names.length > 2 ? `${names[0]} +${names.length - 1}` : names.join(", "), all: names.join(", "), values: payoff[names[0]], kind: "oracle" }));
-  return [...lines, { name: "model", values: payoff.model, kind: "own" }];
+  const lines = [...same.values()].map((names) => ({ name: names.length > 2 ? `${names[0]}, ${names.length - 1} more` : names.join(", "), all: names.join(", "), values: payoff[names[0]], kind: "oracle" }));
+  const worst = Math.max(...lines.flatMap((line) => line.values));
+  return { title: "Loss at the payoff", steps, lines: [...lines, { name: "model", values: payoff.model, kind: "own" }], high: 1.5 * worst };
 }
 
 let drawn = []; // {chart, cursor, x, read}: what moves with the slider
@@ -98,8 +105,7 @@ function figureOf(chart) {
   const scale = scaleOf(chart);
   const picture = shape("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", "aria-label": chartLabel(chart) });
   picture.append(axes(chart, scale));
-  for (const line of chart.lines) picture.append(pathOf(chart, line, scale));
-  picture.append(...endNames(chart, scale));
+  picture.append(insideOf(chart.lines.map((line) => pathOf(chart, line, scale))), ...endNames(chart, scale));
   const cursor = shape("line", { class: "cursor", y1: EDGE.top, y2: HIGH - EDGE.bottom });
   const mark = shape("circle", { class: "mark", r: 4 });
   picture.append(cursor, mark);
@@ -109,24 +115,33 @@ function figureOf(chart) {
   return make("figure", {}, make("figcaption", {}, make("b", {}, chart.title), " ", read), picture, numbersOf(chart));
 }
 
+// `high` cuts off a loss's first fall, beside which nothing later could be seen; `log` shows each tenth alike.
 function scaleOf(chart) {
-  const values = chart.lines.flatMap((line) => line.values).filter((value) => value !== null);
-  let low = Math.max(chart.low ?? -Infinity, Math.min(...values, chart.zero ? 0 : Infinity));
-  let high = Math.max(...values, chart.zero ? 0 : -Infinity);
-  if (chart.title === "Sel@1") [low, high] = [Math.min(low, 0.4), 1];
-  if (!(high > low)) [low, high] = [low - 0.5, low + 0.5];
+  const [low, high] = rangeOf(chart);
   const last = Math.max(chart.steps[chart.steps.length - 1], steps[steps.length - 1] ?? 0) || 1;
-  const clip = (value) => Math.max(low, Math.min(high, value));
+  const bent = chart.log ? Math.log10 : (value) => value;
+  const share = (value) => (bent(value) - bent(low)) / (bent(high) - bent(low));
   return {
     low, high, last,
     x: (step) => EDGE.left + (step / last) * (WIDE - EDGE.left - EDGE.right),
-    y: (value) => HIGH - EDGE.bottom - ((clip(value) - low) / (high - low)) * (HIGH - EDGE.top - EDGE.bottom),
+    y: (value) => HIGH - EDGE.bottom - share(value) * (HIGH - EDGE.top - EDGE.bottom),
   };
+}
+
+function rangeOf(chart) {
+  const values = chart.lines.flatMap((line) => line.values).filter((value) => value !== null);
+  if (chart.zero) values.push(0);
+  const low = Math.max(chart.low ?? -Infinity, Math.min(...values));
+  const high = Math.min(chart.high ?? Infinity, Math.max(...values));
+  if (chart.log) return [10 ** Math.floor(Math.log10(low)), 10 ** Math.ceil(Math.log10(high))];
+  if (chart.share) return [Math.min(low, 0.4), 1];
+  return high > low ? [low, high] : [low - 0.5, low + 0.5];
 }
 
 function axes(chart, { low, high, last, x, y }) {
   const group = shape("g", { class: "axes" });
-  for (const tick of ticksOf(low, high)) {
+  const decades = () => ticksOf(Math.log10(low), Math.log10(high)).filter(Number.isInteger).map((power) => 10 ** power);
+  for (const tick of chart.log ? decades() : ticksOf(low, high)) {
     group.append(shape("line", { x1: EDGE.left, x2: WIDE - EDGE.right, y1: y(tick), y2: y(tick) }),
       shape("text", { x: EDGE.left - 6, y: y(tick) + 4, "text-anchor": "end" }, String(Number(tick.toFixed(6)))));
   }
@@ -136,19 +151,29 @@ function axes(chart, { low, high, last, x, y }) {
   return group;
 }
 
+// A window that cuts off what leaves the chart above or below.
+function insideOf(paths) {
+  const [x, y, width, height] = [EDGE.left - 2, EDGE.top - 2, WIDE - EDGE.left - EDGE.right + 4, HIGH - EDGE.top - EDGE.bottom + 4];
+  return shape("svg", { x, y, width, height, viewBox: `${x} ${y} ${width} ${height}`, class: "inside" }, ...paths);
+}
+
 function pathOf(chart, line, { x, y }) {
   let d = "";
   line.values.forEach((value, i) => { if (value !== null) d += `${d ? "L" : "M"}${x(chart.steps[i]).toFixed(1)} ${y(value).toFixed(1)}`; });
   return shape("path", { class: `curve ${line.kind}`, d });
 }
 
-// Names at the lines' ends, pushed apart so that none covers another.
+// Names at the lines' ends, pushed apart so that none covers another and none leaves the chart.
 function endNames(chart, { y }) {
   const ends = chart.lines.filter((line) => line.name).map((line) => ({ line, at: y(line.values.findLast((value) => value !== null) ?? 0) }));
   ends.sort((a, b) => a.at - b.at);
   ends.forEach((one, i) => { if (i) one.at = Math.max(one.at, ends[i - 1].at + 14); });
-  const over = ends.length ? ends[ends.length - 1].at - (HIGH - EDGE.bottom) : 0;
-  return ends.map(({ line, at }) => shape("text", { class: `end ${line.kind}`, x: WIDE - EDGE.right + 8, y: at + 4 - Math.max(0, over) }, legible(line.name)));
+  let floor = HIGH - EDGE.bottom;
+  for (const one of ends.toReversed()) {
+    one.at = Math.min(one.at, floor);
+    floor = one.at - 14;
+  }
+  return ends.map(({ line, at }) => shape("text", { class: `end ${line.kind}`, x: WIDE - EDGE.right + 8, y: at + 4 }, legible(line.name)));
 }
 
 function chartLabel(chart) {
@@ -184,7 +209,8 @@ function drawCursor() {
     cursor.setAttribute("x1", x);
     cursor.setAttribute("x2", x);
     const value = own.values[i];
-    mark.setAttribute("visibility", value === null ? "hidden" : "visible");
+    const outside = value === null || value < scale.low || value > scale.high;
+    mark.setAttribute("visibility", outside ? "hidden" : "visible");
     mark.setAttribute("cx", scale.x(chart.steps[i]));
     mark.setAttribute("cy", scale.y(value ?? scale.low));
     read.textContent = `${told(value)} at step ${chart.steps[i].toLocaleString("en")}`;

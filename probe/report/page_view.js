@@ -27,6 +27,12 @@ function drawGroups() {
   show("view-rule", state.group === null ? nothing : (GROUPS[state.group] ?? ["", ""])[1]);
 }
 
+// Beside the small pictures: whether they move with the slider.
+function drawFilmNote() {
+  const one = sentences.get(state.sentence);
+  show("view-film", one ? lineNote(one) : "");
+}
+
 function chooseGroup(group) {
   chooseSentence((groupsNow().get(group) ?? [])[0] ?? null);
 }
@@ -58,7 +64,7 @@ function miniCard(sentence) {
 }
 
 function brief(text) {
-  const letters = Array.from(text.slice(0, 400));
+  const letters = Array.from(text.slice(-400));
   return letters.length > 110 ? `…${letters.slice(-108).join("")}` : letters.join("");
 }
 
@@ -92,29 +98,29 @@ function miniPicture(sentence) {
   const n = sentence.words.length;
   const step = Math.min(14, 238 / n);
   const at = (place) => (place + 0.5) * step + 1;
-  const picture = shape("svg", { viewBox: `0 0 200 ${Math.max(60, n * step + 2)}`, "aria-hidden": "true" });
+  const picture = shape("svg", { viewBox: `0 0 220 ${Math.max(60, n * step + 2)}`, "aria-hidden": "true" });
   for (const place of largest(row, 24)) {
-    if (row[place] >= 0.005) picture.append(link(78, at(asked), 122, at(place), row[place], roleOf(sentence, "word", place)));
+    if (row[place] >= 0.005) picture.append(link(80, at(asked), 140, at(place), row[place], roleOf(sentence, "word", place)));
   }
   // Where words stand too close to be written, those that matter are.
   const near = step >= 11 ? sentence.words.map((_, place) => place) : [];
   const shown = new Set([...near, ...sentence.antecedents, ...sentence.distractors]);
-  for (const place of near.length ? near : [asked]) picture.append(miniWord(sentence, place, 74, at(place), place === asked ? "looks" : "idle"));
+  for (const place of near.length ? near : [asked]) picture.append(miniWord(sentence, place, 76, at(place), place === asked ? "looks" : "idle"));
   for (const place of shown.size ? shown : largest(row, 2, 1)) {
-    picture.append(miniWord(sentence, place, 126, at(place), roleOf(sentence, "word", place)));
+    picture.append(miniWord(sentence, place, 144, at(place), roleOf(sentence, "word", place)));
   }
   return picture;
 }
 
 function miniWord(sentence, place, x, y, kind) {
   const text = Array.from(legible(sentence.words[place]));
-  return shape("text", { x, y: y + 3.7, class: kind, "text-anchor": x < 100 ? "end" : "start" },
-    text.length > 11 ? text.slice(0, 10).join("") + "…" : text.join(""));
+  return shape("text", { x, y: y + 3.7, class: kind, "text-anchor": x < 110 ? "end" : "start" },
+    text.length > 12 ? text.slice(0, 11).join("") + "…" : text.join(""));
 }
 
 // The large picture: its lists are built once for a sentence, its lines whenever something moves.
 
-let large = null; // {sentence, nodes, looks, seen, svg, ranked, note}: what is drawn on
+let large = null; // {sentence, nodes, looks, seen, svg, ranked, list: what scrolls}: what is drawn on
 
 function drawLarge() {
   const sentence = sentences.get(state.sentence);
@@ -127,12 +133,12 @@ function drawLarge() {
   const seen = listOf(nodes, "Words looked at", (place) => update({ target: place }));
   const svg = shape("svg", { class: "lines", "aria-hidden": "true", height: nodes.labels.length * ROW });
   const frame = make("div", { class: "frame" }, looks.list, svg, seen.list);
-  large = { sentence, nodes, looks: looks.items, seen: seen.items, svg, ranked: make("div", { class: "ranked" }), note: make("p", { class: "rule" }) };
+  large = { sentence, nodes, looks: looks.items, seen: seen.items, svg, ranked: make("div", { class: "ranked" }), list: frame };
   looks.items.forEach((item, place) => item.addEventListener("pointerenter", (event) => {
     if (event.pointerType === "mouse") update({ hover: place });
   }));
   looks.list.addEventListener("pointerleave", () => update({ hover: null }));
-  show("large", aboutSentence(sentence), lineControls(sentence), make("div", { class: "pair" }, frame, make("div", { class: "aside" }, large.ranked, large.note)));
+  show("large", aboutSentence(sentence), lineControls(sentence), make("div", { class: "pair" }, frame, large.ranked));
   drawLines();
   // A long text opens where it is asked.
   frame.scrollTop = (askedPlace(sentence, state.unit) + 1) * ROW - frame.clientHeight;
@@ -188,7 +194,6 @@ function drawLines() {
   svg.replaceChildren(...links.map((one) => link(0, at(one.from), width, at(one.to), one.weight, roleOf(sentence, state.unit, one.to))));
   markWords(from, many);
   drawRanked(links.reverse(), nodes);
-  large.note.textContent = lineNote(sentence);
 }
 
 function linksFrom(sentence, from) {
@@ -219,12 +224,25 @@ function markWords(from, many) {
   });
 }
 
+// The strongest lines as a list; each leads to the word that it looks at.
 function drawRanked(links, { labels }) {
-  const list = make("ol", {}, ...links.slice(0, RANKED).map((one) => make("li", { class: roleOf(large.sentence, state.unit, one.to) },
-    make("bdi", {}, legible(labels[one.from])), " → ", make("bdi", {}, legible(labels[one.to])), " ", make("b", {}, told(one.weight)))));
-  const left = links.length - RANKED;
+  const entry = ({ from, to, weight }, place) => {
+    const button = make("button", { type: "button", tabindex: place ? "-1" : "0", class: roleOf(large.sentence, state.unit, to) },
+      make("bdi", {}, legible(labels[from])), " → ", make("bdi", {}, legible(labels[to])), " ", make("b", {}, told(weight)));
+    button.addEventListener("click", () => leadTo(to));
+    return button;
+  };
+  const buttons = links.slice(0, RANKED).map(entry);
+  roving(buttons, 1);
+  const rest = links.length > RANKED ? [make("p", { class: "rule" }, `and ${links.length - RANKED} weaker`)] : [];
   large.ranked.replaceChildren(make("h3", {}, `Strongest lines of ${headName(state.layer, state.head)}`),
-    links.length ? list : make("p", {}, "No line is as strong as that."), ...(left > 0 ? [make("p", { class: "rule" }, `and ${left} weaker`)] : []));
+    links.length ? make("ol", {}, ...buttons.map((button) => make("li", {}, button))) : make("p", {}, "No line is as strong as that."), ...rest);
+}
+
+function leadTo(place) {
+  const { list } = large;
+  update({ target: place });
+  list.scrollTop = (place + 0.5) * ROW - list.clientHeight / 2;
 }
 
 function lineNote(sentence) {

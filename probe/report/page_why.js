@@ -7,6 +7,8 @@ function drawWhy() {
   for (const block of document.querySelectorAll("#why [data-question]")) {
     const asked = content.questions[Number(block.dataset.question)];
     for (const place of block.querySelectorAll("[data-plot]")) place.replaceChildren(...PLOTS[place.dataset.plot](asked));
+    // The numbers stand in the picture; the whole table is one click away.
+    for (const numbers of block.querySelectorAll("[data-plot] + details")) numbers.open = false;
   }
 }
 
@@ -51,7 +53,7 @@ function keyOf(mark, text) {
 function holdoutPlot(asked) {
   const x = scaled(0, 1);
   const rows = asked.holdouts.map((one) => ({
-    name: one.name, value: told(one.sel1),
+    name: one.name, value: told(one.sel1, 3),
     marks: [
       ...(one.untrained && one.untrained.interval ? [band(one.untrained.interval, x, "untrained", 14)] : []),
       ...Object.values(one.baselines).flatMap((value) => dot(value, x, "rule-dot", 4)),

@@ -178,7 +178,7 @@ def asked_question(
         "causal": [
             {"name": "edge_swap", "label": "T: its two weights exchanged", "value": 0.9891, "interval": [0.973, 1.015],
              "reads": "1: this head alone decides"},
-            {"name": "ko_distractor", "label": "edge to the distractor cut", "value": -0.2375, "interval": [-0.28, -0.19],
+            {"name": "ko_distractor", "label": "edge to the distractor cut", "value": -0.2375, "interval": [-0.3, -0.2],
              "reads": "near 0: it does not need it"},
             {"name": "zero", "label": "head set to zero", "value": None, "interval": None, "reads": "1: all is lost"},
         ],
@@ -214,7 +214,8 @@ def content(*, own: list[str] | None = None) -> dict[str, Any]:
         "run": {
             "name": "default, seed 1", "step": 1200, "max_steps": 1200, "n_layer": N_LAYER, "n_head": N_HEAD,
             "d_model": 64, "context_length": 64, "n_parameters": 131_776, "data": "stories", "departures": [],
-            "environment": {"python": "3.11.2", "torch": "2.11.0", "commit": "1c91980"}, "command": "python eval.py run=runs/default",
+            "environment": {"python": "3.11.2", "torch": "2.11.0", "commit": "1c91980"},
+            "command": "python eval.py run=runs/default",
         },
         "notes": [],
         "questions": [
@@ -226,12 +227,17 @@ def content(*, own: list[str] | None = None) -> dict[str, Any]:
         "emergence": {
             "steps": STEPS,
             "curves": {"V_S1": _curve(100), "R_S2": _curve(300) | {"rho": None, "payoff": None}},
-            "loss": {"steps": [0, 240, 480, 720, 960, 1200], "validation": [6.53, 1.6, 1.22, 1.14, 1.1, 1.09], "floor": [1.0612] * 6},
+            "loss": {"steps": [0, 240, 480, 720, 960, 1200], "validation": [6.53, 1.6, 1.22, 1.14, 1.1, 1.09],
+                     "floor": [1.0612] * 6},
             "film": moving,
         },
         "lab": None,
-        "seeds": {"title": "Over five seeds", "header": ["question", "supported", "Sel@1 [95 %]"], "rows": [["V at S1", "5 of 5", "0.998 [0.996, 1.000]"]],
-                  "note": "Heads are matched by what they do; their places differ."},
+        "seeds": {
+            "title": "Over five seeds",
+            "header": ["question", "supported", "Sel@1 [95 %]"],
+            "rows": [["V at S1", "5 of 5", "0.998 [0.996, 1.000]"]],
+            "note": "Heads are matched by what they do; their places differ.",
+        },
         "caps": ["Curves are kept at 56 steps."],
     }  # fmt: skip
 
@@ -286,3 +292,11 @@ def no_questions() -> dict[str, Any]:
     own = [one for one in found["sentences"] if one["group"] == "own"]
     notes = ["Nothing is asked of a model of plain texts: the page shows where it looks."]
     return found | {"questions": [], "sentences": own, "emergence": None, "seeds": None, "notes": notes}
+
+
+def bare() -> dict[str, Any]:
+    """Return the content of a run that was never probed and of which no sentence is kept."""
+    return no_questions() | {
+        "sentences": [],
+        "notes": ["this run has not been probed: python eval.py run=runs/default"],
+    }

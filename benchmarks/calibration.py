@@ -275,7 +275,7 @@ def read_corpus(
     from data.corpus import load_split
     from data.links import link_items
     from data.tokenizer import end_id
-    from eval import load_data, open_run
+    from probe.commands.opened import load_data, open_run
     from run.config import Device, EvalConfig
 
     settings = [
@@ -286,6 +286,8 @@ def read_corpus(
             text=None,
             task=None,
             path=None,
+            open=False,
+            figures=False,
             device=Device.cpu,
             threads=1,
             cache_dir=cache_dir,

@@ -179,16 +179,9 @@ def markdown(results: Mapping[str, Any]) -> str:
         "a curve has gone half its way from knowing nothing to its end. Phase change: t10 to t90 under 10 % of the",
         f"training in every seed, two or more. Means have their 95 % interval from {MIN_SEEDS} seeds on.",
         "",
-        "| question | link head in | by | Sel@1 | F4 | DD | head of each seed |",
-        "|---|---|---|---|---|---|---|",
     ]
-    for one in results["questions"]:
-        low, high = one["share_interval"]
-        share = f"{one['n_supported']} of {one['n']} [{low:.2f}, {high:.2f}]"
-        by = ", ".join(f"{word} {count}" for word, count in one["verdicts"].items()) or one["by"]
-        where = " ".join(f"L{head['layer']}H{head['head']}" for head in one["heads"])
-        scores = " | ".join(_shown(one["scores"][name], ".3f") for name in ("sel1", "f4", "dd"))
-        lines.append(f"| {one['question']} | {share} | {by} | {scores} | {where} |")
+    header, rows = overview(results)
+    lines += [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
     timed = [one for one in results["questions"] if one["timing"]]
     lines += (
         ["", "| question | curve | ends at | t50 (step) | t10→t90, share of training | phase change |"] if timed else []
@@ -218,6 +211,19 @@ def markdown(results: Mapping[str, Any]) -> str:
         n_items = min(one["n_items"])
         lines.append(f"| {name} at {one['site']} | {one['holdout']} | {n_items} | {' | '.join(figures)} |")
     return "\n".join(lines) + "\n"
+
+
+def overview(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the rows of the first table: what every question's own heads do."""
+    rows = []
+    for one in results["questions"]:
+        low, high = one["share_interval"]
+        share = f"{one['n_supported']} of {one['n']} [{low:.2f}, {high:.2f}]"
+        by = ", ".join(f"{word} {count}" for word, count in one["verdicts"].items()) or one["by"]
+        where = " ".join(f"L{head['layer']}H{head['head']}" for head in one["heads"])
+        scores = [_shown(one["scores"][name], ".3f") for name in ("sel1", "f4", "dd")]
+        rows.append([one["question"], share, by, *scores, where])
+    return ["question", "link head in", "by", "Sel@1", "F4", "DD", "head of each seed"], rows
 
 
 def _shown(found: Mapping[str, Any], form: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -202,13 +202,16 @@ def ask(question: Question, bench: Bench) -> dict[str, Any]:
         found = held_out(question, holdout, bench, head)
         if bench.blank and holdout in ("iid", HEADLINE):
             found["untrained"] = _untrained(question, holdout, bench)
+        every = found.pop("heads")  # of one hold-out they are enough to draw the map
+        if holdout == HEADLINE:
+            one["heads"] = every
         one["test"][holdout] = found
-    one |= _explained(question, bench, head)
+    one |= {"median": _median_block(question, bench, head)} | _explained(question, bench, head)
     return one | judge(evidence_of(one, HEADLINE)).entry()
 
 
 def held_out(question: Question, holdout: str, bench: Bench, head: tuple[int, int]) -> dict[str, Any]:
-    """Return how one head does on items it was not chosen on, and how far luck would have gone."""
+    """Return how one head does on items it was not chosen on, how far luck would have gone, and how every head does."""
     items, scores = bench.test.picked(question, holdout), bench.test.scores(question, holdout)
     clusters = clusters_of(items[::4])
     words = [clusters[name] for name in ("first_words", "second_words")]
@@ -234,11 +237,24 @@ def held_out(question: Question, holdout: str, bench: Bench, head: tuple[int, in
     flipped = np.array([is_flipped(item) for item in items])
     found["sel1_flipped"] = float(_right(rows.selects[flipped][:, *head]).mean())
     found["luck_sel1"] = luck_line(scores.sel1, alike, 0.5, *bench.luck)
+    found["heads"] = {name: getattr(scores, name).mean(axis=0).tolist() for name in ("sel1", "f4", "dd")}
     for name, centre in (("f2", 0.5), ("dd", 0)):
         tested = max_t_p(getattr(scores, name), alike, centre, *bench.luck)
         found[f"p_max_t_{name}"] = float(tested.p[head])
         found["smallest_p"] = tested.smallest_p
+        found["heads"][f"p_{name}"] = tested.p.tolist()
     return found
+
+
+def _median_block(question: Question, bench: Bench, head: tuple[int, int]) -> dict[str, Any]:
+    """Return the block of the headline whose DD is the median for this head, the lower of two: what to show of it.
+
+    A rule and no choice, so that the picture is as good as half of the others and no better.
+    """
+    values = bench.test.scores(question, HEADLINE).dd[:, *head]
+    middle = int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
+    block = bench.test.picked(question, HEADLINE)[4 * middle].block
+    return {"holdout": HEADLINE, "block": block, "dd": float(values[middle]), "n_blocks": len(values)}
 
 
 def _surrogate(
@@ -259,7 +275,7 @@ def _explained(question: Question, bench: Bench, head: tuple[int, int]) -> dict[
         one.rows.take(one.index(question, holdout)) for one, holdout in ((bench.dev, "iid"), (bench.test, HEADLINE))
     )
     control = selectivity(dev, dev_rows.selects, test, rows.selects, bench.config.n_controls, bench.config.seed)
-    share = factorial(rows.preference, test).share
+    effects = factorial(rows.preference, test)
     config = bench.config
     causal = causal_study(
         bench.model,
@@ -271,7 +287,8 @@ def _explained(question: Question, bench: Bench, head: tuple[int, int]) -> dict[
     )
     return {
         "selectivity": control["selectivity"],
-        "coreference_share": float(share[head]),
+        "coreference_share": float(effects.share[head]),
+        "cues": {one.name: float(getattr(effects, one.name)[head]) for one in fields(effects)},
         "head_type": {name: float(values[head]) for name, values in bench.types.items()},
         "mass": {"linked": float(rows.mass[:, *head].mean()), "unlinked": _unlinked_mass(bench, head)},
         "causal": _named(causal),

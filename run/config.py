@@ -93,6 +93,8 @@ class EvalConfig:
     text: str | None  # a sentence to look at instead of the whole probe
     task: Task | None  # a test of others to take instead of the probe
     path: str | None  # its files
+    open: bool  # show the page in a browser
+    figures: bool  # draw figures for a paper, which takes matplotlib
     device: Device
     threads: int | None  # for the CPU; None: what torch chooses
     cache_dir: str  # where tokenized corpora are kept
@@ -108,6 +110,10 @@ class EvalConfig:
             raise ValueError(f"task= and path= go together: {'path' if self.path is None else 'task'}= is missing")
         if self.task is not None and (self.runs, self.compare, self.text) != (None, None, None):
             raise ValueError("task= is one test of one run: it goes with none of runs=, compare= and text=")
+        if self.open and (self.runs, self.compare, self.task) != (None, None, None):
+            raise ValueError("open=true shows the page of one run: it goes with none of runs=, compare= and task=")
+        if self.figures and (self.compare, self.text, self.task) != (None, None, None):
+            raise ValueError("figures=true draws a probe or runs=: it goes with none of compare=, text= and task=")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be 1 or more, got {self.threads}")
 

@@ -11,6 +11,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.pages import content_of
+
 ROOT = Path(__file__).parent.parent
 SCHEMA = json.loads((ROOT / "probe" / "probe.schema.json").read_text())
 # Two models of two steps each: what a probe writes of them is all there is to see, not what they have learned.
@@ -20,7 +22,7 @@ TRAIN = [
     "data.n_test_templates=2", "data.n_test_pairs=2",
 ]  # fmt: skip
 PROBE = ["threads=1", "probe.n_bootstrap=100", "probe.n_untrained=2", "probe.n_controls=10"]
-FILES = ["probe.json", "claims.json", "claims.md", "heads.csv", "items.jsonl"]
+FILES = ["probe.json", "claims.json", "claims.md", "heads.csv", "items.jsonl", "report.html"]
 
 
 def ran(door: str, *overrides: str) -> subprocess.CompletedProcess:
@@ -61,7 +63,12 @@ def strict(text: bytes | str) -> object:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_a_run_is_probed_into_five_files_of_strict_json_and_tables(probed: Path) -> None:
+def without_page(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return all but the page, which knows of the sweep as soon as that has been compared."""
+    return {name: content for name, content in files.items() if name != "report.html"}
+
+
+def test_a_run_is_probed_into_files_of_strict_json_tables_and_a_page(probed: Path) -> None:
     files = probe_files(probed)
     assert set(files) == set(FILES)
     found = strict(files["probe.json"])
@@ -94,7 +101,9 @@ def test_what_is_printed_names_every_question_and_what_knows_nothing(probed: Pat
         assert f"{one['question']}: " in printed
     for word in ("headline", "nearest", "untrained", "rho", "it→cat", "tired"):
         assert word in printed
-    assert printed.endswith(f"wrote    {', '.join(FILES)} to {probed / 'probe'}\n")
+    folder = probed / "probe"
+    page = (folder / "report.html").resolve().as_uri()
+    assert printed.endswith(f"wrote    {', '.join(FILES)} to {folder}\nsee      {page}\n")
 
 
 def test_the_same_run_is_probed_to_the_same_bytes_and_the_sweep_compared(sweep: Path, probed: Path, cache: str) -> None:
@@ -106,14 +115,17 @@ def test_the_same_run_is_probed_to_the_same_bytes_and_the_sweep_compared(sweep: 
     done = ran("eval.py", *asked)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert done.stdout.count("probing  ") == 2
-    assert probe_files(probed) == first
+    assert without_page(probe_files(probed)) == without_page(first)
     found = strict((sweep / "probe" / "seeds.json").read_text())
     assert found["seeds"] == [1, 2]
     of_runs = [[one["question"] for one in strict(probe_files(sweep / n)["probe.json"])["selected"]] for n in "01"]
     assert [one["question"] for one in found["questions"]] == of_runs[0] == of_runs[1]
     assert (sweep / "probe" / "seeds.md").read_text() in done.stdout
+    page = probe_files(probed)["report.html"]
+    assert content_of(page)["seeds"]["rows"][0][0] == "V at S1" and content_of(first["report.html"])["seeds"] is None
     again = ran("eval.py", *asked)
     assert again.returncode == 0 and "probing" not in again.stdout
+    assert probe_files(probed)["report.html"] == page
     (sweep / "1" / "probe" / "probe.json").write_text("{}")  # not what a probe writes
     again = ran("eval.py", *asked)
     assert again.returncode == 0 and again.stdout.count("probing  ") == 1
@@ -121,7 +133,7 @@ def test_the_same_run_is_probed_to_the_same_bytes_and_the_sweep_compared(sweep: 
     assert other.returncode == 0 and other.stdout.count("probing  ") == 2
     assert ran("eval.py", *asked).returncode == 0
     assert strict((sweep / "probe" / "seeds.json").read_text()) == found
-    assert probe_files(probed) == first
+    assert without_page(probe_files(probed)) == without_page(first) and probe_files(probed)["report.html"] == page
 
 
 def test_variants_are_compared_in_a_table_a_figure_and_hparams_and_each_run_is_probed_once(
@@ -147,6 +159,10 @@ def test_variants_are_compared_in_a_table_a_figure_and_hparams_and_each_run_is_p
     assert (out / "probe" / "compare.md").read_text() in done.stdout and "too few seeds to test" in done.stdout
     events = EventAccumulator(str(out / "probe" / "tb" / "0")).Reload()
     assert "_hparams_/session_start_info" in events.summary_metadata and "gap" in events.Tags()["scalars"]
+    pages = [out / str(i) / "probe" / "report.html" for i in range(6)]
+    assert sum(path.exists() for path in pages) == 4  # a model that cheats has none
+    lab = next(content_of(path.read_bytes())["lab"] for path in pages if path.exists())
+    assert [row[0] for row in lab["rows"]] == ["standard", "weighting=sum", "mask=none"]
     again = ran("eval.py", *asked)
     assert again.returncode == 0 and "probing" not in again.stdout
     assert strict((out / "probe" / "compare.json").read_text()) == found

@@ -263,14 +263,20 @@ def _signed(value: float, form: str) -> str:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """Return the table and the sentences that a person reads."""
-    titles = [one.name.replace("_", " ") for one in MEASURES]
-    lines = [f"| variant | seeds | {' | '.join(titles)} | supported |", "|---" * (3 + len(MEASURES)) + "|"]
+    header, rows = overview(results)
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+    lines += ["", *(f"- {one['sentence']}" for one in results["variants"])]
+    return "\n".join(lines) + "\n"
+
+
+def overview(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the rows of the table: every variant, with every measure and its verdicts."""
+    rows = []
     for one in results["variants"]:
         cells = [_cell(one["measures"][measure.name], measure) for measure in MEASURES]
         supported = f"{one['n_supported']} of {one['n_judged']}" if one["n_judged"] else "not probed"
-        lines.append(f"| {one['name']} | {len(one['seeds'])} | {' | '.join(cells)} | {supported} |")
-    lines += ["", *(f"- {one['sentence']}" for one in results["variants"])]
-    return "\n".join(lines) + "\n"
+        rows.append([one["name"], str(len(one["seeds"])), *cells, supported])
+    return ["variant", "seeds", *(one.name.replace("_", " ") for one in MEASURES), "supported"], rows
 
 
 def _cell(found: Mapping[str, Any], measure: Measure) -> str:

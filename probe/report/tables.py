@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
@@ -28,11 +29,14 @@ _LEGEND = (
 )
 
 
-def table(results: dict[str, Any]) -> list[str]:
-    """Return the printed lines: every question's verdict, then, of a few questions, each head on every hold-out."""
+def table(results: dict[str, Any], maps: Sequence[str] = ()) -> list[str]:
+    """Return the printed lines: every question's verdict, then, of a few questions, each head on every hold-out.
+
+    `maps`: lines that stand below the verdicts.
+    """
     some = results["selected"]
     lines = ["", "question             head   Sel@1 [95 % interval]   F4 [95 % interval]       p      T  verdict"]
-    lines += [_overview_line(one) for one in some]
+    lines += [*(_overview_line(one) for one in some), *maps]
     for one in some if len(some) <= _MANY else []:
         lines += ["", f"{one['question']}: {_meaning(one['question'])}"]
         lines += [f"head L{one['layer']}H{one['head']}, chosen on dev: {one['verdict']}, {one['evidence_level']}"]

@@ -43,16 +43,15 @@ MODEL = ModelConfig(n_layer=2, n_head=3, d_model=48, d_mlp=41, context_length=64
 
 
 @cache
-def _tokenizer() -> Tokenizer:
+def tokenizer() -> Tokenizer:
     """Return one that knows the words of both sets of stories, so that one model reads them."""
     return word_tokenizer([story.text for config in (CONFIG, FULL) for story in tell(config, "train")])
 
 
 @cache
 def _items(config: StoriesConfig, split: str) -> list[LinkItem]:
-    tokenizer = _tokenizer()
-    items = link_items(as_dataset(tell(config, split)), tokenizer, end_id(tokenizer))
-    assert not any(tokenizer.token_to_id(UNKNOWN) in item.tokens for item in items)
+    items = link_items(as_dataset(tell(config, split)), tokenizer(), end_id(tokenizer()))
+    assert not any(tokenizer().token_to_id(UNKNOWN) in item.tokens for item in items)
     return items
 
 
@@ -62,11 +61,11 @@ def story_items(split: str, family: str = "", site: str = "", config: StoriesCon
 
 
 def vocabulary() -> dict[str, int]:
-    return _tokenizer().get_vocab()
+    return tokenizer().get_vocab()
 
 
 def first_token() -> int:
-    return end_id(_tokenizer())
+    return end_id(tokenizer())
 
 
 def planted(kind: str, **options: float) -> Transformer:

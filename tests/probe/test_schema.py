@@ -29,7 +29,7 @@ def whole(studied: Studied) -> dict[str, Any]:
     """As it is written to probe.json."""
     results, _ = studied
     about = {
-        "schema_version": 4,
+        "schema_version": 5,
         "model": {"run": "runs/x", "step": 17, "n_layer": 2, "n_head": 3, "dropout": 0.0},
         "data": {"generator_version": 1, "fingerprint": "f0", "leakage": {"iid": 0}},
         "settings": {"seed": 0},

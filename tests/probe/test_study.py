@@ -84,6 +84,35 @@ def test_the_head_is_chosen_on_dev_alone_and_every_untrained_model_chooses_its_o
     assert {item.holdout for item in readings["dev"].items} == {"iid"}
 
 
+def test_what_is_kept_of_every_head_is_what_stands_beside_the_chosen_one(studied: Studied) -> None:
+    results, _ = studied
+    for one in results["selected"]:
+        tested, (layer, head) = one["test"]["headline"], (one["layer"], one["head"])
+        kept = {name: values[layer][head] for name, values in one["heads"].items()}
+        assert kept == {
+            "sel1": tested["sel1"], "f4": tested["f4"], "dd": tested["dd"],
+            "p_f2": tested["p_max_t_f2"], "p_dd": tested["p_max_t_dd"],
+        }  # fmt: skip
+        squares = {name: value**2 for name, value in one["cues"].items()}
+        assert squares["coreference"] / sum(squares.values()) == pytest.approx(one["coreference_share"])
+        assert all(found.keys() >= {"sel1"} and "heads" not in found for found in one["test"].values())
+
+
+def test_the_median_block_has_as_many_below_as_above(studied: Studied) -> None:
+    results, readings = studied
+    reading = readings["test"]
+    for one in results["selected"]:
+        question = next(each for each in QUESTIONS if each.name == one["question"])
+        index = reading.index(question, "headline")
+        values = reading.rows.preference[index, one["layer"], one["head"]].astype(float).reshape(-1, 4).mean(axis=1)
+        median = one["median"]
+        assert median["n_blocks"] == len(values) and median["holdout"] == "headline"
+        (place,) = {i // 4 for i in range(len(index)) if reading.items[index[i]].block == median["block"]}
+        assert median["dd"] == pytest.approx(values[place], abs=1e-6)
+        below, above = (values < median["dd"] - 1e-9).sum(), (values > median["dd"] + 1e-9).sum()
+        assert below <= (len(values) - 1) // 2 and above <= len(values) // 2
+
+
 def test_flipped_items_are_those_in_which_the_second_mention_is_meant(studied: Studied) -> None:
     """By hand, of a head that follows place in part."""
     results, readings = studied

@@ -1,0 +1,45 @@
+"""python eval.py of a model whose heads cannot be tested: its loss, and why there is no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from configs import one_line_errors
+from probe.commands.opened import Opened, load_data
+from probe.commands.reporting import write_page
+
+if TYPE_CHECKING:
+    from probe.config import ProbeConfig
+    from run.config import EvalConfig
+
+
+def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
+    """Print the loss over the whole validation split, of a model whose heads cannot be tested, and why they cannot."""
+    from data.batches import StorySplit, validation_batches
+    from data.corpus import CLASSES
+    from model.loss import row_losses, summarise
+    from run.logging import gap_lines
+
+    with one_line_errors():
+        corpus = load_data(opened, settings)
+    split, causal = corpus.validation, opened.settings.model.is_causal
+    batches = validation_batches(
+        split,
+        tokens_per_batch=config.tokens_per_batch,
+        context_length=opened.model.config.context_length,
+        n_tokens=None,
+    )
+    parts = ((one.read(alone=causal), one.targets, one.classes, one.floor) for one in batches)
+    rows = row_losses(opened.model, parts, len(CLASSES))
+    found = summarise(rows, CLASSES if isinstance(split, StorySplit) else ())
+    n_tokens, bits = int(rows.counts.sum()), split.bits_per_byte(found["loss"])
+    print(f"loss     {found['loss']:.4f} nats/token, {bits:.4f} bits/byte over all {n_tokens:,} validation tokens")
+    for note in corpus.notes:
+        print(f"note     {note}")
+    for line in gap_lines(found, cheats=not causal):
+        print(line)
+    if causal:
+        with one_line_errors():
+            write_page(opened, figures=settings.figures)
+        print('next     this text has no gold links; look at a sentence: python eval.py text="...", or take tests of')
+        print("         others: python eval.py task=minimal_pairs path=FOLDER (docs/outside.md)")

@@ -1,0 +1,106 @@
+"""python eval.py task=: a run takes a test that nobody here wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from configs import one_line_errors
+from probe.commands.opened import Opened
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from data.links import Span
+    from probe.config import ProbeConfig
+    from probe.outside.subject import Report, Subject
+    from run.config import EvalConfig, Task
+
+
+def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, path: str) -> None:
+    """Take a test that nobody here wrote, print its table and write the run's probe/outside/."""
+    from probe.outside.subject import heads_csv
+    from run.directory import write_files
+
+    with one_line_errors():
+        if not opened.settings.model.is_causal:
+            raise ValueError("a model trained with model.mask=none reads what it must predict: no test of it is one")
+        report = tasks()[task](tested(opened, settings, config), path)
+        about = {"task": task.value, "path": path, "run": str(opened.run), "step": opened.step}
+        found = about | {"settings": asdict(config)} | report.results
+        files = {
+            f"{task.value}.json": json.dumps(found, indent=2, allow_nan=False) + "\n",
+            f"{task.value}.md": "\n".join(report.markdown) + "\n",
+        }
+        if report.heads:
+            files[f"{task.value}_heads.csv"] = heads_csv(report.heads)
+        (opened.run / "probe").mkdir(exist_ok=True)
+        write_files(opened.run / "probe" / "outside", files)
+    print("\n".join(report.markdown))
+    print(f"\nwrote    {', '.join(files)} to {opened.run / 'probe' / 'outside'}")
+
+
+def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject:
+    """Return the run as the tests of others see it; nothing is tokenized anew for it."""
+    from data.batches import Split, validation_batches
+    from data.config import StoriesConfig
+    from data.corpus import corpus_folder
+    from data.documents import local_sources, read_pieces
+    from data.tokenizer import end_id, unknown_id
+    from data.words import training_words
+    from probe.outside.subject import Subject
+
+    def encode(text: str) -> tuple[list[int], list[Span]]:
+        encoding = opened.tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def windows(tokens: np.ndarray, n_bytes: int) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+        length = opened.model.config.context_length
+        split = Split(tokens, n_bytes)
+        for batch in validation_batches(
+            split, tokens_per_batch=config.tokens_per_batch, context_length=length, n_tokens=None
+        ):
+            yield batch.read(), batch.targets
+
+    data = opened.settings.data
+    column = "text" if isinstance(data, StoriesConfig) else data.column
+
+    def texts(path: str) -> Iterator[tuple[str, Iterator[tuple[str, bool]]]]:
+        for source in local_sources(path, "path"):
+            yield source.place, read_pieces([source], column)
+
+    folder = corpus_folder(opened.settings.data.source, opened.data_fingerprint, Path(settings.cache_dir))
+    known, known_from = training_words(opened.tokenizer, folder) or (None, "")
+    return Subject(
+        model=opened.model,
+        encode=encode,
+        decode=lambda ids: opened.tokenizer.decode(ids, skip_special_tokens=False),
+        end=end_id(opened.tokenizer),
+        unknown=unknown_id(opened.tokenizer),
+        known=known,
+        known_from=known_from,
+        windows=windows,
+        texts=texts,
+        untrained=lambda i: opened.untrained(config.seed + i),
+        config=config,
+    )
+
+
+def tasks() -> dict[Task, Callable[[Subject, str], Report]]:
+    """Return what each task calls."""
+    from probe.outside.links import links
+    from probe.outside.minimal_pairs import minimal_pairs
+    from probe.outside.text import measure_text
+    from probe.outside.winobias import winobias
+    from run.config import Task
+
+    return {
+        Task.minimal_pairs: minimal_pairs,
+        Task.links: links,
+        Task.winobias: winobias,
+        Task.text: measure_text,
+    }

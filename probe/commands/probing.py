@@ -1,0 +1,186 @@
+"""python eval.py: choose heads on dev, test them on test, and write down what was found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from configs import one_line_errors
+from probe.commands.opened import SCHEMA_VERSION, Opened, load_data
+from probe.commands.reporting import PAGE, Probed, drawn, page_content, read_texts
+
+if TYPE_CHECKING:
+    from probe.config import ProbeConfig
+    from probe.study import Reading
+    from run.config import EvalConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Paint:
+    """What a terminal that has colour can show."""
+
+    width: int  # characters
+    every_colour: bool  # 24-bit; else 256
+
+
+def paint_of(stream: TextIO, environ: Mapping[str, str]) -> Paint | None:
+    """Return what `stream` can show; None where it is no terminal or wants no colour."""
+    from shutil import get_terminal_size
+
+    from probe.report.terminal import has_colour, has_every_colour
+
+    return Paint(get_terminal_size().columns, has_every_colour(environ)) if has_colour(stream, environ) else None
+
+
+def probe_stories(
+    opened: Opened,
+    settings: EvalConfig,
+    config: ProbeConfig,
+    say: Callable[[str], None] = print,
+    paint: Paint | None = None,
+) -> None:
+    """Choose heads on dev, test them on test, say the tables and write probe/, the page among its files.
+
+    `paint`: of a terminal with colour, for a map of the heads.
+    """
+    from data.corpus import load_split
+    from data.links import link_items
+    from data.stories import GENERATOR_VERSION
+    from data.stories.leakage import leakage
+    from data.tokenizer import end_id
+    from probe.showcase import SHOWCASE, Reader, cells
+    from probe.study import study
+
+    with one_line_errors():
+        page_content(opened, None, read_texts(opened.run))  # whatever it takes and is damaged is said at once
+        corpus = load_data(opened, settings)
+        end = end_id(opened.tokenizer)
+        dev, test = (link_items(load_split(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
+    model = opened.model
+    untrained = [opened.untrained(config.seed + i) for i in range(config.n_untrained)]
+    with one_line_errors():
+        results, readings = study(model, untrained, dev, test, config, under_way)
+    under_way("")
+    heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
+    reader = Reader(model, opened.cut, opened.tokenizer.id_to_token)
+    results["showcase"] = {
+        name: cells(reader, asked, heads[name]) for name, (_, asked) in SHOWCASE.items() if name in heads
+    }
+    about = {
+        "schema_version": SCHEMA_VERSION,
+        "model": {"run": str(opened.run), "step": opened.step, **asdict(opened.settings.model)},
+        "data": {
+            "generator_version": GENERATOR_VERSION,
+            "fingerprint": corpus.fingerprint,
+            "leakage": leakage(load_split(corpus, "train"), load_split(corpus, "test")),
+        },
+        "settings": asdict(config),
+        "warnings": [],
+    }
+    say("\n".join(printed(results, paint)))
+    with one_line_errors():
+        written = write_probe(opened, about | results, readings, figures=settings.figures)
+    say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
+
+
+def under_way(what: str) -> None:
+    """Show on a terminal, and there alone, what is being asked; "" takes it away."""
+    import sys
+
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{f'probing {what} ...' if what else ''}\033[K")
+        sys.stderr.flush()
+
+
+def printed(results: dict[str, Any], paint: Paint | None) -> list[str]:
+    """Return the lines that a person reads of a probe."""
+    from probe.report.tables import cell_lines, table
+    from probe.showcase import SHOWCASE
+
+    lines = table(results, head_map(results["selected"][0], paint) if paint and results["selected"] else ())
+    for question, shown in results["showcase"].items():
+        title, _ = SHOWCASE[question]
+        lines += ["", title, *cell_lines(shown)]
+    return lines
+
+
+def head_map(one: dict[str, Any], paint: Paint) -> list[str]:
+    """Return the map of all heads for one question, in characters."""
+    from probe.report.terminal import heat_map
+    from probe.verdict import MAX_P
+
+    heads = one["heads"]
+    both = (zip(*rows, strict=True) for rows in zip(heads["p_f2"], heads["p_dd"], strict=True))
+    lines = heat_map(
+        heads["sel1"],
+        [[max(pair) < MAX_P for pair in row] for row in both],
+        title=f"Sel@1 of every head, {one['question']}",
+        chosen=(one["layer"], one["head"]),
+        width=paint.width,
+        every_colour=paint.every_colour,
+    )
+    return ["", *lines]
+
+
+def write_probe(opened: Opened, results: dict[str, Any], readings: dict[str, Reading], *, figures: bool) -> list[str]:
+    """Write probe.json, the tables, a claim card for each question and the page; return the files' names."""
+    from probe.claim import claim_card, claim_markdown
+    from probe.report.page import page
+    from probe.report.tables import heads_csv, items_jsonl
+    from probe.study import HEADLINE
+    from probe.verdict import finite
+    from run.directory import write_files
+    from run.logging import write_probe_scores
+
+    model = {"step": opened.step, **asdict(opened.settings.model)}
+    results = finite(results)
+    cards = finite([claim_card(one, model, HEADLINE) for one in results["selected"] if HEADLINE in one["test"]])
+    files = {
+        "probe.json": json.dumps(results, indent=2, allow_nan=False) + "\n",
+        "claims.json": json.dumps(cards, indent=2, allow_nan=False) + "\n",
+        "claims.md": "\n\n".join(f"## {one['question']}\n\n{claim_markdown(one)}" for one in cards),
+        "heads.csv": heads_csv(readings),
+        "items.jsonl": items_jsonl(results, readings["test"]),
+    }
+    content = page_content(opened, Probed(results, cards, files["items.jsonl"]), read_texts(opened.run))
+    files[PAGE] = page(content)
+    pictures = drawn(content) if figures else {}
+    write_files(opened.run / "probe", files)
+    if pictures:
+        write_files(opened.run / "probe" / "figures", pictures)
+    write_probe_scores(opened.run, opened.step, scores_of(results))
+    return [*files, *(f"figures/{name}" for name in pictures)]
+
+
+def scores_of(results: dict[str, Any]) -> dict[str, float]:
+    """Return what TensorBoard shows of a probe: the scores of each question's head on the headline, and its T."""
+    from probe.study import HEADLINE
+    from run.logging import PROBE_SCORES
+
+    found: dict[str, float] = {}
+    for one in results["selected"]:
+        tested, causal = one["test"][HEADLINE], one["causal"] or {}
+        values = (tested["sel1"], tested["f4"], causal.get("edge_swap"))
+        named = zip(PROBE_SCORES, values, strict=True)
+        found |= {f"{name} {one['question']}": value for name, value in named if value is not None}
+    return found
+
+
+def is_probed(run: Path, config: ProbeConfig) -> bool:
+    """Whether a run's probe.json is what probing its best checkpoint with these settings would write again."""
+    from run.checkpoint import read_manifest
+    from run.directory import read_json
+
+    path = run / "probe" / "probe.json"
+    found = read_json(path) if path.exists() else {}
+    try:
+        step, data = found["model"]["step"], found["data"]["fingerprint"]
+        known = found["schema_version"], found["settings"], data
+    except (KeyError, TypeError):
+        return False  # none, or none that can be read: it is written anew
+    best = [one["step"] for one in read_manifest(run / "checkpoints") if one["best"]]
+    wanted = SCHEMA_VERSION, asdict(config), read_json(run / "config.json").get("data_fingerprint")
+    return step in best and known == wanted

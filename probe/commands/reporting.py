@@ -1,0 +1,220 @@
+"""report.html: what is known of a run, gathered from its directory, as one page; nothing is probed for it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probe.commands.opened import SCHEMA_VERSION, Opened
+
+if TYPE_CHECKING:
+    from probe.report.sentences import Pen
+
+PAGE = "report.html"
+TEXTS = "sentences.json"
+_MOST_TEXTS = 12  # of the user's own that a page keeps
+# Of a decoder as Touvron et al. 2023 have it; whatever is otherwise is said on top of the page.
+_PLAIN = {
+    "scale": "inverse_sqrt", "weighting": "softmax", "position": "rope", "mask": "causal",
+    "tie_query_key": False, "tie_key_value": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a probe wrote of a run, in memory or read again."""
+
+    results: Mapping[str, Any]  # probe.json
+    cards: Sequence[Mapping[str, Any]]  # claims.json
+    items: str  # items.jsonl
+
+
+def read_probe(opened: Opened) -> tuple[Probed | None, list[str]]:
+    """Return what a probe of this very checkpoint has written, and a note where there is none.
+
+    Raises ValueError in one line where it is damaged.
+    """
+    from run.directory import read_json
+
+    folder, again = opened.run / "probe", f"python eval.py {shlex.quote(f'run={opened.run}')}"
+    if not opened.is_testable:
+        return None, ["Trained on a text without gold links: its heads can be looked at, but no claim can be tested."]
+    if not (folder / "probe.json").exists():
+        return None, [f"This run has not been probed, so nothing here says whether a head is real: {again}"]
+    results = read_json(folder / "probe.json")
+    try:
+        same = results["model"]["step"], results["schema_version"], results["data"]["fingerprint"]
+    except (KeyError, TypeError):
+        raise ValueError(f"{folder / 'probe.json'} is damaged: {again} writes it anew") from None
+    if same != (opened.step, SCHEMA_VERSION, opened.data_fingerprint):
+        what = f"step {same[0]}" if same[0] != opened.step else "another version of the probe or of the stories"
+        return None, [f"The last probe was of {what}, so it is left out here: {again} probes step {opened.step}"]
+    return Probed(results, read_json(folder / "claims.json"), (folder / "items.jsonl").read_text()), []
+
+
+def read_texts(run: Path) -> list[str]:
+    """Return the user's own sentences, the newest first; ValueError in one line where the file is damaged."""
+    from run.directory import read_json
+
+    path = run / "probe" / TEXTS
+    found = read_json(path) if path.exists() else []
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ValueError(f"{path} is damaged: it is no list of texts; without the file the page has none")
+    return found
+
+
+def with_text(texts: Sequence[str], text: str) -> list[str]:
+    """Return `texts` with `text` in front, once, and no more than a page keeps."""
+    return [text, *(one for one in texts if one != text)][:_MOST_TEXTS]
+
+
+def page_content(
+    opened: Opened, probed: Probed | None, texts: Sequence[str], notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return what the page and the figures are made of, every sentence read anew by the model.
+
+    Args:
+        opened: the run.
+        probed: of this very checkpoint.
+        texts: the user's own sentences.
+        notes: what is missing, for the reader.
+
+    """
+    from probe.record import FILM, read_film
+    from probe.report.content import Found, content
+    from probe.report.sentences import like, median_block, own, showcase
+    from run.logging import read_records
+
+    pen = pen_of(opened)
+    selected = probed.results["selected"] if probed else []
+    shows = showcase(pen)
+    medians = {
+        one["question"]: median_block(pen, number, one["question"], one["median"], probed.items if probed else "")
+        for number, one in enumerate(selected, 1)
+    }
+    lab, seeds = sweep_tables(opened.run)
+    shown = {name: [*shows.get(like(name), ()), *some] for name, some in medians.items()}
+    return content(
+        Found(
+            run=about(opened),
+            sentences=[*([own(pen, i, text)] for i, text in enumerate(texts, 1)), *shows.values(), *medians.values()],
+            shown={name: [one["id"] for one in some] for name, some in shown.items()},
+            probe=probed.results if probed else None,
+            cards=probed.cards if probed else (),
+            metrics=read_records(opened.run),
+            film=read_film(opened.run / FILM),
+            lab=lab,
+            seeds=seeds,
+            notes=notes,
+        )
+    )
+
+
+def pen_of(opened: Opened) -> Pen:
+    """Return the run's model with what is needed to write down what it does with a text."""
+    from data.stories.lint import lint
+    from data.tokenizer import unknown_id
+    from probe.report.sentences import Pen
+
+    return Pen(
+        opened.model,
+        opened.cut,
+        lambda token: opened.tokenizer.decode([token], skip_special_tokens=False),
+        unknown_id(opened.tokenizer),
+        lambda text: [(note.span, note.clue, note.note) for note in lint(text)],
+    )
+
+
+def about(opened: Opened) -> dict[str, Any]:
+    """Return what the run is: its name, step and shape, in what it is no plain Llama, and what it was made with."""
+    from model.transformer import n_parameters
+    from run.directory import read_json
+
+    config = opened.model.config
+    path = opened.run / "environment.json"
+    made = read_json(path) if path.exists() else {}
+    packages = made.get("packages", {})
+    return {
+        "name": opened.run.resolve().name,
+        "step": opened.step,
+        "max_steps": opened.settings.run.max_steps,
+        **{name: getattr(config, name) for name in ("n_layer", "n_head", "d_model", "context_length")},
+        "n_parameters": n_parameters(opened.model),
+        "data": opened.settings.data.source,
+        "departures": [
+            f"{name}={str(getattr(config, name)).lower()}"
+            for name, value in _PLAIN.items()
+            if getattr(config, name) != value
+        ],
+        "environment": {"python": made.get("python"), "torch": packages.get("torch"), "commit": made.get("commit")},
+        "command": f"python eval.py {shlex.quote(f'run={opened.run}')}",
+    }
+
+
+def sweep_tables(run: Path) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Return the tables of the sweep that a run is part of: what a switch changes, and what holds over seeds."""
+    from probe.lab.compare import LEGEND, overview
+    from probe.seeds import overview as seeds_overview
+    from run.directory import read_json
+
+    folder, name = run.resolve().parent / "probe", run.resolve().name
+    found = [read_json(path) if (path := folder / f"{one}.json").exists() else None for one in ("compare", "seeds")]
+    lab, seeds = found
+    lab_table = seeds_table = None
+    try:
+        if lab and any(name in one["runs"] for one in lab["variants"]):
+            header, rows = overview(lab)
+            title = "One switch at a time: what each variant changes"
+            lab_table = {"title": title, "header": header, "rows": rows, "note": " ".join(LEGEND)}
+        if seeds and name in seeds["runs"]:
+            header, rows = seeds_overview(seeds)
+            title = f"The same settings over training seeds: {', '.join(map(str, seeds['seeds']))}"
+            note = "A head is the one that a run's own dev items chose; which index it has says nothing."
+            seeds_table = {"title": title, "header": header, "rows": rows, "note": note}
+    except (KeyError, TypeError):
+        raise ValueError(
+            f"{folder} is damaged: python eval.py runs= or compare={folder.parent} writes it anew"
+        ) from None
+    return lab_table, seeds_table
+
+
+def drawn(content: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the figures of a run as PNG; ValueError in one line where matplotlib, an extra, is not installed."""
+    from probe.report.figures import draw_run
+
+    return draw_run(content)
+
+
+def file_url(path: Path) -> str:
+    """Return the address under which a browser opens `path`."""
+    return path.resolve().as_uri()
+
+
+def page_now(opened: Opened, texts: Sequence[str]) -> dict[str, Any]:
+    """Return the page's content from what has been written of the run; nothing is probed."""
+    probed, notes = read_probe(opened)
+    return page_content(opened, probed, texts, notes)
+
+
+def write_page(opened: Opened, *, figures: bool = False) -> None:
+    """Write the page anew from what is known of the run, and figures of it; nothing is probed."""
+    from probe.report.page import page
+    from run.directory import write_files
+
+    content = page_now(opened, read_texts(opened.run))
+    pictures = drawn(content) if figures else {}
+    write_files(opened.run / "probe", {PAGE: page(content)})
+    if pictures:
+        write_files(opened.run / "probe" / "figures", pictures)
+
+
+def show(path: Path, *, in_browser: bool) -> None:
+    """Print where the page is and, if that is asked for, open it; say so where no browser is found."""
+    import webbrowser
+
+    print(f"see      {file_url(path)}", flush=True)
+    if in_browser and not webbrowser.open(file_url(path)):
+        print("note     no browser was found: open the file above in one")

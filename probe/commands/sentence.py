@@ -1,0 +1,47 @@
+"""python eval.py text=: what every head does at the pronouns of the user's own sentence, and the page with it."""
+
+from __future__ import annotations
+
+import json
+
+from probe.commands.opened import Opened, chosen_heads
+from probe.commands.reporting import PAGE, TEXTS, page_now, pen_of, read_texts, with_text
+
+
+def look(opened: Opened, text: str) -> None:
+    """Print what every head does at the pronouns of the user's sentence, and add the sentence to the run's page.
+
+    A text without a pronoun is only added. Raises ValueError for a text that the model cannot read, or a model that
+    cheats, before a word is said.
+    """
+    from data.stories.lint import lint
+    from probe.report.page import page
+    from probe.report.sentences import unknown_note
+    from probe.report.tables import sentence_lines
+    from probe.sentence import word_rows
+    from run.directory import write_files
+
+    if not text.strip():
+        raise ValueError("text is empty")
+    notes, sentence, limit = lint(text), opened.cut(text), opened.model.config.context_length
+    if len(sentence.ids) > limit:
+        raise ValueError(f"text is {len(sentence.ids) - 1} tokens long; this model reads {limit - 1}")
+    asked = [span for note in notes for span in (note.span, note.clue) if span]
+    rows = word_rows(opened.model, sentence, asked) if asked else []
+    chosen = chosen_heads(opened.run)
+    texts = with_text(read_texts(opened.run), text)
+    files = {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(page_now(opened, texts))}
+    for note in [*unknown_note(pen_of(opened), sentence, text), *(note.note for note in notes)]:
+        print(f"note     {printable(note)}")
+    if not notes:
+        looked = "it, its, they, them, their, she, her, he, him and his"
+        print(f"note     no pronoun in text (looked for {looked}): only the page shows it")
+    if rows:
+        lines = sentence_lines([word for word, _ in sentence.words], rows, chosen)
+        print("\n".join(printable(line) for line in lines))
+    write_files(opened.run / "probe", files)
+
+
+def printable(line: str) -> str:
+    """Return a line in which nothing steers a terminal, whatever the text holds."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in line)

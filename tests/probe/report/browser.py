@@ -1,0 +1,70 @@
+"""A real browser for the page's tests: Debian's Chromium, with no way to any network."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+).split()
+
+
+@dataclass
+class Opened:
+    """A page in the browser, and all that it said and asked for."""
+
+    page: Any
+    url: str
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)  # of the console, uncaught errors, dialogs
+
+    def check(self) -> None:
+        assert self.complaints == []
+        assert self.requests == [self.url], "it asked for more than itself"
+
+
+def _absent(reason: str) -> None:
+    """Skip, but fail where continuous integration believes that it has looked."""
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+
+
+@contextmanager
+def running() -> Iterator[Any]:
+    """Start Chromium; without one, or without Playwright, skip."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        _absent("playwright is not installed: pip install -r requirements-dev.txt")
+    found = shutil.which("chromium")
+    if found is None:
+        _absent("no Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(browser: Any, html: str, folder: Path, **settings: Any) -> Iterator[Opened]:
+    """Open a page from disk with the network cut; `settings` are the browser context's."""
+    path = folder / "report.html"
+    path.write_text(html, encoding="utf-8")
+    context = browser.new_context(offline=True, **{"viewport": {"width": 1280, "height": 900}} | settings)
+    one = Opened(context.new_page(), path.as_uri())
+    context.on("request", lambda request: one.requests.append(request.url))
+    context.route("**/*", lambda route: route.continue_() if route.request.url == one.url else route.abort())
+    one.page.on("console", lambda message: one.complaints.append(f"console: {message.text}"))
+    one.page.on("pageerror", lambda error: one.complaints.append(f"error: {error}"))
+    one.page.on("dialog", lambda dialog: (one.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    one.page.on("popup", lambda popup: one.complaints.append(f"popup: {popup.url}"))
+    one.page.set_default_timeout(5000)
+    one.page.goto(one.url)
+    yield one
+    context.close()

@@ -1,0 +1,318 @@
+"""The page from outside: what a probe and a sentence of one's own put into it, and what it says where there is none."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from base64 import b64decode
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.pages import content_of
+
+ROOT = Path(__file__).parent.parent
+TRAIN = [
+    "threads=1", "max_steps=4", "eval_every_steps=4", "tokens_per_batch=256", "validation_tokens=200",
+    "probe_sequences=40", "sample_tokens=0",
+]  # fmt: skip
+STORIES = [
+    "data.n_train_stories=4000", "data.n_validation_stories=40", "data.n_test_templates=2", "data.n_test_pairs=2",
+]  # fmt: skip
+PROBE = ["threads=1", "probe.n_bootstrap=100", "probe.n_untrained=2", "probe.n_controls=10"]
+DRAWS = str(find_spec("matplotlib") is not None).lower()
+CAT = "The cat sat on the mat because it was tired."
+
+
+def ran(door: str, *overrides: str, **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / door), *overrides]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of the stories, one of a text, and one of a model that cheats; none has been probed."""
+    here = tmp_path_factory.mktemp("pages, several")
+    (here / "text.txt").write_text("The cat saw the dog. It ran. Ann hurt herself, and he left her.\n" * 60)
+    of_text = ["data=text", f"data.path={here / 'text.txt'}", "data.vocab_size=280", "model.context_length=128"]
+    runs = {"stories": STORIES, "text": of_text, "cheats": [*STORIES, "model.mask=none"]}
+    for name, data in runs.items():
+        trained = ran("train.py", f"out={here / name}", f"cache_dir={here / 'cache'}", *TRAIN, *data)
+        assert trained.returncode == 0, trained.stderr
+    return here
+
+
+@pytest.fixture(scope="module")
+def probed(place: Path) -> Path:
+    """A copy of the run of the stories that has been probed, with figures; what was printed stands beside."""
+    run = place / "probed"
+    shutil.copytree(place / "stories", run)
+    done = ran("eval.py", f"run={run}", f"cache_dir={place / 'cache'}", f"figures={DRAWS}", *PROBE)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    (place / "stdout").write_text(done.stdout)
+    return run
+
+
+def page_of(run: Path) -> dict[str, Any]:
+    return content_of((run / "probe" / "report.html").read_bytes())
+
+
+def look(run: Path, text: str, *overrides: str, **environment: str) -> subprocess.CompletedProcess:
+    return ran("eval.py", f"run={run}", f"text={text}", "threads=1", *overrides, **environment)
+
+
+def weights(sentence: dict[str, Any], n_layer: int, n_head: int) -> np.ndarray:
+    """Return the dense weights [L, H, T, T] of a sentence of a page."""
+    assert sentence["weights"]["kept"] is None
+    length = len(sentence["pieces"])
+    packed = np.frombuffer(b64decode(sentence["weights"]["data"]), "<u2").reshape(n_layer, n_head, -1) / 65535
+    found = np.zeros((n_layer, n_head, length, length))
+    found[..., *np.tril_indices(length)] = packed
+    return found
+
+
+def to_word(sentence: dict[str, Any], rows: np.ndarray, word: int) -> float:
+    """Return the weight from the asked word on another, given one head's weights [T, T]."""
+    owner = np.array(sentence["owner"])
+    query = np.flatnonzero(owner == sentence["asked"][0])[-1]
+    return float(rows[query, owner == word].sum())
+
+
+def test_the_page_says_of_every_question_what_the_probe_wrote(probed: Path) -> None:
+    page = page_of(probed)
+    found = json.loads((probed / "probe" / "probe.json").read_text())
+    cards = json.loads((probed / "probe" / "claims.json").read_text())
+    assert page["notes"] == [] and page["run"]["step"] == 4 and page["run"]["name"] == "probed"
+    for shown, one, card in zip(page["questions"], found["selected"], cards, strict=True):
+        assert shown["claim"] == card["claim"] and shown["does_not_show"] == card["does_not_show"]
+        for name in ("layer", "head", "verdict", "evidence_level", "reasons", "site"):
+            assert shown[name] == one[name]
+        larger = np.maximum(one["heads"]["p_f2"], one["heads"]["p_dd"])
+        assert np.allclose(shown["heads"]["p"], larger, atol=5e-5)
+        assert np.allclose(shown["heads"]["sel1"], one["heads"]["sel1"], atol=5e-5)
+        assert [holdout["name"] for holdout in shown["holdouts"]] == list(one["test"])
+        for holdout in shown["holdouts"]:
+            assert holdout["luck"] == round(one["test"][holdout["name"]]["luck_sel1"], 4)
+        turned = next(effect for effect in shown["causal"] if effect["name"] == "edge_swap")
+        assert turned["value"] == (None if one["causal"]["edge_swap"] is None else round(one["causal"]["edge_swap"], 4))
+
+
+def test_every_number_of_the_page_is_finite_and_has_four_decimals(probed: Path) -> None:
+    def walk(value: Any) -> None:
+        if isinstance(value, dict | list):
+            for one in value.values() if isinstance(value, dict) else value:
+                walk(one)
+        elif isinstance(value, float):
+            assert math.isfinite(value) and value == round(value, 4)
+
+    walk(page_of(probed))
+    assert (probed / "probe" / "report.html").stat().st_size < 3_000_000
+
+
+def test_median_blocks_look_as_their_lines_of_items_jsonl_say(probed: Path) -> None:
+    """The line, its text and candidates, and what the chosen head of that line's question does there."""
+    page = page_of(probed)
+    shape = page["run"]["n_layer"], page["run"]["n_head"]
+    lines = [json.loads(line) for line in (probed / "probe" / "items.jsonl").read_text().splitlines()]
+    sentences = {one["id"]: one for one in page["sentences"]}
+    for question in page["questions"]:
+        medians = [one for one in (sentences[each] for each in question["sentences"]) if one["group"] == "median"]
+        assert len(medians) == 4 and question["holdout"] == "headline"
+        for one in medians:
+            line = lines[one["item"]["line"] - 1]
+            assert line["question"] == one["item"]["question"] == question["name"].partition(",")[0]
+            assert line["text"] == one["text"] and line["holdout"] == "headline"
+            seen = weights(one, *shape)[line["layer"], line["head"]]
+            antecedent = sum(to_word(one, seen, word) for word in one["antecedents"])
+            distractor = sum(to_word(one, seen, word) for word in one["distractors"])
+            assert antecedent + distractor == pytest.approx(line["mass"], abs=1e-4)
+            assert math.log(antecedent / distractor) == pytest.approx(line["preference"], abs=2e-3)
+
+
+def test_the_showcase_stands_with_its_question_and_with_its_film(probed: Path) -> None:
+    page = page_of(probed)
+    sentences = {one["id"]: one for one in page["sentences"]}
+    first, *_ = page["questions"]
+    cells = [sentences[each] for each in first["sentences"] if each.startswith("cells")]
+    assert len(cells) == 4 and all(one["next"] for one in cells)
+    shown = json.loads((probed / "probe" / "probe.json").read_text())["showcase"]["V at S1"]
+    film, shape = page["emergence"]["film"], (page["run"]["n_layer"], page["run"]["n_head"])
+    assert film["steps"][-1] == page["run"]["step"] and film["steps"][0] == 0
+    for one, asked in zip(cells, shown, strict=True):
+        every = weights(one, *shape)
+        seen = every[first["layer"], first["head"]]
+        named = {one["words"][place]: to_word(one, seen, place) for place in one["antecedents"] + one["distractors"]}
+        assert named == pytest.approx(asked["weights"], abs=1e-4)
+        assert film["texts"][one["film"]] == one["text"]
+        last = np.frombuffer(b64decode(film["data"][-1][one["film"]]), np.uint8) / 255
+        assert np.allclose(last.reshape(*shape, -1), every[..., *np.tril_indices(every.shape[-1])], atol=1 / 255)
+
+
+def test_figures_and_tensorboards_scores_are_written_beside_the_page(place: Path, probed: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pictures = sorted(path.name for path in (probed / "probe" / "figures").iterdir())
+    assert {"map.png", "four_cells.png", "emergence.png"} <= set(pictures)
+    assert all(f"figures/{name}" in (place / "stdout").read_text() for name in pictures)
+    (events,) = (probed / "tb").glob("*.probe")
+    tags = EventAccumulator(str(events)).Reload().Tags()["scalars"]
+    assert {"probe/Sel@1 V at S1", "probe/F4 V at S1", "probe/Sel@1 R at S2"} <= set(tags)
+
+
+def test_a_sentence_is_added_to_the_page_and_nothing_is_probed_for_it(probed: Path) -> None:
+    kept = {name: (probed / "probe" / name).read_bytes() for name in ("probe.json", "items.jsonl", "claims.json")}
+    before = page_of(probed)
+    done = look(probed, CAT)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert 'at "it"' in done.stdout and "the clue comes after the pronoun" in done.stdout
+    assert done.stdout.endswith(f"see      {(probed / 'probe' / 'report.html').resolve().as_uri()}\n")
+    page = page_of(probed)
+    assert page["questions"] == before["questions"] and page["emergence"] == before["emergence"]
+    (one,) = [each for each in page["sentences"] if each["group"] == "own"]
+    assert one["text"] == CAT and [one["words"][place] for place in one["asked"]] == ["tired", "it"]
+    assert "the clue comes after the pronoun" in one["notes"][0]
+    assert {name: (probed / "probe" / name).read_bytes() for name in kept} == kept
+
+
+def test_a_page_keeps_the_twelve_newest_sentences_each_once(place: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(place / "stories", run)
+    (run / "probe").mkdir()
+    (run / "probe" / "sentences.json").write_text(json.dumps([f"It is {i}." for i in range(12)]))
+    assert look(run, "It is 5.").returncode == 0
+    assert look(run, "They are new.").returncode == 0
+    texts = [one["text"] for one in page_of(run)["sentences"] if one["group"] == "own"]
+    assert texts == ["They are new.", "It is 5.", *(f"It is {i}." for i in (0, 1, 2, 3, 4, 6, 7, 8, 9, 10))]
+
+
+def test_of_a_run_that_was_not_probed_the_page_has_the_sentence_and_says_how_to_get_the_rest(
+    place: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "a run"
+    shutil.copytree(place / "stories", run)
+    done = look(run, "the dog barked at zorgon")
+    assert done.returncode == 0 and "no pronoun in text" in done.stdout and "only the page shows it" in done.stdout
+    page = page_of(run)
+    (note,) = page["notes"]
+    assert "has not been probed" in note and f"python eval.py 'run={run}'" in note and page["questions"] == []
+    own, *others = page["sentences"]
+    assert own["asked"] == [] and "does not know zorgon" in own["notes"][0]
+    assert {one["group"] for one in others} == {"cells", "twins"}
+    assert page["emergence"]["curves"]["V_S1"]["sel1"]
+
+
+def test_nothing_of_a_text_steers_the_terminal_or_becomes_markup(place: Path, tmp_path: Path) -> None:
+    run, text = tmp_path / "run", "\033[31mIt\x07 ran</script><script>alert(1)</script> \u2028 \u202eit"
+    shutil.copytree(place / "stories", run)
+    done = look(run, text)
+    assert done.returncode == 0 and "\033" not in done.stdout and "\x07" not in done.stdout, done.stderr
+    assert page_of(run)["sentences"][0]["text"] == text
+    assert "<script>alert" not in (run / "probe" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("change", "said"), [({"step": 2}, "of step 2"), ({"schema": 3}, "another version")])
+def test_a_probe_of_another_checkpoint_or_version_is_left_out_and_that_is_said(
+    probed: Path, tmp_path: Path, change: dict[str, int], said: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(probed, run)
+    path = run / "probe" / "probe.json"
+    found = json.loads(path.read_text())
+    found["model"]["step"] = change.get("step", 4)
+    found["schema_version"] = change.get("schema", found["schema_version"])
+    path.write_text(json.dumps(found))
+    assert look(run, CAT).returncode == 0
+    page = page_of(run)
+    assert page["questions"] == [] and said in page["notes"][0]
+
+
+def test_a_run_of_a_text_has_a_page_of_sentences_without_claims(place: Path) -> None:
+    done = ran("eval.py", f"run={place / 'text'}", f"cache_dir={place / 'cache'}", *PROBE)
+    assert done.returncode == 0 and "report.html" in done.stdout, done.stderr
+    assert look(place / "text", "The cat saw the dog, and it ran. " * 2).returncode == 0
+    page = page_of(place / "text")
+    assert page["questions"] == [] and "without gold links" in page["notes"][0] and page["run"]["data"] == "text"
+    own = page["sentences"][0]
+    pieces = [piece for piece, word in zip(own["pieces"], own["owner"], strict=True) if word == own["asked"][0]]
+    assert "".join(pieces).strip() == "it"
+    assert page["emergence"]["curves"] == {} and page["emergence"]["loss"]["validation"]
+
+
+def test_of_a_long_text_the_largest_weights_are_kept_and_the_page_says_so(place: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(place / "text", run)
+    assert look(run, "It ran. " * 20).returncode == 0
+    page = page_of(run)
+    own = page["sentences"][0]
+    kept, length = own["weights"]["kept"], len(own["pieces"])
+    assert 64 < length <= 128 and kept >= 4
+    pairs = np.frombuffer(b64decode(own["weights"]["data"]), "<u2")
+    assert pairs.size == page["run"]["n_layer"] * page["run"]["n_head"] * length * kept * 2
+    assert any("largest weights" in one for one in page["caps"])
+
+
+@pytest.mark.parametrize(
+    ("run", "damaged", "text", "said"),
+    [
+        ("cheats", {}, CAT, "mask"),
+        ("stories", {}, " ", "text is empty"),
+        ("stories", {}, "It is. " * 30, "tokens long; this model reads 63"),
+        ("stories", {"probe/sentences.json": "{}"}, CAT, "sentences.json is damaged"),
+        ("stories", {"probe/probe.json": "[]"}, CAT, "probe.json is damaged"),
+        ("stories", {"attention.jsonl": "{}\n"}, CAT, "attention.jsonl is damaged"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_and_no_page_is_written(
+    place: Path, tmp_path: Path, run: str, damaged: dict[str, str], text: str, said: str
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(place / run, copy)
+    for name, content in damaged.items():
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_text(content)
+    done = look(copy, text)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+    assert not (copy / "probe" / "report.html").exists() and "see " not in done.stdout
+    assert (copy / "probe" / "sentences.json").exists() == ("probe/sentences.json" in damaged)
+
+
+def test_a_probe_that_could_not_write_its_page_is_refused_before_it_begins(place: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(place / "stories", copy)
+    (copy / "probe").mkdir()
+    (copy / "probe" / "sentences.json").write_text("no JSON")
+    done = ran("eval.py", f"run={copy}", f"cache_dir={place / 'cache'}", *PROBE)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "sentences.json is damaged" in done.stderr
+    assert "question" not in done.stdout and [path.name for path in (copy / "probe").iterdir()] == ["sentences.json"]
+
+
+def test_a_browser_is_asked_to_open_the_page_and_its_absence_is_said(place: Path, tmp_path: Path) -> None:
+    run, opened = tmp_path / "run", tmp_path / "opened"
+    shutil.copytree(place / "stories", run)
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    browser.chmod(0o755)
+    page = (run / "probe" / "report.html").resolve().as_uri()
+    done = look(run, CAT, "open=true", BROWSER=f"{browser} %s")
+    assert done.returncode == 0 and opened.read_text().strip() == page
+    done = look(run, CAT, "open=true", BROWSER=f"{tmp_path / 'none'} %s", PATH=str(tmp_path), DISPLAY="")
+    assert done.returncode == 0 and "no browser" in done.stdout and page in done.stdout
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["open=true", "runs=x"],
+        ["open=true", "task=links", "path=x"],
+        ["figures=true", "text=It"],
+        ["figures=true", "compare=x"],
+    ],
+)
+def test_settings_that_mean_nothing_together_are_refused(settings: list[str]) -> None:
+    done = ran("eval.py", *settings)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "goes with none of" in done.stderr

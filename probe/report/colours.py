@@ -1,4 +1,6 @@
-"""The colours of a score, the same on the terminal and on paper: blue below, white at and orange above the centre.
+"""The colours of a score, the same on the terminal and on paper: blue above, white at and orange below the centre.
+
+Blue is for the antecedent and orange against it, here and on the page.
 
 Blue and orange are told apart by every common kind of colour blindness (Okabe & Ito 2008, whose blue and vermillion
 these are), and the score is always printed as well.
@@ -6,13 +8,13 @@ these are), and the score is always printed as well.
 
 Colour = tuple[int, int, int]  # red, green and blue, 0 to 255
 
-BLUE, WHITE, ORANGE = (0, 114, 178), (255, 255, 255), (213, 94, 0)
+FOR, WHITE, AGAINST = (0, 114, 178), (255, 255, 255), (213, 94, 0)
 BLACK = (0, 0, 0)
 
 
 def score_colour(score: float, low: float, centre: float, high: float) -> Colour:
-    """Return the colour of `score`: blue at `low` and below, white at `centre`, orange at `high` and above."""
-    end, full = (ORANGE, high) if score >= centre else (BLUE, low)
+    """Return the colour of `score`: orange at `low` and below, white at `centre`, blue at `high` and above."""
+    end, full = (FOR, high) if score >= centre else (AGAINST, low)
     share = min(1.0, abs(score - centre) / abs(full - centre)) if full != centre else 0.0
     red, green, blue = (round(from_ + share * (to - from_)) for from_, to in zip(WHITE, end, strict=True))
     return red, green, blue

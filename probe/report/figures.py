@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probe.questions import curve_name
-from probe.report.colours import BLUE, ORANGE, Colour, ink, score_colour
+from probe.report.colours import AGAINST, FOR, Colour, ink, score_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,7 +146,7 @@ def _map(content: Mapping[str, Any]) -> Figure | None:
     for place in list(axes.flat)[len(questions) :]:
         place.set_axis_off()
     figure.supxlabel(
-        "Sel@1: 0 blue, chance .5 white, 1 orange; dot: p < .01, corrected; frame: the head chosen on dev",
+        "Sel@1: 0 orange, chance .5 white, 1 blue; dot: p < .01, corrected; frame: the head chosen on dev",
         fontsize=_FONT,
     )
     return figure
@@ -214,8 +214,8 @@ def _strip(content: Mapping[str, Any], group: str) -> Figure | None:
 def _lines(axes: Axes, sentence: Mapping[str, Any], asked: int, weights: np.ndarray) -> None:
     """Draw a sentence twice, with lines from the asked word on the left to those on the right, by their weights."""
     words = [_plain(word) for word in sentence["words"]]
-    meant = {place: _shade(ORANGE) for place in sentence["antecedents"]}
-    meant |= {place: _shade(BLUE) for place in sentence["distractors"]}
+    meant = {place: _shade(FOR) for place in sentence["antecedents"]}
+    meant |= {place: _shade(AGAINST) for place in sentence["distractors"]}
     for place, word in enumerate(words):
         colour = meant.get(place, "black")
         weight = "bold" if place == asked else "normal"
@@ -300,7 +300,7 @@ def _head_curves(
     axes: Axes, steps: Sequence[int], values: Sequence[Any], head: tuple[int, int], luck: Sequence[float] | None
 ) -> None:
     every = np.array(values, dtype=float)  # [S, L, H]
-    axes.plot(steps, every[:, *head], color=_shade(ORANGE), linewidth=1.6, zorder=3, label="this head")
+    axes.plot(steps, every[:, *head], color=_shade(FOR), linewidth=1.6, zorder=3, label="this head")
     others = axes.plot(steps, every.reshape(len(steps), -1), color=_GREY, linewidth=0.5, alpha=0.6)
     others[0].set_label("every head")
     if luck:
@@ -311,7 +311,7 @@ def _payoff(axes: Axes, steps: Sequence[int], payoff: Mapping[str, Sequence[floa
     if payoff is None:
         axes.set_axis_off()
         return
-    axes.plot(steps, np.array(payoff["model"], dtype=float), color=_shade(BLUE), linewidth=1.6, label="model")
+    axes.plot(steps, np.array(payoff["model"], dtype=float), color=_shade(FOR), linewidth=1.6, label="model")
     alike: dict[tuple[float, ...], list[str]] = {}
     for name in payoff:
         if name != "model":
@@ -328,7 +328,7 @@ def _rhos(axes: Axes, steps: Sequence[int], by_name: Mapping[str, Sequence[float
     if not known:
         axes.set_axis_off()
         return
-    colours = (_shade(ORANGE), _shade(BLUE), "black", _GREY)
+    colours = (_shade(FOR), _shade(AGAINST), "black", _GREY)
     for place, (name, values) in enumerate(known.items()):
         style = ("-", "--")[place // len(colours) % 2]
         colour = colours[place % len(colours)]
@@ -350,7 +350,7 @@ def _frame_rho(axes: Axes, curves: Sequence[Sequence[float | None]]) -> None:
 def _loss(axes: Axes, gap: Axes, loss: Mapping[str, Any]) -> None:
     """Draw the validation loss with its floor, and, on a scale of powers of ten, what lies between them."""
     steps, validation = loss["steps"], np.array(loss["validation"], dtype=float)
-    axes.plot(steps, validation, color=_shade(BLUE), linewidth=1.6, marker=".", label="validation")
+    axes.plot(steps, validation, color=_shade(FOR), linewidth=1.6, marker=".", label="validation")
     _title(axes, "loss, nats/token")
     if not loss["floor"]:
         gap.set_axis_off()
@@ -359,7 +359,7 @@ def _loss(axes: Axes, gap: Axes, loss: Mapping[str, Any]) -> None:
     axes.plot(steps, floor, color="black", linewidth=0.8, linestyle="--", label="floor")
     axes.legend(frameon=False, loc="upper right")
     above = np.where(validation > floor, validation - floor, np.nan)
-    gap.plot(steps, above, color=_shade(BLUE), linewidth=1.6, marker=".")
+    gap.plot(steps, above, color=_shade(FOR), linewidth=1.6, marker=".")
     if np.isfinite(above).any():
         gap.set_yscale("log")
         gap.yaxis.set_major_formatter("{x:g}")
@@ -389,7 +389,7 @@ def _causal(content: Mapping[str, Any]) -> Figure | None:
 
 def _bars(axes: Axes, effects: Sequence[Mapping[str, Any]]) -> None:
     for place, one in enumerate(effects):
-        axes.barh(place, one["value"], height=0.62, color=_shade(BLUE), alpha=0.55)
+        axes.barh(place, one["value"], height=0.62, color=_shade(FOR), alpha=0.55)
         if one["interval"] is not None:
             axes.plot(one["interval"], [place, place], color="black", linewidth=1.2, marker="|", markersize=5)
         right = max(chain([one["value"], 0.0], one["interval"] or ()))
@@ -448,6 +448,4 @@ def _seeds(axes: Axes, seeds: Sequence[tuple[Sequence[int], Sequence[float]]]) -
         axes.plot(steps, values, color=_GREY, linewidth=0.7)
     common = sorted(set.intersection(*(set(steps) for steps, _ in seeds)))
     by_seed = [dict(zip(steps, values, strict=True)) for steps, values in seeds]
-    axes.plot(
-        common, [np.median([one[step] for one in by_seed]) for step in common], color=_shade(ORANGE), linewidth=1.8
-    )
+    axes.plot(common, [np.median([one[step] for one in by_seed]) for step in common], color=_shade(FOR), linewidth=1.8)

@@ -1,6 +1,6 @@
 """Attention as pixels, for TensorBoard: the map of heads, and what one head looks at in the four cells.
 
-Orange is for the antecedent and blue against it, in both: two colours that nearly everyone can tell apart.
+The colours are those of the page.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from probe.report.colours import AGAINST, FOR, Colour
 from probe.showcase import Asked
 from probe.views import Layout
 
-Colour = tuple[int, int, int]
-FOR: Colour = (179, 88, 6)
-AGAINST: Colour = (33, 102, 172)
 _INK: Colour = (32, 32, 32)
 _PALE: Colour = (110, 110, 110)
 _OTHER: Colour = (150, 150, 150)
@@ -91,7 +89,7 @@ def head_map(shades: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Draw a score of every head, layers down and heads across, the number in each cell.
 
     Args:
-        shades: [L, H], 0 blue to 1/2 white to 1 orange; what is beyond is drawn as the end.
+        shades: [L, H], 0 orange to 1/2 white to 1 blue; what is beyond is drawn as the end.
         numbers: [L, H], what is written.
 
     Returns:
@@ -114,7 +112,7 @@ def head_map(shades: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def shade(share: float) -> Colour:
-    """Return the colour of a share: 0 blue, 1/2 white, 1 orange."""
+    """Return the colour of a share: 0 orange, 1/2 white, 1 blue."""
     share = min(1.0, max(0.0, share))
     return _faded(FOR if share >= 0.5 else AGAINST, abs(share - 0.5) * 2)
 

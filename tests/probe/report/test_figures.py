@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from probe.report.colours import BLUE, ORANGE, Colour
+from probe.report.colours import AGAINST, FOR, Colour
 from probe.report.figures import check_installed, draw_run, draw_seeds, word_weights
 from probe.views import written
 
@@ -129,18 +129,18 @@ def test_a_larger_weight_is_a_stronger_line() -> None:
         weights[1, 2, -1, 2], weights[1, 2, -1, 0] = weight, 1 - weight
         cells = [sentence(f"cell {i}", "cells", "the cat buses It", weights) for i in range(1, 5)]
         image = pixels(draw_run(EMPTY | {"questions": [one], "sentences": cells})["four_cells.png"]).astype(int)
-        found.append(int((image[..., 0] - image[..., 2]).clip(0).sum()))  # red less blue: what is orange, however faint
+        found.append(int((image[..., 2] - image[..., 0]).clip(0).sum()))  # blue less red: what is blue, however faint
     assert found[0] * 1.5 < found[1] and found[1] * 1.5 < found[2]
 
 
-def test_the_map_is_orange_where_the_antecedent_is_preferred_and_blue_where_the_other_is() -> None:
+def test_the_map_is_blue_where_the_antecedent_is_preferred_and_orange_where_the_other_is() -> None:
     one = question("V at S1")
     one["heads"]["sel1"], one["heads"]["p"] = [[1.0, 0.5, 0.5], [0.5, 0.0, None]], None
     png = draw_run(EMPTY | {"questions": [one]})["map.png"]
-    assert amount(png, ORANGE) > 10_000 and amount(png, BLUE) > 10_000
+    assert amount(png, FOR) > 10_000 and amount(png, AGAINST) > 10_000
     one["heads"]["sel1"] = [[0.5] * H] * L
     png = draw_run(EMPTY | {"questions": [one]})["map.png"]
-    assert amount(png, ORANGE) == amount(png, BLUE) == 0
+    assert amount(png, FOR) == amount(png, AGAINST) == 0
 
 
 def test_a_significant_head_has_a_dot_and_the_chosen_one_a_frame() -> None:
@@ -228,14 +228,14 @@ def test_over_seeds_the_median_stands_out_of_a_line_for_each() -> None:
     }
     drawn = draw_seeds(results, records)
     assert list(drawn) == ["emergence.png"] and draw_seeds(results, records) == drawn
-    orange = (np.abs(pixels(drawn["emergence.png"]).astype(int) - ORANGE).max(axis=-1) < 24).nonzero()
-    assert orange[0].size > 1000
+    found = (np.abs(pixels(drawn["emergence.png"]).astype(int) - FOR).max(axis=-1) < 24).nonzero()
+    assert found[0].size > 1000
     records["b"] = records["c"]  # now the median rises higher
     higher = (
-        np.abs(pixels(draw_seeds(results, records)["emergence.png"]).astype(int) - ORANGE).max(axis=-1) < 24
+        np.abs(pixels(draw_seeds(results, records)["emergence.png"]).astype(int) - FOR).max(axis=-1) < 24
     ).nonzero()
-    left = [where[1] < 700 for where in (orange, higher)]  # Sel@1, whose scale is fixed
-    assert higher[0][left[1]].min() < orange[0][left[0]].min() - 50
+    left = [where[1] < 700 for where in (found, higher)]  # Sel@1, whose scale is fixed
+    assert higher[0][left[1]].min() < found[0][left[0]].min() - 50
 
 
 def test_where_training_did_not_watch_there_is_nothing_to_draw_over_seeds() -> None:

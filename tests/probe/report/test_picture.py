@@ -38,9 +38,9 @@ def test_a_stronger_weight_is_a_stronger_line_in_the_colour_of_what_it_goes_to()
     assert amount(nothing, FOR) == 0
     assert 0 < 2 * amount(weak, FOR) < amount(strong, FOR)
     against = drawn([0, 0, 0.9])
-    orange = (np.abs(strong - FOR).sum(-1) < 60).sum(), (np.abs(against - FOR).sum(-1) < 60).sum()
-    blue = (np.abs(strong - AGAINST).sum(-1) < 60).sum(), (np.abs(against - AGAINST).sum(-1) < 60).sum()
-    assert orange[0] > orange[1] + 50 and blue[1] > blue[0] + 50
+    meant = (np.abs(strong - FOR).sum(-1) < 60).sum(), (np.abs(against - FOR).sum(-1) < 60).sum()
+    other = (np.abs(strong - AGAINST).sum(-1) < 60).sum(), (np.abs(against - AGAINST).sum(-1) < 60).sum()
+    assert meant[0] > meant[1] + 50 and other[1] > other[0] + 50
 
 
 def test_a_line_ends_at_the_word_that_is_looked_at() -> None:
@@ -74,7 +74,7 @@ def test_a_panel_names_the_words_of_the_showcase() -> None:
     assert (words[found.asked], words[found.antecedent], words[found.distractor]) == ("They", "buses", "cat")
 
 
-def test_the_map_is_white_at_one_half_orange_above_and_blue_below() -> None:
+def test_the_map_is_white_at_one_half_blue_above_and_orange_below() -> None:
     assert shade(0.5) == (255, 255, 255) and shade(1.0) == FOR == shade(7.0) and shade(0.0) == AGAINST == shade(-1.0)
     scores = np.array([[0.5, 1.0, 0.0], [0.75, 0.5, 0.5]])
     pixels = head_map(scores, scores)

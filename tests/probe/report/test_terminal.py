@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from probe.report.colours import BLUE, ORANGE, WHITE, Colour, ink, score_colour
+from probe.report.colours import AGAINST, FOR, WHITE, Colour, ink, score_colour
 from probe.report.terminal import has_colour, has_every_colour, heat_map
 
 SCORES = [[1.0, 0.52, None], [0.0, 0.36, 0.5]]
@@ -38,14 +38,15 @@ def test_without_its_colours_the_map_says_the_same() -> None:
     ]
 
 
-def test_cells_are_blue_below_white_at_and_orange_above_chance() -> None:
+def test_cells_are_orange_below_white_at_and_blue_above_chance() -> None:
     lines = heat_map(SCORES, SIGNIFICANT, title="", every_colour=True)
     orange, white, blue = "2;213;94;0", "2;255;255;255", "2;0;114;178"
-    assert papers(lines[2])[0] == orange and len(papers(lines[2])) == 2  # a head of which nothing is known has none
-    assert papers(lines[3])[0] == blue and papers(lines[3])[2] == white
+    assert papers(lines[2])[0] == blue and len(papers(lines[2])) == 2  # a head of which nothing is known has none
+    assert papers(lines[3])[0] == orange and papers(lines[3])[2] == white
     nearest = heat_map(SCORES, SIGNIFICANT, title="")
-    assert papers(nearest[2])[0] == f"5;{16 + 36 * 4 + 6 * 1 + 0}"  # 215, 95, 0
-    assert papers(nearest[3]) == [f"5;{16 + 6 * 1 + 3}", "5;152", "5;231"]
+    assert papers(nearest[2])[0] == f"5;{16 + 6 * 1 + 3}"  # 0, 95, 175
+    mixed = 16 + 36 * 5 + 6 * 4 + 3  # 255, 215, 175
+    assert papers(nearest[3]) == [f"5;{16 + 36 * 4 + 6 * 1 + 0}", f"5;{mixed}", "5;231"]  # the first 215, 95, 0
 
 
 def test_every_colour_ends_with_its_cell() -> None:
@@ -92,14 +93,14 @@ def test_every_colour_is_used_where_the_terminal_says_it_has_them() -> None:
 
 def test_a_score_beyond_the_ends_has_their_colours() -> None:
     found = [score_colour(score, -2, 0, 4) for score in (-9, -2, 0, 4, 9)]
-    assert found == [BLUE, BLUE, WHITE, ORANGE, ORANGE]
-    assert score_colour(2, -2, 0, 4) == (234, 174, 128)  # half way to the end of its own side
+    assert found == [AGAINST, AGAINST, WHITE, FOR, FOR]
+    assert score_colour(2, -2, 0, 4) == (128, 184, 216)  # half way to the end of its own side
 
 
 def test_text_on_any_colour_has_the_contrast_that_reading_needs() -> None:
     colours = [score_colour(score / 100, 0, 0.5, 1) for score in range(101)]
     assert min(contrast(ink(paper), paper) for paper in colours) >= 4.5
-    assert ink(BLUE) == WHITE and ink(ORANGE) == ink(WHITE) == (0, 0, 0)
+    assert ink(FOR) == WHITE and ink(AGAINST) == ink(WHITE) == (0, 0, 0)
 
 
 def contrast(one: Colour, other: Colour) -> float:

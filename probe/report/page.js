@@ -7,15 +7,19 @@ function drawQuestions() {
   if (options.length < 2) return show("questions");
   const pick = (place) => chooseQuestion(Number(place));
   const plain = content.questions.map((one, place) => [place, `${one.name.slice(0, 80)}: ${one.verdict}`]);
-  show("questions", options.length > MOST_RADIOS ? menu("Question", plain, state.question, pick)
-    : choice("Question", "question", options, state.question, pick));
+  show(
+    "questions",
+    options.length > MOST_RADIOS
+      ? menu("Question", plain, state.question, pick)
+      : choice("Question", "question", options, state.question, pick),
+  );
 }
 
 function chooseQuestion(place) {
   const { layer, head } = content.questions[place];
   update({ question: place, layer, head });
   const groups = groupsNow();
-  chooseGroup(groups.has(state.group) ? state.group : [...groups.keys()][0] ?? null);
+  chooseGroup(groups.has(state.group) ? state.group : ([...groups.keys()][0] ?? null));
 }
 
 function showQuestion() {
@@ -55,7 +59,6 @@ function begin() {
   drawTimeline();
   drawWhy();
   for (const { draw } of parts) if (draw !== announceHead) draw();
-  new ResizeObserver(drawLines).observe(document.getElementById("large"));
 }
 
 let mapOf = ""; // what the map was last drawn of
@@ -63,7 +66,14 @@ let mapOf = ""; // what the map was last drawn of
 // The sentence moves the map only where the map shows its weights.
 function drawMapOf() {
   const { question: asked, layer, head, score: by, time, sentence, unit, focus, hover, target } = state;
-  const now = JSON.stringify([asked, layer, head, by, time, ...(by === "weight" ? [sentence, unit, focus, hover, target] : [])]);
+  const now = JSON.stringify([
+    asked,
+    layer,
+    head,
+    by,
+    time,
+    ...(by === "weight" ? [sentence, unit, focus, hover, target] : []),
+  ]);
   if (now !== mapOf) drawMap();
   mapOf = now;
 }

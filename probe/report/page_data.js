@@ -11,9 +11,18 @@ const sentences = new Map(content.sentences.map((sentence) => [sentence.id, sent
 // All that can be chosen. `focus`, `hover` and `target` are places in the words or pieces shown; null is the default.
 const state = {
   question: content.questions.length ? 0 : null,
-  layer: 0, head: 0, score: "sel1", time: END,
-  group: null, sentence: null, unit: "word", threshold: 0.02, all: false,
-  focus: null, hover: null, target: null,
+  layer: 0,
+  head: 0,
+  score: "sel1",
+  time: END,
+  group: null,
+  sentence: null,
+  unit: "word",
+  threshold: 0.02,
+  all: false,
+  focus: null,
+  hover: null,
+  target: null,
 };
 const parts = []; // {needs: names in state, draw}
 
@@ -76,7 +85,8 @@ function endReader(sentence) {
   const { kept: pairs, data } = sentence.weights;
   const length = sentence.pieces.length;
   return kept(`end ${sentence.id}`, () =>
-    pairs === null ? denseReader(pairsOf(data), 65535, length) : sparseReader(pairsOf(data), pairs, length));
+    pairs === null ? denseReader(pairsOf(data), 65535, length) : sparseReader(pairsOf(data), pairs, length),
+  );
 }
 
 // The last frame that was kept up to a step.
@@ -98,12 +108,14 @@ function readerAt(sentence, time) {
   return kept(`film ${sentence.film} ${frame}`, () => denseReader(bytesOf(data), 255, sentence.pieces.length));
 }
 
-// A sentence as words or as pieces: {labels, owner: of each token its place in labels, last: of each label its last token}.
+// A sentence as words or as pieces: {labels, owner: each token's place in labels, last: each label's last token}.
 function nodesOf(sentence, unit) {
   const labels = unit === "word" ? sentence.words : sentence.pieces;
   const owner = unit === "word" ? sentence.owner : sentence.pieces.map((_, i) => i);
   const last = labels.map(() => -1);
-  owner.forEach((place, token) => { if (place >= 0) last[place] = token; });
+  owner.forEach((place, token) => {
+    if (place >= 0) last[place] = token;
+  });
   return { labels, owner, last };
 }
 
@@ -118,7 +130,9 @@ function rowOf(sentence, unit, node, layer = state.layer, head = state.head, tim
   const row = new Float64Array(labels.length);
   if (last[node] < 0) return row;
   const weights = readerAt(sentence, time)(layer, head, last[node]);
-  weights.forEach((weight, token) => { if (owner[token] >= 0) row[owner[token]] += weight; });
+  weights.forEach((weight, token) => {
+    if (owner[token] >= 0) row[owner[token]] += weight;
+  });
   return row;
 }
 
@@ -144,10 +158,26 @@ function curve() {
 }
 
 const SCORES = {
-  sel1: { name: "Sel@1", centre: 0.5, means: "share of items in which the antecedent gets more weight than the other candidate; chance is 0.50" },
-  f4: { name: "F4", centre: 0, means: "share of blocks with all four cells right; a head that knows nothing has about 0" },
-  dd: { name: "DD", centre: 0, means: "how far its preference turns with the pronoun, mean log ratio of the two weights; 0 is not at all" },
-  p: { name: "corrected p", centre: 0, means: "how often luck alone would make any head of this model so good; below .01 is marked" },
+  sel1: {
+    name: "Sel@1",
+    centre: 0.5,
+    means: "share of items in which the antecedent gets more weight than the other word; chance is 0.50",
+  },
+  f4: {
+    name: "F4",
+    centre: 0,
+    means: "share of blocks with all four cells right; a head that knows nothing has about 0",
+  },
+  dd: {
+    name: "DD",
+    centre: 0,
+    means: "how far its preference turns with the pronoun: mean log ratio of the two weights, 0 is none",
+  },
+  p: {
+    name: "corrected p",
+    centre: 0,
+    means: "how often luck alone would make any head of this model so good; below .01 is marked",
+  },
   weight: { name: "weight", centre: 0, means: "the weight of one line in the sentence below" },
 };
 

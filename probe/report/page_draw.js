@@ -26,8 +26,10 @@ function show(id, ...children) {
 
 // A word as it can be read: control characters as their pictures, a long one cut.
 function legible(text) {
-  const seen = text.replace(/[\u0000-\u001f]/g, (one) => String.fromCharCode(0x2400 + one.charCodeAt(0)))
-    .replace(/[\u007f-\u009f\ufffe\uffff]/g, "\ufffd").replace(/^ +/, (spaces) => "␣".repeat(spaces.length));
+  const seen = text
+    .replace(/[\u0000-\u001f]/g, (one) => String.fromCharCode(0x2400 + one.charCodeAt(0)))
+    .replace(/[\u007f-\u009f\ufffe\uffff]/g, "\ufffd")
+    .replace(/^ +/, (spaces) => "␣".repeat(spaces.length));
   const letters = Array.from(seen.slice(0, 4 * CUT));
   return letters.length > CUT ? letters.slice(0, CUT - 1).join("") + "…" : seen || "∅";
 }
@@ -59,8 +61,11 @@ function choice(legend, name, options, chosen, pick) {
 }
 
 function menu(legend, options, chosen, pick) {
-  const list = make("select", {}, ...options.map(([value, label]) =>
-    make("option", { value, selected: value === chosen }, label)));
+  const list = make(
+    "select",
+    {},
+    ...options.map(([value, label]) => make("option", { value, selected: value === chosen }, label)),
+  );
   list.addEventListener("change", () => pick(list.value));
   return make("label", { class: "menu" }, make("span", {}, legend), list);
 }
@@ -68,24 +73,30 @@ function menu(legend, options, chosen, pick) {
 // Moves the one tab stop of a set of `items` with the arrow keys; `columns` 1 for a list.
 function roving(items, columns, moved = () => {}) {
   const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns };
-  items.forEach((item, place) => item.addEventListener("keydown", (event) => {
-    let to = { Home: 0, End: items.length - 1 }[event.key];
-    if (event.key in step) to = place + step[event.key];
-    if (to === undefined || !(to in items)) return;
-    event.preventDefault();
-    items.forEach((other) => { other.tabIndex = -1; });
-    items[to].tabIndex = 0;
-    items[to].focus();
-    moved(to);
-  }));
+  items.forEach((item, place) =>
+    item.addEventListener("keydown", (event) => {
+      let to = { Home: 0, End: items.length - 1 }[event.key];
+      if (event.key in step) to = place + step[event.key];
+      if (to === undefined || !(to in items)) return;
+      event.preventDefault();
+      items.forEach((other) => {
+        other.tabIndex = -1;
+      });
+      items[to].tabIndex = 0;
+      items[to].focus();
+      moved(to);
+    }),
+  );
 }
 
 // A line from left to right that leaves and arrives level, so that neighbours can be told apart.
 function link(x0, y0, x1, y1, weight, kind) {
   const middle = (x0 + x1) / 2;
   return shape("path", {
-    class: `link ${kind}`, d: `M${x0} ${y0}C${middle} ${y0} ${middle} ${y1} ${x1} ${y1}`,
-    "stroke-width": (0.75 + 4.25 * weight).toFixed(2), "stroke-opacity": Math.min(1, 0.15 + 0.85 * weight).toFixed(3),
+    class: `link ${kind}`,
+    d: `M${x0} ${y0}C${middle} ${y0} ${middle} ${y1} ${x1} ${y1}`,
+    "stroke-width": (0.75 + 4.25 * weight).toFixed(2),
+    "stroke-opacity": Math.min(1, 0.15 + 0.85 * weight).toFixed(3),
   });
 }
 
@@ -102,6 +113,7 @@ function ticksOf(low, high, most = 4) {
   const unit = 10 ** Math.floor(Math.log10(rough));
   const by = [1, 2, 5, 10].map((n) => n * unit).find((n) => n >= rough);
   const found = [];
-  for (let tick = Math.ceil(low / by - 1e-9) * by; tick <= high + by * 1e-6; tick += by) found.push(tick + 0); // + 0: no "-0"
+  // + 0: no "-0".
+  for (let tick = Math.ceil(low / by - 1e-9) * by; tick <= high + by * 1e-6; tick += by) found.push(tick + 0);
   return found;
 }

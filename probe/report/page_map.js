@@ -2,17 +2,29 @@
 
 function drawMapControls() {
   const names = content.questions.length ? ["sel1", "dd", "f4", "p", "weight"] : ["weight"];
-  const options = names.filter((name) => name !== "weight" || content.sentences.length)
+  const options = names
+    .filter((name) => name !== "weight" || content.sentences.length)
     .map((name) => [name, SCORES[name].name]);
-  show("map-controls", ...(options.length > 1
-    ? [choice("Colour by", "score", options, state.score, (score) => update({ score }))] : []));
+  show(
+    "map-controls",
+    ...(options.length > 1 ? [choice("Colour by", "score", options, state.score, (score) => update({ score }))] : []),
+  );
 }
 
 function drawMap() {
   const values = scoresNow();
-  const head = make("tr", {}, make("td"), ...Array.from({ length: nHead }, (_, i) => make("th", { scope: "col" }, `H${i}`)));
-  const table = make("table", { class: "map", role: "grid", "aria-label": `Heads by ${SCORES[state.score].name}` },
-    make("thead", {}, head), make("tbody"));
+  const head = make(
+    "tr",
+    {},
+    make("td"),
+    ...Array.from({ length: nHead }, (_, i) => make("th", { scope: "col" }, `H${i}`)),
+  );
+  const table = make(
+    "table",
+    { class: "map", role: "grid", "aria-label": `Heads by ${SCORES[state.score].name}` },
+    make("thead", {}, head),
+    make("tbody"),
+  );
   for (let layer = 0; layer < nLayer; layer++) {
     const row = make("tr", {}, make("th", { scope: "row" }, `L${layer}`));
     for (let one = 0; one < nHead; one++) row.append(make("td", {}, cell(layer, one, values)));
@@ -29,11 +41,19 @@ function cell(layer, head, values) {
   const value = values ? values[layer][head] : null;
   const marked = state.time === END && state.score !== "weight" && isSignificant(layer, head);
   const mine = layer === state.layer && head === state.head;
-  const button = make("button", {
-    type: "button", "aria-pressed": String(mine), tabindex: mine ? "0" : "-1",
-    "aria-label": cellLabel(layer, head, value, marked), "data-head": headName(layer, head),
-    class: isChosen(layer, head) ? "chosen" : null,
-  }, make("span", {}, score(value)), make("i", { class: marked ? "dot" : "dot none" }));
+  const button = make(
+    "button",
+    {
+      type: "button",
+      "aria-pressed": String(mine),
+      tabindex: mine ? "0" : "-1",
+      "aria-label": cellLabel(layer, head, value, marked),
+      "data-head": headName(layer, head),
+      class: isChosen(layer, head) ? "chosen" : null,
+    },
+    make("span", {}, score(value)),
+    make("i", { class: marked ? "dot" : "dot none" }),
+  );
   const tint = tintOf(value, values);
   button.style.setProperty("--pole", tint < 0 ? "var(--orange-cell)" : "var(--blue-cell)");
   button.style.setProperty("--part", `${Math.round(100 * Math.abs(tint))}%`);
@@ -56,8 +76,15 @@ function cellLabel(layer, head, value, marked) {
 function tintOf(value, values) {
   if (value === null) return 0;
   if (state.score === "p") return Math.min(1, Math.max(0, -Math.log10(Math.max(value, 1e-4)) / 4));
-  if (state.score !== "dd") return Math.max(-1, Math.min(1, (value - SCORES[state.score].centre) / (1 - SCORES[state.score].centre)));
-  const reach = Math.max(0.1, ...values.flat().filter((one) => one !== null).map(Math.abs));
+  const { centre } = SCORES[state.score];
+  if (state.score !== "dd") return Math.max(-1, Math.min(1, (value - centre) / (1 - centre)));
+  const reach = Math.max(
+    0.1,
+    ...values
+      .flat()
+      .filter((one) => one !== null)
+      .map(Math.abs),
+  );
   return value / reach;
 }
 
@@ -66,12 +93,16 @@ function legendOf(values) {
   const line = state.score === "weight" ? pairLegend() : `${name}: ${means}. ${whereMeasured(values)}`;
   const marks = [];
   if (content.questions.length) {
-    marks.push(make("span", { class: "key" }, make("i", { class: "dot" }), " corrected p < .01, at the end"),
-      make("span", { class: "key" }, make("i", { class: "ring" }), " chosen by the probe"));
+    marks.push(
+      make("span", { class: "key" }, make("i", { class: "dot" }), " corrected p < .01, at the end"),
+      make("span", { class: "key" }, make("i", { class: "ring" }), " chosen by the probe"),
+    );
   }
   if (["sel1", "dd"].includes(state.score)) {
-    marks.push(make("span", { class: "key" }, make("i", { class: "swatch blue" }), " to the antecedent"),
-      make("span", { class: "key" }, make("i", { class: "swatch orange" }), " to the distractor"));
+    marks.push(
+      make("span", { class: "key" }, make("i", { class: "swatch blue" }), " to the antecedent"),
+      make("span", { class: "key" }, make("i", { class: "swatch orange" }), " to the distractor"),
+    );
   }
   return [line, make("span", { class: "keys" }, ...marks)];
 }
@@ -93,20 +124,29 @@ function pairLegend() {
 function drawFacts() {
   const { layer, head } = state;
   const asked = question();
-  const title = [make("h3", {}, headName(layer, head)),
-    make("p", {}, isChosen(layer, head) ? "the head that the probe chose, on other sentences" : `layer ${layer}, head ${head}`)];
+  const title = [
+    make("h3", {}, headName(layer, head)),
+    make(
+      "p",
+      {},
+      isChosen(layer, head) ? "the head that the probe chose, on other sentences" : `layer ${layer}, head ${head}`,
+    ),
+  ];
   if (!asked) return show("facts", ...title);
   const list = make("dl");
   for (const name of ["sel1", "f4", "dd", "p"]) {
     const value = asked.heads[name][layer][head];
-    list.append(make("div", {}, make("dt", {}, SCORES[name].name), make("dd", {}, name === "p" ? toldP(value) : told(value, 3))));
+    list.append(
+      make("div", {}, make("dt", {}, SCORES[name].name), make("dd", {}, name === "p" ? toldP(value) : told(value, 3))),
+    );
   }
   show("facts", ...title, list, make("p", { class: "rule" }, `On the hold-out “${asked.holdout}”, at the end.`));
 }
 
 function announceHead() {
+  const { layer, head, score: by } = state;
   const asked = question();
-  const label = cellLabel(state.layer, state.head, asked && state.score !== "weight" ? asked.heads[state.score][state.layer][state.head] : null,
-    isSignificant(state.layer, state.head));
-  show("live", asked ? `Selected: ${label}` : `Selected: layer ${state.layer} head ${state.head}`);
+  if (!asked) return show("live", `Selected: layer ${layer} head ${head}`);
+  const value = by === "weight" ? null : asked.heads[by][layer][head];
+  show("live", `Selected: ${cellLabel(layer, head, value, isSignificant(layer, head))}`);
 }

@@ -2,15 +2,26 @@
 
 const WIDE = 380; // of a chart, in its own units
 const HIGH = 210;
+const MOVES =
+  "Drag the slider: the map, the lines and the mark on these curves move with it. " +
+  "While training, heads are scored on a small set of sentences of the kind it was trained on.";
 const EDGE = { left: 38, right: 92, top: 14, bottom: 26 };
 
 function drawTimeline() {
   if (!steps.length) return show("timeline");
-  const range = make("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: state.time, "aria-label": "Training step" });
+  const range = make("input", {
+    type: "range",
+    id: "step",
+    min: "0",
+    max: END,
+    step: "1",
+    value: state.time,
+    "aria-label": "Training step",
+  });
   const out = make("output", { for: "step", id: "step-name" });
   const play = make("button", { type: "button", id: "play" }, "Play");
   range.addEventListener("input", () => update({ time: Number(range.value) }));
-  play.addEventListener("click", () => playing ? stop() : start());
+  play.addEventListener("click", () => (playing ? stop() : start()));
   show("timeline", make("span", { class: "timeline-name", "aria-hidden": "true" }, "Training"), play, range, out);
 }
 
@@ -20,7 +31,7 @@ function start() {
   if (state.time >= END) update({ time: 0 });
   // No animation frames: each step is a picture of its own, long enough to be looked at.
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  playing = setInterval(() => state.time < END ? update({ time: state.time + 1 }) : stop(), calm ? 600 : 160);
+  playing = setInterval(() => (state.time < END ? update({ time: state.time + 1 }) : stop()), calm ? 600 : 160);
   document.getElementById("play").textContent = "Stop";
 }
 
@@ -42,20 +53,20 @@ function drawStep() {
   document.getElementById("step-name").textContent = stepName(state.time);
 }
 
-// The charts of the chosen question: {title, unit, steps, lines: [{name, values, kind}]}.
+// The charts of the chosen question: {title, steps, lines: [{name, values, kind}]}, and what bounds them.
 function chartsNow() {
   const found = curve();
+  if (!found) return lossCharts();
   const { layer, head } = state;
-  const of = (rows) => rows.map((row) => row[layer][head]);
-  const charts = [];
-  if (found) {
-    const others = (key) => otherHeads(found[key], layer, head);
-    charts.push({ title: "Sel@1", share: true, steps, lines: [...others("sel1"), { name: "luck", values: found.luck, kind: "luck" },
-      { name: headName(layer, head), values: of(found.sel1), kind: "own" }] });
-    charts.push({ title: "DD", steps, lines: [...others("dd"), { name: headName(layer, head), values: of(found.dd), kind: "own" }], zero: true });
-    if (found.rho) charts.push({ title: "ρ, 1 is best", steps, low: -1, lines: [{ name: "model", values: found.rho, kind: "own" }], zero: true });
-    if (found.payoff) charts.push(payoffChart(found.payoff));
-  }
+  const of = (key) => ({ name: headName(layer, head), values: found[key].map((row) => row[layer][head]), kind: "own" });
+  const luck = { name: "luck", values: found.luck, kind: "luck" };
+  const model = (values) => ({ name: "model", values, kind: "own" });
+  const charts = [
+    { title: "Sel@1", share: true, steps, lines: [...otherHeads(found.sel1, layer, head), luck, of("sel1")] },
+    { title: "DD", zero: true, steps, lines: [...otherHeads(found.dd, layer, head), of("dd")] },
+  ];
+  if (found.rho) charts.push({ title: "ρ, 1 is best", zero: true, low: -1, steps, lines: [model(found.rho)] });
+  if (found.payoff) charts.push(payoffChart(found.payoff));
   return [...charts, ...lossCharts()];
 }
 
@@ -64,30 +75,50 @@ function lossCharts() {
   const { steps: at, validation, floor } = emergence.loss;
   const model = { name: "model", values: validation, kind: "own" };
   if (!floor) return [{ title: "Validation loss", steps: at, lines: [model] }];
-  const gap = validation.map((value, i) => (value === null || floor[i] === null ? null : Math.max(1e-3, value - floor[i])));
+  const gap = validation.map((value, i) =>
+    value === null || floor[i] === null ? null : Math.max(1e-3, value - floor[i]),
+  );
   return [
-    { title: "Validation loss", steps: at, lines: [{ name: "floor", values: floor, kind: "luck" }, model], high: 2.5 * Math.max(...floor) },
+    {
+      title: "Validation loss",
+      steps: at,
+      lines: [{ name: "floor", values: floor, kind: "luck" }, model],
+      high: 2.5 * Math.max(...floor),
+    },
     { title: "Loss above the floor", steps: at, lines: [{ name: "model", values: gap, kind: "own" }], log: true },
   ];
 }
 
 function otherHeads(rows, layer, head) {
   if (nLayer * nHead > 32) return []; // too many to tell apart
-  const all = perHead((l, h) => ({ name: "", values: rows.map((row) => row[l][h]), kind: "faint", mine: l === layer && h === head }));
+  const all = perHead((l, h) => ({
+    name: "",
+    values: rows.map((row) => row[l][h]),
+    kind: "faint",
+    mine: l === layer && h === head,
+  }));
   return all.flat().filter((one) => !one.mine);
 }
 
 // Oracles that have the same loss throughout are one line with all their names.
 function payoffChart(payoff) {
   const same = new Map();
-  for (const [name, values] of Object.entries(payoff)) {
-    if (name === "model") continue;
-    const key = values.map((value) => told(value)).join(" ");
+  for (const name of Object.keys(payoff).filter((one) => one !== "model")) {
+    const key = payoff[name].map((value) => told(value)).join(" ");
     same.set(key, [...(same.get(key) ?? []), name]);
   }
-  const lines = [...same.values()].map((names) => ({ name: names.length > 2 ? `${names[0]}, ${names.length - 1} more` : names.join(", "), all: names.join(", "), values: payoff[names[0]], kind: "oracle" }));
+  const lines = [...same.values()].map(oracleLine(payoff));
   const worst = Math.max(...lines.flatMap((line) => line.values));
-  return { title: "Loss at the payoff", steps, lines: [...lines, { name: "model", values: payoff.model, kind: "own" }], high: 1.5 * worst };
+  lines.push({ name: "model", values: payoff.model, kind: "own" });
+  return { title: "Loss at the payoff", steps, lines, high: lines.length > 1 ? 1.5 * worst : Infinity };
+}
+
+function oracleLine(payoff) {
+  return (names) => {
+    const all = names.join(", ");
+    const name = names.length > 2 ? `${names[0]}, ${names.length - 1} more` : all;
+    return { name, all, values: payoff[names[0]], kind: "oracle" };
+  };
 }
 
 let drawn = []; // {chart, cursor, x, read}: what moves with the slider
@@ -96,8 +127,7 @@ function drawCurves() {
   drawn = [];
   const charts = chartsNow();
   show("curves", ...charts.map(figureOf));
-  show("time-lead", charts.length ? "Drag the slider: the map, the lines and the mark on these curves move with it. While training, heads are scored on a small set of sentences of the kind it was trained on."
-    : "This run kept no record of its heads while it trained.");
+  show("time-lead", charts.length ? MOVES : "This run kept no record of its heads while it trained.");
   drawCursor();
 }
 
@@ -122,7 +152,9 @@ function scaleOf(chart) {
   const bent = chart.log ? Math.log10 : (value) => value;
   const share = (value) => (bent(value) - bent(low)) / (bent(high) - bent(low));
   return {
-    low, high, last,
+    low,
+    high,
+    last,
     x: (step) => EDGE.left + (step / last) * (WIDE - EDGE.left - EDGE.right),
     y: (value) => HIGH - EDGE.bottom - share(value) * (HIGH - EDGE.top - EDGE.bottom),
   };
@@ -140,10 +172,15 @@ function rangeOf(chart) {
 
 function axes(chart, { low, high, last, x, y }) {
   const group = shape("g", { class: "axes" });
-  const decades = () => ticksOf(Math.log10(low), Math.log10(high)).filter(Number.isInteger).map((power) => 10 ** power);
+  const decades = () =>
+    ticksOf(Math.log10(low), Math.log10(high))
+      .filter(Number.isInteger)
+      .map((power) => 10 ** power);
   for (const tick of chart.log ? decades() : ticksOf(low, high)) {
-    group.append(shape("line", { x1: EDGE.left, x2: WIDE - EDGE.right, y1: y(tick), y2: y(tick) }),
-      shape("text", { x: EDGE.left - 6, y: y(tick) + 4, "text-anchor": "end" }, String(Number(tick.toFixed(6)))));
+    group.append(
+      shape("line", { x1: EDGE.left, x2: WIDE - EDGE.right, y1: y(tick), y2: y(tick) }),
+      shape("text", { x: EDGE.left - 6, y: y(tick) + 4, "text-anchor": "end" }, String(Number(tick.toFixed(6)))),
+    );
   }
   for (const tick of ticksOf(0, last, 3)) {
     group.append(shape("text", { x: x(tick), y: HIGH - 8, "text-anchor": "middle" }, tick.toLocaleString("en")));
@@ -153,32 +190,44 @@ function axes(chart, { low, high, last, x, y }) {
 
 // A window that cuts off what leaves the chart above or below.
 function insideOf(paths) {
-  const [x, y, width, height] = [EDGE.left - 2, EDGE.top - 2, WIDE - EDGE.left - EDGE.right + 4, HIGH - EDGE.top - EDGE.bottom + 4];
+  const [x, y, width, height] = [
+    EDGE.left - 2,
+    EDGE.top - 2,
+    WIDE - EDGE.left - EDGE.right + 4,
+    HIGH - EDGE.top - EDGE.bottom + 4,
+  ];
   return shape("svg", { x, y, width, height, viewBox: `${x} ${y} ${width} ${height}`, class: "inside" }, ...paths);
 }
 
 function pathOf(chart, line, { x, y }) {
   let d = "";
-  line.values.forEach((value, i) => { if (value !== null) d += `${d ? "L" : "M"}${x(chart.steps[i]).toFixed(1)} ${y(value).toFixed(1)}`; });
+  line.values.forEach((value, i) => {
+    if (value !== null) d += `${d ? "L" : "M"}${x(chart.steps[i]).toFixed(1)} ${y(value).toFixed(1)}`;
+  });
   return shape("path", { class: `curve ${line.kind}`, d });
 }
 
 // Names at the lines' ends, pushed apart so that none covers another and none leaves the chart.
 function endNames(chart, { y }) {
-  const ends = chart.lines.filter((line) => line.name).map((line) => ({ line, at: y(line.values.findLast((value) => value !== null) ?? 0) }));
+  const last = (line) => line.values.findLast((value) => value !== null) ?? 0;
+  const ends = chart.lines.filter((line) => line.name).map((line) => ({ line, at: y(last(line)) }));
   ends.sort((a, b) => a.at - b.at);
-  ends.forEach((one, i) => { if (i) one.at = Math.max(one.at, ends[i - 1].at + 14); });
+  ends.forEach((one, i) => {
+    if (i) one.at = Math.max(one.at, ends[i - 1].at + 14);
+  });
   let floor = HIGH - EDGE.bottom;
   for (const one of ends.toReversed()) {
     one.at = Math.min(one.at, floor);
     floor = one.at - 14;
   }
-  return ends.map(({ line, at }) => shape("text", { class: `end ${line.kind}`, x: WIDE - EDGE.right + 8, y: at + 4 }, legible(line.name)));
+  return ends.map(({ line, at }) =>
+    shape("text", { class: `end ${line.kind}`, x: WIDE - EDGE.right + 8, y: at + 4 }, legible(line.name)),
+  );
 }
 
 function chartLabel(chart) {
   const named = chart.lines.filter((line) => line.name);
-  const ends = named.map((line) => `${line.all ?? line.name} from ${told(line.values[0])} to ${told(line.values[line.values.length - 1])}`);
+  const ends = named.map(({ all, name, values }) => `${all ?? name} from ${told(values[0])} to ${told(values.at(-1))}`);
   return `${chart.title} over training: ${ends.join("; ")}. The numbers are in the table below it.`;
 }
 
@@ -193,10 +242,19 @@ function numbersOf(chart) {
 
 function tableOf(chart) {
   const named = chart.lines.filter((line) => line.name);
-  const head = make("tr", {}, make("th", { scope: "col" }, "step"), ...named.map((line) => make("th", { scope: "col" }, line.all ?? line.name)));
-  const rows = chart.steps.map((step, i) => make("tr", {}, make("th", { scope: "row" }, String(step)), ...named.map((line) => make("td", {}, told(line.values[i], 3)))));
-  const table = make("table", {}, make("caption", { class: "unseen" }, chart.title), make("thead", {}, head), make("tbody", {}, ...rows));
-  return make("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": `${chart.title}, numbers` }, table);
+  const column = (text) => make("th", { scope: "col" }, text);
+  const head = make("tr", {}, column("step"), ...named.map((line) => column(line.all ?? line.name)));
+  const row = (step, i) =>
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, String(step)),
+      ...named.map((line) => make("td", {}, told(line.values[i], 3))),
+    );
+  const caption = make("caption", { class: "unseen" }, chart.title);
+  const table = make("table", {}, caption, make("thead", {}, head), make("tbody", {}, ...chart.steps.map(row)));
+  const about = `${chart.title}, numbers`;
+  return make("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": about }, table);
 }
 
 function drawCursor() {
@@ -219,8 +277,11 @@ function drawCursor() {
 
 function moveTo(event, picture, scale) {
   const box = picture.getBoundingClientRect();
-  const step = ((event.clientX - box.left) / box.width * WIDE - EDGE.left) / (WIDE - EDGE.left - EDGE.right) * scale.last;
+  const x = ((event.clientX - box.left) / box.width) * WIDE;
+  const step = ((x - EDGE.left) / (WIDE - EDGE.left - EDGE.right)) * scale.last;
   let best = 0;
-  steps.forEach((one, i) => { if (Math.abs(one - step) < Math.abs(steps[best] - step)) best = i; });
+  steps.forEach((one, i) => {
+    if (Math.abs(one - step) < Math.abs(steps[best] - step)) best = i;
+  });
   update({ time: best });
 }

@@ -4,9 +4,20 @@ const ROW = 28; // pixels of a word's row in the large view, as in page.css
 const MANY = 64; // words; of a longer text one word's lines are drawn at a time
 const RANKED = 10; // links in the list
 const GROUPS = {
-  cells: ["The four cells", "Only the pronoun and the order change. A head that follows a place, or has a taste for one noun, is right in two of the four."],
-  twins: ["Tired and soft", "At “it” both texts are still the same, and so are a causal model's rows; only the adjective tells them apart."],
-  median: ["The median block", "Of all blocks of the hold-out, the one whose DD is the median for the chosen head: a rule chose these four, not a person."],
+  cells: [
+    "The four cells",
+    "Only the pronoun and the order change. " +
+      "A head that follows a place, or has a taste for one noun, is right in two of the four.",
+  ],
+  twins: [
+    "Tired and soft",
+    "At “it” both texts are still the same, and so are a causal model's rows; only the adjective tells them apart.",
+  ],
+  median: [
+    "The median block",
+    "Of all blocks of the hold-out, the one whose DD is the median for the chosen head: " +
+      "a rule chose these four, not a person.",
+  ],
   own: ["Your sentences", "What is meant here is not known to the page, so the words most looked at are shown."],
 };
 
@@ -55,10 +66,20 @@ function drawStrip() {
 function miniCard(sentence) {
   const pairs = weighed(sentence);
   const looks = legible(sentence.words[askedPlace(sentence, "word")]);
-  const label = `${brief(sentence.text)} At “${looks}”: ${pairs.map((one) => `${one.name} ${told(one.weight)}`).join(", ")}`;
-  const card = make("button", {
-    type: "button", class: "mini", "aria-pressed": String(sentence.id === state.sentence), "aria-label": label,
-  }, make("span", { class: "mini-text" }, brief(sentence.text)), miniPicture(sentence), ...pairs.map(bar));
+  const weights = pairs.map((one) => `${one.name} ${told(one.weight)}`).join(", ");
+  const label = `${brief(sentence.text)} At “${looks}”: ${weights}`;
+  const card = make(
+    "button",
+    {
+      type: "button",
+      class: "mini",
+      "aria-pressed": String(sentence.id === state.sentence),
+      "aria-label": label,
+    },
+    make("span", { class: "mini-text" }, brief(sentence.text)),
+    miniPicture(sentence),
+    ...pairs.map(bar),
+  );
   card.addEventListener("click", () => chooseSentence(sentence));
   return card;
 }
@@ -72,24 +93,33 @@ function brief(text) {
 function weighed(sentence) {
   const row = rowOf(sentence, "word", askedPlace(sentence, "word"));
   const summed = (places, role) => ({
-    name: legible(places.map((place) => sentence.words[place]).join(", ")), role,
+    name: legible(places.map((place) => sentence.words[place]).join(", ")),
+    role,
     weight: places.reduce((sum, place) => sum + row[place], 0),
   });
-  if (sentence.antecedents.length) return [summed(sentence.antecedents, "meant"), summed(sentence.distractors, "other")];
+  if (sentence.antecedents.length)
+    return [summed(sentence.antecedents, "meant"), summed(sentence.distractors, "other")];
   return largest(row, 2, 1).map((place) => summed([place], "plain"));
 }
 
 // The places of the n largest of a row, from a place on.
 function largest(row, n, from = 0) {
-  const places = Array.from(row.keys()).slice(from).filter((place) => row[place] > 0);
+  const places = Array.from(row.keys())
+    .slice(from)
+    .filter((place) => row[place] > 0);
   return places.sort((a, b) => row[b] - row[a]).slice(0, n);
 }
 
 function bar({ name, weight, role }) {
   const filled = make("i", { class: role });
   filled.style.setProperty("width", `${(100 * weight).toFixed(1)}%`);
-  return make("span", { class: "bar" }, make("span", { class: "bar-name" }, name), make("span", { class: "bar-track" }, filled),
-    make("span", { class: "bar-value" }, told(weight)));
+  return make(
+    "span",
+    { class: "bar" },
+    make("span", { class: "bar-name" }, name),
+    make("span", { class: "bar-track" }, filled),
+    make("span", { class: "bar-value" }, told(weight)),
+  );
 }
 
 function miniPicture(sentence) {
@@ -100,12 +130,14 @@ function miniPicture(sentence) {
   const at = (place) => (place + 0.5) * step + 1;
   const picture = shape("svg", { viewBox: `0 0 220 ${Math.max(60, n * step + 2)}`, "aria-hidden": "true" });
   for (const place of largest(row, 24)) {
-    if (row[place] >= 0.005) picture.append(link(80, at(asked), 140, at(place), row[place], roleOf(sentence, "word", place)));
+    if (row[place] >= 0.005)
+      picture.append(link(80, at(asked), 140, at(place), row[place], roleOf(sentence, "word", place)));
   }
   // Where words stand too close to be written, those that matter are.
   const near = step >= 11 ? sentence.words.map((_, place) => place) : [];
   const shown = new Set([...near, ...sentence.antecedents, ...sentence.distractors]);
-  for (const place of near.length ? near : [asked]) picture.append(miniWord(sentence, place, 76, at(place), place === asked ? "looks" : "idle"));
+  for (const place of near.length ? near : [asked])
+    picture.append(miniWord(sentence, place, 76, at(place), place === asked ? "looks" : "idle"));
   for (const place of shown.size ? shown : largest(row, 2, 1)) {
     picture.append(miniWord(sentence, place, 144, at(place), roleOf(sentence, "word", place)));
   }
@@ -114,8 +146,11 @@ function miniPicture(sentence) {
 
 function miniWord(sentence, place, x, y, kind) {
   const text = Array.from(legible(sentence.words[place]));
-  return shape("text", { x, y: y + 3.7, class: kind, "text-anchor": x < 110 ? "end" : "start" },
-    text.length > 12 ? text.slice(0, 11).join("") + "…" : text.join(""));
+  return shape(
+    "text",
+    { x, y: y + 3.7, class: kind, "text-anchor": x < 110 ? "end" : "start" },
+    text.length > 12 ? text.slice(0, 11).join("") + "…" : text.join(""),
+  );
 }
 
 // The large picture: its lists are built once for a sentence, its lines whenever something moves.
@@ -131,12 +166,30 @@ function drawLarge() {
   const nodes = nodesOf(sentence, state.unit);
   const looks = listOf(nodes, "Words that look", (place) => update({ focus: place, hover: null }));
   const seen = listOf(nodes, "Words looked at", (place) => update({ target: place }));
-  const svg = shape("svg", { class: "lines", "aria-hidden": "true", height: nodes.labels.length * ROW });
+  // A hundred units wide whatever its width in pixels, so that the lines fit a window or a sheet of any size.
+  const height = nodes.labels.length * ROW;
+  const svg = shape("svg", {
+    class: "lines",
+    "aria-hidden": "true",
+    height,
+    viewBox: `0 0 100 ${height}`,
+    preserveAspectRatio: "none",
+  });
   const frame = make("div", { class: "frame" }, looks.list, svg, seen.list);
-  large = { sentence, nodes, looks: looks.items, seen: seen.items, svg, ranked: make("div", { class: "ranked" }), list: frame };
-  looks.items.forEach((item, place) => item.addEventListener("pointerenter", (event) => {
-    if (event.pointerType === "mouse") update({ hover: place });
-  }));
+  large = {
+    sentence,
+    nodes,
+    looks: looks.items,
+    seen: seen.items,
+    svg,
+    ranked: make("div", { class: "ranked" }),
+    list: frame,
+  };
+  looks.items.forEach((item, place) =>
+    item.addEventListener("pointerenter", (event) => {
+      if (event.pointerType === "mouse") update({ hover: place });
+    }),
+  );
   looks.list.addEventListener("pointerleave", () => update({ hover: null }));
   show("large", aboutSentence(sentence), lineControls(sentence), make("div", { class: "pair" }, frame, large.ranked));
   drawLines();
@@ -145,9 +198,19 @@ function drawLarge() {
 }
 
 function listOf(nodes, label, choose) {
-  const list = make("div", { class: label === "Words that look" ? "looks" : "seen", role: "listbox", "aria-label": label });
-  const items = nodes.labels.map((text) => make("div", { role: "option", tabindex: "-1", "aria-selected": "false" },
-    make("span", { class: "word" }, legible(text)), make("span", { class: "weight" })));
+  const list = make("div", {
+    class: label === "Words that look" ? "looks" : "seen",
+    role: "listbox",
+    "aria-label": label,
+  });
+  const items = nodes.labels.map((text) =>
+    make(
+      "div",
+      { role: "option", tabindex: "-1", "aria-selected": "false" },
+      make("span", { class: "word" }, legible(text)),
+      make("span", { class: "weight" }),
+    ),
+  );
   items.forEach((item, place) => item.addEventListener("click", () => choose(place)));
   roving(items, 1, choose);
   list.append(...items);
@@ -155,8 +218,17 @@ function listOf(nodes, label, choose) {
 }
 
 function aboutSentence(sentence) {
-  const about = make("div", { class: "about" }, make("blockquote", { dir: "auto" }, sentence.text.length > 1200 ? brief(sentence.text) : sentence.text),
-    make("p", { class: "rule" }, make("bdi", {}, sentence.title.slice(0, 300)), sentence.item ? ` (line ${sentence.item.line} of items.jsonl)` : ""));
+  const about = make(
+    "div",
+    { class: "about" },
+    make("blockquote", { dir: "auto" }, sentence.text.length > 1200 ? brief(sentence.text) : sentence.text),
+    make(
+      "p",
+      { class: "rule" },
+      make("bdi", {}, sentence.title.slice(0, 300)),
+      sentence.item ? ` (line ${sentence.item.line} of items.jsonl)` : "",
+    ),
+  );
   if (sentence.next.length) {
     const words = sentence.next.map(([word, chance]) => `${legible(word)} ${told(chance)}`).join(", ");
     about.append(make("p", { class: "rule" }, `What the model expects next: ${words}`));
@@ -167,11 +239,31 @@ function aboutSentence(sentence) {
 
 function lineControls(sentence) {
   const controls = make("div", { class: "controls" });
-  controls.append(choice("Level", "unit", [["word", "words"], ["piece", "pieces"]], state.unit,
-    (unit) => update({ unit, focus: null, hover: null, target: null })));
+  controls.append(
+    choice(
+      "Level",
+      "unit",
+      [
+        ["word", "words"],
+        ["piece", "pieces"],
+      ],
+      state.unit,
+      (unit) => update({ unit, focus: null, hover: null, target: null }),
+    ),
+  );
   const out = make("output", {}, told(state.threshold));
-  const range = make("input", { type: "range", id: "threshold", min: "0", max: "0.5", step: "0.01", value: state.threshold });
-  range.addEventListener("input", () => { out.textContent = told(Number(range.value)); update({ threshold: Number(range.value) }); });
+  const range = make("input", {
+    type: "range",
+    id: "threshold",
+    min: "0",
+    max: "0.5",
+    step: "0.01",
+    value: state.threshold,
+  });
+  range.addEventListener("input", () => {
+    out.textContent = told(Number(range.value));
+    update({ threshold: Number(range.value) });
+  });
   controls.append(make("label", { class: "menu" }, make("span", {}, "Hide lines below"), range, out));
   if (nodesOf(sentence, state.unit).labels.length <= MANY) {
     const box = make("input", { type: "checkbox", id: "all", checked: state.all });
@@ -187,11 +279,12 @@ function drawLines() {
   const from = lookingPlace(sentence);
   const many = state.all && state.hover === null && nodes.labels.length <= MANY;
   const links = many ? nodes.labels.flatMap((_, place) => linksFrom(sentence, place)) : linksFrom(sentence, from);
-  const width = svg.clientWidth || 200;
   const at = (place) => (place + 0.5) * ROW;
   // Weak lines first, so that the strong ones lie above them.
   links.sort((a, b) => a.weight - b.weight);
-  svg.replaceChildren(...links.map((one) => link(0, at(one.from), width, at(one.to), one.weight, roleOf(sentence, state.unit, one.to))));
+  svg.replaceChildren(
+    ...links.map((one) => link(0, at(one.from), 100, at(one.to), one.weight, roleOf(sentence, state.unit, one.to))),
+  );
   markWords(from, many);
   drawRanked(links.reverse(), nodes);
 }
@@ -227,16 +320,28 @@ function markWords(from, many) {
 // The strongest lines as a list; each leads to the word that it looks at.
 function drawRanked(links, { labels }) {
   const entry = ({ from, to, weight }, place) => {
-    const button = make("button", { type: "button", tabindex: place ? "-1" : "0", class: roleOf(large.sentence, state.unit, to) },
-      make("bdi", {}, legible(labels[from])), " → ", make("bdi", {}, legible(labels[to])), " ", make("b", {}, told(weight)));
+    const button = make(
+      "button",
+      { type: "button", tabindex: place ? "-1" : "0", class: roleOf(large.sentence, state.unit, to) },
+      make("bdi", {}, legible(labels[from])),
+      " → ",
+      make("bdi", {}, legible(labels[to])),
+      " ",
+      make("b", {}, told(weight)),
+    );
     button.addEventListener("click", () => leadTo(to));
     return button;
   };
   const buttons = links.slice(0, RANKED).map(entry);
   roving(buttons, 1);
   const rest = links.length > RANKED ? [make("p", { class: "rule" }, `and ${links.length - RANKED} weaker`)] : [];
-  large.ranked.replaceChildren(make("h3", {}, `Strongest lines of ${headName(state.layer, state.head)}`),
-    links.length ? make("ol", {}, ...buttons.map((button) => make("li", {}, button))) : make("p", {}, "No line is as strong as that."), ...rest);
+  large.ranked.replaceChildren(
+    make("h3", {}, `Strongest lines of ${headName(state.layer, state.head)}`),
+    links.length
+      ? make("ol", {}, ...buttons.map((button) => make("li", {}, button)))
+      : make("p", {}, "No line is as strong as that."),
+    ...rest,
+  );
 }
 
 function leadTo(place) {

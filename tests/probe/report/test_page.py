@@ -155,7 +155,7 @@ def test_a_click_on_a_head_draws_that_heads_weights(show: Open) -> None:
     rows = by_word(sentence, weights, sentence["asked"][0])
     with show() as one:
         drawn = set()
-        for layer, place in np.ndindex(sample.N_LAYER, sample.N_HEAD):
+        for place, layer in np.ndindex(sample.N_HEAD, sample.N_LAYER):
             head(one, f"L{layer}H{place}").click()
             expected = above(rows[layer, place])
             assert shown_weights(one) == pytest.approx(expected, abs=0.005001)
@@ -165,6 +165,19 @@ def test_a_click_on_a_head_draws_that_heads_weights(show: Open) -> None:
             bars = one.page.locator(".mini").first.locator(".bar-value").all_inner_texts()
             np.testing.assert_allclose(np.array(bars, dtype=float), rows[layer, place, pair], atol=0.005001)
         assert len(drawn) == sample.N_LAYER * sample.N_HEAD
+        one.check()
+
+
+def test_a_word_of_several_pieces_looks_from_its_last_and_gets_the_sum_of_all(show: Open) -> None:
+    sentence = next(one for one in CONTENT["sentences"] if one["group"] == "own")
+    weights = unpacked(sentence["weights"]["data"], "<u2", len(sentence["pieces"]))
+    word = next(place for place in sentence["owner"] if sentence["owner"].count(place) > 1)
+    with show() as one:
+        one.page.get_by_role("radio", name="Your sentences").check()
+        for place in (word, len(sentence["words"]) - 1):
+            one.page.locator(".looks [role=option]").nth(place).click()
+            expected = above(by_word(sentence, weights, place)[sample.LINKS])
+            assert word in expected and shown_weights(one) == pytest.approx(expected, abs=0.005001)
         one.check()
 
 
@@ -316,7 +329,10 @@ def test_everything_can_be_reached_and_moved_with_the_keyboard(show: Open) -> No
         assert has_focus(one, "[data-head=L0H1]"), "the one stop of the map is the head that is selected"
         keys.press("ArrowDown")
         keys.press("ArrowRight")
-        assert has_focus(one, "[data-head=L1H2]") and head(one, "L0H1").get_attribute("aria-pressed") == "true"
+        assert (
+            has_focus(one, "[data-head=L1H2][tabindex='0']")
+            and head(one, "L0H1").get_attribute("aria-pressed") == "true"
+        )
         keys.press("Enter")
         assert has_focus(one, "[data-head=L1H2][aria-pressed=true]")
         assert "layer 1 head 2" in one.page.locator("#live").inner_text()

@@ -7,7 +7,6 @@ import re
 import sys
 import time
 from collections.abc import Iterable
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,9 +181,9 @@ def write_hparams(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, 
 
 def _plain(settings: dict[str, Any]) -> dict[str, int | float | str]:
     """Return settings as the HParams table takes them: it would show true as 1, and nothing for null."""
-    named = {name: value.value if isinstance(value, Enum) else value for name, value in settings.items()}
-    numbers = {name: value for name, value in named.items() if type(value) in (int, float)}
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in named.items()}
+    numbers = {name: value for name, value in settings.items() if type(value) in (int, float)}
+    texts = {name: str(value) for name, value in settings.items()}
+    texts |= {name: json.dumps(value) for name, value in settings.items() if value is None or isinstance(value, bool)}
     return texts | numbers
 
 

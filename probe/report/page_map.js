@@ -21,7 +21,7 @@ function drawMap() {
   );
   const table = make(
     "table",
-    { class: "map", role: "grid", "aria-label": `Heads by ${SCORES[state.score].name}` },
+    { class: nHead > 6 ? "map small" : "map", role: "grid", "aria-label": `Heads by ${SCORES[state.score].name}` },
     make("thead", {}, head),
     make("tbody"),
   );

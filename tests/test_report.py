@@ -16,6 +16,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.pages import content_of
+from tests.probe.report.browser import opened, running
 
 ROOT = Path(__file__).parent.parent
 TRAIN = [
@@ -316,3 +317,24 @@ def test_a_browser_is_asked_to_open_the_page_and_its_absence_is_said(place: Path
 def test_settings_that_mean_nothing_together_are_refused(settings: list[str]) -> None:
     done = ran("eval.py", *settings)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "goes with none of" in done.stderr
+
+
+def test_in_a_browser_the_median_blocks_look_as_their_lines_of_items_jsonl_say(probed: Path, tmp_path: Path) -> None:
+    html = (probed / "probe" / "report.html").read_text(encoding="utf-8")
+    sentences = {one["id"]: one for one in page_of(probed)["sentences"]}
+    lines = [json.loads(line) for line in (probed / "probe" / "items.jsonl").read_text().splitlines()]
+    with running() as browser, opened(browser, html, tmp_path) as one:
+        for question in page_of(probed)["questions"]:
+            one.page.get_by_role("radio", name=f"{question['name']} {question['verdict']}", exact=True).check()
+            one.page.get_by_role("radio", name="The median block").check()
+            medians = [sentences[each] for each in question["sentences"] if sentences[each]["group"] == "median"]
+            assert one.page.locator(".mini").count() == len(medians) == 4
+            for place, sentence in enumerate(medians):
+                one.page.locator(".mini").nth(place).click()
+                line = lines[sentence["item"]["line"] - 1]
+                one.page.locator(f"[data-head=L{line['layer']}H{line['head']}]").click()
+                bars = one.page.locator(".mini").nth(place).locator(".bar-value").all_inner_texts()
+                antecedent, distractor = (float(text) for text in bars)
+                assert antecedent + distractor == pytest.approx(line["mass"], abs=0.0101)
+                assert f"line {sentence['item']['line']} of items.jsonl" in one.page.locator(".about").inner_text()
+        one.check()

@@ -161,21 +161,25 @@ const SCORES = {
   sel1: {
     name: "Sel@1",
     centre: 0.5,
+    short: "prefers the antecedent",
     means: "share of items in which the antecedent gets more weight than the other word; chance is 0.50",
   },
   f4: {
     name: "F4",
     centre: 0,
+    short: "all four cells right",
     means: "share of blocks with all four cells right; a head that knows nothing has about 0",
   },
   dd: {
     name: "DD",
     centre: 0,
+    short: "turns with the pronoun",
     means: "how far its preference turns with the pronoun: mean log ratio of the two weights, 0 is none",
   },
   p: {
     name: "corrected p",
     centre: 0,
+    short: "luck does as well",
     means: "how often luck alone would make any head of this model so good; below .01 is marked",
   },
   weight: { name: "weight", centre: 0, means: "the weight of one line in the sentence below" },

@@ -137,7 +137,7 @@ function drawFacts() {
   for (const name of ["sel1", "f4", "dd", "p"]) {
     const value = asked.heads[name][layer][head];
     list.append(
-      make("div", {}, make("dt", {}, SCORES[name].name), make("dd", {}, name === "p" ? toldP(value) : told(value, 3))),
+      make("div", {}, make("dt", {}, SCORES[name].name, make("small", {}, ` ${SCORES[name].short}`)), make("dd", {}, name === "p" ? toldP(value) : told(value, 3))),
     );
   }
   show("facts", ...title, list, make("p", { class: "rule" }, `On the hold-out “${asked.holdout}”, at the end.`));

@@ -42,7 +42,7 @@ function stop() {
 }
 
 function stepName(time) {
-  return time === END ? "the end, on test" : `step ${steps[time].toLocaleString("en")}`;
+  return time === END ? "the end, on test" : `step ${steps[time].toLocaleString("en")}, on dev`;
 }
 
 function drawStep() {
@@ -74,18 +74,18 @@ function lossCharts() {
   if (!emergence || !emergence.loss.steps.length) return [];
   const { steps: at, validation, floor } = emergence.loss;
   const model = { name: "model", values: validation, kind: "own" };
-  if (!floor) return [{ title: "Validation loss", steps: at, lines: [model] }];
+  if (!floor) return [{ title: "Validation loss, nats/token", steps: at, lines: [model] }];
   const gap = validation.map((value, i) =>
     value === null || floor[i] === null ? null : Math.max(1e-3, value - floor[i]),
   );
   return [
     {
-      title: "Validation loss",
+      title: "Validation loss, nats/token",
       steps: at,
       lines: [{ name: "floor", values: floor, kind: "luck" }, model],
       high: 2.5 * Math.max(...floor),
     },
-    { title: "Loss above the floor", steps: at, lines: [{ name: "model", values: gap, kind: "own" }], log: true },
+    { title: "Above the floor, nats/token", steps: at, lines: [{ name: "model", values: gap, kind: "own" }], log: true },
   ];
 }
 
@@ -110,7 +110,7 @@ function payoffChart(payoff) {
   const lines = [...same.values()].map(oracleLine(payoff));
   const worst = Math.max(...lines.flatMap((line) => line.values));
   lines.push({ name: "model", values: payoff.model, kind: "own" });
-  return { title: "Loss at the payoff", steps, lines, high: lines.length > 1 ? 1.5 * worst : Infinity };
+  return { title: "Loss at the payoff, nats", steps, lines, high: lines.length > 1 ? 1.5 * worst : Infinity };
 }
 
 function oracleLine(payoff) {

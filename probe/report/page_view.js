@@ -229,8 +229,9 @@ function aboutSentence(sentence) {
       sentence.item ? ` (line ${sentence.item.line} of items.jsonl)` : "",
     ),
   );
-  if (sentence.next.length) {
-    const words = sentence.next.map(([word, chance]) => `${legible(word)} ${told(chance)}`).join(", ");
+  const likely = sentence.next.filter(([, chance]) => chance >= 0.005);
+  if (likely.length) {
+    const words = likely.map(([word, chance]) => `${legible(word)} ${told(chance)}`).join(", ");
     about.append(make("p", { class: "rule" }, `What the model expects next: ${words}`));
   }
   for (const note of sentence.notes) about.append(make("p", { class: "note" }, make("bdi", {}, note.slice(0, 1000))));

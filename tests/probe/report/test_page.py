@@ -229,7 +229,7 @@ def test_the_slider_moves_the_map_the_lines_and_the_mark_on_the_curves(show: Ope
         marks = []
         for step in (0, 10, 30):
             set_range(one, "step", step)
-            assert one.page.locator("#step-name").inner_text() == f"step {sample.STEPS[step]:,}"
+            assert one.page.locator("#step-name").inner_text() == f"step {sample.STEPS[step]:,}, on dev"
             printed = np.array(one.page.locator(".map button span").all_inner_texts(), dtype=float)
             np.testing.assert_allclose(printed, np.array(curve["sel1"][step]).ravel(), atol=0.005001)
             weights = unpacked(moving["data"][step][sentence["film"]], "u1", len(sentence["pieces"]))
@@ -347,7 +347,7 @@ def test_everything_can_be_reached_and_moved_with_the_keyboard(show: Open) -> No
         _tab_to(one, ".seen [role=option]")
         _tab_to(one, "#step")
         keys.press("ArrowLeft")
-        assert one.page.locator("#step").get_attribute("aria-valuetext") == f"step {sample.STEPS[-1]:,}"
+        assert one.page.locator("#step").get_attribute("aria-valuetext") == f"step {sample.STEPS[-1]:,}, on dev"
         one.check()
 
 

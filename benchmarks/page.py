@@ -77,7 +77,8 @@ def _cards(page: Page, group: int | None) -> int:
 
 def _changes(page: Page) -> list[float]:
     """Return the median milliseconds of a click on a head, and of a move of the slider where there is one."""
-    n_heads, n_steps = page.locator(".map button").count(), int(page.locator("#step").get_attribute("max") or 0)
+    n_heads, slider = page.locator(".map button").count(), page.locator("#step")
+    n_steps = int(slider.get_attribute("max") or 0) if slider.count() else 0
     names = [page.locator(".map button").nth(i % n_heads).get_attribute("data-head") for i in range(N)]
     clicks = [page.evaluate(_CHANGE, [f"[data-head={name}]", None]) for name in names]
     moves = [page.evaluate(_CHANGE, ["#step", i * n_steps // N]) for i in range(N)] if n_steps else [0.0]

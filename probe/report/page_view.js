@@ -3,6 +3,7 @@
 const ROW = 28; // pixels of a word's row in the large view, as in page.css
 const MANY = 64; // words; of a longer text one word's lines are drawn at a time
 const RANKED = 10; // links in the list
+const FEW_NOTES = 3; // seen at once
 const GROUPS = {
   cells: [
     "The four cells",
@@ -234,8 +235,17 @@ function aboutSentence(sentence) {
     const words = likely.map(([word, chance]) => `${legible(word)} ${told(chance)}`).join(", ");
     about.append(make("p", { class: "rule" }, `What the model expects next: ${words}`));
   }
-  for (const note of sentence.notes) about.append(make("p", { class: "note" }, make("bdi", {}, note.slice(0, 1000))));
+  about.append(...notesOf(sentence));
   return about;
+}
+
+// What the linter says of the text; in a long one it says the same of many pronouns.
+function notesOf({ notes }) {
+  const lines = [...new Set(notes)].map((note) => make("p", { class: "note" }, make("bdi", {}, note.slice(0, 1000))));
+  if (lines.length <= FEW_NOTES) return lines;
+  const more = lines.slice(FEW_NOTES);
+  const summary = make("summary", {}, `${more.length} more notes`);
+  return [...lines.slice(0, FEW_NOTES), make("details", {}, summary, ...more)];
 }
 
 function lineControls(sentence) {

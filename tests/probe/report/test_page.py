@@ -5,6 +5,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,20 @@ def test_the_slider_moves_the_map_the_lines_and_the_mark_on_the_curves(show: Ope
         set_range(one, "step", len(sample.STEPS))
         assert "test" in one.page.locator("#step-name").inner_text()
         assert head(one, "L0H1").inner_text().strip() == "1.00"
+        one.check()
+
+
+def test_a_note_is_said_once_and_many_wait_to_be_opened(show: Open) -> None:
+    content = deepcopy(CONTENT)
+    own = next(one for one in content["sentences"] if one["group"] == "own")
+    own["notes"] = [f"note {number}" for number in (1, 2, 1, 3, 4, 5)]
+    with show(content) as one:
+        one.page.get_by_role("radio", name="Your sentences").check()
+        notes = one.page.locator("#large .note")
+        assert notes.all_text_contents() == [f"note {number}" for number in range(1, 6)]
+        assert [notes.nth(place).is_visible() for place in range(5)] == [True, True, True, False, False]
+        one.page.get_by_text("2 more notes").click()
+        assert notes.nth(4).is_visible()
         one.check()
 
 

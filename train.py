@@ -12,7 +12,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import TrainSettings, door, one_line_errors, resumed, typed_train
+from configs import TrainSettings, door, of_result, one_line_errors, resumed, typed_train
 
 if TYPE_CHECKING:
     from data.batches import Split
@@ -223,21 +223,10 @@ def open_records(
     recorder = Recorder(path, resumed_step=step if settings.run.resume else None)
     recorder.overlay(charts(CLASSES if known else (), list(items), ORACLES, floor=floor))
     named = {question.curve: question.name for question in QUESTIONS if question.curve in items}
-    recorder.settings(flat(settings), measures(named, floor=floor))
+    recorder.settings(of_result(settings), measures(named, floor=floor))
     if film.asked:
         recorder.beside(FILM, film.header(settings.model.n_layer, settings.model.n_head))
     return recorder
-
-
-# Settings of a run that say where it is and what is told of it, not what is learned.
-_BESIDE = set("out resume cache_dir threads log_every_steps sample_tokens sample_prompt".split())
-
-
-def flat(settings: TrainSettings) -> dict[str, Any]:
-    """Return the settings that a result depends on, by their names on the command line, as JSON has them."""
-    groups = json.loads(json.dumps(asdict(settings), default=lambda choice: choice.value))
-    own = {name: value for name, value in groups.pop("run").items() if name not in _BESIDE}
-    return own | {f"{group}.{name}": value for group, some in groups.items() for name, value in some.items()}
 
 
 _FEW = 3  # questions; more are counted and not listed

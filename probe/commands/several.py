@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs import TrainSettings, check_seeds, check_variants, flat, one_line_errors, typed_saved
+from configs import TrainSettings, check_seeds, check_variants, of_result, one_line_errors, typed_saved
 from probe.commands.opened import open_run
 from probe.commands.probing import is_probed, probe_stories
 from probe.commands.reporting import write_page
@@ -82,7 +82,7 @@ def compare_variants(runs: str, settings: EvalConfig, config: ProbeConfig, defau
             run.name: {name: value for name, value in measured(run).items() if value is not None} for run in every
         }
         write_hparams(
-            folder / "tb", {run.name: (flat(typed_saved(configs[run.name])), values[run.name]) for run in every}
+            folder / "tb", {run.name: (of_result(typed_saved(configs[run.name])), values[run.name]) for run in every}
         )
         write_pages(found, settings)
     print(f"\nwrote    {', '.join(files)} to {folder}; tensorboard --logdir {runs} has them as HParams,")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from configs import one_line_errors
 from probe.commands.opened import SCHEMA_VERSION, Opened, load_data
-from probe.commands.reporting import PAGE, Probed, drawn, page_content, read_texts
+from probe.commands.reporting import PAGE, Probed, page_content, read_texts, write_found
 
 if TYPE_CHECKING:
     from probe.config import ProbeConfig
@@ -128,11 +128,11 @@ def head_map(one: dict[str, Any], paint: Paint) -> list[str]:
 def write_probe(opened: Opened, results: dict[str, Any], readings: dict[str, Reading], *, figures: bool) -> list[str]:
     """Write probe.json, the tables, a claim card for each question and the page; return the files' names."""
     from probe.claim import claim_card, claim_markdown
+    from probe.report.figures import draw_run
     from probe.report.page import page
     from probe.report.tables import heads_csv, items_jsonl
     from probe.study import HEADLINE
     from probe.verdict import finite
-    from run.directory import write_files
     from run.logging import write_probe_scores
 
     model = {"step": opened.step, **asdict(opened.settings.model)}
@@ -147,12 +147,10 @@ def write_probe(opened: Opened, results: dict[str, Any], readings: dict[str, Rea
     }
     content = page_content(opened, Probed(results, cards, files["items.jsonl"]), read_texts(opened.run))
     files[PAGE] = page(content)
-    pictures = drawn(content) if figures else {}
-    write_files(opened.run / "probe", files)
-    if pictures:
-        write_files(opened.run / "probe" / "figures", pictures)
+    pictures = draw_run(content) if figures else None
+    write_found(opened.run / "probe", "probe.json", files, pictures)
     write_probe_scores(opened.run, opened.step, scores_of(results))
-    return [*files, *(f"figures/{name}" for name in pictures)]
+    return [*files, *(f"figures/{name}" for name in pictures or ())]
 
 
 def scores_of(results: dict[str, Any]) -> dict[str, float]:

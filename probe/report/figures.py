@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+NAMES = {"map.png", "four_cells.png", "twins.png", "emergence.png", "causal.png"}  # of all that is drawn here
 _WIDTH = 7.0  # inches, a page's text
 _DPI = 300
 _FONT = 7.0  # points, the least that journals print

@@ -9,6 +9,7 @@ from probe.report import content as room
 from probe.report.content import Found, content, rounded
 from probe.report.sentences import Pen, own, showcase
 from probe.sentence import Sentence
+from probe.verdict import MAX_P
 from tests.probe.story_items import first_token, planted, tokenizer
 
 RUN = {"name": "x", "step": 7}
@@ -85,6 +86,12 @@ def test_curves_are_those_that_every_probe_has() -> None:
 def test_numbers_are_finite_and_rounded_however_deep() -> None:
     found = rounded({"a": [0.123456, (float("inf"), 3)], "b": {"c": float("nan")}})
     assert found == {"a": [0.1235, [None, 3]], "b": {"c": None}}
+
+
+@pytest.mark.parametrize("n_flips", [100, 500, 2000, 10_000])
+def test_a_corrected_p_below_its_bar_stays_there(n_flips: int) -> None:
+    every = [hits / (1 + n_flips) for hits in range(1, n_flips)]
+    assert [p < MAX_P for p in rounded(every)] == [p < MAX_P for p in every]
 
 
 def pen(unknown: str | None = None) -> Pen:

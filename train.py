@@ -191,19 +191,16 @@ def describe(path: Path, settings: TrainSettings, corpus: Corpus, place: Place) 
 def showcase_film(settings: TrainSettings, corpus: Corpus, items: dict[str, list[LinkItem]]) -> Film:
     """Return which sentences are looked at again at every probe: none where there is no probe."""
     from data.stories.lint import words
-    from data.tokenizer import end_id, unknown_id
+    from data.tokenizer import unknown_id, with_end
     from probe.record import Film, choose_film
     from probe.sentence import Sentence
 
-    tokenizer = corpus.tokenizer
-
     def cut(text: str) -> Sentence:
-        encoding = tokenizer.encode(text)
-        return Sentence([end_id(tokenizer), *encoding.ids], encoding.offsets, words(text))
+        return Sentence(*with_end(corpus.tokenizer, text), words(text))
 
     if not items:
         return Film((), (), ())
-    return choose_film(cut, unknown_id(tokenizer), settings.model.context_length)
+    return choose_film(cut, unknown_id(corpus.tokenizer), settings.model.context_length)
 
 
 def open_records(
@@ -439,11 +436,11 @@ def sample(run: Run) -> str:
     """Return the prompt and how the model goes on."""
     import torch
 
-    from data.tokenizer import end_id
+    from data.tokenizer import with_end
     from model.generate import generate
 
     own, tokenizer = run.settings.run, run.corpus.tokenizer
-    start = [end_id(tokenizer), *tokenizer.encode(own.sample_prompt).ids]
+    start, _ = with_end(tokenizer, own.sample_prompt)
     tokens = torch.tensor(start, device=run.training.place.device)
     written = generate(run.model, tokens, own.sample_tokens, temperature=1.0, seed=own.seed)
     return tokenizer.decode(written[1:].tolist(), skip_special_tokens=False)

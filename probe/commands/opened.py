@@ -39,11 +39,10 @@ class Opened:
     def cut(self, text: str) -> Sentence:
         """Return the tokens and words of `text`, the END in front."""
         from data.stories.lint import words
-        from data.tokenizer import end_id
+        from data.tokenizer import with_end
         from probe.sentence import Sentence
 
-        encoding = self.tokenizer.encode(text)
-        return Sentence([end_id(self.tokenizer), *encoding.ids], encoding.offsets, words(text))
+        return Sentence(*with_end(self.tokenizer, text), words(text))
 
     def untrained(self, seed: int) -> Transformer:
         """Return a model of the same shape that was never trained."""

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from data.stories.lint import words
+from data.tokenizer import with_end
 from probe.report import content as room
 from probe.report.content import Found, content, rounded
 from probe.report.sentences import Pen, own, showcase
 from probe.sentence import Sentence
 from probe.verdict import MAX_P
-from tests.probe.story_items import first_token, planted, tokenizer
+from tests.probe.story_items import planted, tokenizer
 
 RUN = {"name": "x", "step": 7}
 
@@ -98,8 +99,7 @@ def pen(unknown: str | None = None) -> Pen:
     """Return a model of the stories; `unknown` is a word that it is told not to know."""
 
     def cut(text: str) -> Sentence:
-        encoding = tokenizer().encode(text)
-        return Sentence([first_token(), *encoding.ids], encoding.offsets, words(text))
+        return Sentence(*with_end(tokenizer(), text), words(text))
 
     token = None if unknown is None else tokenizer().token_to_id(unknown)
     return Pen(planted("coreference"), cut, str, token, lambda text: [])

@@ -18,6 +18,7 @@ def look(opened: Opened, text: str) -> None:
     from probe.report.page import page
     from probe.report.sentences import unknown_note
     from probe.report.tables import sentence_lines
+    from probe.report.terminal import printable
     from probe.sentence import word_rows
     from run.directory import write_files
 
@@ -40,8 +41,3 @@ def look(opened: Opened, text: str) -> None:
         lines = sentence_lines([word for word, _ in sentence.words], rows, chosen)
         print("\n".join(printable(line) for line in lines))
     write_files(opened.run / "probe", files)
-
-
-def printable(line: str) -> str:
-    """Return a line in which nothing steers a terminal, whatever the text holds."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in line)

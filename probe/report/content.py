@@ -10,7 +10,7 @@ from data.links import ORACLES
 from probe.baselines import KNOWING
 from probe.questions import QUESTIONS, curve_name
 from probe.study import HEADLINE
-from probe.verdict import LEVELS, finite
+from probe.verdict import LEVELS, corrected_p, finite
 
 CONTENT_VERSION = 1
 _DECIMALS = 4  # a share of 920 items needs three
@@ -121,17 +121,13 @@ def _question(one: Mapping[str, Any], found: Found, present: Set[str]) -> dict[s
         "claim": card["claim"] if card else "",
         "does_not_show": card["does_not_show"] if card else [],
         "holdout": HEADLINE,
-        "heads": {key: heads[key] for key in ("sel1", "f4", "dd")} | {"p": _larger(heads["p_f2"], heads["p_dd"])},
+        "heads": {key: heads[key] for key in ("sel1", "f4", "dd")} | {"p": corrected_p(heads)},
         "holdouts": [_holdout(holdout, tested) for holdout, tested in one["test"].items()],
         "causal": _causal(one["causal"] or {}),
         "cues": None if None in one["cues"].values() else one["cues"],
         "curve": curve if any(curve in record for record in found.metrics) else None,
         "sentences": [each for each in found.shown.get(name, ()) if each in present],
     }
-
-
-def _larger(some: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> list[list[float]]:
-    return [[max(pair) for pair in zip(*rows, strict=True)] for rows in zip(some, others, strict=True)]
 
 
 def _holdout(name: str, tested: Mapping[str, Any]) -> dict[str, Any]:

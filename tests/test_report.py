@@ -27,6 +27,7 @@ STORIES = [
 ]  # fmt: skip
 PROBE = ["threads=1", "probe.n_bootstrap=100", "probe.n_untrained=2", "probe.n_controls=10"]
 DRAWS = str(find_spec("matplotlib") is not None).lower()
+NO_HEADS = '{"model": {"step": 4}, "schema_version": 5, "data": {"fingerprint": ""}}'
 CAT = "The cat sat on the mat because it was tired."
 
 
@@ -169,7 +170,11 @@ def test_a_sentence_is_added_to_the_page_and_nothing_is_probed_for_it(probed: Pa
     before = page_of(probed)
     done = look(probed, CAT)
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert 'at "it"' in done.stdout and "the clue comes after the pronoun" in done.stdout
+    assert (
+        'at "it"' in done.stdout
+        and "<- chosen for V at S1" in done.stdout
+        and "the clue comes after the pronoun" in done.stdout
+    )
     assert done.stdout.endswith(f"see      {(probed / 'probe' / 'report.html').resolve().as_uri()}\n")
     page = page_of(probed)
     assert page["questions"] == before["questions"] and page["emergence"] == before["emergence"]
@@ -226,7 +231,8 @@ def test_a_probe_of_another_checkpoint_or_version_is_left_out_and_that_is_said(
     found["model"]["step"] = change.get("step", 4)
     found["schema_version"] = change.get("schema", found["schema_version"])
     path.write_text(json.dumps(found))
-    assert look(run, CAT).returncode == 0
+    done = look(run, CAT)
+    assert done.returncode == 0 and "<- chosen" not in done.stdout
     page = page_of(run)
     assert page["questions"] == [] and said in page["notes"][0]
 
@@ -264,6 +270,7 @@ def test_of_a_long_text_the_largest_weights_are_kept_and_the_page_says_so(place:
         ("stories", {}, "It is. " * 30, "tokens long; this model reads 63"),
         ("stories", {"probe/sentences.json": "{}"}, CAT, "sentences.json is damaged"),
         ("stories", {"probe/probe.json": "[]"}, CAT, "probe.json is damaged"),
+        ("stories", {"probe/probe.json": NO_HEADS}, CAT, "probe.json is damaged"),
         ("stories", {"attention.jsonl": "{}\n"}, CAT, "attention.jsonl is damaged"),
     ],
 )

@@ -96,17 +96,3 @@ def load_data(opened: Opened, settings: EvalConfig) -> Corpus:
     if corpus.fingerprint != opened.data_fingerprint:
         raise ValueError("the data is no longer what this run was trained on: its text or the generator has changed")
     return corpus
-
-
-def chosen_heads(run: Path) -> dict[tuple[int, int], list[str]]:
-    """Return which heads the run's last probe chose, and for which questions; none before the first probe."""
-    from run.directory import read_json
-
-    path = run / "probe" / "probe.json"
-    chosen: dict[tuple[int, int], list[str]] = {}
-    try:
-        for one in read_json(path)["selected"] if path.exists() else []:
-            chosen.setdefault((one["layer"], one["head"]), []).append(one["question"])
-    except (KeyError, TypeError):
-        raise ValueError(f"{path} is damaged: python eval.py run={run} writes it anew") from None
-    return chosen

@@ -47,6 +47,7 @@ def read_probe(opened: Opened) -> tuple[Probed | None, list[str]]:
     results = read_json(folder / "probe.json")
     try:
         same = results["model"]["step"], results["schema_version"], results["data"]["fingerprint"]
+        _ = [(one["question"], one["layer"], one["head"]) for one in results["selected"]]
     except (KeyError, TypeError):
         raise ValueError(f"{folder / 'probe.json'} is damaged: {again} writes it anew") from None
     if same != (opened.step, SCHEMA_VERSION, opened.data_fingerprint):
@@ -218,19 +219,14 @@ def file_url(path: Path) -> str:
     return path.resolve().as_uri()
 
 
-def page_now(opened: Opened, texts: Sequence[str]) -> dict[str, Any]:
-    """Return the page's content from what has been written of the run; nothing is probed."""
-    probed, notes = read_probe(opened)
-    return page_content(opened, probed, texts, notes)
-
-
 def write_page(opened: Opened, *, figures: bool = False) -> None:
     """Write the page anew from what is known of the run, and figures of it; nothing is probed."""
     from probe.report.figures import draw_run
     from probe.report.page import page
     from run.directory import write_files
 
-    content = page_now(opened, read_texts(opened.run))
+    probed, missing = read_probe(opened)
+    content = page_content(opened, probed, read_texts(opened.run), missing)
     pictures = draw_run(content) if figures else {}
     write_files(opened.run / "probe", {PAGE: page(content)})
     if figures:

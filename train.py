@@ -12,7 +12,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import TrainSettings, door, one_line_errors, resumed, typed_train
+from configs import TrainSettings, door, of_result, one_line_errors, resumed, typed_train
 
 if TYPE_CHECKING:
     from data.batches import Split
@@ -191,19 +191,16 @@ def describe(path: Path, settings: TrainSettings, corpus: Corpus, place: Place) 
 def showcase_film(settings: TrainSettings, corpus: Corpus, items: dict[str, list[LinkItem]]) -> Film:
     """Return which sentences are looked at again at every probe: none where there is no probe."""
     from data.stories.lint import words
-    from data.tokenizer import end_id, unknown_id
+    from data.tokenizer import unknown_id, with_end
     from probe.record import Film, choose_film
     from probe.sentence import Sentence
 
-    tokenizer = corpus.tokenizer
-
     def cut(text: str) -> Sentence:
-        encoding = tokenizer.encode(text)
-        return Sentence([end_id(tokenizer), *encoding.ids], encoding.offsets, words(text))
+        return Sentence(*with_end(corpus.tokenizer, text), words(text))
 
     if not items:
         return Film((), (), ())
-    return choose_film(cut, unknown_id(tokenizer), settings.model.context_length)
+    return choose_film(cut, unknown_id(corpus.tokenizer), settings.model.context_length)
 
 
 def open_records(
@@ -223,21 +220,10 @@ def open_records(
     recorder = Recorder(path, resumed_step=step if settings.run.resume else None)
     recorder.overlay(charts(CLASSES if known else (), list(items), ORACLES, floor=floor))
     named = {question.curve: question.name for question in QUESTIONS if question.curve in items}
-    recorder.settings(flat(settings), measures(named, floor=floor))
+    recorder.settings(of_result(settings), measures(named, floor=floor))
     if film.asked:
         recorder.beside(FILM, film.header(settings.model.n_layer, settings.model.n_head))
     return recorder
-
-
-# Settings of a run that say where it is and what is told of it, not what is learned.
-_BESIDE = set("out resume cache_dir threads log_every_steps sample_tokens sample_prompt".split())
-
-
-def flat(settings: TrainSettings) -> dict[str, Any]:
-    """Return the settings that a result depends on, by their names on the command line, as JSON has them."""
-    groups = json.loads(json.dumps(asdict(settings), default=lambda choice: choice.value))
-    own = {name: value for name, value in groups.pop("run").items() if name not in _BESIDE}
-    return own | {f"{group}.{name}": value for group, some in groups.items() for name, value in some.items()}
 
 
 _FEW = 3  # questions; more are counted and not listed
@@ -450,11 +436,11 @@ def sample(run: Run) -> str:
     """Return the prompt and how the model goes on."""
     import torch
 
-    from data.tokenizer import end_id
+    from data.tokenizer import with_end
     from model.generate import generate
 
     own, tokenizer = run.settings.run, run.corpus.tokenizer
-    start = [end_id(tokenizer), *tokenizer.encode(own.sample_prompt).ids]
+    start, _ = with_end(tokenizer, own.sample_prompt)
     tokens = torch.tensor(start, device=run.training.place.device)
     written = generate(run.model, tokens, own.sample_tokens, temperature=1.0, seed=own.seed)
     return tokenizer.decode(written[1:].tolist(), skip_special_tokens=False)

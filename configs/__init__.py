@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ _FREE_TEXT = {
 }
 
 _PLACES = ("out", "resume", "cache_dir")  # settings that a resumed run need not share with its beginning
+# Where a run is and what is told of it: nothing that is learned depends on it.
+_BESIDE = {*_PLACES, "threads", "log_every_steps", "sample_tokens", "sample_prompt"}
 # Settings that make no variant, and settings by which runs of one seed would read other batches.
-_SAME_VARIANT = {*_PLACES, "seed", "threads", "log_every_steps", "probe_sequences", "sample_tokens", "sample_prompt"}
+_SAME_VARIANT = {*_BESIDE, "seed", "probe_sequences"}
 _SAME_ORDER = {"tokens_per_batch", "accumulate_steps", "model.context_length"}
 
 
@@ -211,6 +214,12 @@ def flat(settings: TrainSettings) -> dict[str, Any]:
     for group, some in asdict(settings).items():
         values |= {name if group == "run" else f"{group}.{name}": value for name, value in some.items()}
     return values
+
+
+def of_result(settings: TrainSettings) -> dict[str, Any]:
+    """Return the settings that a result depends on, as the command line has them: a choice by its value."""
+    every = ((name, value) for name, value in flat(settings).items() if name not in _BESIDE)
+    return {name: value.value if isinstance(value, Enum) else value for name, value in every}
 
 
 def _own(config: DictConfig, entry: str) -> dict[str, Any]:

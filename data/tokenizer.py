@@ -10,6 +10,8 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from data.links import Span
+
 END = "<|endoftext|>"
 UNKNOWN = "<|unknown|>"
 
@@ -119,6 +121,12 @@ def end_id(tokenizer: Tokenizer) -> int:
     if token is None:
         raise ValueError(f"the tokenizer has no {END} token")
     return token
+
+
+def with_end(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[Span]]:
+    """Return the tokens of `text` as a model reads it, `END` in front, and the characters of each but that one."""
+    encoding = tokenizer.encode(text)
+    return [end_id(tokenizer), *encoding.ids], encoding.offsets
 
 
 def _trained(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]) -> Tokenizer:

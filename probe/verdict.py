@@ -7,7 +7,7 @@ A null result is a result and is worded as one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -223,6 +223,12 @@ def evidence_of(one: dict[str, Any], holdout: str, seeds: dict[str, Any] | None 
         n_seeds=seeds["n"] if seeds else 1,
         n_seeds_supported=seeds["n_supported"] if seeds else 0,
     )
+
+
+def corrected_p(heads: Mapping[str, Any]) -> list[list[float]]:
+    """Return one p of every head [L][H] from those of F2 and DD: the larger, for a link must pass both."""
+    both = zip(heads["p_f2"], heads["p_dd"], strict=True)
+    return [[max(pair) for pair in zip(*rows, strict=True)] for rows in both]
 
 
 def finite(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,20 @@ def layout(sentence: Sentence, text: str) -> Layout:
     owner = [-1 if word is None else word + 1 for word in owners(sentence)]
     pieces = [text[slice(*span)] for span in sentence.offsets]
     return Layout([START, *pieces], [START, *(word for word, _ in sentence.words)], [0, *owner])
+
+
+def by_word(weights: np.ndarray, layout: Layout) -> np.ndarray:
+    """Return weights [T, T] from token to token as [W, W] from word to word.
+
+    A word's row is that of its last token, the first that has read it whole; the weight on a word is the sum over its
+    tokens. A word without tokens has no weight.
+    """
+    owner = np.array(layout.owner)
+    found = np.zeros((len(layout.words),) * 2)
+    for word in set(layout.owner) - {-1}:
+        last = np.flatnonzero(owner == word)[-1]
+        found[word] = np.bincount(owner + 1, weights[last], minlength=len(found) + 1)[1:]
+    return found
 
 
 @torch.no_grad()
@@ -75,3 +90,22 @@ def written(weights: np.ndarray) -> dict[str, Any]:
         return {"kept": None, "data": b64encode(dense(weights, np.uint16)).decode()}
     kept = min(length, max(_LEAST_KEPT, _SPARSE_BYTES // (4 * n_layer * n_head * length)))
     return {"kept": kept, "data": b64encode(sparse(weights, kept)).decode()}
+
+
+def unwritten(held: Mapping[str, Any], shape: tuple[int, int, int]) -> np.ndarray:
+    """Return the weights [L, H, T, T] that `written` has packed, of a long text those that it has kept.
+
+    Args:
+        held: what `written` returned.
+        shape: L, H and T.
+
+    """
+    n_layer, n_head, length = shape
+    packed = np.frombuffer(b64decode(held["data"]), dtype="<u2")
+    weights = np.zeros((n_layer, n_head, length, length))
+    if held["kept"] is None:
+        weights[..., *np.tril_indices(length)] = packed.reshape(n_layer, n_head, -1) / 65535
+        return weights
+    pairs = packed.reshape(n_layer, n_head, length, held["kept"], 2)
+    np.put_along_axis(weights, pairs[..., 0].astype(int), pairs[..., 1] / 65535, axis=-1)
+    return weights

@@ -284,9 +284,14 @@ def gap_lines(measured: dict[str, Any], *, cheats: bool = False) -> list[str]:
 
 
 def read_records(run: Path) -> list[dict[str, Any]]:
-    """Return what a run has recorded, oldest first; ValueError in one line where it is damaged."""
+    """Return what a run has recorded, oldest first; ValueError in one line where it is damaged.
+
+    A last line that was cut off is left out: the run was killed there, or is still writing it.
+    """
     path = run / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
     if not all(_step_of(line) < float("inf") for line in lines):
         raise ValueError(f"{path} is damaged")
     return [json.loads(line) for line in lines]

@@ -18,6 +18,7 @@ from configs import (
     check_seeds,
     check_variants,
     flags_first,
+    of_result,
     quoted,
     resumed,
     typed_eval,
@@ -308,6 +309,13 @@ def test_a_variant_is_named_by_what_it_changes_and_places_do_not_count() -> None
         {"0": (1, {}), "1": (4, {"model.n_head": 2}), "2": (2, {})},
         {"model.n_head": 4},
     )
+
+
+def test_what_a_result_depends_on_is_written_as_the_command_line_has_it() -> None:
+    found = of_result(train("out=there", "device=cpu", "model.weighting=sum", "threads=2"))
+    assert (found["device"], found["optim.name"], found["model.weighting"]) == ("cpu", "muon", "sum")
+    assert found["seed"] == 1 and json.loads(json.dumps(found)) == found
+    assert not {"out", "resume", "cache_dir", "threads", "sample_prompt"} & set(found)
 
 
 def test_the_standard_is_the_variant_nearest_to_the_defaults_wherever_it_stands() -> None:

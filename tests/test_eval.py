@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from tests.pages import content_of
 
@@ -158,7 +159,10 @@ def test_variants_are_compared_in_a_table_a_figure_and_hparams_and_each_run_is_p
     assert {"compare.json", "compare.md", "compare.csv", "tb"} <= written
     assert (out / "probe" / "compare.md").read_text() in done.stdout and "too few seeds to test" in done.stdout
     events = EventAccumulator(str(out / "probe" / "tb" / "0")).Reload()
-    assert "_hparams_/session_start_info" in events.summary_metadata and "gap" in events.Tags()["scalars"]
+    assert "gap" in events.Tags()["scalars"]
+    started = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    settings = HParamsPluginData.FromString(started).session_start_info.hparams
+    assert settings["device"].string_value == "auto" and settings["optim.name"].string_value == "muon"
     pages = [out / str(i) / "probe" / "report.html" for i in range(6)]
     assert sum(path.exists() for path in pages) == 4  # a model that cheats has none
     lab = next(content_of(path.read_bytes())["lab"] for path in pages if path.exists())

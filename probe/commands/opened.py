@@ -39,11 +39,10 @@ class Opened:
     def cut(self, text: str) -> Sentence:
         """Return the tokens and words of `text`, the END in front."""
         from data.stories.lint import words
-        from data.tokenizer import end_id
+        from data.tokenizer import with_end
         from probe.sentence import Sentence
 
-        encoding = self.tokenizer.encode(text)
-        return Sentence([end_id(self.tokenizer), *encoding.ids], encoding.offsets, words(text))
+        return Sentence(*with_end(self.tokenizer, text), words(text))
 
     def untrained(self, seed: int) -> Transformer:
         """Return a model of the same shape that was never trained."""
@@ -97,17 +96,3 @@ def load_data(opened: Opened, settings: EvalConfig) -> Corpus:
     if corpus.fingerprint != opened.data_fingerprint:
         raise ValueError("the data is no longer what this run was trained on: its text or the generator has changed")
     return corpus
-
-
-def chosen_heads(run: Path) -> dict[tuple[int, int], list[str]]:
-    """Return which heads the run's last probe chose, and for which questions; none before the first probe."""
-    from run.directory import read_json
-
-    path = run / "probe" / "probe.json"
-    chosen: dict[tuple[int, int], list[str]] = {}
-    try:
-        for one in read_json(path)["selected"] if path.exists() else []:
-            chosen.setdefault((one["layer"], one["head"]), []).append(one["question"])
-    except (KeyError, TypeError):
-        raise ValueError(f"{path} is damaged: python eval.py run={run} writes it anew") from None
-    return chosen

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from configs import one_line_errors
 from probe.commands.opened import SCHEMA_VERSION, Opened, load_data
-from probe.commands.reporting import PAGE, Probed, drawn, page_content, read_texts
+from probe.commands.reporting import PAGE, Probed, page_content, read_texts, write_found
 
 if TYPE_CHECKING:
+    from data.corpus import Corpus
     from probe.config import ProbeConfig
     from probe.study import Reading
     from run.config import EvalConfig
@@ -48,8 +49,6 @@ def probe_stories(
     """
     from data.corpus import load_split
     from data.links import link_items
-    from data.stories import GENERATOR_VERSION
-    from data.stories.leakage import leakage
     from data.tokenizer import end_id
     from probe.showcase import SHOWCASE, Reader, cells
     from probe.study import study
@@ -69,7 +68,20 @@ def probe_stories(
     results["showcase"] = {
         name: cells(reader, asked, heads[name]) for name, (_, asked) in SHOWCASE.items() if name in heads
     }
-    about = {
+    about = provenance(opened, corpus, config)
+    say("\n".join(printed(results, paint)))
+    with one_line_errors():
+        written = write_probe(opened, about | results, readings, figures=settings.figures)
+    say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
+
+
+def provenance(opened: Opened, corpus: Corpus, config: ProbeConfig) -> dict[str, Any]:
+    """Return what probe.json says of where its numbers come from: model, data and settings."""
+    from data.corpus import load_split
+    from data.stories import GENERATOR_VERSION
+    from data.stories.leakage import leakage
+
+    return {
         "schema_version": SCHEMA_VERSION,
         "model": {"run": str(opened.run), "step": opened.step, **asdict(opened.settings.model)},
         "data": {
@@ -80,10 +92,6 @@ def probe_stories(
         "settings": asdict(config),
         "warnings": [],
     }
-    say("\n".join(printed(results, paint)))
-    with one_line_errors():
-        written = write_probe(opened, about | results, readings, figures=settings.figures)
-    say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
 
 
 def under_way(what: str) -> None:
@@ -110,13 +118,11 @@ def printed(results: dict[str, Any], paint: Paint | None) -> list[str]:
 def head_map(one: dict[str, Any], paint: Paint) -> list[str]:
     """Return the map of all heads for one question, in characters."""
     from probe.report.terminal import heat_map
-    from probe.verdict import MAX_P
+    from probe.verdict import MAX_P, corrected_p
 
-    heads = one["heads"]
-    both = (zip(*rows, strict=True) for rows in zip(heads["p_f2"], heads["p_dd"], strict=True))
     lines = heat_map(
-        heads["sel1"],
-        [[max(pair) < MAX_P for pair in row] for row in both],
+        one["heads"]["sel1"],
+        [[p < MAX_P for p in row] for row in corrected_p(one["heads"])],
         title=f"Sel@1 of every head, {one['question']}",
         chosen=(one["layer"], one["head"]),
         width=paint.width,
@@ -128,11 +134,11 @@ def head_map(one: dict[str, Any], paint: Paint) -> list[str]:
 def write_probe(opened: Opened, results: dict[str, Any], readings: dict[str, Reading], *, figures: bool) -> list[str]:
     """Write probe.json, the tables, a claim card for each question and the page; return the files' names."""
     from probe.claim import claim_card, claim_markdown
+    from probe.report.figures import draw_run
     from probe.report.page import page
     from probe.report.tables import heads_csv, items_jsonl
     from probe.study import HEADLINE
     from probe.verdict import finite
-    from run.directory import write_files
     from run.logging import write_probe_scores
 
     model = {"step": opened.step, **asdict(opened.settings.model)}
@@ -147,12 +153,10 @@ def write_probe(opened: Opened, results: dict[str, Any], readings: dict[str, Rea
     }
     content = page_content(opened, Probed(results, cards, files["items.jsonl"]), read_texts(opened.run))
     files[PAGE] = page(content)
-    pictures = drawn(content) if figures else {}
-    write_files(opened.run / "probe", files)
-    if pictures:
-        write_files(opened.run / "probe" / "figures", pictures)
+    pictures = draw_run(content) if figures else None
+    write_found(opened.run / "probe", "probe.json", files, pictures)
     write_probe_scores(opened.run, opened.step, scores_of(results))
-    return [*files, *(f"figures/{name}" for name in pictures)]
+    return [*files, *(f"figures/{name}" for name in pictures or ())]
 
 
 def scores_of(results: dict[str, Any]) -> dict[str, float]:

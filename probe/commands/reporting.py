@@ -47,6 +47,7 @@ def read_probe(opened: Opened) -> tuple[Probed | None, list[str]]:
     results = read_json(folder / "probe.json")
     try:
         same = results["model"]["step"], results["schema_version"], results["data"]["fingerprint"]
+        _ = [(one["question"], one["layer"], one["head"]) for one in results["selected"]]
     except (KeyError, TypeError):
         raise ValueError(f"{folder / 'probe.json'} is damaged: {again} writes it anew") from None
     if same != (opened.step, SCHEMA_VERSION, opened.data_fingerprint):
@@ -181,11 +182,36 @@ def sweep_tables(run: Path) -> tuple[dict[str, Any] | None, dict[str, Any] | Non
     return lab_table, seeds_table
 
 
-def drawn(content: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the figures of a run as PNG; ValueError in one line where matplotlib, an extra, is not installed."""
-    from probe.report.figures import draw_run
+def write_found(folder: Path, name: str, files: Mapping[str, str], pictures: Mapping[str, bytes] | None) -> None:
+    """Write what was found, and its figures.
 
-    return draw_run(content)
+    Args:
+        folder: made if need be.
+        name: of the file that says what all the others are of. It comes last, so that after a kill none of them is
+            taken for what it is not.
+        files: by name.
+        pictures: None where none were asked for; then earlier ones stay as long as `name` holds what it held.
+
+    """
+    from run.directory import write_files
+
+    known = folder / name
+    is_same = known.is_file() and known.read_bytes() == files[name].encode()
+    write_files(folder, {one: content for one, content in files.items() if one != name})
+    if pictures is not None or not is_same:
+        write_figures(folder, pictures or {})
+    write_files(folder, {name: files[name]})
+
+
+def write_figures(folder: Path, pictures: Mapping[str, bytes]) -> None:
+    """Write figures by their names in place of all earlier ones: one of other numbers is worse than none."""
+    from probe.report.figures import NAMES
+    from run.directory import write_files
+
+    for name in NAMES - pictures.keys():
+        (folder / "figures" / name).unlink(missing_ok=True)
+    if pictures:
+        write_files(folder / "figures", pictures)
 
 
 def file_url(path: Path) -> str:
@@ -193,22 +219,18 @@ def file_url(path: Path) -> str:
     return path.resolve().as_uri()
 
 
-def page_now(opened: Opened, texts: Sequence[str]) -> dict[str, Any]:
-    """Return the page's content from what has been written of the run; nothing is probed."""
-    probed, notes = read_probe(opened)
-    return page_content(opened, probed, texts, notes)
-
-
 def write_page(opened: Opened, *, figures: bool = False) -> None:
     """Write the page anew from what is known of the run, and figures of it; nothing is probed."""
+    from probe.report.figures import draw_run
     from probe.report.page import page
     from run.directory import write_files
 
-    content = page_now(opened, read_texts(opened.run))
-    pictures = drawn(content) if figures else {}
+    probed, missing = read_probe(opened)
+    content = page_content(opened, probed, read_texts(opened.run), missing)
+    pictures = draw_run(content) if figures else {}
     write_files(opened.run / "probe", {PAGE: page(content)})
-    if pictures:
-        write_files(opened.run / "probe" / "figures", pictures)
+    if figures:
+        write_figures(opened.run / "probe", pictures)
 
 
 def show(path: Path, *, in_browser: bool) -> None:

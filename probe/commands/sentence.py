@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from probe.commands.opened import Opened, chosen_heads
-from probe.commands.reporting import PAGE, TEXTS, page_now, pen_of, read_texts, with_text
+from probe.commands.opened import Opened
+from probe.commands.reporting import PAGE, TEXTS, Probed, page_content, pen_of, read_probe, read_texts, with_text
 
 
 def look(opened: Opened, text: str) -> None:
@@ -18,6 +18,7 @@ def look(opened: Opened, text: str) -> None:
     from probe.report.page import page
     from probe.report.sentences import unknown_note
     from probe.report.tables import sentence_lines
+    from probe.report.terminal import printable
     from probe.sentence import word_rows
     from run.directory import write_files
 
@@ -28,20 +29,24 @@ def look(opened: Opened, text: str) -> None:
         raise ValueError(f"text is {len(sentence.ids) - 1} tokens long; this model reads {limit - 1}")
     asked = [span for note in notes for span in (note.span, note.clue) if span]
     rows = word_rows(opened.model, sentence, asked) if asked else []
-    chosen = chosen_heads(opened.run)
+    probed, missing = read_probe(opened)
     texts = with_text(read_texts(opened.run), text)
-    files = {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(page_now(opened, texts))}
+    content = page_content(opened, probed, texts, missing)
+    files = {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)}
     for note in [*unknown_note(pen_of(opened), sentence, text), *(note.note for note in notes)]:
         print(f"note     {printable(note)}")
     if not notes:
         looked = "it, its, they, them, their, she, her, he, him and his"
         print(f"note     no pronoun in text (looked for {looked}): only the page shows it")
     if rows:
-        lines = sentence_lines([word for word, _ in sentence.words], rows, chosen)
+        lines = sentence_lines([word for word, _ in sentence.words], rows, chosen_heads(probed))
         print("\n".join(printable(line) for line in lines))
     write_files(opened.run / "probe", files)
 
 
-def printable(line: str) -> str:
-    """Return a line in which nothing steers a terminal, whatever the text holds."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in line)
+def chosen_heads(probed: Probed | None) -> dict[tuple[int, int], list[str]]:
+    """Return which heads a probe of this checkpoint chose, and for which questions."""
+    chosen: dict[tuple[int, int], list[str]] = {}
+    for one in probed.results["selected"] if probed else ():
+        chosen.setdefault((one["layer"], one["head"]), []).append(one["question"])
+    return chosen

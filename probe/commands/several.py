@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs import TrainSettings, check_seeds, check_variants, flat, one_line_errors, typed_saved
+from configs import TrainSettings, check_seeds, check_variants, of_result, one_line_errors, typed_saved
 from probe.commands.opened import open_run
 from probe.commands.probing import is_probed, probe_stories
-from probe.commands.reporting import write_page
+from probe.commands.reporting import write_found, write_page
 
 if TYPE_CHECKING:
     from probe.config import ProbeConfig
@@ -22,7 +22,7 @@ def compare_seeds(runs: str, settings: EvalConfig, config: ProbeConfig) -> None:
     """Probe each run of a sweep that has not been probed yet, print what holds over the seeds and write probe/."""
     from probe.report.figures import draw_seeds
     from probe.seeds import SeedRun, markdown, over_seeds
-    from run.directory import read_json, write_files
+    from run.directory import read_json
 
     with one_line_errors():
         found = ended(runs)
@@ -35,12 +35,10 @@ def compare_seeds(runs: str, settings: EvalConfig, config: ProbeConfig) -> None:
     print(f"\n{files['seeds.md']}")
     with one_line_errors():
         by_name = {path.name: records for path, records in found.items()}
-        pictures = draw_seeds(results, by_name) if settings.figures else {}
-        write_files(Path(runs) / "probe", files)
-        if pictures:
-            write_files(Path(runs) / "probe" / "figures", pictures)
+        pictures = draw_seeds(results, by_name) if settings.figures else None
+        write_found(Path(runs) / "probe", "seeds.json", files, pictures)
         write_pages(found, settings)
-    written = [*files, *(f"figures/{name}" for name in pictures)]
+    written = [*files, *(f"figures/{name}" for name in pictures or ())]
     print(f"wrote    {', '.join(written)} to {Path(runs) / 'probe'}; the page of every run has the first table")
 
 
@@ -82,7 +80,7 @@ def compare_variants(runs: str, settings: EvalConfig, config: ProbeConfig, defau
             run.name: {name: value for name, value in measured(run).items() if value is not None} for run in every
         }
         write_hparams(
-            folder / "tb", {run.name: (flat(typed_saved(configs[run.name])), values[run.name]) for run in every}
+            folder / "tb", {run.name: (of_result(typed_saved(configs[run.name])), values[run.name]) for run in every}
         )
         write_pages(found, settings)
     print(f"\nwrote    {', '.join(files)} to {folder}; tensorboard --logdir {runs} has them as HParams,")

@@ -1,4 +1,4 @@
-"""The colours of a score, the same on the terminal and on paper: blue above, white at and orange below the centre.
+"""The colours of a score, the same wherever Python draws: blue above, white at and orange below the centre.
 
 Blue is for the antecedent and orange against it, here and on the page.
 
@@ -16,7 +16,12 @@ def score_colour(score: float, low: float, centre: float, high: float) -> Colour
     """Return the colour of `score`: orange at `low` and below, white at `centre`, blue at `high` and above."""
     end, full = (FOR, high) if score >= centre else (AGAINST, low)
     share = min(1.0, abs(score - centre) / abs(full - centre)) if full != centre else 0.0
-    red, green, blue = (round(from_ + share * (to - from_)) for from_, to in zip(WHITE, end, strict=True))
+    return mixed(WHITE, end, share)
+
+
+def mixed(one: Colour, other: Colour, share: float) -> Colour:
+    """Return the colour that lies `share` of the way from `one` to `other`."""
+    red, green, blue = (round(from_ + share * (to - from_)) for from_, to in zip(one, other, strict=True))
     return red, green, blue
 
 

@@ -10,10 +10,12 @@ from data.links import ORACLES
 from probe.baselines import KNOWING
 from probe.questions import QUESTIONS, curve_name
 from probe.study import HEADLINE
-from probe.verdict import LEVELS, finite
+from probe.verdict import LEVELS, corrected_p, finite
 
 CONTENT_VERSION = 1
-_DECIMALS = 4  # a share of 920 items needs three, a corrected p of 2,000 resamplings four
+_DECIMALS = 4  # a share of 920 items needs three
+# Below, four digits: 20 of 2,001 resamplings are a p of .009995, which must not become the .01 that it is below.
+_SMALL = 0.01
 _MOST_FILM = 1_500_000  # characters of base64; a page of a default run holds 3 MB at most
 _MOST_SENTENCES = 4_000_000  # the same, of the weights of all sentences; a long text takes 1,300,000
 Sentences = list[dict[str, Any]]
@@ -36,7 +38,7 @@ class Found:
 
 
 def content(found: Found) -> dict[str, Any]:
-    """Return what a page is made of: finite, rounded to four decimals and cut to size, every cut said under "caps"."""
+    """Return what a page is made of: finite, `rounded` and cut to size, every cut said under "caps"."""
     caps: list[str] = []
     film = _film(found.film, caps)
     sentences = [one | {"film": _scene(film, one["text"])} for one in _within(found.sentences, caps)]
@@ -57,13 +59,15 @@ def content(found: Found) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Return `value` as JSON can hold it, every float to four decimals."""
+    """Return `value` as JSON can hold it, every float to four decimals, below .01 to four digits."""
     value = finite(value)
     if isinstance(value, dict):
         return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, list):
         return [rounded(one) for one in value]
-    return round(value, _DECIMALS) if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.4g}") if abs(value) < _SMALL else round(value, _DECIMALS)
 
 
 def _within(groups: Sequence[Sentences], caps: list[str]) -> Sentences:
@@ -117,17 +121,13 @@ def _question(one: Mapping[str, Any], found: Found, present: Set[str]) -> dict[s
         "claim": card["claim"] if card else "",
         "does_not_show": card["does_not_show"] if card else [],
         "holdout": HEADLINE,
-        "heads": {key: heads[key] for key in ("sel1", "f4", "dd")} | {"p": _larger(heads["p_f2"], heads["p_dd"])},
+        "heads": {key: heads[key] for key in ("sel1", "f4", "dd")} | {"p": corrected_p(heads)},
         "holdouts": [_holdout(holdout, tested) for holdout, tested in one["test"].items()],
         "causal": _causal(one["causal"] or {}),
         "cues": None if None in one["cues"].values() else one["cues"],
         "curve": curve if any(curve in record for record in found.metrics) else None,
         "sentences": [each for each in found.shown.get(name, ()) if each in present],
     }
-
-
-def _larger(some: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> list[list[float]]:
-    return [[max(pair) for pair in zip(*rows, strict=True)] for rows in zip(some, others, strict=True)]
 
 
 def _holdout(name: str, tested: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import warnings
-from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -19,11 +18,15 @@ import numpy as np
 
 from probe.questions import curve_name
 from probe.report.colours import AGAINST, FOR, Colour, ink, score_colour
+from probe.report.terminal import printable
+from probe.verdict import MAX_P
+from probe.views import Layout, by_word, unwritten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+NAMES = {"map.png", "four_cells.png", "twins.png", "emergence.png", "causal.png"}  # of all that is drawn here
 _WIDTH = 7.0  # inches, a page's text
 _DPI = 300
 _FONT = 7.0  # points, the least that journals print
@@ -31,7 +34,6 @@ _FONT = 7.0  # points, the least that journals print
 _MOST_MAPS, _MOST_CURVES, _MOST_CAUSES = 8, 4, 5
 _MOST_NUMBERED = 16  # heads in a row with a number in each: of more they would overlap
 _LONGEST = 14  # characters of a word
-_MAX_P = 0.01
 _GREY = "#8c8c8c"
 _STYLES = ("--", ":", "-.", (0, (5, 1)), (0, (1, 3)))  # of lines that are all black
 
@@ -118,7 +120,7 @@ def _shade(colour: Colour) -> tuple[float, float, float]:
 
 def _plain(text: str, longest: int = _LONGEST) -> str:
     """Return `text` without what no font can draw, cut off where it is longer than `longest`."""
-    text = "".join(character if character.isprintable() else "\ufffd" for character in text[: longest + 1])
+    text = printable(text[: longest + 1])
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
@@ -163,7 +165,7 @@ def _heads(axes: Axes, question: Mapping[str, Any]) -> None:
         colour = _ink(scores[layer][head])
         if n_head <= _MOST_NUMBERED:
             axes.text(head, layer, _number(scores[layer][head]), ha="center", va="center", color=colour)
-        if p and p[layer][head] is not None and p[layer][head] < _MAX_P:
+        if p and p[layer][head] is not None and p[layer][head] < MAX_P:
             axes.plot(head + 0.36, layer - 0.34, ".", color=colour, markersize=3.5)
     chosen = (question["head"] - 0.47, question["layer"] - 0.47)
     axes.add_patch(Rectangle(chosen, 0.94, 0.94, fill=False, edgecolor="black", linewidth=1.4))
@@ -234,36 +236,10 @@ def _lines(axes: Axes, sentence: Mapping[str, Any], asked: int, weights: np.ndar
 
 
 def word_weights(sentence: Mapping[str, Any], run: Mapping[str, Any], layer: int, head: int) -> np.ndarray:
-    """Return a head's weights between the words of one of the page's sentences: [n_words, n_words].
-
-    A word looks from its last token; the weight on a word is the sum over its tokens. A word of no token has a row and
-    a column of zeros. What the page holds of a long text are the largest weights of each row, and so it is here.
-    """
-    n_words, owner = len(sentence["words"]), sentence["owner"]
-    tokens = _token_weights(sentence["weights"], len(sentence["pieces"]), run["n_layer"], run["n_head"])[layer, head]
-    to_words = np.zeros((len(owner), n_words))
-    last = {}
-    for token, word in enumerate(owner):
-        if word >= 0:
-            to_words[token, word] = 1
-            last[word] = token
-    rows = np.zeros((n_words, n_words))
-    for word, token in last.items():
-        rows[word] = tokens[token] @ to_words
-    return rows
-
-
-def _token_weights(held: Mapping[str, Any], length: int, n_layer: int, n_head: int) -> np.ndarray:
-    """Return [L, H, T, T] of what `probe.views.written` has packed."""
-    packed = np.frombuffer(b64decode(held["data"]), dtype="<u2")
-    weights = np.zeros((n_layer, n_head, length, length))
-    if held["kept"] is None:
-        rows, columns = np.tril_indices(length)
-        weights[..., rows, columns] = packed.reshape(n_layer, n_head, -1) / 65535
-        return weights
-    pairs = packed.reshape(n_layer, n_head, length, held["kept"], 2)
-    np.put_along_axis(weights, pairs[..., 0].astype(int), pairs[..., 1] / 65535, axis=-1)
-    return weights
+    """Return a head's weights between the words of one of the page's sentences: [n_words, n_words]."""
+    how = Layout(sentence["pieces"], sentence["words"], sentence["owner"])
+    every = unwritten(sentence["weights"], (run["n_layer"], run["n_head"], len(how.pieces)))
+    return by_word(every[layer, head], how)
 
 
 # When it came

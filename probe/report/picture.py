@@ -1,7 +1,4 @@
-"""Attention as pixels, for TensorBoard: the map of heads, and what one head looks at in the four cells.
-
-The colours are those of the page.
-"""
+"""Attention as pixels, for TensorBoard: the map of heads, and what one head looks at in the four cells."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.report.colours import AGAINST, FOR, Colour
+from probe.report.colours import AGAINST, FOR, WHITE, Colour, ink, mixed, score_colour
 from probe.showcase import Asked
-from probe.views import Layout
+from probe.views import Layout, by_word
 
 _INK: Colour = (32, 32, 32)
 _PALE: Colour = (110, 110, 110)
@@ -46,20 +43,6 @@ def panel(asked: Asked, layout: Layout, weights: np.ndarray) -> Panel:
     place = layout.words.index
     weights = by_word(weights, layout)
     return Panel(layout.words, weights, place(asked.word), place(asked.antecedent), place(asked.distractor))
-
-
-def by_word(weights: np.ndarray, layout: Layout) -> np.ndarray:
-    """Return weights [T, T] from token to token as [W, W] from word to word.
-
-    A word's row is that of its last token, the first that has read it whole; the weight on a word is the sum over its
-    tokens. A word without tokens has no weight.
-    """
-    owner = np.array(layout.owner)
-    found = np.zeros((len(layout.words),) * 2)
-    for word in set(layout.owner) - {-1}:
-        last = np.flatnonzero(owner == word)[-1]
-        found[word] = np.bincount(owner + 1, weights[last], minlength=len(found) + 1)[1:]
-    return found
 
 
 def four_cells(panels: Sequence[Panel], caption: str) -> np.ndarray:
@@ -104,22 +87,10 @@ def head_map(shades: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         canvas.text(left // 2, top + down * layer + down // 2, f"L{layer}", _PALE, anchor="mm")
         for head in range(n_head):
             x, y = left + across * head, top + down * layer
-            colour = shade(float(shades[layer, head]))
-            canvas.box(x, y, x + across - 1, y + down - 1, colour)
-            ink = (255, 255, 255) if sum(colour) < 380 else _INK
-            canvas.text(x + across // 2, y + down // 2, f"{numbers[layer, head]:.2f}", ink, anchor="mm")
+            paper = score_colour(float(shades[layer, head]), 0, 0.5, 1)
+            canvas.box(x, y, x + across - 1, y + down - 1, paper)
+            canvas.text(x + across // 2, y + down // 2, f"{numbers[layer, head]:.2f}", ink(paper), anchor="mm")
     return canvas.pixels()
-
-
-def shade(share: float) -> Colour:
-    """Return the colour of a share: 0 orange, 1/2 white, 1 blue."""
-    share = min(1.0, max(0.0, share))
-    return _faded(FOR if share >= 0.5 else AGAINST, abs(share - 0.5) * 2)
-
-
-def _faded(colour: Colour, strength: float) -> Colour:
-    red, green, blue = (round(255 + (one - 255) * strength) for one in colour)
-    return red, green, blue
 
 
 def _draw_lines(canvas: _Canvas, one: Panel) -> None:
@@ -131,7 +102,7 @@ def _draw_lines(canvas: _Canvas, one: Panel) -> None:
             colour = _colour(one, j) if i == one.asked else _OTHER
             strength = weight if i == one.asked else weight / 2
             ends = (_LEFT + 5, _middle(i), _RIGHT - 5, _middle(j))
-            canvas.line(*ends, _faded(colour, strength), 1 + 2 * float(weight))
+            canvas.line(*ends, mixed(WHITE, colour, float(strength)), 1 + 2 * float(weight))
 
 
 def _draw_words(canvas: _Canvas, one: Panel) -> None:

@@ -62,7 +62,7 @@ def heat_map(
     """
     margin = len(f"L{len(scores) - 1} ")
     across = max(1, (width - margin) // _CELL)
-    lines = [_printable(title)]
+    lines = [printable(title)]
     for first in range(0, len(scores[0]), across):
         heads = range(first, min(first + across, len(scores[0])))
         lines.append(" " * margin + "".join(f"H{head}".center(_CELL) for head in heads).rstrip())
@@ -112,5 +112,6 @@ def _nearest(colour: Colour) -> Colour:
     return red, green, blue
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return `text` in which nothing steers a terminal, whatever it holds."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)

@@ -9,7 +9,7 @@ import torch
 from model.config import ModelConfig
 from model.transformer import Transformer, attention_maps
 from probe.sentence import Sentence, word_rows
-from probe.views import START, dense, layout, sparse, view, written
+from probe.views import START, Layout, by_word, dense, layout, sparse, unwritten, view, written
 from tests.model.standard import PLAIN
 
 TEXT = "Tom's 7 cats sat."
@@ -24,6 +24,15 @@ def test_pieces_and_words_stand_side_by_side() -> None:
     assert found.pieces == [START, "Tom", "'s", " ", "7", " cats", " sat", "."]
     assert found.words == [START, "Tom", "'s", "7", "cats", "sat", "."]
     assert found.owner == [0, 1, 2, -1, 3, 4, 5, 6]
+
+
+def test_a_words_row_is_that_of_its_last_token_and_its_weight_the_sum_over_its_tokens() -> None:
+    layout = Layout(["(start)", "bus", "es", " ", "It"], ["(start)", "buses", "gone", "It"], [0, 1, 1, -1, 3])
+    weights = np.tril(np.arange(1, 26).reshape(5, 5) / 100)
+    found = by_word(weights, layout)
+    assert found.shape == (4, 4) and (found[2] == 0).all() and (found[:, 2] == 0).all()  # a word without tokens
+    assert found[1].tolist() == pytest.approx([0.11, 0.12 + 0.13, 0, 0])
+    assert found[3].tolist() == pytest.approx([0.21, 0.22 + 0.23, 0, 0.25])
 
 
 def test_a_view_is_the_models_own_attention_and_sums_to_the_rows_of_words() -> None:
@@ -62,3 +71,13 @@ def test_a_sentence_is_written_whole_and_a_long_text_in_about_a_megabyte() -> No
     assert written(short)["kept"] is None and len(b64decode(written(short)["data"])) == 2 * 64 * 65 // 2
     found = written(long)
     assert found["kept"] == 13 and len(b64decode(found["data"])) == 4 * 36 * 512 * 13
+
+
+def test_what_was_written_comes_back_of_a_long_text_the_largest_weights_alone() -> None:
+    short = np.tril(np.random.default_rng(2).dirichlet(np.ones(7), size=(2, 3, 7)))
+    np.testing.assert_allclose(unwritten(written(short), (2, 3, 7)), short, atol=0.5 / 65535)
+    long = np.tril(np.random.default_rng(3).dirichlet(np.full(509, 0.05), size=(7, 11, 509)))
+    found, kept = unwritten(written(long), (7, 11, 509)), written(long)["kept"]
+    assert ((found > 0).sum(axis=-1) <= kept).all() and 4 <= kept < 64
+    largest = np.where(long >= np.sort(long, axis=-1)[..., [-kept]], long, 0)
+    np.testing.assert_allclose(found, largest, atol=0.5 / 65535)

@@ -59,10 +59,16 @@ def test_what_is_no_number_is_recorded_without_a_curve(tmp_path: Path) -> None:
 
 
 def test_damaged_records_are_one_line(tmp_path: Path) -> None:
-    for damaged in ("{", '{"step": 1}', "[]\n"):
+    for damaged in ("{\n", '{"split": "train"}\n', "[]\n", '{"step": 1\n{"step": 2}\n'):
         (tmp_path / "metrics.jsonl").write_text('{"step": 0, "split": "train"}\n' + damaged)
         with pytest.raises(ValueError, match="is damaged"):
             read_records(tmp_path)
+
+
+@pytest.mark.parametrize("last", ["{", '{"step": 1, "spl', '{"step": 1}'])
+def test_a_line_that_a_kill_has_cut_off_is_left_out_of_the_records(tmp_path: Path, last: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "split": "train"}\n' + last)
+    assert read_records(tmp_path) == [{"step": 0, "split": "train"}]
 
 
 def test_a_resumed_record_holds_each_step_once(tmp_path: Path) -> None:

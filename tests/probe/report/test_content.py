@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from data.stories.lint import words
+from data.tokenizer import with_end
 from probe.report import content as room
 from probe.report.content import Found, content, rounded
 from probe.report.sentences import Pen, own, showcase
 from probe.sentence import Sentence
-from tests.probe.story_items import first_token, planted, tokenizer
+from probe.verdict import MAX_P
+from tests.probe.story_items import planted, tokenizer
 
 RUN = {"name": "x", "step": 7}
 
@@ -87,12 +89,17 @@ def test_numbers_are_finite_and_rounded_however_deep() -> None:
     assert found == {"a": [0.1235, [None, 3]], "b": {"c": None}}
 
 
+@pytest.mark.parametrize("n_flips", [100, 500, 2000, 10_000])
+def test_a_corrected_p_below_its_bar_stays_there(n_flips: int) -> None:
+    every = [hits / (1 + n_flips) for hits in range(1, n_flips)]
+    assert [p < MAX_P for p in rounded(every)] == [p < MAX_P for p in every]
+
+
 def pen(unknown: str | None = None) -> Pen:
     """Return a model of the stories; `unknown` is a word that it is told not to know."""
 
     def cut(text: str) -> Sentence:
-        encoding = tokenizer().encode(text)
-        return Sentence([first_token(), *encoding.ids], encoding.offsets, words(text))
+        return Sentence(*with_end(tokenizer(), text), words(text))
 
     token = None if unknown is None else tokenizer().token_to_id(unknown)
     return Pen(planted("coreference"), cut, str, token, lambda text: [])

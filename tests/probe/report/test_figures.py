@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from probe.report.colours import AGAINST, FOR, Colour
-from probe.report.figures import check_installed, draw_run, draw_seeds, word_weights
+from probe.report.figures import NAMES, check_installed, draw_run, draw_seeds, word_weights
 from probe.views import written
 
 L, H = 2, 3
@@ -91,6 +91,7 @@ def amount(png: bytes, colour: Colour) -> int:
 
 def test_every_figure_is_a_png_of_a_page_s_width_in_print_resolution() -> None:
     drawn = draw_run(run_content())
+    assert set(drawn) == NAMES - {"twins.png"}
     assert list(drawn) == ["map.png", "four_cells.png", "emergence.png", "causal.png"]
     for name, png in drawn.items():
         image = Image.open(io.BytesIO(png))

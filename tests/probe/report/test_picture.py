@@ -1,9 +1,9 @@
 """A picture shows the weights: where a line goes, how strong it is, and of what colour."""
 
 import numpy as np
-import pytest
 
-from probe.report.picture import AGAINST, FOR, Panel, by_word, four_cells, head_map, panel, shade
+from probe.report.colours import AGAINST, FOR, score_colour
+from probe.report.picture import Panel, four_cells, head_map, panel
 from probe.showcase import FOUR_CELLS
 from probe.views import Layout
 
@@ -22,15 +22,6 @@ def amount(pixels: np.ndarray, colour: tuple[int, int, int]) -> float:
     between = pixels[48:, 84:128]
     away = np.array([255, 255, 255]) - np.array(colour)
     return float(((255 - between) @ away / (away @ away)).sum())
-
-
-def test_a_words_row_is_that_of_its_last_token_and_its_weight_the_sum_over_its_tokens() -> None:
-    layout = Layout(["(start)", "bus", "es", " ", "It"], ["(start)", "buses", "gone", "It"], [0, 1, 1, -1, 3])
-    weights = np.tril(np.arange(1, 26).reshape(5, 5) / 100)
-    found = by_word(weights, layout)
-    assert found.shape == (4, 4) and (found[2] == 0).all() and (found[:, 2] == 0).all()  # a word without tokens
-    assert found[1].tolist() == pytest.approx([0.11, 0.12 + 0.13, 0, 0])
-    assert found[3].tolist() == pytest.approx([0.21, 0.22 + 0.23, 0, 0.25])
 
 
 def test_a_stronger_weight_is_a_stronger_line_in_the_colour_of_what_it_goes_to() -> None:
@@ -75,6 +66,9 @@ def test_a_panel_names_the_words_of_the_showcase() -> None:
 
 
 def test_the_map_is_white_at_one_half_blue_above_and_orange_below() -> None:
+    def shade(score: float) -> tuple[int, int, int]:
+        return score_colour(score, 0, 0.5, 1)
+
     assert shade(0.5) == (255, 255, 255) and shade(1.0) == FOR == shade(7.0) and shade(0.0) == AGAINST == shade(-1.0)
     scores = np.array([[0.5, 1.0, 0.0], [0.75, 0.5, 0.5]])
     pixels = head_map(scores, scores)

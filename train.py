@@ -60,7 +60,7 @@ class Run:
     model: Transformer
     corpus: Corpus
     items: dict[str, list[LinkItem]]  # of the probe during training
-    film: Film  # what is kept of the probe's attention; without texts where there are no items
+    film: Film | None  # what is kept of the probe's attention; None where there are no items
     recorder: Recorder
     progress: Progress
 
@@ -102,6 +102,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
 
     from data.corpus import load_corpus
     from model.transformer import Transformer
+    from probe.commands.watching import showcase_film
     from run.checkpoint import load_checkpoint
     from run.device import choose_place, keep_freed_memory
     from run.directory import create_run, read_json
@@ -130,7 +131,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     else:
         path = create_run(own.out)
         describe(path, settings, corpus, place)
-    film = showcase_film(settings, corpus, items)
+    film = showcase_film(corpus, settings.model.context_length) if items else None
     recorder = open_records(settings, path, corpus, items, film, training.step)
     progress = Progress(own.max_steps, training.step, label)
     return Run(settings, path, training, model, corpus, items, film, recorder, progress)
@@ -188,23 +189,8 @@ def describe(path: Path, settings: TrainSettings, corpus: Corpus, place: Place) 
     write_json(path / "config.json", json.loads(json.dumps(config, default=lambda choice: choice.value)))
 
 
-def showcase_film(settings: TrainSettings, corpus: Corpus, items: dict[str, list[LinkItem]]) -> Film:
-    """Return which sentences are looked at again at every probe: none where there is no probe."""
-    from data.stories.lint import words
-    from data.tokenizer import unknown_id, with_end
-    from probe.record import Film, choose_film
-    from probe.sentence import Sentence
-
-    def cut(text: str) -> Sentence:
-        return Sentence(*with_end(corpus.tokenizer, text), words(text))
-
-    if not items:
-        return Film((), (), ())
-    return choose_film(cut, unknown_id(corpus.tokenizer), settings.model.context_length)
-
-
 def open_records(
-    settings: TrainSettings, path: Path, corpus: Corpus, items: dict[str, list[LinkItem]], film: Film, step: int
+    settings: TrainSettings, path: Path, corpus: Corpus, items: dict[str, list[LinkItem]], film: Film | None, step: int
 ) -> Recorder:
     """Open what a run writes as it goes, and lay out how TensorBoard shows it."""
     from data.batches import StorySplit
@@ -221,7 +207,7 @@ def open_records(
     recorder.overlay(charts(CLASSES if known else (), list(items), ORACLES, floor=floor))
     named = {question.curve: question.name for question in QUESTIONS if question.curve in items}
     recorder.settings(of_result(settings), measures(named, floor=floor))
-    if film.asked:
+    if film is not None:
         recorder.beside(FILM, film.header(settings.model.n_layer, settings.model.n_head))
     return recorder
 
@@ -257,13 +243,15 @@ def announce(run: Run) -> None:
 
 def evaluate(run: Run) -> None:
     """Probe, measure, write a sample, keep a checkpoint, say a line."""
+    from probe.commands.watching import show_cells, show_embedding
     from run.logging import gap_lines
 
     own, training, recorder = run.settings.run, run.training, run.recorder
     step, last = training.step, training.step == own.max_steps
     glimpses = probe(run)
-    show_cells(run, glimpses)
     run.model.eval()
+    if run.film is not None:
+        show_cells(recorder, step, run.film, run.model, glimpses[0])
     part = validation_loss(run, own.validation_tokens)
     measured = validation_loss(run, None) if last else part
     if own.sample_tokens:
@@ -285,7 +273,8 @@ def evaluate(run: Run) -> None:
         seen.append(f"{one.name}: {where} (luck {one.luck:.2f})")
     run.progress.say("  ".join(seen))
     if last:
-        show_embedding(run)
+        if run.settings.data.source == "stories":  # whose words have kinds
+            show_embedding(run.path, run.model, run.corpus.tokenizer)
         recorder.ended(step)
         for line in [*gap_lines(measured, cheats=not run.settings.model.is_causal), *best_lines(run), speed]:
             run.progress.say(line)
@@ -354,6 +343,7 @@ def probe(run: Run) -> list[Glimpse]:
     """Probe every head and the loss on a few dev stories, record it and draw the L x H maps; nothing for a text."""
     from data.batches import StorySplit
     from data.tokenizer import end_id
+    from probe.commands.watching import keep_attention, show_heads
     from probe.emergence import glimpse, type_maxima
 
     own, split, step = run.settings.run, run.corpus.validation, run.training.step
@@ -364,72 +354,17 @@ def probe(run: Run) -> list[Glimpse]:
     types = type_maxima(run.model, end_id(run.corpus.tokenizer))
     half = split.starts[: own.probe_sequences // 2 + 1]  # of as many stories: the whole would double the cost
     measured = validation_loss(run, int(half[-1]))
+    if run.film is not None:
+        keep_attention(run.recorder, step, run.film, run.model)
     run.model.train()
     kinds = [kind for kind in ("loss", "gap") if f"{kind}_by_class" in measured]
     values: dict[str, Any] = {f"probe_{kind}": measured[f"{kind}_by_class"] for kind in kinds} | {"head_types": types}
     for one in found:
         values |= one.record()
     run.recorder.record(step, "probe", values)
-    keep_attention(run)
-    show_heads(run, found)
+    if len(found) <= _FEW or not step % own.eval_every_steps:  # of more, pictures were most of a run
+        show_heads(run.recorder, step, found)
     return found
-
-
-def keep_attention(run: Run) -> None:
-    """Write what every head makes of the showcase at this step; the global random state is left alone."""
-    from probe.record import FILM, frame, shoot
-
-    if not run.film.asked:
-        return
-    run.model.eval()
-    run.recorder.keep(FILM, run.training.step, frame(shoot(run.model, run.film)))
-    run.model.train()
-
-
-def show_heads(run: Run, glimpses: list[Glimpse]) -> None:
-    """Draw the map of heads of each question: how often each prefers the antecedent, and by how much."""
-    import numpy as np
-
-    from probe.report.picture import head_map
-
-    step = run.training.step
-    if len(glimpses) > _FEW and step % run.settings.run.eval_every_steps:  # else pictures were most of the run
-        return
-    for one in glimpses:
-        run.recorder.image(step, f"probe/{one.name}", head_map(one.sel1, one.sel1))
-        run.recorder.image(step, f"probe/{one.name}_dd", head_map(1 / (1 + np.exp(-one.dd)), one.dd))  # odds as a share
-
-
-def show_cells(run: Run, glimpses: list[Glimpse]) -> None:
-    """Draw what the best head of the first question makes of the four cells of it→cat."""
-    from probe.record import shoot
-    from probe.report.picture import four_cells, panel
-    from probe.showcase import FOUR_CELLS
-
-    film, step = run.film, run.training.step
-    if not film.asked or not glimpses:
-        return
-    best = glimpses[0]
-    run.model.eval()
-    seen = zip(film.asked, film.layouts, shoot(run.model, film), strict=True)
-    run.model.train()
-    panels = [panel(one, how, weights[best.layer, best.head]) for one, how, weights in seen if one in FOUR_CELLS]
-    if panels:
-        caption = f"step {step}   head L{best.layer}H{best.head}, the best at {best.name}"
-        run.recorder.image(step, "it_to_cat/best_head", four_cells(panels, caption))
-
-
-def show_embedding(run: Run) -> None:
-    """Lay out the words' embeddings in TensorBoard's projector, coloured by kind; nothing for a text."""
-    from data.batches import StorySplit
-    from data.kinds import kind_of
-    from run.logging import write_embedding
-
-    if not isinstance(run.corpus.train, StorySplit):
-        return
-    words = [run.corpus.tokenizer.id_to_token(i) or "" for i in range(run.model.vocab_size)]
-    rows = run.model.token_embedding.weight.detach().float().cpu().numpy()
-    write_embedding(run.path, rows, {"word": words, "kind": [kind_of(word) for word in words]})
 
 
 def sample(run: Run) -> str:

@@ -57,7 +57,8 @@ def main(config: DictConfig) -> None:
         measure(opened, settings, probe)
     if settings.task is None and opened.settings.model.is_causal:
         with one_line_errors():
-            show(opened.run / "probe" / PAGE, in_browser=settings.open)
+            newest = "own-1" if settings.text is not None else ""
+            show(opened.run / "probe" / PAGE, in_browser=settings.open, sentence=newest)
 
 
 if __name__ == "__main__":

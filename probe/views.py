@@ -15,7 +15,7 @@ from probe.sentence import Sentence, owners
 
 START = "(start)"  # what stands for the token before the text
 _DENSE = 64  # tokens; of a longer text only the largest weights of each row are kept
-_SPARSE_BYTES = 1_000_000  # of one long text
+_SPARSE_BYTES = 500_000  # of one long text's pieces, and as many of its words
 _LEAST_KEPT = 4  # weights of a row
 
 
@@ -36,16 +36,19 @@ def layout(sentence: Sentence, text: str) -> Layout:
 
 
 def by_word(weights: np.ndarray, layout: Layout) -> np.ndarray:
-    """Return weights [T, T] from token to token as [W, W] from word to word.
+    """Return weights [..., T, T] from token to token as [..., W, W] from word to word.
 
     A word's row is that of its last token, the first that has read it whole; the weight on a word is the sum over its
     tokens. A word without tokens has no weight.
     """
     owner = np.array(layout.owner)
-    found = np.zeros((len(layout.words),) * 2)
-    for word in set(layout.owner) - {-1}:
-        last = np.flatnonzero(owner == word)[-1]
-        found[word] = np.bincount(owner + 1, weights[last], minlength=len(found) + 1)[1:]
+    tokens, n_words = np.flatnonzero(owner >= 0), len(layout.words)
+    belongs = np.zeros((len(owner), n_words))
+    belongs[tokens, owner[tokens]] = 1
+    last = np.full(n_words, -1)
+    last[owner[tokens]] = tokens  # of several the last
+    found: np.ndarray = weights[..., last, :] @ belongs
+    found[..., last < 0, :] = 0
     return found
 
 
@@ -83,13 +86,21 @@ def written(weights: np.ndarray) -> dict[str, Any]:
     """Return what the page holds of the weights [L, H, T, T] of one sentence.
 
     {"kept": None, "data": base64 of `dense` in uint16}, or of a text of more than 64 tokens
-    {"kept": k, "data": base64 of `sparse`}, k falling with its length so that a text takes about a megabyte.
+    {"kept": k, "data": base64 of `sparse`}, k falling with its length so that it takes half a megabyte.
     """
     n_layer, n_head, length = weights.shape[:3]
     if length <= _DENSE:
         return {"kept": None, "data": b64encode(dense(weights, np.uint16)).decode()}
     kept = min(length, max(_LEAST_KEPT, _SPARSE_BYTES // (4 * n_layer * n_head * length)))
     return {"kept": kept, "data": b64encode(sparse(weights, kept)).decode()}
+
+
+def written_words(weights: np.ndarray, layout: Layout) -> dict[str, Any] | None:
+    """Return `written` of the weights between words; None where they can be summed from those of the tokens, all kept.
+
+    Of a long text they cannot: the many small weights on the pieces of a word, none of which is kept, may add up.
+    """
+    return written(by_word(weights, layout)) if len(layout.owner) > _DENSE else None
 
 
 def unwritten(held: Mapping[str, Any], shape: tuple[int, int, int]) -> np.ndarray:

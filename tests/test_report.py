@@ -176,7 +176,7 @@ def test_a_sentence_is_added_to_the_page_and_nothing_is_probed_for_it(probed: Pa
         and "<- chosen for V at S1" in done.stdout
         and "the clue comes after the pronoun" in done.stdout
     )
-    assert done.stdout.endswith(f"see      {(probed / 'probe' / 'report.html').resolve().as_uri()}\n")
+    assert done.stdout.endswith(f"see      {(probed / 'probe' / 'report.html').resolve().as_uri()}#own-1\n")
     page = page_of(probed)
     assert page["questions"] == before["questions"] and page["emergence"] == before["emergence"]
     (one,) = [each for each in page["sentences"] if each["group"] == "own"]
@@ -307,7 +307,7 @@ def test_a_browser_is_asked_to_open_the_page_and_its_absence_is_said(place: Path
     browser.chmod(0o755)
     page = (run / "probe" / "report.html").resolve().as_uri()
     done = look(run, CAT, "open=true", BROWSER=f"{browser} %s")
-    assert done.returncode == 0 and opened.read_text().strip() == page
+    assert done.returncode == 0 and opened.read_text().strip() == f"{page}#own-1"
     done = look(run, CAT, "open=true", BROWSER=f"{tmp_path / 'none'} %s", PATH=str(tmp_path), DISPLAY="")
     assert done.returncode == 0 and "no browser" in done.stdout and page in done.stdout
 

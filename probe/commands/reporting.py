@@ -233,10 +233,14 @@ def write_page(opened: Opened, *, figures: bool = False) -> None:
         write_figures(opened.run / "probe", pictures)
 
 
-def show(path: Path, *, in_browser: bool) -> None:
-    """Print where the page is and, if that is asked for, open it; say so where no browser is found."""
+def show(path: Path, *, in_browser: bool, sentence: str = "") -> None:
+    """Print where the page is and, if that is asked for, open it; say so where no browser is found.
+
+    `sentence` is the id of the one that it opens at; "" for the first.
+    """
     import webbrowser
 
-    print(f"see      {file_url(path)}", flush=True)
-    if in_browser and not webbrowser.open(file_url(path)):
+    address = file_url(path) + (f"#{sentence}" if sentence else "")
+    print(f"see      {address}", flush=True)
+    if in_browser and not webbrowser.open(address):
         print("note     no browser was found: open the file above in one")

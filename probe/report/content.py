@@ -75,7 +75,7 @@ def _within(groups: Sequence[Sentences], caps: list[str]) -> Sentences:
     kept: Sentences = []
     room = _MOST_SENTENCES
     for some in groups:
-        size = sum(len(one["weights"]["data"]) for one in some)
+        size = sum(len(held["data"]) for one in some for held in (one["weights"], one["word_weights"]) if held)
         if size <= room:
             room -= size
             kept += some
@@ -85,7 +85,9 @@ def _within(groups: Sequence[Sentences], caps: list[str]) -> Sentences:
     cut = sorted({one["weights"]["kept"] for one in kept if one["weights"]["kept"]})
     if cut:
         numbers = " to ".join(map(str, dict.fromkeys((cut[0], cut[-1]))))
-        caps.append(f"Of a text of more than 64 tokens every row keeps its largest weights alone ({numbers} of them).")
+        caps.append(
+            f"Of a text of more than 64 tokens each row keeps its {numbers} largest weights; others are a dash."
+        )
     return kept
 
 

@@ -19,7 +19,9 @@ function chooseQuestion(place) {
   const { layer, head } = content.questions[place];
   update({ question: place, layer, head });
   const groups = groupsNow();
-  chooseGroup(groups.has(state.group) ? state.group : ([...groups.keys()][0] ?? null));
+  // Its own sentences come first; whoever reads medians or texts of their own goes on with those.
+  const stays = ["median", "own"].includes(state.group) && groups.has(state.group);
+  chooseGroup(stays ? state.group : ([...groups.keys()][0] ?? null));
 }
 
 function showQuestion() {
@@ -35,12 +37,18 @@ function hideWhatIsEmpty() {
   document.getElementById("timeline").hidden = steps.length === 0;
 }
 
+// The sentence that the address names, as in report.html#own-1.
+function wanted() {
+  const sentence = sentences.get(location.hash.slice(1));
+  return sentence ? [sentence] : null;
+}
+
 function begin() {
   document.documentElement.classList.add("scripts");
   hideWhatIsEmpty();
   if (question()) Object.assign(state, { layer: question().layer, head: question().head });
   else state.score = "weight";
-  const first = [...groupsNow().values()][0];
+  const first = wanted() ?? [...groupsNow().values()][0];
   if (first) Object.assign(state, { group: first[0].group, sentence: first[0].id });
   redraw("question", showQuestion);
   redraw("score", drawMapControls);

@@ -81,12 +81,23 @@ function kept(key, make) {
   return readers.get(key);
 }
 
+function readerOf({ kept: pairs, data }, length) {
+  return pairs === null ? denseReader(pairsOf(data), 65535, length) : sparseReader(pairsOf(data), pairs, length);
+}
+
 function endReader(sentence) {
-  const { kept: pairs, data } = sentence.weights;
-  const length = sentence.pieces.length;
-  return kept(`end ${sentence.id}`, () =>
-    pairs === null ? denseReader(pairsOf(data), 65535, length) : sparseReader(pairsOf(data), pairs, length),
-  );
+  return kept(`end ${sentence.id}`, () => readerOf(sentence.weights, sentence.pieces.length));
+}
+
+// Of a long text words have weights of their own: the pieces that were kept do not add up to them.
+function wordReader(sentence) {
+  return kept(`words ${sentence.id}`, () => readerOf(sentence.word_weights, sentence.words.length));
+}
+
+// Whether a weight of 0 says only that it was too small to be kept.
+function leavesOut(sentence, unit) {
+  const held = unit === "word" && sentence.word_weights ? sentence.word_weights : sentence.weights;
+  return held.kept !== null;
 }
 
 // The last frame that was kept up to a step.
@@ -129,6 +140,7 @@ function rowOf(sentence, unit, node, layer = state.layer, head = state.head, tim
   const { labels, owner, last } = nodesOf(sentence, unit);
   const row = new Float64Array(labels.length);
   if (last[node] < 0) return row;
+  if (unit === "word" && sentence.word_weights) return wordReader(sentence)(layer, head, node);
   const weights = readerAt(sentence, time)(layer, head, last[node]);
   weights.forEach((weight, token) => {
     if (owner[token] >= 0) row[owner[token]] += weight;
@@ -198,7 +210,11 @@ function weightsOfPair() {
   if (!sentence) return null;
   const from = lookingPlace(sentence);
   const to = targetPlace(sentence);
-  return perHead((layer, head) => rowOf(sentence, state.unit, from, layer, head)[to]);
+  const lost = leavesOut(sentence, state.unit);
+  return perHead((layer, head) => {
+    const weight = rowOf(sentence, state.unit, from, layer, head)[to];
+    return weight === 0 && lost ? null : weight;
+  });
 }
 
 function perHead(value) {

@@ -28,7 +28,7 @@ function show(id, ...children) {
 function legible(text) {
   const seen = text
     .replace(/[\u0000-\u001f]/g, (one) => String.fromCharCode(0x2400 + one.charCodeAt(0)))
-    .replace(/[\u007f-\u009f\ufffe\uffff]/g, "\ufffd")
+    .replace(/[\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufffe\uffff]/g, "\ufffd")
     .replace(/^ +/, (spaces) => "␣".repeat(spaces.length));
   const letters = Array.from(seen.slice(0, 4 * CUT));
   return letters.length > CUT ? letters.slice(0, CUT - 1).join("") + "…" : seen || "∅";

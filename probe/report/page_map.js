@@ -118,7 +118,8 @@ function pairLegend() {
   if (!sentence) return "";
   const { labels } = nodesOf(sentence, state.unit);
   const [from, to] = [lookingPlace(sentence), targetPlace(sentence)].map((place) => legible(labels[place]));
-  return `The weight each head gives “${to}” at “${from}”, as chosen in the sentence below.`;
+  const lost = leavesOut(sentence, state.unit) ? " –: too small to be kept in this file." : "";
+  return `The weight each head gives “${to}” at “${from}”, as chosen in the sentence below.${lost}`;
 }
 
 function drawFacts() {

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-_NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+# Nor what would turn the rest of a line around.
+_NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 _FIRST_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _LONGEST = 2000  # characters of one text in a table or a line: a word of ten thousand letters tells nobody more
 _SHORT = 24  # characters that are not broken over two lines: a number with its interval
@@ -15,6 +16,8 @@ _MARKS = {"supported": "●", "suggestive": "◐", "not established": "○"}
 _LEVELS = ("E0", "E1", "E2", "E3", "E4")
 # The bars that must stay below; the others must be passed.
 _BELOW = frozenset({"p_f2", "p_dd", "unlinked_mass"})
+# Whether it passed, and whether something of it could not be measured.
+_MET = {(True, False): "✓ met", (True, True): "✓ met", (False, False): "✗ missed", (False, True): "– not measured"}
 _NAMES = {
     "p_f2": "corrected p on F2",
     "p_dd": "corrected p on DD",
@@ -103,7 +106,7 @@ def _evidence(place: int, one: Mapping[str, Any]) -> str:
     head = f"L{one['layer']}H{one['head']}"
     header = ["hold-out", "n", "Sel@1 [95 %]", "F4 [95 %]", "DD", "luck", "rules: Sel@1", "untrained: Sel@1 [95 %]"]
     blocks = [
-        f'<p class="lead">Of the head that the probe chose, {head}.</p>',
+        f'<p class="lead"><bdi>{plain(one["name"])}</bdi>: of the head that the probe chose, {head}.</p>',
         table("Five criteria, fixed beforehand", ["criterion", "measured", "needed", "met"], _criteria(one)),
         _plotted("holdouts", table("By hold-out, beside what knows nothing", header, map(_holdout, one["holdouts"]))),
     ]
@@ -129,7 +132,7 @@ def _criteria(one: Mapping[str, Any]) -> list[list[str]]:
         needed = "; ".join(
             f"{'below' if name in _BELOW else 'above'} {number(bar)}" for name, bar in it["bars"].items()
         )
-        rows.append([it["name"], measured, needed, "✓ met" if it["passed"] else "✗ missed"])
+        rows.append([it["name"], measured, needed, _MET[it["passed"], None in it["measured"].values()]])
     return rows
 
 
@@ -157,7 +160,11 @@ def _cues(cues: Mapping[str, float]) -> list[list[str]]:
 def _limits(content: Mapping[str, Any]) -> str:
     found = []
     for place, one in enumerate(content["questions"]):
-        inner = f"<p>It does not show:</p>{_list(one['does_not_show'])}" if one["does_not_show"] else ""
+        inner = (
+            f"<p>The answer to <bdi>{plain(one['name'])}</bdi> does not show:</p>{_list(one['does_not_show'])}"
+            if one["does_not_show"]
+            else ""
+        )
         if one["reasons"]:
             inner += f"<h3>Why no more is claimed</h3>{_list(one['reasons'])}"
         found.append(f'<div data-question="{place}">{inner}</div>')

@@ -65,7 +65,7 @@ function chartsNow() {
     { title: "Sel@1", share: true, steps, lines: [...otherHeads(found.sel1, layer, head), luck, of("sel1")] },
     { title: "DD", zero: true, steps, lines: [...otherHeads(found.dd, layer, head), of("dd")] },
   ];
-  if (found.rho) charts.push({ title: "ρ, 1 is best", zero: true, low: -1, steps, lines: [model(found.rho)] });
+  if (found.rho) charts.push({ title: "ρ, 1 is best", zero: true, low: Math.min(-1, lastOf(found.rho)), steps, lines: [model(found.rho)] });
   if (found.payoff) charts.push(payoffChart(found.payoff));
   return [...charts, ...lossCharts()];
 }
@@ -83,7 +83,7 @@ function lossCharts() {
       title: "Validation loss, nats/token",
       steps: at,
       lines: [{ name: "floor", values: floor, kind: "luck" }, model],
-      high: 2.5 * Math.max(...floor),
+      high: Math.max(2.5 * Math.max(...floor), lastOf(validation)),
     },
     { title: "Above the floor, nats/token", steps: at, lines: [{ name: "model", values: gap, kind: "own" }], log: true },
   ];
@@ -110,7 +110,7 @@ function payoffChart(payoff) {
   const lines = [...same.values()].map(oracleLine(payoff));
   const worst = Math.max(...lines.flatMap((line) => line.values));
   lines.push({ name: "model", values: payoff.model, kind: "own" });
-  return { title: "Loss at the payoff, nats", steps, lines, high: lines.length > 1 ? 1.5 * worst : Infinity };
+  return { title: "Loss at the payoff, nats", steps, lines, high: lines.length > 1 ? Math.max(1.5 * worst, lastOf(payoff.model)) : Infinity };
 }
 
 function oracleLine(payoff) {
@@ -142,7 +142,7 @@ function figureOf(chart) {
   picture.addEventListener("click", (event) => moveTo(event, picture, scale));
   const read = make("span", { class: "read" });
   drawn.push({ chart, scale, cursor, mark, read });
-  return make("figure", {}, make("figcaption", {}, make("b", {}, chart.title), " ", read), picture, numbersOf(chart));
+  return make("figure", {}, make("figcaption", {}, make("b", {}, chart.title), " ", read), picture, ...[cutOf(chart, scale), numbersOf(chart)].filter(Boolean));
 }
 
 // `high` cuts off a loss's first fall, beside which nothing later could be seen; `log` shows each tenth alike.
@@ -158,6 +158,19 @@ function scaleOf(chart) {
     x: (step) => EDGE.left + (step / last) * (WIDE - EDGE.left - EDGE.right),
     y: (value) => HIGH - EDGE.bottom - share(value) * (HIGH - EDGE.top - EDGE.bottom),
   };
+}
+
+function lastOf(values) {
+  return values.findLast((value) => value !== null) ?? 0;
+}
+
+// What an axis leaves out, so that nobody takes the edge of the chart for the end of a line.
+function cutOf(chart, { low, high }) {
+  const values = chart.lines.flatMap((line) => line.values).filter((value) => value !== null);
+  const ends = [];
+  if (Math.min(...values) < low) ends.push(`below ${told(low)}`);
+  if (Math.max(...values) > high) ends.push(`above ${told(high)}`);
+  return ends.length ? make("p", { class: "rule" }, `${ends.join(" and ")} not drawn`) : null;
 }
 
 function rangeOf(chart) {

@@ -25,7 +25,8 @@ const GROUPS = {
 function groupsNow() {
   const asked = question();
   const named = asked ? asked.sentences.map((id) => sentences.get(id)).filter(Boolean) : [];
-  const others = content.sentences.filter((one) => one.group === "own" || !asked);
+  // A head that one question chose may be looked at in the sentences of all; a median block is of its own question.
+  const others = content.sentences.filter((one) => !named.includes(one) && (one.group !== "median" || !asked));
   const groups = new Map();
   for (const one of [...named, ...others]) groups.set(one.group, [...(groups.get(one.group) ?? []), one]);
   return groups;
@@ -311,12 +312,13 @@ function markWords(from, many) {
   const row = rowOf(sentence, state.unit, from);
   const target = targetPlace(sentence);
   const asked = askedPlace(sentence, state.unit);
+  const questioned = new Set(sentence.asked.map((word) => placeOf(sentence, state.unit, word)));
   const focus = state.focus ?? asked;
   looks.forEach((item, place) => {
     item.className = place === from ? "on" : many ? "" : "off";
     item.setAttribute("aria-selected", String(place === focus));
     item.tabIndex = place === focus ? 0 : -1;
-    item.lastChild.textContent = place === asked && sentence.asked.length ? "asked" : "";
+    item.lastChild.textContent = questioned.has(place) ? "asked" : "";
   });
   seen.forEach((item, place) => {
     const role = roleOf(sentence, state.unit, place);
@@ -350,7 +352,7 @@ function drawRanked(links, { labels }) {
     make("h3", {}, `Strongest lines of ${headName(state.layer, state.head)}`),
     links.length
       ? make("ol", {}, ...buttons.map((button) => make("li", {}, button)))
-      : make("p", {}, "No line is as strong as that."),
+      : make("p", {}, "No line is as strong as the slider asks for."),
     ...rest,
   );
 }

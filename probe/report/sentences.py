@@ -11,7 +11,7 @@ from data.links import Span
 from model.transformer import Transformer
 from probe.sentence import Sentence, next_words
 from probe.showcase import SHOWCASE, Asked
-from probe.views import layout, view, written
+from probe.views import layout, view, written, written_words
 
 _N_NEXT = 5  # words that may come next
 _GROUPS = {"V at S1": "cells", "R at S2": "twins"}  # of the showcase
@@ -57,6 +57,7 @@ def entry(pen: Pen, text: str, about: Mapping[str, Any], marks: Marks, *, goes_o
     """
     sentence = pen.cut(text)
     seen = layout(sentence, text)
+    weights = view(pen.model, sentence)
     following = next_words(pen.model, sentence.ids, _N_NEXT) if goes_on else []
     return {
         **about,
@@ -69,7 +70,8 @@ def entry(pen: Pen, text: str, about: Mapping[str, Any], marks: Marks, *, goes_o
         "distractors": list(marks.distractors),
         "notes": [*unknown_note(pen, sentence, text), *(note for *_, note in pen.notes(text))],
         "next": [[pen.name(token), round(chance, 4)] for token, chance in following],
-        "weights": written(view(pen.model, sentence)),
+        "weights": written(weights),
+        "word_weights": written_words(weights, seen),
         "film": None,
     }
 

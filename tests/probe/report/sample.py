@@ -8,7 +8,7 @@ import numpy as np
 
 from probe.sentence import Sentence
 from probe.showcase import FOUR_CELLS, TWINS, Asked
-from probe.views import dense, layout, written
+from probe.views import dense, layout, written, written_words
 
 N_LAYER, N_HEAD = 2, 4
 STEPS = [0, 1, 2, 4, 8, 16, *range(24, 1201, 24)]
@@ -58,6 +58,7 @@ def sentence(name: str, group: str, text: str, asked: Asked | None = None, film:
     """Return a sentence as the page holds it."""
     seen = layout(cut(text), text)
     places = [seen.words.index(one) for one in (asked.word, asked.antecedent, asked.distractor)] if asked else []
+    weights = _weights(seen.owner, places, 1.0)
     return {
         "id": name,
         "group": group,
@@ -74,7 +75,8 @@ def sentence(name: str, group: str, text: str, asked: Asked | None = None, film:
         "notes": [],
         "next": [["pounced", 0.31], ["purred", 0.22], ["prowled", 0.2]] if asked else [],
         "item": None,
-        "weights": written(_weights(seen.owner, places, 1.0)),
+        "weights": written(weights),
+        "word_weights": written_words(weights, seen),
         "film": film,
     }
 

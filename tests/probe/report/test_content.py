@@ -17,7 +17,13 @@ RUN = {"name": "x", "step": 7}
 
 
 def sentence(name: str, n_characters: int, kept: int | None = None) -> dict[str, Any]:
-    return {"id": name, "group": "own", "text": name, "weights": {"kept": kept, "data": "A" * n_characters}}
+    return {
+        "id": name,
+        "group": "own",
+        "text": name,
+        "weights": {"kept": kept, "data": "A" * n_characters},
+        "word_weights": None,
+    }
 
 
 def shown(found: dict[str, Any]) -> list[str]:
@@ -42,9 +48,9 @@ def test_sentences_without_room_are_left_out_group_by_group_and_that_is_said(mon
 def test_what_a_long_text_keeps_is_said() -> None:
     groups = [[sentence("a", 4, kept=9)], [sentence("b", 4, kept=5)], [sentence("c", 4)]]
     (cap,) = content(Found(run=RUN, sentences=groups))["caps"]
-    assert "(5 to 9 of them)" in cap
+    assert "its 5 to 9 largest weights" in cap
     (cap,) = content(Found(run=RUN, sentences=groups[:1]))["caps"]
-    assert "(9 of them)" in cap
+    assert "its 9 largest weights" in cap
 
 
 @pytest.mark.parametrize(("most", "steps"), [(200, list(range(20))), (100, [*range(0, 20, 2), 19])])

@@ -296,6 +296,43 @@ def test_another_question_brings_its_own_claim_head_and_sentences(show: Open) ->
         one.check()
 
 
+def test_an_address_can_name_the_sentence_that_the_page_opens_at(show: Open) -> None:
+    with show() as one:
+        own = next(each for each in CONTENT["sentences"] if each["group"] == "own")
+        assert one.page.locator("#large blockquote").inner_text() != own["text"]
+        one.page.evaluate("id => { location.hash = id; location.reload(); }", own["id"])
+        one.page.wait_for_load_state()
+        assert one.page.locator("#large blockquote").inner_text() == own["text"]
+        assert one.complaints == [] and len(set(one.requests)) <= 2, "the file, with and without what stands behind #"
+
+
+def test_a_curve_that_leaves_its_chart_says_so_and_the_end_is_always_drawn(show: Open) -> None:
+    content = deepcopy(CONTENT)
+    known = content["emergence"]["curves"]["V_S1"]
+    known["rho"] = [-9.0, *[-2.5] * (len(known["rho"]) - 1)]
+    with show(content) as one:
+        chart = one.page.locator("#curves figure", has_text="ρ")
+        assert "below -2.50 not drawn" in chart.inner_text()
+        assert chart.locator(".mark").get_attribute("visibility") == "visible"
+        one.check()
+
+
+def test_what_could_not_be_measured_is_not_called_missed() -> None:
+    content = deepcopy(CONTENT)
+    criterion = content["questions"][0]["criteria"][0]
+    criterion |= {"passed": False, "measured": dict.fromkeys(criterion["measured"])}
+    assert page(content).count("not measured") == page(CONTENT).count("not measured") + 1
+
+
+def test_every_word_that_is_asked_is_marked(show: Open) -> None:
+    content = deepcopy(CONTENT)
+    content["sentences"][0]["asked"] = [6, 9]
+    with show(content) as one:
+        marks = one.page.locator(".looks [role=option]").all_inner_texts()
+        assert [place for place, text in enumerate(marks) if "asked" in text] == [6, 9]
+        one.check()
+
+
 def test_many_questions_stand_in_a_menu(show: Open) -> None:
     found = sample.content()
     found["questions"] = [found["questions"][0] | {"name": f"Q{i} at S1"} for i in range(9)] + [found["questions"][2]]

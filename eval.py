@@ -24,6 +24,7 @@ def main(config: DictConfig) -> None:
     from probe.commands.reporting import PAGE, show
     from probe.commands.sentence import look
     from probe.commands.several import compare_seeds, compare_variants
+    from run.directory import check_writable
 
     with one_line_errors():
         settings, probe = typed_eval(config)
@@ -41,6 +42,8 @@ def main(config: DictConfig) -> None:
         return
     with one_line_errors():
         opened = open_run(settings)
+        if opened.settings.model.is_causal:  # of another nothing is written
+            check_writable(opened.run)
     max_steps = opened.settings.run.max_steps
     print(
         f"run      {opened.run}, best checkpoint: step {opened.step} of {max_steps}; {opened.place}, float32",

@@ -78,7 +78,7 @@ def claim_markdown(card: dict[str, Any]) -> str:
     for one in card["criteria"]:
         measured = ", ".join(f"{name} {_number(value)}" for name, value in one["measured"].items())
         bars = ", ".join(f"{name} {_number(value)}" for name, value in one["bars"].items())
-        lines.append(f"| {one['name']} | {measured} | {bars} | {'met' if one['passed'] else 'missed'} |")
+        lines.append(f"| {one['name']} | {measured} | {bars} | {_outcome(one)} |")
     if card["reasons"]:
         lines += ["", "Why no more is claimed:", *(f"- {reason}" for reason in card["reasons"])]
     return "\n".join([*lines, "", "It does not show:", *(f"- {one}" for one in card["does_not_show"])]) + "\n"
@@ -117,14 +117,16 @@ def _claim(card: dict[str, Any]) -> str:
     text = f"{opening} in {sel1} of {card['n_items']} items {_HOLDOUTS[card['holdout']]}"
     text += f"; the best that knows nothing ({best['name']}) in {_percent(best['sel1'])}"
     text += f", untrained models in {_percent(blank['sel1'])}" if blank else ""
-    for said, unknown in (("missed", False), ("not measured", True)):
-        names = [
-            one["name"]
-            for one in card["criteria"]
-            if not one["passed"] and (None in one["measured"].values()) == unknown
-        ]
+    for said in ("missed", "not measured"):
+        names = [one["name"] for one in card["criteria"] if _outcome(one) == said]
         text += f". Criteria {said}: {', '.join(names)}" if names else ""
     return f"{text}."
+
+
+def _outcome(criterion: dict[str, Any]) -> str:
+    if criterion["passed"]:
+        return "met"
+    return "not measured" if None in criterion["measured"].values() else "missed"
 
 
 def _not_shown(card: dict[str, Any]) -> list[str]:

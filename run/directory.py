@@ -64,6 +64,13 @@ def find_runs(runs: str) -> list[Path]:
     return sorted(found, key=lambda path: (int(path.name) if path.name.isdecimal() else 0, path.name))
 
 
+def check_writable(run: Path) -> None:
+    """Raise PermissionError in one line where a probe could not write into a run's directory."""
+    for folder in (run, run / "probe", run / "tb"):
+        if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"{folder} cannot be written: nothing has been looked at")
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file of a run; raise ValueError in one line where it is damaged."""
     try:

@@ -96,24 +96,25 @@ def test_the_page_says_of_every_question_what_the_probe_wrote(probed: Path) -> N
         for name in ("layer", "head", "verdict", "evidence_level", "reasons", "site"):
             assert shown[name] == one[name]
         larger = np.maximum(one["heads"]["p_f2"], one["heads"]["p_dd"])
-        assert np.allclose(shown["heads"]["p"], larger, atol=5e-5)
-        assert np.allclose(shown["heads"]["sel1"], one["heads"]["sel1"], atol=5e-5)
+        assert np.allclose(shown["heads"]["p"], larger, rtol=0, atol=5e-7)
+        assert np.allclose(shown["heads"]["sel1"], one["heads"]["sel1"], rtol=0, atol=5e-7)
         assert [holdout["name"] for holdout in shown["holdouts"]] == list(one["test"])
         for holdout in shown["holdouts"]:
-            assert holdout["luck"] == round(one["test"][holdout["name"]]["luck_sel1"], 4)
+            assert holdout["luck"] == round(one["test"][holdout["name"]]["luck_sel1"], 6)
         turned = next(effect for effect in shown["causal"] if effect["name"] == "edge_swap")
-        assert turned["value"] == (None if one["causal"]["edge_swap"] is None else round(one["causal"]["edge_swap"], 4))
+        assert turned["value"] == pytest.approx(one["causal"]["edge_swap"], rel=0, abs=5e-7)
 
 
 def test_every_number_of_the_page_is_finite_and_short(probed: Path) -> None:
-    def walk(value: Any) -> None:
+    def walk(value: Any, digits: int) -> None:
         if isinstance(value, dict | list):
             for one in value.values() if isinstance(value, dict) else value:
-                walk(one)
+                walk(one, digits)
         elif isinstance(value, float):
-            assert math.isfinite(value) and value in (round(value, 4), float(f"{value:.4g}"))
+            assert math.isfinite(value) and value in (round(value, digits), float(f"{value:.{digits}g}"))
 
-    walk(page_of(probed))
+    for name, value in page_of(probed).items():
+        walk(value, 6 if name == "questions" else 4)  # the page rounds what its tables print to three once more
     assert (probed / "probe" / "report.html").stat().st_size < 3_000_000
 
 
@@ -212,6 +213,94 @@ def test_of_a_run_that_was_not_probed_the_page_has_the_sentence_and_says_how_to_
     assert page["emergence"]["curves"]["V_S1"]["sel1"]
 
 
+def test_a_run_of_a_sweep_bears_its_sweeps_name_and_every_run_its_seed(place: Path, tmp_path: Path) -> None:
+    for folder, name in (("four seeds/3", "four seeds/3"), ("runs/3", "3"), ("four seeds/mine", "mine")):
+        shutil.copytree(place / "stories", tmp_path / folder)
+        assert look(tmp_path / folder, CAT).returncode == 0
+        about = page_of(tmp_path / folder)["run"]
+        assert about["name"] == name
+        assert about["seed"] == json.loads((tmp_path / folder / "config.json").read_text())["run"]["seed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "damaged", "remedy"),
+    [
+        ("probe.json", "{", "writes it anew"),
+        ("probe.json", "heads", "writes it anew"),
+        ("claims.json", "{}", "writes it anew"),
+        ("claims.json", "[]", "writes it anew"),
+        ("claims.json", "[{", "writes it anew"),
+        ("claims.json", None, "writes it anew"),
+        ("items.jsonl", "", "writes it anew"),
+        ("items.jsonl", "half", "writes it anew"),
+        ("items.jsonl", None, "writes it anew"),
+        ("sentences.json", "[", "delete it"),
+        ("../environment.json", "{", "delete it"),
+        ("../environment.json", "[]", "delete it"),
+        ("../environment.json", '{"packages": 1}', "delete it"),
+    ],
+)
+def test_a_damaged_or_missing_file_is_one_line_that_says_what_to_do(
+    probed: Path, tmp_path: Path, name: str, damaged: str | None, remedy: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(probed, run)
+    path = run / "probe" / name
+    if damaged == "heads":
+        found = json.loads(path.read_text())
+        del found["selected"][0]["heads"]
+        damaged = json.dumps(found)
+    elif damaged == "half":
+        damaged = path.read_text()[: path.stat().st_size // 2]
+    if damaged is None:
+        path.unlink()
+    else:
+        path.write_text(damaged)
+    done = look(run, CAT)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert path.name in done.stderr and remedy in done.stderr
+    again = f"python eval.py run={run}"
+    assert remedy == "delete it" or again in done.stderr
+
+
+def test_without_metrics_a_page_has_no_curves(probed: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(probed, run)
+    (run / "metrics.jsonl").unlink()
+    done = look(run, CAT)
+    assert done.returncode == 0, done.stderr
+    page = page_of(run)
+    assert page["emergence"] is None and all(one["curve"] is None for one in page["questions"])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize("folder", [".", "probe", "tb"])
+def test_a_run_that_cannot_be_written_is_refused_before_anything_begins(
+    probed: Path, place: Path, tmp_path: Path, folder: str
+) -> None:
+    run = tmp_path / "sweep" / "run"
+    shutil.copytree(probed, run)
+    locked = run / folder
+    locked.chmod(0o555)
+    try:
+        for asked in ([f"run={run}"], [f"run={run}", f"text={CAT}"], [f"runs={run.parent}"]):
+            done = ran("eval.py", *asked, f"cache_dir={place / 'cache'}", *PROBE)
+            assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+            assert f"{locked} cannot be written" in done.stderr
+            assert all(line.startswith("run ") for line in done.stdout.splitlines())
+    finally:
+        locked.chmod(0o755)
+
+
+@pytest.mark.parametrize("asked", ["open=true", "figures=true"])
+def test_of_a_model_that_cheats_there_is_no_page_and_that_is_said(place: Path, asked: str) -> None:
+    if asked == "figures=true":
+        pytest.importorskip("matplotlib")
+    done = ran("eval.py", f"run={place / 'cheats'}", f"cache_dir={place / 'cache'}", asked, *PROBE)
+    (note,) = [line for line in done.stdout.splitlines() if "page" in line]
+    assert done.returncode == 0 and note.startswith("note     ") and asked in note
+
+
 def test_nothing_of_a_text_steers_the_terminal_or_becomes_markup(place: Path, tmp_path: Path) -> None:
     run, text = tmp_path / "run", "\033[31mIt\x07 ran</script><script>alert(1)</script> \u2028 \u202eit"
     shutil.copytree(place / "stories", run)
@@ -292,11 +381,25 @@ def test_what_does_not_fit_is_one_line_and_no_page_is_written(
 def test_a_probe_that_could_not_write_its_page_is_refused_before_it_begins(place: Path, tmp_path: Path) -> None:
     copy = tmp_path / "run"
     shutil.copytree(place / "stories", copy)
-    (copy / "probe").mkdir()
+    (copy / "attention.jsonl").write_text("no JSON\n")
+    done = ran("eval.py", f"run={copy}", f"cache_dir={place / 'cache'}", *PROBE)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "attention.jsonl is damaged" in done.stderr
+    assert "question" not in done.stdout and not (copy / "probe").exists()
+
+
+@pytest.mark.parametrize("run", ["stories", "text"])
+def test_damaged_sentences_are_left_as_they_are_and_a_probe_goes_on_without(
+    place: Path, tmp_path: Path, run: str
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(place / run, copy)
+    (copy / "probe").mkdir(exist_ok=True)
     (copy / "probe" / "sentences.json").write_text("no JSON")
     done = ran("eval.py", f"run={copy}", f"cache_dir={place / 'cache'}", *PROBE)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "sentences.json is damaged" in done.stderr
-    assert "question" not in done.stdout and [path.name for path in (copy / "probe").iterdir()] == ["sentences.json"]
+    assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("warning: ") and "sentences.json is damaged" in done.stderr
+    assert not any(one["group"] == "own" for one in page_of(copy)["sentences"])
+    assert (copy / "probe" / "sentences.json").read_text() == "no JSON"
 
 
 def test_a_browser_is_asked_to_open_the_page_and_its_absence_is_said(place: Path, tmp_path: Path) -> None:

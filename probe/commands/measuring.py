@@ -38,6 +38,9 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
         print(f"note     {note}")
     for line in gap_lines(found, cheats=not causal):
         print(line)
+    for asked in ("open", "figures"):
+        if not causal and getattr(settings, asked):
+            print(f"note     {asked}=true: a model that reads what it must predict has no page")
     if causal:
         with one_line_errors():
             write_page(opened, figures=settings.figures)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from configs import one_line_errors
 from probe.commands.opened import SCHEMA_VERSION, Opened, load_data
-from probe.commands.reporting import PAGE, Probed, page_content, read_texts, write_found
+from probe.commands.reporting import PAGE, Probed, page_content, read_sound_texts, write_found
 
 if TYPE_CHECKING:
     from data.corpus import Corpus
@@ -54,7 +54,8 @@ def probe_stories(
     from probe.study import study
 
     with one_line_errors():
-        page_content(opened, None, read_texts(opened.run))  # whatever it takes and is damaged is said at once
+        texts = read_sound_texts(opened.run)
+        page_content(opened, None, texts)  # whatever it takes and is damaged is said at once
         corpus = load_data(opened, settings)
         end = end_id(opened.tokenizer)
         dev, test = (link_items(load_split(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
@@ -71,7 +72,7 @@ def probe_stories(
     about = provenance(opened, corpus, config)
     say("\n".join(printed(results, paint)))
     with one_line_errors():
-        written = write_probe(opened, about | results, readings, figures=settings.figures)
+        written = write_probe(opened, about | results, readings, texts, figures=settings.figures)
     say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
 
 
@@ -131,7 +132,9 @@ def head_map(one: dict[str, Any], paint: Paint) -> list[str]:
     return ["", *lines]
 
 
-def write_probe(opened: Opened, results: dict[str, Any], readings: dict[str, Reading], *, figures: bool) -> list[str]:
+def write_probe(
+    opened: Opened, results: dict[str, Any], readings: dict[str, Reading], texts: Sequence[str], *, figures: bool
+) -> list[str]:
     """Write probe.json, the tables, a claim card for each question and the page; return the files' names."""
     from probe.claim import claim_card, claim_markdown
     from probe.report.figures import draw_run
@@ -151,7 +154,7 @@ def write_probe(opened: Opened, results: dict[str, Any], readings: dict[str, Rea
         "heads.csv": heads_csv(readings),
         "items.jsonl": items_jsonl(results, readings["test"]),
     }
-    content = page_content(opened, Probed(results, cards, files["items.jsonl"]), read_texts(opened.run))
+    content = page_content(opened, Probed(results, cards, files["items.jsonl"]), texts)
     files[PAGE] = page(content)
     pictures = draw_run(content) if figures else None
     write_found(opened.run / "probe", "probe.json", files, pictures)
@@ -179,11 +182,11 @@ def is_probed(run: Path, config: ProbeConfig) -> bool:
     from run.directory import read_json
 
     path = run / "probe" / "probe.json"
-    found = read_json(path) if path.exists() else {}
     try:
+        found = read_json(path) if path.exists() else {}
         step, data = found["model"]["step"], found["data"]["fingerprint"]
         known = found["schema_version"], found["settings"], data
-    except (KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return False  # none, or none that can be read: it is written anew
     best = [one["step"] for one in read_manifest(run / "checkpoints") if one["best"]]
     wanted = SCHEMA_VERSION, asdict(config), read_json(run / "config.json").get("data_fingerprint")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,36 +37,77 @@ class Probed:
 def read_probe(opened: Opened) -> tuple[Probed | None, list[str]]:
     """Return what a probe of this very checkpoint has written, and a note where there is none.
 
-    Raises ValueError in one line where it is damaged.
+    Raises ValueError in one line where a file of it is damaged or missing.
     """
-    from run.directory import read_json
-
     folder, again = opened.run / "probe", f"python eval.py {shlex.quote(f'run={opened.run}')}"
     if not opened.is_testable:
         return None, ["Trained on a text without gold links: its heads can be looked at, but no claim can be tested."]
     if not (folder / "probe.json").exists():
         return None, [f"This run has not been probed, so nothing here says whether a head is real: {again}"]
-    results = read_json(folder / "probe.json")
-    try:
+    with _sound(folder / "probe.json", f"{again} writes it anew"):
+        results = json.loads((folder / "probe.json").read_text())
         same = results["model"]["step"], results["schema_version"], results["data"]["fingerprint"]
-        _ = [(one["question"], one["layer"], one["head"]) for one in results["selected"]]
-    except (KeyError, TypeError):
-        raise ValueError(f"{folder / 'probe.json'} is damaged: {again} writes it anew") from None
     if same != (opened.step, SCHEMA_VERSION, opened.data_fingerprint):
         what = f"step {same[0]}" if same[0] != opened.step else "another version of the probe or of the stories"
         return None, [f"The last probe was of {what}, so it is left out here: {again} probes step {opened.step}"]
-    return Probed(results, read_json(folder / "claims.json"), (folder / "items.jsonl").read_text()), []
+    return _whole(folder, results, f"{again} writes it anew"), []
+
+
+def _whole(folder: Path, results: Mapping[str, Any], remedy: str) -> Probed:
+    """Return a probe whose files hold all that a page takes of them; ValueError names the first that does not."""
+    from probe.report.content import Found, content
+    from probe.report.sentences import median_lines
+    from probe.study import HEADLINE
+
+    with _sound(folder / "probe.json", remedy):
+        content(Found(run={}, sentences=[], probe=results))
+    with _sound(folder / "claims.json", remedy):
+        cards = json.loads((folder / "claims.json").read_text())
+        content(Found(run={}, sentences=[], probe=results, cards=cards))
+        if {one["question"] for one in results["selected"] if HEADLINE in one["test"]} - {
+            card["question"] for card in cards
+        }:
+            raise ValueError("a question without its card")
+    with _sound(folder / "items.jsonl", remedy):
+        items = (folder / "items.jsonl").read_text()
+        for one in results["selected"]:
+            cells = [cell for _, cell in median_lines(items, one["question"], one["median"])]
+            _ = [(cell["text"], cell["query"], cell["antecedents"], cell["distractors"]) for cell in cells]
+            if len(cells) != 4:
+                raise ValueError("a median block without its four cells")
+    return Probed(results, cards, items)
+
+
+@contextmanager
+def _sound(path: Path, remedy: str) -> Iterator[None]:
+    """Turn what reading a damaged or missing file raises into one line that names it and what helps."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: {remedy}") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise ValueError(f"{path} is damaged: {remedy}") from None
 
 
 def read_texts(run: Path) -> list[str]:
     """Return the user's own sentences, the newest first; ValueError in one line where the file is damaged."""
-    from run.directory import read_json
-
     path = run / "probe" / TEXTS
-    found = read_json(path) if path.exists() else []
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise ValueError(f"{path} is damaged: it is no list of texts; without the file the page has none")
+    with _sound(path, "delete it to go without the sentences of yours that it holds"):
+        found = json.loads(path.read_text()) if path.exists() else []
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise ValueError("no list of texts")
     return found
+
+
+def read_sound_texts(run: Path) -> list[str]:
+    """Return the user's own sentences, none where the file is damaged: that is warned of and keeps nobody waiting."""
+    import sys
+
+    try:
+        return read_texts(run)
+    except ValueError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return []
 
 
 def with_text(texts: Sequence[str], text: str) -> list[str]:
@@ -105,7 +148,7 @@ def page_content(
             shown={name: [one["id"] for one in some] for name, some in shown.items()},
             probe=probed.results if probed else None,
             cards=probed.cards if probed else (),
-            metrics=read_records(opened.run),
+            metrics=read_records(opened.run) if (opened.run / "metrics.jsonl").exists() else (),
             film=read_film(opened.run / FILM),
             lab=lab,
             seeds=seeds,
@@ -132,14 +175,16 @@ def pen_of(opened: Opened) -> Pen:
 def about(opened: Opened) -> dict[str, Any]:
     """Return what the run is: its name, step and shape, in what it is no plain Llama, and what it was made with."""
     from model.transformer import n_parameters
-    from run.directory import read_json
 
     config = opened.model.config
     path = opened.run / "environment.json"
-    made = read_json(path) if path.exists() else {}
-    packages = made.get("packages", {})
+    with _sound(path, "delete it, and the page does not say what the run was made with"):
+        made = json.loads(path.read_text()) if path.exists() else {}
+        made_with = {"python": made.get("python"), "torch": made.get("packages", {}).get("torch")}
+        made_with["commit"] = made.get("commit")
     return {
-        "name": opened.run.resolve().name,
+        "name": title(opened.run),
+        "seed": opened.settings.run.seed,
         "step": opened.step,
         "max_steps": opened.settings.run.max_steps,
         **{name: getattr(config, name) for name in ("n_layer", "n_head", "d_model", "context_length")},
@@ -150,9 +195,18 @@ def about(opened: Opened) -> dict[str, Any]:
             for name, value in _PLAIN.items()
             if getattr(config, name) != value
         ],
-        "environment": {"python": made.get("python"), "torch": packages.get("torch"), "commit": made.get("commit")},
+        "environment": made_with,
         "command": f"python eval.py {shlex.quote(f'run={opened.run}')}",
     }
+
+
+def title(run: Path) -> str:
+    """Return the name of a run's directory; of one that a sweep has numbered, the sweep's before it."""
+    from run.directory import RUNS
+
+    folder = run.resolve()
+    is_numbered = folder.name.isdecimal() and folder.parent.name not in ("", RUNS.name)
+    return f"{folder.parent.name}/{folder.name}" if is_numbered else folder.name
 
 
 def sweep_tables(run: Path) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
@@ -226,7 +280,7 @@ def write_page(opened: Opened, *, figures: bool = False) -> None:
     from run.directory import write_files
 
     probed, missing = read_probe(opened)
-    content = page_content(opened, probed, read_texts(opened.run), missing)
+    content = page_content(opened, probed, read_sound_texts(opened.run), missing)
     pictures = draw_run(content) if figures else {}
     write_files(opened.run / "probe", {PAGE: page(content)})
     if figures:

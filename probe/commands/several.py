@@ -102,10 +102,12 @@ def write_pages(runs: Iterable[Path], settings: EvalConfig) -> None:
 
 def ended(runs: str) -> dict[Path, list[dict[str, Any]]]:
     """Return the records of each run of a sweep; ValueError or OSError where one cannot be read or has not ended."""
-    from run.directory import find_runs
+    from run.directory import check_writable, find_runs
     from run.logging import read_records
 
     found = {path: read_records(path) for path in find_runs(runs)}
+    for folder in (Path(runs), *found):
+        check_writable(folder)
     for path, records in found.items():
         if not any(one.get("whole") for one in records):
             raise ValueError(f"{path} has not ended; go on with: python train.py resume=true out={path}")

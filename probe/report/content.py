@@ -13,8 +13,10 @@ from probe.study import HEADLINE
 from probe.verdict import LEVELS, corrected_p, finite
 
 CONTENT_VERSION = 1
-_DECIMALS = 4  # a share of 920 items needs three
-# Below, four digits: 20 of 2,001 resamplings are a p of .009995, which must not become the .01 that it is below.
+_DECIMALS = 4  # of what is drawn: a share of 920 items needs three
+# Of what tables print: they round to three once more, and .52850 of .5285016 would become .528, not .529.
+_PRINTED_DECIMALS = 6
+# Below, so many digits: 20 of 2,001 resamplings are a p of .009995, which must not become the .01 that it is below.
 _SMALL = 0.01
 _MOST_FILM = 1_500_000  # characters of base64; a page of a default run holds 3 MB at most
 _MOST_SENTENCES = 4_000_000  # the same, of the weights of all sentences; a long text takes 1,300,000
@@ -43,31 +45,30 @@ def content(found: Found) -> dict[str, Any]:
     film = _film(found.film, caps)
     sentences = [one | {"film": _scene(film, one["text"])} for one in _within(found.sentences, caps)]
     selected = found.probe["selected"] if found.probe else []
-    return rounded(
-        {
-            "version": CONTENT_VERSION,
-            "run": found.run,
-            "notes": found.notes,
-            "questions": [_question(one, found, {each["id"] for each in sentences}) for one in selected],
-            "sentences": sentences,
-            "emergence": _emergence(found.metrics, film),
-            "lab": found.lab,
-            "seeds": found.seeds,
-            "caps": caps,
-        }
-    )
+    every = {
+        "version": CONTENT_VERSION,
+        "run": found.run,
+        "notes": found.notes,
+        "questions": [_question(one, found, {each["id"] for each in sentences}) for one in selected],
+        "sentences": sentences,
+        "emergence": _emergence(found.metrics, film),
+        "lab": found.lab,
+        "seeds": found.seeds,
+        "caps": caps,
+    }
+    return rounded(every) | {"questions": rounded(every["questions"], _PRINTED_DECIMALS)}
 
 
-def rounded(value: Any) -> Any:
-    """Return `value` as JSON can hold it, every float to four decimals, below .01 to four digits."""
+def rounded(value: Any, decimals: int = _DECIMALS) -> Any:
+    """Return `value` as JSON can hold it, every float to so many decimals, below .01 to so many digits."""
     value = finite(value)
     if isinstance(value, dict):
-        return {key: rounded(one) for key, one in value.items()}
+        return {key: rounded(one, decimals) for key, one in value.items()}
     if isinstance(value, list):
-        return [rounded(one) for one in value]
+        return [rounded(one, decimals) for one in value]
     if not isinstance(value, float):
         return value
-    return float(f"{value:.4g}") if abs(value) < _SMALL else round(value, _DECIMALS)
+    return float(f"{value:.{decimals}g}") if abs(value) < _SMALL else round(value, decimals)
 
 
 def _within(groups: Sequence[Sentences], caps: list[str]) -> Sentences:

@@ -191,6 +191,15 @@ def test_a_null_result_is_worded_as_one() -> None:
     assert "previous-token head" in claim_markdown(card)
 
 
+def test_a_criterion_without_a_measurement_is_not_said_to_be_missed() -> None:
+    card = claim_card(entry(selectivity=0.0, causal=None), {}, "headline")
+    last = {row.split(" | ")[0][2:]: row.split(" | ")[-1] for row in claim_markdown(card).splitlines()}
+    unknown = {one["name"] for one in card["criteria"] if None in one["measured"].values()}
+    missed = {one["name"] for one in card["criteria"] if not one["passed"]} - unknown
+    assert unknown and missed and not any(one["passed"] for one in card["criteria"] if one["name"] in unknown)
+    assert {last[name] for name in unknown} == {"not measured |"} and {last[name] for name in missed} == {"missed |"}
+
+
 def test_words_are_made_from_the_card_alone(tmp_path: Path) -> None:
     """A card that went through a file gives the same Markdown, and other numbers give another."""
     card = claim_card(entry(), {}, "headline", {"n": 5, "n_supported": 4})

@@ -93,12 +93,14 @@ def test_curves_are_those_that_every_probe_has() -> None:
 def test_numbers_are_finite_and_rounded_however_deep() -> None:
     found = rounded({"a": [0.123456, (float("inf"), 3)], "b": {"c": float("nan")}})
     assert found == {"a": [0.1235, [None, 3]], "b": {"c": None}}
+    assert rounded([0.5285016, -3.01246, 0.00123456789], 6) == [0.528502, -3.01246, 0.00123457]
 
 
+@pytest.mark.parametrize("decimals", [4, 6])
 @pytest.mark.parametrize("n_flips", [100, 500, 2000, 10_000])
-def test_a_corrected_p_below_its_bar_stays_there(n_flips: int) -> None:
+def test_a_corrected_p_below_its_bar_stays_there(n_flips: int, decimals: int) -> None:
     every = [hits / (1 + n_flips) for hits in range(1, n_flips)]
-    assert [p < MAX_P for p in rounded(every)] == [p < MAX_P for p in every]
+    assert [p < MAX_P for p in rounded(every, decimals)] == [p < MAX_P for p in every]
 
 
 def pen(unknown: str | None = None) -> Pen:

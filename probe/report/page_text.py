@@ -61,7 +61,7 @@ def _header(run: Mapping[str, Any]) -> str:
         f"width {run['d_model']}",
         f"{run['context_length']} tokens of context",
         f"{run['n_parameters']:,} parameters",
-        f"trained on {run['data']}",
+        f"trained on {run['data']}, seed {run['seed']}",
     ]
     departures = ", ".join(run["departures"])
     shape.append(f"unlike a plain Llama: {departures}" if departures else "a plain Llama in shape")

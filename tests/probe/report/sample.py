@@ -215,7 +215,8 @@ def content(*, own: list[str] | None = None) -> dict[str, Any]:
         "version": 1,
         "run": {
             "name": "default, seed 1", "step": 1200, "max_steps": 1200, "n_layer": N_LAYER, "n_head": N_HEAD,
-            "d_model": 64, "context_length": 64, "n_parameters": 131_776, "data": "stories", "departures": [],
+            "d_model": 64, "context_length": 64, "n_parameters": 131_776, "data": "stories", "seed": 1,
+            "departures": [],
             "environment": {"python": "3.11.2", "torch": "2.11.0", "commit": "1c91980"},
             "command": "python eval.py run=runs/default",
         },

@@ -28,7 +28,7 @@ STORIES = [
 ]  # fmt: skip
 PROBE = ["threads=1", "probe.n_bootstrap=100", "probe.n_untrained=2", "probe.n_controls=10"]
 DRAWS = str(find_spec("matplotlib") is not None).lower()
-NO_HEADS = '{"model": {"step": 4}, "schema_version": 5, "data": {"fingerprint": ""}}'
+NO_HEADS = '{"model": {"step": 4}, "schema_version": 5, "data": {"fingerprint": "FINGERPRINT"}}'
 CAT = "The cat sat on the mat because it was tired."
 
 
@@ -102,7 +102,8 @@ def test_the_page_says_of_every_question_what_the_probe_wrote(probed: Path) -> N
         for holdout in shown["holdouts"]:
             assert holdout["luck"] == round(one["test"][holdout["name"]]["luck_sel1"], 6)
         turned = next(effect for effect in shown["causal"] if effect["name"] == "edge_swap")
-        assert turned["value"] == pytest.approx(one["causal"]["edge_swap"], rel=0, abs=5e-7)
+        known = one["causal"]["edge_swap"]  # None of a head whose model answers by luck
+        assert turned["value"] == (None if known is None else pytest.approx(known, rel=0, abs=5e-7))
 
 
 def test_every_number_of_the_page_is_finite_and_short(probed: Path) -> None:
@@ -297,8 +298,8 @@ def test_of_a_model_that_cheats_there_is_no_page_and_that_is_said(place: Path, a
     if asked == "figures=true":
         pytest.importorskip("matplotlib")
     done = ran("eval.py", f"run={place / 'cheats'}", f"cache_dir={place / 'cache'}", asked, *PROBE)
-    (note,) = [line for line in done.stdout.splitlines() if "page" in line]
-    assert done.returncode == 0 and note.startswith("note     ") and asked in note
+    (note,) = [line for line in done.stdout.splitlines() if line.startswith("note     ") and "page" in line]
+    assert done.returncode == 0 and asked in note
 
 
 def test_nothing_of_a_text_steers_the_terminal_or_becomes_markup(place: Path, tmp_path: Path) -> None:
@@ -369,9 +370,10 @@ def test_what_does_not_fit_is_one_line_and_no_page_is_written(
 ) -> None:
     copy = tmp_path / "run"
     shutil.copytree(place / run, copy)
+    fingerprint = json.loads((copy / "config.json").read_text())["data_fingerprint"]
     for name, content in damaged.items():
         (copy / name).parent.mkdir(exist_ok=True)
-        (copy / name).write_text(content)
+        (copy / name).write_text(content.replace("FINGERPRINT", fingerprint))
     done = look(copy, text)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
     assert not (copy / "probe" / "report.html").exists() and "see " not in done.stdout

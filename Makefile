@@ -15,7 +15,7 @@ eval:
 	$(PYTHON) eval.py
 
 test:
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n 2 --dist loadfile
 
 check:
 	$(PYTHON) -m ruff format --check .

@@ -25,7 +25,7 @@ def test_two_commands_of_one_line_each_do_all_the_set_up() -> None:
     ]
     train, test = setting_up
     assert train.endswith("-r requirements.txt && .venv/bin/python train.py")
-    assert test.endswith("-r requirements-dev.txt && .venv/bin/python -m pytest")
+    assert test.endswith("-r requirements-dev.txt && .venv/bin/python -m pytest -n 2 --dist loadfile")
 
 
 def test_ci_runs_the_commands_of_the_readme() -> None:

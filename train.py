@@ -243,15 +243,13 @@ def announce(run: Run) -> None:
 
 def evaluate(run: Run) -> None:
     """Probe, measure, write a sample, keep a checkpoint, say a line."""
-    from probe.commands.watching import show_cells, show_embedding
+    from probe.commands.watching import show_embedding
     from run.logging import gap_lines
 
     own, training, recorder = run.settings.run, run.training, run.recorder
     step, last = training.step, training.step == own.max_steps
     glimpses = probe(run)
     run.model.eval()
-    if run.film is not None:
-        show_cells(recorder, step, run.film, run.model, glimpses[0])
     part = validation_loss(run, own.validation_tokens)
     measured = validation_loss(run, None) if last else part
     if own.sample_tokens:
@@ -343,7 +341,7 @@ def probe(run: Run) -> list[Glimpse]:
     """Probe every head and the loss on a few dev stories, record it and draw the L x H maps; nothing for a text."""
     from data.batches import StorySplit
     from data.tokenizer import end_id
-    from probe.commands.watching import keep_attention, show_heads
+    from probe.commands.watching import keep_attention, show_cells, show_heads
     from probe.emergence import glimpse, type_maxima
 
     own, split, step = run.settings.run, run.corpus.validation, run.training.step
@@ -354,15 +352,18 @@ def probe(run: Run) -> list[Glimpse]:
     types = type_maxima(run.model, end_id(run.corpus.tokenizer))
     half = split.starts[: own.probe_sequences // 2 + 1]  # of as many stories: the whole would double the cost
     measured = validation_loss(run, int(half[-1]))
+    is_evaluated = not step % own.eval_every_steps or step == own.max_steps
     if run.film is not None:
-        keep_attention(run.recorder, step, run.film, run.model)
+        every = keep_attention(run.recorder, step, run.film, run.model)
+        if is_evaluated:
+            show_cells(run.recorder, step, run.film, every, found[0])
     run.model.train()
     kinds = [kind for kind in ("loss", "gap") if f"{kind}_by_class" in measured]
     values: dict[str, Any] = {f"probe_{kind}": measured[f"{kind}_by_class"] for kind in kinds} | {"head_types": types}
     for one in found:
         values |= one.record()
     run.recorder.record(step, "probe", values)
-    if len(found) <= _FEW or not step % own.eval_every_steps:  # of more, pictures were most of a run
+    if len(found) <= _FEW or is_evaluated:  # of more questions, pictures were most of a run
         show_heads(run.recorder, step, found)
     return found
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
     from tokenizers import Tokenizer
 
     from data.corpus import Corpus
@@ -29,11 +30,16 @@ def showcase_film(corpus: Corpus, context_length: int) -> Film | None:
     return film if film.asked else None
 
 
-def keep_attention(recorder: Recorder, step: int, film: Film, model: Transformer) -> None:
-    """Write what every head of `model` (in eval mode) makes of the showcase; the random state is left alone."""
+def keep_attention(recorder: Recorder, step: int, film: Film, model: Transformer) -> list[np.ndarray]:
+    """Write down, and return, what every head of `model` (in eval mode) makes of each sentence: [L, H, T, T].
+
+    The global random state is left alone.
+    """
     from probe.record import FILM, frame, shoot
 
-    recorder.keep(FILM, step, frame(shoot(model, film)))
+    weights = shoot(model, film)
+    recorder.keep(FILM, step, frame(weights))
+    return weights
 
 
 def show_heads(recorder: Recorder, step: int, glimpses: list[Glimpse]) -> None:
@@ -47,13 +53,12 @@ def show_heads(recorder: Recorder, step: int, glimpses: list[Glimpse]) -> None:
         recorder.image(step, f"probe/{one.name}_dd", head_map(1 / (1 + np.exp(-one.dd)), one.dd))  # odds as a share
 
 
-def show_cells(recorder: Recorder, step: int, film: Film, model: Transformer, best: Glimpse) -> None:
-    """Draw what the best head of a question makes of the four cells of it→cat; `model` is in eval mode."""
-    from probe.record import shoot
+def show_cells(recorder: Recorder, step: int, film: Film, every: list[np.ndarray], best: Glimpse) -> None:
+    """Draw what the best head of a question makes of the four cells of it→cat; `every`: of `keep_attention`."""
     from probe.report.picture import four_cells, panel
     from probe.showcase import FOUR_CELLS
 
-    seen = zip(film.asked, film.layouts, shoot(model, film), strict=True)
+    seen = zip(film.asked, film.layouts, every, strict=True)
     panels = [panel(one, how, weights[best.layer, best.head]) for one, how, weights in seen if one in FOUR_CELLS]
     if panels:
         caption = f"step {step}   head L{best.layer}H{best.head}, the best at {best.name}"

@@ -10,9 +10,8 @@ from data.links import ORACLES
 from probe.baselines import KNOWING
 from probe.questions import QUESTIONS, curve_name
 from probe.study import HEADLINE
-from probe.verdict import LEVELS, corrected_p, finite
+from probe.verdict import LEVELS, MAX_P, corrected_p, finite
 
-CONTENT_VERSION = 1
 _DECIMALS = 4  # of what is drawn: a share of 920 items needs three
 # Of what tables print: they round to three once more, and .52850 of .5285016 would become .528, not .529.
 _PRINTED_DECIMALS = 6
@@ -46,9 +45,9 @@ def content(found: Found) -> dict[str, Any]:
     sentences = [one | {"film": _scene(film, one["text"])} for one in _within(found.sentences, caps)]
     selected = found.probe["selected"] if found.probe else []
     every = {
-        "version": CONTENT_VERSION,
         "run": found.run,
         "notes": found.notes,
+        "max_p": MAX_P,
         "questions": [_question(one, found, {each["id"] for each in sentences}) for one in selected],
         "sentences": sentences,
         "emergence": _emergence(found.metrics, film),
@@ -76,20 +75,25 @@ def _within(groups: Sequence[Sentences], caps: list[str]) -> Sentences:
     kept: Sentences = []
     room = _MOST_SENTENCES
     for some in groups:
-        size = sum(len(held["data"]) for one in some for held in (one["weights"], one["word_weights"]) if held)
+        size = sum(len(held["data"]) for one in some for held in _held(one))
         if size <= room:
             room -= size
             kept += some
     n_lost = sum(map(len, groups)) - len(kept)
     if n_lost:
         caps.append(f"{n_lost} sentences are left out: a page holds {_MOST_SENTENCES:,} characters of weights.")
-    cut = sorted({one["weights"]["kept"] for one in kept if one["weights"]["kept"]})
+    cut = sorted({held["kept"] for one in kept for held in _held(one) if held["kept"]})
     if cut:
         numbers = " to ".join(map(str, dict.fromkeys((cut[0], cut[-1]))))
         caps.append(
             f"Of a text of more than 64 tokens each row keeps its {numbers} largest weights; others are a dash."
         )
     return kept
+
+
+def _held(one: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what a sentence keeps of its weights: of its pieces and, of a long text, of its words."""
+    return [held for held in (one["weights"], one["word_weights"]) if held]
 
 
 def _film(film: Mapping[str, Any] | None, caps: list[str]) -> dict[str, Any] | None:

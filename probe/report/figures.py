@@ -148,7 +148,8 @@ def _map(content: Mapping[str, Any]) -> Figure | None:
     for place in list(axes.flat)[len(questions) :]:
         place.set_axis_off()
     figure.supxlabel(
-        "Sel@1: 0 orange, chance .5 white, 1 blue; dot: p < .01, corrected; frame: the head chosen on dev",
+        "Sel@1: 0 orange, chance .5 white, 1 blue; "
+        f"dot: p < {_number(MAX_P)}, corrected; frame: the head chosen on dev",
         fontsize=_FONT,
     )
     return figure

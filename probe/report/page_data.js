@@ -192,7 +192,7 @@ const SCORES = {
     name: "corrected p",
     centre: 0,
     short: "luck does as well",
-    means: "how often luck alone would make any head of this model so good; below .01 is marked",
+    means: "how often luck alone would make any head of this model so good; what is below the verdict's bar is marked",
   },
   weight: { name: "weight", centre: 0, means: "the weight of one line in the sentence below" },
 };
@@ -231,7 +231,7 @@ function targetPlace(sentence) {
 
 function isSignificant(layer, head) {
   const asked = question();
-  return Boolean(asked) && asked.heads.p[layer][head] !== null && asked.heads.p[layer][head] < 0.01;
+  return Boolean(asked) && asked.heads.p[layer][head] !== null && asked.heads.p[layer][head] < content.max_p;
 }
 
 function isChosen(layer, head) {

@@ -94,7 +94,7 @@ function legendOf(values) {
   const marks = [];
   if (content.questions.length) {
     marks.push(
-      make("span", { class: "key" }, make("i", { class: "dot" }), " corrected p < .01, at the end"),
+      make("span", { class: "key" }, make("i", { class: "dot" }), ` corrected p < ${told(content.max_p).slice(1)}, at the end`),
       make("span", { class: "key" }, make("i", { class: "ring" }), " chosen by the probe"),
     );
   }

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from probe.report.colours import Colour, ink, score_colour
+from probe.verdict import MAX_P
 
 _CELL = 7  # characters to a head: "[0.87*]"
-_BOUNDS = (0.0, 0.5, 1.0)  # Sel@1 of full blue, white and full orange
+_BOUNDS = (0.0, 0.5, 1.0)  # Sel@1 of full orange, white and full blue
 _STEPS = (0, 95, 135, 175, 215, 255)  # how much red, green or blue the colours 16 to 231 of a terminal have
 _PLAIN = "\033[0m"
 
@@ -87,7 +88,7 @@ def _legend(margin: int, every_colour: bool) -> list[str]:
     ]
     return [
         " " * margin + "  ".join(patches),
-        " " * margin + "*  p < .01, corrected for all heads   [ ]  the head chosen on dev",
+        " " * margin + f"*  p < {f'{MAX_P:.2f}'[1:]}, corrected for all heads   [ ]  the head chosen on dev",
     ]
 
 

@@ -1,6 +1,8 @@
 """Run directories: each its own, found again."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -8,6 +10,8 @@ import pytest
 
 from run.checkpoint import save_checkpoint
 from run.directory import create_run, environment, find_run, find_runs, read_json, write_files, write_json
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +90,34 @@ def test_the_runs_of_a_sweep_are_found_in_the_order_of_their_numbers(tmp_path: P
     ):
         with pytest.raises(FileNotFoundError, match=message):
             find_runs(str(wrong))
+
+
+# Root may write everywhere, so it becomes nobody first; already inside, for nobody may not pass through root's folders.
+_AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from run.directory import check_writable
+os.chdir(sys.argv[1])
+if os.geteuid() == 0:
+    os.setuid(65534)
+check_writable(Path("."))
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "mode", "refused"), [(".", 0o555, True), ("probe", 0o555, True), (".", 0o777, False)]
+)
+def test_a_run_that_cannot_be_written_is_refused_whoever_asks(
+    tmp_path: Path, folder: str, mode: int, refused: bool
+) -> None:
+    run = tmp_path / "run"
+    (run / "probe").mkdir(parents=True)
+    for one in (run, run / "probe"):
+        one.chmod(0o777)
+    (run / folder).chmod(mode)
+    done = subprocess.run(
+        [sys.executable, "-c", _AS_NOBODY, str(run)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    (run / folder).chmod(0o777)
+    said = f"{folder} cannot be written" in done.stderr
+    assert (done.returncode != 0, said) == (refused, refused), done.stderr

@@ -212,7 +212,7 @@ def content(*, own: list[str] | None = None) -> dict[str, Any]:
     mine[0]["notes"] = ['at "it" the model has not read "kind" yet: look at "kind" instead']
     first = [one["id"] for one in cells + median]
     return {
-        "version": 1,
+        "max_p": 0.01,
         "run": {
             "name": "default, seed 1", "step": 1200, "max_steps": 1200, "n_layer": N_LAYER, "n_head": N_HEAD,
             "d_model": 64, "context_length": 64, "n_parameters": 131_776, "data": "stories", "seed": 1,

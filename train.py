@@ -198,15 +198,16 @@ def open_records(
     from data.links import ORACLES
     from probe.questions import QUESTIONS
     from probe.record import FILM
-    from run.logging import Recorder, charts, measures
+    from run.board import charts, measures
+    from run.logging import Recorder
 
     split = corpus.validation
     known = isinstance(split, StorySplit) and split.classes is not None
     floor = isinstance(split, StorySplit) and split.floor is not None
     recorder = Recorder(path, resumed_step=step if settings.run.resume else None)
-    recorder.overlay(charts(CLASSES if known else (), list(items), ORACLES, floor=floor))
+    recorder.board.overlay(charts(CLASSES if known else (), list(items), ORACLES, floor=floor))
     named = {question.curve: question.name for question in QUESTIONS if question.curve in items}
-    recorder.settings(of_result(settings), measures(named, floor=floor))
+    recorder.board.settings(of_result(settings), measures(named, floor=floor))
     if film is not None:
         recorder.beside(FILM, film.header(settings.model.n_layer, settings.model.n_head))
     return recorder
@@ -253,7 +254,7 @@ def evaluate(run: Run) -> None:
     part = validation_loss(run, own.validation_tokens)
     measured = validation_loss(run, None) if last else part
     if own.sample_tokens:
-        recorder.text(step, "sample", sample(run))
+        recorder.board.text(step, "sample", sample(run))
     run.model.train()
     best = part["loss"] <= training.best_loss  # always of the same part, so that steps can be compared
     training.best_loss = min(training.best_loss, part["loss"])
@@ -273,7 +274,7 @@ def evaluate(run: Run) -> None:
     if last:
         if run.settings.data.source == "stories":  # whose words have kinds
             show_embedding(run.path, run.model, run.corpus.tokenizer)
-        recorder.ended(step)
+        recorder.board.ended(step)
         for line in [*gap_lines(measured, cheats=not run.settings.model.is_causal), *best_lines(run), speed]:
             run.progress.say(line)
         run.progress.say(f"done in {training.seconds:.1f} s of training; probe it with: python eval.py run={run.path}")

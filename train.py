@@ -260,7 +260,6 @@ def evaluate(run: Run) -> None:
     training.best_loss = min(training.best_loss, part["loss"])
     speed = measure_speed(run) if last else ""
     recorder.record(step, "validation", measured | {"whole": last, "seconds": round(training.seconds, 3)})
-    recorder.flush()
     save(run, best=best)
     seen = [f"step {step:>5}", f"validation {measured['loss']:.3f} nats/token"]
     seen += [f"{measured['bits_per_byte']:.3f} bits/byte"]
@@ -387,6 +386,7 @@ def save(run: Run, *, best: bool) -> None:
     """Keep a checkpoint of this step."""
     from run.checkpoint import save_checkpoint
 
+    run.recorder.sync()  # first: what goes on from a checkpoint keeps the records up to it
     save_checkpoint(run.path / "checkpoints", run.training.state(), run.training.step, best=best)
 
 

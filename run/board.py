@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
+import time
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from run.checkpoint import write_atomically
+from run.stream import Stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,19 +24,40 @@ _OF_PROBE = ".probe"  # how the event file ends that eval.py writes beside train
 
 
 class EventFile:
-    """What TensorBoard shows of a run while it trains."""
+    """What TensorBoard shows of a run, written by hand and at once.
 
-    def __init__(self, folder: Path, resumed_step: int | None) -> None:
-        """Begin a file in `folder`; what others there hold after `resumed_step` is hidden: it will be written again."""
-        from torch.utils.tensorboard import SummaryWriter  # not at import: it is slow and not every door needs it
+    torch's SummaryWriter writes in a thread of its own, whose errors come up at a later call, nameless and after a
+    traceback, and takes the file's name from the clock.
+    """
 
-        # A fresh run too says that it starts: TensorBoard's slow loader takes the first start that it sees for none.
-        purge = 0 if resumed_step is None else resumed_step + 1
-        self._writer = SummaryWriter(str(folder), purge_step=purge)
+    def __init__(self, folder: Path, *, purge: int | None = None, suffix: str = "") -> None:
+        """Begin a file in `folder`, made if need be, that TensorBoard reads after all that are there.
+
+        Args:
+            folder: of the event files.
+            purge: what the others hold of this step and later ones is hidden; None: nothing is.
+            suffix: how the file's name ends.
+
+        """
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # not at import: not every door needs it
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._event, self._stream = Event, Stream(folder / _last_name(folder, suffix))
+        self._records = RecordWriter(self._stream)
+        self._add(file_version="brain.Event:2")
+        if purge is not None:
+            self._add(purge, session_log=SessionLog(status=SessionLog.START))
+        self.flush()
+
+    def _add(self, step: int = 0, **content: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), step=step, **content).SerializeToString())
 
     def scalar(self, step: int, tag: str, value: float) -> None:
         """Add a point to a curve."""
-        self._writer.add_scalar(tag, value, step)
+        from torch.utils.tensorboard.summary import scalar
+
+        self._add(step, summary=scalar(tag, value))
 
     def settings(self, values: dict[str, Any], measures: list[str]) -> None:
         """Enter the run in TensorBoard's HParams table, as under way.
@@ -45,38 +71,60 @@ class EventFile:
 
         experiment, started, _ = hparams(_plain(values), dict.fromkeys(measures, 0.0))
         for summary in (experiment, started):
-            self._writer._get_file_writer().add_summary(summary, 0)  # add_hparams would make a second run of it
+            self._add(summary=summary)
 
     def ended(self, step: int) -> None:
         """Mark the run as ended in the HParams table."""
         from torch.utils.tensorboard.summary import hparams
 
-        self._writer._get_file_writer().add_summary(hparams({}, {})[-1], step)
+        self._add(step, summary=hparams({}, {})[-1])
 
     def overlay(self, charts: dict[str, dict[str, list[str]]]) -> None:
         """Lay several curves over each other in TensorBoard's custom scalars: tags by chart title, by category."""
+        from torch.utils.tensorboard.summary import custom_scalars
+
         layout = {
             category: {title: ["Multiline", [f"^{re.escape(tag)}$" for tag in tags]] for title, tags in some.items()}
             for category, some in charts.items()
         }
-        self._writer.add_custom_scalars(layout)
+        self._add(summary=custom_scalars(layout))
 
     def text(self, step: int, tag: str, text: str) -> None:
         """Show `text` in TensorBoard, as it is: fenced, so that none of it becomes markup."""
+        from torch.utils.tensorboard.summary import text as summary
+
         indented = "\n".join(f"    {line}" for line in text.splitlines())
-        self._writer.add_text(tag, indented, step)
+        self._add(step, summary=summary(tag, indented))
 
     def image(self, step: int, tag: str, pixels: np.ndarray) -> None:
         """Show `pixels` [height, width, 3] uint8 in TensorBoard."""
-        self._writer.add_image(tag, pixels, step, dataformats="HWC")
+        from torch.utils.tensorboard.summary import image
+
+        self._add(step, summary=image(tag, pixels, dataformats="HWC"))
 
     def flush(self) -> None:
-        """Hand everything said so far to the operating system."""
-        self._writer.flush()
+        """Let who reads along see everything said so far."""
+        self._stream.flush()
+
+    def sync(self) -> None:
+        """Bring everything said so far to the disk."""
+        self._stream.sync()
 
     def close(self) -> None:
         """Flush and close."""
-        self._writer.close()
+        self._stream.close()
+
+
+def _last_name(folder: Path, suffix: str) -> str:
+    """Return a name for an event file that sorts after all in `folder`, whatever the clock says.
+
+    TensorBoard reads files in the order of their names, which begin with a time in seconds, and hides what a later one
+    says is written again: on a clock that was set back, or within one second, it would hide the wrong ones.
+    """
+    names = (re.search(r"tfevents\.(\d+)", path.name) for path in folder.glob("*tfevents*"))
+    latest = max((int(found[1]) for found in names if found), default=0)
+    stamp = max(int(time.time()), latest + 1)
+    return f"events.out.tfevents.{stamp:010d}.{socket.gethostname()}.{os.getpid()}{suffix}"
 
 
 def write_probe_scores(run: Path, step: int, scores: dict[str, float]) -> None:
@@ -93,13 +141,11 @@ def write_probe_scores(run: Path, step: int, scores: dict[str, float]) -> None:
         OSError: it cannot be written.
 
     """
-    from torch.utils.tensorboard import SummaryWriter
-
     folder = run / "tb"
     earlier = list(folder.glob(f"events.out.tfevents.*{_OF_PROBE}"))
-    with SummaryWriter(str(folder), filename_suffix=_OF_PROBE) as writer:
+    with closing(EventFile(folder, suffix=_OF_PROBE)) as events:
         for name, value in scores.items():
-            writer.add_scalar(f"probe/{name}", value, step)
+            events.scalar(step, f"probe/{name}", value)
     for path in earlier:
         path.unlink(missing_ok=True)
 
@@ -117,17 +163,14 @@ def write_hparams(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, 
     """
     import shutil
 
-    from torch.utils.tensorboard import SummaryWriter
-    from torch.utils.tensorboard.summary import hparams
-
     if folder.exists():
         shutil.rmtree(folder)
     for name, (settings, values) in runs.items():
-        with SummaryWriter(str(folder / name)) as writer:  # add_hparams would leave a second file beside it
-            for summary in hparams(_plain(settings), values):
-                writer._get_file_writer().add_summary(summary)
+        with closing(EventFile(folder / name)) as events:
+            events.settings(settings, list(values))
             for measure, value in values.items():
-                writer.add_scalar(measure, value)
+                events.scalar(0, measure, value)
+            events.ended(0)
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, int | float | str]:

@@ -5,62 +5,103 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import ExitStack
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from run.board import EventFile
 from run.checkpoint import write_atomically
+from run.stream import Stream
 
 _BELOW_FLOOR = 3  # standard errors; no luck takes a loss so far below what is possible
-_NO_CURVE = {"layer", "head", "whole", "seconds"}  # for metrics.jsonl alone: a line through them says nothing
+_NO_CURVE = {"step", "layer", "head", "whole", "seconds"}  # for metrics.jsonl alone: a line through them says nothing
 
 
 class Lines:
     """A file of one JSON object a line, each of a step, oldest first."""
 
-    def __init__(self, path: Path, resumed_step: int | None) -> None:
-        """Open it to go on; lines after `resumed_step` are dropped, for they will be written again."""
+    def __init__(self, path: Path, resumed_step: int | None, *, looked: bool = True) -> None:
+        """Open it to go on; what will be written again is dropped (see `Recorder`)."""
         if resumed_step is not None and path.exists():
             lines = path.read_text().splitlines(keepends=True)
-            kept = [line for line in lines if _step_of(line) <= resumed_step]
+            kept = [line for line in lines if _is_kept(line, resumed_step, looked=looked)]
             write_atomically(path, "".join(kept).encode())
-        self._stream = path.open("a", buffering=1)
-        self.is_empty = self._stream.tell() == 0
+        self._stream = Stream(path)
+        self.is_empty = self._stream.is_empty
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """Add one object."""
-        self._stream.write(json.dumps({"step": step, **values}) + "\n")
+        """Add one object; what it holds of numbers that are not finite becomes null, for JSON has none."""
+        self._stream.write(f"{json.dumps({'step': step, **_finite(values)}, allow_nan=False)}\n".encode())
+        self._stream.flush()
+
+    def sync(self) -> None:
+        """Bring everything written so far to the disk."""
+        self._stream.sync()
 
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
 
 
+def _is_kept(line: str, resumed_step: int, *, looked: bool) -> bool:
+    step = _step_of(line)
+    return step < resumed_step or (step == resumed_step and (looked or json.loads(line).get("split") == "train"))
+
+
+def _finite(value: Any) -> Any:
+    """Return a value of JSON with null for every number that is not finite."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
 class Recorder:
     """Writes every number of a run once, to metrics.jsonl and to TensorBoard."""
 
-    def __init__(self, run: Path, resumed_step: int | None) -> None:
-        """Open the run's records; those after `resumed_step` are dropped, for they will be written again."""
-        self._run, self._resumed_step = run, resumed_step
-        self._lines = Lines(run / "metrics.jsonl", resumed_step)
+    def __init__(self, run: Path, resumed_step: int | None, *, looked: bool = True) -> None:
+        """Open the run's records; what will be written again is dropped.
+
+        Args:
+            run: its directory.
+            resumed_step: the step gone on from; None: a run that begins.
+            looked: whether the evaluation or probe of that very step, if one was due, is behind us and kept.
+
+        """
+        self.run = run
+        self._resumed_step, self._looked = resumed_step, looked
+        self._lines = Lines(run / "metrics.jsonl", resumed_step, looked=looked)
         self._beside: dict[str, Lines] = {}
-        self.board = EventFile(run / "tb", resumed_step)
+        # A fresh run too says that it starts: TensorBoard's slow loader takes the first start that it sees for none.
+        self.board = EventFile(run / "tb", purge=0 if resumed_step is None else resumed_step + looked)
+        if resumed_step is not None and not looked:  # the step itself is kept, but TensorBoard hides steps whole
+            for one in read_records(run):
+                if one["step"] == resumed_step:
+                    self._draw(resumed_step, one.pop("split"), one)
 
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:
         """Write one object to metrics.jsonl and each of its numbers to TensorBoard as <name>/<split>.
 
-        A nested dict becomes <outer>/<inner>, so that its curves stand together. What is no number has no curve.
+        A nested dict becomes <outer>/<inner>, so that its curves stand together. What is no number, or not a finite
+        one, has no point.
         """
         self._lines.write(step, {"split": split, **values})
+        self._draw(step, split, values)
+
+    def _draw(self, step: int, split: str, values: dict[str, Any]) -> None:
         for name, value in values.items():
             curves = value if isinstance(value, dict) else {split: value}
             for inner, number in curves.items():
-                if isinstance(number, int | float) and not {name, inner} & _NO_CURVE:
+                is_number = isinstance(number, int | float) and isfinite(number)
+                if is_number and not {name, inner} & _NO_CURVE:
                     self.board.scalar(step, f"{name}/{inner}", number)
+        self.board.flush()
 
     def beside(self, file: str, header: dict[str, Any]) -> None:
         """Open another record of the run, `file`, that begins with `header` as of step -1."""
-        lines = self._beside[file] = Lines(self._run / file, self._resumed_step)
+        lines = self._beside[file] = Lines(self.run / file, self._resumed_step, looked=self._looked)
         if lines.is_empty:
             lines.write(-1, header)
 
@@ -68,15 +109,19 @@ class Recorder:
         """Write one object to a record opened by `beside`."""
         self._beside[file].write(step, values)
 
-    def flush(self) -> None:
-        """Bring everything said so far to the disk."""
-        self.board.flush()
+    def sync(self) -> None:
+        """Bring everything said so far to the disk: a checkpoint must never be newer than its records."""
+        for record in self._every():
+            record.sync()
 
     def close(self) -> None:
-        """Flush and close."""
-        self.board.close()
-        for lines in (self._lines, *self._beside.values()):
-            lines.close()
+        """Close every record, and raise an OSError where the last of one could not be written."""
+        with ExitStack() as stack:
+            for record in self._every():
+                stack.callback(record.close)
+
+    def _every(self) -> list[Lines | EventFile]:
+        return [self._lines, *self._beside.values(), self.board]
 
 
 def gap_lines(measured: dict[str, Any], *, cheats: bool = False) -> list[str]:

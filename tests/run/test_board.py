@@ -1,6 +1,7 @@
 """What TensorBoard is told of a run."""
 
-import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,7 @@ from run.board import charts, measures, write_embedding, write_probe_scores
 from run.logging import Recorder
 from tests.board import Board
 
-
-def make_older(run: Path) -> None:
-    """Rename the one event file: names begin with the second, and files are read in the order of their names."""
-    [events] = (run / "tb").iterdir()
-    events.rename(events.with_name(re.sub(r"(?<=tfevents\.)\d+", "1700000000", events.name)))
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_the_charts_lay_the_floor_beside_the_loss_and_the_oracles_beside_the_model() -> None:
@@ -54,7 +51,6 @@ def test_a_probes_scores_stand_in_the_run_and_replace_those_of_an_earlier_probe(
     recorder = Recorder(tmp_path, resumed_step=None)
     recorder.record(7, "train", {"loss": 1.5})
     recorder.close()
-    make_older(tmp_path)
     write_probe_scores(tmp_path, 5, {"Sel@1 V at S1": 0.25, "T V at S1": 0.5})
     write_probe_scores(tmp_path, 6, {"Sel@1 V at S1": 0.75})
     assert len(list((tmp_path / "tb").iterdir())) == 2
@@ -66,25 +62,39 @@ def test_a_probes_scores_stand_in_the_run_and_replace_those_of_an_earlier_probe(
 
 
 @pytest.mark.parametrize("loading", ["true", "false"])
-def test_what_is_written_again_after_a_kill_replaces_what_was_seen_before(tmp_path: Path, loading: str) -> None:
+@pytest.mark.parametrize("clock", [0, -86400])
+def test_what_is_written_again_after_a_kill_replaces_what_was_seen_before_on_any_clock(
+    tmp_path: Path, loading: str, clock: int
+) -> None:
+    """Within one second, and on a clock that was set back by a day; a probe came in between."""
     (tmp_path / "run").mkdir()
     first = Recorder(tmp_path / "run", resumed_step=None)
     first.board.settings({"seed": 1}, ["loss/train"])
     for step in range(10):
         first.record(step, "train", {"loss": float(step)})
     first.close()
-    make_older(tmp_path / "run")
-    second = Recorder(tmp_path / "run", resumed_step=6)
-    second.board.settings({"seed": 1}, ["loss/train"])
-    for step in range(7, 12):
-        second.record(step, "train", {"loss": 100.0 + step})
-    second.close()
+    write_probe_scores(tmp_path / "run", 5, {"Sel@1 V at S1": 0.25})
+    again = f"""
+import time
+from pathlib import Path
+now = time.time
+time.time = lambda: now() + {clock}
+from run.board import write_probe_scores
+from run.logging import Recorder
+second = Recorder(Path({str(tmp_path / "run")!r}), resumed_step=6)
+second.board.settings({{"seed": 1}}, ["loss/train"])
+for step in range(7, 12):
+    second.record(step, "train", {{"loss": 100.0 + step}})
+second.close()
+write_probe_scores(Path({str(tmp_path / "run")!r}), 11, {{"Sel@1 V at S1": 0.75}})
+"""
+    subprocess.run([sys.executable, "-c", again], cwd=ROOT, check=True)
     board = Board(tmp_path, f"--load_fast={loading}")
     try:
-        board.wait(lambda: "loss/train" in board.ask("plugin/scalars/tags").get("run/tb", {}))
-        board.wait(lambda: board.scalars("run/tb", "loss/train")[-1][0] == 11)
+        board.wait(lambda: "probe/Sel@1 V at S1" in board.ask("plugin/scalars/tags").get("run/tb", {}))
         expected = [(step, step + (100.0 if step > 6 else 0)) for step in range(12)]
         assert board.scalars("run/tb", "loss/train") == expected
+        assert board.scalars("run/tb", "probe/Sel@1 V at S1") == [(11, 0.75)]
         [one] = board.session_groups()
         assert one["sessions"][0]["status"] == "STATUS_UNKNOWN"  # not ended
     finally:

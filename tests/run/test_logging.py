@@ -40,6 +40,50 @@ def test_what_is_no_number_is_recorded_without_a_curve(tmp_path: Path) -> None:
     assert events.Tags()["scalars"] == ["V_S1/dd"]
 
 
+def test_a_number_that_is_not_finite_is_written_as_null_and_has_no_point(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, resumed_step=None)
+    recorder.record(1, "train", {"loss": float("nan"), "gradient_norm": float("inf"), "skipped": 1})
+    recorder.record(2, "probe", {"V_S1": {"dd": float("-inf"), "dd_heads": [[0.5, float("nan")]]}})
+    recorder.close()
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    written = [json.loads(one, parse_constant=refuse) for one in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert written == [
+        {"step": 1, "split": "train", "loss": None, "gradient_norm": None, "skipped": 1},
+        {"step": 2, "split": "probe", "V_S1": {"dd": None, "dd_heads": [[0.5, None]]}},
+    ]
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["skipped/train"]
+
+
+def test_a_step_that_was_taken_and_not_yet_looked_at_keeps_its_training_line_and_nothing_else(tmp_path: Path) -> None:
+    """As a process leaves it that was killed between the records of an evaluation and its checkpoint."""
+    first = Recorder(tmp_path, resumed_step=None)
+    first.beside("more.jsonl", {"of": "what"})
+    for step in (3, 4, 5):
+        first.record(step, "train", {"loss": float(step)})
+        first.record(step, "probe", {"sel1": float(step)})
+        first.keep("more.jsonl", step, {"by": "first"})
+    first.close()
+    second = Recorder(tmp_path, resumed_step=4, looked=False)
+    second.beside("more.jsonl", {"of": "what"})
+    second.record(4, "probe", {"sel1": 40.0})
+    second.keep("more.jsonl", 4, {"by": "second"})
+    second.record(5, "train", {"loss": 50.0})
+    second.close()
+    seen = [(one["step"], one.get("loss") or one["sel1"]) for one in read_records(tmp_path)]
+    assert seen == [(3, 3), (3, 3), (4, 4), (4, 40), (5, 50)]
+    more = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text().splitlines()]
+    assert [(one["step"], one.get("by")) for one in more] == [(-1, None), (3, "first"), (4, "second")]
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    curves = {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    assert curves == {"loss/train": [(3, 3), (4, 4), (5, 50)], "sel1/probe": [(3, 3), (4, 40)]}
+
+
 def test_damaged_records_are_one_line(tmp_path: Path) -> None:
     for damaged in ("{\n", '{"split": "train"}\n', "[]\n", '{"step": 1\n{"step": 2}\n'):
         (tmp_path / "metrics.jsonl").write_text('{"step": 0, "split": "train"}\n' + damaged)

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,10 @@ from run.config import Compile, OptimConfig, RunConfig
 from run.device import Place
 from run.logging import Recorder
 from run.schedule import rate_factor, set_rates
+
+# Skipped steps in a row that end a run, looked at when a step is recorded. A bad batch is one step, or a few; weights
+# that ten batches in a row have found beyond repair stay so, for skipping leaves them as they are.
+PATIENCE = 10
 
 
 @dataclass
@@ -34,6 +39,13 @@ class Training:
     pace: tuple[int, float] = (0, 0.0)  # of this process's steps but the first, which compiles and fills caches
     has_begun: bool = False  # in this process
     best_loss: float = float("inf")  # lowest validation loss so far
+    # Steps whose loss or gradient was not finite: in all, and since the last that was. On the device, which counts.
+    skipped: Tensor = field(init=False)  # scalar, int64
+    skipped_in_row: Tensor = field(init=False)  # scalar, int64
+
+    def __post_init__(self) -> None:
+        """Begin to count."""
+        self.skipped, self.skipped_in_row = torch.zeros(2, dtype=torch.int64, device=self.place.device).unbind()
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds: with the settings, all that the following steps depend on."""
@@ -45,6 +57,8 @@ class Training:
             "step": self.step,
             "seconds": self.seconds,
             "best_loss": self.best_loss,
+            "skipped": self.skipped,
+            "skipped_in_row": self.skipped_in_row,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -56,6 +70,9 @@ class Training:
         if state["random_cuda"] and self.place.device.type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"][0], self.place.device)
         self.step, self.seconds, self.best_loss = state["step"], state["seconds"], state["best_loss"]
+        self.skipped, self.skipped_in_row = (
+            state[name].to(self.place.device) for name in ("skipped", "skipped_in_row")
+        )
 
 
 def compiled(summed_loss: nn.Module, how: Compile, device: torch.device) -> Callable[..., Tensor]:
@@ -76,11 +93,13 @@ def compiled(summed_loss: nn.Module, how: Compile, device: torch.device) -> Call
 
 @contextmanager
 def enough_memory(training: Training) -> Iterator[None]:
-    """Turn a device's want of memory into a MemoryError that says what to set."""
+    """Turn a want of memory, the device's or the machine's, into a MemoryError that says what to set."""
     own = training.own
     try:
         yield
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+            raise
         raise MemoryError(
             f"{training.place.where} has too little memory for tokens_per_batch={own.tokens_per_batch}: half of it "
             f"with accumulate_steps={2 * own.accumulate_steps} reads as much in a step and needs about half as much"
@@ -109,14 +128,33 @@ def advance(training: Training, recorder: Recorder) -> None:
     training.unrecorded = (0, 0.0) if due else (n_tokens, seconds)
     if due:
         rate = training.optim.learning_rate * factor
-        speed = {"tokens_per_second": round(n_tokens / seconds), "seconds": round(training.seconds, 3)}
-        recorder.record(training.step, "train", values | {"learning_rate": rate} | speed)
+        values |= {"learning_rate": rate, "skipped": int(training.skipped)}
+        values |= {"tokens_per_second": round(n_tokens / seconds), "seconds": round(training.seconds, 3)}
+        recorder.record(training.step, "train", values)
+        if training.skipped_in_row >= PATIENCE:
+            raise FloatingPointError(
+                f"{int(training.skipped_in_row)} steps in a row, up to step {training.step}, had a loss or a gradient "
+                f"that is not finite and were skipped; {what_to_try(training, recorder.run)}"
+            )
+
+
+def what_to_try(training: Training, run: Path) -> str:
+    """Return how to go on with a run whose numbers are no longer finite."""
+    optim = training.optim
+    rates = f"optim.learning_rate (now {optim.learning_rate:g}) or optim.learning_rate_other "
+    rates += f"(now {optim.learning_rate_other:g})"
+    precision = ", or precision=float32 (now bfloat16)" if training.place.bfloat16 else ""
+    return (
+        f"try a lower {rates}{precision}; from the last checkpoint goes on: "
+        f"python train.py resume=true resume_with_changes=true optim.learning_rate=... out={run}"
+    )
 
 
 def train_step(training: Training) -> tuple[Tensor, Tensor, int]:
     """Move the weights once; return the mean loss, the gradient's norm before clipping and the tokens read.
 
-    Nothing here waits for the device: whoever asks for the numbers does.
+    A step whose loss or gradient is not finite is skipped: weights and optimizers stay as they are to the bit. Nothing
+    here waits for the device: whoever asks for the numbers does.
     """
     accumulate, graphs = training.own.accumulate_steps, training.own.compile is Compile.graphs
     batches = [training.batch_at(training.step * accumulate + part) for part in range(accumulate)]
@@ -130,7 +168,20 @@ def train_step(training: Training) -> tuple[Tensor, Tensor, int]:
         loss.backward()
         total += loss.detach()
     norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), training.optim.clip_norm)
+    move(training, ~(total.isfinite() & norm.isfinite()))
     for optimizer in training.optimizers:
-        optimizer.step()
         optimizer.zero_grad(set_to_none=not graphs)
     return total, norm, sum(targets.numel() for _, targets, _ in batches)
+
+
+def move(training: Training, is_bad: Tensor) -> None:
+    """Let the optimizers step, or skip the step and count it where `is_bad`, a scalar bool, says so."""
+    training.skipped = training.skipped + is_bad
+    training.skipped_in_row = (training.skipped_in_row + 1) * is_bad
+    if training.place.works_ahead:  # the device itself is told not to move anything
+        for optimizer in training.optimizers:
+            optimizer.grad_scale, optimizer.found_inf = None, is_bad.float()  # type: ignore[attr-defined]
+            optimizer.step()
+    elif not is_bad:
+        for optimizer in training.optimizers:
+            optimizer.step()

@@ -38,6 +38,9 @@ class Training:
     unrecorded: tuple[int, float] = (0, 0.0)  # tokens and seconds since the last record
     pace: tuple[int, float] = (0, 0.0)  # of this process's steps but the first, which compiles and fills caches
     has_begun: bool = False  # in this process
+    looked_step: int = -1  # the last whose evaluation or probe, where one was due, is behind us; -1: none
+    saved: tuple[int, int] = (-1, -1)  # step and looked_step of the newest checkpoint
+    evaluated_finite: bool = True  # whether the last evaluation gave a finite loss
     best_loss: float = float("inf")  # lowest validation loss so far
     # Steps whose loss or gradient was not finite: in all, and since the last that was. On the device, which counts.
     skipped: Tensor = field(init=False)  # scalar, int64
@@ -47,6 +50,19 @@ class Training:
         """Begin to count."""
         self.skipped, self.skipped_in_row = torch.zeros(2, dtype=torch.int64, device=self.place.device).unbind()
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether an evaluation follows this step."""
+        return self.step % self.own.eval_every_steps == 0 or self.step == self.own.max_steps
+
+    @property
+    def is_astray(self) -> bool:
+        """Whether nobody could go on from these weights: by their loss, or by two skipped steps in a row.
+
+        One is a bad batch; weights that have exploded may still give a loss, but no gradient. Waits for the device.
+        """
+        return not self.evaluated_finite or bool(self.skipped_in_row > 1)
+
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds: with the settings, all that the following steps depend on."""
         return {
@@ -55,6 +71,7 @@ class Training:
             "random": torch.get_rng_state(),
             "random_cuda": [torch.cuda.get_rng_state(self.place.device)] if self.place.device.type == "cuda" else [],
             "step": self.step,
+            "looked_step": self.looked_step,
             "seconds": self.seconds,
             "best_loss": self.best_loss,
             "skipped": self.skipped,
@@ -71,6 +88,8 @@ class Training:
         if state["random_cuda"] and self.place.device.type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"][0], self.place.device)
         self.step, self.seconds, self.best_loss = state["step"], state["seconds"], state["best_loss"]
+        self.looked_step = state["looked_step"]
+        self.saved = (self.step, self.looked_step)
         self.skipped, self.skipped_in_row = (
             state[name].to(self.place.device) for name in ("skipped", "skipped_in_row")
         )
@@ -117,7 +136,7 @@ def advance(training: Training, recorder: Recorder) -> None:
     training.step += 1
     due = training.step % own.log_every_steps == 0 or training.step == own.max_steps
     values = {}
-    if due or training.step % own.eval_every_steps == 0:  # what follows must not wait for these steps in our place
+    if due or training.evaluates:  # what follows must not wait for these steps in our place
         mean = loss.item()  # waits for the device
         values = {"loss": mean, "bits_per_byte": training.bits_per_byte(mean), "gradient_norm": norm.item()}
     seconds = time.perf_counter() - began

@@ -50,9 +50,8 @@ def show_heads(recorder: Recorder, step: int, glimpses: list[Glimpse]) -> None:
 
     for one in glimpses:
         recorder.board.image(step, f"probe/{one.name}", head_map(one.sel1, one.sel1))
-        recorder.board.image(
-            step, f"probe/{one.name}_dd", head_map(1 / (1 + np.exp(-one.dd)), one.dd)
-        )  # odds as a share
+        odds = np.exp(np.clip(-one.dd, None, 700))  # beyond, of a model gone astray, there are no such numbers
+        recorder.board.image(step, f"probe/{one.name}_dd", head_map(1 / (1 + odds), one.dd))
 
 
 def show_cells(recorder: Recorder, step: int, film: Film, every: list[np.ndarray], best: Glimpse) -> None:

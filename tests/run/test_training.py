@@ -245,10 +245,10 @@ def test_many_skipped_steps_in_a_row_end_the_run_with_what_to_try_and_fewer_do_n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optim", ["muon", "adamw"])
-def test_no_step_of_ten_thousand_is_skipped_for_nothing(optim: str) -> None:
-    training = make_training(settings(f"optim={optim}", "max_steps=5000", "model.dropout=0.1"), stories=True)
-    found = losses(training, 5000)
+@pytest.mark.parametrize(("optim", "n_steps"), [("muon", 2000), ("adamw", 8000)])  # Muon takes three times as long
+def test_no_step_of_ten_thousand_is_skipped_for_nothing(optim: str, n_steps: int) -> None:
+    training = make_training(settings(f"optim={optim}", "model.dropout=0.1"), stories=True)
+    found = losses(training, n_steps)
     assert int(training.skipped) == 0 and all(map(isfinite, found))
 
 

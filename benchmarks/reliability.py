@@ -64,6 +64,7 @@ def main() -> None:
         sys.exit(f"{', '.join(sorted(unknown))}: known are quick=true and out=FILE.json")
     full = given.get("quick") != "true"
     found = measure(full=full) | {"full": full, "environment": environment("cpu", 1)}
+    found["figures"].sort(key=lambda one: one["test"])  # files end in any order
     print("\n".join([*table(found["figures"]), "", *summary(found)]))
     if path := given.get("out"):
         Path(path).write_text(json.dumps(found, indent=1) + "\n")

@@ -45,9 +45,9 @@ class Table:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--figures"):
-        kept = [item for item in items if "figure" in getattr(item, "fixturenames", ())]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+        recording = {item for item in items if "figure" in getattr(item, "fixturenames", ())}
+        config.hook.pytest_deselected(items=[item for item in items if item not in recording])
+        items[:] = [item for item in items if item in recording]
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ from PIL import Image
 
 from data.kinds import KINDS, kind_of
 from probe.record import FILM, read_film
+from run.board import write_probe_scores
 from run.checkpoint import load_checkpoint
-from run.logging import write_probe_scores
 from run.schedule import is_probe_step
 from tests.board import Board
 

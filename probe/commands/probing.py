@@ -142,7 +142,7 @@ def write_probe(
     from probe.report.tables import heads_csv, items_jsonl
     from probe.study import HEADLINE
     from probe.verdict import finite
-    from run.logging import write_probe_scores
+    from run.board import write_probe_scores
 
     model = {"step": opened.step, **asdict(opened.settings.model)}
     results = finite(results)
@@ -165,7 +165,7 @@ def write_probe(
 def scores_of(results: dict[str, Any]) -> dict[str, float]:
     """Return what TensorBoard shows of a probe: the scores of each question's head on the headline, and its T."""
     from probe.study import HEADLINE
-    from run.logging import PROBE_SCORES
+    from run.board import PROBE_SCORES
 
     found: dict[str, float] = {}
     for one in results["selected"]:

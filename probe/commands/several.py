@@ -48,8 +48,8 @@ def compare_variants(runs: str, settings: EvalConfig, config: ProbeConfig, defau
     `defaults`: what train.py does without being told anything.
     """
     from probe.lab.compare import LEGEND, LabRun, by_variant, compare, draw, markdown, measured, table_csv
+    from run.board import write_hparams
     from run.directory import read_json, write_files
-    from run.logging import write_hparams
 
     with one_line_errors():
         found = ended(runs)

@@ -37,6 +37,15 @@ class Ended:
     err: str
     moment: float  # of time.monotonic(), which all processes share
     cpu_seconds: float
+    waited: float  # seconds, as `waited` tells them
+
+
+def waited(pid: int) -> float:
+    """Return for how many seconds a process was ready to go on and no core was free; 0 where nobody counts them."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 @dataclass
@@ -134,8 +143,10 @@ def serve() -> dict[str, Any]:
             if (run := os.fork()) == 0:
                 return order
             os.write(1, f"{run}\n".encode())
+            os.waitid(os.P_PID, run, os.WEXITED | os.WNOWAIT)
+            how: dict[str, float] = {"moment": time.monotonic(), "waited": waited(run)}
             _, status, used = os.wait4(run, 0)
-            how = {"status": os.waitstatus_to_exitcode(status), "moment": time.monotonic()}
+            how["status"] = os.waitstatus_to_exitcode(status)
             beside = Path(order["folder"], "beside")
             beside.write_text(json.dumps(how | {"cpu_seconds": used.ru_utime + used.ru_stime}))
             beside.rename(Path(order["folder"], _HOW))

@@ -34,6 +34,7 @@ def test_a_file_is_on_the_disk_before_it_takes_its_name_and_its_name_before_anyt
     assert len(renames) >= 2  # a checkpoint, and what names it
     for i in renames:
         assert verbs[i - 4 : i] == ["create", "write", "write", "sync"] and done[i + 1] == "sync folder"
+        assert done[i - 4].split()[1] != done[i].split()[1]  # it is made beside
     assert done[renames[-1]].startswith("rename manifest")
     saved = next(i for i in renames if done[i].endswith(f"step_{STEPS:08}.pt"))
     assert all(i > renames[-1] for i, line in enumerate(done) if i > saved and line.startswith("unlink step_"))

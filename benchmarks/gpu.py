@@ -23,11 +23,11 @@ from data.batches import Split
 from data.supply import Supply
 from model.transformer import Transformer, flops_per_token, n_parameters
 from run.ceiling import matmul_ceiling
+from run.commands.preparing import make_training
 from run.config import Compile, Device, Precision
 from run.device import Place, choose_place
 from run.schedule import set_rates
 from run.training import Training, train_step
-from train import make_training
 
 ROOT = Path(__file__).parent.parent
 _LIMIT = 520  # seconds after which no further part is begun: a lent device is not lent for longer than ten minutes

@@ -23,9 +23,10 @@ from data.corpus import CLASSES, load_corpus
 from model.loss import row_losses, token_losses
 from model.transformer import Transformer
 from run.checkpoint import load_checkpoint
+from run.commands.looking import validation_loss
+from run.commands.preparing import Run, prepare
 from run.logging import gap_lines
 from run.schedule import is_probe_step
-from train import Run, prepare, validation_loss
 
 ROOT = Path(__file__).parent.parent
 QUICK = [

@@ -1,1 +1,1 @@
-"""What eval.py can be asked for, one file a command, and what train.py shows; the doors keep Hydra and the choice."""
+"""What eval.py can be asked for, one file a command; the door keeps Hydra and the choice."""

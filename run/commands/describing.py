@@ -1,0 +1,72 @@
+"""What a run's directory says of it: config.json, environment.json, tokenizer.json, and resumes.jsonl."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from configs import TrainSettings, check_same
+
+if TYPE_CHECKING:
+    from data.corpus import Corpus
+    from run.device import Place
+
+
+def described(settings: TrainSettings, corpus: Corpus) -> dict[str, Any]:
+    """Return config.json of a run: its settings, and what the data make of them."""
+    from hashlib import sha256
+
+    tokenizer = sha256(tokenizer_file(corpus)).hexdigest()
+    known = {"vocab_size": corpus.tokenizer.get_vocab_size(), "data_fingerprint": corpus.fingerprint}
+    fresh = replace(settings, run=replace(settings.run, resume=False, resume_with_changes=False))
+    config = asdict(fresh) | known | {"tokenizer_sha256": tokenizer}
+    return json.loads(json.dumps(config, default=lambda choice: choice.value))
+
+
+def tokenizer_file(corpus: Corpus) -> bytes:
+    """Return the content of a run's tokenizer.json."""
+    return corpus.tokenizer.to_str(pretty=True).encode()
+
+
+def describe(path: Path, config: dict[str, Any], corpus: Corpus, place: Place) -> None:
+    """Write into a new run's directory what is needed to read it; settings first, with which it can go on."""
+    import torch
+
+    from run.directory import environment, write_files, write_json
+
+    write_json(path / "config.json", config)
+    write_files(path, {"tokenizer.json": tokenizer_file(corpus)})
+    write_json(path / "environment.json", environment(place.reason, torch.get_num_threads()))
+
+
+def describe_resume(
+    path: Path, config: dict[str, Any], state: dict[str, Any], settings: TrainSettings, place: Place
+) -> None:
+    """Write down that a run goes on from `state`, and what is no longer as it was; say what may change its losses."""
+    from datetime import UTC, datetime
+
+    import torch
+
+    from run.checkpoint import go_back, save_checkpoint
+    from run.directory import add_resume, clear_left_overs, differences, environment, read_json, write_json
+
+    step, folder = state["step"], path / "checkpoints"
+    changes = check_same(differences(state["config"], config), settings.run)
+    here = environment(place.reason, torch.get_num_threads())
+    moved = differences(read_json(path / "environment.json"), here)
+    clear_left_overs(path)
+    go_back(folder, step)
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    add_resume(path, {"step": step, "time": when, "environment": moved, "settings": changes})
+    if changes:  # a checkpoint always holds the settings that it is gone on with
+        save_checkpoint(folder, state | {"config": config}, step, best=False, keep=settings.run.keep_checkpoints)
+    if read_json(path / "config.json") != config:
+        write_json(path / "config.json", config)
+    said = [f"{name.removeprefix('packages.')} is {now}, not {before}" for name, (before, now) in moved.items()]
+    if said:
+        print(f"warning: losses may differ in their last bits: {'; '.join(said)}", file=sys.stderr)
+    for name, (before, now) in changes.items():
+        print(f"warning: from step {step} on {name} is {now}, not {before}", file=sys.stderr)

@@ -1,0 +1,239 @@
+"""What a run says and writes as it goes: evaluations, probes, samples, checkpoints, and lines for a person."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from probe.emergence import Glimpse
+    from run.commands.preparing import Run
+    from run.signals import StopRequest
+
+_FEW = 3  # questions; more are counted and not listed
+
+
+def announce(run: Run) -> None:
+    """Say what is about to happen."""
+    from model.transformer import n_parameters
+
+    config, corpus, say = run.settings.model, run.corpus, run.progress.say
+    say(f"device  {run.training.place.reason}")
+    say(
+        f"data    {run.settings.data.source}: {len(corpus.train.tokens):,} training and "
+        f"{len(corpus.validation.tokens):,} validation tokens, vocabulary {run.model.vocab_size:,}"
+    )
+    for note in corpus.notes:
+        say(f"note    {note}")
+    say(
+        f"model   {n_parameters(run.model):,} parameters: {config.n_layer} layers x {config.n_head} heads, "
+        f"width {config.d_model}, context {config.context_length}"
+    )
+    say(f"run     {run.path} (from step {run.training.step} of {run.settings.run.max_steps})")
+    say(f"watch   tensorboard --logdir {run.path.parent} --samples_per_plugin images=100")  # it shows 10 otherwise
+    if len(run.items) > _FEW:
+        say(f"probe   {len(run.items)} questions, each with its best head; above luck: it prefers the antecedent more")
+        say("        often than the best head would if none knew anything. TensorBoard draws each")
+    elif run.items:
+        say("probe   V_S1: how often the best head at the pronoun prefers the antecedent; R_S2: the same at the word")
+        say("        that decides; luck: what the best head would reach if none knew anything")
+
+
+def evaluate(run: Run, stop: StopRequest) -> None:
+    """Measure, probe, write a sample, keep a checkpoint, say a line; Stopped, before anything is written, by a signal.
+
+    Raises FloatingPointError where the last step leaves a model whose loss is not finite.
+    """
+    from run.training import what_to_try
+
+    own, training, recorder = run.settings.run, run.training, run.recorder
+    step, last = training.step, training.step == own.max_steps
+    run.model.eval()
+    part = validation_loss(run, own.validation_tokens, stop)
+    measured = validation_loss(run, None, stop) if last else part
+    run.model.train()
+    glimpses = probe(run, stop)
+    training.evaluated_finite = isfinite(part["loss"] + measured["loss"])
+    if own.sample_tokens and training.evaluated_finite:
+        recorder.board.text(step, "sample", sample(run))
+    is_kept = training.evaluated_finite if last else not training.is_astray
+    best = is_kept and part["loss"] <= training.best_loss  # of the same part, so that steps can be compared
+    training.best_loss = part["loss"] if best else training.best_loss
+    speed = measure_speed(run) if last and is_kept else ""
+    recorder.record(step, "validation", measured | {"whole": last, "seconds": round(training.seconds, 3)})
+    training.looked_step = step
+    if is_kept:
+        save(run, best=best)
+    run.progress.say(seen(run, measured, glimpses) + ("" if is_kept else "  no checkpoint is kept"))
+    if last and not is_kept:
+        raise FloatingPointError(
+            f"the validation loss at the last step is not finite; {what_to_try(training, run.path)}"
+        )
+    if last:
+        conclude(run, measured, speed)
+
+
+def seen(run: Run, measured: dict[str, Any], glimpses: list[Glimpse]) -> str:
+    """Return an evaluation in one line."""
+    training, skipped = run.training, int(run.training.skipped)
+    said = [f"step {training.step:>5}", "validation not finite"]
+    if training.evaluated_finite:
+        said[1:] = [f"validation {measured['loss']:.3f} nats/token", f"{measured['bits_per_byte']:.3f} bits/byte"]
+    if skipped:
+        said.append(f"skipped {skipped} step{'s' * (skipped > 1)}")
+    if len(glimpses) > _FEW:
+        above = [one.name for one in glimpses if one.sel1[one.layer, one.head] > one.luck]
+        said.append(f"above luck: {len(above)} of {len(glimpses)}")
+    for one in glimpses if len(glimpses) <= _FEW else []:
+        where = f"L{one.layer}H{one.head} {one.sel1[one.layer, one.head]:.2f}"
+        said.append(f"{one.name}: {where} (luck {one.luck:.2f})")
+    return "  ".join(said)
+
+
+def conclude(run: Run, measured: dict[str, Any], speed: str) -> None:
+    """Mark the run as ended, and say what has come of it and what to do next."""
+    from run.commands.watching import show_embedding
+    from run.logging import gap_lines
+
+    if run.settings.data.source == "stories":  # whose words have kinds
+        show_embedding(run.path, run.model, run.corpus.tokenizer)
+    run.recorder.board.ended(run.training.step)
+    for line in [*gap_lines(measured, cheats=not run.settings.model.is_causal), *best_lines(run), speed]:
+        run.progress.say(line)
+    seconds = run.training.seconds
+    run.progress.say(f"done in {seconds:.1f} s of training; probe it with: python eval.py run={run.path}")
+
+
+def leave(run: Run) -> None:
+    """Keep what was learned since the last checkpoint, where a run is asked to stop before its end, and say so."""
+    training = run.training
+    if training.looked_step == run.settings.run.max_steps:
+        return
+    if training.saved != (training.step, training.looked_step) and not training.is_astray:
+        save(run, best=False)
+    where = f"step {max(0, training.saved[0])}"
+    where += f" (by {training.step} its numbers were not finite)" if training.is_astray else ""
+    run.progress.say(f"stopped at {where}; go on with: python train.py resume=true out={run.path}")
+
+
+def best_lines(run: Run) -> list[str]:
+    """Return which step eval.py will read where that is not the last: training on had begun to learn by heart."""
+    from run.checkpoint import read_manifest
+
+    (best,) = [one["step"] for one in read_manifest(run.path / "checkpoints") if one["best"]] or [run.training.step]
+    if best == run.training.step:
+        return []
+    split, loss = run.corpus.validation, run.training.best_loss
+    n_tokens = run.settings.run.validation_tokens
+    where = "all" if n_tokens >= len(split.tokens) else f"the first {n_tokens:,} tokens"
+    return [
+        f"best    step {best}: {loss:.3f} nats/token, {split.bits_per_byte(loss):.3f} bits/byte on {where} of "
+        "validation, the lowest; eval.py reads it"
+    ]
+
+
+def measure_speed(run: Run) -> str:
+    """Record how fast training was and how much of this machine's ceiling that is; return it as a line."""
+    from model.transformer import flops_per_token
+    from run.ceiling import matmul_ceiling, speed_line
+
+    training = run.training
+    n_tokens, seconds = training.pace
+    if not n_tokens:
+        return "speed   not measured: the first step of a process does not count"
+    rate, flops, bfloat16 = n_tokens / seconds, flops_per_token(run.model), training.place.bfloat16
+    ceiling = matmul_ceiling(training.place.device, bfloat16=bfloat16)
+    found = {"tokens_per_second": round(rate), "flops_per_token": flops, "ceiling_flops": ceiling}
+    run.recorder.record(training.step, "speed", found | {"utilisation": rate * flops / ceiling})
+    return speed_line(rate, flops, ceiling, bfloat16=bfloat16)
+
+
+def validation_loss(run: Run, n_tokens: int | None, stop: StopRequest | None = None) -> dict[str, Any]:
+    """Return the mean loss of validation, or of its first `n_tokens`, whole and by token class, and bits per byte.
+
+    Where the least possible loss of every token is known, also that floor, the gap to it over the very same tokens,
+    and the gap's standard error over stories. Raises Stopped between two batches where `stop` has heard a signal.
+    """
+    from data.batches import StorySplit, validation_batches
+    from data.corpus import CLASSES
+    from model.loss import row_losses, summarise
+
+    split = run.corpus.validation
+    batches = validation_batches(
+        split,
+        # Without gradients more fits; on a GPU the logits alone may not, and there a batch fills the machine anyway.
+        tokens_per_batch=run.settings.run.tokens_per_batch * (4 if run.training.place.device.type == "cpu" else 1),
+        context_length=run.settings.model.context_length,
+        n_tokens=n_tokens,
+    )
+    alone = run.settings.model.is_causal  # stories are rows of their own; who sees the future must not see the padding
+    heard = batches if stop is None else stop.before_each(batches)
+    parts = ((one.read(alone=alone), one.targets, one.classes, one.floor) for one in heard)
+    rows = row_losses(run.model, parts, len(CLASSES), run.training.place.autocast())
+    known = isinstance(split, StorySplit) and split.classes is not None
+    found = summarise(rows, CLASSES if known else ())
+    return {**found, "bits_per_byte": split.bits_per_byte(found["loss"])}
+
+
+def probe(run: Run, stop: StopRequest) -> list[Glimpse]:
+    """Probe every head and the loss on a few dev stories, record it and draw the L x H maps; nothing for a text.
+
+    Nothing either of a model that gives no finite numbers. Raises Stopped, before anything is written, by a signal.
+    """
+    import numpy as np
+
+    from data.batches import StorySplit
+    from data.tokenizer import end_id
+    from probe.emergence import glimpse, type_maxima
+    from run.commands.watching import keep_attention, show_cells, show_heads
+
+    own, split, step = run.settings.run, run.corpus.validation, run.training.step
+    if not run.items or not isinstance(split, StorySplit):
+        return []
+    run.model.eval()
+    half = split.starts[: own.probe_sequences // 2 + 1]  # of as many stories: the whole would double the cost
+    measured = validation_loss(run, int(half[-1]), stop)
+    found = glimpse(run.model, run.items, own.tokens_per_batch) if isfinite(measured["loss"]) else []
+    if not found or any(np.isnan(one.dd).any() for one in found):
+        run.model.train()
+        return []
+    types = type_maxima(run.model, end_id(run.corpus.tokenizer))
+    if run.film is not None:
+        every = keep_attention(run.recorder, step, run.film, run.model)
+        if run.training.evaluates:
+            show_cells(run.recorder, step, run.film, every, found[0])
+    run.model.train()
+    kinds = [kind for kind in ("loss", "gap") if f"{kind}_by_class" in measured]
+    values: dict[str, Any] = {f"probe_{kind}": measured[f"{kind}_by_class"] for kind in kinds} | {"head_types": types}
+    for one in found:
+        values |= one.record()
+    run.recorder.record(step, "probe", values)
+    if len(found) <= _FEW or run.training.evaluates:  # of more questions, pictures were most of a run
+        show_heads(run.recorder, step, found)
+    return found
+
+
+def sample(run: Run) -> str:
+    """Return the prompt and how the model goes on."""
+    import torch
+
+    from data.tokenizer import with_end
+    from model.generate import generate
+
+    own, tokenizer = run.settings.run, run.corpus.tokenizer
+    start, _ = with_end(tokenizer, own.sample_prompt)
+    tokens = torch.tensor(start, device=run.training.place.device)
+    run.model.eval()
+    written = generate(run.model, tokens, own.sample_tokens, temperature=1.0, seed=own.seed)
+    run.model.train()
+    return tokenizer.decode(written[1:].tolist(), skip_special_tokens=False)
+
+
+def save(run: Run, *, best: bool) -> None:
+    """Keep a checkpoint of this step."""
+    from run.checkpoint import save_checkpoint
+
+    run.recorder.sync()  # first: what goes on from a checkpoint keeps the records up to it
+    state, own = run.training.state() | {"config": run.config}, run.settings.run
+    save_checkpoint(run.path / "checkpoints", state, run.training.step, best=best, keep=own.keep_checkpoints)
+    run.training.saved = (run.training.step, run.training.looked_step)

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -82,13 +81,6 @@ def read_json(path: Path) -> Any:
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file whole or not at all."""
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write texts and pictures into a folder of a run, made if need be, each whole or not at all."""
-    folder.mkdir(exist_ok=True)
-    for name, content in files.items():
-        write_atomically(folder / name, content.encode() if isinstance(content, str) else content)
 
 
 def environment(device: str, threads: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _BELOW_FLOOR = 3  # standard errors; no luck takes a loss so far below what is possible
 _NO_CURVE = {"layer", "head", "whole", "seconds"}  # for metrics.jsonl alone: a line through them says nothing
 
-PROBE_SCORES = ("Sel@1", "F4", "T")  # of each question, as `write_probe_scores` is to name them
+PROBE_SCORES = ("Sel@1", "F4", "T")  # of each question, as `probe_scores` is to name them
 _OF_PROBE = ".probe"  # how the event file ends that eval.py writes beside training's
 
 
@@ -128,55 +129,54 @@ class Recorder:
             lines.close()
 
 
-def write_probe_scores(run: Path, step: int, scores: dict[str, float]) -> None:
-    """Show what a probe has measured as scalars probe/<name> of the run itself, in place of what an earlier one did.
+def probe_scores(step: int, scores: dict[str, float]) -> tuple[str, bytes]:
+    """Return what a probe has measured as scalars probe/<name>: an event file's name and content, to stand in tb/.
 
-    They stand in an event file of their own, so that training's is left as it is.
+    Training's own event files are left as they are.
 
     Args:
-        run: its directory.
         step: of the checkpoint that was probed.
         scores: by name, as in "Sel@1 V at S1".
 
-    Raises:
-        OSError: it cannot be written.
-
     """
     from torch.utils.tensorboard import SummaryWriter
 
-    folder = run / "tb"
-    earlier = list(folder.glob(f"events.out.tfevents.*{_OF_PROBE}"))
-    with SummaryWriter(str(folder), filename_suffix=_OF_PROBE) as writer:
-        for name, value in scores.items():
-            writer.add_scalar(f"probe/{name}", value, step)
-    for path in earlier:
-        path.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as beside:
+        with SummaryWriter(beside, filename_suffix=_OF_PROBE) as writer:
+            for name, value in scores.items():
+                writer.add_scalar(f"probe/{name}", value, step)
+        ((name, content),) = _content(Path(beside)).items()
+    return name, content
 
 
-def write_hparams(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, float]]]) -> None:
-    """Write runs for TensorBoard's HParams table, one directory for each, in place of what `folder` held of them.
+def earlier_scores(run: Path) -> list[str]:
+    """Return the names of the event files that earlier probes have put into a run's tb/."""
+    return sorted(path.name for path in (run / "tb").glob(f"events.out.tfevents.*{_OF_PROBE}"))
+
+
+def hparams_files(runs: dict[str, tuple[dict[str, Any], dict[str, float]]]) -> dict[str, bytes]:
+    """Return runs for TensorBoard's HParams table: event files by their paths, in one folder for each run.
 
     Args:
-        folder: of the event files.
         runs: settings (what is neither number, text nor bool is written as text) and measured values, by run.
 
-    Raises:
-        OSError: `folder` cannot be written.
-
     """
-    import shutil
-
     from torch.utils.tensorboard import SummaryWriter
     from torch.utils.tensorboard.summary import hparams
 
-    if folder.exists():
-        shutil.rmtree(folder)
-    for name, (settings, values) in runs.items():
-        with SummaryWriter(str(folder / name)) as writer:  # add_hparams would leave a second file beside it
-            for summary in hparams(_plain(settings), values):
-                writer._get_file_writer().add_summary(summary)
-            for measure, value in values.items():
-                writer.add_scalar(measure, value)
+    with tempfile.TemporaryDirectory() as beside:
+        for name, (settings, values) in runs.items():
+            with SummaryWriter(str(Path(beside) / name)) as writer:  # add_hparams would leave a second file beside it
+                for summary in hparams(_plain(settings), values):
+                    writer._get_file_writer().add_summary(summary)
+                for measure, value in values.items():
+                    writer.add_scalar(measure, value)
+        return _content(Path(beside))
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    """Return every file in `folder`, by its path there."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, int | float | str]:

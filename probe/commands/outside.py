@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, path: str) -> None:
     """Take a test that nobody here wrote, print its table and write the run's probe/outside/."""
     from probe.outside.subject import heads_csv
-    from run.directory import write_files
+    from run.files import write_set
 
     with one_line_errors():
         if not opened.settings.model.is_causal:
@@ -38,8 +38,8 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
         }
         if report.heads:
             files[f"{task.value}_heads.csv"] = heads_csv(report.heads)
-        (opened.run / "probe").mkdir(exist_ok=True)
-        write_files(opened.run / "probe" / "outside", files)
+        gone = () if report.heads else (f"{task.value}_heads.csv",)
+        write_set(opened.run / "probe" / "outside", files, f"{task.value}.json", gone)
     print("\n".join(report.markdown))
     print(f"\nwrote    {', '.join(files)} to {opened.run / 'probe' / 'outside'}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,36 +236,42 @@ def sweep_tables(run: Path) -> tuple[dict[str, Any] | None, dict[str, Any] | Non
     return lab_table, seeds_table
 
 
-def write_found(folder: Path, name: str, files: Mapping[str, str], pictures: Mapping[str, bytes] | None) -> None:
-    """Write what was found, and its figures.
+def write_found(
+    folder: Path,
+    mark: str,
+    files: Mapping[str, str | bytes],
+    pictures: Mapping[str, bytes] | None,
+    gone: Iterable[str] = (),
+) -> None:
+    """Write what was found, and its figures, all of it or nothing (`run.files.write_set`).
 
     Args:
         folder: made if need be.
-        name: of the file that says what all the others are of. It comes last, so that after a kill none of them is
-            taken for what it is not.
-        files: by name.
-        pictures: None where none were asked for; then earlier ones stay as long as `name` holds what it held.
+        mark: the file that says what all the others are of.
+        files: by their paths from `folder`.
+        pictures: None where none were asked for; then earlier ones stay as long as `mark` holds what it held.
+        gone: earlier files that are taken away.
 
     """
-    from run.directory import write_files
+    from run.files import write_set
 
-    known = folder / name
-    is_same = known.is_file() and known.read_bytes() == files[name].encode()
-    write_files(folder, {one: content for one, content in files.items() if one != name})
+    known, wanted = folder / mark, files[mark]
+    is_same = known.is_file() and known.read_bytes() == (wanted.encode() if isinstance(wanted, str) else wanted)
     if pictures is not None or not is_same:
-        write_figures(folder, pictures or {})
-    write_files(folder, {name: files[name]})
+        gone = [*gone, *other_figures(pictures or {})]
+    write_set(folder, {**files, **figure_files(pictures or {})}, mark, gone)
 
 
-def write_figures(folder: Path, pictures: Mapping[str, bytes]) -> None:
-    """Write figures by their names in place of all earlier ones: one of other numbers is worse than none."""
+def figure_files(pictures: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return figures by the paths at which they stand in probe/."""
+    return {f"figures/{name}": content for name, content in pictures.items()}
+
+
+def other_figures(pictures: Mapping[str, bytes]) -> list[str]:
+    """Return the paths of all other figures that there may be from earlier: one of other numbers is worse than none."""
     from probe.report.figures import NAMES
-    from run.directory import write_files
 
-    for name in NAMES - pictures.keys():
-        (folder / "figures" / name).unlink(missing_ok=True)
-    if pictures:
-        write_files(folder / "figures", pictures)
+    return [f"figures/{name}" for name in sorted(NAMES - pictures.keys())]
 
 
 def file_url(path: Path) -> str:
@@ -277,14 +283,13 @@ def write_page(opened: Opened, *, figures: bool = False) -> None:
     """Write the page anew from what is known of the run, and figures of it; nothing is probed."""
     from probe.report.figures import draw_run
     from probe.report.page import page
-    from run.directory import write_files
+    from run.files import write_set
 
     probed, missing = read_probe(opened)
     content = page_content(opened, probed, read_sound_texts(opened.run), missing)
     pictures = draw_run(content) if figures else {}
-    write_files(opened.run / "probe", {PAGE: page(content)})
-    if figures:
-        write_figures(opened.run / "probe", pictures)
+    files: dict[str, str | bytes] = {PAGE: page(content), **figure_files(pictures)}
+    write_set(opened.run / "probe", files, gone=other_figures(pictures) if figures else ())
 
 
 def show(path: Path, *, in_browser: bool, sentence: str = "") -> None:

@@ -20,7 +20,7 @@ def look(opened: Opened, text: str) -> None:
     from probe.report.tables import sentence_lines
     from probe.report.terminal import printable
     from probe.sentence import word_rows
-    from run.directory import write_files
+    from run.files import write_set
 
     if not text.strip():
         raise ValueError("text is empty")
@@ -41,7 +41,7 @@ def look(opened: Opened, text: str) -> None:
     if rows:
         lines = sentence_lines([word for word, _ in sentence.words], rows, chosen_heads(probed))
         print("\n".join(printable(line) for line in lines))
-    write_files(opened.run / "probe", files)
+    write_set(opened.run / "probe", files)
 
 
 def chosen_heads(probed: Probed | None) -> dict[tuple[int, int], list[str]]:

@@ -48,8 +48,9 @@ def compare_variants(runs: str, settings: EvalConfig, config: ProbeConfig, defau
     `defaults`: what train.py does without being told anything.
     """
     from probe.lab.compare import LEGEND, LabRun, by_variant, compare, draw, markdown, measured, table_csv
-    from run.directory import read_json, write_files
-    from run.logging import write_hparams
+    from run.directory import read_json
+    from run.files import write_set
+    from run.logging import hparams_files
 
     with one_line_errors():
         found = ended(runs)
@@ -74,14 +75,15 @@ def compare_variants(runs: str, settings: EvalConfig, config: ProbeConfig, defau
     except ImportError:
         print("note     no figure: it needs matplotlib (pip install matplotlib)")
     with one_line_errors():
-        (folder / "compare.png").unlink(missing_ok=True)  # one of other runs is worse than none
-        write_files(folder, files)
         values = {
             run.name: {name: value for name, value in measured(run).items() if value is not None} for run in every
         }
-        write_hparams(
-            folder / "tb", {run.name: (of_result(typed_saved(configs[run.name])), values[run.name]) for run in every}
+        events = hparams_files(
+            {run.name: (of_result(typed_saved(configs[run.name])), values[run.name]) for run in every}
         )
+        earlier = [str(path.relative_to(folder)) for path in (folder / "tb").rglob("*") if path.is_file()]
+        gone = ["compare.png", *earlier]  # a figure of other runs is worse than none
+        write_set(folder, files | {f"tb/{name}": content for name, content in events.items()}, "compare.json", gone)
         write_pages(found, settings)
     print(f"\nwrote    {', '.join(files)} to {folder}; tensorboard --logdir {runs} has them as HParams,")
     print("         the page of every run has the table")

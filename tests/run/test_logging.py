@@ -12,11 +12,12 @@ from run.logging import (
     Progress,
     Recorder,
     charts,
+    earlier_scores,
     gap_lines,
     measures,
+    probe_scores,
     read_records,
     write_embedding,
-    write_probe_scores,
 )
 from tests.board import Board
 
@@ -162,8 +163,11 @@ def test_a_probes_scores_stand_in_the_run_and_replace_those_of_an_earlier_probe(
     recorder.record(7, "train", {"loss": 1.5})
     recorder.close()
     make_older(tmp_path)
-    write_probe_scores(tmp_path, 5, {"Sel@1 V at S1": 0.25, "T V at S1": 0.5})
-    write_probe_scores(tmp_path, 6, {"Sel@1 V at S1": 0.75})
+    for step, scores in ((5, {"Sel@1 V at S1": 0.25, "T V at S1": 0.5}), (6, {"Sel@1 V at S1": 0.75})):
+        name, content = probe_scores(step, scores)
+        for earlier in earlier_scores(tmp_path):
+            (tmp_path / "tb" / earlier).unlink()
+        (tmp_path / "tb" / name).write_bytes(content)
     assert len(list((tmp_path / "tb").iterdir())) == 2
     events = EventAccumulator(str(tmp_path / "tb"))
     events.Reload()

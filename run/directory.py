@@ -4,19 +4,46 @@ config.json, tokenizer.json, environment.json, metrics.jsonl, attention.jsonl (o
 probe/.
 """
 
+import fcntl
 import json
 import os
 import platform
+import socket
 import subprocess
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from run.checkpoint import write_atomically
 
 RUNS = Path("runs")
+_LOCK = ".lock"
 _PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "numpy")
+
+
+def claim(folder: Path) -> IO[str]:
+    """Keep every other process from writing to `folder` until what is returned is closed, or this process ends.
+
+    Raises:
+        BlockingIOError: in one line, that another process has claimed it.
+        OSError: it cannot be written.
+
+    """
+    stream = (folder / _LOCK).open("a+")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.seek(0)
+        holder = stream.read().strip() or "another process"
+        stream.close()
+        raise BlockingIOError(f"{folder} is being written by {holder}: wait for its end, or end it") from None
+    except OSError:  # a file system that knows no locks: nobody can be kept out there
+        return stream
+    stream.truncate(0)
+    stream.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    stream.flush()
+    return stream
 
 
 def create_run(out: str | None) -> Path:
@@ -65,9 +92,14 @@ def find_runs(runs: str) -> list[Path]:
 
 def check_writable(run: Path) -> None:
     """Raise PermissionError in one line where a probe could not write into a run's directory."""
-    for folder in (run, run / "probe", run / "tb"):
-        if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(f"{folder} cannot be written: nothing has been looked at")
+    if folder := unwritable(run):
+        raise PermissionError(f"{folder} cannot be written: nothing has been looked at")
+
+
+def unwritable(run: Path) -> Path | None:
+    """Return the folder of a run in which a probe would have to write and cannot; None where it can."""
+    folders = (run, run / "probe", run / "tb")
+    return next((one for one in folders if one.exists() and not os.access(one, os.W_OK | os.X_OK)), None)
 
 
 def read_json(path: Path) -> Any:

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 
 from configs import one_line_errors
 from probe.commands.opened import Opened, load_data
-from probe.commands.reporting import write_page
+from probe.commands.reporting import claim_or_note, write_page
 
 if TYPE_CHECKING:
     from probe.config import ProbeConfig
     from run.config import EvalConfig
 
 
-def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
-    """Print the loss over the whole validation split, of a model whose heads cannot be tested, and why they cannot."""
+def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> bool:
+    """Print the loss over the whole validation split, of a model whose heads cannot be tested, and why they cannot.
+
+    Returns whether there is a page of it.
+    """
     from data.batches import StorySplit, validation_batches
     from data.corpus import CLASSES
     from model.loss import row_losses, summarise
@@ -22,7 +25,9 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
 
     with one_line_errors():
         corpus = load_data(opened, settings)
-    split, causal = corpus.validation, opened.settings.model.is_causal
+        causal = opened.settings.model.is_causal
+        claimed = claim_or_note(opened.run) if causal else None
+    split = corpus.validation
     batches = validation_batches(
         split,
         tokens_per_batch=config.tokens_per_batch,
@@ -41,8 +46,10 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
     for asked in ("open", "figures"):
         if not causal and getattr(settings, asked):
             print(f"note     {asked}=true: a model that reads what it must predict has no page")
-    if causal:
+    if claimed is not None:
         with one_line_errors():
             write_page(opened, figures=settings.figures)
+    if causal:
         print('next     this text has no gold links; look at a sentence: python eval.py text="...", or take tests of')
         print("         others: python eval.py task=minimal_pairs path=FOLDER (docs/outside.md)")
+    return claimed is not None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from configs import one_line_errors
 from probe.commands.opened import Opened
+from probe.commands.reporting import claim_or_note
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +30,7 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
     with one_line_errors():
         if not opened.settings.model.is_causal:
             raise ValueError("a model trained with model.mask=none reads what it must predict: no test of it is one")
+        claimed = claim_or_note(opened.run)
         report = tasks()[task](tested(opened, settings, config), path)
         about = {"task": task.value, "path": path, "run": str(opened.run), "step": opened.step}
         found = about | {"settings": asdict(config)} | report.results
@@ -39,9 +41,11 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
         if report.heads:
             files[f"{task.value}_heads.csv"] = heads_csv(report.heads)
         gone = () if report.heads else (f"{task.value}_heads.csv",)
-        write_set(opened.run / "probe" / "outside", files, f"{task.value}.json", gone)
+        if claimed is not None:
+            write_set(opened.run / "probe" / "outside", files, f"{task.value}.json", gone)
     print("\n".join(report.markdown))
-    print(f"\nwrote    {', '.join(files)} to {opened.run / 'probe' / 'outside'}")
+    if claimed is not None:
+        print(f"\nwrote    {', '.join(files)} to {opened.run / 'probe' / 'outside'}")
 
 
 def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject:

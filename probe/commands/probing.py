@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from configs import one_line_errors
 from probe.commands.opened import SCHEMA_VERSION, Opened, load_data
-from probe.commands.reporting import PAGE, Probed, page_content, read_sound_texts, write_found
+from probe.commands.reporting import PAGE, Probed, claim_or_note, page_content, read_sound_texts, write_found
 
 if TYPE_CHECKING:
     from data.corpus import Corpus
@@ -42,10 +42,10 @@ def probe_stories(
     config: ProbeConfig,
     say: Callable[[str], None] = print,
     paint: Paint | None = None,
-) -> None:
+) -> bool:
     """Choose heads on dev, test them on test, say the tables and write probe/, the page among its files.
 
-    `paint`: of a terminal with colour, for a map of the heads.
+    `paint`: of a terminal with colour, for a map of the heads. Returns whether probe/ could be written.
     """
     from data.corpus import load_split
     from data.links import link_items
@@ -59,11 +59,14 @@ def probe_stories(
         corpus = load_data(opened, settings)
         end = end_id(opened.tokenizer)
         dev, test = (link_items(load_split(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
+        claimed = claim_or_note(opened.run, say)
     model = opened.model
     untrained = [opened.untrained(config.seed + i) for i in range(config.n_untrained)]
     with one_line_errors():
-        results, readings = study(model, untrained, dev, test, config, under_way)
-    under_way("")
+        try:
+            results, readings = study(model, untrained, dev, test, config, under_way)
+        finally:
+            under_way("")
     heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
     reader = Reader(model, opened.cut, opened.tokenizer.id_to_token)
     results["showcase"] = {
@@ -71,9 +74,11 @@ def probe_stories(
     }
     about = provenance(opened, corpus, config)
     say("\n".join(printed(results, paint)))
-    with one_line_errors():
-        written = write_probe(opened, about | results, readings, texts, figures=settings.figures)
-    say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
+    if claimed is not None:
+        with one_line_errors():
+            written = write_probe(opened, about | results, readings, texts, figures=settings.figures)
+        say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
+    return claimed is not None
 
 
 def provenance(opened: Opened, corpus: Corpus, config: ProbeConfig) -> dict[str, Any]:
@@ -91,7 +96,7 @@ def provenance(opened: Opened, corpus: Corpus, config: ProbeConfig) -> dict[str,
             "leakage": leakage(load_split(corpus, "train"), load_split(corpus, "test")),
         },
         "settings": asdict(config),
-        "warnings": [],
+        "warnings": list(opened.resumed),
     }
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from probe.commands.opened import SCHEMA_VERSION, Opened
+from probe.commands.opened import SCHEMA_VERSION, Opened, sound
 
 if TYPE_CHECKING:
     from probe.report.sentences import Pen
@@ -34,23 +33,28 @@ class Probed:
     items: str  # items.jsonl
 
 
+def again(run: Path) -> str:
+    """Return the command that probes a run."""
+    return f"python eval.py {shlex.quote(f'run={run}')}"
+
+
 def read_probe(opened: Opened) -> tuple[Probed | None, list[str]]:
     """Return what a probe of this very checkpoint has written, and a note where there is none.
 
     Raises ValueError in one line where a file of it is damaged or missing.
     """
-    folder, again = opened.run / "probe", f"python eval.py {shlex.quote(f'run={opened.run}')}"
+    folder, probe_it = opened.run / "probe", again(opened.run)
     if not opened.is_testable:
         return None, ["Trained on a text without gold links: its heads can be looked at, but no claim can be tested."]
     if not (folder / "probe.json").exists():
-        return None, [f"This run has not been probed, so nothing here says whether a head is real: {again}"]
-    with _sound(folder / "probe.json", f"{again} writes it anew"):
+        return None, [f"This run has not been probed, so nothing here says whether a head is real: {probe_it}"]
+    with sound(folder / "probe.json", f"{probe_it} writes it anew"):
         results = json.loads((folder / "probe.json").read_text())
         same = results["model"]["step"], results["schema_version"], results["data"]["fingerprint"]
     if same != (opened.step, SCHEMA_VERSION, opened.data_fingerprint):
         what = f"step {same[0]}" if same[0] != opened.step else "another version of the probe or of the stories"
-        return None, [f"The last probe was of {what}, so it is left out here: {again} probes step {opened.step}"]
-    return _whole(folder, results, f"{again} writes it anew"), []
+        return None, [f"The last probe was of {what}, so it is left out here: {probe_it} probes step {opened.step}"]
+    return _whole(folder, results, f"{probe_it} writes it anew"), []
 
 
 def _whole(folder: Path, results: Mapping[str, Any], remedy: str) -> Probed:
@@ -59,16 +63,16 @@ def _whole(folder: Path, results: Mapping[str, Any], remedy: str) -> Probed:
     from probe.report.sentences import median_lines
     from probe.study import HEADLINE
 
-    with _sound(folder / "probe.json", remedy):
+    with sound(folder / "probe.json", remedy):
         content(Found(run={}, sentences=[], probe=results))
-    with _sound(folder / "claims.json", remedy):
+    with sound(folder / "claims.json", remedy):
         cards = json.loads((folder / "claims.json").read_text())
         content(Found(run={}, sentences=[], probe=results, cards=cards))
         if {one["question"] for one in results["selected"] if HEADLINE in one["test"]} - {
             card["question"] for card in cards
         }:
             raise ValueError("a question without its card")
-    with _sound(folder / "items.jsonl", remedy):
+    with sound(folder / "items.jsonl", remedy):
         items = (folder / "items.jsonl").read_text()
         for one in results["selected"]:
             cells = [cell for _, cell in median_lines(items, one["question"], one["median"])]
@@ -78,24 +82,14 @@ def _whole(folder: Path, results: Mapping[str, Any], remedy: str) -> Probed:
     return Probed(results, cards, items)
 
 
-@contextmanager
-def _sound(path: Path, remedy: str) -> Iterator[None]:
-    """Turn what reading a damaged or missing file raises into one line that names it and what helps."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing: {remedy}") from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f"{path} is damaged: {remedy}") from None
-
-
 def read_texts(run: Path) -> list[str]:
     """Return the user's own sentences, the newest first; ValueError in one line where the file is damaged."""
     path = run / "probe" / TEXTS
-    with _sound(path, "delete it to go without the sentences of yours that it holds"):
+    with sound(path, "delete it to go without the sentences of yours that it holds"):
         found = json.loads(path.read_text()) if path.exists() else []
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
             raise ValueError("no list of texts")
+        "".join(found).encode()  # half a surrogate is no text
     return found
 
 
@@ -130,8 +124,9 @@ def page_content(
     from probe.record import FILM, read_film
     from probe.report.content import Found, content
     from probe.report.sentences import like, median_block, own, showcase
-    from run.logging import read_records
 
+    film = read_film(opened.run / FILM)
+    metrics = read_curves(opened.run, probed)
     pen = pen_of(opened)
     selected = probed.results["selected"] if probed else []
     shows = showcase(pen)
@@ -148,13 +143,28 @@ def page_content(
             shown={name: [one["id"] for one in some] for name, some in shown.items()},
             probe=probed.results if probed else None,
             cards=probed.cards if probed else (),
-            metrics=read_records(opened.run) if (opened.run / "metrics.jsonl").exists() else (),
-            film=read_film(opened.run / FILM),
+            metrics=metrics,
+            film=film,
             lab=lab,
             seeds=seeds,
             notes=notes,
+            resumed=opened.resumed,
         )
     )
+
+
+def read_curves(run: Path, probed: Probed | None) -> Sequence[Mapping[str, Any]]:
+    """Return a run's records, none where there are none; ValueError in one line where a page cannot be made of them."""
+    from probe.report.content import Found, content
+    from run.logging import read_records
+
+    path = run / "metrics.jsonl"
+    if not path.exists():
+        return ()
+    with sound(path, "delete it to go without the curves of training"):
+        metrics = read_records(run)
+        content(Found(run={}, sentences=[], probe=probed.results if probed else None, metrics=metrics))
+    return metrics
 
 
 def pen_of(opened: Opened) -> Pen:
@@ -178,7 +188,7 @@ def about(opened: Opened) -> dict[str, Any]:
 
     config = opened.model.config
     path = opened.run / "environment.json"
-    with _sound(path, "delete it, and the page does not say what the run was made with"):
+    with sound(path, "delete it, and the page does not say what the run was made with"):
         made = json.loads(path.read_text()) if path.exists() else {}
         made_with = {"python": made.get("python"), "torch": made.get("packages", {}).get("torch")}
         made_with["commit"] = made.get("commit")
@@ -196,7 +206,7 @@ def about(opened: Opened) -> dict[str, Any]:
             if getattr(config, name) != value
         ],
         "environment": made_with,
-        "command": f"python eval.py {shlex.quote(f'run={opened.run}')}",
+        "command": again(opened.run),
     }
 
 
@@ -216,24 +226,57 @@ def sweep_tables(run: Path) -> tuple[dict[str, Any] | None, dict[str, Any] | Non
     from run.directory import read_json
 
     folder, name = run.resolve().parent / "probe", run.resolve().name
-    found = [read_json(path) if (path := folder / f"{one}.json").exists() else None for one in ("compare", "seeds")]
-    lab, seeds = found
     lab_table = seeds_table = None
-    try:
-        if lab and any(name in one["runs"] for one in lab["variants"]):
-            header, rows = overview(lab)
-            title = "One switch at a time: what each variant changes"
-            lab_table = {"title": title, "header": header, "rows": rows, "note": " ".join(LEGEND)}
-        if seeds and name in seeds["runs"]:
-            header, rows = seeds_overview(seeds)
-            title = f"The same settings over training seeds: {', '.join(map(str, seeds['seeds']))}"
-            note = "A head is the one that a run's own dev items chose; which index it has says nothing."
-            seeds_table = {"title": title, "header": header, "rows": rows, "note": note}
-    except (KeyError, TypeError):
-        raise ValueError(
-            f"{folder} is damaged: python eval.py runs= or compare={folder.parent} writes it anew"
-        ) from None
+    if (path := folder / "compare.json").exists():
+        with sound(path, f"python eval.py compare={folder.parent} writes it anew"):
+            lab = read_json(path)
+            if any(name in one["runs"] for one in lab["variants"]):
+                header, rows = overview(lab)
+                title = "One switch at a time: what each variant changes"
+                lab_table = {
+                    "title": title,
+                    "header": header,
+                    "rows": rows,
+                    "note": " ".join([*LEGEND, *lab.get("warnings", ())]),
+                }
+    if (path := folder / "seeds.json").exists():
+        with sound(path, f"python eval.py runs={folder.parent} writes it anew"):
+            seeds = read_json(path)
+            if name in seeds["runs"]:
+                header, rows = seeds_overview(seeds)
+                title = f"The same settings over training seeds: {', '.join(map(str, seeds['seeds']))}"
+                note = "A head is the one that a run's own dev items chose; which index it has says nothing."
+                note = " ".join([note, *seeds.get("warnings", ())])
+                seeds_table = {"title": title, "header": header, "rows": rows, "note": note}
     return lab_table, seeds_table
+
+
+def claim_probe(run: Path) -> IO[str]:
+    """Keep other processes from writing to the probe/ of a run or a sweep, made if need be, until this is closed.
+
+    Raises:
+        BlockingIOError: in one line, that another process writes there.
+        OSError: it cannot be written.
+
+    """
+    from run.directory import claim
+
+    (run / "probe").mkdir(exist_ok=True)
+    return claim(run / "probe")
+
+
+def claim_or_note(run: Path, say: Callable[[str], None] = print) -> IO[str] | None:
+    """Claim a run's probe/; where it cannot be written, for it is another's, say so and return None."""
+    from run.directory import unwritable
+
+    folder = unwritable(run)
+    try:
+        if folder is None:
+            return claim_probe(run)
+    except PermissionError:  # of another's earlier lock
+        folder = run / "probe"
+    say(f"note     {folder} cannot be written: what is found is printed, and nothing is kept of it")
+    return None
 
 
 def write_found(
@@ -280,7 +323,10 @@ def file_url(path: Path) -> str:
 
 
 def write_page(opened: Opened, *, figures: bool = False) -> None:
-    """Write the page anew from what is known of the run, and figures of it; nothing is probed."""
+    """Write the page anew from what is known of the run, and figures of it; nothing is probed.
+
+    Whoever calls this has claimed the run's probe/.
+    """
     from probe.report.figures import draw_run
     from probe.report.page import page
     from run.files import write_set

@@ -20,6 +20,9 @@ CALLS = [
     (os, "open"), (os, "fsync"), (os, "replace"), (os, "unlink"), (os, "mkdir"), (os, "rmdir"), (io, "open"),
 ]  # fmt: skip
 
+# A child of a process that has threads is safe here: it calls the operating system, and nothing that holds a lock.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
 
 def run_with(tmp_path: Path, files: dict[str, str], mark: str | None = "probe.json") -> Path:
     folder = tmp_path / "probe"

@@ -6,13 +6,13 @@ import json
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import TrainSettings, door, of_result, one_line_errors, resumed, typed_train
+from configs import TrainSettings, check_same, door, of_result, one_line_errors, resumed, typed_train
 
 if TYPE_CHECKING:
     from data.batches import Split
@@ -63,6 +63,8 @@ class Run:
     film: Film | None  # what is kept of the probe's attention; None where there are no items
     recorder: Recorder
     progress: Progress
+    config: dict[str, Any]  # as config.json holds it, and each checkpoint
+    claim: IO[str]  # nobody else writes to `path` while it is open
 
 
 def fit(settings: TrainSettings, label: str = "") -> int:
@@ -80,7 +82,7 @@ def fit(settings: TrainSettings, label: str = "") -> int:
     announce(run)
     training, last = run.training, settings.run.max_steps
     with one_line_errors(MemoryError), enough_memory(training):
-        if not settings.run.resume:  # what can be gone on with has evaluated step 0
+        if not (run.path / "checkpoints").exists():  # what can be gone on with has evaluated step 0
             evaluate(run)
         while training.step < last and stop.signal is None:
             advance(training, run.recorder)
@@ -93,6 +95,7 @@ def fit(settings: TrainSettings, label: str = "") -> int:
         save(run, best=False)
         run.progress.say(f"stopped at step {training.step}; go on with: python train.py resume=true out={run.path}")
     run.recorder.close()
+    run.claim.close()
     return stop.exit_status if stop.signal is not None else 0
 
 
@@ -103,9 +106,8 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     from data.corpus import load_corpus
     from model.transformer import Transformer
     from probe.commands.watching import showcase_film
-    from run.checkpoint import load_checkpoint
     from run.device import choose_place, keep_freed_memory
-    from run.directory import create_run, read_json
+    from run.directory import check_new, claim, create_run
     from run.logging import Progress
 
     own, path = settings.run, Path(settings.run.out or "")
@@ -114,27 +116,51 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     place = choose_place(own.device, own.precision)
     keep_freed_memory()
     torch.manual_seed(own.seed)  # dropout
-    state = None
     if own.resume:
-        state, damaged = load_checkpoint(path / "checkpoints")
-        for line in damaged:
-            print(f"warning: {line}", file=sys.stderr)
+        claimed = claim(path)
+    else:
+        check_new(own.out)  # said before anything takes time
     corpus = load_corpus(settings.data, Path(own.cache_dir))
     settings = replace(settings, data=corpus.config)  # the newest revision has become a commit
-    if own.resume and read_json(path / "config.json").get("data_fingerprint") != corpus.fingerprint:
-        raise ValueError(f"{path} cannot go on: its data, a text or the generator of the stories, has changed since")
+    config = described(settings, corpus)
+    state = load_state(path, config, settings) if own.resume else None
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), own.seed).to(place.device)
     training = make_training(settings, model, corpus.train, place)
     items = probe_items(settings, corpus)
     if state is not None:
         training.load(state)
+        describe_resume(path, config, state, settings, place)
     else:
-        path = create_run(own.out)
-        describe(path, settings, corpus, place)
+        if not own.resume:
+            path, claimed = create_run(own.out)
+        describe(path, config, corpus, place)
     film = showcase_film(corpus, settings.model.context_length) if items else None
-    recorder = open_records(settings, path, corpus, items, film, training.step)
+    began = -1 if state is None else training.step  # what was recorded later is written again
+    recorder = open_records(settings, path, corpus, items, film, began if own.resume else None)
     progress = Progress(own.max_steps, training.step, label)
-    return Run(settings, path, training, model, corpus, items, film, recorder, progress)
+    return Run(settings, path, training, model, corpus, items, film, recorder, progress, config, claimed)
+
+
+def load_state(path: Path, config: dict[str, Any], settings: TrainSettings) -> dict[str, Any] | None:
+    """Return the newest whole checkpoint of a run that is gone on with; None where it was killed before its first.
+
+    Raises ValueError in one line where `config` differs from the run's or from the checkpoint's in what may not change.
+    """
+    from run.checkpoint import load_checkpoint
+    from run.directory import differences, read_json
+
+    if read_json(path / "config.json").get("data_fingerprint") != config["data_fingerprint"]:
+        raise ValueError(f"{path} cannot go on: its data, a text or the generator of the stories, has changed since")
+    try:
+        state, damaged = load_checkpoint(path / "checkpoints")
+    except FileNotFoundError:
+        return None
+    for line in damaged:
+        print(f"warning: {line}", file=sys.stderr)
+    if not isinstance(state.get("config"), dict):
+        raise ValueError(f"{path} cannot go on: its checkpoint does not hold its settings, another version wrote it")
+    check_same(differences(state["config"], config), settings.run)
+    return state
 
 
 def make_training(settings: TrainSettings, model: Transformer, split: Split, place: Place) -> Training:
@@ -176,23 +202,73 @@ def probe_items(settings: TrainSettings, corpus: Corpus) -> dict[str, list[LinkI
     return choose_items(items, settings.run.probe_sequences)
 
 
-def describe(path: Path, settings: TrainSettings, corpus: Corpus, place: Place) -> None:
-    """Write into a new run's directory what is needed to read it: tokenizer, environment and settings."""
+def described(settings: TrainSettings, corpus: Corpus) -> dict[str, Any]:
+    """Return config.json of a run: its settings, and what the data make of them."""
+    from hashlib import sha256
+
+    tokenizer = sha256(tokenizer_file(corpus)).hexdigest()
+    known = {"vocab_size": corpus.tokenizer.get_vocab_size(), "data_fingerprint": corpus.fingerprint}
+    fresh = replace(settings, run=replace(settings.run, resume=False, resume_with_changes=False))
+    config = asdict(fresh) | known | {"tokenizer_sha256": tokenizer}
+    return json.loads(json.dumps(config, default=lambda choice: choice.value))
+
+
+def tokenizer_file(corpus: Corpus) -> bytes:
+    """Return the content of a run's tokenizer.json."""
+    return corpus.tokenizer.to_str(pretty=True).encode()
+
+
+def describe(path: Path, config: dict[str, Any], corpus: Corpus, place: Place) -> None:
+    """Write into a new run's directory what is needed to read it; settings first, with which it can go on."""
     import torch
 
+    from run.checkpoint import write_atomically
     from run.directory import environment, write_json
 
-    corpus.tokenizer.save(str(path / "tokenizer.json"))
+    write_json(path / "config.json", config)
+    write_atomically(path / "tokenizer.json", tokenizer_file(corpus))
     write_json(path / "environment.json", environment(place.reason, torch.get_num_threads()))
-    known = {"vocab_size": corpus.tokenizer.get_vocab_size(), "data_fingerprint": corpus.fingerprint}
-    config = asdict(settings) | known
-    write_json(path / "config.json", json.loads(json.dumps(config, default=lambda choice: choice.value)))
+
+
+def describe_resume(
+    path: Path, config: dict[str, Any], state: dict[str, Any], settings: TrainSettings, place: Place
+) -> None:
+    """Write down that a run goes on from `state`, and what is no longer as it was; say what may change its losses."""
+    from datetime import UTC, datetime
+
+    import torch
+
+    from run.checkpoint import go_back, save_checkpoint
+    from run.directory import add_resume, clear_left_overs, differences, environment, read_json, write_json
+
+    step, folder = state["step"], path / "checkpoints"
+    changes = check_same(differences(state["config"], config), settings.run)
+    here = environment(place.reason, torch.get_num_threads())
+    moved = differences(read_json(path / "environment.json"), here)
+    clear_left_overs(path)
+    go_back(folder, step)
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    add_resume(path, {"step": step, "time": when, "environment": moved, "settings": changes})
+    if changes:  # a checkpoint always holds the settings that it is gone on with
+        save_checkpoint(folder, state | {"config": config}, step, best=False, keep=settings.run.keep_checkpoints)
+    if read_json(path / "config.json") != config:
+        write_json(path / "config.json", config)
+    said = [f"{name.removeprefix('packages.')} is {now}, not {before}" for name, (before, now) in moved.items()]
+    if said:
+        print(f"warning: losses may differ in their last bits: {'; '.join(said)}", file=sys.stderr)
+    for name, (before, now) in changes.items():
+        print(f"warning: from step {step} on {name} is {now}, not {before}", file=sys.stderr)
 
 
 def open_records(
-    settings: TrainSettings, path: Path, corpus: Corpus, items: dict[str, list[LinkItem]], film: Film | None, step: int
+    settings: TrainSettings,
+    path: Path,
+    corpus: Corpus,
+    items: dict[str, list[LinkItem]],
+    film: Film | None,
+    resumed_step: int | None,
 ) -> Recorder:
-    """Open what a run writes as it goes, and lay out how TensorBoard shows it."""
+    """Open what a run writes as it goes, and lay out how TensorBoard shows it; what came after `resumed_step` goes."""
     from data.batches import StorySplit
     from data.corpus import CLASSES
     from data.links import ORACLES
@@ -203,7 +279,7 @@ def open_records(
     split = corpus.validation
     known = isinstance(split, StorySplit) and split.classes is not None
     floor = isinstance(split, StorySplit) and split.floor is not None
-    recorder = Recorder(path, resumed_step=step if settings.run.resume else None)
+    recorder = Recorder(path, resumed_step)
     recorder.overlay(charts(CLASSES if known else (), list(items), ORACLES, floor=floor))
     named = {question.curve: question.name for question in QUESTIONS if question.curve in items}
     recorder.settings(of_result(settings), measures(named, floor=floor))
@@ -283,7 +359,7 @@ def best_lines(run: Run) -> list[str]:
     """Return which step eval.py will read where that is not the last: training on had begun to learn by heart."""
     from run.checkpoint import read_manifest
 
-    (best,) = [one["step"] for one in read_manifest(run.path / "checkpoints") if one["best"]]
+    (best,) = [one["step"] for one in read_manifest(run.path / "checkpoints") if one["best"]] or [run.training.step]
     if best == run.training.step:
         return []
     split, loss = run.corpus.validation, run.training.best_loss
@@ -386,7 +462,8 @@ def save(run: Run, *, best: bool) -> None:
     """Keep a checkpoint of this step."""
     from run.checkpoint import save_checkpoint
 
-    save_checkpoint(run.path / "checkpoints", run.training.state(), run.training.step, best=best)
+    state, own = run.training.state() | {"config": run.config}, run.settings.run
+    save_checkpoint(run.path / "checkpoints", state, run.training.step, best=best, keep=own.keep_checkpoints)
 
 
 if __name__ == "__main__":

@@ -39,9 +39,16 @@ _FREE_TEXT = {
     *"data.revision data.split data.validation_split".split(),
 }
 
-_PLACES = ("out", "resume", "cache_dir")  # settings that a resumed run need not share with its beginning
+# Settings that a resumed run need not share with its beginning.
+_PLACES = ("out", "resume", "resume_with_changes", "cache_dir")
+# And those that it need not share where they are given anew: a text is known by its content.
+_MOVABLE = {"device", "data.path", "data.validation_path", "data.tokenizer_path"}
 # Where a run is and what is told of it: nothing that is learned depends on it.
-_BESIDE = {*_PLACES, "threads", "log_every_steps", "sample_tokens", "sample_prompt"}
+_BESIDE = {*_PLACES, "threads", "log_every_steps", "sample_tokens", "sample_prompt", "keep_checkpoints"}
+# What a checkpoint's weights, its optimizers' state and its mark as the best hang on, whatever is asked for.
+_OF_CHECKPOINT = re.compile(
+    r"model\.(?!dropout$)|data\.|optim\.name$|(validation_tokens|vocab_size|data_fingerprint|tokenizer_sha256)$"
+)
 # Settings that make no variant, and settings by which runs of one seed would read other batches.
 _SAME_VARIANT = {*_BESIDE, "seed", "probe_sequences"}
 _SAME_ORDER = {"tokens_per_batch", "accumulate_steps", "model.context_length"}
@@ -118,6 +125,8 @@ def typed_saved(values: Any) -> TrainSettings:
 def resumed(asked: TrainSettings, config: Any, overrides: list[str]) -> TrainSettings:
     """Return the settings of a run that is gone on with; ValueError if one that was given anew is another.
 
+    With resume_with_changes=true it is taken instead, unless the checkpoint would not fit it.
+
     Args:
         asked: what this call would have trained with.
         config: the run's config.json.
@@ -126,16 +135,59 @@ def resumed(asked: TrainSettings, config: Any, overrides: list[str]) -> TrainSet
     """
     saved = typed_saved(config)
     given = {override.lstrip("+").partition("=")[0] for override in overrides}
-    anew = (*_PLACES, *({"device"} & given))  # a run may move to another device, if that is asked for
-    saved = replace(saved, run=replace(saved.run, **{name: getattr(asked.run, name) for name in anew}))
+    wanted, anew = flat(asked), {*_PLACES, *(_MOVABLE & given)}
+    taken = {where: wanted[where] for where in anew if where in wanted}
     for where, value in flat(saved).items():
-        wanted, group = flat(asked).get(where), where.rpartition(".")[0]
+        group = where.rpartition(".")[0]
         names = {where, group, "experiment", *(["variant"] if group == "model" else [])}  # variants are of the model
-        if where == "data.revision" and not re.fullmatch("[0-9a-f]{40}", wanted or ""):  # what was a commit then
+        other = wanted.get(where)
+        if where == "data.revision" and not re.fullmatch("[0-9a-f]{40}", other or ""):  # what was a commit then
             continue
-        if given & names and wanted != value:
-            raise ValueError(f"resume=true keeps the run's settings: {where} is {value}, not {wanted}")
-    return saved
+        if where not in anew and given & names and other != value:
+            check_change(where, value, other, asked.run)
+            taken[where] = other
+    return _with(saved, taken)
+
+
+def check_same(differences: dict[str, list[Any]], run: RunConfig) -> dict[str, list[Any]]:
+    """Return the settings in which a run goes on otherwise than its checkpoint was made: [before, now] of each.
+
+    Args:
+        differences: of config.json then and now, by group and name; whether the command line or an edit of the file
+            made them does not matter.
+        run: of this call.
+
+    Raises:
+        ValueError: in one line, the first that is not allowed.
+
+    """
+    every = {name.removeprefix("run."): both for name, both in differences.items()}
+    found = {name: both for name, both in every.items() if name not in {*_PLACES, *_MOVABLE}}
+    for name, (before, now) in found.items():
+        check_change(name, before, now, run)
+    return found
+
+
+def check_change(where: str, before: Any, now: Any, run: RunConfig) -> None:
+    """Raise ValueError, with both values, where a run that is gone on with may not have another value of a setting."""
+    before, now = (one.value if isinstance(one, Enum) else one for one in (before, now))
+    if not run.resume_with_changes:
+        raise ValueError(
+            f"resume=true keeps the run's settings: {where} is {before}, not {now}; "
+            "resume_with_changes=true takes the new"
+        )
+    if _OF_CHECKPOINT.match(where):
+        raise ValueError(f"{where} is {before}, not {now}: what the run has learned would not fit that, in no way")
+
+
+def _with(settings: TrainSettings, values: dict[str, Any]) -> TrainSettings:
+    """Return `settings` with some of its values, named as on the command line, replaced."""
+    groups = {}
+    for group in fields(settings):
+        part, prefix = getattr(settings, group.name), "" if group.name == "run" else f"{group.name}."
+        own = {one.name: values[prefix + one.name] for one in fields(part) if prefix + one.name in values}
+        groups[group.name] = replace(part, **own)
+    return TrainSettings(**groups)
 
 
 def check_seeds(configs: dict[str, Any]) -> dict[str, int]:

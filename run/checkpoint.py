@@ -1,23 +1,31 @@
 """Checkpoints that are whole or not there: written beside, synced, renamed, and hashed.
 
-checkpoints/manifest.json names each file with its step and sha256; a file the manifest does not name does not count.
-The manifest is replaced only once the new file is on the disk, and old files are deleted only after that.
+checkpoints/manifest.json names each file with its step and sha256, under a sha256 of its own; manifest_copy.json is the
+same once more. A file that the manifest does not name does not count. The manifest is replaced only once the new file
+is on the disk, and old files are deleted only after both of its copies are.
 """
 
+import errno
 import hashlib
 import io
 import json
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 
-KEEP = 2  # newest checkpoints, besides the best
+_MANIFESTS = ("manifest.json", "manifest_copy.json")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path` so that a reader, or a crash at any moment, sees the old file or the new one."""
+    """Put `content` at `path` so that a reader, or a crash at any moment, sees the old file or the new one.
+
+    Raises OSError that names the path and, where there is no room, the bytes; then the old file is as it was.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as stream:
@@ -25,17 +33,26 @@ def write_atomically(path: Path, content: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(path)
-    except BaseException:
+        sync_folder(path.parent)
+    except BaseException as error:
         beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            free = shutil.disk_usage(path.parent).free
+            room = f"{error.strerror}: {path} takes {len(content):,} bytes, {free:,} are free on its disk"
+            raise OSError(error.errno, room) from None
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in `folder` to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
-def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: bool) -> None:
+def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: bool, keep: int = 2) -> None:
     """Add the state of `step` to `folder`; `best` marks it the one that evaluation should use.
 
     Args:
@@ -43,60 +60,130 @@ def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: boo
         state: tensors and plain Python only, as torch.load's weights_only takes them.
         step: optimizer steps taken.
         best: whether its validation loss is the lowest so far.
+        keep: newest checkpoints that stay besides the best, 1 or more.
+
+    Raises:
+        OSError: it cannot be written; what was saved before is as it was.
 
     """
     folder.mkdir(exist_ok=True)
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
-    entry: dict[str, Any] = {
-        "file": f"step_{step:08d}.pt",
-        "step": step,
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "best": best,
-    }
-    write_atomically(folder / entry["file"], content)
-    entries = [one for one in read_manifest(folder) if one["file"] != entry["file"]]
-    if best:
-        entries = [one | {"best": False} for one in entries]
-    entries = sorted([*entries, entry], key=lambda one: one["step"])
-    kept = [one for one in entries if one["best"] or one in entries[-KEEP:]]
-    write_atomically(folder / "manifest.json", json.dumps(kept, indent=1).encode())
-    for one in entries:
-        if one not in kept:
-            (folder / one["file"]).unlink(missing_ok=True)
+    try:
+        before = read_manifest(folder)
+    except ValueError:  # damaged in both copies: this checkpoint at least shall be found
+        before = []
+    # Never over a file that counts: until the manifest says otherwise the old one is the run's.
+    used = {one["file"] for one in before}
+    file = next(name for name in (f"step_{step:08d}.pt", f"step_{step:08d}_again.pt") if name not in used)
+    entry = {"file": file, "step": step, "sha256": hashlib.sha256(content).hexdigest(), "best": best}
+    write_atomically(folder / file, content)
+    for one in before:
+        if one["step"] == step:
+            entry["best"] |= one["best"]
+    others = [one | {"best": one["best"] and not best} for one in before if one["step"] != step]
+    entries = sorted([*others, entry], key=lambda one: one["step"])
+    kept = [one for one in entries if one["best"] or one in entries[-keep:]]
+    _write_manifest(folder, kept)
+    for name in used - {one["file"] for one in kept}:
+        (folder / name).unlink(missing_ok=True)
+
+
+def go_back(folder: Path, step: int) -> None:
+    """Forget what was saved after `step`, and remove what a killed process has left unfinished.
+
+    What was saved later is damaged, or training would go on from there; it is written again. Whoever calls this must
+    be the only one that writes to `folder`.
+    """
+    if not folder.is_dir():
+        return
+    kept = [one for one in read_manifest(folder) if one["step"] <= step]
+    _write_manifest(folder, kept)
+    known = {*_MANIFESTS, *(one["file"] for one in kept)}
+    for path in folder.iterdir():
+        if path.name not in known and re.fullmatch(r"step_\d+(_again)?\.pt|\..+\.\d+", path.name):
+            path.unlink()
 
 
 def read_manifest(folder: Path) -> list[dict[str, Any]]:
     """Return the manifest's entries, oldest first; none where there is no manifest, ValueError where it is damaged."""
-    path = folder / "manifest.json"
-    if not path.exists():
-        return []
-    try:
-        entries = json.loads(path.read_text())
-        return [{name: one[name] for name in ("file", "step", "sha256", "best")} for one in entries]
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path} is damaged") from None
+    return _read_manifest(folder)[0]
+
+
+def _read_manifest(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the entries of the first copy that is whole, and a line for each damaged one passed over."""
+    damaged: list[str] = []
+    for path in (folder / name for name in _MANIFESTS):
+        if not path.exists():
+            continue
+        try:
+            said = json.loads(path.read_text())
+            entries = [{name: one[name] for name in ("file", "step", "sha256", "best")} for one in said["checkpoints"]]
+            if said["sha256"] == _hash_of(said["checkpoints"]):
+                return entries, damaged
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+        damaged.append(f"{path} is damaged: passed over")
+    if damaged:
+        raise ValueError(f"{folder / _MANIFESTS[0]} is damaged, and so is its copy")
+    return [], damaged
+
+
+def _write_manifest(folder: Path, entries: list[dict[str, Any]]) -> None:
+    content = json.dumps({"sha256": _hash_of(entries), "checkpoints": entries}, indent=1).encode()
+    for name in _MANIFESTS:
+        write_atomically(folder / name, content)
+
+
+def _hash_of(entries: Any) -> str:
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
 def load_checkpoint(folder: Path, *, best: bool = False) -> tuple[dict[str, Any], list[str]]:
     """Return the newest whole state in `folder`, or the best one, and a line for each damaged file passed over.
+
+    A run that is still training may replace its files meanwhile: then it is looked for once more.
 
     Raises:
         FileNotFoundError: nothing has been saved yet.
         ValueError: everything that was saved is damaged.
 
     """
-    entries = read_manifest(folder)[::-1]
-    if not entries:
-        raise FileNotFoundError(f"{folder} holds no checkpoint yet")
-    if best:
-        entries.sort(key=lambda one: not one["best"])  # stable: then newest first
-    damaged: list[str] = []
-    for entry in entries:
-        path = folder / entry["file"]
-        content = path.read_bytes() if path.exists() else b""
-        if hashlib.sha256(content).hexdigest() == entry["sha256"]:
-            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True), damaged
-        damaged.append(f"{path} is damaged (its sha256 is not the one recorded): passed over")
-    raise ValueError(f"every checkpoint in {folder} is damaged: {', '.join(one['file'] for one in entries)}")
+    while True:
+        entries, damaged = _read_manifest(folder)
+        if not entries:
+            raise FileNotFoundError(f"{folder} holds no checkpoint yet")
+        found = None
+        for entry in sorted(entries[::-1], key=lambda one: best and not one["best"]):  # stable: the newest first
+            path = folder / entry["file"]
+            content = _read(path)
+            if hashlib.sha256(content).hexdigest() == entry["sha256"]:
+                found = path, content
+                break
+            damaged.append(f"{path} is damaged (its sha256 is not the one recorded): passed over")
+        if not damaged or read_manifest(folder) == entries:  # else it was not damaged: the run has gone on meanwhile
+            break
+    if found is None:
+        raise ValueError(f"every checkpoint in {folder} is damaged: {', '.join(one['file'] for one in entries[::-1])}")
+    return _unpacked(*found), damaged
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _unpacked(path: Path, content: bytes) -> dict[str, Any]:
+    """Return the state in `content`; ValueError where it is none, or holds code, which is not run."""
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception:  # torch raises many kinds, none of them documented
+        state = None
+    if not isinstance(state, dict):
+        raise ValueError(
+            f"{path} is no checkpoint: it holds more than tensors and plain Python, or is no file of torch"
+        )
+    return state

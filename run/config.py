@@ -51,6 +51,7 @@ class RunConfig:
     seed: int  # of initial weights, batch order and dropout, 0 or more
     out: str | None  # the new run's directory; None: runs/<time, unique>
     resume: bool  # go on with the run in `out`
+    resume_with_changes: bool  # settings given anew, or edited in its config.json, take the place of the run's own
     device: Device
     precision: Precision
     threads: int | None  # for the CPU; None: what torch chooses
@@ -60,6 +61,7 @@ class RunConfig:
     accumulate_steps: int  # forward passes to one optimizer step, 1 or more
     log_every_steps: int  # 1 or more
     eval_every_steps: int  # 1 or more; also how often a checkpoint is kept
+    keep_checkpoints: int  # the newest ones, 1 or more; the best stays as well
     validation_tokens: int  # of each evaluation but the last, which reads the whole split
     probe_sequences: int  # of each probe during training, 0 for none
     sample_tokens: int  # written at each evaluation, 0 for none
@@ -69,7 +71,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Refuse counts that mean nothing."""
         positive = "max_steps tokens_per_batch accumulate_steps log_every_steps eval_every_steps validation_tokens"
-        for name in positive.split():
+        for name in f"{positive} keep_checkpoints".split():
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
         for name in ("seed", "probe_sequences", "sample_tokens"):
@@ -81,6 +83,8 @@ class RunConfig:
             raise ValueError(f"threads must be 1 or more, got {self.threads}")
         if self.resume and self.out is None:
             raise ValueError("resume=true needs out=DIR, the run to go on with")
+        if self.resume_with_changes and not self.resume:
+            raise ValueError("resume_with_changes=true goes with resume=true")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,15 +1,17 @@
 """A run's directory: never another's, found again by time, with everything needed to read it later.
 
-config.json, tokenizer.json, environment.json, metrics.jsonl, attention.jsonl (of stories), checkpoints/, tb/ and
-probe/.
+config.json, tokenizer.json, environment.json, metrics.jsonl, attention.jsonl (of stories), checkpoints/, tb/, probe/
+and, where it was gone on with, resumes.jsonl.
 """
 
 import fcntl
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
+from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +20,9 @@ from typing import IO, Any
 from run.checkpoint import write_atomically
 
 RUNS = Path("runs")
+RESUMES = "resumes.jsonl"
 _LOCK = ".lock"
+_LEFT_OVER = re.compile(r"\.lock|\..+\.\d+")  # the latter of a file that was being written
 _PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "numpy")
 
 
@@ -46,21 +50,42 @@ def claim(folder: Path) -> IO[str]:
     return stream
 
 
-def create_run(out: str | None) -> Path:
-    """Make and return a new run's directory; raise FileExistsError where `out` already holds something."""
+def check_new(out: str | None) -> None:
+    """Raise FileExistsError where `out` holds anything but what a process that was killed at its start has left."""
+    path = Path(out) if out is not None else None
+    if path is not None and path.is_dir() and any(not _LEFT_OVER.fullmatch(one.name) for one in path.iterdir()):
+        raise FileExistsError(f"out={path} is not empty: choose another, or go on with its run by resume=true")
+
+
+def create_run(out: str | None) -> tuple[Path, IO[str]]:
+    """Make a new run's directory and claim it; return both.
+
+    Raises:
+        FileExistsError: `out` already holds something.
+        BlockingIOError: another process has just begun a run in it.
+
+    """
     if out is None:
         while True:
             path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
             try:
                 path.mkdir(parents=True)
-                return path
+                return path, claim(path)
             except FileExistsError:  # another run began in the same microsecond
                 continue
     path = Path(out)
     path.mkdir(parents=True, exist_ok=True)
-    if any(path.iterdir()):
-        raise FileExistsError(f"out={path} is not empty: choose another, or go on with its run by resume=true")
-    return path
+    check_new(out)
+    claimed = claim(path)
+    check_new(out)  # whoever held it may have begun a run meanwhile
+    return path, claimed
+
+
+def clear_left_overs(folder: Path) -> None:
+    """Remove the files that a killed process was just writing into `folder`, which must be claimed."""
+    for path in folder.iterdir():
+        if path.name != _LOCK and _LEFT_OVER.fullmatch(path.name):
+            path.unlink()
 
 
 def find_run(run: str | None) -> Path:
@@ -129,6 +154,25 @@ def environment(device: str, threads: int) -> dict[str, Any]:
         "commit": commit,
         "uncommitted_changes": bool(_git("status", "--porcelain", "-uno")) if commit else None,
     }
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return [before, now] of every value in which two JSON objects differ, by name; of a nested one as outer.inner."""
+    found: dict[str, list[Any]] = {}
+    for name in sorted(before.keys() | now.keys()):
+        one, other = before.get(name), now.get(name)
+        if isinstance(one, dict) and isinstance(other, dict):
+            found |= {f"{name}.{inner}": both for inner, both in differences(one, other).items()}
+        elif one != other:
+            found[name] = [one, other]
+    return found
+
+
+def add_resume(run: Path, line: Mapping[str, Any]) -> None:
+    """Add a line to resumes.jsonl, whole or not at all: from where a run was gone on with, and what was changed."""
+    path = run / RESUMES
+    before = path.read_bytes() if path.exists() else b""
+    write_atomically(path, before + json.dumps(line).encode() + b"\n")
 
 
 def _git(*arguments: str) -> str | None:

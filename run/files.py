@@ -1,11 +1,10 @@
 """Files that belong together: whoever reads them finds all the earlier ones, all the new ones, or none that count."""
 
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from run.checkpoint import write_atomically
+from run.checkpoint import sync_folder, write_atomically
 
 _STAGING = ".unfinished"
 
@@ -49,22 +48,14 @@ def write_set(
 def _move(staged: Mapping[str, Path], folder: Path, mark: str | None, gone: Iterable[str]) -> None:
     if mark is not None:
         (folder / mark).unlink(missing_ok=True)
-        _sync_folder((folder / mark).parent)  # or the disk might keep it, and the others' new contents with it
+        sync_folder((folder / mark).parent)  # or the disk might keep it, and the others' new contents with it
     for name in gone:
         (folder / name).unlink(missing_ok=True)
     others = [name for name in staged if name != mark]
     for name in others:
         staged[name].replace(folder / name)
     for parent in {(folder / name).parent for name in others}:
-        _sync_folder(parent)
+        sync_folder(parent)
     if mark is not None:
         staged[mark].replace(folder / mark)
-        _sync_folder((folder / mark).parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder((folder / mark).parent)

@@ -51,7 +51,8 @@ class Training:
         """Go back to the moment of `state`."""
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+            groups = optimizer.state_dict()["param_groups"]  # rates and the like are the settings', not the state's
+            optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
         torch.set_rng_state(state["random"])
         if state["random_cuda"] and self.place.device.type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"][0], self.place.device)

@@ -136,7 +136,9 @@ def check_config(run: Path, config: Mapping[str, Any], state: Mapping[str, Any])
 
 def resumed_with(run: Path) -> list[str]:
     """Return a sentence for each time that a run went on with other settings or in another environment."""
-    path = run / "resumes.jsonl"
+    from run.directory import RESUMES
+
+    path = run / RESUMES
     if not path.exists():
         return []
     with sound(path, "delete it to go without what it says"):

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
-from run.checkpoint import KEEP, load_checkpoint, read_manifest, save_checkpoint, write_atomically
+from run.checkpoint import go_back, load_checkpoint, read_manifest, save_checkpoint, write_atomically
 
 
 def state(step: int) -> dict:
@@ -21,13 +23,15 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     assert damaged == []
 
 
-def test_the_newest_and_the_best_are_kept_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [1, 2, 4])
+def test_the_newest_and_the_best_are_kept_and_nothing_else(tmp_path: Path, keep: int) -> None:
     for step in range(1, 8):
-        save_checkpoint(tmp_path / "c", state(step), step, best=step == 3)
+        save_checkpoint(tmp_path / "c", state(step), step, best=step == 3, keep=keep)
     kept = {entry["step"] for entry in read_manifest(tmp_path / "c")}
-    assert kept == {3, *range(8 - KEEP, 8)}
+    assert kept == {3, *range(8 - keep, 8)}
     files = {path.name for path in (tmp_path / "c").iterdir()}
-    assert files == {"manifest.json", *(entry["file"] for entry in read_manifest(tmp_path / "c"))}
+    named = {entry["file"] for entry in read_manifest(tmp_path / "c")}
+    assert files == {"manifest.json", "manifest_copy.json", *named}
     assert load_checkpoint(tmp_path / "c")[0]["step"] == 7
     assert load_checkpoint(tmp_path / "c", best=True)[0]["step"] == 3
 
@@ -58,17 +62,92 @@ def test_nothing_saved_and_nothing_whole_are_told_apart(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "[", '[{"a": 1}]', "{}x", "[3]"])
-def test_a_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / "manifest.json").write_text(content)
-    with pytest.raises(ValueError, match="manifest.json is damaged"):
+MANIFESTS = ("manifest.json", "manifest_copy.json")
+
+
+@pytest.mark.parametrize("content", ["", "[", '[{"a": 1}]', "{}x", "[3]", '{"sha256": "0", "checkpoints": []}'])
+def test_a_damaged_manifest_is_passed_over_for_its_copy_and_both_are_named(tmp_path: Path, content: str) -> None:
+    save_checkpoint(tmp_path, state(1), 1, best=True)
+    for name in MANIFESTS:
+        whole = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_text(content)
+        loaded, damaged = load_checkpoint(tmp_path)
+        assert loaded["step"] == 1 and [line.split()[0] for line in damaged] == (
+            [str(tmp_path / name)] if name == MANIFESTS[0] else []  # nobody looks at the copy of what is whole
+        )
+        (tmp_path / name).write_bytes(whole)
+    for name in MANIFESTS:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=r"manifest.json is damaged, and so is its copy"):
         load_checkpoint(tmp_path)
+
+
+def test_who_can_read_no_manifest_saves_all_the_same(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, state(1), 1, best=True)
+    for name in MANIFESTS:
+        (tmp_path / name).write_text("")
+    save_checkpoint(tmp_path, state(2), 2, best=False)
+    assert load_checkpoint(tmp_path)[0]["step"] == 2
+
+
+def test_another_step_or_best_mark_is_found_out_by_the_manifests_own_hash(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save_checkpoint(tmp_path, state(step), step, best=step == 1)
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("false", "true"))
+    assert [one["best"] for one in read_manifest(tmp_path)] == [True, False]
+    (tmp_path / "manifest_copy.json").write_text(manifest.read_text())
+    with pytest.raises(ValueError, match="damaged"):
+        read_manifest(tmp_path)
+
+
+def test_a_step_that_is_saved_again_never_lies_over_the_one_that_counts_and_stays_the_best(tmp_path: Path) -> None:
+    seen = []
+    for best in (True, False, False):
+        save_checkpoint(tmp_path, state(5), 5, best=best)
+        [entry] = read_manifest(tmp_path)
+        assert entry["best"] and (tmp_path / entry["file"]).exists()
+        seen.append(entry["file"])
+    assert seen[0] != seen[1] != seen[2]
+    assert len(list(tmp_path.glob("step_*"))) == 1
+
+
+def test_going_back_forgets_what_came_after_and_clears_what_a_kill_has_left(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, state(step), step, best=step == 1)
+    for name in ("step_00000009.pt", ".step_00000003.pt.4711", ".manifest.json.12", "notes.txt"):
+        (tmp_path / name).write_text("")
+    go_back(tmp_path, 2)
+    assert [(one["step"], one["best"]) for one in read_manifest(tmp_path)] == [(1, True), (2, False)]
+    kept = {"step_00000001.pt", "step_00000002.pt", "notes.txt", *MANIFESTS}
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    go_back(tmp_path / "none", 2)
 
 
 def test_the_hash_is_of_the_file_itself(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, state(1), 1, best=False)
-    [entry] = json.loads((tmp_path / "manifest.json").read_text())
+    [entry] = read_manifest(tmp_path)
     assert hashlib.sha256((tmp_path / entry["file"]).read_bytes()).hexdigest() == entry["sha256"]
+
+
+def test_who_reads_while_a_run_goes_on_gets_its_newest_and_no_false_alarm(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, state(0), 0, best=True)
+    read: list[int] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            loaded, damaged = load_checkpoint(tmp_path, best=True)
+            assert damaged == [] and torch.equal(loaded["model"]["w"], torch.full((3, 5), float(loaded["step"])))
+            read.append(loaded["step"])
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        for step in range(1, 60):
+            save_checkpoint(tmp_path, state(step), step, best=True, keep=1)
+        done.set()
+        looking.result()
+    assert read == sorted(read) and len(set(read)) > 5
 
 
 def test_a_checkpoint_that_holds_code_is_not_loaded(tmp_path: Path) -> None:
@@ -80,9 +159,10 @@ def test_a_checkpoint_that_holds_code_is_not_loaded(tmp_path: Path) -> None:
 
     torch.save({"model": Gadget()}, tmp_path / "step_00000001.pt")
     content = (tmp_path / "step_00000001.pt").read_bytes()
-    entry = {"file": "step_00000001.pt", "step": 1, "sha256": hashlib.sha256(content).hexdigest(), "best": False}
-    (tmp_path / "manifest.json").write_text(json.dumps([entry]))
-    with pytest.raises(Exception, match="[Ww]eights"):
+    entries = [{"file": "step_00000001.pt", "step": 1, "sha256": hashlib.sha256(content).hexdigest(), "best": False}]
+    own = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+    (tmp_path / "manifest.json").write_text(json.dumps({"sha256": own, "checkpoints": entries}))
+    with pytest.raises(ValueError, match="holds more than tensors and plain Python"):
         load_checkpoint(tmp_path)
     assert not (tmp_path / "ran").exists()
 

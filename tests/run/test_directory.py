@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from run.checkpoint import save_checkpoint
-from run.directory import create_run, environment, find_run, find_runs, read_json, write_json
+from run.directory import (
+    claim,
+    clear_left_overs,
+    create_run,
+    differences,
+    environment,
+    find_run,
+    find_runs,
+    read_json,
+    write_json,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,7 +31,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_eight_starts_at_once_get_eight_directories() -> None:
     made: list[Path] = []
-    threads = [threading.Thread(target=lambda: made.append(create_run(None))) for _ in range(8)]
+
+    def start() -> None:
+        path, claimed = create_run(None)
+        made.append(path)
+        claimed.close()
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -32,16 +48,45 @@ def test_eight_starts_at_once_get_eight_directories() -> None:
 
 def test_a_directory_that_holds_anything_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    assert create_run(str(tmp_path / "mine")) == tmp_path / "mine"
+    path, claimed = create_run(str(tmp_path / "mine"))
+    assert path == tmp_path / "mine"
+    claimed.close()
     (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(FileExistsError, match="is not empty"):
         create_run(str(tmp_path / "mine"))
 
 
+def test_a_directory_that_is_claimed_is_refused_and_one_whose_process_has_ended_is_not(tmp_path: Path) -> None:
+    claimed = claim(tmp_path)
+    with pytest.raises(BlockingIOError, match=f"is being written by process {os.getpid()} on "):
+        claim(tmp_path)
+    with pytest.raises(BlockingIOError):
+        create_run(str(tmp_path))
+    assert (tmp_path / ".lock").read_text().count("process") == 1
+    claimed.close()
+    create_run(str(tmp_path))[1].close()
+
+
+def test_what_differs_is_named_as_deep_as_it_lies() -> None:
+    before = {"same": 1, "packages": {"torch": "2.11", "numpy": "2"}, "gone": None, "other": {"a": 1}}
+    now = {"same": 1, "packages": {"torch": "2.13", "numpy": "2"}, "new": [1], "other": 3}
+    expected = {"new": [None, [1]], "other": [{"a": 1}, 3], "packages.torch": ["2.11", "2.13"]}
+    assert differences(before, now) == expected and differences(now, now) == {}
+
+
+def test_leftovers_of_a_killed_process_are_cleared_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".config.json.12", ".lock", "metrics.jsonl", ".hidden", "x.12"):
+        (tmp_path / name).write_text("")
+    clear_left_overs(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", "metrics.jsonl", ".hidden", "x.12"}
+
+
 def test_the_newest_run_with_a_checkpoint_is_found() -> None:
     with pytest.raises(FileNotFoundError, match="python train.py makes one"):
         find_run(None)
-    runs = [create_run(None) for _ in range(3)]
+    runs = [Path("runs") / name for name in "abc"]
+    for run in runs:
+        run.mkdir(parents=True)
     for age, run in enumerate(runs[:2]):
         write_json(run / "config.json", {})
         save_checkpoint(run / "checkpoints", {}, 1, best=True)
@@ -53,7 +98,8 @@ def test_the_newest_run_with_a_checkpoint_is_found() -> None:
 
 
 def test_runs_of_a_multirun_are_found_too() -> None:
-    run = create_run("runs/multirun/2026-01-01/3")
+    run = Path("runs/multirun/2026-01-01/3")
+    run.mkdir(parents=True)
     write_json(run / "config.json", {})
     save_checkpoint(run / "checkpoints", {}, 1, best=True)
     assert find_run(None) == run

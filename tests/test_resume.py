@@ -1,0 +1,152 @@
+"""Going on with a run: as it was, with what has changed said and written down, or not at all."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from run.checkpoint import go_back, load_checkpoint, read_manifest
+from tests.test_train import QUICK, cache, command, lines, losses, same_weights
+
+__all__ = ["cache"]
+SHORT = [*QUICK, "max_steps=60", "eval_every_steps=20", "sample_tokens=0"]
+
+
+@pytest.fixture(scope="module")
+def ended(cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "ended"
+    subprocess.run(command("train.py", f"out={out}", cache, *SHORT, "keep_checkpoints=3"), check=True)
+    return out
+
+
+@pytest.fixture
+def stopped(ended: Path, tmp_path: Path) -> Path:
+    """The run as it was after 40 of its 60 steps."""
+    out = tmp_path / "stopped"
+    shutil.copytree(ended, out)
+    go_back(out / "checkpoints", 40)
+    return out
+
+
+def resume(out: Path, *overrides: str) -> subprocess.CompletedProcess:
+    door = command("train.py", "resume=true", f"out={out}", *overrides)
+    return subprocess.run(door, capture_output=True, text=True, check=False)
+
+
+def resumes(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "resumes.jsonl").read_text().splitlines()]
+
+
+def content(run: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def refused(ran: subprocess.CompletedProcess, *words: str) -> None:
+    assert ran.returncode == 2 and ran.stderr.count("\n") == 1, ran.stderr
+    assert all(word in ran.stderr for word in words), ran.stderr
+
+
+def test_a_damaged_newest_checkpoint_is_said_and_its_steps_are_taken_again_to_the_same_end(
+    ended: Path, cache: str, tmp_path: Path
+) -> None:
+    shutil.copytree(ended, stopped := tmp_path / "stopped")
+    newest = stopped / "checkpoints" / read_manifest(stopped / "checkpoints")[-1]["file"]
+    newest.write_bytes(newest.read_bytes()[:-1])
+    ran = resume(stopped, cache)
+    assert ran.returncode == 0 and "step_00000060.pt is damaged" in ran.stderr, ran.stderr
+    assert "(from step 40 of 60)" in ran.stdout
+    assert losses(stopped) == losses(ended) and same_weights(stopped, ended)
+    assert resumes(stopped) == [{"step": 40, "time": resumes(stopped)[0]["time"], "environment": {}, "settings": {}}]
+    assert not (ended / "resumes.jsonl").exists()
+
+
+def test_another_setting_is_refused_by_name_and_taken_where_that_is_asked_for(stopped: Path, cache: str) -> None:
+    given = ["optim.learning_rate=0.005", "max_steps=80"]
+    before = content(stopped)
+    refused(resume(stopped, cache, *given), "max_steps is 60, not 80", "resume_with_changes=true")
+    assert content(stopped) == before
+    ran = resume(stopped, cache, *given, "resume_with_changes=true")
+    assert ran.returncode == 0, ran.stderr
+    assert "from step 40 on max_steps is 80, not 60" in ran.stderr
+    assert [step for step, _ in losses(stopped)] == list(range(1, 81))
+    power = json.loads((stopped / "config.json").read_text())["optim"]["decay_power"]
+    warmup = json.loads((stopped / "config.json").read_text())["optim"]["warmup_steps"]
+    wanted = 0.005 * ((80 - 40) / (80 - warmup)) ** power  # of the step from 40 to 41
+    assert lines(stopped, "train")[40]["learning_rate"] == pytest.approx(wanted)
+    groups = load_checkpoint(stopped / "checkpoints")[0]["optimizers"][0]["param_groups"]
+    assert [group["peak"] for group in groups] == [0.005]
+    [one] = resumes(stopped)
+    assert one["settings"] == {"max_steps": [60, 80], "optim.learning_rate": [0.012, 0.005]} and one["step"] == 40
+    config = json.loads((stopped / "config.json").read_text())
+    assert config["run"]["max_steps"] == 80 and not config["run"]["resume_with_changes"]
+    assert load_checkpoint(stopped / "checkpoints")[0]["config"] == config
+    assert resume(stopped, cache).returncode == 0  # what it is now it stays
+
+
+@pytest.mark.parametrize(
+    "given", ["model.d_model=48", "optim=adamw", "data.seed=5", "validation_tokens=400", "model.n_layer=2"]
+)
+def test_what_would_not_fit_the_checkpoint_is_refused_whatever_is_asked_for(
+    stopped: Path, cache: str, given: str
+) -> None:
+    before = content(stopped)
+    name = {"optim=adamw": "optim.name"}.get(given, given.partition("=")[0])
+    refused(resume(stopped, cache, given, "resume_with_changes=true"), name, "would not fit")
+    assert content(stopped) == before
+
+
+def test_an_edited_config_is_found_out_by_the_checkpoint(stopped: Path, cache: str) -> None:
+    path = stopped / "config.json"
+    config = json.loads(path.read_text())
+    config["optim"]["momentum"] = 0.5
+    path.write_text(json.dumps(config))
+    refused(resume(stopped, cache), "optim.momentum is 0.95, not 0.5")
+    ran = resume(stopped, cache, "resume_with_changes=true")
+    assert ran.returncode == 0 and resumes(stopped)[0]["settings"] == {"optim.momentum": [0.95, 0.5]}, ran.stderr
+
+
+def test_another_version_is_said_and_written_down(ended: Path, stopped: Path, cache: str) -> None:
+    path = stopped / "environment.json"
+    about = json.loads(path.read_text())
+    ours, about["packages"]["torch"] = about["packages"]["torch"], "1.0"
+    path.write_text(json.dumps(about))
+    ran = resume(stopped, cache)
+    assert ran.returncode == 0 and f"losses may differ in their last bits: torch is {ours}, not 1.0" in ran.stderr
+    assert resumes(stopped)[0]["environment"] == {"packages.torch": ["1.0", ours]}
+    assert losses(stopped) == losses(ended)
+
+
+@pytest.mark.parametrize("left", [["config.json"], ["config.json", "tokenizer.json", ".environment.json.17"]])
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
+    ended: Path, cache: str, tmp_path: Path, left: list[str]
+) -> None:
+    out = tmp_path / "begun"
+    out.mkdir()
+    for name in left:
+        (out / name).write_bytes((ended / name).read_bytes() if (ended / name).exists() else b"half")
+    if len(left) > 1:  # its evaluation of step 0 was written, its checkpoint not
+        (out / "metrics.jsonl").write_text((ended / "metrics.jsonl").read_text().splitlines(keepends=True)[0])
+    ran = resume(out, cache)
+    assert ran.returncode == 0 and "(from step 0 of 60)" in ran.stdout, ran.stderr
+    assert losses(out) == losses(ended) and same_weights(out, ended)
+    assert lines(out, "probe") == lines(ended, "probe")
+    assert (out / "environment.json").exists()
+
+
+def test_a_second_process_is_refused_and_what_the_first_was_killed_over_is_no_run(
+    ended: Path, stopped: Path, cache: str, tmp_path: Path
+) -> None:
+    from run.directory import claim
+
+    with claim(stopped):
+        before = content(stopped)
+        refused(resume(stopped, cache), "is being written by process")
+        assert content(stopped) == before
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    for name in (".lock", ".config.json.4711"):
+        (begun / name).write_text("")
+    ran = subprocess.run(command("train.py", f"out={begun}", cache, *SHORT), capture_output=True, check=False)
+    assert ran.returncode == 0 and losses(begun) == losses(ended)

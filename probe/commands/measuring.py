@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from configs import one_line_errors
@@ -25,9 +26,7 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> bool:
 
     with one_line_errors():
         corpus = load_data(opened, settings)
-        causal = opened.settings.model.is_causal
-        claimed = claim_or_note(opened.run) if causal else None
-    split = corpus.validation
+    split, causal = corpus.validation, opened.settings.model.is_causal
     batches = validation_batches(
         split,
         tokens_per_batch=config.tokens_per_batch,
@@ -46,10 +45,14 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> bool:
     for asked in ("open", "figures"):
         if not causal and getattr(settings, asked):
             print(f"note     {asked}=true: a model that reads what it must predict has no page")
-    if claimed is not None:
-        with one_line_errors():
-            write_page(opened, figures=settings.figures)
+    has_page = False
     if causal:
+        with one_line_errors():
+            claimed = claim_or_note(opened.run, opened.run / "probe")
+            has_page = claimed is not None
+            with claimed or nullcontext():
+                if has_page:
+                    write_page(opened, figures=settings.figures)
         print('next     this text has no gold links; look at a sentence: python eval.py text="...", or take tests of')
         print("         others: python eval.py task=minimal_pairs path=FOLDER (docs/outside.md)")
-    return claimed is not None
+    return has_page

@@ -13,6 +13,7 @@ from configs import TrainSettings, flat, typed_saved
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+    from torch import Tensor
 
     from data.corpus import Corpus
     from model.transformer import Transformer
@@ -80,19 +81,31 @@ def open_run(settings: EvalConfig) -> Opened:
     state, damaged = load_checkpoint(run / "checkpoints", best=True)
     for line in damaged:
         print(f"warning: {line}", file=sys.stderr)
+    weights, step = learned(run, state)
     check_config(run, config, state)
     model = Transformer(trained.model, tokenizer.get_vocab_size(), seed=0)
-    load_weights(model, state["model"])
+    load_weights(model, weights)
     return Opened(
         run,
         trained,
         str(config.get("data_fingerprint")),
         tokenizer,
         model.to(place.device).eval(),
-        state["step"],
+        step,
         place.where,
         tuple(resumed_with(run)),
     )
+
+
+def learned(run: Path, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], int]:
+    """Return the weights of a checkpoint and their step; ValueError where it is none of a model."""
+    import torch
+
+    weights, step = state.get("model"), state.get("step")
+    is_tensors = isinstance(weights, dict) and all(isinstance(one, torch.Tensor) for one in weights.values())
+    if not isinstance(weights, dict) or not is_tensors or not isinstance(step, int):
+        raise ValueError(f"{run / 'checkpoints'} holds no checkpoint of a model: another version or program wrote it")
+    return weights, step
 
 
 def read_settings(run: Path) -> tuple[TrainSettings, dict[str, Any]]:
@@ -103,7 +116,7 @@ def read_settings(run: Path) -> tuple[TrainSettings, dict[str, Any]]:
     try:
         return typed_saved(config), config
     except ValueError as error:
-        raise ValueError(f"{run}: {error}") from None
+        raise ValueError(f"{run / 'config.json'}: {str(error).removeprefix('config.json ')}") from None
 
 
 def read_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,6 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
     with one_line_errors():
         if not opened.settings.model.is_causal:
             raise ValueError("a model trained with model.mask=none reads what it must predict: no test of it is one")
-        claimed = claim_or_note(opened.run)
         report = tasks()[task](tested(opened, settings, config), path)
         about = {"task": task.value, "path": path, "run": str(opened.run), "step": opened.step}
         found = about | {"settings": asdict(config)} | report.results
@@ -41,11 +41,14 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
         if report.heads:
             files[f"{task.value}_heads.csv"] = heads_csv(report.heads)
         gone = () if report.heads else (f"{task.value}_heads.csv",)
-        if claimed is not None:
-            write_set(opened.run / "probe" / "outside", files, f"{task.value}.json", gone)
     print("\n".join(report.markdown))
-    if claimed is not None:
-        print(f"\nwrote    {', '.join(files)} to {opened.run / 'probe' / 'outside'}")
+    with one_line_errors():
+        folder = opened.run / "probe" / "outside"
+        claimed = claim_or_note(opened.run, folder)
+        with claimed or nullcontext():
+            if claimed is not None:
+                write_set(folder, files, f"{task.value}.json", gone)
+                print(f"\nwrote    {', '.join(files)} to {folder}")
 
 
 def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject:

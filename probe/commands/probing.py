@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -14,6 +15,7 @@ from probe.commands.reporting import PAGE, Probed, claim_or_note, page_content, 
 
 if TYPE_CHECKING:
     from data.corpus import Corpus
+    from data.links import LinkItem
     from probe.config import ProbeConfig
     from probe.study import Reading
     from run.config import EvalConfig
@@ -50,8 +52,6 @@ def probe_stories(
     from data.corpus import load_split
     from data.links import link_items
     from data.tokenizer import end_id
-    from probe.showcase import SHOWCASE, Reader, cells
-    from probe.study import study
 
     with one_line_errors():
         texts = read_sound_texts(opened.run)
@@ -59,26 +59,37 @@ def probe_stories(
         corpus = load_data(opened, settings)
         end = end_id(opened.tokenizer)
         dev, test = (link_items(load_split(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
-        claimed = claim_or_note(opened.run, say)
-    model = opened.model
+        claimed = claim_or_note(opened.run, opened.run / "probe", say)
+    with claimed or nullcontext():
+        results, readings = studied(opened, dev, test, config)
+        results = provenance(opened, corpus, config) | results
+        say("\n".join(printed(results, paint)))
+        if claimed is not None:
+            with one_line_errors():
+                written = write_probe(opened, results, readings, texts, figures=settings.figures)
+            say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
+    return claimed is not None
+
+
+def studied(
+    opened: Opened, dev: Sequence[LinkItem], test: Sequence[LinkItem], config: ProbeConfig
+) -> tuple[dict[str, Any], dict[str, Reading]]:
+    """Return what the probe finds, the showcase of the chosen heads among it, and what it has read."""
+    from probe.showcase import SHOWCASE, Reader, cells
+    from probe.study import study
+
     untrained = [opened.untrained(config.seed + i) for i in range(config.n_untrained)]
     with one_line_errors():
         try:
-            results, readings = study(model, untrained, dev, test, config, under_way)
+            results, readings = study(opened.model, untrained, dev, test, config, under_way)
         finally:
             under_way("")
     heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
-    reader = Reader(model, opened.cut, opened.tokenizer.id_to_token)
+    reader = Reader(opened.model, opened.cut, opened.tokenizer.id_to_token)
     results["showcase"] = {
         name: cells(reader, asked, heads[name]) for name, (_, asked) in SHOWCASE.items() if name in heads
     }
-    about = provenance(opened, corpus, config)
-    say("\n".join(printed(results, paint)))
-    if claimed is not None:
-        with one_line_errors():
-            written = write_probe(opened, about | results, readings, texts, figures=settings.figures)
-        say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
-    return claimed is not None
+    return results, readings
 
 
 def provenance(opened: Opened, corpus: Corpus, config: ProbeConfig) -> dict[str, Any]:

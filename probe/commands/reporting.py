@@ -54,20 +54,22 @@ def read_probe(opened: Opened) -> tuple[Probed | None, list[str]]:
     if same != (opened.step, SCHEMA_VERSION, opened.data_fingerprint):
         what = f"step {same[0]}" if same[0] != opened.step else "another version of the probe or of the stories"
         return None, [f"The last probe was of {what}, so it is left out here: {probe_it} probes step {opened.step}"]
-    return _whole(folder, results, f"{probe_it} writes it anew"), []
+    return _whole(opened, results, f"{probe_it} writes it anew"), []
 
 
-def _whole(folder: Path, results: Mapping[str, Any], remedy: str) -> Probed:
+def _whole(opened: Opened, results: Mapping[str, Any], remedy: str) -> Probed:
     """Return a probe whose files hold all that a page takes of them; ValueError names the first that does not."""
     from probe.report.content import Found, content
-    from probe.report.sentences import median_lines
+    from probe.report.page import page
+    from probe.report.sentences import median_block
     from probe.study import HEADLINE
 
+    folder, run = opened.run / "probe", about(opened)
     with sound(folder / "probe.json", remedy):
-        content(Found(run={}, sentences=[], probe=results))
+        page(content(Found(run=run, sentences=[], probe=results)))
     with sound(folder / "claims.json", remedy):
         cards = json.loads((folder / "claims.json").read_text())
-        content(Found(run={}, sentences=[], probe=results, cards=cards))
+        page(content(Found(run=run, sentences=[], probe=results, cards=cards)))
         if {one["question"] for one in results["selected"] if HEADLINE in one["test"]} - {
             card["question"] for card in cards
         }:
@@ -75,9 +77,7 @@ def _whole(folder: Path, results: Mapping[str, Any], remedy: str) -> Probed:
     with sound(folder / "items.jsonl", remedy):
         items = (folder / "items.jsonl").read_text()
         for one in results["selected"]:
-            cells = [cell for _, cell in median_lines(items, one["question"], one["median"])]
-            _ = [(cell["text"], cell["query"], cell["antecedents"], cell["distractors"]) for cell in cells]
-            if len(cells) != 4:
+            if len(median_block(pen_of(opened), 1, one["question"], one["median"], items)) != 4:
                 raise ValueError("a median block without its four cells")
     return Probed(results, cards, items)
 
@@ -126,7 +126,7 @@ def page_content(
     from probe.report.sentences import like, median_block, own, showcase
 
     film = read_film(opened.run / FILM)
-    metrics = read_curves(opened.run, probed)
+    metrics = read_curves(opened, probed)
     pen = pen_of(opened)
     selected = probed.results["selected"] if probed else []
     shows = showcase(pen)
@@ -153,17 +153,18 @@ def page_content(
     )
 
 
-def read_curves(run: Path, probed: Probed | None) -> Sequence[Mapping[str, Any]]:
+def read_curves(opened: Opened, probed: Probed | None) -> Sequence[Mapping[str, Any]]:
     """Return a run's records, none where there are none; ValueError in one line where a page cannot be made of them."""
     from probe.report.content import Found, content
+    from probe.report.page import page
     from run.logging import read_records
 
-    path = run / "metrics.jsonl"
+    path, run = opened.run / "metrics.jsonl", about(opened)
     if not path.exists():
         return ()
     with sound(path, "delete it to go without the curves of training"):
-        metrics = read_records(run)
-        content(Found(run={}, sentences=[], probe=probed.results if probed else None, metrics=metrics))
+        metrics = read_records(opened.run)
+        page(content(Found(run=run, sentences=[], probe=probed.results if probed else None, metrics=metrics)))
     return metrics
 
 
@@ -251,8 +252,8 @@ def sweep_tables(run: Path) -> tuple[dict[str, Any] | None, dict[str, Any] | Non
     return lab_table, seeds_table
 
 
-def claim_probe(run: Path) -> IO[str]:
-    """Keep other processes from writing to the probe/ of a run or a sweep, made if need be, until this is closed.
+def claim_folder(folder: Path) -> IO[str]:
+    """Keep other processes from writing to a folder of probes, made if need be, until what is returned is closed.
 
     Raises:
         BlockingIOError: in one line, that another process writes there.
@@ -261,21 +262,21 @@ def claim_probe(run: Path) -> IO[str]:
     """
     from run.directory import claim
 
-    (run / "probe").mkdir(exist_ok=True)
-    return claim(run / "probe")
+    folder.mkdir(parents=True, exist_ok=True)
+    return claim(folder)
 
 
-def claim_or_note(run: Path, say: Callable[[str], None] = print) -> IO[str] | None:
-    """Claim a run's probe/; where it cannot be written, for it is another's, say so and return None."""
+def claim_or_note(run: Path, folder: Path, say: Callable[[str], None] = print) -> IO[str] | None:
+    """Claim a run's folder of probes; where it cannot be written, for the run is another's, say so and return None."""
     from run.directory import unwritable
 
-    folder = unwritable(run)
+    wrong = unwritable(run)
     try:
-        if folder is None:
-            return claim_probe(run)
+        if wrong is None:
+            return claim_folder(folder)
     except PermissionError:  # of another's earlier lock
-        folder = run / "probe"
-    say(f"note     {folder} cannot be written: what is found is printed, and nothing is kept of it")
+        wrong = folder
+    say(f"note     {wrong} cannot be written: what is found is printed, and nothing is kept of it")
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 from probe.commands.opened import Opened
 from probe.commands.reporting import (
@@ -43,21 +44,22 @@ def look(opened: Opened, text: str) -> bool:
         raise ValueError(f"text is {len(sentence.ids) - 1} tokens long; this model reads {limit - 1}")
     asked = [span for note in notes for span in (note.span, note.clue) if span]
     rows = word_rows(opened.model, sentence, asked) if asked else []
-    claimed = claim_or_note(opened.run)
-    probed, missing = read_probe(opened)
-    texts = with_text(read_texts(opened.run), text)
-    content = page_content(opened, probed, texts, missing)
-    files = {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)}
-    for note in [*unknown_note(pen_of(opened), sentence, text), *(note.note for note in notes)]:
-        print(f"note     {printable(note)}")
-    if not notes:
-        looked = "it, its, they, them, their, she, her, he, him and his"
-        print(f"note     no pronoun in text (looked for {looked}): only the page shows it")
-    if rows:
-        lines = sentence_lines([word for word, _ in sentence.words], rows, chosen_heads(probed))
-        print("\n".join(printable(line) for line in lines))
-    if claimed is not None:
-        write_set(opened.run / "probe", files)
+    claimed = claim_or_note(opened.run, opened.run / "probe")
+    with claimed or nullcontext():
+        probed, missing = read_probe(opened)
+        texts = with_text(read_texts(opened.run), text)
+        content = page_content(opened, probed, texts, missing)
+        files = {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)}
+        for note in [*unknown_note(pen_of(opened), sentence, text), *(note.note for note in notes)]:
+            print(f"note     {printable(note)}")
+        if not notes:
+            looked = "it, its, they, them, their, she, her, he, him and his"
+            print(f"note     no pronoun in text (looked for {looked}): only the page shows it")
+        if rows:
+            lines = sentence_lines([word for word, _ in sentence.words], rows, chosen_heads(probed))
+            print("\n".join(printable(line) for line in lines))
+        if claimed is not None:
+            write_set(opened.run / "probe", files)
     return claimed is not None
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs import TrainSettings, check_seeds, check_variants, of_result, one_line_errors, typed_saved
-from probe.commands.opened import open_run, resumed_with, sound
+from probe.commands.opened import open_run, read_settings, resumed_with, sound
 from probe.commands.probing import is_probed, probe_stories
-from probe.commands.reporting import again, claim_probe, read_probe, write_found, write_page
+from probe.commands.reporting import again, claim_folder, read_curves, read_probe, write_found, write_page
 
 if TYPE_CHECKING:
     from probe.config import ProbeConfig
@@ -25,12 +25,11 @@ def compare_seeds(runs: str, settings: EvalConfig, config: ProbeConfig) -> None:
     """Probe each run of a sweep that has not been probed yet, print what holds over the seeds and write probe/."""
     from probe.report.figures import draw_seeds
     from probe.seeds import SeedRun, markdown, over_seeds
-    from run.directory import read_json
 
     with one_line_errors():
         found = ended(runs)
-        seeds = check_seeds({path.name: read_json(path / "config.json") for path in found})
-        claimed = claim_probe(Path(runs))
+        seeds = check_seeds({path.name: read_settings(path)[1] for path in found})
+        claimed = claim_folder(Path(runs) / "probe")
     with claimed:
         probes = {path: probed(path, settings, config) for path in found}
         every = [SeedRun(path.name, seeds[path.name], probes[path], records) for path, records in found.items()]
@@ -62,14 +61,13 @@ def compare_variants(runs: str, settings: EvalConfig, config: ProbeConfig, defau
     `defaults`: what train.py does without being told anything.
     """
     from probe.lab.compare import LabRun, by_variant
-    from run.directory import read_json
 
     with one_line_errors():
         found = ended(runs)
-        configs = {path.name: read_json(path / "config.json") for path in found}
+        configs = {path.name: read_settings(path)[1] for path in found}
         variants, standard = check_variants(configs, defaults)
         by_variant(variants)  # before minutes of probing
-        claimed = claim_probe(Path(runs))
+        claimed = claim_folder(Path(runs) / "probe")
     with claimed:
         every = {}
         for path, records in found.items():
@@ -153,7 +151,7 @@ def write_pages(runs: Iterable[Path], settings: EvalConfig) -> None:
     for run in runs:
         opened = open_run(of_one(settings, run))
         if opened.settings.model.is_causal:
-            with claim_probe(run):
+            with claim_folder(run / "probe"):
                 write_page(opened)
 
 
@@ -183,6 +181,6 @@ def probed(run: Path, settings: EvalConfig, config: ProbeConfig) -> dict[str, An
         print(f"probing  {run}", flush=True)
         probe_stories(opened, alone, config, say=lambda lines: None)  # of each run, its files alone
     with one_line_errors():
-        read_probe(opened)  # all that its page takes of it; what is damaged is said before anything is written
+        read_curves(opened, read_probe(opened)[0])  # what is damaged is said before anything is written
         found: dict[str, Any] = read_json(run / "probe" / "probe.json")
     return found

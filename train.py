@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from probe.record import Film
     from run.device import Place
     from run.logging import Progress, Recorder
+    from run.signals import StopRequest
     from run.training import Training
 
 
@@ -72,31 +75,57 @@ def fit(settings: TrainSettings, label: str = "") -> int:
 
     `label` stands before every line that is said.
     """
-    from run.schedule import is_probe_step
     from run.signals import StopRequest
-    from run.training import advance, enough_memory
+    from run.training import enough_memory
 
     with one_line_errors():
         run = prepare(settings, label)
-    stop = StopRequest()
+    stop, training = StopRequest(), run.training
     announce(run)
-    training, last = run.training, settings.run.max_steps
-    with one_line_errors(MemoryError), enough_memory(training):
-        if not (run.path / "checkpoints").exists():  # what can be gone on with has evaluated step 0
-            evaluate(run)
-        while training.step < last and stop.signal is None:
+    with (
+        one_line_errors(MemoryError, OSError, FloatingPointError),
+        closing(run.claim),
+        closing(run.recorder),
+        enough_memory(training),
+    ):
+        steps(run, stop)
+        if stop.signal is not None and training.looked_step < settings.run.max_steps:
+            if training.saved != (training.step, training.looked_step) and not training.is_astray:
+                save(run, best=False)
+            where = f"step {max(0, training.saved[0])}"
+            where += f" (by {training.step} its numbers were not finite)" if training.is_astray else ""
+            run.progress.say(f"stopped at {where}; go on with: python train.py resume=true out={run.path}")
+    return stop.exit_status if stop.signal is not None else 0
+
+
+def steps(run: Run, stop: StopRequest) -> None:
+    """Take every step that is left, and look at what was learned where that is due, until asked to stop."""
+    from run.signals import Stopped
+    from run.training import advance
+
+    training = run.training
+    try:
+        look(run, stop)
+        while training.step < run.settings.run.max_steps and stop.signal is None:
             advance(training, run.recorder)
             run.progress.show(training.step)
-            if training.step % settings.run.eval_every_steps == 0 or training.step == last:
-                evaluate(run)
-            elif is_probe_step(training.step, last):
-                probe(run)
-    if stop.signal is not None and training.step < last:
-        save(run, best=False)
-        run.progress.say(f"stopped at step {training.step}; go on with: python train.py resume=true out={run.path}")
-    run.recorder.close()
-    run.claim.close()
-    return stop.exit_status if stop.signal is not None else 0
+            look(run, stop)
+    except Stopped:  # nothing of this look is written down: who goes on begins with it
+        pass
+
+
+def look(run: Run, stop: StopRequest) -> None:
+    """Evaluate or probe after this step, where that is due and not yet behind us; Stopped where a signal is heard."""
+    from run.schedule import is_probe_step
+
+    training = run.training
+    if training.looked_step == training.step:
+        return
+    if training.evaluates:
+        evaluate(run, stop)
+    elif is_probe_step(training.step, run.settings.run.max_steps):
+        probe(run, stop)
+    training.looked_step = training.step
 
 
 def prepare(settings: TrainSettings, label: str = "") -> Run:
@@ -136,7 +165,8 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
         describe(path, config, corpus, place)
     film = showcase_film(corpus, settings.model.context_length) if items else None
     began = -1 if state is None else training.step  # what was recorded later is written again
-    recorder = open_records(settings, path, corpus, items, film, began if own.resume else None)
+    looked = state is None or training.looked_step == training.step
+    recorder = open_records(settings, path, corpus, items, film, began if own.resume else None, looked=looked)
     progress = Progress(own.max_steps, training.step, label)
     return Run(settings, path, training, model, corpus, items, film, recorder, progress, config, claimed)
 
@@ -267,6 +297,8 @@ def open_records(
     items: dict[str, list[LinkItem]],
     film: Film | None,
     resumed_step: int | None,
+    *,
+    looked: bool,
 ) -> Recorder:
     """Open what a run writes as it goes, and lay out how TensorBoard shows it; what came after `resumed_step` goes."""
     from data.batches import StorySplit
@@ -274,15 +306,16 @@ def open_records(
     from data.links import ORACLES
     from probe.questions import QUESTIONS
     from probe.record import FILM
-    from run.logging import Recorder, charts, measures
+    from run.board import charts, measures
+    from run.logging import Recorder
 
     split = corpus.validation
     known = isinstance(split, StorySplit) and split.classes is not None
     floor = isinstance(split, StorySplit) and split.floor is not None
-    recorder = Recorder(path, resumed_step)
-    recorder.overlay(charts(CLASSES if known else (), list(items), ORACLES, floor=floor))
+    recorder = Recorder(path, resumed_step, looked=looked)
+    recorder.board.overlay(charts(CLASSES if known else (), list(items), ORACLES, floor=floor))
     named = {question.curve: question.name for question in QUESTIONS if question.curve in items}
-    recorder.settings(of_result(settings), measures(named, floor=floor))
+    recorder.board.settings(of_result(settings), measures(named, floor=floor))
     if film is not None:
         recorder.beside(FILM, film.header(settings.model.n_layer, settings.model.n_head))
     return recorder
@@ -317,42 +350,69 @@ def announce(run: Run) -> None:
         say("        that decides; luck: what the best head would reach if none knew anything")
 
 
-def evaluate(run: Run) -> None:
-    """Probe, measure, write a sample, keep a checkpoint, say a line."""
-    from probe.commands.watching import show_embedding
-    from run.logging import gap_lines
+def evaluate(run: Run, stop: StopRequest) -> None:
+    """Measure, probe, write a sample, keep a checkpoint, say a line; Stopped, before anything is written, by a signal.
+
+    Raises FloatingPointError where the last step leaves a model whose loss is not finite.
+    """
+    from run.training import what_to_try
 
     own, training, recorder = run.settings.run, run.training, run.recorder
     step, last = training.step, training.step == own.max_steps
-    glimpses = probe(run)
     run.model.eval()
-    part = validation_loss(run, own.validation_tokens)
-    measured = validation_loss(run, None) if last else part
-    if own.sample_tokens:
-        recorder.text(step, "sample", sample(run))
+    part = validation_loss(run, own.validation_tokens, stop)
+    measured = validation_loss(run, None, stop) if last else part
     run.model.train()
-    best = part["loss"] <= training.best_loss  # always of the same part, so that steps can be compared
-    training.best_loss = min(training.best_loss, part["loss"])
-    speed = measure_speed(run) if last else ""
+    glimpses = probe(run, stop)
+    training.evaluated_finite = isfinite(part["loss"] + measured["loss"])
+    if own.sample_tokens and training.evaluated_finite:
+        recorder.board.text(step, "sample", sample(run))
+    is_kept = training.evaluated_finite if last else not training.is_astray
+    best = is_kept and part["loss"] <= training.best_loss  # of the same part, so that steps can be compared
+    training.best_loss = part["loss"] if best else training.best_loss
+    speed = measure_speed(run) if last and is_kept else ""
     recorder.record(step, "validation", measured | {"whole": last, "seconds": round(training.seconds, 3)})
-    recorder.flush()
-    save(run, best=best)
-    seen = [f"step {step:>5}", f"validation {measured['loss']:.3f} nats/token"]
-    seen += [f"{measured['bits_per_byte']:.3f} bits/byte"]
+    training.looked_step = step
+    if is_kept:
+        save(run, best=best)
+    run.progress.say(seen(run, measured, glimpses) + ("" if is_kept else "  no checkpoint is kept"))
+    if last and not is_kept:
+        raise FloatingPointError(
+            f"the validation loss at the last step is not finite; {what_to_try(training, run.path)}"
+        )
+    if last:
+        conclude(run, measured, speed)
+
+
+def seen(run: Run, measured: dict[str, Any], glimpses: list[Glimpse]) -> str:
+    """Return an evaluation in one line."""
+    training, skipped = run.training, int(run.training.skipped)
+    said = [f"step {training.step:>5}", "validation not finite"]
+    if training.evaluated_finite:
+        said[1:] = [f"validation {measured['loss']:.3f} nats/token", f"{measured['bits_per_byte']:.3f} bits/byte"]
+    if skipped:
+        said.append(f"skipped {skipped} step{'s' * (skipped > 1)}")
     if len(glimpses) > _FEW:
         above = [one.name for one in glimpses if one.sel1[one.layer, one.head] > one.luck]
-        seen.append(f"above luck: {len(above)} of {len(glimpses)}")
+        said.append(f"above luck: {len(above)} of {len(glimpses)}")
     for one in glimpses if len(glimpses) <= _FEW else []:
         where = f"L{one.layer}H{one.head} {one.sel1[one.layer, one.head]:.2f}"
-        seen.append(f"{one.name}: {where} (luck {one.luck:.2f})")
-    run.progress.say("  ".join(seen))
-    if last:
-        if run.settings.data.source == "stories":  # whose words have kinds
-            show_embedding(run.path, run.model, run.corpus.tokenizer)
-        recorder.ended(step)
-        for line in [*gap_lines(measured, cheats=not run.settings.model.is_causal), *best_lines(run), speed]:
-            run.progress.say(line)
-        run.progress.say(f"done in {training.seconds:.1f} s of training; probe it with: python eval.py run={run.path}")
+        said.append(f"{one.name}: {where} (luck {one.luck:.2f})")
+    return "  ".join(said)
+
+
+def conclude(run: Run, measured: dict[str, Any], speed: str) -> None:
+    """Mark the run as ended, and say what has come of it and what to do next."""
+    from probe.commands.watching import show_embedding
+    from run.logging import gap_lines
+
+    if run.settings.data.source == "stories":  # whose words have kinds
+        show_embedding(run.path, run.model, run.corpus.tokenizer)
+    run.recorder.board.ended(run.training.step)
+    for line in [*gap_lines(measured, cheats=not run.settings.model.is_causal), *best_lines(run), speed]:
+        run.progress.say(line)
+    seconds = run.training.seconds
+    run.progress.say(f"done in {seconds:.1f} s of training; probe it with: python eval.py run={run.path}")
 
 
 def best_lines(run: Run) -> list[str]:
@@ -387,11 +447,11 @@ def measure_speed(run: Run) -> str:
     return speed_line(rate, flops, ceiling, bfloat16=bfloat16)
 
 
-def validation_loss(run: Run, n_tokens: int | None) -> dict[str, Any]:
+def validation_loss(run: Run, n_tokens: int | None, stop: StopRequest | None = None) -> dict[str, Any]:
     """Return the mean loss of validation, or of its first `n_tokens`, whole and by token class, and bits per byte.
 
     Where the least possible loss of every token is known, also that floor, the gap to it over the very same tokens,
-    and the gap's standard error over stories.
+    and the gap's standard error over stories. Raises Stopped between two batches where `stop` has heard a signal.
     """
     from data.batches import StorySplit, validation_batches
     from data.corpus import CLASSES
@@ -406,15 +466,21 @@ def validation_loss(run: Run, n_tokens: int | None) -> dict[str, Any]:
         n_tokens=n_tokens,
     )
     alone = run.settings.model.is_causal  # stories are rows of their own; who sees the future must not see the padding
-    parts = ((one.read(alone=alone), one.targets, one.classes, one.floor) for one in batches)
+    heard = batches if stop is None else stop.before_each(batches)
+    parts = ((one.read(alone=alone), one.targets, one.classes, one.floor) for one in heard)
     rows = row_losses(run.model, parts, len(CLASSES), run.training.place.autocast())
     known = isinstance(split, StorySplit) and split.classes is not None
     found = summarise(rows, CLASSES if known else ())
     return {**found, "bits_per_byte": split.bits_per_byte(found["loss"])}
 
 
-def probe(run: Run) -> list[Glimpse]:
-    """Probe every head and the loss on a few dev stories, record it and draw the L x H maps; nothing for a text."""
+def probe(run: Run, stop: StopRequest) -> list[Glimpse]:
+    """Probe every head and the loss on a few dev stories, record it and draw the L x H maps; nothing for a text.
+
+    Nothing either of a model that gives no finite numbers. Raises Stopped, before anything is written, by a signal.
+    """
+    import numpy as np
+
     from data.batches import StorySplit
     from data.tokenizer import end_id
     from probe.commands.watching import keep_attention, show_cells, show_heads
@@ -424,14 +490,16 @@ def probe(run: Run) -> list[Glimpse]:
     if not run.items or not isinstance(split, StorySplit):
         return []
     run.model.eval()
-    found = glimpse(run.model, run.items, own.tokens_per_batch)
-    types = type_maxima(run.model, end_id(run.corpus.tokenizer))
     half = split.starts[: own.probe_sequences // 2 + 1]  # of as many stories: the whole would double the cost
-    measured = validation_loss(run, int(half[-1]))
-    is_evaluated = not step % own.eval_every_steps or step == own.max_steps
+    measured = validation_loss(run, int(half[-1]), stop)
+    found = glimpse(run.model, run.items, own.tokens_per_batch) if isfinite(measured["loss"]) else []
+    if not found or any(np.isnan(one.dd).any() for one in found):
+        run.model.train()
+        return []
+    types = type_maxima(run.model, end_id(run.corpus.tokenizer))
     if run.film is not None:
         every = keep_attention(run.recorder, step, run.film, run.model)
-        if is_evaluated:
+        if run.training.evaluates:
             show_cells(run.recorder, step, run.film, every, found[0])
     run.model.train()
     kinds = [kind for kind in ("loss", "gap") if f"{kind}_by_class" in measured]
@@ -439,7 +507,7 @@ def probe(run: Run) -> list[Glimpse]:
     for one in found:
         values |= one.record()
     run.recorder.record(step, "probe", values)
-    if len(found) <= _FEW or is_evaluated:  # of more questions, pictures were most of a run
+    if len(found) <= _FEW or run.training.evaluates:  # of more questions, pictures were most of a run
         show_heads(run.recorder, step, found)
     return found
 
@@ -454,7 +522,9 @@ def sample(run: Run) -> str:
     own, tokenizer = run.settings.run, run.corpus.tokenizer
     start, _ = with_end(tokenizer, own.sample_prompt)
     tokens = torch.tensor(start, device=run.training.place.device)
+    run.model.eval()
     written = generate(run.model, tokens, own.sample_tokens, temperature=1.0, seed=own.seed)
+    run.model.train()
     return tokenizer.decode(written[1:].tolist(), skip_special_tokens=False)
 
 
@@ -462,8 +532,10 @@ def save(run: Run, *, best: bool) -> None:
     """Keep a checkpoint of this step."""
     from run.checkpoint import save_checkpoint
 
+    run.recorder.sync()  # first: what goes on from a checkpoint keeps the records up to it
     state, own = run.training.state() | {"config": run.config}, run.settings.run
     save_checkpoint(run.path / "checkpoints", state, run.training.step, best=best, keep=own.keep_checkpoints)
+    run.training.saved = (run.training.step, run.training.looked_step)
 
 
 if __name__ == "__main__":

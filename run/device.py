@@ -18,6 +18,11 @@ class Place:
     where: str  # the device, with why
     reason: str  # the same with the precision
 
+    @property
+    def works_ahead(self) -> bool:
+        """Whether this process hands out work and goes on, so that asking for a number waits for all of it."""
+        return self.device.type != "cpu"
+
     def autocast(self) -> AbstractContextManager:
         """Return the context in which a forward pass runs."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bfloat16)

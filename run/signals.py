@@ -1,7 +1,15 @@
-"""SIGINT and SIGTERM as a wish to stop, heard at the end of a step."""
+"""SIGINT and SIGTERM as a wish to stop, heard at the end of a step and between two batches of an evaluation."""
 
 import signal
+from collections.abc import Iterable, Iterator
 from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Stopped(Exception):
+    """A signal was heard in the midst of what can be left, and done again another time."""
 
 
 class StopRequest:
@@ -16,6 +24,13 @@ class StopRequest:
     def _heard(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
         signal.signal(number, signal.SIG_DFL)
+
+    def before_each(self, items: Iterable[T]) -> Iterator[T]:
+        """Pass `items` on; raise Stopped before the next of them once a signal was heard."""
+        for item in items:
+            if self.signal is not None:
+                raise Stopped
+            yield item
 
     @property
     def exit_status(self) -> int:

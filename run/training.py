@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,10 @@ from run.config import Compile, OptimConfig, RunConfig
 from run.device import Place
 from run.logging import Recorder
 from run.schedule import rate_factor, set_rates
+
+# Skipped steps in a row that end a run, looked at when a step is recorded. A bad batch is one step, or a few; weights
+# that ten batches in a row have found beyond repair stay so, for skipping leaves them as they are.
+PATIENCE = 10
 
 
 @dataclass
@@ -33,7 +38,30 @@ class Training:
     unrecorded: tuple[int, float] = (0, 0.0)  # tokens and seconds since the last record
     pace: tuple[int, float] = (0, 0.0)  # of this process's steps but the first, which compiles and fills caches
     has_begun: bool = False  # in this process
+    looked_step: int = -1  # the last whose evaluation or probe, where one was due, is behind us; -1: none
+    saved: tuple[int, int] = (-1, -1)  # step and looked_step of the newest checkpoint
+    evaluated_finite: bool = True  # whether the last evaluation gave a finite loss
     best_loss: float = float("inf")  # lowest validation loss so far
+    # Steps whose loss or gradient was not finite: in all, and since the last that was. On the device, which counts.
+    skipped: Tensor = field(init=False)  # scalar, int64
+    skipped_in_row: Tensor = field(init=False)  # scalar, int64
+
+    def __post_init__(self) -> None:
+        """Begin to count."""
+        self.skipped, self.skipped_in_row = torch.zeros(2, dtype=torch.int64, device=self.place.device).unbind()
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether an evaluation follows this step."""
+        return self.step % self.own.eval_every_steps == 0 or self.step == self.own.max_steps
+
+    @property
+    def is_astray(self) -> bool:
+        """Whether nobody could go on from these weights: by their loss, or by two skipped steps in a row.
+
+        One is a bad batch; weights that have exploded may still give a loss, but no gradient. Waits for the device.
+        """
+        return not self.evaluated_finite or bool(self.skipped_in_row > 1)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds: with the settings, all that the following steps depend on."""
@@ -43,8 +71,11 @@ class Training:
             "random": torch.get_rng_state(),
             "random_cuda": [torch.cuda.get_rng_state(self.place.device)] if self.place.device.type == "cuda" else [],
             "step": self.step,
+            "looked_step": self.looked_step,
             "seconds": self.seconds,
             "best_loss": self.best_loss,
+            "skipped": self.skipped,
+            "skipped_in_row": self.skipped_in_row,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -57,6 +88,11 @@ class Training:
         if state["random_cuda"] and self.place.device.type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"][0], self.place.device)
         self.step, self.seconds, self.best_loss = state["step"], state["seconds"], state["best_loss"]
+        self.looked_step = state["looked_step"]
+        self.saved = (self.step, self.looked_step)
+        self.skipped, self.skipped_in_row = (
+            state[name].to(self.place.device) for name in ("skipped", "skipped_in_row")
+        )
 
 
 def compiled(summed_loss: nn.Module, how: Compile, device: torch.device) -> Callable[..., Tensor]:
@@ -77,11 +113,13 @@ def compiled(summed_loss: nn.Module, how: Compile, device: torch.device) -> Call
 
 @contextmanager
 def enough_memory(training: Training) -> Iterator[None]:
-    """Turn a device's want of memory into a MemoryError that says what to set."""
+    """Turn a want of memory, the device's or the machine's, into a MemoryError that says what to set."""
     own = training.own
     try:
         yield
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+            raise
         raise MemoryError(
             f"{training.place.where} has too little memory for tokens_per_batch={own.tokens_per_batch}: half of it "
             f"with accumulate_steps={2 * own.accumulate_steps} reads as much in a step and needs about half as much"
@@ -98,7 +136,7 @@ def advance(training: Training, recorder: Recorder) -> None:
     training.step += 1
     due = training.step % own.log_every_steps == 0 or training.step == own.max_steps
     values = {}
-    if due or training.step % own.eval_every_steps == 0:  # what follows must not wait for these steps in our place
+    if due or training.evaluates:  # what follows must not wait for these steps in our place
         mean = loss.item()  # waits for the device
         values = {"loss": mean, "bits_per_byte": training.bits_per_byte(mean), "gradient_norm": norm.item()}
     seconds = time.perf_counter() - began
@@ -110,14 +148,33 @@ def advance(training: Training, recorder: Recorder) -> None:
     training.unrecorded = (0, 0.0) if due else (n_tokens, seconds)
     if due:
         rate = training.optim.learning_rate * factor
-        speed = {"tokens_per_second": round(n_tokens / seconds), "seconds": round(training.seconds, 3)}
-        recorder.record(training.step, "train", values | {"learning_rate": rate} | speed)
+        values |= {"learning_rate": rate, "skipped": int(training.skipped)}
+        values |= {"tokens_per_second": round(n_tokens / seconds), "seconds": round(training.seconds, 3)}
+        recorder.record(training.step, "train", values)
+        if training.skipped_in_row >= PATIENCE:
+            raise FloatingPointError(
+                f"{int(training.skipped_in_row)} steps in a row, up to step {training.step}, had a loss or a gradient "
+                f"that is not finite and were skipped; {what_to_try(training, recorder.run)}"
+            )
+
+
+def what_to_try(training: Training, run: Path) -> str:
+    """Return how to go on with a run whose numbers are no longer finite."""
+    optim = training.optim
+    rates = f"optim.learning_rate (now {optim.learning_rate:g}) or optim.learning_rate_other "
+    rates += f"(now {optim.learning_rate_other:g})"
+    precision = ", or precision=float32 (now bfloat16)" if training.place.bfloat16 else ""
+    return (
+        f"try a lower {rates}{precision}; from the last checkpoint goes on: "
+        f"python train.py resume=true resume_with_changes=true optim.learning_rate=... out={run}"
+    )
 
 
 def train_step(training: Training) -> tuple[Tensor, Tensor, int]:
     """Move the weights once; return the mean loss, the gradient's norm before clipping and the tokens read.
 
-    Nothing here waits for the device: whoever asks for the numbers does.
+    A step whose loss or gradient is not finite is skipped: weights and optimizers stay as they are to the bit. Nothing
+    here waits for the device: whoever asks for the numbers does.
     """
     accumulate, graphs = training.own.accumulate_steps, training.own.compile is Compile.graphs
     batches = [training.batch_at(training.step * accumulate + part) for part in range(accumulate)]
@@ -131,7 +188,20 @@ def train_step(training: Training) -> tuple[Tensor, Tensor, int]:
         loss.backward()
         total += loss.detach()
     norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), training.optim.clip_norm)
+    move(training, ~(total.isfinite() & norm.isfinite()))
     for optimizer in training.optimizers:
-        optimizer.step()
         optimizer.zero_grad(set_to_none=not graphs)
     return total, norm, sum(targets.numel() for _, targets, _ in batches)
+
+
+def move(training: Training, is_bad: Tensor) -> None:
+    """Let the optimizers step, or skip the step and count it where `is_bad`, a scalar bool, says so."""
+    training.skipped = training.skipped + is_bad
+    training.skipped_in_row = (training.skipped_in_row + 1) * is_bad
+    if training.place.works_ahead:  # the device itself is told not to move anything
+        for optimizer in training.optimizers:
+            optimizer.grad_scale, optimizer.found_inf = None, is_bad.float()  # type: ignore[attr-defined]
+            optimizer.step()
+    elif not is_bad:
+        for optimizer in training.optimizers:
+            optimizer.step()

@@ -21,8 +21,8 @@ KEPT = {
     "datasets": {"data/"},
     "tokenizers": {"data/"},
     "huggingface_hub": {"data/"},
-    "tensorboard": {"run/logging.py"},
-    "torch.utils.tensorboard": {"run/logging.py"},
+    "tensorboard": {"run/board.py"},
+    "torch.utils.tensorboard": {"run/board.py"},
     "PIL": {"probe/report/"},
     "omegaconf": {"configs/", "train.py", "eval.py"},
 }

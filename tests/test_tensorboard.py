@@ -19,10 +19,8 @@ from PIL import Image
 from data.kinds import KINDS, kind_of
 from probe.record import FILM, read_film
 from run.checkpoint import load_checkpoint
-from run.files import write_set
-from run.logging import earlier_scores, probe_scores
 from run.schedule import is_probe_step
-from tests.board import Board
+from tests.board import Board, write_scores
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -50,12 +48,6 @@ def killed(out: Path, cache: Path, step: int, *overrides: str) -> None:
     process.wait()
 
 
-def write_scores(out: Path, scores: dict[str, float]) -> None:
-    name, content = probe_scores(STEPS, scores)
-    gone = [f"tb/{earlier}" for earlier in earlier_scores(out)]
-    write_set(out, {f"tb/{name}": content}, gone=gone)
-
-
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed before and after the first evaluation but that of step 0, gone on with, and probed."""
@@ -64,8 +56,8 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     killed(out, cache, 10)
     killed(out, cache, EVERY + 10, "resume=true")
     assert train(out, cache, "resume=true").wait() == 0
-    write_scores(out, {"Sel@1 V at S1": 0.25})
-    write_scores(out, {"Sel@1 V at S1": 0.75, "F4 V at S1": 0.5, "T V at S1": 1.0})
+    write_scores(out, STEPS, {"Sel@1 V at S1": 0.25})
+    write_scores(out, STEPS, {"Sel@1 V at S1": 0.75, "F4 V at S1": 0.5, "T V at S1": 1.0})
     return found
 
 
@@ -152,7 +144,7 @@ def test_settings_and_scores_stand_in_one_row_of_hparams_and_it_has_ended(board:
 
 def test_a_later_probes_scores_take_the_place_of_the_earlier_ones_while_it_runs(board: Board, logdir: Path) -> None:
     assert board.scalars("story/tb", "probe/Sel@1 V at S1") == [(STEPS, 0.75)]
-    write_scores(logdir / "story", {"Sel@1 V at S1": 0.875, "F4 V at S1": 0.5, "T V at S1": 1.0})
+    write_scores(logdir / "story", STEPS, {"Sel@1 V at S1": 0.875, "F4 V at S1": 0.5, "T V at S1": 1.0})
     board.wait(lambda: board.scalars("story/tb", "probe/Sel@1 V at S1")[-1] == (STEPS, 0.875))
 
 

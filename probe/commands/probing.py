@@ -158,7 +158,7 @@ def write_probe(
     from probe.report.tables import heads_csv, items_jsonl
     from probe.study import HEADLINE
     from probe.verdict import finite
-    from run.logging import earlier_scores, probe_scores
+    from run.board import earlier_scores, probe_scores
 
     model = {"step": opened.step, **asdict(opened.settings.model)}
     results = finite(results)
@@ -173,7 +173,7 @@ def write_probe(
     content = page_content(opened, Probed(results, cards, files["items.jsonl"]), texts)
     files[PAGE] = page(content)
     pictures = draw_run(content) if figures else None
-    events, scalars = probe_scores(opened.step, scores_of(results))
+    events, scalars = probe_scores(opened.run, opened.step, scores_of(results))
     earlier = [f"../tb/{name}" for name in earlier_scores(opened.run) if name != events]
     write_found(opened.run / "probe", "probe.json", {**files, f"../tb/{events}": scalars}, pictures, earlier)
     return [*files, *(f"figures/{name}" for name in pictures or ())]
@@ -182,7 +182,7 @@ def write_probe(
 def scores_of(results: dict[str, Any]) -> dict[str, float]:
     """Return what TensorBoard shows of a probe: the scores of each question's head on the headline, and its T."""
     from probe.study import HEADLINE
-    from run.logging import PROBE_SCORES
+    from run.board import PROBE_SCORES
 
     found: dict[str, float] = {}
     for one in results["selected"]:

@@ -105,8 +105,8 @@ def write_comparison(
 ) -> list[str]:
     """Print what a comparison has found, write it to `folder`, and return the files' names."""
     from probe.lab.compare import LEGEND, draw, markdown, measured, table_csv
+    from run.board import hparams_files
     from run.files import write_set
-    from run.logging import hparams_files
 
     files: dict[str, str | bytes] = {
         "compare.json": json.dumps(results, indent=2) + "\n",

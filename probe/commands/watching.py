@@ -49,8 +49,9 @@ def show_heads(recorder: Recorder, step: int, glimpses: list[Glimpse]) -> None:
     from probe.report.picture import head_map
 
     for one in glimpses:
-        recorder.image(step, f"probe/{one.name}", head_map(one.sel1, one.sel1))
-        recorder.image(step, f"probe/{one.name}_dd", head_map(1 / (1 + np.exp(-one.dd)), one.dd))  # odds as a share
+        recorder.board.image(step, f"probe/{one.name}", head_map(one.sel1, one.sel1))
+        odds = np.exp(np.clip(-one.dd, None, 700))  # beyond, of a model gone astray, there are no such numbers
+        recorder.board.image(step, f"probe/{one.name}_dd", head_map(1 / (1 + odds), one.dd))
 
 
 def show_cells(recorder: Recorder, step: int, film: Film, every: list[np.ndarray], best: Glimpse) -> None:
@@ -62,13 +63,13 @@ def show_cells(recorder: Recorder, step: int, film: Film, every: list[np.ndarray
     panels = [panel(one, how, weights[best.layer, best.head]) for one, how, weights in seen if one in FOUR_CELLS]
     if panels:
         caption = f"step {step}   head L{best.layer}H{best.head}, the best at {best.name}"
-        recorder.image(step, "it_to_cat/best_head", four_cells(panels, caption))
+        recorder.board.image(step, "it_to_cat/best_head", four_cells(panels, caption))
 
 
 def show_embedding(run: Path, model: Transformer, tokenizer: Tokenizer) -> None:
     """Lay out the embeddings of the stories' words in TensorBoard's projector, coloured by kind."""
     from data.kinds import kind_of
-    from run.logging import write_embedding
+    from run.board import write_embedding
 
     words = [tokenizer.id_to_token(i) or "" for i in range(model.vocab_size)]
     rows = model.token_embedding.weight.detach().float().cpu().numpy()

@@ -1,6 +1,8 @@
 """One step: what it computes, however it is computed."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +17,11 @@ from data.supply import Supply
 from model.loss import SummedLoss
 from model.transformer import Transformer
 from run.config import Compile, Device, Precision
-from run.device import choose_place
-from run.logging import Recorder
+from run.device import Place, choose_place
+from run.logging import Recorder, read_records
 from run.muon import StackedMuon
 from run.schedule import make_optimizers, set_rates
-from run.training import Training, advance, compiled, enough_memory, train_step
+from run.training import PATIENCE, Training, advance, compiled, enough_memory, train_step
 from tests.data.test_batches import STORIES
 
 ROOT = Path(__file__).parent.parent.parent
@@ -48,6 +50,22 @@ def make_training(asked: TrainSettings, *, stories: bool, device: str = "cpu", r
     loss = compiled(SummedLoss(model), own.compile, place.device)
     scale = batches.split.bits_per_byte
     return Training(model, loss, supply, scale, make_optimizers(model, asked.optim), place, own, asked.optim)
+
+
+class Ahead(Place):
+    """A place that no number may be asked of: what a GPU does, on tensors of the CPU."""
+
+    works_ahead = True
+
+
+def make_ahead(asked: TrainSettings, *, stories: bool) -> Training:
+    """Bring a training together that takes its steps as on a GPU."""
+    training = make_training(asked, stories=stories)
+    place = training.place
+    training.place = Ahead(place.device, place.bfloat16, place.where, place.reason)
+    if isinstance(training.optimizers[0], torch.optim.Muon):
+        training.optimizers[0] = StackedMuon(training.optimizers[0].param_groups, lr=0.01)
+    return training
 
 
 def losses(training: Training, n_steps: int) -> list[float]:
@@ -96,23 +114,142 @@ def test_the_compiled_step_is_the_plain_one_to_rounding(stories: bool) -> None:
 
 
 @pytest.mark.parametrize("stories", [False, True])
-@pytest.mark.parametrize("optim", ["muon", "stacked muon", "adamw"])
+@pytest.mark.parametrize("optim", ["muon", "adamw"])
 def test_no_step_asks_for_a_number_that_the_device_has_to_compute(stories: bool, optim: str) -> None:
     """Tensors without numbers: whoever wants one, as .item() and a copy to the host do, is refused."""
-    asked = settings(f"optim={optim.split()[-1]}", "accumulate_steps=2", "model.dropout=0.1")
+    asked = settings(f"optim={optim}", "accumulate_steps=2", "model.dropout=0.1")
     given = [make_training(asked, stories=stories).batch_at(number) for number in range(2)]
     with FakeTensorMode(allow_non_fake_inputs=True) as nothing:
-        training = make_training(asked, stories=stories)
+        training = make_ahead(asked, stories=stories)
         batches = [
             (tuple(map(nothing.from_tensor, read)), nothing.from_tensor(targets), n) for read, targets, n in given
         ]
         training.batch_at = batches.__getitem__
-        if optim == "stacked muon":  # a GPU's
-            training.optimizers[0] = StackedMuon(training.optimizers[0].param_groups[0]["params"], lr=0.01)
         total, norm, n_tokens = train_step(training)
-        assert n_tokens == 2 * 95 and total.shape == norm.shape == ()
+        assert n_tokens == 2 * 95 and total.shape == norm.shape == training.skipped.shape == ()
         with pytest.raises(DataDependentOutputException):
             total.item()
+
+
+def everything(training: Training) -> dict[str, torch.Tensor]:
+    """Return a copy of every tensor that a step may move, weights and the optimizers' state."""
+    found = {f"model {name}": tensor for name, tensor in training.model.state_dict().items()}
+    for i, optimizer in enumerate(training.optimizers):
+        for number, state in optimizer.state_dict()["state"].items():
+            found |= {f"optimizer {i} {number} {name}": tensor for name, tensor in state.items()}
+    return {name: tensor.clone() for name, tensor in found.items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Whether all is the same to the bit, zeros by their sign too."""
+    return one.keys() == other.keys() and all(
+        torch.equal(tensor, other[name]) and torch.equal(tensor.signbit(), other[name].signbit())
+        for name, tensor in one.items()
+    )
+
+
+def spoil(training: Training, where: str, value: float) -> Callable[[], None]:
+    """Make the steps from now on not finite, in one place; return what undoes it."""
+    good = training.summed_loss
+    if where == "one element of one gradient":
+        parameter = list(training.model.parameters())[-2]
+
+        def add(gradient: torch.Tensor) -> torch.Tensor:
+            gradient = gradient.clone()
+            gradient.view(-1)[3] = value
+            return gradient
+
+        return parameter.register_hook(add).remove
+    if where == "the second batch":  # of two that are accumulated
+        numbers = iter(range(1, 10**6))
+        training.summed_loss = lambda *read: good(*read) * (value if next(numbers) % 2 == 0 else 1.0)
+    else:
+        training.summed_loss = lambda *read: good(*read) + value
+
+    def undo() -> None:
+        training.summed_loss = good
+
+    return undo
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("where", ["the loss", "one element of one gradient", "the second batch"])
+@pytest.mark.parametrize("optim", ["muon", "adamw"])
+@pytest.mark.parametrize("make", [make_training, make_ahead])
+def test_a_step_that_is_not_finite_moves_nothing_to_the_bit_and_training_goes_on(
+    make: Callable[..., Training], optim: str, where: str, value: float
+) -> None:
+    training = make(settings(f"optim={optim}", "accumulate_steps=2", "optim.weight_decay=0.5"), stories=False)
+    losses(training, 3)
+    average = "momentum_buffer" if optim == "muon" else "exp_avg"
+    with torch.no_grad():  # what multiplying by 0 would change
+        for parameter in training.model.parameters():
+            parameter.view(-1)[0] = -0.0
+        next(iter(training.optimizers[0].state.values()))[average].view(-1)[0] = -0.0
+    before = everything(training)
+    undo = spoil(training, where, value)
+    losses(training, 2)
+    assert same(everything(training), before)
+    assert (int(training.skipped), int(training.skipped_in_row), training.step) == (2, 2, 5)
+    undo()
+    found = losses(training, 20)
+    assert all(map(isfinite, found)) and found[-1] < found[0]
+    assert not same(everything(training), before)
+    assert (int(training.skipped), int(training.skipped_in_row)) == (2, 0)
+
+
+@pytest.mark.parametrize("optim", ["muon", "adamw"])
+def test_a_training_that_works_ahead_takes_the_same_steps(optim: str) -> None:
+    """Also where the very first step is skipped, before the optimizers have any state."""
+    asked = settings(f"optim={optim}", "optim.learning_rate=0.001")
+    plain, ahead = (make(asked, stories=False) for make in (make_training, make_ahead))
+    for training in (plain, ahead):
+        undo = spoil(training, "the loss", float("nan"))
+        losses(training, 1)
+        undo()
+    assert losses(plain, 20) == pytest.approx(losses(ahead, 20), abs=0.02)  # Muon rounds to bfloat16
+
+
+def test_skipped_steps_are_counted_on_over_a_checkpoint() -> None:
+    first, second = (make_training(settings(), stories=False) for _ in range(2))
+    spoil(first, "the loss", float("nan"))
+    losses(first, 3)
+    second.load(first.state())
+    spoil(second, "the loss", float("nan"))
+    losses(second, 2)
+    assert (int(second.skipped), int(second.skipped_in_row), int(first.skipped)) == (5, 5, 3)
+
+
+def test_many_skipped_steps_in_a_row_end_the_run_with_what_to_try_and_fewer_do_not(tmp_path: Path) -> None:
+    asked = settings("precision=bfloat16", "log_every_steps=1", "optim.learning_rate=0.125")
+    training = make_training(asked, stories=False)
+    recorder = Recorder(tmp_path, None)
+    undo = spoil(training, "the loss", float("nan"))
+    for _ in range(PATIENCE - 1):
+        advance(training, recorder)
+    undo()
+    advance(training, recorder)
+    spoil(training, "one element of one gradient", float("inf"))
+    with pytest.raises(FloatingPointError) as error:
+        for _ in range(PATIENCE):
+            advance(training, recorder)
+    recorder.close()
+    assert training.step == 2 * PATIENCE
+    for said in (f"{PATIENCE} steps in a row", "optim.learning_rate (now 0.125)", "precision=float32 (now bfloat16)",
+                 f"resume=true resume_with_changes=true optim.learning_rate=... out={tmp_path}"):  # fmt: skip
+        assert said in str(error.value)
+    found = read_records(tmp_path)
+    assert [one["skipped"] for one in found] == [*range(1, PATIENCE), *range(PATIENCE - 1, 2 * PATIENCE)]
+    assert [one["loss"] is None for one in found] == [True] * (PATIENCE - 1) + [False] * (PATIENCE + 1)
+    assert [one["gradient_norm"] is None for one in found] == [False] * PATIENCE + [True] * PATIENCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optim", ["muon", "adamw"])
+def test_no_step_of_ten_thousand_is_skipped_for_nothing(optim: str) -> None:
+    training = make_training(settings(f"optim={optim}", "max_steps=5000", "model.dropout=0.1"), stories=True)
+    found = losses(training, 5000)
+    assert int(training.skipped) == 0 and all(map(isfinite, found))
 
 
 def test_graphs_without_a_cuda_device_are_refused() -> None:
@@ -132,6 +269,14 @@ def test_too_little_memory_is_told_with_what_to_set(tmp_path: Path) -> None:
         advance(training, recorder)
     recorder.close()
     assert "tokens_per_batch=95" in str(error.value) and "accumulate_steps=6" in str(error.value)
+
+
+def test_a_machine_with_too_little_memory_says_so_in_the_same_line() -> None:
+    training = make_training(settings("accumulate_steps=3"), stories=False)
+    with pytest.raises(MemoryError, match="accumulate_steps=6"), enough_memory(training):
+        torch.empty(2**56)
+    with pytest.raises(RuntimeError, match="a bug"), enough_memory(training):
+        raise RuntimeError("a bug")
 
 
 def test_the_pace_counts_every_step_but_the_first(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ and, where it was gone on with, resumes.jsonl.
 """
 
 import fcntl
+import itertools
 import json
 import os
 import platform
@@ -66,14 +67,15 @@ def create_run(out: str | None) -> tuple[Path, IO[str]]:
 
     """
     if out is None:
-        while True:
-            path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+        for count in itertools.count():
+            now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+            path = RUNS / (f"{now}_{count}" if count else now)  # counted, for a clock may stand still or go back
             try:
                 path.mkdir(parents=True)
                 return path, claim(path)
             except FileExistsError:  # another run began in the same microsecond
                 continue
-    path = Path(out)
+    path = Path(out or "")
     path.mkdir(parents=True, exist_ok=True)
     check_new(out)
     claimed = claim(path)

@@ -188,7 +188,8 @@ def _causal(found: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _emergence(metrics: Sequence[Mapping[str, Any]], film: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the curves of training; None of a run that recorded none."""
     probes = [one for one in metrics if one["split"] == "probe"]
-    losses = [one for one in metrics if one["split"] == "validation"]
+    # null: it was not finite, in steps that were skipped
+    losses = [one for one in metrics if one["split"] == "validation" and one["loss"] is not None]
     if not losses:
         return None
     floors = [one.get("floor") for one in losses]

@@ -245,11 +245,14 @@ def test_many_skipped_steps_in_a_row_end_the_run_with_what_to_try_and_fewer_do_n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optim", ["muon", "adamw"])
-def test_no_step_of_ten_thousand_is_skipped_for_nothing(optim: str) -> None:
-    training = make_training(settings(f"optim={optim}", "max_steps=5000", "model.dropout=0.1"), stories=True)
-    found = losses(training, 5000)
-    assert int(training.skipped) == 0 and all(map(isfinite, found))
+def test_no_normal_step_is_skipped(figure: Callable[[str, str, str, bool], None], full: bool) -> None:
+    skipped, taken = 0, 0
+    for optim, n_steps in (("muon", 2000), ("adamw", 8000)):  # Muon takes three times as long
+        training = make_training(settings(f"optim={optim}", "model.dropout=0.1"), stories=True)
+        found = losses(training, n_steps if full else n_steps // 10)
+        assert all(map(isfinite, found))
+        skipped, taken = skipped + int(training.skipped), taken + training.step
+    figure("normal steps skipped for nothing", f"0 of {taken:,}", f"{skipped} of {taken:,}", skipped == 0)
 
 
 def test_graphs_without_a_cuda_device_are_refused() -> None:

@@ -1,0 +1,95 @@
+"""The table of figures: what a test has measured, against what is promised."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reliability.doors import Doors
+
+_BEGAN = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="the full counts of the table of figures, not smaller ones")
+    parser.addoption("--figures", metavar="FILE", help="run only the tests that record figures; write these to FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--figures") and not hasattr(config, "workerinput"):  # a worker of xdist leaves it to its chief
+        config.pluginmanager.register(Table(Path(config.getoption("--figures"))))
+
+
+class Table:
+    """Collects what tests have recorded, wherever they ran."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: dict[str, Any] = {"figures": [], "failed": [], "skipped": [], "cpu_seconds": 0.0}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome != "passed":
+            self.found[report.outcome].append({"test": report.nodeid, "reason": report.longreprtext[-2000:]})
+        recorded = report.user_properties
+        if report.when == "call":
+            self.found["figures"] += [one | {"test": report.nodeid} for name, one in recorded if name == "figure"]
+        elif report.when == "teardown":
+            self.found["cpu_seconds"] += sum(seconds for name, seconds in recorded if name == "cpu_seconds")
+
+    def pytest_sessionfinish(self) -> None:
+        self.path.write_text(json.dumps(self.found, indent=1) + "\n")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--figures"):
+        recording = {item for item in items if "figure" in getattr(item, "fixturenames", ())}
+        config.hook.pytest_deselected(items=[item for item in items if item not in recording])
+        items[:] = [item for item in items if item in recording]
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether to take the full counts, which cost too much to be taken at every change."""
+    return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str, str, str, bool], None]:
+    """Record a row of the table, as figure(row, target, measured, met); a target that is missed fails the test."""
+
+    def record(row: str, target: str, measured: str, met: bool) -> None:
+        record_property("figure", {"row": row, "target": target, "measured": measured, "met": bool(met)})
+        assert met, f"{row}: {measured}, and the target is {target}"
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    """Doors that start in a moment; whatever still runs at the end is ended."""
+    found = Doors(tmp_path_factory.mktemp("doors"))
+    yield found
+    found.close()
+
+
+def _cpu_seconds() -> float:
+    """Return what this process, those that it has waited for and the runs of its doors have used."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system + Doors.cpu_seconds
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    item.stash[_BEGAN] = _cpu_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("cpu_seconds", round(_cpu_seconds() - item.stash[_BEGAN], 2)))

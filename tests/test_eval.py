@@ -54,7 +54,7 @@ def probed(sweep: Path, cache: str) -> Path:
 
 
 def probe_files(run: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (run / "probe").iterdir()}
+    return {path.name: path.read_bytes() for path in (run / "probe").iterdir() if path.name != ".lock"}
 
 
 def strict(text: bytes | str) -> object:

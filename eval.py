@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import hydra
@@ -24,8 +25,8 @@ def main(config: DictConfig) -> None:
     from probe.commands.reporting import PAGE, show
     from probe.commands.sentence import look
     from probe.commands.several import compare_seeds, compare_variants
-    from run.directory import check_writable
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half written is taken away
     with one_line_errors():
         settings, probe = typed_eval(config)
         if settings.figures:
@@ -42,23 +43,24 @@ def main(config: DictConfig) -> None:
         return
     with one_line_errors():
         opened = open_run(settings)
-        if opened.settings.model.is_causal:  # of another nothing is written
-            check_writable(opened.run)
     max_steps = opened.settings.run.max_steps
     print(
         f"run      {opened.run}, best checkpoint: step {opened.step} of {max_steps}; {opened.place}, float32",
         flush=True,
     )
+    for line in opened.resumed:
+        print(f"note     {line}")
     if settings.task is not None and settings.path is not None:
         take(opened, settings, probe, settings.task, settings.path)
-    elif settings.text is not None:
+        return
+    if settings.text is not None:
         with one_line_errors():
-            look(opened, settings.text)
+            has_page = look(opened, settings.text)
     elif opened.is_testable:
-        probe_stories(opened, settings, probe, paint=paint_of(sys.stdout, os.environ))
+        has_page = probe_stories(opened, settings, probe, paint=paint_of(sys.stdout, os.environ))
     else:
-        measure(opened, settings, probe)
-    if settings.task is None and opened.settings.model.is_causal:
+        has_page = measure(opened, settings, probe)
+    if has_page:
         with one_line_errors():
             newest = "own-1" if settings.text is not None else ""
             show(opened.run / "probe" / PAGE, in_browser=settings.open, sentence=newest)

@@ -252,10 +252,11 @@ def describe(path: Path, config: dict[str, Any], corpus: Corpus, place: Place) -
     """Write into a new run's directory what is needed to read it; settings first, with which it can go on."""
     import torch
 
-    from run.directory import environment, write_files, write_json
+    from run.checkpoint import write_atomically
+    from run.directory import environment, write_json
 
     write_json(path / "config.json", config)
-    write_files(path, {"tokenizer.json": tokenizer_file(corpus)})
+    write_atomically(path / "tokenizer.json", tokenizer_file(corpus))
     write_json(path / "environment.json", environment(place.reason, torch.get_num_threads()))
 
 

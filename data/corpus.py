@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 CLASSES = ("function", "content", "pronoun", "payoff", "end")
 # Raised whenever the same input would be written differently; texts and stories apart, as measured figures name theirs.
 _STORIES_VERSION = 2
-_TEXTS_VERSION = 3
+_TEXTS_VERSION = 4
+_PLACES = ("path", "validation_path", "tokenizer_path")  # settings that say where something is, not what
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,8 @@ def _texts(config: TextConfig) -> Texts:
 def _fingerprint(config: DataConfig, texts: Texts) -> str:
     """Hash what decides the arrays: the settings and either the generator's own source or the files and their bytes.
 
-    The settings of a text from the hub name its commit, which never changes: its files need not be here.
+    Where a text or a tokenizer lies does not count: moved to another folder or machine it is the same. The settings
+    of a text from the hub name its commit, which never changes: its files need not be here.
     """
     if isinstance(config, StoriesConfig):
         said: list[Any] = [_STORIES_VERSION, asdict(config)]
@@ -153,7 +155,8 @@ def _fingerprint(config: DataConfig, texts: Texts) -> str:
     else:
         sources = [*texts.train, *(texts.validation or [])]
         read_as = [(one.kind, one.compression) for one in sources]
-        said = [_TEXTS_VERSION, asdict(config), len(texts.train), read_as]
+        settings = {name: value for name, value in asdict(config).items() if name not in _PLACES}
+        said = [_TEXTS_VERSION, settings, len(texts.train), texts.validation is None, read_as]
         files = [Path(one.place) for one in sources]
         files += [Path(config.tokenizer_path)] if config.tokenizer_path else []
     digest = hashlib.sha256(json.dumps(said, default=str, sort_keys=True).encode())

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import closing
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-PROBE_SCORES = ("Sel@1", "F4", "T")  # of each question, as `write_probe_scores` is to name them
+PROBE_SCORES = ("Sel@1", "F4", "T")  # of each question, as `probe_scores` is to name them
 _OF_PROBE = ".probe"  # how the event file ends that eval.py writes beside training's
 
 
@@ -127,50 +128,53 @@ def _last_name(folder: Path, suffix: str) -> str:
     return f"events.out.tfevents.{stamp:010d}.{socket.gethostname()}.{os.getpid()}{suffix}"
 
 
-def write_probe_scores(run: Path, step: int, scores: dict[str, float]) -> None:
-    """Show what a probe has measured as scalars probe/<name> of the run itself, in place of what an earlier one did.
+def probe_scores(run: Path, step: int, scores: dict[str, float]) -> tuple[str, bytes]:
+    """Return what a probe has measured as scalars probe/<name> of the run itself: an event file for its tb/.
 
-    They stand in an event file of their own, so that training's is left as it is.
+    Training's own event files are left as they are.
 
     Args:
         run: its directory.
         step: of the checkpoint that was probed.
         scores: by name, as in "Sel@1 V at S1".
 
-    Raises:
-        OSError: it cannot be written.
+    Returns:
+        The file's name, by which TensorBoard reads it after all that are there, and its content.
 
     """
-    folder = run / "tb"
-    earlier = list(folder.glob(f"events.out.tfevents.*{_OF_PROBE}"))
-    with closing(EventFile(folder, suffix=_OF_PROBE)) as events:
-        for name, value in scores.items():
-            events.scalar(step, f"probe/{name}", value)
-    for path in earlier:
-        path.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as beside:
+        with closing(EventFile(Path(beside))) as events:
+            for name, value in scores.items():
+                events.scalar(step, f"probe/{name}", value)
+        [content] = _content(Path(beside)).values()
+    return _last_name(run / "tb", _OF_PROBE), content
 
 
-def write_hparams(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, float]]]) -> None:
-    """Write runs for TensorBoard's HParams table, one directory for each, in place of what `folder` held of them.
+def earlier_scores(run: Path) -> list[str]:
+    """Return the names of the event files that earlier probes have put into a run's tb/."""
+    return sorted(path.name for path in (run / "tb").glob(f"events.out.tfevents.*{_OF_PROBE}"))
+
+
+def hparams_files(runs: dict[str, tuple[dict[str, Any], dict[str, float]]]) -> dict[str, bytes]:
+    """Return runs for TensorBoard's HParams table: event files by their paths, in one folder for each run.
 
     Args:
-        folder: of the event files.
         runs: settings (what is neither number, text nor bool is written as text) and measured values, by run.
 
-    Raises:
-        OSError: `folder` cannot be written.
-
     """
-    import shutil
+    with tempfile.TemporaryDirectory() as beside:
+        for name, (settings, values) in runs.items():
+            with closing(EventFile(Path(beside) / name)) as events:
+                events.settings(settings, list(values))
+                for measure, value in values.items():
+                    events.scalar(0, measure, value)
+                events.ended(0)
+        return _content(Path(beside))
 
-    if folder.exists():
-        shutil.rmtree(folder)
-    for name, (settings, values) in runs.items():
-        with closing(EventFile(folder / name)) as events:
-            events.settings(settings, list(values))
-            for measure, value in values.items():
-                events.scalar(0, measure, value)
-            events.ended(0)
+
+def _content(folder: Path) -> dict[str, bytes]:
+    """Return every file in `folder`, by its path there."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, int | float | str]:

@@ -119,9 +119,14 @@ def find_runs(runs: str) -> list[Path]:
 
 def check_writable(run: Path) -> None:
     """Raise PermissionError in one line where a probe could not write into a run's directory."""
-    for folder in (run, run / "probe", run / "tb"):
-        if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(f"{folder} cannot be written: nothing has been looked at")
+    if folder := unwritable(run):
+        raise PermissionError(f"{folder} cannot be written: nothing has been looked at")
+
+
+def unwritable(run: Path) -> Path | None:
+    """Return the folder of a run in which a probe would have to write and cannot; None where it can."""
+    folders = (run, run / "probe", run / "tb")
+    return next((one for one in folders if one.exists() and not os.access(one, os.W_OK | os.X_OK)), None)
 
 
 def read_json(path: Path) -> Any:
@@ -135,13 +140,6 @@ def read_json(path: Path) -> Any:
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file whole or not at all."""
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write texts and pictures into a folder of a run, made if need be, each whole or not at all."""
-    folder.mkdir(exist_ok=True)
-    for name, content in files.items():
-        write_atomically(folder / name, content.encode() if isinstance(content, str) else content)
 
 
 def environment(device: str, threads: int) -> dict[str, Any]:

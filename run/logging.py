@@ -160,9 +160,10 @@ def read_records(run: Path) -> list[dict[str, Any]]:
 def _step_of(line: str) -> float:
     """Return the step of a line, or infinity for one that was cut off or damaged."""
     try:
-        return json.loads(line)["step"] if line.endswith("\n") else float("inf")
-    except (ValueError, KeyError, TypeError):
-        return float("inf")
+        step = json.loads(line)["step"] if line.endswith("\n") else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        step = None
+    return step if isinstance(step, int) else float("inf")
 
 
 class Progress:

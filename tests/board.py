@@ -11,7 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from run.board import earlier_scores, probe_scores
+from run.files import write_set
+
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never by way of a proxy
+
+
+def write_scores(run: Path, step: int, scores: dict[str, float]) -> None:
+    """Put a probe's scores into a run's tb/ as a probe does, in place of an earlier one's."""
+    gone = [f"tb/{name}" for name in earlier_scores(run)]
+    name, content = probe_scores(run, step, scores)
+    write_set(run, {f"tb/{name}": content}, gone=gone)
 
 
 class Board:

@@ -18,10 +18,9 @@ from PIL import Image
 
 from data.kinds import KINDS, kind_of
 from probe.record import FILM, read_film
-from run.board import write_probe_scores
 from run.checkpoint import load_checkpoint
 from run.schedule import is_probe_step
-from tests.board import Board
+from tests.board import Board, write_scores
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -57,8 +56,8 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     killed(out, cache, 10)
     killed(out, cache, EVERY + 10, "resume=true")
     assert train(out, cache, "resume=true").wait() == 0
-    write_probe_scores(out, STEPS, {"Sel@1 V at S1": 0.25})
-    write_probe_scores(out, STEPS, {"Sel@1 V at S1": 0.75, "F4 V at S1": 0.5, "T V at S1": 1.0})
+    write_scores(out, STEPS, {"Sel@1 V at S1": 0.25})
+    write_scores(out, STEPS, {"Sel@1 V at S1": 0.75, "F4 V at S1": 0.5, "T V at S1": 1.0})
     return found
 
 
@@ -145,7 +144,7 @@ def test_settings_and_scores_stand_in_one_row_of_hparams_and_it_has_ended(board:
 
 def test_a_later_probes_scores_take_the_place_of_the_earlier_ones_while_it_runs(board: Board, logdir: Path) -> None:
     assert board.scalars("story/tb", "probe/Sel@1 V at S1") == [(STEPS, 0.75)]
-    write_probe_scores(logdir / "story", STEPS, {"Sel@1 V at S1": 0.875, "F4 V at S1": 0.5, "T V at S1": 1.0})
+    write_scores(logdir / "story", STEPS, {"Sel@1 V at S1": 0.875, "F4 V at S1": 0.5, "T V at S1": 1.0})
     board.wait(lambda: board.scalars("story/tb", "probe/Sel@1 V at S1")[-1] == (STEPS, 0.875))
 
 

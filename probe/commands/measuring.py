@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from configs import one_line_errors
 from probe.commands.opened import Opened, load_data
-from probe.commands.reporting import write_page
+from probe.commands.reporting import claim_or_note, write_page
 
 if TYPE_CHECKING:
     from probe.config import ProbeConfig
     from run.config import EvalConfig
 
 
-def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
-    """Print the loss over the whole validation split, of a model whose heads cannot be tested, and why they cannot."""
+def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> bool:
+    """Print the loss over the whole validation split, of a model whose heads cannot be tested, and why they cannot.
+
+    Returns whether there is a page of it.
+    """
     from data.batches import StorySplit, validation_batches
     from data.corpus import CLASSES
     from model.loss import row_losses, summarise
@@ -41,8 +45,14 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> None:
     for asked in ("open", "figures"):
         if not causal and getattr(settings, asked):
             print(f"note     {asked}=true: a model that reads what it must predict has no page")
+    has_page = False
     if causal:
         with one_line_errors():
-            write_page(opened, figures=settings.figures)
+            claimed = claim_or_note(opened.run, opened.run / "probe")
+            has_page = claimed is not None
+            with claimed or nullcontext():
+                if has_page:
+                    write_page(opened, figures=settings.figures)
         print('next     this text has no gold links; look at a sentence: python eval.py text="...", or take tests of')
         print("         others: python eval.py task=minimal_pairs path=FOLDER (docs/outside.md)")
+    return has_page

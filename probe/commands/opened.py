@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from configs import TrainSettings, typed_saved
+from configs import TrainSettings, flat, typed_saved
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+    from torch import Tensor
 
     from data.corpus import Corpus
     from model.transformer import Transformer
@@ -17,6 +21,9 @@ if TYPE_CHECKING:
     from run.config import EvalConfig
 
 SCHEMA_VERSION = 5  # of probe.json
+# What config.json and a checkpoint must agree in; a text may stand elsewhere now, and dropout is for training alone.
+_KNOWN = ("vocab_size", "data_fingerprint", "tokenizer_sha256")
+_MAY_DIFFER = {"model.dropout", "data.path", "data.validation_path", "data.tokenizer_path"}
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,7 @@ class Opened:
     model: Transformer  # the best checkpoint's, in eval mode and float32
     step: int
     place: str  # device and why
+    resumed: tuple[str, ...] = ()  # a sentence for each time that training went on with something changed
 
     @property
     def is_testable(self) -> bool:
@@ -58,34 +66,116 @@ def open_run(settings: EvalConfig) -> Opened:
 
     import torch
 
-    from data.tokenizer import load_tokenizer
     from model.transformer import Transformer, load_weights
     from run.checkpoint import load_checkpoint
     from run.config import Precision
     from run.device import choose_place
-    from run.directory import find_run, read_json
+    from run.directory import find_run
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
     place = choose_place(settings.device, Precision.float32)
     run = find_run(settings.run)
-    config = read_json(run / "config.json")
-    trained = typed_saved(config)
-    tokenizer = load_tokenizer(run / "tokenizer.json")
+    trained, config = read_settings(run)
+    tokenizer = read_tokenizer(run, config)
     state, damaged = load_checkpoint(run / "checkpoints", best=True)
     for line in damaged:
         print(f"warning: {line}", file=sys.stderr)
+    weights, step = learned(run, state)
+    check_config(run, config, state)
     model = Transformer(trained.model, tokenizer.get_vocab_size(), seed=0)
-    load_weights(model, state["model"])
+    load_weights(model, weights)
     return Opened(
         run,
         trained,
         str(config.get("data_fingerprint")),
         tokenizer,
         model.to(place.device).eval(),
-        state["step"],
+        step,
         place.where,
+        tuple(resumed_with(run)),
     )
+
+
+def learned(run: Path, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], int]:
+    """Return the weights of a checkpoint and their step; ValueError where it is none of a model."""
+    import torch
+
+    weights, step = state.get("model"), state.get("step")
+    is_tensors = isinstance(weights, dict) and all(isinstance(one, torch.Tensor) for one in weights.values())
+    if not isinstance(weights, dict) or not is_tensors or not isinstance(step, int):
+        raise ValueError(f"{run / 'checkpoints'} holds no checkpoint of a model: another version or program wrote it")
+    return weights, step
+
+
+def read_settings(run: Path) -> tuple[TrainSettings, dict[str, Any]]:
+    """Return what a run was trained with, typed and as its config.json has it; ValueError names a damaged file."""
+    from run.directory import read_json
+
+    config = read_json(run / "config.json")
+    try:
+        return typed_saved(config), config
+    except ValueError as error:
+        raise ValueError(f"{run / 'config.json'}: {str(error).removeprefix('config.json ')}") from None
+
+
+def read_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:
+    """Return a run's tokenizer; ValueError where it is not the one that the run was trained with."""
+    from hashlib import sha256
+
+    from data.tokenizer import load_tokenizer
+
+    path, known = run / "tokenizer.json", config.get("tokenizer_sha256")
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: copy it from where the run was made")
+    if known is not None and sha256(path.read_bytes()).hexdigest() != known:
+        raise ValueError(f"{path} is damaged (its sha256 is not the one recorded): copy it from where the run was made")
+    return load_tokenizer(path)
+
+
+def check_config(run: Path, config: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Raise ValueError where a run's config.json no longer says what its checkpoint was made with."""
+    saved = state.get("config", config)  # earlier checkpoints hold none
+    with sound(run / "checkpoints", "its checkpoint holds no settings"):
+        then, now = ({**flat(typed_saved(one)), **{name: one.get(name) for name in _KNOWN}} for one in (saved, config))
+    for name, value in now.items():
+        fixed = name in _KNOWN or name.startswith(("model.", "data."))
+        if fixed and name not in _MAY_DIFFER and value != then.get(name):
+            raise ValueError(
+                f"{run / 'config.json'} has been changed: {name} is {value}, but the checkpoint was made with "
+                f"{then.get(name)}: put that back"
+            )
+
+
+def resumed_with(run: Path) -> list[str]:
+    """Return a sentence for each time that a run went on with other settings or in another environment."""
+    from run.directory import RESUMES
+
+    path = run / RESUMES
+    if not path.exists():
+        return []
+    with sound(path, "delete it to go without what it says"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        every = [(line["step"], {**line["settings"], **line["environment"]}) for line in lines]
+        said = [
+            f"At step {step} training went on with "
+            + ", ".join(f"{name} {now} instead of {before}" for name, (before, now) in changed.items())
+            + "."
+            for step, changed in every
+            if changed
+        ]
+    return list(dict.fromkeys(said))
+
+
+@contextmanager
+def sound(path: Path, remedy: str) -> Iterator[None]:
+    """Turn what reading a damaged or missing file raises into one line that names it and what helps."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: {remedy}") from None
+    except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
+        raise ValueError(f"{path} is damaged: {remedy}") from None
 
 
 def load_data(opened: Opened, settings: EvalConfig) -> Corpus:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs import one_line_errors
 from probe.commands.opened import Opened
+from probe.commands.reporting import claim_or_note
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, path: str) -> None:
     """Take a test that nobody here wrote, print its table and write the run's probe/outside/."""
     from probe.outside.subject import heads_csv
-    from run.directory import write_files
+    from run.files import write_set
 
     with one_line_errors():
         if not opened.settings.model.is_causal:
@@ -38,10 +40,15 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
         }
         if report.heads:
             files[f"{task.value}_heads.csv"] = heads_csv(report.heads)
-        (opened.run / "probe").mkdir(exist_ok=True)
-        write_files(opened.run / "probe" / "outside", files)
+        gone = () if report.heads else (f"{task.value}_heads.csv",)
     print("\n".join(report.markdown))
-    print(f"\nwrote    {', '.join(files)} to {opened.run / 'probe' / 'outside'}")
+    with one_line_errors():
+        folder = opened.run / "probe" / "outside"
+        claimed = claim_or_note(opened.run, folder)
+        with claimed or nullcontext():
+            if claimed is not None:
+                write_set(folder, files, f"{task.value}.json", gone)
+                print(f"\nwrote    {', '.join(files)} to {folder}")
 
 
 def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from configs import one_line_errors
 from probe.commands.opened import SCHEMA_VERSION, Opened, load_data
-from probe.commands.reporting import PAGE, Probed, page_content, read_sound_texts, write_found
+from probe.commands.reporting import PAGE, Probed, claim_or_note, page_content, read_sound_texts, write_found
 
 if TYPE_CHECKING:
     from data.corpus import Corpus
+    from data.links import LinkItem
     from probe.config import ProbeConfig
     from probe.study import Reading
     from run.config import EvalConfig
@@ -42,16 +44,14 @@ def probe_stories(
     config: ProbeConfig,
     say: Callable[[str], None] = print,
     paint: Paint | None = None,
-) -> None:
+) -> bool:
     """Choose heads on dev, test them on test, say the tables and write probe/, the page among its files.
 
-    `paint`: of a terminal with colour, for a map of the heads.
+    `paint`: of a terminal with colour, for a map of the heads. Returns whether probe/ could be written.
     """
     from data.corpus import load_split
     from data.links import link_items
     from data.tokenizer import end_id
-    from probe.showcase import SHOWCASE, Reader, cells
-    from probe.study import study
 
     with one_line_errors():
         texts = read_sound_texts(opened.run)
@@ -59,21 +59,37 @@ def probe_stories(
         corpus = load_data(opened, settings)
         end = end_id(opened.tokenizer)
         dev, test = (link_items(load_split(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
-    model = opened.model
+        claimed = claim_or_note(opened.run, opened.run / "probe", say)
+    with claimed or nullcontext():
+        results, readings = studied(opened, dev, test, config)
+        results = provenance(opened, corpus, config) | results
+        say("\n".join(printed(results, paint)))
+        if claimed is not None:
+            with one_line_errors():
+                written = write_probe(opened, results, readings, texts, figures=settings.figures)
+            say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
+    return claimed is not None
+
+
+def studied(
+    opened: Opened, dev: Sequence[LinkItem], test: Sequence[LinkItem], config: ProbeConfig
+) -> tuple[dict[str, Any], dict[str, Reading]]:
+    """Return what the probe finds, the showcase of the chosen heads among it, and what it has read."""
+    from probe.showcase import SHOWCASE, Reader, cells
+    from probe.study import study
+
     untrained = [opened.untrained(config.seed + i) for i in range(config.n_untrained)]
     with one_line_errors():
-        results, readings = study(model, untrained, dev, test, config, under_way)
-    under_way("")
+        try:
+            results, readings = study(opened.model, untrained, dev, test, config, under_way)
+        finally:
+            under_way("")
     heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
-    reader = Reader(model, opened.cut, opened.tokenizer.id_to_token)
+    reader = Reader(opened.model, opened.cut, opened.tokenizer.id_to_token)
     results["showcase"] = {
         name: cells(reader, asked, heads[name]) for name, (_, asked) in SHOWCASE.items() if name in heads
     }
-    about = provenance(opened, corpus, config)
-    say("\n".join(printed(results, paint)))
-    with one_line_errors():
-        written = write_probe(opened, about | results, readings, texts, figures=settings.figures)
-    say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
+    return results, readings
 
 
 def provenance(opened: Opened, corpus: Corpus, config: ProbeConfig) -> dict[str, Any]:
@@ -91,7 +107,7 @@ def provenance(opened: Opened, corpus: Corpus, config: ProbeConfig) -> dict[str,
             "leakage": leakage(load_split(corpus, "train"), load_split(corpus, "test")),
         },
         "settings": asdict(config),
-        "warnings": [],
+        "warnings": list(opened.resumed),
     }
 
 
@@ -142,7 +158,7 @@ def write_probe(
     from probe.report.tables import heads_csv, items_jsonl
     from probe.study import HEADLINE
     from probe.verdict import finite
-    from run.board import write_probe_scores
+    from run.board import earlier_scores, probe_scores
 
     model = {"step": opened.step, **asdict(opened.settings.model)}
     results = finite(results)
@@ -157,8 +173,9 @@ def write_probe(
     content = page_content(opened, Probed(results, cards, files["items.jsonl"]), texts)
     files[PAGE] = page(content)
     pictures = draw_run(content) if figures else None
-    write_found(opened.run / "probe", "probe.json", files, pictures)
-    write_probe_scores(opened.run, opened.step, scores_of(results))
+    events, scalars = probe_scores(opened.run, opened.step, scores_of(results))
+    earlier = [f"../tb/{name}" for name in earlier_scores(opened.run) if name != events]
+    write_found(opened.run / "probe", "probe.json", {**files, f"../tb/{events}": scalars}, pictures, earlier)
     return [*files, *(f"figures/{name}" for name in pictures or ())]
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from probe.commands.opened import SCHEMA_VERSION, Opened
+from probe.commands.opened import SCHEMA_VERSION, Opened, sound
 
 if TYPE_CHECKING:
     from probe.report.sentences import Pen
@@ -34,68 +33,63 @@ class Probed:
     items: str  # items.jsonl
 
 
+def again(run: Path) -> str:
+    """Return the command that probes a run."""
+    return f"python eval.py {shlex.quote(f'run={run}')}"
+
+
 def read_probe(opened: Opened) -> tuple[Probed | None, list[str]]:
     """Return what a probe of this very checkpoint has written, and a note where there is none.
 
     Raises ValueError in one line where a file of it is damaged or missing.
     """
-    folder, again = opened.run / "probe", f"python eval.py {shlex.quote(f'run={opened.run}')}"
+    folder, probe_it = opened.run / "probe", again(opened.run)
     if not opened.is_testable:
         return None, ["Trained on a text without gold links: its heads can be looked at, but no claim can be tested."]
     if not (folder / "probe.json").exists():
-        return None, [f"This run has not been probed, so nothing here says whether a head is real: {again}"]
-    with _sound(folder / "probe.json", f"{again} writes it anew"):
+        return None, [f"This run has not been probed, so nothing here says whether a head is real: {probe_it}"]
+    with sound(folder / "probe.json", f"{probe_it} writes it anew"):
         results = json.loads((folder / "probe.json").read_text())
         same = results["model"]["step"], results["schema_version"], results["data"]["fingerprint"]
     if same != (opened.step, SCHEMA_VERSION, opened.data_fingerprint):
         what = f"step {same[0]}" if same[0] != opened.step else "another version of the probe or of the stories"
-        return None, [f"The last probe was of {what}, so it is left out here: {again} probes step {opened.step}"]
-    return _whole(folder, results, f"{again} writes it anew"), []
+        return None, [f"The last probe was of {what}, so it is left out here: {probe_it} probes step {opened.step}"]
+    return _whole(opened, results, f"{probe_it} writes it anew"), []
 
 
-def _whole(folder: Path, results: Mapping[str, Any], remedy: str) -> Probed:
+def _whole(opened: Opened, results: Mapping[str, Any], remedy: str) -> Probed:
     """Return a probe whose files hold all that a page takes of them; ValueError names the first that does not."""
     from probe.report.content import Found, content
-    from probe.report.sentences import median_lines
+    from probe.report.page import page
+    from probe.report.sentences import median_block
     from probe.study import HEADLINE
 
-    with _sound(folder / "probe.json", remedy):
-        content(Found(run={}, sentences=[], probe=results))
-    with _sound(folder / "claims.json", remedy):
+    folder, run = opened.run / "probe", about(opened)
+    with sound(folder / "probe.json", remedy):
+        page(content(Found(run=run, sentences=[], probe=results)))
+    with sound(folder / "claims.json", remedy):
         cards = json.loads((folder / "claims.json").read_text())
-        content(Found(run={}, sentences=[], probe=results, cards=cards))
+        page(content(Found(run=run, sentences=[], probe=results, cards=cards)))
         if {one["question"] for one in results["selected"] if HEADLINE in one["test"]} - {
             card["question"] for card in cards
         }:
             raise ValueError("a question without its card")
-    with _sound(folder / "items.jsonl", remedy):
+    with sound(folder / "items.jsonl", remedy):
         items = (folder / "items.jsonl").read_text()
         for one in results["selected"]:
-            cells = [cell for _, cell in median_lines(items, one["question"], one["median"])]
-            _ = [(cell["text"], cell["query"], cell["antecedents"], cell["distractors"]) for cell in cells]
-            if len(cells) != 4:
+            if len(median_block(pen_of(opened), 1, one["question"], one["median"], items)) != 4:
                 raise ValueError("a median block without its four cells")
     return Probed(results, cards, items)
-
-
-@contextmanager
-def _sound(path: Path, remedy: str) -> Iterator[None]:
-    """Turn what reading a damaged or missing file raises into one line that names it and what helps."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing: {remedy}") from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f"{path} is damaged: {remedy}") from None
 
 
 def read_texts(run: Path) -> list[str]:
     """Return the user's own sentences, the newest first; ValueError in one line where the file is damaged."""
     path = run / "probe" / TEXTS
-    with _sound(path, "delete it to go without the sentences of yours that it holds"):
+    with sound(path, "delete it to go without the sentences of yours that it holds"):
         found = json.loads(path.read_text()) if path.exists() else []
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
             raise ValueError("no list of texts")
+        "".join(found).encode()  # half a surrogate is no text
     return found
 
 
@@ -130,8 +124,9 @@ def page_content(
     from probe.record import FILM, read_film
     from probe.report.content import Found, content
     from probe.report.sentences import like, median_block, own, showcase
-    from run.logging import read_records
 
+    film = read_film(opened.run / FILM)
+    metrics = read_curves(opened, probed)
     pen = pen_of(opened)
     selected = probed.results["selected"] if probed else []
     shows = showcase(pen)
@@ -148,13 +143,29 @@ def page_content(
             shown={name: [one["id"] for one in some] for name, some in shown.items()},
             probe=probed.results if probed else None,
             cards=probed.cards if probed else (),
-            metrics=read_records(opened.run) if (opened.run / "metrics.jsonl").exists() else (),
-            film=read_film(opened.run / FILM),
+            metrics=metrics,
+            film=film,
             lab=lab,
             seeds=seeds,
             notes=notes,
+            resumed=opened.resumed,
         )
     )
+
+
+def read_curves(opened: Opened, probed: Probed | None) -> Sequence[Mapping[str, Any]]:
+    """Return a run's records, none where there are none; ValueError in one line where a page cannot be made of them."""
+    from probe.report.content import Found, content
+    from probe.report.page import page
+    from run.logging import read_records
+
+    path, run = opened.run / "metrics.jsonl", about(opened)
+    if not path.exists():
+        return ()
+    with sound(path, "delete it to go without the curves of training"):
+        metrics = read_records(opened.run)
+        page(content(Found(run=run, sentences=[], probe=probed.results if probed else None, metrics=metrics)))
+    return metrics
 
 
 def pen_of(opened: Opened) -> Pen:
@@ -178,7 +189,7 @@ def about(opened: Opened) -> dict[str, Any]:
 
     config = opened.model.config
     path = opened.run / "environment.json"
-    with _sound(path, "delete it, and the page does not say what the run was made with"):
+    with sound(path, "delete it, and the page does not say what the run was made with"):
         made = json.loads(path.read_text()) if path.exists() else {}
         made_with = {"python": made.get("python"), "torch": made.get("packages", {}).get("torch")}
         made_with["commit"] = made.get("commit")
@@ -196,7 +207,7 @@ def about(opened: Opened) -> dict[str, Any]:
             if getattr(config, name) != value
         ],
         "environment": made_with,
-        "command": f"python eval.py {shlex.quote(f'run={opened.run}')}",
+        "command": again(opened.run),
     }
 
 
@@ -216,56 +227,95 @@ def sweep_tables(run: Path) -> tuple[dict[str, Any] | None, dict[str, Any] | Non
     from run.directory import read_json
 
     folder, name = run.resolve().parent / "probe", run.resolve().name
-    found = [read_json(path) if (path := folder / f"{one}.json").exists() else None for one in ("compare", "seeds")]
-    lab, seeds = found
     lab_table = seeds_table = None
-    try:
-        if lab and any(name in one["runs"] for one in lab["variants"]):
-            header, rows = overview(lab)
-            title = "One switch at a time: what each variant changes"
-            lab_table = {"title": title, "header": header, "rows": rows, "note": " ".join(LEGEND)}
-        if seeds and name in seeds["runs"]:
-            header, rows = seeds_overview(seeds)
-            title = f"The same settings over training seeds: {', '.join(map(str, seeds['seeds']))}"
-            note = "A head is the one that a run's own dev items chose; which index it has says nothing."
-            seeds_table = {"title": title, "header": header, "rows": rows, "note": note}
-    except (KeyError, TypeError):
-        raise ValueError(
-            f"{folder} is damaged: python eval.py runs= or compare={folder.parent} writes it anew"
-        ) from None
+    if (path := folder / "compare.json").exists():
+        with sound(path, f"python eval.py compare={folder.parent} writes it anew"):
+            lab = read_json(path)
+            if any(name in one["runs"] for one in lab["variants"]):
+                header, rows = overview(lab)
+                title = "One switch at a time: what each variant changes"
+                lab_table = {
+                    "title": title,
+                    "header": header,
+                    "rows": rows,
+                    "note": " ".join([*LEGEND, *lab.get("warnings", ())]),
+                }
+    if (path := folder / "seeds.json").exists():
+        with sound(path, f"python eval.py runs={folder.parent} writes it anew"):
+            seeds = read_json(path)
+            if name in seeds["runs"]:
+                header, rows = seeds_overview(seeds)
+                title = f"The same settings over training seeds: {', '.join(map(str, seeds['seeds']))}"
+                note = "A head is the one that a run's own dev items chose; which index it has says nothing."
+                note = " ".join([note, *seeds.get("warnings", ())])
+                seeds_table = {"title": title, "header": header, "rows": rows, "note": note}
     return lab_table, seeds_table
 
 
-def write_found(folder: Path, name: str, files: Mapping[str, str], pictures: Mapping[str, bytes] | None) -> None:
-    """Write what was found, and its figures.
+def claim_folder(folder: Path) -> IO[str]:
+    """Keep other processes from writing to a folder of probes, made if need be, until what is returned is closed.
+
+    Raises:
+        BlockingIOError: in one line, that another process writes there.
+        OSError: it cannot be written.
+
+    """
+    from run.directory import claim
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return claim(folder)
+
+
+def claim_or_note(run: Path, folder: Path, say: Callable[[str], None] = print) -> IO[str] | None:
+    """Claim a run's folder of probes; where it cannot be written, for the run is another's, say so and return None."""
+    from run.directory import unwritable
+
+    wrong = unwritable(run)
+    try:
+        if wrong is None:
+            return claim_folder(folder)
+    except PermissionError:  # of another's earlier lock
+        wrong = folder
+    say(f"note     {wrong} cannot be written: what is found is printed, and nothing is kept of it")
+    return None
+
+
+def write_found(
+    folder: Path,
+    mark: str,
+    files: Mapping[str, str | bytes],
+    pictures: Mapping[str, bytes] | None,
+    gone: Iterable[str] = (),
+) -> None:
+    """Write what was found, and its figures, all of it or nothing (`run.files.write_set`).
 
     Args:
         folder: made if need be.
-        name: of the file that says what all the others are of. It comes last, so that after a kill none of them is
-            taken for what it is not.
-        files: by name.
-        pictures: None where none were asked for; then earlier ones stay as long as `name` holds what it held.
+        mark: the file that says what all the others are of.
+        files: by their paths from `folder`.
+        pictures: None where none were asked for; then earlier ones stay as long as `mark` holds what it held.
+        gone: earlier files that are taken away.
 
     """
-    from run.directory import write_files
+    from run.files import write_set
 
-    known = folder / name
-    is_same = known.is_file() and known.read_bytes() == files[name].encode()
-    write_files(folder, {one: content for one, content in files.items() if one != name})
+    known, wanted = folder / mark, files[mark]
+    is_same = known.is_file() and known.read_bytes() == (wanted.encode() if isinstance(wanted, str) else wanted)
     if pictures is not None or not is_same:
-        write_figures(folder, pictures or {})
-    write_files(folder, {name: files[name]})
+        gone = [*gone, *other_figures(pictures or {})]
+    write_set(folder, {**files, **figure_files(pictures or {})}, mark, gone)
 
 
-def write_figures(folder: Path, pictures: Mapping[str, bytes]) -> None:
-    """Write figures by their names in place of all earlier ones: one of other numbers is worse than none."""
+def figure_files(pictures: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return figures by the paths at which they stand in probe/."""
+    return {f"figures/{name}": content for name, content in pictures.items()}
+
+
+def other_figures(pictures: Mapping[str, bytes]) -> list[str]:
+    """Return the paths of all other figures that there may be from earlier: one of other numbers is worse than none."""
     from probe.report.figures import NAMES
-    from run.directory import write_files
 
-    for name in NAMES - pictures.keys():
-        (folder / "figures" / name).unlink(missing_ok=True)
-    if pictures:
-        write_files(folder / "figures", pictures)
+    return [f"figures/{name}" for name in sorted(NAMES - pictures.keys())]
 
 
 def file_url(path: Path) -> str:
@@ -274,17 +324,19 @@ def file_url(path: Path) -> str:
 
 
 def write_page(opened: Opened, *, figures: bool = False) -> None:
-    """Write the page anew from what is known of the run, and figures of it; nothing is probed."""
+    """Write the page anew from what is known of the run, and figures of it; nothing is probed.
+
+    Whoever calls this has claimed the run's probe/.
+    """
     from probe.report.figures import draw_run
     from probe.report.page import page
-    from run.directory import write_files
+    from run.files import write_set
 
     probed, missing = read_probe(opened)
     content = page_content(opened, probed, read_sound_texts(opened.run), missing)
     pictures = draw_run(content) if figures else {}
-    write_files(opened.run / "probe", {PAGE: page(content)})
-    if figures:
-        write_figures(opened.run / "probe", pictures)
+    files: dict[str, str | bytes] = {PAGE: page(content), **figure_files(pictures)}
+    write_set(opened.run / "probe", files, gone=other_figures(pictures) if figures else ())
 
 
 def show(path: Path, *, in_browser: bool, sentence: str = "") -> None:

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 from probe.commands.opened import Opened
-from probe.commands.reporting import PAGE, TEXTS, Probed, page_content, pen_of, read_probe, read_texts, with_text
+from probe.commands.reporting import (
+    PAGE,
+    TEXTS,
+    Probed,
+    claim_or_note,
+    page_content,
+    pen_of,
+    read_probe,
+    read_texts,
+    with_text,
+)
 
 
-def look(opened: Opened, text: str) -> None:
+def look(opened: Opened, text: str) -> bool:
     """Print what every head does at the pronouns of the user's sentence, and add the sentence to the run's page.
 
-    A text without a pronoun is only added. Raises ValueError for a text that the model cannot read, or a model that
-    cheats, before a word is said.
+    A text without a pronoun is only added. Returns whether the page could be written.
+
+    Raises:
+        ValueError: for a text that the model cannot read, or a model that cheats, before a word is said.
+        BlockingIOError: another process writes to the run's probe/.
+
     """
     from data.stories.lint import lint
     from probe.report.page import page
@@ -20,7 +35,7 @@ def look(opened: Opened, text: str) -> None:
     from probe.report.tables import sentence_lines
     from probe.report.terminal import printable
     from probe.sentence import word_rows
-    from run.directory import write_files
+    from run.files import write_set
 
     if not text.strip():
         raise ValueError("text is empty")
@@ -29,19 +44,23 @@ def look(opened: Opened, text: str) -> None:
         raise ValueError(f"text is {len(sentence.ids) - 1} tokens long; this model reads {limit - 1}")
     asked = [span for note in notes for span in (note.span, note.clue) if span]
     rows = word_rows(opened.model, sentence, asked) if asked else []
-    probed, missing = read_probe(opened)
-    texts = with_text(read_texts(opened.run), text)
-    content = page_content(opened, probed, texts, missing)
-    files = {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)}
-    for note in [*unknown_note(pen_of(opened), sentence, text), *(note.note for note in notes)]:
-        print(f"note     {printable(note)}")
-    if not notes:
-        looked = "it, its, they, them, their, she, her, he, him and his"
-        print(f"note     no pronoun in text (looked for {looked}): only the page shows it")
-    if rows:
-        lines = sentence_lines([word for word, _ in sentence.words], rows, chosen_heads(probed))
-        print("\n".join(printable(line) for line in lines))
-    write_files(opened.run / "probe", files)
+    claimed = claim_or_note(opened.run, opened.run / "probe")
+    with claimed or nullcontext():
+        probed, missing = read_probe(opened)
+        texts = with_text(read_texts(opened.run), text)
+        content = page_content(opened, probed, texts, missing)
+        files = {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)}
+        for note in [*unknown_note(pen_of(opened), sentence, text), *(note.note for note in notes)]:
+            print(f"note     {printable(note)}")
+        if not notes:
+            looked = "it, its, they, them, their, she, her, he, him and his"
+            print(f"note     no pronoun in text (looked for {looked}): only the page shows it")
+        if rows:
+            lines = sentence_lines([word for word, _ in sentence.words], rows, chosen_heads(probed))
+            print("\n".join(printable(line) for line in lines))
+        if claimed is not None:
+            write_set(opened.run / "probe", files)
+    return claimed is not None
 
 
 def chosen_heads(probed: Probed | None) -> dict[tuple[int, int], list[str]]:

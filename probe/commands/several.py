@@ -3,41 +3,54 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs import TrainSettings, check_seeds, check_variants, of_result, one_line_errors, typed_saved
-from probe.commands.opened import open_run
+from probe.commands.opened import open_run, read_settings, resumed_with, sound
 from probe.commands.probing import is_probed, probe_stories
-from probe.commands.reporting import write_found, write_page
+from probe.commands.reporting import again, claim_folder, read_curves, read_probe, write_found, write_page
 
 if TYPE_CHECKING:
     from probe.config import ProbeConfig
+    from probe.lab.compare import LabRun
     from run.config import EvalConfig
+
+_LEAVE_OUT = "leave the run out of the sweep, or train it anew"
 
 
 def compare_seeds(runs: str, settings: EvalConfig, config: ProbeConfig) -> None:
     """Probe each run of a sweep that has not been probed yet, print what holds over the seeds and write probe/."""
     from probe.report.figures import draw_seeds
     from probe.seeds import SeedRun, markdown, over_seeds
-    from run.directory import read_json
 
     with one_line_errors():
         found = ended(runs)
-        seeds = check_seeds({path.name: read_json(path / "config.json") for path in found})
-    probes = {path.name: probed(path, settings, config) for path in found}
-    results = over_seeds(
-        [SeedRun(path.name, seeds[path.name], probes[path.name], records) for path, records in found.items()]
-    )
-    files = {"seeds.json": json.dumps(results, indent=2) + "\n", "seeds.md": markdown(results)}
-    print(f"\n{files['seeds.md']}")
-    with one_line_errors():
-        by_name = {path.name: records for path, records in found.items()}
-        pictures = draw_seeds(results, by_name) if settings.figures else None
-        write_found(Path(runs) / "probe", "seeds.json", files, pictures)
-        write_pages(found, settings)
+        seeds = check_seeds({path.name: read_settings(path)[1] for path in found})
+        claimed = claim_folder(Path(runs) / "probe")
+    with claimed:
+        probes = {path: probed(path, settings, config) for path in found}
+        every = [SeedRun(path.name, seeds[path.name], probes[path], records) for path, records in found.items()]
+        with one_line_errors():
+            for path, one in zip(found, every, strict=True):
+                with sound(path / "probe" / "probe.json", f"{again(path)} writes it anew"):
+                    markdown(over_seeds([replace(one, metrics=())]))
+                with sound(path / "metrics.jsonl", _LEAVE_OUT):
+                    markdown(over_seeds([one]))
+            with sound(Path(runs), "its runs' files do not go together"):
+                results = over_seeds(every) | {"warnings": resumed_among(found)}
+                files = {
+                    "seeds.json": json.dumps(results, indent=2) + "\n",
+                    "seeds.md": said(results, markdown(results)),
+                }
+        print(f"\n{files['seeds.md']}")
+        with one_line_errors():
+            by_name = {path.name: records for path, records in found.items()}
+            pictures = draw_seeds(results, by_name) if settings.figures else None
+            write_found(Path(runs) / "probe", "seeds.json", files, pictures)
+            write_pages(found, settings)
     written = [*files, *(f"figures/{name}" for name in pictures or ())]
     print(f"wrote    {', '.join(written)} to {Path(runs) / 'probe'}; the page of every run has the first table")
 
@@ -47,44 +60,85 @@ def compare_variants(runs: str, settings: EvalConfig, config: ProbeConfig, defau
 
     `defaults`: what train.py does without being told anything.
     """
-    from probe.lab.compare import LEGEND, LabRun, by_variant, compare, draw, markdown, measured, table_csv
-    from run.board import write_hparams
-    from run.directory import read_json, write_files
+    from probe.lab.compare import LabRun, by_variant
 
     with one_line_errors():
         found = ended(runs)
-        configs = {path.name: read_json(path / "config.json") for path in found}
+        configs = {path.name: read_settings(path)[1] for path in found}
         variants, standard = check_variants(configs, defaults)
         by_variant(variants)  # before minutes of probing
-    every = []
-    for path, records in found.items():
-        causal = typed_saved(configs[path.name]).model.is_causal
-        probe = probed(path, settings, config) if causal else None
-        every.append(LabRun(path.name, *variants[path.name], records, probe))
-    results = compare(every, standard)
+        claimed = claim_folder(Path(runs) / "probe")
+    with claimed:
+        every = {}
+        for path, records in found.items():
+            causal = typed_saved(configs[path.name]).model.is_causal
+            probe = probed(path, settings, config) if causal else None
+            every[path] = LabRun(path.name, *variants[path.name], records, probe)
+        with one_line_errors():
+            results = compared(Path(runs), every, standard) | {"warnings": resumed_among(found)}
+        written = write_comparison(Path(runs) / "probe", results, every, configs)
+        with one_line_errors():
+            write_pages(found, settings)
+    print(
+        f"\nwrote    {', '.join(written)} to {Path(runs) / 'probe'}; tensorboard --logdir {runs} has them as HParams,"
+    )
+    print("         the page of every run has the table")
+
+
+def compared(runs: Path, every: Mapping[Path, LabRun], standard: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what compare.json holds; ValueError names the first file of a run that it cannot be made of."""
+    from probe.lab.compare import compare, markdown, measured
+
+    for path, one in every.items():
+        with sound(path / "metrics.jsonl", _LEAVE_OUT):
+            measured(replace(one, probe=None))
+        with sound(path / "probe" / "probe.json", f"{again(path)} writes it anew"):
+            measured(one)
+    with sound(runs, "its runs' files do not go together"):
+        results = compare(list(every.values()), standard)
+        markdown(results)
+    return results
+
+
+def write_comparison(
+    folder: Path, results: dict[str, Any], every: Mapping[Path, LabRun], configs: Mapping[str, Any]
+) -> list[str]:
+    """Print what a comparison has found, write it to `folder`, and return the files' names."""
+    from probe.lab.compare import LEGEND, draw, markdown, measured, table_csv
+    from run.board import hparams_files
+    from run.files import write_set
+
     files: dict[str, str | bytes] = {
         "compare.json": json.dumps(results, indent=2) + "\n",
-        "compare.md": markdown(results),
+        "compare.md": said(results, markdown(results)),
         "compare.csv": table_csv(results),
     }
-    print("", markdown(results), *LEGEND, sep="\n")
-    folder = Path(runs) / "probe"
+    print("", files["compare.md"], *LEGEND, sep="\n")
     try:
         files["compare.png"] = draw(results)
     except ImportError:
         print("note     no figure: it needs matplotlib (pip install matplotlib)")
+    values = {
+        run.name: {name: value for name, value in measured(run).items() if value is not None} for run in every.values()
+    }
     with one_line_errors():
-        (folder / "compare.png").unlink(missing_ok=True)  # one of other runs is worse than none
-        write_files(folder, files)
-        values = {
-            run.name: {name: value for name, value in measured(run).items() if value is not None} for run in every
-        }
-        write_hparams(
-            folder / "tb", {run.name: (of_result(typed_saved(configs[run.name])), values[run.name]) for run in every}
+        events = hparams_files(
+            {name: (of_result(typed_saved(configs[name])), measures) for name, measures in values.items()}
         )
-        write_pages(found, settings)
-    print(f"\nwrote    {', '.join(files)} to {folder}; tensorboard --logdir {runs} has them as HParams,")
-    print("         the page of every run has the table")
+        earlier = [str(path.relative_to(folder)) for path in (folder / "tb").rglob("*") if path.is_file()]
+        gone = ["compare.png", *earlier]  # a figure of other runs is worse than none
+        write_set(folder, files | {f"tb/{name}": content for name, content in events.items()}, "compare.json", gone)
+    return list(files)
+
+
+def resumed_among(runs: Iterable[Path]) -> list[str]:
+    """Return a sentence for each time that one of the runs went on with something changed."""
+    return [f"{run.name}: {line}" for run in runs for line in resumed_with(run)]
+
+
+def said(results: Mapping[str, Any], table: str) -> str:
+    """Return a table with what is to be known of its runs below."""
+    return "\n".join([table, *([""] if results["warnings"] else []), *(f"note: {one}" for one in results["warnings"])])
 
 
 def of_one(settings: EvalConfig, run: Path) -> EvalConfig:
@@ -97,7 +151,8 @@ def write_pages(runs: Iterable[Path], settings: EvalConfig) -> None:
     for run in runs:
         opened = open_run(of_one(settings, run))
         if opened.settings.model.is_causal:
-            write_page(opened)
+            with claim_folder(run / "probe"):
+                write_page(opened)
 
 
 def ended(runs: str) -> dict[Path, list[dict[str, Any]]]:
@@ -120,10 +175,12 @@ def probed(run: Path, settings: EvalConfig, config: ProbeConfig) -> dict[str, An
 
     alone = of_one(settings, run)
     with one_line_errors():
-        opened = None if is_probed(run, config) else open_run(alone)
-    if opened:
+        opened = open_run(alone)
+        is_known = is_probed(run, config)
+    if not is_known:
         print(f"probing  {run}", flush=True)
         probe_stories(opened, alone, config, say=lambda lines: None)  # of each run, its files alone
     with one_line_errors():
+        read_curves(opened, read_probe(opened)[0])  # what is damaged is said before anything is written
         found: dict[str, Any] = read_json(run / "probe" / "probe.json")
     return found

@@ -36,6 +36,7 @@ class Found:
     lab: Mapping[str, Any] | None = None  # the table of the comparison that it is part of
     seeds: Mapping[str, Any] | None = None  # the same over seeds
     notes: Sequence[str] = field(default_factory=list)  # what is missing and how to get it
+    resumed: Sequence[str] = ()  # a sentence for each time that training went on with something changed
 
 
 def content(found: Found) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def content(found: Found) -> dict[str, Any]:
         "emergence": _emergence(found.metrics, film),
         "lab": found.lab,
         "seeds": found.seeds,
+        "resumed": found.resumed,
         "caps": caps,
     }
     return rounded(every) | {"questions": rounded(every["questions"], _PRINTED_DECIMALS)}

@@ -173,6 +173,8 @@ def _limits(content: Mapping[str, Any]) -> str:
         "above say whether the answer hangs on it. A causal model reads from left to right, so no word knows a later "
         "one.</p>"
     )
+    if content["resumed"]:
+        found.append(f"<h3>What was changed while it learned</h3>{_list(content['resumed'])}")
     if content["caps"]:
         found.append(f"<h3>What was left out of this file</h3>{_list(content['caps'])}")
     return "\n".join(found)

@@ -113,6 +113,23 @@ def test_a_corpus_is_tokenized_once_and_again_when_its_content_changes(tmp_path:
     assert load_corpus(text_config(path), tmp_path / "cache").fingerprint != first.fingerprint
 
 
+def test_a_text_that_lies_elsewhere_is_the_same_text(tmp_path: Path) -> None:
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        for name in ("a.txt", "b.txt"):
+            (tmp_path / folder / name).write_text(f"some {name}, and more of it.\n" * 30)
+    first, moved, otherwise = (
+        load_corpus(text_config(folder, validation_path=held_out and str(held_out)), tmp_path / "cache")
+        for folder, held_out in (
+            (tmp_path / "here" / "a.txt", tmp_path / "here" / "b.txt"),
+            (tmp_path / "there" / "a.txt", tmp_path / "there" / "b.txt"),
+            (tmp_path / "here", None),
+        )
+    )
+    assert first.fingerprint == moved.fingerprint and first.folder == moved.folder
+    assert otherwise.fingerprint != first.fingerprint
+
+
 def test_what_files_are_read_as_and_which_are_held_out_is_part_of_the_fingerprint(tmp_path: Path) -> None:
     for split, names in (("train", "ab"), ("validation", "cd")):
         (tmp_path / split).mkdir()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from run.board import charts, measures, write_embedding, write_probe_scores
+from run.board import charts, measures, write_embedding
 from run.logging import Recorder
-from tests.board import Board
+from tests.board import Board, write_scores
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -51,8 +51,8 @@ def test_a_probes_scores_stand_in_the_run_and_replace_those_of_an_earlier_probe(
     recorder = Recorder(tmp_path, resumed_step=None)
     recorder.record(7, "train", {"loss": 1.5})
     recorder.close()
-    write_probe_scores(tmp_path, 5, {"Sel@1 V at S1": 0.25, "T V at S1": 0.5})
-    write_probe_scores(tmp_path, 6, {"Sel@1 V at S1": 0.75})
+    write_scores(tmp_path, 5, {"Sel@1 V at S1": 0.25, "T V at S1": 0.5})
+    write_scores(tmp_path, 6, {"Sel@1 V at S1": 0.75})
     assert len(list((tmp_path / "tb").iterdir())) == 2
     events = EventAccumulator(str(tmp_path / "tb"))
     events.Reload()
@@ -73,20 +73,20 @@ def test_what_is_written_again_after_a_kill_replaces_what_was_seen_before_on_any
     for step in range(10):
         first.record(step, "train", {"loss": float(step)})
     first.close()
-    write_probe_scores(tmp_path / "run", 5, {"Sel@1 V at S1": 0.25})
+    write_scores(tmp_path / "run", 5, {"Sel@1 V at S1": 0.25})
     again = f"""
 import time
 from pathlib import Path
 now = time.time
 time.time = lambda: now() + {clock}
-from run.board import write_probe_scores
+from tests.board import write_scores
 from run.logging import Recorder
 second = Recorder(Path({str(tmp_path / "run")!r}), resumed_step=6)
 second.board.settings({{"seed": 1}}, ["loss/train"])
 for step in range(7, 12):
     second.record(step, "train", {{"loss": 100.0 + step}})
 second.close()
-write_probe_scores(Path({str(tmp_path / "run")!r}), 11, {{"Sel@1 V at S1": 0.75}})
+write_scores(Path({str(tmp_path / "run")!r}), 11, {{"Sel@1 V at S1": 0.75}})
 """
     subprocess.run([sys.executable, "-c", again], cwd=ROOT, check=True)
     board = Board(tmp_path, f"--load_fast={loading}")

@@ -18,7 +18,6 @@ from run.directory import (
     find_run,
     find_runs,
     read_json,
-    write_files,
     write_json,
 )
 
@@ -110,12 +109,6 @@ def test_a_damaged_json_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="config.json is damaged"):
         read_json(tmp_path / "config.json")
-
-
-def test_files_are_written_into_a_folder_of_their_own(tmp_path: Path) -> None:
-    write_files(tmp_path / "probe", {"a.csv": "é\n", "b.json": "{}"})
-    assert (tmp_path / "probe" / "a.csv").read_text() == "é\n"
-    assert sorted(path.name for path in (tmp_path / "probe").iterdir()) == ["a.csv", "b.json"]
 
 
 def test_the_environment_names_versions_threads_and_commit() -> None:

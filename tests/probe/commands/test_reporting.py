@@ -1,4 +1,4 @@
-"""What a probe leaves behind: nothing of an earlier one is taken for its own, whenever it is killed."""
+"""What a probe leaves behind: nothing of an earlier one is taken for its own."""
 
 from pathlib import Path
 
@@ -14,13 +14,13 @@ def figures(folder: Path) -> set[str]:
     return {path.name for path in (folder / "figures").iterdir()}
 
 
-def test_the_file_that_says_what_the_others_are_of_is_written_last(tmp_path: Path) -> None:
-    write_found(tmp_path, "probe.json", OLD, None)
+def test_what_cannot_be_written_leaves_the_earlier_probe_and_its_figures(tmp_path: Path) -> None:
+    write_found(tmp_path, "probe.json", OLD, FIGURES)
     (tmp_path / "items.jsonl").unlink()
     (tmp_path / "items.jsonl").mkdir()  # cannot be written
     with pytest.raises(OSError, match=r"items\.jsonl"):
         write_found(tmp_path, "probe.json", NEW, None)
-    assert (tmp_path / "probe.json").read_text() == "1"
+    assert (tmp_path / "probe.json").read_text() == "1" and figures(tmp_path) == {*FIGURES}
 
 
 def test_figures_of_other_numbers_are_taken_away_and_those_of_the_same_stay(tmp_path: Path) -> None:

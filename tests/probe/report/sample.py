@@ -241,6 +241,7 @@ def content(*, own: list[str] | None = None) -> dict[str, Any]:
             "rows": [["V at S1", "5 of 5", "0.998 [0.996, 1.000]"]],
             "note": "Heads are matched by what they do; their places differ.",
         },
+        "resumed": ["At step 240 training went on with optim.learning_rate 0.01 instead of 0.02."],
         "caps": ["Curves are kept at 56 steps."],
     }  # fmt: skip
 

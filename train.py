@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -35,22 +36,38 @@ def main(config: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    job = HydraConfig.get()
-    label = ""
-    with one_line_errors():
-        settings = typed_train(config)
-        if job.mode is RunMode.MULTIRUN:  # each run in a directory of its own: of the sweep's, or under out
-            own = job.runtime.output_dir if settings.run.out is None else f"{settings.run.out}/{job.job.num}"
-            settings = replace(settings, run=replace(settings.run, out=own))
-            label = f"[{job.job.num}] "  # runs may be going on side by side
-        if settings.run.resume:
-            from run.directory import find_run, read_json
+    job, label = HydraConfig.get(), ""
+    several = job.mode is RunMode.MULTIRUN
+    with no_trace(Path(job.runtime.output_dir), Path(job.sweep.dir)) if several else nullcontext():
+        with one_line_errors():
+            settings = typed_train(config)
+            if several:  # each run in a directory of its own: of the sweep's, or under out
+                own = job.runtime.output_dir if settings.run.out is None else f"{settings.run.out}/{job.job.num}"
+                settings = replace(settings, run=replace(settings.run, out=own))
+                label = f"[{job.job.num}] "  # runs may be going on side by side
+            if settings.run.resume:
+                from run.directory import find_run, read_json
 
-            saved = read_json(find_run(settings.run.out) / "config.json")
-            settings = resumed(settings, saved, list(job.overrides.task))
-    status = fit(settings, label)
+                saved = read_json(find_run(settings.run.out) / "config.json")
+                settings = resumed(settings, saved, list(job.overrides.task))
+        status = fit(settings, label)
     if status:
         sys.exit(status)
+
+
+@contextmanager
+def no_trace(output: Path, sweep: Path) -> Iterator[None]:
+    """Remove what Hydra has made for a run of a sweep where that is refused: empty folders, and its own note of it."""
+    try:
+        yield
+    except SystemExit:
+        with suppress(OSError):  # a folder that holds anything stays
+            output.rmdir()
+            if [path.name for path in sweep.iterdir()] == ["multirun.yaml"]:
+                (sweep / "multirun.yaml").unlink()
+            for folder in (sweep, *sweep.parents):
+                folder.rmdir()
+        raise
 
 
 @dataclass(frozen=True)
@@ -132,6 +149,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     """Set everything up and write down what was set up; ValueError or OSError for what cannot be."""
     import torch
 
+    from configs.memory import check_data_memory, check_training_memory
     from data.corpus import load_corpus
     from model.transformer import Transformer
     from probe.commands.watching import showcase_film
@@ -149,7 +167,11 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
         claimed = claim(path)
     else:
         check_new(own.out)  # said before anything takes time
+    on_cpu = place.device.type == "cpu"
+    check_data_memory(settings)
+    check_training_memory(settings, 1, 1, on_cpu=on_cpu)
     corpus = load_corpus(settings.data, Path(own.cache_dir))
+    check_training_memory(settings, corpus.tokenizer.get_vocab_size(), len(corpus.train.tokens), on_cpu=on_cpu)
     settings = replace(settings, data=corpus.config)  # the newest revision has become a commit
     config = described(settings, corpus)
     state = load_state(path, config, settings) if own.resume else None

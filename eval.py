@@ -11,7 +11,7 @@ from hydra import compose
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import door, one_line_errors, typed_eval, typed_train
+from configs import door, one_line_errors, printable, typed_eval, typed_train
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="eval")
@@ -44,12 +44,10 @@ def main(config: DictConfig) -> None:
     with one_line_errors():
         opened = open_run(settings)
     max_steps = opened.settings.run.max_steps
-    print(
-        f"run      {opened.run}, best checkpoint: step {opened.step} of {max_steps}; {opened.place}, float32",
-        flush=True,
-    )
+    line = f"run      {opened.run}, best checkpoint: step {opened.step} of {max_steps}; {opened.place}, float32"
+    print(printable(line), flush=True)
     for line in opened.resumed:
-        print(f"note     {line}")
+        print(printable(f"note     {line}"))
     if settings.task is not None and settings.path is not None:
         take(opened, settings, probe, settings.task, settings.path)
         return

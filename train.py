@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hydra
@@ -25,22 +27,38 @@ def main(config: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    job = HydraConfig.get()
-    label = ""
-    with one_line_errors():
-        settings = typed_train(config)
-        if job.mode is RunMode.MULTIRUN:  # each run in a directory of its own: of the sweep's, or under out
-            own = job.runtime.output_dir if settings.run.out is None else f"{settings.run.out}/{job.job.num}"
-            settings = replace(settings, run=replace(settings.run, out=own))
-            label = f"[{job.job.num}] "  # runs may be going on side by side
-        if settings.run.resume:
-            from run.directory import find_run, read_json
+    job, label = HydraConfig.get(), ""
+    several = job.mode is RunMode.MULTIRUN
+    with no_trace(Path(job.runtime.output_dir), Path(job.sweep.dir)) if several else nullcontext():
+        with one_line_errors():
+            settings = typed_train(config)
+            if several:  # each run in a directory of its own: of the sweep's, or under out
+                own = job.runtime.output_dir if settings.run.out is None else f"{settings.run.out}/{job.job.num}"
+                settings = replace(settings, run=replace(settings.run, out=own))
+                label = f"[{job.job.num}] "  # runs may be going on side by side
+            if settings.run.resume:
+                from run.directory import find_run, read_json
 
-            saved = read_json(find_run(settings.run.out) / "config.json")
-            settings = resumed(settings, saved, list(job.overrides.task))
-    status = fit(settings, label)
+                saved = read_json(find_run(settings.run.out) / "config.json")
+                settings = resumed(settings, saved, list(job.overrides.task))
+        status = fit(settings, label)
     if status:
         sys.exit(status)
+
+
+@contextmanager
+def no_trace(output: Path, sweep: Path) -> Iterator[None]:
+    """Remove what Hydra has made for a run of a sweep where that is refused: empty folders, and its own note of it."""
+    try:
+        yield
+    except SystemExit:
+        with suppress(OSError):  # a folder that holds anything stays
+            output.rmdir()
+            if [path.name for path in sweep.iterdir()] == ["multirun.yaml"]:
+                (sweep / "multirun.yaml").unlink()
+            for folder in (sweep, *sweep.parents):
+                folder.rmdir()
+        raise
 
 
 def fit(settings: TrainSettings, label: str = "") -> int:

@@ -110,6 +110,11 @@ class HubConfig:
         _check_text(self)
 
 
+# The trainer makes room for all of them, 72 bytes each, before it has seen a word, and ends the process where there is
+# none. The largest vocabularies in use have 262,144 tokens (Gemma 3).
+_MOST_TOKENS = 2**24
+
+
 def _check_text(config: TextConfig | HubConfig) -> None:
     """Raise ValueError for what no text can have."""
     if not 0 < config.validation_fraction < 1:
@@ -125,6 +130,8 @@ def check_tokenizer(kind: TokenizerKind, vocab_size: int, path: str | None) -> N
         raise ValueError(f"data.vocab_size must be at least 257 (256 bytes and the end), got {vocab_size}")
     if kind is TokenizerKind.words and vocab_size < 3:
         raise ValueError(f"data.vocab_size must be at least 3 (the end, the unknown and a word), got {vocab_size}")
+    if kind in (TokenizerKind.bpe, TokenizerKind.words) and vocab_size > _MOST_TOKENS:
+        raise ValueError(f"data.vocab_size must be {_MOST_TOKENS:,} or less, got {vocab_size}")
     if (kind is TokenizerKind.file) != bool(path):
         raise ValueError("data.tokenizer=file and data.tokenizer_path=tokenizer.json go together: give both or neither")
 

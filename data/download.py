@@ -26,7 +26,7 @@ from data.writing import show
 
 SILENCE = 10.0  # seconds without a byte
 _SHOWN_EVERY = 0.2  # seconds
-_PATIENCE = 10.0  # seconds of waiting in all, where the hub asks to be asked less often or has a fault
+_PATIENCE = 6.0  # seconds of waiting in all, where the hub is busy or has a fault: an answer comes within ten
 
 T = TypeVar("T")
 

@@ -92,3 +92,10 @@ class ModelConfig:
     def is_relative(self) -> bool:
         """Whether only distances reach the model, so that a text may begin anywhere."""
         return self.position in (Position.rope, Position.none)
+
+    def n_parameters(self, vocab_size: int) -> int:
+        """Return how many numbers such a model trains, without building it."""
+        projections = 4 - self.tie_query_key - self.tie_key_value
+        layer = projections * self.d_model**2 + 3 * self.d_model * self.d_mlp + 2 * self.d_model  # and two norms
+        places = self.context_length if self.position is Position.learned else 0
+        return self.n_layer * layer + (vocab_size + places + 1) * self.d_model  # and the last norm

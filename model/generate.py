@@ -12,6 +12,8 @@ def generate(
 ) -> Tensor:
     """Return `tokens` [T] with up to `n_tokens` more, each drawn from the model's own distribution.
 
+    It ends early where that is none: weights that are not finite have been trained to nothing.
+
     Args:
         model: read as it is; put it in eval mode first.
         tokens: [T] int64, T at least 1; only the last context_length of them are read.
@@ -24,6 +26,8 @@ def generate(
     generator = torch.Generator().manual_seed(seed)
     for _ in range(n_tokens):
         logits = model(tokens[None, -model.config.context_length :])[0, -1].float().cpu()
+        if logits.isnan().any() or logits.isposinf().any():
+            break
         if temperature == 0:
             chosen = logits.argmax()[None]
         else:
@@ -37,27 +41,35 @@ def generate(
 if __name__ == "__main__":  # a door of its own, so only here does the model meet runs and tokenizers
     import sys
 
-    from configs import one_line_errors, typed_generate, typed_saved
+    from configs import hung_up, one_line_errors, printable, typed_generate, typed_saved
+    from configs.memory import check_model_memory
     from data.tokenizer import UNKNOWN, end_id, load_tokenizer
     from model.transformer import load_weights
     from run.checkpoint import load_checkpoint
     from run.directory import find_run, read_json
 
-    with one_line_errors():
-        asked = typed_generate(sys.argv[1:])
-        run = find_run(asked.run)
-        tokenizer = load_tokenizer(run / "tokenizer.json")
-        settings = typed_saved(read_json(run / "config.json"))
-        model = Transformer(settings.model, tokenizer.get_vocab_size(), seed=0)
-        load_weights(model, load_checkpoint(run / "checkpoints", best=True)[0]["model"])
-    end, encoding = end_id(tokenizer), tokenizer.encode(asked.prompt)
-    if UNKNOWN in encoding.tokens:
-        print(f"note: the model does not know every word of the prompt; those read as {UNKNOWN}", file=sys.stderr)
-    if not settings.model.is_causal:
-        print(
-            "note: model.mask=none: this model was trained to see what it must predict and cannot write",
-            file=sys.stderr,
-        )
-    start = torch.tensor([end, *encoding.ids])
-    text = generate(model.eval(), start, asked.n_tokens, temperature=asked.temperature, seed=asked.seed, end=end)
-    print(tokenizer.decode(text.tolist()))
+    with hung_up():
+        with one_line_errors():
+            asked = typed_generate(sys.argv[1:])
+            run = find_run(asked.run)
+            tokenizer = load_tokenizer(run / "tokenizer.json")
+            settings = typed_saved(read_json(run / "config.json"))
+            check_model_memory(settings.model, tokenizer.get_vocab_size())
+            model = Transformer(settings.model, tokenizer.get_vocab_size(), seed=0)
+            weights = load_checkpoint(run / "checkpoints", best=True)[0].get("model")
+            if not isinstance(weights, dict) or not all(isinstance(one, Tensor) for one in weights.values()):
+                raise ValueError(f"{run / 'checkpoints'} holds no checkpoint of a model")
+            load_weights(model, weights)
+            if not all(one.isfinite().all() for one in model.parameters()):
+                raise ValueError(f"{run} has weights that are not finite: its training failed and it cannot write")
+        end, encoding = end_id(tokenizer), tokenizer.encode(asked.prompt)
+        if UNKNOWN in encoding.tokens:
+            print(f"note: the model does not know every word of the prompt; those read as {UNKNOWN}", file=sys.stderr)
+        if not settings.model.is_causal:
+            print(
+                "note: model.mask=none: this model was trained to see what it must predict and cannot write",
+                file=sys.stderr,
+            )
+        start = torch.tensor([end, *encoding.ids])
+        text = generate(model.eval(), start, asked.n_tokens, temperature=asked.temperature, seed=asked.seed, end=end)
+        print(printable(tokenizer.decode(text.tolist())))  # what a text has taught it may steer a terminal

@@ -100,7 +100,7 @@ def _head(question: str, run: SeedRun) -> dict[str, Any]:
         "head": one["head"],
         "holdout": holdout,
         **{name: found[name] for name in ("sel1", "f4", "dd")},
-        "above_luck": interval is not None and luck is not None and interval[0] > luck,
+        "above_luck": interval is not None and None not in (luck, interval[0]) and interval[0] > luck,
         "verdict": one.get("verdict"),
         "evidence_level": one.get("evidence_level"),
     }

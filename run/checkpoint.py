@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,8 @@ def _read(path: Path) -> bytes:
 def _unpacked(path: Path, content: bytes) -> dict[str, Any]:
     """Return the state in `content`; ValueError where it is none, or holds code, which is not run."""
     try:
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of what is refused anyway, in lines of torch's own
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception:  # torch raises many kinds, none of them documented
         state = None
     if not isinstance(state, dict):

@@ -44,6 +44,18 @@ class Task(Enum):
     text = "text"
 
 
+_MOST_THREADS = 1024  # CPU_SETSIZE of glibc; OpenMP ends the process where the system gives it no more
+
+_MOST_SAMPLED = 2**16  # tokens of one sample, which TensorBoard keeps as one text
+_HIGHEST_RATE = 1e6  # far above what trains; what is above float32 when weights are multiplied by it ends the process
+
+
+def check_threads(threads: int | None) -> None:
+    """Raise ValueError for a number of threads that cannot be."""
+    if threads is not None and not 1 <= threads <= _MOST_THREADS:
+        raise ValueError(f"threads must be 1 to {_MOST_THREADS:,}, got {threads}")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     """One run of train.py."""
@@ -77,10 +89,11 @@ class RunConfig:
         for name in ("seed", "probe_sequences", "sample_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        if self.sample_tokens > _MOST_SAMPLED:
+            raise ValueError(f"sample_tokens must be {_MOST_SAMPLED:,} or less, got {self.sample_tokens}")
         if self.seed >= 2**32:
             raise ValueError(f"seed must be below 2**32, got {self.seed}")
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads must be 1 or more, got {self.threads}")
+        check_threads(self.threads)
         if self.resume and self.out is None:
             raise ValueError("resume=true needs out=DIR, the run to go on with")
         if self.resume_with_changes and not self.resume:
@@ -118,8 +131,7 @@ class EvalConfig:
             raise ValueError("open=true shows the page of one run: it goes with none of runs=, compare= and task=")
         if self.figures and (self.compare, self.text, self.task) != (None, None, None):
             raise ValueError("figures=true draws a probe or runs=: it goes with none of compare=, text= and task=")
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads must be 1 or more, got {self.threads}")
+        check_threads(self.threads)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,6 +173,9 @@ class OptimConfig:
         for name in ("learning_rate", "learning_rate_other", "decay_power", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"optim.{name} must be above 0, got {getattr(self, name)}")
+        for name in ("learning_rate", "learning_rate_other", "weight_decay", "weight_decay_other"):
+            if getattr(self, name) > _HIGHEST_RATE:
+                raise ValueError(f"optim.{name} must be {_HIGHEST_RATE:,.0f} or less, got {getattr(self, name)}")
         for name in ("momentum", "beta_1", "beta_2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"optim.{name} must lie in [0, 1), got {getattr(self, name)}")

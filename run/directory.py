@@ -133,7 +133,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file of a run; raise ValueError in one line where it is damaged."""
     try:
         return json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from configs import one_line_errors
+from configs import one_line_errors, printable
 from probe.commands.opened import Opened, load_data
 from probe.commands.reporting import claim_or_note, write_page
 
@@ -39,7 +39,7 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> bool:
     n_tokens, bits = int(rows.counts.sum()), split.bits_per_byte(found["loss"])
     print(f"loss     {found['loss']:.4f} nats/token, {bits:.4f} bits/byte over all {n_tokens:,} validation tokens")
     for note in corpus.notes:
-        print(f"note     {note}")
+        print(printable(f"note     {note}"))
     for line in gap_lines(found, cheats=not causal):
         print(line)
     for asked in ("open", "figures"):

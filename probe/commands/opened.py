@@ -66,6 +66,7 @@ def open_run(settings: EvalConfig) -> Opened:
 
     import torch
 
+    from configs.memory import check_model_memory
     from model.transformer import Transformer, load_weights
     from run.checkpoint import load_checkpoint
     from run.config import Precision
@@ -83,6 +84,7 @@ def open_run(settings: EvalConfig) -> Opened:
         print(f"warning: {line}", file=sys.stderr)
     weights, step = learned(run, state)
     check_config(run, config, state)
+    check_model_memory(trained.model, tokenizer.get_vocab_size())
     model = Transformer(trained.model, tokenizer.get_vocab_size(), seed=0)
     load_weights(model, weights)
     return Opened(

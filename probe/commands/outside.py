@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs import one_line_errors
+from configs import one_line_errors, printable
 from probe.commands.opened import Opened
 from probe.commands.reporting import claim_or_note
 
@@ -32,23 +32,24 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
         if not opened.settings.model.is_causal:
             raise ValueError("a model trained with model.mask=none reads what it must predict: no test of it is one")
         report = tasks()[task](tested(opened, settings, config), path)
+        shown = [printable(line) for line in report.markdown]  # names and words of others
         about = {"task": task.value, "path": path, "run": str(opened.run), "step": opened.step}
         found = about | {"settings": asdict(config)} | report.results
         files = {
             f"{task.value}.json": json.dumps(found, indent=2, allow_nan=False) + "\n",
-            f"{task.value}.md": "\n".join(report.markdown) + "\n",
+            f"{task.value}.md": "\n".join(shown) + "\n",
         }
         if report.heads:
             files[f"{task.value}_heads.csv"] = heads_csv(report.heads)
         gone = () if report.heads else (f"{task.value}_heads.csv",)
-    print("\n".join(report.markdown))
+    print("\n".join(shown))
     with one_line_errors():
         folder = opened.run / "probe" / "outside"
         claimed = claim_or_note(opened.run, folder)
         with claimed or nullcontext():
             if claimed is not None:
                 write_set(folder, files, f"{task.value}.json", gone)
-                print(f"\nwrote    {', '.join(files)} to {folder}")
+                print(printable(f"\nwrote    {', '.join(files)} to {folder}"))
 
 
 def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject:

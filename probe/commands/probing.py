@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from configs import one_line_errors
+from configs import one_line_errors, printable
 from probe.commands.opened import SCHEMA_VERSION, Opened, load_data
 from probe.commands.reporting import PAGE, Probed, claim_or_note, page_content, read_sound_texts, write_found
 
@@ -67,7 +67,7 @@ def probe_stories(
         if claimed is not None:
             with one_line_errors():
                 written = write_probe(opened, results, readings, texts, figures=settings.figures)
-            say(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}")
+            say(printable(f"\nwrote    {', '.join(written)} to {opened.run / 'probe'}"))
     return claimed is not None
 
 

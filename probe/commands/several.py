@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs import TrainSettings, check_seeds, check_variants, of_result, one_line_errors, typed_saved
+from configs import TrainSettings, check_seeds, check_variants, of_result, one_line_errors, printable, typed_saved
 from probe.commands.opened import open_run, read_settings, resumed_with, sound
 from probe.commands.probing import is_probed, probe_stories
 from probe.commands.reporting import again, claim_folder, read_curves, read_probe, write_found, write_page
@@ -45,7 +45,7 @@ def compare_seeds(runs: str, settings: EvalConfig, config: ProbeConfig) -> None:
                     "seeds.json": json.dumps(results, indent=2) + "\n",
                     "seeds.md": said(results, markdown(results)),
                 }
-        print(f"\n{files['seeds.md']}")
+        print(printable(f"\n{files['seeds.md']}"))
         with one_line_errors():
             by_name = {path.name: records for path, records in found.items()}
             pictures = draw_seeds(results, by_name) if settings.figures else None
@@ -113,7 +113,7 @@ def write_comparison(
         "compare.md": said(results, markdown(results)),
         "compare.csv": table_csv(results),
     }
-    print("", files["compare.md"], *LEGEND, sep="\n")
+    print("", printable(str(files["compare.md"])), *LEGEND, sep="\n")
     try:
         files["compare.png"] = draw(results)
     except ImportError:
@@ -178,7 +178,7 @@ def probed(run: Path, settings: EvalConfig, config: ProbeConfig) -> dict[str, An
         opened = open_run(alone)
         is_known = is_probed(run, config)
     if not is_known:
-        print(f"probing  {run}", flush=True)
+        print(printable(f"probing  {run}"), flush=True)
         probe_stories(opened, alone, config, say=lambda lines: None)  # of each run, its files alone
     with one_line_errors():
         read_curves(opened, read_probe(opened)[0])  # what is damaged is said before anything is written

@@ -42,6 +42,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     """Set everything up and write down what was set up; ValueError or OSError for what cannot be."""
     import torch
 
+    from configs.memory import check_data_memory, check_training_memory
     from data.corpus import load_corpus
     from model.transformer import Transformer
     from run.commands.watching import showcase_film
@@ -59,7 +60,11 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
         claimed = claim(path)
     else:
         check_new(own.out)  # said before anything takes time
+    on_cpu = place.device.type == "cpu"
+    check_data_memory(settings)
+    check_training_memory(settings, 1, 1, on_cpu=on_cpu)
     corpus = load_corpus(settings.data, Path(own.cache_dir))
+    check_training_memory(settings, corpus.tokenizer.get_vocab_size(), len(corpus.train.tokens), on_cpu=on_cpu)
     settings = replace(settings, data=corpus.config)  # the newest revision has become a commit
     config = described(settings, corpus)
     state = load_state(path, config, settings) if own.resume else None

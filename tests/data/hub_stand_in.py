@@ -28,6 +28,7 @@ class Faults:
     retry_after: str | None = "1"
     rate_limit: str | None = None  # the hub's own header, of the draft draft-ietf-httpapi-ratelimit-headers
     broken: int = 0  # so many answers are 503; -1: all of them
+    broken_as: int = 503
     only_files: bool = False  # the fault of busy and broken is in files alone, not in the API
     silent: bool = False  # accepts, reads, and never answers
     stop_after: int | None = None  # bytes of a body after which it falls silent
@@ -134,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send(429, b"", {name: value for name, value in told.items() if value})
         elif faults.broken and (is_file or not faults.only_files):
             faults.broken -= faults.broken > 0
-            self.send(503, b"")
+            self.send(faults.broken_as, b"")
         else:
             return False
         return True

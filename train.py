@@ -13,7 +13,8 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import TrainSettings, door, one_line_errors, resumed, typed_train
+from configs import TrainSettings, one_line_errors, resumed, typed_train
+from configs.command_line import door
 from run.commands.looking import announce, evaluate, leave, probe
 from run.commands.preparing import Run, prepare
 

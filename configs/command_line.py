@@ -30,8 +30,9 @@ _FLAG_VALUES = {
     "info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
 }
 _FLAGS_WITH_VALUE = tuple(flag for kind in _FLAG_VALUES for flag in _FLAGS[kind])
-# Of Hydra's own settings those of a sweep. With the others it can be told to write, or to call, what it likes.
-_OF_HYDRA = ("hydra/launcher", "hydra.launcher.n_jobs", "hydra.sweep.dir")
+# Of Hydra's own settings those of a sweep. With the others, a launcher's _target_ among them, it can be told to write,
+# or to call, what it likes.
+_OF_HYDRA = re.compile(r"hydra/launcher|hydra\.launcher\.[a-z]\w*|hydra\.sweep\.dir", re.ASCII)
 _WORD = re.compile(r" *([\w.+/-]*|'[\w.+/ -]*'|\"[\w.+/ -]*\") *", re.ASCII)  # a value that is no free text
 _OF_SWEEPS = re.compile(r"[\w.+/,()*:=\[\]'\" -]*", re.ASCII)  # and several: 1,2 or range(1,6)
 _LONGEST = 1000  # characters of a value that is no free text
@@ -65,11 +66,15 @@ def check_overrides(arguments: list[str], entry: str) -> None:
         name, equals, value = re.sub(r"^\+{1,2}", "", setting).partition("=")
         if not equals or not name or setting.startswith("~"):
             raise ValueError(f"{setting}: settings are written NAME=VALUE")
-        if name.split("/")[0].split(".")[0] == "hydra" and name not in _OF_HYDRA:
-            raise ValueError(f"{name}: of Hydra's own settings only {', '.join(_OF_HYDRA)} can be set here")
-        if name not in (*known, *schemas, *_OF_HYDRA):
+        of_hydra = name.split("/")[0].split(".")[0] == "hydra"
+        if of_hydra and not _OF_HYDRA.fullmatch(name):
+            raise ValueError(
+                f"{name}: of Hydra's own settings only hydra/launcher, hydra.launcher.NAME and hydra.sweep.dir can be "
+                "set here"
+            )
+        if not of_hydra and name not in (*known, *schemas):
             raise ValueError(f"{name} is not a setting{hint(name, [*known, *schemas])}")
-        _check_value(name, value, several=several)
+        _check_value(name, value, several=several and not of_hydra)  # a sweep has one launcher
         if name.startswith("data.") and name in known - of_stories and not names & {"data", "experiment", "resume"}:
             raise ValueError(f"{name} is not a setting of the stories: choose data=text or another")
         if name == "experiment" and "," in value and "lab/" in value:

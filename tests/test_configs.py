@@ -120,6 +120,7 @@ def test_what_hydra_offers_is_let_through() -> None:
         ["-m", "seed=range(1,6)", "model=tiny,nano", "hydra/launcher=joblib", "hydra.sweep.dir=x"],
         "train",
     )
+    check_overrides(["-m", "hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu", "seed=1,2"], "train")
     check_overrides(["run=x", "text=a, b", "probe.n_bootstrap=500"], "eval")
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from configs import TrainSettings, check_same, of_result
 from run.commands.describing import describe, describe_resume, described
 
 if TYPE_CHECKING:
+    from io import FileIO
+
     from data.batches import Split
     from data.corpus import Corpus
     from data.links import LinkItem
@@ -35,7 +37,7 @@ class Run:
     recorder: Recorder
     progress: Progress
     config: dict[str, Any]  # as config.json holds it, and each checkpoint
-    claim: IO[str]  # nobody else writes to `path` while it is open
+    claim: FileIO  # nobody else writes to `path` while it is open
 
 
 def prepare(settings: TrainSettings, label: str = "") -> Run:

@@ -128,6 +128,12 @@ def _read_manifest(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         damaged.append(f"{path} is damaged: passed over")
     if damaged:
         raise ValueError(f"{folder / _MANIFESTS[0]} is damaged, and so is its copy")
+    if any(int(one.name[5:13]) for one in folder.glob("step_????????.pt") if _FILE.fullmatch(one.name)):
+        # Killed over the very first, of step 0, a run begins again; it does not begin again over any other.
+        raise ValueError(
+            f"{folder / _MANIFESTS[0]} is gone and checkpoints are there: copy it from where the run was made, or "
+            "delete the folder to begin again"
+        )
     return [], damaged
 
 

@@ -74,7 +74,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     training = make_training(settings, model, corpus.train, place)
     items = probe_items(settings, corpus)
     if state is not None:
-        training.load(state)
+        restore(training, state, path)
         describe_resume(path, config, state, settings, place)
     else:
         if not own.resume:
@@ -108,6 +108,18 @@ def load_state(path: Path, config: dict[str, Any], settings: TrainSettings) -> d
         raise ValueError(f"{path} cannot go on: its checkpoint does not hold its settings, another version wrote it")
     check_same(differences(state["config"], config), settings.run)
     return state
+
+
+def restore(training: Training, state: dict[str, Any], path: Path) -> None:
+    """Bring `training` to the moment of `state`; ValueError where that is of another program, whatever it says."""
+    from torch import OutOfMemoryError
+
+    try:
+        training.load(state)
+    except OutOfMemoryError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
+        raise ValueError(f"{path} cannot go on: its checkpoint is not one of this training") from None
 
 
 def make_training(settings: TrainSettings, model: Transformer, split: Split, place: Place) -> Training:

@@ -175,10 +175,13 @@ def quoted(argument: str) -> str:
 
 @contextmanager
 def door(entry: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Run a Hydra entry point so that a mistake on its command line, or one of `kinds`, is one line and status 2."""
+    """Run a Hydra entry point so that a mistake on its command line, or one of `kinds`, is one line and status 2.
+
+    So is a place where Hydra can make no folder for a sweep.
+    """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own account of an error is many lines and exit status 1
     with one_line_errors():
         check_overrides(sys.argv[1:], entry)
     sys.argv[1:] = [quoted(argument) for argument in flags_first(sys.argv[1:])]
-    with hung_up(), one_line_errors(*kinds, OmegaConfBaseException):
+    with hung_up(), one_line_errors(*kinds, OmegaConfBaseException, OSError):
         yield

@@ -179,3 +179,28 @@ def test_an_environment_that_is_gone_is_written_anew_and_one_that_is_none_is_nam
         stream.write(b"\xff\xfe\n")  # and a record with what is no text is cut as one that was cut off is
     ran = resume(stopped, cache)
     assert (ran.returncode, ran.stderr) == (0, "") and json.loads(path.read_text())["python"]
+
+
+def test_a_run_and_its_text_moved_elsewhere_go_on_together_and_with_another_text_not(tmp_path: Path) -> None:
+    here, away, out = tmp_path / "here.txt", tmp_path / "away.txt", tmp_path / "run"
+    here.write_text("".join(f"Tom saw cat {i}. He ran to it.\n" for i in range(200)))
+    data = ["data=text", "data.tokenizer=characters", f"cache_dir={tmp_path / 'cache'}"]
+    short = [
+        "model=nano",
+        "threads=1",
+        "max_steps=6",
+        "eval_every_steps=3",
+        "log_every_steps=1",
+        "tokens_per_batch=128",
+    ]
+    begun = command("train.py", f"out={out}", *data, f"data.path={here}", *short, "keep_checkpoints=3")
+    subprocess.run(begun, check=True, capture_output=True)
+    moved = Path(shutil.copytree(out, tmp_path / "moved"))
+    go_back(moved / "checkpoints", 3)
+    here.rename(away)
+    refused(resume(moved, data[-1]), "no text found at", "here.txt")
+    ran = resume(moved, *data, f"data.path={away}")
+    assert ran.returncode == 0 and "(from step 3 of 6)" in ran.stdout, ran.stderr
+    assert losses(moved) == losses(out) and same_weights(moved, out)
+    away.write_text(away.read_text() + "More.\n")
+    refused(resume(moved, *data, f"data.path={away}"), "its data, a text or the generator of the stories, has changed")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.reliability.calls import Called, call, told
+from tests.reliability.calls import Called, call
 from tests.reliability.doors import Doors
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,8 @@ from hydra import compose
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import door, one_line_errors, printable, typed_eval, typed_train
+from configs import one_line_errors, printable, typed_eval, typed_train
+from configs.command_line import door
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="eval")

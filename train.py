@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGTERM
 from typing import TYPE_CHECKING
 
 import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import TrainSettings, door, one_line_errors, resumed, typed_train
+from configs import TrainSettings, one_line_errors, resumed, typed_train
+from configs.command_line import door
 from run.commands.looking import announce, evaluate, leave, probe
 from run.commands.preparing import Run, prepare
 
@@ -66,9 +68,11 @@ def fit(settings: TrainSettings, label: str = "") -> int:
 
     `label` stands before every line that is said.
     """
-    from run.signals import StopRequest
+    from run.signals import StopRequest, is_orphan
     from run.training import enough_memory
 
+    if is_orphan():  # a run that was waiting for its turn, of a sweep that was ended
+        return 128 + SIGTERM
     with one_line_errors():
         run = prepare(settings, label)
     stop = StopRequest()

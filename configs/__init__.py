@@ -1,4 +1,4 @@
-"""From YAML and the command line to typed, frozen settings, and from a mistake to one line."""
+"""From YAML to typed, frozen settings, and from a mistake to one line; the command line is command_line.py's."""
 
 import difflib
 import math
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -20,41 +19,13 @@ from model.config import ModelConfig
 from probe.config import ProbeConfig
 from run.config import EvalConfig, GenerateConfig, OptimConfig, RunConfig
 
-_FOLDER = Path(__file__).parent
 # What each door can be told: the schema of its own settings and those of its groups.
-_ENTRIES: dict[str, tuple[type, dict[str, list[type]]]] = {
+ENTRIES: dict[str, tuple[type, dict[str, list[type]]]] = {
     "train": (
         RunConfig,
         {"model": [ModelConfig], "data": [*SCHEMAS.values()], "optim": [OptimConfig], "experiment": [], "variant": []},
     ),
     "eval": (EvalConfig, {"probe": [ProbeConfig]}),
-}
-
-_QUOTED = re.compile("'[^']*'|\"[^\"]*\"")  # by the user, for Hydra
-# What Hydra takes besides settings, by what each asks for; of the first four, one at a time.
-_FLAGS = {
-    "run": ("--run", "-r"),
-    "multirun": ("-m", "--multirun"),
-    "cfg": ("--cfg", "-c"),
-    "info": ("--info", "-i"),
-    "resolve": ("--resolve",),
-    "help": ("-h", "--help", "--hydra-help", "--version"),
-}
-_FLAG_VALUES = {
-    "cfg": ("job", "hydra", "all"),
-    "info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
-}
-_FLAGS_WITH_VALUE = tuple(flag for kind in _FLAG_VALUES for flag in _FLAGS[kind])
-# Of Hydra's own settings those of a sweep. With the others it can be told to write, or to call, what it likes.
-_OF_HYDRA = ("hydra/launcher", "hydra.launcher.n_jobs", "hydra.sweep.dir")
-_WORD = re.compile(r" *([\w.+/-]*|'[\w.+/ -]*'|\"[\w.+/ -]*\") *", re.ASCII)  # a value that is no free text
-_OF_SWEEPS = re.compile(r"[\w.+/,()*:=\[\]'\" -]*", re.ASCII)  # and several: 1,2 or range(1,6)
-_LONGEST = 1000  # characters of a value that is no free text
-_MOST_RUNS = 10_000  # of a sweep, which Hydra lists before the first begins
-_FREE_TEXT = {
-    *"hydra.sweep.dir out run runs compare text path sample_prompt cache_dir".split(),
-    *"data.path data.validation_path data.tokenizer_path data.column data.files".split(),
-    *"data.revision data.split data.validation_split".split(),
 }
 
 # Settings that a resumed run need not share with its beginning.
@@ -108,7 +79,7 @@ def typed_generate(arguments: list[str]) -> GenerateConfig:
         name, equals, value = argument.partition("=")
         argument.encode()  # what is no text raises ValueError here
         if not equals or name not in names:
-            raise ValueError(f"{argument} is not NAME=VALUE with NAME one of {', '.join(names)}{_hint(name, names)}")
+            raise ValueError(f"{argument} is not NAME=VALUE with NAME one of {', '.join(names)}{hint(name, names)}")
         try:
             given[name] = {"n_tokens": int, "seed": int, "temperature": float}.get(name, str)(value)
         except ValueError:
@@ -293,7 +264,7 @@ def of_result(settings: TrainSettings) -> dict[str, Any]:
 
 
 def _own(config: DictConfig, entry: str) -> dict[str, Any]:
-    return {str(name): config[name] for name in config if name not in _ENTRIES[entry][1]}
+    return {str(name): config[name] for name in config if name not in ENTRIES[entry][1]}
 
 
 def _typed(schema: type, node: Any, prefix: str = "") -> Any:
@@ -308,7 +279,7 @@ def _typed(schema: type, node: Any, prefix: str = "") -> Any:
         if "mandatory" in first:
             first = f"must be given, as in {prefix}{key}=VALUE"
         elif key not in names:
-            first = f"is not a setting here{_hint(key, names)}"
+            first = f"is not a setting here{hint(key, names)}"
         raise ValueError(f"{prefix}{key}: {first}") from None
     for field in fields(schema):
         _check_number(prefix + field.name, getattr(typed, field.name))
@@ -328,132 +299,8 @@ def _literal(value: Any) -> Any:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
-def check_overrides(arguments: list[str], entry: str) -> None:
-    """Raise ValueError, with the nearest name that exists, for a setting or a choice that does not.
-
-    Done by ourselves because it needs neither Hydra nor torch: a typo is answered at once. What Hydra's grammar
-    offers beyond NAME=VALUE is left to Hydra.
-    """
-    own, schemas = _ENTRIES[entry]
-    known = {field.name for field in fields(own)}
-    known |= {f"{group}.{field.name}" for group, some in schemas.items() for schema in some for field in fields(schema)}
-    of_stories = {f"data.{field.name}" for field in fields(SCHEMAS["stories"])}
-    for argument in arguments:
-        argument.encode()  # what is no text raises ValueError here
-    flags, settings = _parted(arguments)
-    _check_flags(flags)
-    several = any(flag in _FLAGS["multirun"] for flag, _ in flags)
-    if several and entry != "train":
-        raise ValueError(f"{entry}.py has no sweeps: runs=DIR and compare=DIR read several runs")
-    names = {setting.partition("=")[0] for setting in settings}
-    for setting in settings:
-        name, equals, value = re.sub(r"^\+{1,2}", "", setting).partition("=")
-        if not equals or not name or setting.startswith("~"):
-            raise ValueError(f"{setting}: settings are written NAME=VALUE")
-        if name.split("/")[0].split(".")[0] == "hydra" and name not in _OF_HYDRA:
-            raise ValueError(f"{name}: of Hydra's own settings only {', '.join(_OF_HYDRA)} can be set here")
-        if name not in (*known, *schemas, *_OF_HYDRA):
-            raise ValueError(f"{name} is not a setting{_hint(name, [*known, *schemas])}")
-        _check_value(name, value, several=several)
-        if name.startswith("data.") and name in known - of_stories and not names & {"data", "experiment", "resume"}:
-            raise ValueError(f"{name} is not a setting of the stories: choose data=text or another")
-        if name == "experiment" and "," in value and "lab/" in value:
-            raise ValueError(f"{setting}: an experiment of the lab is a sweep itself: one at a time")
-        for choice in value.split(",") if name in schemas and "(" not in value else ():
-            choices = _choices(name)
-            if choice.strip() not in choices:  # null too: Hydra cannot unset a group
-                raise ValueError(f"{name}={choice} is not one of {', '.join(choices)}{_hint(choice, choices)}")
-
-
-def _parted(arguments: list[str]) -> tuple[list[tuple[str, str | None]], list[str]]:
-    """Return the flags, each with the value that it takes, and the other arguments."""
-    flags: list[tuple[str, str | None]] = []
-    settings: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument.startswith("-"):
-            flags.append((argument, next(rest, None) if argument in _FLAGS_WITH_VALUE else None))
-        else:
-            settings.append(argument)
-    return flags, settings
-
-
-def _check_flags(flags: list[tuple[str, str | None]]) -> None:
-    """Raise ValueError for a flag, or flags together, that Hydra does not have, which says it in many lines."""
-    kinds = {flag: kind for kind, spellings in _FLAGS.items() for flag in spellings}
-    for flag, value in flags:
-        if flag not in kinds:
-            raise ValueError(f"{flag} is not a flag{_hint(flag, list(kinds))}")
-        choices = _FLAG_VALUES.get(kinds[flag])
-        if choices and value not in choices:
-            raise ValueError(f"{flag} needs a value, one of {', '.join(choices)}")
-    given = {kinds[flag] for flag, _ in flags}
-    alone = [_FLAGS[kind][0] for kind in ("run", "multirun", "cfg", "info") if kind in given]
-    if len(alone) > 1:
-        raise ValueError(f"{alone[0]} and {alone[1]} cannot go together")
-    if "resolve" in given and "cfg" not in given:
-        raise ValueError("--resolve says how --cfg shows settings: it needs --cfg job")
-
-
-def _check_value(name: str, value: str, *, several: bool) -> None:
-    """Raise ValueError for a value that nothing here can have: what is no free text is one word or number."""
-    if name in _FREE_TEXT:
-        if name not in ("text", "sample_prompt") and re.search(r"[\x00-\x1f\x7f-\x9f]", value):
-            raise ValueError(f"{name}={value}: a control character is in it")
-        return
-    if len(value) > _LONGEST:
-        raise ValueError(f"{name}: a value of {len(value):,} characters is too long")
-    if several and _OF_SWEEPS.fullmatch(value):
-        _check_ranges(name, value)
-        return
-    if re.fullmatch(r"[\w.+/-]+(,[\w.+/-]+)+", value):
-        raise ValueError(f"{name}={value}: several values are several runs, asked for by -m")
-    if not _WORD.fullmatch(value):
-        raise ValueError(f"{name}={value}: a value here is one word or number")
-    if name == "hydra.launcher.n_jobs" and not re.fullmatch(r"-?[1-9]\d*", value):
-        raise ValueError(f"{name}={value} is not a number of runs at a time")
-
-
-def _check_ranges(name: str, value: str) -> None:
-    """Raise ValueError for a range of more runs than can be meant: Hydra lists all of them before the first begins."""
-    for inside in re.findall(r"\brange *\(([^)]*)", value):
-        try:
-            first, end, step = [*map(float, inside.split(",")), 1.0][:3]
-            n_runs = (end - first) / step
-        except (ValueError, ZeroDivisionError):
-            raise ValueError(f"{name}={value}: write range(FIRST,END) or range(FIRST,END,STEP)") from None
-        if not abs(n_runs) <= _MOST_RUNS:
-            raise ValueError(f"{name}={value} asks for more than {_MOST_RUNS:,} runs")
-
-
-def _choices(group: str) -> list[str]:
-    """Return what can be chosen of a group, files of a folder as folder/name; what begins with _ is for other files."""
-    folder = _FOLDER / group
-    files = [path.relative_to(folder) for path in folder.rglob("*.yaml") if not path.name.startswith("_")]
-    return sorted(path.with_suffix("").as_posix() for path in files)
-
-
-def flags_first(arguments: list[str]) -> list[str]:
-    """Return the arguments with flags, and the values that they take, in front: Hydra stops at the first setting."""
-    flags: list[str] = []
-    settings: list[str] = []
-    for argument in arguments:
-        takes = flags and flags[-1] in _FLAGS_WITH_VALUE
-        (flags if takes or argument.startswith("-") else settings).append(argument)
-    return [*flags, *settings]
-
-
-def quoted(argument: str) -> str:
-    """Write NAME=VALUE so that Hydra takes free text as it stands, whatever commas or signs are in it."""
-    name, equals, value = argument.partition("=")
-    if not equals or name.lstrip("+") not in _FREE_TEXT or value == "null" or _QUOTED.fullmatch(value):
-        return argument
-    # Backslashes count only before a quote, before an interpolation and at the end; there each is written twice.
-    escaped = re.sub(r"(\\*)('|\$\{|$)", lambda m: m[1] * 2 + ("\\" if m[2] else "") + m[2], value)
-    return f"{name}='{escaped}'"
-
-
-def _hint(name: str, names: list[str]) -> str:
+def hint(name: str, names: list[str]) -> str:
+    """Return the question whether the nearest of `names` was meant; "" where none is near."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f": did you mean {near[0]}?" if near else ""
 
@@ -481,17 +328,6 @@ def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
             message = f"{error.strerror}: {error.filename}"
         print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr)
         sys.exit(2)
-
-
-@contextmanager
-def door(entry: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Run a Hydra entry point so that a mistake on its command line, or one of `kinds`, is one line and status 2."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own account of an error is many lines and exit status 1
-    with one_line_errors():
-        check_overrides(sys.argv[1:], entry)
-    sys.argv[1:] = [quoted(argument) for argument in flags_first(sys.argv[1:])]
-    with hung_up(), one_line_errors(*kinds, OmegaConfBaseException):
-        yield
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 _MANIFESTS = ("manifest.json", "manifest_copy.json")
+_FILE = re.compile(r"step_\d+(_again)?\.pt")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -103,7 +104,7 @@ def go_back(folder: Path, step: int) -> None:
     _write_manifest(folder, kept)
     known = {*_MANIFESTS, *(one["file"] for one in kept)}
     for path in folder.iterdir():
-        if path.name not in known and re.fullmatch(r"step_\d+(_again)?\.pt|\..+\.\d+", path.name):
+        if path.name not in known and (_FILE.fullmatch(path.name) or re.fullmatch(r"\..+\.\d+", path.name)):
             path.unlink()
 
 
@@ -120,15 +121,26 @@ def _read_manifest(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             continue
         try:
             said = json.loads(path.read_text())
-            entries = [{name: one[name] for name in ("file", "step", "sha256", "best")} for one in said["checkpoints"]]
-            if said["sha256"] == _hash_of(said["checkpoints"]):
-                return entries, damaged
-        except (ValueError, KeyError, TypeError, RecursionError):
+            if said["sha256"] == _hash_of(said["checkpoints"]) and all(map(_is_entry, said["checkpoints"])):
+                return said["checkpoints"], damaged
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass
         damaged.append(f"{path} is damaged: passed over")
     if damaged:
         raise ValueError(f"{folder / _MANIFESTS[0]} is damaged, and so is its copy")
+    if any(int(one.name[5:13]) for one in folder.glob("step_????????.pt") if _FILE.fullmatch(one.name)):
+        # Killed over the very first, of step 0, a run begins again; it does not begin again over any other.
+        raise ValueError(
+            f"{folder / _MANIFESTS[0]} is gone and checkpoints are there: copy it from where the run was made, or "
+            "delete the folder to begin again"
+        )
     return [], damaged
+
+
+def _is_entry(one: Any) -> bool:
+    """Whether this is what `save_checkpoint` enters: its file is deleted in time, so it must be one of the folder's."""
+    kinds = {"file": str, "step": int, "sha256": str, "best": bool}
+    return {name: type(value) for name, value in one.items()} == kinds and bool(_FILE.fullmatch(one["file"]))
 
 
 def _write_manifest(folder: Path, entries: list[dict[str, Any]]) -> None:

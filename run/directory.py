@@ -13,10 +13,12 @@ import re
 import socket
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import version
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from run.checkpoint import write_atomically
 
@@ -27,7 +29,7 @@ _LEFT_OVER = re.compile(r"\.lock|\..+\.\d+")  # the latter of a file that was be
 _PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "numpy")
 
 
-def claim(folder: Path) -> IO[str]:
+def claim(folder: Path) -> FileIO:
     """Keep every other process from writing to `folder` until what is returned is closed, or this process ends.
 
     Raises:
@@ -35,19 +37,20 @@ def claim(folder: Path) -> IO[str]:
         OSError: it cannot be written.
 
     """
-    stream = (folder / _LOCK).open("a+")
+    # A link there would be of whoever sent the run, to a file that is not ours to empty.
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    stream = FileIO(descriptor, "r+")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        stream.seek(0)
-        holder = stream.read().strip() or "another process"
+        holder = stream.read(200).decode(errors="replace").strip() or "another process"
         stream.close()
         raise BlockingIOError(f"{folder} is being written by {holder}: wait for its end, or end it") from None
     except OSError:  # a file system that knows no locks: nobody can be kept out there
         return stream
-    stream.truncate(0)
-    stream.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    stream.flush()
+    with suppress(OSError):  # on a full disk: who holds it is for others to read, that it is held is not
+        stream.truncate(0)
+        stream.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
     return stream
 
 
@@ -58,7 +61,7 @@ def check_new(out: str | None) -> None:
         raise FileExistsError(f"out={path} is not empty: choose another, or go on with its run by resume=true")
 
 
-def create_run(out: str | None) -> tuple[Path, IO[str]]:
+def create_run(out: str | None) -> tuple[Path, FileIO]:
     """Make a new run's directory and claim it; return both.
 
     Raises:

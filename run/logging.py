@@ -24,8 +24,7 @@ class Lines:
     def __init__(self, path: Path, resumed_step: int | None, *, looked: bool = True) -> None:
         """Open it to go on; what will be written again is dropped (see `Recorder`)."""
         if resumed_step is not None and path.exists():
-            lines = path.read_text().splitlines(keepends=True)
-            kept = [line for line in lines if _is_kept(line, resumed_step, looked=looked)]
+            kept = [line for line in _read_lines(path) if _is_kept(line, resumed_step, looked=looked)]
             write_atomically(path, "".join(kept).encode())
         self._stream = Stream(path)
         self.is_empty = self._stream.is_empty
@@ -149,12 +148,17 @@ def read_records(run: Path) -> list[dict[str, Any]]:
     A last line that was cut off is left out: the run was killed there, or is still writing it.
     """
     path = run / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
+    lines = _read_lines(path)
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
     if not all(_step_of(line) < float("inf") for line in lines):
         raise ValueError(f"{path} is damaged")
     return [json.loads(line) for line in lines]
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Return the lines of a record with their ends; what is no text is left to JSON to refuse."""
+    return path.read_bytes().decode(errors="replace").splitlines(keepends=True)
 
 
 def _step_of(line: str) -> float:

@@ -1,7 +1,9 @@
 """SIGINT and SIGTERM as a wish to stop, heard at the end of a step and between two batches of an evaluation."""
 
+import os
 import signal
 from collections.abc import Iterable, Iterator
+from multiprocessing import parent_process
 from types import FrameType
 from typing import TypeVar
 
@@ -12,18 +14,34 @@ class Stopped(Exception):
     """A signal was heard in the midst of what can be left, and done again another time."""
 
 
+def is_orphan() -> bool:
+    """Whether this process works for one of several runs side by side, and who shared them out is gone."""
+    parent = parent_process()
+    return parent is not None and parent.pid != os.getppid()
+
+
 class StopRequest:
-    """Remembers the first signal; a second one of the same kind ends the process at once."""
+    """Remembers the first signal; a second one of the same kind ends the process at once.
+
+    Who ends the process that shares out runs side by side means its workers too, and no signal reaches them.
+    """
 
     def __init__(self) -> None:
         """Listen from now on, in the main thread."""
-        self.signal: int | None = None
+        self._signal: int | None = None
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._heard)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
+        self._signal = number
         signal.signal(number, signal.SIG_DFL)
+
+    @property
+    def signal(self) -> int | None:
+        """Return what was heard first; None as long as that is nothing."""
+        if self._signal is None and is_orphan():
+            self._signal = signal.SIGTERM
+        return self._signal
 
     def before_each(self, items: Iterable[T]) -> Iterator[T]:
         """Pass `items` on; raise Stopped before the next of them once a signal was heard."""

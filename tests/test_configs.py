@@ -14,18 +14,16 @@ from omegaconf import OmegaConf
 
 from configs import (
     TrainSettings,
-    check_overrides,
     check_seeds,
     check_variants,
-    flags_first,
     of_result,
-    quoted,
     resumed,
     typed_eval,
     typed_generate,
     typed_saved,
     typed_train,
 )
+from configs.command_line import check_overrides, flags_first, quoted
 from data.config import StoriesConfig, TextConfig, TokenizerKind
 from model.transformer import Transformer, n_parameters
 from run.config import EvalConfig, Optimizer, Precision
@@ -122,6 +120,7 @@ def test_what_hydra_offers_is_let_through() -> None:
         ["-m", "seed=range(1,6)", "model=tiny,nano", "hydra/launcher=joblib", "hydra.sweep.dir=x"],
         "train",
     )
+    check_overrides(["-m", "hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu", "seed=1,2"], "train")
     check_overrides(["run=x", "text=a, b", "probe.n_bootstrap=500"], "eval")
 
 
@@ -383,9 +382,8 @@ def test_a_choice_in_a_folder_is_answered_with_the_nearest() -> None:
 
 
 def test_a_reader_that_has_had_enough_is_no_error() -> None:
-    printing = (
-        "import sys\nfrom configs import door\nsys.argv = ['eval.py']\nwith door('eval'):\n    print('x\\n' * 10**6)"
-    )
+    door = "import sys\nfrom configs.command_line import door\nsys.argv = ['eval.py']\nwith door('eval'):\n    "
+    printing = f"{door}print('x\\n' * 10**6)"
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(printing)} | head -1"
     ran = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.stderr) == ("x\n", "")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from run.checkpoint import go_back, load_checkpoint, read_manifest
+from run.checkpoint import go_back, load_checkpoint, read_manifest, save_checkpoint
 from tests.test_train import QUICK, cache, command, lines, losses, same_weights
 
 __all__ = ["cache"]
@@ -40,7 +40,8 @@ def resumes(run: Path) -> list[dict]:
 
 
 def content(run: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    """Return every file of a run but the lock, which is of whoever asked last."""
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
 def refused(ran: subprocess.CompletedProcess, *words: str) -> None:
@@ -150,3 +151,31 @@ def test_a_second_process_is_refused_and_what_the_first_was_killed_over_is_no_ru
         (begun / name).write_text("")
     ran = subprocess.run(command("train.py", f"out={begun}", cache, *SHORT), capture_output=True, check=False)
     assert ran.returncode == 0 and losses(begun) == losses(ended)
+
+
+def test_checkpoints_without_their_manifest_are_not_begun_over(stopped: Path, cache: str) -> None:
+    for name in ("manifest.json", "manifest_copy.json"):
+        (stopped / "checkpoints" / name).unlink()
+    before = content(stopped)
+    refused(resume(stopped, cache), "manifest.json is gone and checkpoints are there")
+    assert content(stopped) == before
+
+
+def test_a_checkpoint_of_another_program_is_one_line(stopped: Path, cache: str) -> None:
+    state = load_checkpoint(stopped / "checkpoints")[0]
+    del state["optimizers"]
+    save_checkpoint(stopped / "checkpoints", state, 41, best=False)
+    before = content(stopped)
+    refused(resume(stopped, cache), "its checkpoint is not one of this training")
+    assert content(stopped) == before
+
+
+def test_an_environment_that_is_gone_is_written_anew_and_one_that_is_none_is_named(stopped: Path, cache: str) -> None:
+    path = stopped / "environment.json"
+    path.write_text("[]")
+    refused(resume(stopped, cache), "environment.json is damaged")
+    path.unlink()
+    with (stopped / "metrics.jsonl").open("ab") as stream:
+        stream.write(b"\xff\xfe\n")  # and a record with what is no text is cut as one that was cut off is
+    ran = resume(stopped, cache)
+    assert (ran.returncode, ran.stderr) == (0, "") and json.loads(path.read_text())["python"]

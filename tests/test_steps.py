@@ -16,7 +16,8 @@ import torch
 from hydra import compose, initialize_config_dir
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from configs import TrainSettings, quoted, resumed, typed_train
+from configs import TrainSettings, resumed, typed_train
+from configs.command_line import quoted
 from model.transformer import Transformer
 from run.checkpoint import load_checkpoint, read_manifest
 from train import fit

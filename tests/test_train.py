@@ -17,7 +17,8 @@ import torch
 from hydra import compose, initialize_config_dir
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from configs import quoted, typed_saved, typed_train
+from configs import typed_saved, typed_train
+from configs.command_line import quoted
 from data.batches import training_batches
 from data.corpus import CLASSES, load_corpus
 from model.loss import row_losses, token_losses

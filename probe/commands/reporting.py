@@ -7,11 +7,13 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from probe.commands.opened import SCHEMA_VERSION, Opened, sound
 
 if TYPE_CHECKING:
+    from io import FileIO
+
     from probe.report.sentences import Pen
 
 PAGE = "report.html"
@@ -252,7 +254,7 @@ def sweep_tables(run: Path) -> tuple[dict[str, Any] | None, dict[str, Any] | Non
     return lab_table, seeds_table
 
 
-def claim_folder(folder: Path) -> IO[str]:
+def claim_folder(folder: Path) -> FileIO:
     """Keep other processes from writing to a folder of probes, made if need be, until what is returned is closed.
 
     Raises:
@@ -266,7 +268,7 @@ def claim_folder(folder: Path) -> IO[str]:
     return claim(folder)
 
 
-def claim_or_note(run: Path, folder: Path, say: Callable[[str], None] = print) -> IO[str] | None:
+def claim_or_note(run: Path, folder: Path, say: Callable[[str], None] = print) -> FileIO | None:
     """Claim a run's folder of probes; where it cannot be written, for the run is another's, say so and return None."""
     from run.directory import unwritable
 

@@ -57,7 +57,7 @@ def describe_resume(
     step, folder = state["step"], path / "checkpoints"
     changes = check_same(differences(state["config"], config), settings.run)
     here = environment(place.reason, torch.get_num_threads())
-    moved = differences(read_json(path / "environment.json"), here)
+    moved = differences(known_environment(path, here), here)
     clear_left_overs(path)
     go_back(folder, step)
     when = datetime.now(UTC).isoformat(timespec="seconds")
@@ -71,3 +71,16 @@ def describe_resume(
         print(f"warning: losses may differ in their last bits: {'; '.join(said)}", file=sys.stderr)
     for name, (before, now) in changes.items():
         print(f"warning: from step {step} on {name} is {now}, not {before}", file=sys.stderr)
+
+
+def known_environment(path: Path, here: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run's environment.json says; where that is gone it is written anew, as of `here`."""
+    from run.directory import read_json, write_json
+
+    file = path / "environment.json"
+    if not file.exists():
+        write_json(file, here)
+    known = read_json(file)
+    if not isinstance(known, dict):
+        raise ValueError(f"{file} is damaged: delete it to go on without what it says")
+    return known

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from configs import TrainSettings, check_same, of_result
 from run.commands.describing import describe, describe_resume, described
 
 if TYPE_CHECKING:
+    from io import FileIO
+
     from data.batches import Split
     from data.corpus import Corpus
     from data.links import LinkItem
@@ -35,7 +37,7 @@ class Run:
     recorder: Recorder
     progress: Progress
     config: dict[str, Any]  # as config.json holds it, and each checkpoint
-    claim: IO[str]  # nobody else writes to `path` while it is open
+    claim: FileIO  # nobody else writes to `path` while it is open
 
 
 def prepare(settings: TrainSettings, label: str = "") -> Run:
@@ -72,7 +74,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     training = make_training(settings, model, corpus.train, place)
     items = probe_items(settings, corpus)
     if state is not None:
-        training.load(state)
+        restore(training, state, path)
         describe_resume(path, config, state, settings, place)
     else:
         if not own.resume:
@@ -106,6 +108,18 @@ def load_state(path: Path, config: dict[str, Any], settings: TrainSettings) -> d
         raise ValueError(f"{path} cannot go on: its checkpoint does not hold its settings, another version wrote it")
     check_same(differences(state["config"], config), settings.run)
     return state
+
+
+def restore(training: Training, state: dict[str, Any], path: Path) -> None:
+    """Bring `training` to the moment of `state`; ValueError where that is of another program, whatever it says."""
+    from torch import OutOfMemoryError
+
+    try:
+        training.load(state)
+    except OutOfMemoryError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
+        raise ValueError(f"{path} cannot go on: its checkpoint is not one of this training") from None
 
 
 def make_training(settings: TrainSettings, model: Transformer, split: Split, place: Place) -> Training:

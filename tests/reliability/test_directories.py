@@ -94,6 +94,22 @@ def test_a_run_directory_that_cannot_be_written_is_one_line_and_goes_on_once_it_
     )
 
 
+def test_from_a_folder_that_cannot_be_written_a_run_goes_elsewhere_and_a_sweep_is_one_line(
+    doors: Doors, cache: str, tmp_path: Path
+) -> None:
+    """Hydra makes a folder for a sweep before any run of it is asked."""
+    here = tmp_path / "here"
+    here.mkdir()
+    here.chmod(0o555)
+    try:
+        given = {"cwd": here, "before": faults.give_up_rights}
+        run, sweep = (doors.run("train.py", one, cache, *SHORT, **given) for one in (f"out={tmp_path / 'run'}", "-m"))
+    finally:
+        here.chmod(0o755)
+    assert run.status == 0 and saved_step(tmp_path / "run") == 1, run.err
+    assert is_one_line(sweep) and "Permission denied: runs" in sweep.err, sweep.err
+
+
 def test_where_files_cannot_grow_the_old_checkpoint_stays_and_the_run_goes_on_once_they_can(
     late: Path, unbroken: Path, broken: Callable[[str], Path], resume: Resume, figure: Figure
 ) -> None:

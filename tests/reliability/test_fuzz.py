@@ -48,6 +48,7 @@ _NAMES = {
 _HYDRA = [
     "hydra.run.dir=x", "hydra.sweep.dir=x", "hydra.output_subdir=.hydra", "hydra.job.chdir=true",
     "hydra/launcher=basic",
+    "hydra.launcher.nothing=1", "+hydra.launcher.other=x", "hydra.launcher.a.b=1",
     "hydra/launcher=nowhere", "hydra.verbose=true", "hydra.mode=MULTIRUN", "hydra.launcher._target_=os.system",
     "hydra.searchpath=[file:///]", "hydra/job_logging=default", "hydra.job.name=x", "hydra.sweep.subdir=../..",
     "hydra=null", "hydra.sweeper.max_batch_size=0", "hydra.callbacks.x._target_=os.getcwd", "hydra.job.env_set.A=b",
@@ -283,7 +284,9 @@ ODD = [
     ("train.py", ["out=a\x1b[31mb"], "a control character is in it"),
     ("train.py", ["hydra.output_subdir=.hydra"], "of Hydra's own settings only hydra/launcher"),
     ("train.py", ["hydra.launcher._target_=os.system"], "of Hydra's own settings only hydra/launcher"),
-    ("train.py", ["hydra/launcher=joblib", "hydra.launcher.n_jobs=0"], "is not a number of runs at a time"),
+    ("train.py", ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=0"], "is not a number of runs at a time"),
+    ("train.py", ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1,2"], "several values are several runs"),
+    ("train.py", ["-m", "hydra.launcher.nothing=1", "seed=1,2"], "nothing"),
     ("train.py", ["-m", "seed=range(0,1e9)"], "asks for more than 10,000 runs"),
     ("train.py", ["-m", "seed=range(0,x)"], "write range(FIRST,END)"),
     ("train.py", ["-m", "max_steps=-1,2"], "max_steps must be 1 or more, got -1"),

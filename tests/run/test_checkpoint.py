@@ -101,6 +101,35 @@ def test_another_step_or_best_mark_is_found_out_by_the_manifests_own_hash(tmp_pa
         read_manifest(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"file": "../mine.pt"},
+        {"file": "step_1.pt/../../mine.pt"},
+        {"step": "1"},
+        {"best": 0},
+        {"sha256": None},
+        {"x": 1},
+    ],
+)
+def test_a_manifest_that_another_has_written_names_no_file_outside(tmp_path: Path, forged: dict) -> None:
+    """Whoever can write a manifest can write its hash; a file that it names is deleted once newer ones are kept."""
+    (tmp_path / "mine.pt").write_text("mine")
+    folder = tmp_path / "checkpoints"
+    for step in (1, 2):
+        save_checkpoint(folder, state(step), step, best=step == 2)
+    entries = read_manifest(folder)
+    entries[0] |= forged
+    own = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+    for name in MANIFESTS:
+        (folder / name).write_text(json.dumps({"sha256": own, "checkpoints": entries}))
+    with pytest.raises(ValueError, match="manifest.json is damaged"):
+        load_checkpoint(folder)
+    for step in (3, 4, 5):
+        save_checkpoint(folder, state(step), step, best=False)
+    assert (tmp_path / "mine.pt").read_text() == "mine"
+
+
 def test_a_step_that_is_saved_again_never_lies_over_the_one_that_counts_and_stays_the_best(tmp_path: Path) -> None:
     seen = []
     for best in (True, False, False):

@@ -1,6 +1,7 @@
 """Run directories: each its own, found again."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -65,6 +66,28 @@ def test_a_directory_that_is_claimed_is_refused_and_one_whose_process_has_ended_
     assert (tmp_path / ".lock").read_text().count("process") == 1
     claimed.close()
     create_run(str(tmp_path))[1].close()
+
+
+def test_a_lock_that_is_a_link_is_refused_and_what_it_points_to_stays(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match=r"\.lock"):
+        claim(tmp_path / "run")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_directory_is_claimed_even_where_there_is_no_room_to_say_by_whom(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    before, heard = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        claimed = claim(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, heard)
+    with claimed, pytest.raises(BlockingIOError, match="is being written by another process"):
+        claim(tmp_path)
 
 
 def test_what_differs_is_named_as_deep_as_it_lies() -> None:

@@ -1,0 +1,70 @@
+"""Signals as a wish to stop, and the end of whoever shares out runs side by side as one of them."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from run.signals import Stopped, StopRequest, is_orphan
+
+ROOT = Path(__file__).parents[2]
+_WORKER = """
+import multiprocessing, time
+from pathlib import Path
+
+def work(log):
+    from run.signals import StopRequest
+    stop = StopRequest()
+    log.write_text("begun")
+    end = time.monotonic() + 20
+    while stop.signal is None and time.monotonic() < end:
+        time.sleep(0.01)
+    log.write_text(f"status {stop.exit_status}")
+
+if __name__ == "__main__":
+    multiprocessing.get_context("fork").Process(target=work, args=[Path(LOG)]).start()
+    time.sleep(30)
+"""
+
+
+def becomes(log: Path, said: str) -> None:
+    end = time.monotonic() + 20
+    while not log.exists() or log.read_text() != said:
+        assert time.monotonic() < end, log.read_text() if log.exists() else "it has not begun"
+        time.sleep(0.01)
+
+
+def test_a_worker_whose_parent_was_ended_is_asked_to_stop_as_if_by_the_signal(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    parent = subprocess.Popen([sys.executable, "-c", _WORKER.replace("LOG", repr(str(log)))], cwd=ROOT)
+    try:
+        becomes(log, "begun")
+    finally:
+        parent.kill()
+        parent.wait()
+    becomes(log, "status 143")
+
+
+def test_a_process_that_no_launcher_has_started_outlives_its_shell() -> None:
+    """As under nohup: only a worker hangs on who started it."""
+    assert not is_orphan()
+
+
+def test_a_batch_that_comes_after_a_signal_is_not_given_out() -> None:
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        stop, given = StopRequest(), []
+        assert stop.signal is None
+        with pytest.raises(Stopped):
+            for one in stop.before_each(range(5)):
+                given.append(one)
+                if one == 2:
+                    signal.raise_signal(signal.SIGTERM)
+        assert given == [0, 1, 2] and stop.exit_status == 143
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a second one ends the process
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -103,12 +103,15 @@ def typed_saved(values: Any) -> TrainSettings:
         missing = [field.name for field in fields(schema) if field.name not in groups[name]]
         if missing:
             raise ValueError(f"config.json lacks {name}.{missing[0]}: the run was made before there was such a setting")
-    return TrainSettings(
-        run=_typed(RunConfig, groups["run"]),
-        model=_typed(ModelConfig, groups["model"], "model."),
-        data=_typed(source, groups["data"], "data."),
-        optim=_typed(OptimConfig, groups["optim"], "optim."),
-    )
+    try:
+        return TrainSettings(
+            run=_typed(RunConfig, groups["run"]),
+            model=_typed(ModelConfig, groups["model"], "model."),
+            data=_typed(source, groups["data"], "data."),
+            optim=_typed(OptimConfig, groups["optim"], "optim."),
+        )
+    except ValueError as error:
+        raise ValueError(f"config.json: {error}") from None
 
 
 def resumed(asked: TrainSettings, config: Any, overrides: list[str]) -> TrainSettings:

@@ -75,7 +75,9 @@ def check_overrides(arguments: list[str], entry: str) -> None:
         if not of_hydra and name not in (*known, *schemas):
             raise ValueError(f"{name} is not a setting{hint(name, [*known, *schemas])}")
         _check_value(name, value, several=several and not of_hydra)  # a sweep has one launcher
-        if name.startswith("data.") and name in known - of_stories and not names & {"data", "experiment", "resume"}:
+        if name.startswith("data.") and name in known - of_stories and not names & {"data", "experiment"}:
+            if "resume" in names:
+                raise ValueError(f"{name} alone is not enough: give data= too, and all that the run began with of it")
             raise ValueError(f"{name} is not a setting of the stories: choose data=text or another")
         if name == "experiment" and "," in value and "lab/" in value:
             raise ValueError(f"{setting}: an experiment of the lab is a sweep itself: one at a time")

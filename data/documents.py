@@ -56,14 +56,14 @@ def local_sources(path: str, setting: str = "data.path") -> list[Source]:
     Raises:
         FileNotFoundError: nothing is there.
         PermissionError: a file cannot be read.
-        ValueError: a file is of a kind we do not read.
+        ValueError: a file is of a kind we do not read, or one in name only, as a pipe is.
 
     """
     sources: dict[str, Source] = {}
     for part in [path] if os.path.exists(os.path.expanduser(path)) else path.split(","):
         here = Path(os.path.expanduser(part.strip()))  # not Path.expanduser, which raises where there is no such user
         if os.path.isdir(here):  # not Path.is_dir, which raises where a name is too long
-            below = sorted(file for file in here.rglob("*") if file.is_file())
+            below = sorted(file for file in here.rglob("*") if file.exists() and not file.is_dir())
             shown = [file for file in below if not any(name[0] == "." for name in file.relative_to(here).parts)]
             files = [file for file in shown if source_of(str(file))]
         else:
@@ -77,6 +77,8 @@ def local_sources(path: str, setting: str = "data.path") -> list[Source]:
                 raise ValueError(f"{setting}: {file} is not one of {READABLE}")
             if not os.access(file, os.R_OK):
                 raise PermissionError(f"{setting}: {file} cannot be read")
+            if not file.is_file():  # to open a pipe is to wait for whoever writes to it, who may never come
+                raise ValueError(f"{setting}: {file} is no regular file: write the text to one and give that")
             sources.setdefault(os.path.realpath(file), source)
     return list(sources.values())
 

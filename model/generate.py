@@ -41,35 +41,27 @@ def generate(
 if __name__ == "__main__":  # a door of its own, so only here does the model meet runs and tokenizers
     import sys
 
-    from configs import hung_up, one_line_errors, printable, typed_generate, typed_saved
-    from configs.memory import check_model_memory
-    from data.tokenizer import UNKNOWN, end_id, load_tokenizer
-    from model.transformer import load_weights
-    from run.checkpoint import load_checkpoint
-    from run.directory import find_run, read_json
+    from configs import hung_up, one_line_errors, printable, typed_generate
+    from data.tokenizer import UNKNOWN, end_id
+    from probe.commands.opened import read_run
+    from run.config import Device, Precision
+    from run.device import choose_place
+    from run.directory import find_run
 
     with hung_up():
         with one_line_errors():
             asked = typed_generate(sys.argv[1:])
-            run = find_run(asked.run)
-            tokenizer = load_tokenizer(run / "tokenizer.json")
-            settings = typed_saved(read_json(run / "config.json"))
-            check_model_memory(settings.model, tokenizer.get_vocab_size())
-            model = Transformer(settings.model, tokenizer.get_vocab_size(), seed=0)
-            weights = load_checkpoint(run / "checkpoints", best=True)[0].get("model")
-            if not isinstance(weights, dict) or not all(isinstance(one, Tensor) for one in weights.values()):
-                raise ValueError(f"{run / 'checkpoints'} holds no checkpoint of a model")
-            load_weights(model, weights)
-            if not all(one.isfinite().all() for one in model.parameters()):
-                raise ValueError(f"{run} has weights that are not finite: its training failed and it cannot write")
+            # As eval.py reads it, so that both refuse the same.
+            opened = read_run(find_run(asked.run), choose_place(Device.cpu, Precision.float32))
+        tokenizer = opened.tokenizer
         end, encoding = end_id(tokenizer), tokenizer.encode(asked.prompt)
         if UNKNOWN in encoding.tokens:
             print(f"note: the model does not know every word of the prompt; those read as {UNKNOWN}", file=sys.stderr)
-        if not settings.model.is_causal:
+        if not opened.settings.model.is_causal:
             print(
                 "note: model.mask=none: this model was trained to see what it must predict and cannot write",
                 file=sys.stderr,
             )
         start = torch.tensor([end, *encoding.ids])
-        text = generate(model.eval(), start, asked.n_tokens, temperature=asked.temperature, seed=asked.seed, end=end)
+        text = generate(opened.model, start, asked.n_tokens, temperature=asked.temperature, seed=asked.seed, end=end)
         print(printable(tokenizer.decode(text.tolist())))  # what a text has taught it may steer a terminal

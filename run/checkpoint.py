@@ -5,22 +5,21 @@ same once more. A file that the manifest does not name does not count. The manif
 is on the disk, and old files are deleted only after both of its copies are.
 """
 
-import errno
 import hashlib
 import io
 import json
 import os
 import re
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from run.stream import named
+
 _MANIFESTS = ("manifest.json", "manifest_copy.json")
 _FILE = re.compile(r"step_\d+(_again)?\.pt")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -38,10 +37,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         sync_folder(path.parent)
     except BaseException as error:
         beside.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            free = shutil.disk_usage(path.parent).free
-            room = f"{error.strerror}: {path} takes {len(content):,} bytes, {free:,} are free on its disk"
-            raise OSError(error.errno, room) from None
+        if isinstance(error, OSError):
+            raise named(error, path, len(content)) from None
         raise
 
 

@@ -55,10 +55,20 @@ def claim(folder: Path) -> FileIO:
 
 
 def check_new(out: str | None) -> None:
-    """Raise FileExistsError where `out` holds anything but what a process that was killed at its start has left."""
-    path = Path(out) if out is not None else None
-    if path is not None and path.is_dir() and any(not _LEFT_OVER.fullmatch(one.name) for one in path.iterdir()):
+    """Raise OSError where no run can begin in `out`; None: a folder of its own in runs/.
+
+    FileExistsError where it holds anything but what a process that was killed at its start has left.
+    """
+    path = Path(out) if out is not None else RUNS
+    if out is not None and path.is_dir() and any(not _LEFT_OVER.fullmatch(one.name) for one in path.iterdir()):
         raise FileExistsError(f"out={path} is not empty: choose another, or go on with its run by resume=true")
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    trial = there / f".{path.name}.{os.getpid()}"
+    try:  # whoever may make this folder may make the run's
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from None
 
 
 def create_run(out: str | None) -> tuple[Path, FileIO]:
@@ -90,7 +100,7 @@ def clear_left_overs(folder: Path) -> None:
     """Remove the files that a killed process was just writing into `folder`, which must be claimed."""
     for path in folder.iterdir():
         if path.name != _LOCK and _LEFT_OVER.fullmatch(path.name):
-            path.unlink()
+            path.rmdir() if path.is_dir() else path.unlink()
 
 
 def find_run(run: str | None) -> Path:

@@ -23,9 +23,16 @@ class Lines:
 
     def __init__(self, path: Path, resumed_step: int | None, *, looked: bool = True) -> None:
         """Open it to go on; what will be written again is dropped (see `Recorder`)."""
+        self.lost = ""  # what is not there though it was written, in one line
         if resumed_step is not None and path.exists():
-            kept = [line for line in _read_lines(path) if _is_kept(line, resumed_step, looked=looked)]
+            lines = _read_lines(path)
+            kept = [line for line in lines if _is_kept(line, resumed_step, looked=looked)]
+            # The last may have been cut off by a kill; then it is written again.
+            if n_damaged := sum(_step_of(line) == float("inf") for line in lines[:-1]):
+                self.lost = f"{path}: {n_damaged} damaged line{'s' * (n_damaged > 1)} left out"
             write_atomically(path, "".join(kept).encode())
+        elif resumed_step is not None and resumed_step > 0:
+            self.lost = f"{path} is gone: what was recorded up to step {resumed_step} is lost"
         self._stream = Stream(path)
         self.is_empty = self._stream.is_empty
 
@@ -97,6 +104,11 @@ class Recorder:
                 if is_number and not {name, inner} & _NO_CURVE:
                     self.board.scalar(step, f"{name}/{inner}", number)
         self.board.flush()
+
+    @property
+    def lost(self) -> list[str]:
+        """What of the records of a resumed run was damaged or gone, in lines."""
+        return [lines.lost for lines in (self._lines, *self._beside.values()) if lines.lost]
 
     def beside(self, file: str, header: dict[str, Any]) -> None:
         """Open another record of the run, `file`, that begins with `header` as of step -1."""

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a wish to stop, heard at the end of a step and between two batches of an evaluation."""
+"""SIGINT, SIGTERM and SIGHUP as a wish to stop, heard at the end of a step and between two batches of an evaluation."""
 
 import os
 import signal
@@ -29,8 +29,9 @@ class StopRequest:
     def __init__(self) -> None:
         """Listen from now on, in the main thread."""
         self._signal: int | None = None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._heard)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it, for whom a closed terminal is nothing
+                signal.signal(number, self._heard)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
@@ -52,5 +53,5 @@ class StopRequest:
 
     @property
     def exit_status(self) -> int:
-        """Return what a shell expects of a process that a signal ended: 130 or 143."""
+        """Return what a shell expects of a process that a signal ended: 130, 143 or 129."""
         return 128 + (self.signal or 0)

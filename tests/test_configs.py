@@ -115,6 +115,13 @@ def test_a_name_that_is_not_there_is_answered_with_the_nearest(override: str, me
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
+def test_the_path_of_a_text_that_was_moved_needs_all_that_the_run_began_with_of_its_data() -> None:
+    """Hydra alone would say that there is no such setting: without data= there are the stories."""
+    with pytest.raises(ValueError, match="data.path alone is not enough: give data= too"):
+        check_overrides(["resume=true", "out=x", "data.path=moved.txt"], "train")
+    check_overrides(["resume=true", "out=x", "data=text", "data.path=moved.txt"], "train")
+
+
 def test_what_hydra_offers_is_let_through() -> None:
     check_overrides(
         ["-m", "seed=range(1,6)", "model=tiny,nano", "hydra/launcher=joblib", "hydra.sweep.dir=x"],

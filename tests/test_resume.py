@@ -179,3 +179,71 @@ def test_an_environment_that_is_gone_is_written_anew_and_one_that_is_none_is_nam
         stream.write(b"\xff\xfe\n")  # and a record with what is no text is cut as one that was cut off is
     ran = resume(stopped, cache)
     assert (ran.returncode, ran.stderr) == (0, "") and json.loads(path.read_text())["python"]
+
+
+def test_a_run_and_its_text_moved_elsewhere_go_on_together_and_with_another_text_not(tmp_path: Path) -> None:
+    here, away, out = tmp_path / "here.txt", tmp_path / "away.txt", tmp_path / "run"
+    here.write_text("".join(f"Tom saw cat {i}. He ran to it.\n" for i in range(200)))
+    data = ["data=text", "data.tokenizer=characters", f"cache_dir={tmp_path / 'cache'}"]
+    short = [
+        "model=nano",
+        "threads=1",
+        "max_steps=6",
+        "eval_every_steps=3",
+        "log_every_steps=1",
+        "tokens_per_batch=128",
+    ]
+    begun = command("train.py", f"out={out}", *data, f"data.path={here}", *short, "keep_checkpoints=3")
+    subprocess.run(begun, check=True, capture_output=True)
+    moved = Path(shutil.copytree(out, tmp_path / "moved"))
+    go_back(moved / "checkpoints", 3)
+    here.rename(away)
+    refused(resume(moved, data[-1]), "no text found at", "here.txt")
+    ran = resume(moved, *data, f"data.path={away}")
+    assert ran.returncode == 0 and "(from step 3 of 6)" in ran.stdout, ran.stderr
+    assert losses(moved) == losses(out) and same_weights(moved, out)
+    away.write_text(away.read_text() + "More.\n")
+    refused(resume(moved, *data, f"data.path={away}"), "its data, a text or the generator of the stories, has changed")
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_over(stopped: Path, cache: str) -> None:
+    shutil.rmtree(stopped / "checkpoints")
+    before = content(stopped)
+    refused(resume(stopped, cache), "its checkpoints are gone, though metrics.jsonl tells of 60 steps")
+    assert content(stopped) == before
+
+
+def test_a_lost_tokenizer_is_written_anew_and_lost_records_are_said(ended: Path, stopped: Path, cache: str) -> None:
+    (stopped / "tokenizer.json").write_text("{}")
+    first, second, *rest = (stopped / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (stopped / "metrics.jsonl").write_text("".join([first, f"x{second}", *rest]))
+    (stopped / "attention.jsonl").unlink()
+    ran = resume(stopped, cache)
+    assert ran.returncode == 0 and ran.stderr.count("warning: ") == ran.stderr.count("\n") == 3, ran.stderr
+    assert "tokenizer.json was gone or damaged and has been written anew" in ran.stderr
+    assert "metrics.jsonl: 1 damaged line left out" in ran.stderr
+    assert "attention.jsonl is gone: what was recorded up to step 40 is lost" in ran.stderr
+    assert (stopped / "tokenizer.json").read_bytes() == (ended / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("max_steps", [30, 40])
+def test_an_end_that_lies_behind_is_refused(stopped: Path, cache: str, max_steps: int) -> None:
+    before = content(stopped)
+    ran = resume(stopped, cache, f"max_steps={max_steps}", "resume_with_changes=true")
+    refused(ran, f"max_steps is {max_steps}, and 40 steps have been taken")
+    assert content(stopped) == before
+
+
+def test_where_no_run_can_be_written_is_said_before_the_data_are_read(cache: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in ("/proc/nope", f"{tmp_path}/file/run", f"{tmp_path}/{'x' * 300}"):
+        door = command("train.py", f"out={out}", f"cache_dir={tmp_path}/new", *SHORT)
+        ran = subprocess.run(door, capture_output=True, text=True, check=False)
+        refused(ran, out)
+        assert not (tmp_path / "new").exists()
+
+
+def test_a_config_that_was_made_nonsense_is_named(stopped: Path, cache: str) -> None:
+    path = stopped / "config.json"
+    path.write_text(path.read_text().replace('"seed": 1,', '"seed": "abc",', 1))
+    refused(resume(stopped, cache), "config.json: ", "seed")

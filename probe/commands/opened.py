@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from model.transformer import Transformer
     from probe.sentence import Sentence
     from run.config import EvalConfig
+    from run.device import Place
 
 SCHEMA_VERSION = 5  # of probe.json
 # What config.json and a checkpoint must agree in; a text may stand elsewhere now, and dropout is for training alone.
@@ -61,14 +62,9 @@ class Opened:
 
 
 def open_run(settings: EvalConfig) -> Opened:
-    """Load a run's best checkpoint; ValueError or OSError where it cannot be."""
-    import sys
-
+    """Load the best checkpoint of the run that is asked for; ValueError or OSError where it cannot be."""
     import torch
 
-    from configs.memory import check_model_memory
-    from model.transformer import Transformer, load_weights
-    from run.checkpoint import load_checkpoint
     from run.config import Precision
     from run.device import choose_place
     from run.directory import find_run
@@ -76,7 +72,17 @@ def open_run(settings: EvalConfig) -> Opened:
     if settings.threads:
         torch.set_num_threads(settings.threads)
     place = choose_place(settings.device, Precision.float32)
-    run = find_run(settings.run)
+    return read_run(find_run(settings.run), place)
+
+
+def read_run(run: Path, place: Place) -> Opened:
+    """Load a run's best checkpoint onto a device; ValueError or OSError where it cannot be."""
+    import sys
+
+    from configs.memory import check_model_memory
+    from model.transformer import Transformer, load_weights
+    from run.checkpoint import load_checkpoint
+
     trained, config = read_settings(run)
     tokenizer = read_tokenizer(run, config)
     state, damaged = load_checkpoint(run / "checkpoints", best=True)
@@ -87,6 +93,8 @@ def open_run(settings: EvalConfig) -> Opened:
     check_model_memory(trained.model, tokenizer.get_vocab_size())
     model = Transformer(trained.model, tokenizer.get_vocab_size(), seed=0)
     load_weights(model, weights)
+    if not all(one.isfinite().all() for one in model.parameters()):
+        raise ValueError(f"{run} has weights that are not finite: its training failed, and there is nothing to read")
     return Opened(
         run,
         trained,

@@ -39,9 +39,10 @@ def look(opened: Opened, text: str) -> bool:
 
     if not text.strip():
         raise ValueError("text is empty")
-    notes, sentence, limit = lint(text), opened.cut(text), opened.model.config.context_length
+    sentence, limit = opened.cut(text), opened.model.config.context_length
     if len(sentence.ids) > limit:
         raise ValueError(f"text is {len(sentence.ids) - 1} tokens long; this model reads {limit - 1}")
+    notes = lint(text)  # reads the whole text again at every pronoun: of one that is too long, without an end
     asked = [span for note in notes for span in (note.span, note.clue) if span]
     rows = word_rows(opened.model, sentence, asked) if asked else []
     claimed = claim_or_note(opened.run, opened.run / "probe")

@@ -17,7 +17,7 @@ def find_files(path: str, endings: Sequence[str]) -> list[Path]:
 
     Raises:
         FileNotFoundError: nothing is there.
-        ValueError: a file has another ending.
+        ValueError: a file has another ending, or is one in name only, as a pipe is.
 
     """
     found: list[Path] = []
@@ -33,6 +33,8 @@ def find_files(path: str, endings: Sequence[str]) -> list[Path]:
     for file in found:
         if file.suffix not in endings:
             raise ValueError(f"path: {file} is not one of {', '.join(endings)}, which this task reads")
+        if file.exists() and not file.is_file():  # to open a pipe is to wait for whoever writes to it
+            raise ValueError(f"path: {file} is no regular file: write the lines to one and give that")
     return list(dict.fromkeys(found))
 
 

@@ -73,6 +73,16 @@ def describe_resume(
         print(f"warning: from step {step} on {name} is {now}, not {before}", file=sys.stderr)
 
 
+def mend_tokenizer(path: Path, corpus: Corpus) -> None:
+    """Write a run's tokenizer.json anew where it is no longer what it was: nothing could read the run without it."""
+    from run.checkpoint import write_atomically
+
+    file, content = path / "tokenizer.json", tokenizer_file(corpus)
+    if not file.is_file() or file.read_bytes() != content:
+        write_atomically(file, content)
+        print(f"warning: {file} was gone or damaged and has been written anew", file=sys.stderr)
+
+
 def known_environment(path: Path, here: dict[str, Any]) -> dict[str, Any]:
     """Return what a run's environment.json says; where that is gone it is written anew, as of `here`."""
     from run.directory import read_json, write_json

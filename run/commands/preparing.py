@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs import TrainSettings, check_same, of_result
-from run.commands.describing import describe, describe_resume, described
+from run.commands.describing import describe, describe_resume, described, mend_tokenizer
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -76,6 +76,7 @@ def prepare(settings: TrainSettings, label: str = "") -> Run:
     if state is not None:
         restore(training, state, path)
         describe_resume(path, config, state, settings, place)
+        mend_tokenizer(path, corpus)
     else:
         if not own.resume:
             path, claimed = create_run(own.out)
@@ -101,13 +102,32 @@ def load_state(path: Path, config: dict[str, Any], settings: TrainSettings) -> d
     try:
         state, damaged = load_checkpoint(path / "checkpoints")
     except FileNotFoundError:
+        if n_steps := steps_recorded(path):
+            raise ValueError(
+                f"{path} cannot go on: its checkpoints are gone, though metrics.jsonl tells of {n_steps} steps: copy "
+                "them from where the run was made, or begin another run"
+            ) from None
         return None
     for line in damaged:
         print(f"warning: {line}", file=sys.stderr)
     if not isinstance(state.get("config"), dict):
         raise ValueError(f"{path} cannot go on: its checkpoint does not hold its settings, another version wrote it")
-    check_same(differences(state["config"], config), settings.run)
+    changes = check_same(differences(state["config"], config), settings.run)
+    step, last = state.get("step"), settings.run.max_steps
+    if type(step) is not int or step < 0:
+        raise ValueError(f"{path} cannot go on: its checkpoint does not say after how many steps it was made")
+    if step > last or (step == last and "max_steps" in changes):
+        raise ValueError(f"{path} cannot go on: max_steps is {last}, and {step} steps have been taken")
     return state
+
+
+def steps_recorded(path: Path) -> int:
+    """Return the last step that a run's metrics.jsonl tells of, 0 where it is gone or holds none."""
+    from run.logging import read_records
+
+    if not (path / "metrics.jsonl").exists():
+        return 0
+    return max((record["step"] for record in read_records(path)), default=0)
 
 
 def restore(training: Training, state: dict[str, Any], path: Path) -> None:
@@ -189,4 +209,6 @@ def open_records(
     recorder.board.settings(of_result(settings), measures(named, floor=floor))
     if film is not None:
         recorder.beside(FILM, film.header(settings.model.n_layer, settings.model.n_head))
+    for line in recorder.lost:
+        print(f"warning: {line}", file=sys.stderr)
     return recorder

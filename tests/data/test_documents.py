@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 import tracemalloc
 from pathlib import Path
@@ -205,6 +206,17 @@ def test_names_longer_than_a_name_can_be_and_homes_of_nobody_are_files_that_are_
     for path in ("x" * 300 + ".txt", "~nobody-of-this-name/a.txt"):
         with pytest.raises(FileNotFoundError, match=r"data\.path: no text found at "):
             local_sources(path)
+
+
+def test_what_is_no_regular_file_is_refused_before_it_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    os.mkfifo(tmp_path / "b.txt")
+    for path in (tmp_path / "b.txt", tmp_path / "*.txt", tmp_path, f"{tmp_path}/a.txt,{tmp_path}/b.txt"):
+        with pytest.raises(ValueError, match=r"data\.path: \S+/b\.txt is no regular file"):
+            local_sources(str(path))
+    (tmp_path / "b.txt").rename(tmp_path / ".b.txt")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
+    assert [Path(one.place).name for one in local_sources(str(tmp_path))] == ["a.txt"]  # no text is left out by this
 
 
 def test_a_row_group_of_any_size_is_read_in_bounded_memory(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from data.tokenizer import bpe_tokenizer, word_tokenizer
 from model.config import Position, Scale, Weighting
 from model.transformer import Transformer, attention_scores
+from probe.outside.files import find_files
 from probe.outside.heads import Choice, choose, halves, held_out, hits, owners, word_scores
 from probe.outside.links import Item, Row, ask, links, make_item, prose, read_rows, rule_hits
 from tests.probe.outside.subjects import SETTINGS, config, looks_at_its_own_word, noisy, subject, word_subject
@@ -31,6 +33,14 @@ def write(path: Path, rows: list[dict[str, object]]) -> Path:
 
 def read(path: Path, rows: list[dict[str, object]]) -> list[Row]:
     return read_rows(write(path / "rows.jsonl", rows))
+
+
+def test_what_is_no_regular_file_is_refused_before_it_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}")
+    os.mkfifo(tmp_path / "b.jsonl")
+    for path in (tmp_path / "b.jsonl", tmp_path / "*.jsonl", tmp_path, f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl"):
+        with pytest.raises(ValueError, match=r"path: \S+/b\.jsonl is no regular file"):
+            find_files(str(path), (".jsonl",))
 
 
 def test_words_are_written_as_prose_is_and_each_is_found_again() -> None:

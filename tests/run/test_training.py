@@ -197,21 +197,23 @@ def moved(make: Callable[..., Training], optim: str, where: str, value: float) -
     undo = spoil(training, where, value)
     losses(training, 2)
     after = everything(training)
+    assert after.keys() == before.keys()
+    if names := [name for name in before if not same({name: after[name]}, {name: before[name]})]:
+        return names
     assert (int(training.skipped), int(training.skipped_in_row), training.step) == (2, 2, 5)
     undo()
     found = losses(training, 20)
     assert all(map(isfinite, found)) and found[-1] < found[0]
     assert not same(everything(training), before)
     assert (int(training.skipped), int(training.skipped_in_row)) == (2, 0)
-    assert after.keys() == before.keys()
-    return [name for name in before if not same({name: after[name]}, {name: before[name]})]
+    return []
 
 
 def test_a_step_that_is_not_finite_moves_nothing_to_the_bit_and_training_goes_on(
     figure: Callable[[str, str, str, bool], None],
 ) -> None:
     found = {f"{make.__name__} {' '.join(map(str, case))}": moved(make, *case) for make, *case in SPOILED}
-    not_kept = [f"{case} moves {', '.join(names)}" for case, names in found.items() if names]
+    not_kept = [f"{case} moves {len(names)} tensors" for case, names in found.items() if names]
     figure(
         "NaN, Inf and -Inf injected into loss, gradient, batch: both optimizers, steps as on a CPU and as on a GPU",
         f"weights and optimizer bitwise unchanged in {len(found)} of {len(found)} cases",

@@ -42,6 +42,13 @@ def table(figures: list[dict[str, Any]]) -> list[str]:
     return ["| test | target | measured | met |", "|---|---|---|---|", *rows]
 
 
+def heading(*, full: bool) -> str:
+    """Return what is to be said above the table."""
+    if full:
+        return "Counts: the full ones, those of what is promised."
+    return "Counts: the quick ones of CI; a target names the full count beside the one that was taken."
+
+
 def summary(found: dict[str, Any]) -> list[str]:
     """Return what is to be said below the table."""
     about = found["environment"]
@@ -65,7 +72,7 @@ def main() -> None:
     full = given.get("quick") != "true"
     found = measure(full=full) | {"full": full, "environment": environment("cpu", 1)}
     found["figures"].sort(key=lambda one: one["test"])  # files end in any order
-    print("\n".join([*table(found["figures"]), "", *summary(found)]))
+    print("\n".join([heading(full=full), "", *table(found["figures"]), "", *summary(found)]))
     if path := given.get("out"):
         Path(path).write_text(json.dumps(found, indent=1) + "\n")
     if found["status"] or not found["figures"]:

@@ -22,6 +22,7 @@ def test_a_target_that_is_met_is_a_row_and_what_it_took_is_said(
     monkeypatch.setattr("sys.argv", ["reliability", f"out={tmp_path}/figures.json"])
     reliability.main()
     said = capsys.readouterr().out
+    assert said.startswith("Counts: the full ones")
     assert "| 8 starts | 8 directories | 8 | yes |" in said
     assert "1 of 1 targets met, 0 tests failed, 0 skipped; 1.5 CPU-minutes" in said
     written = json.loads((tmp_path / "figures.json").read_text())
@@ -37,4 +38,5 @@ def test_a_target_that_is_missed_is_said_and_so_is_its_test_and_the_exit_status_
         reliability.main()
     assert ended.value.code == 1
     said = capsys.readouterr().out
+    assert said.startswith("Counts: the quick ones of CI")
     assert "| 7 | NO |" in said and "failed: a" in said and "0 of 1 targets met" in said

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.reliability import faults
+from tests.reliability.counts import counted
 from tests.reliability.doors import ROOT, Doors, Ended
 from tests.reliability.runs import EVERY, SETTINGS, STEPS, differences, hashes, losses, saved_step
 
@@ -45,7 +46,12 @@ def test_of_two_starts_at_once_in_one_directory_one_trains_and_the_other_is_refu
         one, other = [doors.start("train.py", f"out={out}", cache, *SHORT) for _ in range(2)]
         ended = sorted((one.wait(), other.wait()), key=lambda one: one.status)
         fair += ended[0].status == 0 and is_one_line(ended[1]) and saved_step(out) == 1
-    figure("2 starts at once with the same out=", "one trains, the other is refused", f"{fair}/{n}", fair == n)
+    figure(
+        "2 starts at once with the same out=",
+        f"in {counted(n, 10)} of {n} one trains, the other is refused",
+        f"{fair} of {n}",
+        fair == n,
+    )
 
 
 def test_a_second_process_on_a_run_that_is_training_is_refused_and_the_first_is_not_disturbed(

@@ -18,6 +18,7 @@ from model.config import ModelConfig
 from probe.config import ProbeConfig
 from run.config import EvalConfig, GenerateConfig, OptimConfig, RunConfig
 from tests.reliability.calls import Called, call, told
+from tests.reliability.counts import counted
 from tests.reliability.doors import Doors
 
 pytestmark = pytest.mark.slow
@@ -260,7 +261,9 @@ def test_whatever_a_door_is_told_it_does_or_says_in_one_line_why_not(
     found = Counter(called.status for called in sandbox.seen)
     counts = ", ".join(f"{n:,} x {status}" for status, n in sorted(found.items()))
     measured = f"{found.total():,} cases, exit status {counts}; 0 tracebacks, 0 files left by what was refused"
-    target = f"{2000 if full else 100:,} cases, exit 0 or 2 (143 where the test ends it), never a traceback"
+    target = (
+        f"{counted(2000 if full else 100, 2000)} cases, exit 0 or 2 (143 where the test ends it), never a traceback"
+    )
     met = set(found) <= {0, 2, 143} and found.total() >= (2000 if full else 100)
     figure("fuzz of overrides: train, eval, generate", target, measured, met)
 

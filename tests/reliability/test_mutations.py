@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.reliability.calls import Called, call
+from tests.reliability.counts import counted
 from tests.reliability.doors import Doors
 
 pytestmark = pytest.mark.slow
@@ -112,7 +113,8 @@ def test_a_run_whose_files_were_changed_is_read_or_refused_in_one_line(
     doors: Doors, place: Path, full: bool, figure: Callable[[str, str, str, bool], None]
 ) -> None:
     draw, ended, wrong = random.Random(11), Counter[int](), []
-    for _ in range(300 if full else 30):
+    n = 300 if full else 30
+    for _ in range(n):
         file = draw.choice(list(FILES))
         text = (place / "sound" / "0" / file).read_text()
         what, content = mutated(text, file.endswith(".jsonl"), draw)
@@ -127,8 +129,8 @@ def test_a_run_whose_files_were_changed_is_read_or_refused_in_one_line(
     print("\n\n".join(wrong))
     figure(
         "run files mutated: config, tokenizer, metrics, attention, probe, manifest",
-        f"{300 if full else 30} mutations, read or one line",
-        f"exit status {counts}; {len(wrong)} tracebacks",
+        f"{counted(n, 300)} mutations, each read or one line",
+        f"{ended.total()} mutations, exit status {counts}; {len(wrong)} not read and not refused in one line",
         not wrong,
     )
 

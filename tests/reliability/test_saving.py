@@ -10,6 +10,7 @@ import pytest
 
 from run.checkpoint import load_checkpoint, read_manifest
 from tests.reliability import faults
+from tests.reliability.counts import counted
 from tests.reliability.doors import Ended
 from tests.reliability.runs import EVERY, STEPS, differences, digest, saved_step
 
@@ -59,9 +60,10 @@ def test_a_process_that_leaves_at_any_point_of_saving_goes_on_exactly(
         exact += not found
         shutil.rmtree(run)
     figure(
-        "os._exit at every point inside saving",
-        "6 points or more, all resume bit for bit",
-        f"{exact}/{len(chosen)} resume bit for bit, of {len(done)} points: files made, half written, synced, renamed…",
+        f"os._exit at {'every point' if full else 'points drawn from those'} inside saving",
+        f"{counted(len(chosen), len(done))} points, all resume bit for bit; 6 points or more there are",
+        f"{exact} of {len(chosen)} resume bit for bit; {len(done)} points there are: files made, half written, synced, "
+        "renamed…",
         exact == len(chosen) and len(done) >= 6,
     )
 

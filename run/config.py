@@ -47,7 +47,7 @@ class Task(Enum):
 _MOST_THREADS = 1024  # CPU_SETSIZE of glibc; OpenMP ends the process where the system gives it no more
 
 _MOST_SAMPLED = 2**16  # tokens of one sample, which TensorBoard keeps as one text
-_HIGHEST_RATE = 1e6  # far above what trains; what is above float32 when weights are multiplied by it ends the process
+_HIGHEST_RATE = 1e18  # far above what trains; what is above float32 when weights are multiplied by it ends the process
 
 
 def check_threads(threads: int | None) -> None:
@@ -175,7 +175,7 @@ class OptimConfig:
                 raise ValueError(f"optim.{name} must be above 0, got {getattr(self, name)}")
         for name in ("learning_rate", "learning_rate_other", "weight_decay", "weight_decay_other"):
             if getattr(self, name) > _HIGHEST_RATE:
-                raise ValueError(f"optim.{name} must be {_HIGHEST_RATE:,.0f} or less, got {getattr(self, name)}")
+                raise ValueError(f"optim.{name} must be {_HIGHEST_RATE:g} or less, got {getattr(self, name)}")
         for name in ("momentum", "beta_1", "beta_2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"optim.{name} must lie in [0, 1), got {getattr(self, name)}")

@@ -246,7 +246,7 @@ def test_whatever_a_door_is_told_it_does_or_says_in_one_line_why_not(
         beside = [] if door == "model/generate.py" else [f"cache_dir={sandbox.cache}"]
 
         @settings(
-            max_examples=n_cases if full else n_cases // 20,
+            max_examples=n_cases if full else n_cases // 40,
             deadline=None,
             database=None,
             derandomize=True,
@@ -261,10 +261,8 @@ def test_whatever_a_door_is_told_it_does_or_says_in_one_line_why_not(
     found = Counter(called.status for called in sandbox.seen)
     counts = ", ".join(f"{n:,} x {status}" for status, n in sorted(found.items()))
     measured = f"{found.total():,} cases, exit status {counts}; 0 tracebacks, 0 files left by what was refused"
-    target = (
-        f"{counted(2000 if full else 100, 2000)} cases, exit 0 or 2 (143 where the test ends it), never a traceback"
-    )
-    met = set(found) <= {0, 2, 143} and found.total() >= (2000 if full else 100)
+    target = f"{counted(2000 if full else 50, 2000)} cases, exit 0 or 2 (143 where the test ends it), never a traceback"
+    met = set(found) <= {0, 2, 143} and found.total() >= (2000 if full else 50)
     figure("fuzz of overrides: train, eval, generate", target, measured, met)
 
 
@@ -294,8 +292,8 @@ ODD = [
     ("train.py", ["-m", "seed=range(0,x)"], "write range(FIRST,END)"),
     ("train.py", ["-m", "max_steps=-1,2"], "max_steps must be 1 or more, got -1"),
     ("train.py", [*_TEXT, "-m", "out=swept", "seed=1,2", "data.path=gone.txt"], "no text found at gone.txt"),
-    ("train.py", [*_TEXT, "optim.learning_rate=1e308"], "optim.learning_rate must be 1,000,000 or less"),
-    ("train.py", [*_TEXT, "optim.weight_decay=1e308"], "optim.weight_decay must be 1,000,000 or less"),
+    ("train.py", [*_TEXT, "optim.learning_rate=1e308"], "optim.learning_rate must be 1e+18 or less"),
+    ("train.py", [*_TEXT, "optim.weight_decay=1e308"], "optim.weight_decay must be 1e+18 or less"),
     ("train.py", [*_TEXT, "model.rope_theta=nan"], "model.rope_theta must be a number that is finite, got nan"),
     ("train.py", [*_TEXT, f"max_steps={10**30}"], "max_steps must be below 2**63"),
     ("train.py", [*_TEXT, "model.d_model=1000000"], "needs at least"),

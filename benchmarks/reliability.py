@@ -64,6 +64,11 @@ def summary(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def page(found: dict[str, Any]) -> list[str]:
+    """Return everything that is to be said, as the page has it too."""
+    return [heading(full=found["full"]), "", *table(found["figures"]), "", *summary(found)]
+
+
 def main() -> None:
     """Measure, print, and write down where asked."""
     given = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
@@ -72,7 +77,7 @@ def main() -> None:
     full = given.get("quick") != "true"
     found = measure(full=full) | {"full": full, "environment": environment("cpu", 1)}
     found["figures"].sort(key=lambda one: one["test"])  # files end in any order
-    print("\n".join([heading(full=full), "", *table(found["figures"]), "", *summary(found)]))
+    print("\n".join(page(found)))
     if path := given.get("out"):
         Path(path).write_text(json.dumps(found, indent=1) + "\n")
     if found["status"] or not found["figures"]:

@@ -1,8 +1,7 @@
 """Every figure of docs/reliability.md, measured: python -m benchmarks.reliability [quick=true] [out=FILE.json].
 
 Runs every test that records a figure, with its full count (quick=true: with the counts of CI), two files at a time,
-and prints one table, what failed, and what it took. Exit status 1 where a target is missed. A quarter of an hour on two
-cores.
+and prints one table, what failed, and what it took. Exit status 1 where a target is missed.
 """
 
 import importlib.util

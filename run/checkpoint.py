@@ -21,6 +21,8 @@ from run.stream import named
 _MANIFESTS = ("manifest.json", "manifest_copy.json")
 _FILE = re.compile(r"step_\d+(_again)?\.pt")
 
+UNFINISHED = re.compile(r"\..+\.\d+")  # of what a killed process was just writing
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Put `content` at `path` so that a reader, or a crash at any moment, sees the old file or the new one.
@@ -101,7 +103,7 @@ def go_back(folder: Path, step: int) -> None:
     _write_manifest(folder, kept)
     known = {*_MANIFESTS, *(one["file"] for one in kept)}
     for path in folder.iterdir():
-        if path.name not in known and (_FILE.fullmatch(path.name) or re.fullmatch(r"\..+\.\d+", path.name)):
+        if path.name not in known and (_FILE.fullmatch(path.name) or UNFINISHED.fullmatch(path.name)):
             path.unlink()
 
 

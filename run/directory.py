@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import platform
-import re
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -20,12 +19,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from run.checkpoint import write_atomically
+from run.checkpoint import UNFINISHED, write_atomically
 
 RUNS = Path("runs")
 RESUMES = "resumes.jsonl"
 _LOCK = ".lock"
-_LEFT_OVER = re.compile(r"\.lock|\..+\.\d+")  # the latter of a file that was being written
 _PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "numpy")
 
 
@@ -60,12 +58,16 @@ def check_new(out: str | None) -> None:
     FileExistsError where it holds anything but what a process that was killed at its start has left.
     """
     path = Path(out) if out is not None else RUNS
-    if out is not None and path.is_dir() and any(not _LEFT_OVER.fullmatch(one.name) for one in path.iterdir()):
+    if (
+        out is not None
+        and path.is_dir()
+        and any(one.name != _LOCK and not UNFINISHED.fullmatch(one.name) for one in path.iterdir())
+    ):
         raise FileExistsError(f"out={path} is not empty: choose another, or go on with its run by resume=true")
     there = next(one for one in (path, *path.absolute().parents) if one.exists())
     trial = there / f".{path.name}.{os.getpid()}"
     try:  # whoever may make this folder may make the run's
-        trial.mkdir()
+        trial.mkdir(exist_ok=True)
         trial.rmdir()
     except OSError as error:
         raise type(error)(error.errno, error.strerror, str(path)) from None
@@ -99,7 +101,7 @@ def create_run(out: str | None) -> tuple[Path, FileIO]:
 def clear_left_overs(folder: Path) -> None:
     """Remove the files that a killed process was just writing into `folder`, which must be claimed."""
     for path in folder.iterdir():
-        if path.name != _LOCK and _LEFT_OVER.fullmatch(path.name):
+        if UNFINISHED.fullmatch(path.name):
             path.rmdir() if path.is_dir() else path.unlink()
 
 

@@ -162,7 +162,7 @@ def hashes(run: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (run / "checkpoints").iterdir()}
 
 
-FULL = [*QUICK, "max_steps=200", "eval_every_steps=200", "threads=1"]
+FULL = [*QUICK, "max_steps=200", "eval_every_steps=200"]
 
 
 @pytest.mark.slow

@@ -68,3 +68,13 @@ def test_a_batch_that_comes_after_a_signal_is_not_given_out() -> None:
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+def test_a_closed_terminal_is_a_wish_to_stop_but_not_under_nohup() -> None:
+    """In a process of its own, for its handlers stay."""
+    code = "import os, signal; from run.signals import StopRequest; stop = StopRequest()\n"
+    code += "os.kill(os.getpid(), signal.SIGHUP); print(stop.signal, stop.exit_status)"
+    for before, said in (([], "1 129"), (["nohup"], "None 128")):
+        door = [*before, sys.executable, "-c", code]
+        ran = subprocess.run(door, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        assert ran.stdout.strip() == said, ran.stderr

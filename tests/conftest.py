@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # What a shell starts in its background ignores Ctrl-C, and so would every run that these tests start and send one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--figures") and not hasattr(config, "workerinput"):  # a worker of xdist leaves it to its chief
         config.pluginmanager.register(Table(Path(config.getoption("--figures"))))
 

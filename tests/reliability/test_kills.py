@@ -70,6 +70,7 @@ class Broken:
         self.hits: list[Hit] = []
         self.lost: list[int] = []  # steps, by every life that said from where it went on
         while left:  # a run that has come to its end is followed by another
+            assert len(self.runs) <= 10 * len(signals), f"{len(self.runs)} runs have heard {len(self.hits)} signals"
             out, ended = folder / str(len(self.runs)), None
             while ended is None or ended.status:
                 kept = saved_step(out)

@@ -24,6 +24,7 @@ class Position(StrEnum):
     rope = "rope"  # queries and keys are turned (Su et al. 2021)
     learned = "learned"  # a vector for each place is added to the token's (GPT-2)
     sinusoidal = "sinusoidal"  # the same, from sines that are not trained (Vaswani et al. 2017, section 3.5)
+    alibi = "alibi"  # a score falls with distance, in each head at a rate of its own (Press et al. 2022)
     none = "none"  # nothing but what the mask gives away
 
 
@@ -52,6 +53,7 @@ class ModelConfig:
     mask: Mask
     tie_query_key: bool  # one projection serves as query and as key
     tie_key_value: bool  # one projection serves as key and as value
+    token_shift: bool  # a learned share of the token before is added to each token's embedding (Peng et al. 2023)
 
     def __post_init__(self) -> None:
         """Refuse shapes that cannot be built."""
@@ -75,6 +77,8 @@ class ModelConfig:
                 "model.scale=none changes nothing where model.weighting=sum: what multiplies every score leaves shares "
                 "as they are"
             )
+        if self.weighting is Weighting.sum and self.position is Position.alibi:
+            raise ValueError("model.position=alibi goes with model.weighting=softmax: shares of a sum do not fall")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"model.dropout must lie in [0, 1), got {self.dropout}")
 
@@ -91,11 +95,12 @@ class ModelConfig:
     @property
     def is_relative(self) -> bool:
         """Whether only distances reach the model, so that a text may begin anywhere."""
-        return self.position in (Position.rope, Position.none)
+        return self.position in (Position.rope, Position.alibi, Position.none)
 
     def n_parameters(self, vocab_size: int) -> int:
         """Return how many numbers such a model trains, without building it."""
         projections = 4 - self.tie_query_key - self.tie_key_value
         layer = projections * self.d_model**2 + 3 * self.d_model * self.d_mlp + 2 * self.d_model  # and two norms
         places = self.context_length if self.position is Position.learned else 0
-        return self.n_layer * layer + (vocab_size + places + 1) * self.d_model  # and the last norm
+        own = vocab_size + places + 1 + self.token_shift  # and the last norm
+        return self.n_layer * layer + own * self.d_model

@@ -7,6 +7,7 @@
 | query, key, value, gate, up     | normal, std 1/sqrt(D)  | outputs about as large as the normalised input        |
 | attention.output, mlp.down      | zero                   | blocks start as identity (Zhang et al., 1901.09321)   |
 | norms                           | one                    | a plain RMSNorm                                       |
+| shift, if there is one           | zero                   | begins as a model without it                          |
 """
 
 import torch
@@ -22,7 +23,7 @@ def initialise(model: nn.Module, seed: int) -> None:
         with torch.no_grad():
             if name.endswith("gain"):
                 parameter.fill_(1.0)
-            elif name.endswith(("output.weight", "down.weight")):
+            elif name.endswith(("output.weight", "down.weight", "shift")):
                 parameter.zero_()
             else:
                 std = EMBEDDING_STD if name.endswith("_embedding.weight") else parameter.shape[1] ** -0.5

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import Attention, positions_within, sinusoids, within_texts
-from model.config import ModelConfig, Position
+from model.attention import Attention, falling, positions_within, rotary_angles, sinusoids, within_texts
+from model.config import ModelConfig, Position, Weighting
+from model.fast import FastBlock, How
 from model.init import initialise
 
 
@@ -48,11 +49,40 @@ class Block(nn.Module):
         self.norm_1, self.attention = Norm(config.d_model, config.norm_eps), Attention(config)
         self.norm_2, self.mlp = Norm(config.d_model, config.norm_eps), Mlp(config)
         self.dropout = nn.Dropout(config.dropout)
+        plain = config.is_causal and config.weighting is Weighting.softmax
+        self.can_be_fast, self.eps = plain and config.dropout == 0, config.norm_eps
 
     def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
         """Pass the stream [B, T, D] on."""
+        if self.can_be_fast and allowed is None and _trains_in_bfloat16(x):
+            return self._fast(x)
         x = x + self.dropout(self.attention(self.norm_1(x), allowed))
         return x + self.dropout(self.mlp(self.norm_2(x)))
+
+    def _fast(self, x: Tensor) -> Tensor:
+        """Return what `forward` does, to rounding (model/fast.py)."""
+        attention, mlp, length = self.attention, self.mlp, x.shape[1]
+        angles = None
+        if attention.turned:
+            angles = rotary_angles(torch.arange(length), x.shape[2] // attention.n_head, attention.theta)
+        with torch.autocast("cpu", enabled=False):
+            hidden = falling(length, attention.slopes).bfloat16()
+            scale = (x.shape[2] // attention.n_head) ** -0.5 if attention.scaled else 1.0
+            return FastBlock.apply(
+                *(x, How(attention.n_head, self.eps, scale, angles, hidden), self.norm_1.gain),
+                *(attention.query.weight, attention.key.weight, attention.value.weight, attention.output.weight),
+                *(self.norm_2.gain, mlp.gate.weight, mlp.up.weight, mlp.down.weight),
+            )
+
+
+def _trains_in_bfloat16(x: Tensor) -> bool:
+    """Whether this is a training step's pass on a CPU in bfloat16, and not one that is being compiled.
+
+    What is only looked at takes the plain path, as the probe does.
+    """
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.bfloat16
 
 
 class Transformer(nn.Module):
@@ -65,6 +95,8 @@ class Transformer(nn.Module):
         self.token_embedding = nn.Embedding(vocab_size, config.d_model)
         if config.position is Position.learned:
             self.position_embedding = nn.Embedding(config.context_length, config.d_model)
+        if config.token_shift:
+            self.shift = nn.Parameter(torch.zeros(config.d_model))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.final_norm = Norm(config.d_model, config.norm_eps)
         initialise(self, seed)
@@ -75,7 +107,8 @@ class Transformer(nn.Module):
         Where a row holds several texts end to end, `texts` [B, T] numbers them, and each is read as if it stood alone.
         """
         allowed = None if texts is None else within_texts(texts, causal=self.config.is_causal)
-        x = self.embed(tokens, None if texts is None or self.config.is_relative else positions_within(texts))
+        asked = texts is not None and (self.config.token_shift or not self.config.is_relative)
+        x = self.embed(tokens, positions_within(texts) if asked and texts is not None else None)
         for block in self.blocks:
             x = block(x, allowed)
         return self.unembed(x)
@@ -86,14 +119,17 @@ class Transformer(nn.Module):
         Args:
             tokens: [B, T].
             positions: [B, T] where each token stands in its text, below context_length; None: token i stands at i.
-                A model whose positions are relative does not ask.
+                A model that has no token shift and whose positions are relative does not ask.
 
         """
         x = self.token_embedding(tokens)
-        if self.config.is_relative:
-            return x
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
+        if self.config.token_shift:
+            before = F.pad(x[:, :-1], (0, 0, 1, 0)) * (positions > 0)[..., None]  # the first of a text has none
+            x = x + self.shift * before
+        if self.config.is_relative:
+            return x
         if self.config.position is Position.learned:
             return x + self.position_embedding(positions)
         return x + sinusoids(positions, self.config.d_model)

@@ -160,7 +160,8 @@ def qk_scores(
     query = query[:, None].expand(-1, len(distances), -1)
     if attention.turned:
         query = rotate(query, distances.to(query.device), attention.theta)
-    return torch.einsum("qnk,wk->qwn", query, key) / (query.shape[-1] ** 0.5 if attention.scaled else 1.0)
+    scores = torch.einsum("qnk,wk->qwn", query, key) / (query.shape[-1] ** 0.5 if attention.scaled else 1.0)
+    return scores if attention.slopes is None else scores - attention.slopes[head] * distances.to(scores.device)
 
 
 def _link_distances(item: LinkItem) -> list[int]:

@@ -45,9 +45,8 @@ def make_optimizers(model: nn.Module, config: OptimConfig) -> list[torch.optim.O
     ]
     optimizers: list[torch.optim.Optimizer] = []
     if config.name is Optimizer.muon:
-        kind = StackedMuon if matrices[0].is_cuda else torch.optim.Muon  # on a CPU launches cost nothing
         optimizers.append(
-            kind(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, momentum=config.momentum)
+            StackedMuon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, momentum=config.momentum)
         )
     else:
         groups.append({"params": matrices, "lr": config.learning_rate, "weight_decay": config.weight_decay})

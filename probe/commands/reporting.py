@@ -22,7 +22,7 @@ _MOST_TEXTS = 12  # of the user's own that a page keeps
 # Of a decoder as Touvron et al. 2023 have it; whatever is otherwise is said on top of the page.
 _PLAIN = {
     "scale": "inverse_sqrt", "weighting": "softmax", "position": "rope", "mask": "causal",
-    "tie_query_key": False, "tie_key_value": False,
+    "tie_query_key": False, "tie_key_value": False, "token_shift": False,
 }  # fmt: skip
 
 

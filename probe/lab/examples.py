@@ -46,6 +46,7 @@ _SMALL = ModelConfig(
     mask=Mask.causal,
     tie_query_key=False,
     tie_key_value=False,
+    token_shift=False,
 )
 
 

@@ -147,8 +147,7 @@ def _scores(block: Block, x: Tensor, rows: Tensor, query: Tensor, keys: Tensor) 
     if attention.turned:
         q = rotate(q, query[:, None, None], attention.theta)
         k = rotate(k, keys[:, None], attention.theta)
-    every = torch.full((len(rows), 1), keys.shape[1] - 1, device=keys.device)  # each of the few may be looked at
-    return attention.judge(q, k, every)[:, :, 0]
+    return attention.judge(q, k, query[:, None], keys)[:, :, 0]
 
 
 def hits(scores: np.ndarray, gold: np.ndarray, asked: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ PLAIN: dict[str, Any] = {
     "mask": Mask.causal,
     "tie_query_key": False,
     "tie_key_value": False,
+    "token_shift": False,
 }
 
 # Each switch turned somewhere, in mixes that are possible; what holds for attention holds in all of them.
@@ -26,4 +27,5 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "scale": Scale.none,
         "position": Position.none,
     },
+    "falling scores, the token before mixed in": {"position": Position.alibi, "token_shift": True},
 }

@@ -1,0 +1,214 @@
+"""A block forward and backward by hand, for a CPU in bfloat16: the one place where speed took more than torch's calls.
+
+What autocast spends a step on beside its matrix products is here done once, in the cheaper type, or not at all: weights
+are cast and joined once for a forward and a backward pass, the norms' gains are multiplied into them, a stream is cast
+once and not for each product, and scores never leave the cache. tests/model/test_fast.py holds both passes to the plain
+ones; docs/benchmarks.md says what each part gave.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_SCORES_AT_ONCE = 2**20  # 2 MB of bfloat16: what stays in the cache between one product and the next
+
+
+@dataclass(frozen=True)
+class How:
+    """What a block's passes depend on beside its weights."""
+
+    n_head: int
+    eps: float  # of the norms
+    scale: float  # of the scores
+    angles: Tensor | None  # [T, K/2] by which queries and keys are turned; None: not at all
+    hidden: Tensor  # [1 or H, T, T] bfloat16, added to the scores: -inf where a key may not be seen
+
+
+class FastBlock(torch.autograd.Function):
+    """Block.forward on rows of one text each, in bfloat16; the stream stays float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, how: How, *weights: Tensor) -> Tensor:
+        """Return the stream [B, T, D] after the block.
+
+        Args:
+            ctx: of torch.
+            x: [B, T, D] float32, the stream that enters it.
+            how: see there.
+            weights: gain, query, key, value, output; gain, gate, up, down. All float32.
+
+        """
+        gain_1, query, key, value, output, gain_2, gate, up, down = weights
+        shape = (*x.shape[:2], how.n_head, x.shape[2] // how.n_head)  # B, T, H, K
+        stream = x.flatten(0, 1)  # [N, D]
+        read_1 = (torch.cat((query, key, value)) * gain_1).bfloat16()  # [3 D, D]
+        read_2 = (torch.cat((gate, up)) * gain_2).bfloat16()  # [2 M, D]
+        written_1, written_2 = output.bfloat16(), down.bfloat16()
+
+        normed_1, inverse_1 = _normed(stream, how.eps)
+        projected = _by_head(normed_1 @ read_1.T, shape, how.angles)  # [3, B * H, T, K]
+        mixed, shares = attend(projected, how.scale, how.hidden)
+        mixed = mixed.view(shape[0], shape[2], shape[1], shape[3]).transpose(1, 2).reshape(stream.shape)
+        stream = stream + mixed @ written_1.T
+
+        normed_2, inverse_2 = _normed(stream, how.eps)
+        both = normed_2 @ read_2.T  # [N, 2 M]: gate, up
+        passed = F.silu(both[:, : len(gate)]) * both[:, len(gate) :]
+        ctx.save_for_backward(
+            *(normed_1, inverse_1, projected, shares, mixed, normed_2, inverse_2, both, passed),
+            *(read_1, read_2, written_1, written_2, *weights),
+        )
+        ctx.how, ctx.shape = how, shape
+        return (stream + passed @ written_2.T).view(x.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Return the gradients of x and of the weights from that of the result, [B, T, D]."""
+        how, (n_rows, length, n_head, width) = ctx.how, ctx.shape
+        normed_1, inverse_1, projected, shares, mixed, normed_2, inverse_2, both, passed, *rest = ctx.saved_tensors
+        read_1, read_2, written_1, written_2, *weights = rest
+        gain_1, query, key, value, _, gain_2, gate, up, _ = weights
+        of_stream = gradient.reshape(n_rows * length, -1)
+
+        half = of_stream.bfloat16()
+        of_down = half.T @ passed
+        of_passed, of_both = half @ written_2, torch.empty_like(both)
+        gates, ups = both[:, : len(gate)], both[:, len(gate) :]
+        torch.mul(of_passed, F.silu(gates), out=of_both[:, len(gate) :])
+        torch.ops.aten.silu_backward.grad_input(of_passed.mul_(ups), gates, grad_input=of_both[:, : len(gate)])
+        of_gain_2, of_read_2 = _of_read(of_both.T @ normed_2, torch.cat((gate, up)), gain_2)
+        of_stream = of_stream + _of_normed(of_both @ read_2, normed_2, inverse_2)
+
+        half = of_stream.bfloat16()
+        of_output = half.T @ mixed
+        of_mixed = (half @ written_1).view(n_rows, length, n_head, width).transpose(1, 2).reshape(projected[0].shape)
+        of_projected = attend_backward(of_mixed, projected, shares, how.scale)
+        of_heads = _joined(of_projected, ctx.shape, how.angles)  # [N, 3 D]
+        of_gain_1, of_read_1 = _of_read(of_heads.T @ normed_1, torch.cat((query, key, value)), gain_1)
+        of_stream = of_stream.add_(_of_normed(of_heads @ read_1, normed_1, inverse_1))
+        return (
+            *(of_stream.view(gradient.shape), None),
+            *(of_gain_1, *of_read_1.chunk(3), of_output.float()),
+            *(of_gain_2, *of_read_2.chunk(2), of_down.float()),
+        )
+
+
+def _normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return x / rms(x) [N, D] in bfloat16 and 1 / rms(x) [N, 1] in float32."""
+    squares = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
+    inverse = squares.div_(x.shape[-1]).add_(eps).rsqrt_()
+    return (x * inverse).bfloat16(), inverse
+
+
+def _of_normed(gradient: Tensor, normed: Tensor, inverse: Tensor) -> Tensor:
+    """Return the gradient of what `_normed` was given, [N, D] float32, from that of its result in bfloat16."""
+    along = (gradient * normed).sum(-1, keepdim=True, dtype=torch.float32).div_(normed.shape[-1])
+    return torch.addcmul(gradient.float(), normed.float(), along, value=-1).mul_(inverse)
+
+
+def _of_read(gradient: Tensor, joined: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the gain [D] and of the joined weights [M, D] from that of their product in bfloat16."""
+    gradient = gradient.float()
+    return (gradient * joined).sum(0), gradient.mul_(gain)
+
+
+def _by_head(projected: Tensor, shape: tuple[int, int, int, int], angles: Tensor | None) -> Tensor:
+    """Return queries, keys and values [3, B * H, T, K] from what was projected, [N, 3 D], turned by `angles`."""
+    n_rows, length, n_head, width = shape
+    heads = projected.view(n_rows, length, 3, n_head, width).permute(2, 0, 3, 1, 4)
+    return _turned(heads, angles).view(3, n_rows * n_head, length, width)
+
+
+def _joined(heads: Tensor, shape: tuple[int, int, int, int], angles: Tensor | None) -> Tensor:
+    """Undo `_by_head` for gradients: [N, 3 D] from [3, B * H, T, K], turned back."""
+    n_rows, length, n_head, width = shape
+    heads = heads.view(3, n_rows, n_head, length, width)
+    heads = _turned(heads, None if angles is None else -angles)
+    return heads.permute(1, 3, 0, 2, 4).reshape(n_rows * length, -1)
+
+
+def _turned(heads: Tensor, angles: Tensor | None) -> Tensor:
+    """Return [3, B, H, T, K] in one piece, queries and keys as `attention.rotate` turns them, in float32."""
+    if angles is None:
+        return heads.contiguous()
+    cos, sin = angles.cos(), angles.sin()
+    turned = torch.empty(heads.shape, dtype=heads.dtype)
+    x = heads[:2].float()
+    beside = x.roll(angles.shape[-1], -1)  # the other one of each pair
+    turned[:2] = (x * torch.cat((cos, cos), -1)).addcmul_(beside, torch.cat((-sin, sin), -1))
+    turned[2] = heads[2]
+    return turned
+
+
+def attend(projected: Tensor, scale: float, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights @ value and the weights, some heads at a time, so that their scores never leave the cache.
+
+    Products are of bfloat16 numbers and so are the scores; the softmax is computed in float32 inside.
+
+    Args:
+        projected: [3, B * H, T, K] bfloat16, queries, keys, values.
+        scale: of the scores.
+        hidden: [1 or H, T, T], added to the scores.
+
+    Returns:
+        [B * H, T, K] and [B * H, T, T].
+
+    """
+    query, key, value = projected
+    shares, mixed = query.new_empty(*query.shape[:2], key.shape[1]), torch.empty_like(value)
+    pieces = _pieces(shares, len(hidden))
+    if len(hidden) > 1:
+        hidden = hidden.repeat(pieces[0].stop // len(hidden), 1, 1)
+    for piece in pieces:
+        added = hidden[: piece.stop - piece.start]  # one for all, or one for each
+        scores = torch.baddbmm(added, query[piece], key[piece].mT, alpha=scale)
+        torch.softmax(scores, -1, out=shares[piece])
+        torch.bmm(shares[piece], value[piece], out=mixed[piece])
+    return mixed, shares
+
+
+def attend_backward(gradient: Tensor, projected: Tensor, shares: Tensor, scale: float) -> Tensor:
+    """Return the gradient [3, B * H, T, K] of `projected` from that of what `attend` mixed, [B * H, T, K]."""
+    query, key, value = projected
+    found = torch.empty_like(projected)
+    to_query, to_key, to_value = found
+    for piece in _pieces(shares, 1):
+        torch.bmm(shares[piece].mT, gradient[piece], out=to_value[piece])
+        to_shares = torch.bmm(gradient[piece], value[piece].mT)
+        to_scores = torch.ops.aten._softmax_backward_data(to_shares, shares[piece], -1, shares.dtype)
+        to_scores.mul_(scale)
+        torch.bmm(to_scores, key[piece], out=to_query[piece])
+        torch.bmm(to_scores.mT, query[piece], out=to_key[piece])
+    return found
+
+
+def _pieces(shares: Tensor, together: int) -> list[slice]:
+    """Return which of [N, T, T] are computed at once: a multiple of `together`, which divides N."""
+    n_rows = max(1, _SCORES_AT_ONCE // shares[0].numel() // together) * together
+    return [slice(first, min(first + n_rows, len(shares))) for first in range(0, len(shares), n_rows)]
+
+
+class PieceAttention(torch.autograd.Function):
+    """`attend`, for a block that cannot be a FastBlock: weights @ value [B, H, T, K] from three of that shape."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, hidden: Tensor) -> Tensor:
+        """Return what `attend` mixes."""
+        projected = torch.stack((query, key, value)).flatten(1, 2)
+        mixed, shares = attend(projected, scale, hidden)
+        ctx.save_for_backward(projected, shares)
+        ctx.scale = scale
+        return mixed.view(query.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Return the gradients of query, key and value."""
+        projected, shares = ctx.saved_tensors
+        found = attend_backward(gradient.reshape(projected.shape[1:]), projected, shares, ctx.scale)
+        return (*found.view(3, *gradient.shape), None, None)

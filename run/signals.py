@@ -1,5 +1,6 @@
 """SIGINT, SIGTERM and SIGHUP as a wish to stop, heard at the end of a step and between two batches of an evaluation."""
 
+import atexit
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -8,6 +9,9 @@ from types import FrameType
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(Exception):
@@ -20,6 +24,12 @@ def is_orphan() -> bool:
     return parent is not None and parent.pid != os.getppid()
 
 
+def _nothing_is_left_to_stop() -> None:
+    """Let no signal change the exit status any more: Python takes its own handlers away before it has tidied up."""
+    for number in _NUMBERS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class StopRequest:
     """Remembers the first signal; a second one of the same kind ends the process at once.
 
@@ -29,7 +39,8 @@ class StopRequest:
     def __init__(self) -> None:
         """Listen from now on, in the main thread."""
         self._signal: int | None = None
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        atexit.register(_nothing_is_left_to_stop)
+        for number in _NUMBERS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it, for whom a closed terminal is nothing
                 signal.signal(number, self._heard)
 

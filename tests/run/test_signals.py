@@ -78,3 +78,12 @@ def test_a_closed_terminal_is_a_wish_to_stop_but_not_under_nohup() -> None:
         door = [*before, sys.executable, "-c", code]
         ran = subprocess.run(door, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         assert ran.stdout.strip() == said, ran.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_comes_while_python_tidies_up_changes_the_exit_status_no_more(number: int) -> None:
+    code = "import os, sys; from run.signals import StopRequest\n"
+    code += f"class Late:\n    def __del__(self, kill=os.kill, me=os.getpid()): kill(me, {int(number)})\n"
+    code += "late = Late(); stop = StopRequest(); print('done')\n"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")

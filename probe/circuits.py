@@ -43,7 +43,7 @@ def weights_study(model: Transformer, items: Sequence[LinkItem], layer: int, hea
         qk_agreement: mean score of query tokens on words they can mean - on words they cannot.
         qk_agreement_sd: the same in standard deviations of shuffled labels.
         asymmetry: AS, how much the pronoun looks for the antecedent more than the other way round.
-        direct_path_only: whether lower layers were left out.
+        direct_path_only: whether lower layers were left out, or the token before that model.token_shift mixes in.
         None where the items have nothing to measure it on.
 
     """
@@ -57,7 +57,7 @@ def weights_study(model: Transformer, items: Sequence[LinkItem], layer: int, hea
         "qk_agreement": agreement,
         "qk_agreement_sd": in_sd,
         "asymmetry": asymmetry(model, linked, layer, head),
-        "direct_path_only": layer > 0,
+        "direct_path_only": layer > 0 or model.config.token_shift,
     }
 
 

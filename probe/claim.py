@@ -137,6 +137,8 @@ def _not_shown(card: dict[str, Any]) -> list[str]:
         found.append("that the model's answer comes by this head: attention alone is no cause")
     if not card["seeds"] or card["seeds"]["n"] < MIN_SEEDS:
         found.append(f"anything about models trained this way: one seed, where {MIN_SEEDS} are needed")
+    if card["model"].get("token_shift"):
+        found.append("that a head fetches the word before: model.token_shift hands it to every place without one")
     fewest = min(card["clusters"], key=card["clusters"].__getitem__)
     if card["intervals"]["sel1"] and card["intervals"]["sel1"][0] == card["intervals"]["sel1"][1]:
         found.append("how rare failures are: none was seen, and resamplings of none show none")

@@ -9,6 +9,7 @@ from model.attention import (
     causal_attention_scores,
     causal_attention_weights,
     fused_attention,
+    head_slopes,
     log_shares,
     positions_within,
     rotate,
@@ -95,6 +96,26 @@ def test_a_two_token_case_by_hand() -> None:
     weights = causal_attention_weights(query, key)[0, 0]
     odds = torch.tensor(4.0 / 2**0.5 - 2.0 / 2**0.5).exp()  # e^(q·k2 - q·k1)/sqrt(2)
     torch.testing.assert_close(weights, torch.tensor([[1.0, 0.0], [1 / (1 + odds), odds / (1 + odds)]]))
+
+
+def test_slopes_are_the_papers_and_scores_fall_by_them_from_each_key_to_the_one_before(qkv: tuple) -> None:
+    assert head_slopes(8).tolist() == [2.0**-i for i in range(1, 9)]  # Press et al. 2022, section 3
+    query, key, _ = qkv
+    plain, fallen = (causal_attention_scores(query, key, slopes=one) for one in (None, head_slopes(H)))
+    for head, slope in enumerate(head_slopes(H)):
+        for i in range(T):
+            by_hand = plain[:, head, i, : i + 1] - slope * torch.arange(i, -1, -1)
+            torch.testing.assert_close(fallen[:, head, i, : i + 1], by_hand)
+
+
+def test_a_few_keys_at_places_of_their_own_score_as_they_do_among_all(qkv: tuple) -> None:
+    query, key, _ = qkv
+    places = torch.tensor([[1, 4], [0, 3]])
+    some = torch.stack([one[:, place] for one, place in zip(key, places, strict=True)])
+    found = causal_attention_scores(query, some, None, places, slopes=head_slopes(H))
+    every = causal_attention_scores(query, key, slopes=head_slopes(H))
+    for row, place in enumerate(places):
+        torch.testing.assert_close(found[row], every[row][..., place])
 
 
 def test_rotation_keeps_lengths_and_scores_depend_on_distance_alone() -> None:
@@ -252,6 +273,7 @@ def test_without_a_mask_every_token_of_its_own_text_is_seen_and_nothing_can_be_o
         ),
         ({"n_head": 6, "d_model": 30}, "must be even: RoPE"),
         ({"n_head": 1, "d_model": 15, "position": Position.sinusoidal}, "model.position=sinusoidal"),
+        ({"weighting": Weighting.sum, "position": Position.alibi}, "shares of a sum do not fall"),
     ],
 )
 def test_impossible_mixes_are_refused_by_name(switches: dict, message: str) -> None:

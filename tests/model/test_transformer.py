@@ -7,6 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from model.attention import positions_within
 from model.config import Mask, Position
 from model.init import EMBEDDING_STD
 from model.transformer import Transformer, attention_maps, flops_per_token, n_parameters
@@ -162,6 +163,19 @@ def test_a_token_said_at_another_place_reads_as_another_unless_nothing_tells_pla
     shallow = carrying(position=position, n_layer=1)
     same = torch.allclose(shallow(one)[0, -1], shallow(two)[0, -1], atol=1e-5)
     assert same == (position is Position.none)
+
+
+def test_a_share_of_the_token_before_is_added_but_not_across_texts() -> None:
+    model = Transformer(config(token_shift=True), V, seed=5)
+    tokens, texts = torch.tensor([[5, 7, 11, 2, 3]]), torch.tensor([[0, 0, 1, 1, 1]])
+    plain = model.token_embedding(tokens)
+    assert torch.equal(model.embed(tokens), plain)  # it begins as a model without it
+    model.shift.data.uniform_(generator=torch.Generator().manual_seed(6))
+    mixed = plain + model.shift * torch.cat([torch.zeros_like(plain[:, :1]), plain[:, :-1]], dim=1)
+    torch.testing.assert_close(model.embed(tokens), mixed)
+    apart = model.embed(tokens, positions_within(texts))
+    assert torch.equal(apart[:, 2], plain[:, 2]) and torch.equal(apart[:, [1, 3, 4]], mixed[:, [1, 3, 4]])
+    assert model.config.n_parameters(V) == n_parameters(model)
 
 
 def test_two_layers_without_positions_still_notice_order_through_the_mask() -> None:

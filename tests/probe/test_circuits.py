@@ -29,7 +29,7 @@ SIDE = 12**0.5  # what the norm makes of a one-hot embedding of 12
 
 
 TURNED = {"plain": {}, "unscaled": {"scale": Scale.none}, "queries are keys": {"tie_query_key": True}}
-TURNED["no positions"] = {"position": Position.none}
+TURNED |= {"no positions": {"position": Position.none}, "falling scores": {"position": Position.alibi}}
 
 
 @pytest.fixture(scope="module", params=TURNED.values(), ids=TURNED)

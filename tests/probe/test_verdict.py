@@ -181,6 +181,10 @@ def test_a_supported_claim_says_what_where_and_beside_what() -> None:
     flawless = entry()
     flawless["test"]["headline"] |= {"sel1": 1.0, "sel1_interval": [1.0, 1.0]}
     assert "how rare failures are" in " ".join(claim_card(flawless, {}, "headline")["does_not_show"])
+    shifted = claim_card(entry(), {"token_shift": True}, "headline")["does_not_show"]
+    assert set(shifted) - set(card["does_not_show"]) == {
+        "that a head fetches the word before: model.token_shift hands it to every place without one"
+    }
 
 
 def test_a_null_result_is_worded_as_one() -> None:

@@ -113,7 +113,14 @@ def test_a_row_is_cut_at_the_left_only_where_no_antecedent_falls_away(tmp_path: 
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"position": Position.learned}, {"scale": Scale.none}, {"weighting": Weighting.sum}, {"tie_query_key": True}],
+    [
+        {},
+        {"position": Position.learned},
+        {"position": Position.alibi},
+        {"scale": Scale.none},
+        {"weighting": Weighting.sum},
+        {"tie_query_key": True},
+    ],
 )
 def test_a_words_score_is_the_log_of_the_weight_its_pieces_sum_to(changes: dict[str, object]) -> None:
     model = noisy(Transformer(config(**changes), 50, seed=2))

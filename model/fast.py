@@ -45,8 +45,8 @@ class FastBlock(torch.autograd.Function):
         gain_1, query, key, value, output, gain_2, gate, up, down = weights
         shape = (*x.shape[:2], how.n_head, x.shape[2] // how.n_head)  # B, T, H, K
         stream = x.flatten(0, 1)  # [N, D]
-        read_1 = (torch.cat((query, key, value)) * gain_1).bfloat16()  # [3 D, D]
-        read_2 = (torch.cat((gate, up)) * gain_2).bfloat16()  # [2 M, D]
+        joined_1, joined_2 = torch.cat((query, key, value)), torch.cat((gate, up))  # [3 D, D], [2 M, D]
+        read_1, read_2 = (joined_1 * gain_1).bfloat16(), (joined_2 * gain_2).bfloat16()
         written_1, written_2 = output.bfloat16(), down.bfloat16()
 
         normed_1, inverse_1 = _normed(stream, how.eps)
@@ -57,10 +57,12 @@ class FastBlock(torch.autograd.Function):
 
         normed_2, inverse_2 = _normed(stream, how.eps)
         both = normed_2 @ read_2.T  # [N, 2 M]: gate, up
-        passed = F.silu(both[:, : len(gate)]) * both[:, len(gate) :]
+        gates, ups = both.chunk(2, -1)
+        opened = F.silu(gates)
+        passed = opened * ups
         ctx.save_for_backward(
-            *(normed_1, inverse_1, projected, shares, mixed, normed_2, inverse_2, both, passed),
-            *(read_1, read_2, written_1, written_2, *weights),
+            *(gain_1, joined_1, read_1, normed_1, inverse_1, projected, shares, mixed, written_1),
+            *(gain_2, joined_2, read_2, normed_2, inverse_2, both, opened, passed, written_2),
         )
         ctx.how, ctx.shape = how, shape
         return (stream + passed @ written_2.T).view(x.shape)
@@ -70,18 +72,18 @@ class FastBlock(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Return the gradients of x and of the weights from that of the result, [B, T, D]."""
         how, (n_rows, length, n_head, width) = ctx.how, ctx.shape
-        normed_1, inverse_1, projected, shares, mixed, normed_2, inverse_2, both, passed, *rest = ctx.saved_tensors
-        read_1, read_2, written_1, written_2, *weights = rest
-        gain_1, query, key, value, _, gain_2, gate, up, _ = weights
+        first, second = ctx.saved_tensors[:9], ctx.saved_tensors[9:]
+        gain_1, joined_1, read_1, normed_1, inverse_1, projected, shares, mixed, written_1 = first
+        gain_2, joined_2, read_2, normed_2, inverse_2, both, opened, passed, written_2 = second
         of_stream = gradient.reshape(n_rows * length, -1)
 
         half = of_stream.bfloat16()
         of_down = half.T @ passed
         of_passed, of_both = half @ written_2, torch.empty_like(both)
-        gates, ups = both[:, : len(gate)], both[:, len(gate) :]
-        torch.mul(of_passed, F.silu(gates), out=of_both[:, len(gate) :])
-        torch.ops.aten.silu_backward.grad_input(of_passed.mul_(ups), gates, grad_input=of_both[:, : len(gate)])
-        of_gain_2, of_read_2 = _of_read(of_both.T @ normed_2, torch.cat((gate, up)), gain_2)
+        (gates, ups), (of_gates, of_ups) = both.chunk(2, -1), of_both.chunk(2, -1)
+        torch.mul(of_passed, opened, out=of_ups)
+        torch.ops.aten.silu_backward.grad_input(of_passed.mul_(ups), gates, grad_input=of_gates)
+        of_gain_2, of_joined_2 = _of_joined(of_both.T @ normed_2, joined_2, gain_2)
         of_stream = of_stream + _of_normed(of_both @ read_2, normed_2, inverse_2)
 
         half = of_stream.bfloat16()
@@ -89,12 +91,12 @@ class FastBlock(torch.autograd.Function):
         of_mixed = (half @ written_1).view(n_rows, length, n_head, width).transpose(1, 2).reshape(projected[0].shape)
         of_projected = attend_backward(of_mixed, projected, shares, how.scale)
         of_heads = _joined(of_projected, ctx.shape, how.angles)  # [N, 3 D]
-        of_gain_1, of_read_1 = _of_read(of_heads.T @ normed_1, torch.cat((query, key, value)), gain_1)
+        of_gain_1, of_joined_1 = _of_joined(of_heads.T @ normed_1, joined_1, gain_1)
         of_stream = of_stream.add_(_of_normed(of_heads @ read_1, normed_1, inverse_1))
         return (
             *(of_stream.view(gradient.shape), None),
-            *(of_gain_1, *of_read_1.chunk(3), of_output.float()),
-            *(of_gain_2, *of_read_2.chunk(2), of_down.float()),
+            *(of_gain_1, *of_joined_1.chunk(3), of_output.float()),
+            *(of_gain_2, *of_joined_2.chunk(2), of_down.float()),
         )
 
 
@@ -111,7 +113,7 @@ def _of_normed(gradient: Tensor, normed: Tensor, inverse: Tensor) -> Tensor:
     return torch.addcmul(gradient.float(), normed.float(), along, value=-1).mul_(inverse)
 
 
-def _of_read(gradient: Tensor, joined: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+def _of_joined(gradient: Tensor, joined: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of the gain [D] and of the joined weights [M, D] from that of their product in bfloat16."""
     gradient = gradient.float()
     return (gradient * joined).sum(0), gradient.mul_(gain)

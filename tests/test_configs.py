@@ -50,7 +50,8 @@ def test_every_shipped_file_makes_settings(choice: str) -> None:
     assert settings.run.max_steps > 0
 
 
-NEED_PATH = ("data=shakespeare", "experiment=shakespeare", "data=text", "experiment=english")
+SHAKESPEARE = [f"experiment=shakespeare/{path.stem}" for path in CONFIGS.glob("experiment/shakespeare/*.yaml")]
+NEED_PATH = ("data=shakespeare", *SHAKESPEARE, "data=text", "experiment=english")
 
 
 @pytest.mark.parametrize(("name", "in_blocks", "with_4096"), [("small", 10.6, 12.2), ("base", 27.3, 29.4)])
@@ -72,8 +73,8 @@ def test_every_shipped_probe_makes_settings() -> None:
 
 
 def test_the_command_line_wins_over_the_experiment_and_that_over_the_file() -> None:
-    assert train("experiment=shakespeare", "data.path=x").run.max_steps == 300
-    settings = train("experiment=shakespeare", "data.path=x", "max_steps=7", "optim=adamw", "precision=float32")
+    assert train("experiment=shakespeare/cpu_quick", "data.path=x").run.max_steps == 160
+    settings = train("experiment=shakespeare/cpu_quick", "data.path=x", "max_steps=7", "optim=adamw", "precision=float32")
     assert (settings.run.max_steps, settings.optim.name, settings.run.precision) == (
         7,
         Optimizer.adamw,

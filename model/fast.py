@@ -45,24 +45,23 @@ class FastBlock(torch.autograd.Function):
         gain_1, query, key, value, output, gain_2, gate, up, down = weights
         shape = (*x.shape[:2], how.n_head, x.shape[2] // how.n_head)  # B, T, H, K
         stream = x.flatten(0, 1)  # [N, D]
-        joined_1, joined_2 = torch.cat((query, key, value)), torch.cat((gate, up))  # [3 D, D], [2 M, D]
-        read_1, read_2 = (joined_1 * gain_1).bfloat16(), (joined_2 * gain_2).bfloat16()
+        joined = torch.cat((query, key, value))  # [3 D, D]
+        reads = [(one * gain).bfloat16() for one, gain in ((joined, gain_1), (gate, gain_2), (up, gain_2))]
         written_1, written_2 = output.bfloat16(), down.bfloat16()
 
         normed_1, inverse_1 = _normed(stream, how.eps)
-        projected = _by_head(normed_1 @ read_1.T, shape, how.angles)  # [3, B * H, T, K]
+        projected = _by_head(normed_1 @ reads[0].T, shape, how.angles)  # [3, B * H, T, K]
         mixed, shares = attend(projected, how.scale, how.hidden)
         mixed = mixed.view(shape[0], shape[2], shape[1], shape[3]).transpose(1, 2).reshape(stream.shape)
         stream = stream + mixed @ written_1.T
 
         normed_2, inverse_2 = _normed(stream, how.eps)
-        both = normed_2 @ read_2.T  # [N, 2 M]: gate, up
-        gates, ups = both.chunk(2, -1)
+        gates, ups = normed_2 @ reads[1].T, normed_2 @ reads[2].T  # [N, M]; apart, or what follows would skip in memory
         opened = F.silu(gates)
         passed = opened * ups
         ctx.save_for_backward(
-            *(gain_1, joined_1, read_1, normed_1, inverse_1, projected, shares, mixed, written_1),
-            *(gain_2, joined_2, read_2, normed_2, inverse_2, both, opened, passed, written_2),
+            *(gain_1, joined, reads[0], normed_1, inverse_1, projected, shares, mixed, written_1),
+            *(gain_2, gate, up, *reads[1:], normed_2, inverse_2, gates, ups, opened, passed, written_2),
         )
         ctx.how, ctx.shape = how, shape
         return (stream + passed @ written_2.T).view(x.shape)
@@ -73,30 +72,29 @@ class FastBlock(torch.autograd.Function):
         """Return the gradients of x and of the weights from that of the result, [B, T, D]."""
         how, (n_rows, length, n_head, width) = ctx.how, ctx.shape
         first, second = ctx.saved_tensors[:9], ctx.saved_tensors[9:]
-        gain_1, joined_1, read_1, normed_1, inverse_1, projected, shares, mixed, written_1 = first
-        gain_2, joined_2, read_2, normed_2, inverse_2, both, opened, passed, written_2 = second
+        gain_1, joined, read, normed_1, inverse_1, projected, shares, mixed, written_1 = first
+        gain_2, gate, up, read_gate, read_up, normed_2, inverse_2, gates, ups, opened, passed, written_2 = second
         of_stream = gradient.reshape(n_rows * length, -1)
 
         half = of_stream.bfloat16()
-        of_down = half.T @ passed
-        of_passed, of_both = half @ written_2, torch.empty_like(both)
-        (gates, ups), (of_gates, of_ups) = both.chunk(2, -1), of_both.chunk(2, -1)
-        torch.mul(of_passed, opened, out=of_ups)
-        torch.ops.aten.silu_backward.grad_input(of_passed.mul_(ups), gates, grad_input=of_gates)
-        of_gain_2, of_joined_2 = _of_joined(of_both.T @ normed_2, joined_2, gain_2)
-        of_stream = of_stream + _of_normed(of_both @ read_2, normed_2, inverse_2)
+        of_down, of_passed = half.T @ passed, half @ written_2
+        of_ups = of_passed * opened
+        of_gates = torch.ops.aten.silu_backward(of_passed.mul_(ups), gates)
+        of_gain_gate, of_gate = _of_weight(of_gates.T @ normed_2, gate, gain_2)
+        of_gain_up, of_up = _of_weight(of_ups.T @ normed_2, up, gain_2)
+        of_normed = torch.addmm(of_gates @ read_gate, of_ups, read_up)
+        of_stream = _of_normed(of_normed, normed_2, inverse_2).add_(of_stream)
 
         half = of_stream.bfloat16()
         of_output = half.T @ mixed
         of_mixed = (half @ written_1).view(n_rows, length, n_head, width).transpose(1, 2).reshape(projected[0].shape)
         of_projected = attend_backward(of_mixed, projected, shares, how.scale)
         of_heads = _joined(of_projected, ctx.shape, how.angles)  # [N, 3 D]
-        of_gain_1, of_joined_1 = _of_joined(of_heads.T @ normed_1, joined_1, gain_1)
-        of_stream = of_stream.add_(_of_normed(of_heads @ read_1, normed_1, inverse_1))
+        of_gain, of_joined = _of_weight(of_heads.T @ normed_1, joined, gain_1)
+        of_stream = of_stream.add_(_of_normed(of_heads @ read, normed_1, inverse_1))
         return (
-            *(of_stream.view(gradient.shape), None),
-            *(of_gain_1, *of_joined_1.chunk(3), of_output.float()),
-            *(of_gain_2, *of_joined_2.chunk(2), of_down.float()),
+            *(of_stream.view(gradient.shape), None, of_gain, *of_joined.chunk(3), of_output.float()),
+            *(of_gain_gate + of_gain_up, of_gate, of_up, of_down.float()),
         )
 
 
@@ -113,10 +111,10 @@ def _of_normed(gradient: Tensor, normed: Tensor, inverse: Tensor) -> Tensor:
     return torch.addcmul(gradient.float(), normed.float(), along, value=-1).mul_(inverse)
 
 
-def _of_joined(gradient: Tensor, joined: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the gain [D] and of the joined weights [M, D] from that of their product in bfloat16."""
+def _of_weight(gradient: Tensor, weight: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the gain [D] and of the weight [M, D] from that of their product in bfloat16."""
     gradient = gradient.float()
-    return (gradient * joined).sum(0), gradient.mul_(gain)
+    return (gradient * weight).sum(0), gradient.mul_(gain)
 
 
 def _by_head(projected: Tensor, shape: tuple[int, int, int, int], angles: Tensor | None) -> Tensor:
@@ -136,15 +134,14 @@ def _joined(heads: Tensor, shape: tuple[int, int, int, int], angles: Tensor | No
 
 def _turned(heads: Tensor, angles: Tensor | None) -> Tensor:
     """Return [3, B, H, T, K] in one piece, queries and keys as `attention.rotate` turns them, in float32."""
+    heads = heads.contiguous()
     if angles is None:
-        return heads.contiguous()
+        return heads
     cos, sin = angles.cos(), angles.sin()
-    turned = torch.empty(heads.shape, dtype=heads.dtype)
     x = heads[:2].float()
     beside = x.roll(angles.shape[-1], -1)  # the other one of each pair
-    turned[:2] = (x * torch.cat((cos, cos), -1)).addcmul_(beside, torch.cat((-sin, sin), -1))
-    turned[2] = heads[2]
-    return turned
+    x.mul_(torch.cat((cos, cos), -1)).addcmul_(beside, torch.cat((-sin, sin), -1))
+    return torch.cat((x.to(heads.dtype), heads[2:]))
 
 
 def attend(projected: Tensor, scale: float, hidden: Tensor) -> tuple[Tensor, Tensor]:

@@ -74,7 +74,9 @@ def test_every_shipped_probe_makes_settings() -> None:
 
 def test_the_command_line_wins_over_the_experiment_and_that_over_the_file() -> None:
     assert train("experiment=shakespeare/cpu_quick", "data.path=x").run.max_steps == 160
-    settings = train("experiment=shakespeare/cpu_quick", "data.path=x", "max_steps=7", "optim=adamw", "precision=float32")
+    settings = train(
+        "experiment=shakespeare/cpu_quick", "data.path=x", "max_steps=7", "optim=adamw", "precision=float32"
+    )
     assert (settings.run.max_steps, settings.optim.name, settings.run.precision) == (
         7,
         Optimizer.adamw,

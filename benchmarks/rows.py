@@ -93,14 +93,6 @@ def all_within(values: Sequence[float], most: float) -> bool:
     return max(values) <= most
 
 
-def spread(values: Sequence[float]) -> str:
-    """Write the median and, of several, the least and the greatest."""
-    if not values:
-        return ""
-    middle = number(statistics.median(values))
-    return middle if len(values) == 1 else f"{middle} ({number(min(values))} to {number(max(values))})"
-
-
 def number(value: float) -> str:
     """Write a figure with three digits that count, or all of those before the point."""
     if value == 0 or abs(value) >= 100:
@@ -109,14 +101,21 @@ def number(value: float) -> str:
     return f"{value:.{2 - size}f}"
 
 
+def spread(values: Sequence[float], written: Callable[[float], str] = number, after: str = "") -> str:
+    """Write the median and, of several, the least and the greatest."""
+    if not values:
+        return ""
+    middle = written(statistics.median(values)) + after
+    return middle if len(values) == 1 else f"{middle} ({written(min(values))} to {written(max(values))})"
+
+
 def ratio(row: Row) -> str:
     """Write the median of the pairs' ratios, and their range: below one as a part, above as a multiple."""
     if not row.peer:
         return ""
-    middle, least, most = statistics.median(row.ratios), min(row.ratios), max(row.ratios)
-    if middle >= 1:
-        return f"{number(middle)}x ({number(least)} to {number(most)})"
-    return f"1/{number(1 / middle)} (1/{number(1 / most)} to 1/{number(1 / least)})"
+    if statistics.median(row.ratios) >= 1:
+        return spread(row.ratios, after="x")
+    return spread(row.ratios, lambda one: f"1/{number(1 / one)}")
 
 
 def table(rows: Sequence[Row]) -> list[str]:
@@ -180,9 +179,10 @@ def alone(rows: Callable[[dict[str, str]], list[Row]], known: Sequence[str]) -> 
         write(Path(path), found, machine())
 
 
-def write(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
-    """Write rows as JSON."""
-    path.write_text(json.dumps({"environment": about, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+def write(path: Path, rows: Sequence[Row], about: Mapping[str, Any], **more: Any) -> None:
+    """Write rows as JSON, and whatever else belongs to them."""
+    found = {"environment": about, "rows": [asdict(row) for row in rows], **more}
+    path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def read(path: Path) -> tuple[list[Row], dict[str, Any]]:

@@ -17,8 +17,9 @@ ROW = Row(
 
 def test_a_ratio_is_that_of_each_pair_and_not_of_two_medians() -> None:
     assert ROW.ratios == [0.05, 1 / 30, 0.1]
-    assert rows.ratio(ROW) == "1/20.0 (1/10.0 to 1/30.0)"
+    assert rows.ratio(ROW) == "1/20.0 (1/30.0 to 1/10.0)"
     assert rows.ratio(replace(ROW, ours=[100.0, 90.0, 80.0])) == "2.50x (2.00 to 3.00)"
+    assert rows.ratio(replace(ROW, ours=[10.0], peer=[4.0])) == "2.50x"
     assert rows.ratio(replace(ROW, peer_name="", peer=[])) == ""
 
 
@@ -31,7 +32,7 @@ def test_a_miss_is_printed_as_a_miss_and_a_note_under_the_table() -> None:
     lines = rows.table([ROW, missed])
     assert lines[2] == (
         "| a work | a tenth (a twentieth) | 2.00 (1.00 to 4.00) CPU-s | a peer: 40.0 (30.0 to 40.0) CPU-s "
-        "| 1/20.0 (1/10.0 to 1/30.0) | yes | no |"
+        "| 1/20.0 (1/30.0 to 1/10.0) | yes | no |"
     )
     assert lines[3] == "| a work [1] | a tenth | 2.00 (1.00 to 4.00) CPU-s | none |  | NO |  |"
     assert lines[-1] == "1. one core"

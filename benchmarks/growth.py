@@ -11,9 +11,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -75,25 +75,25 @@ def made(size: Size, tokens: np.ndarray) -> Training:
     return training
 
 
-def stepped(training: Training, n_steps: int) -> float:
-    """Take steps; return the CPU-seconds of one."""
-    began = time.process_time()
+def stepped(training: Training, n_steps: int) -> None:
+    """Take steps."""
     for _ in range(n_steps):
         train_step(training)
         training.step += 1
-    return (time.process_time() - began) / n_steps
 
 
-def in_turns(trainings: Sequence[Training], n_rounds: int, n_steps: int) -> list[list[float]]:
-    """Return of each round the CPU-seconds of a step of each training, after steps that are not counted."""
+def in_turns(works: Sequence[Callable[[], None]], n_rounds: int) -> np.ndarray:
+    """Return the CPU-seconds of each work in each round: [rounds, works], after one of each that is not counted."""
     rng = np.random.default_rng(0)
-    for training in trainings:
-        stepped(training, 3)
-    rounds = []
-    for _ in range(n_rounds):
-        taken = {place: stepped(trainings[place], n_steps) for place in rng.permutation(len(trainings)).tolist()}
-        rounds.append([taken[place] for place in range(len(trainings))])
-    return rounds
+    for work in works:
+        work()
+    taken = np.zeros((n_rounds, len(works)))
+    for turn in range(n_rounds):
+        for place in rng.permutation(len(works)).tolist():
+            began = time.process_time()
+            works[place]()
+            taken[turn, place] = time.process_time() - began
+    return taken
 
 
 def made_up(n_tokens: int) -> np.ndarray:
@@ -105,13 +105,15 @@ def sweep(sizes: Sequence[Size], n_rounds: int) -> list[dict[str, Any]]:
     """Measure one thing that grows: CPU-seconds of a step, what they go to, FLOPs, and the memory it takes at most."""
     tokens = made_up(2**20)
     trainings = [made(size, tokens) for size in sizes]
-    seconds = np.median(in_turns(trainings, n_rounds, 2), axis=0)
+    taken = in_turns([partial(stepped, training, 2) for training in trainings], n_rounds)
+    seconds = np.median(taken, axis=0) / 2
     return [
         asdict(size)
         | {
             "parameters": n_parameters(training.model),
             "seconds_per_step": float(taken),
             "flops_per_step": flops_per_token(training.model) * _TOKENS,  # type: ignore[arg-type]
+            "attention_flops": 6.0 * size.depth * size.context * size.width * _TOKENS,
             "shares": shares(training),
             "peak_bytes": peak(size),
         }
@@ -120,27 +122,30 @@ def sweep(sizes: Sequence[Size], n_rounds: int) -> list[dict[str, Any]]:
 
 
 def shares(training: Training) -> dict[str, float]:
-    """Return what part of a step's time goes to matrix products, attention's own kernels, the optimizers and the rest.
+    """Return what part of a step's time goes to its kinds of work, by torch's profiler.
 
-    By torch's profiler, which slows small operations down most: what they take is rather less than it says.
+    "projections" are the products with weights, forth and back; "attention" is all between query, key, value and what
+    comes of them; "rest" is what is done number by number: norms, rotations, gates, the loss. The profiler slows small
+    operations down most: what they take is rather less than it says.
     """
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as found:
-        stepped(training, 3)
+        stepped(training, 4)
     taken: Counter[str] = Counter()
     for event in found.events():
         taken[_kind(event)] += event.self_cpu_time_total
-    return {kind: taken[kind] / taken.total() for kind in ("products", "attention", "optimizers", "rest")}
+    return {kind: taken[kind] / taken.total() for kind in ("projections", "attention", "optimizers", "rest")}
 
 
 def _kind(event: Any) -> str:
-    ancestor = event
+    names, ancestor = [], event
     while ancestor is not None:
-        if ancestor.name.startswith("Optimizer.step"):
-            return "optimizers"
+        names.append(ancestor.name.lower())
         ancestor = ancestor.cpu_parent
-    if "attention" in event.name or "PieceAttention" in event.name:
+    if any(name.startswith("optimizer.step") for name in names):
+        return "optimizers"
+    if any("attention" in name for name in names):  # the fused kernel, or PieceAttention
         return "attention"
-    return "products" if event.name in ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm") else "rest"
+    return "projections" if names[0] in ("aten::mm", "aten::addmm") else "rest"
 
 
 @cache
@@ -167,27 +172,41 @@ def _memory(what: str) -> int:
 
 
 def corpus(sizes: Sequence[int], n_rounds: int) -> list[dict[str, Any]]:
-    """Measure what a token costs in corpora of several sizes, mapped from files."""
+    """Measure what a token costs one and the same training in corpora of several sizes, mapped from files."""
     with tempfile.TemporaryDirectory() as folder:
-        trainings = []
-        for n_tokens in sizes:
-            path = Path(folder) / f"{n_tokens}.npy"
-            written = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint16, shape=(n_tokens,))
-            for first in range(0, n_tokens, 2**24):
-                written[first : first + 2**24] = made_up(min(2**24, n_tokens - first))
-            del written
-            trainings.append(made(Size(), np.load(path, mmap_mode="r")))
-        rounds = np.array(in_turns(trainings, n_rounds, 2))
+        supplies = [made(Size(), written(Path(folder) / f"{size}.npy", size)).batch_at for size in sizes]
+        training = made(Size(), made_up(10**5))
+
+        def step(supply: Any) -> None:
+            training.batch_at = supply
+            stepped(training, 2)
+
+        def read(supply: Any) -> None:
+            for number in range(10):
+                supply(training.step + number)
+            training.step += 10
+
+        rounds = in_turns([partial(step, supply) for supply in supplies], n_rounds) / 2
+        reading = in_turns([partial(read, supply) for supply in supplies], n_rounds) / 10
     ratios = rounds / rounds[:, :1]
     return [
         {
-            "tokens": n_tokens,
+            "tokens": size,
             "seconds_per_token": float(np.median(rounds[:, place])) / _TOKENS,
+            "reading": float(np.median(reading[:, place])) / _TOKENS,
             "ratio": float(np.median(ratios[:, place])),
             "ratio_range": _interval(ratios[:, place]),
         }
-        for place, n_tokens in enumerate(sizes)
+        for place, size in enumerate(sizes)
     ]
+
+
+def written(path: Path, n_tokens: int) -> np.ndarray:
+    """Write so many ids to a file; return them as the cache reads its own."""
+    tokens = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint16, shape=(n_tokens,))
+    for first in range(0, n_tokens, 2**24):
+        tokens[first : first + 2**24] = made_up(min(2**24, n_tokens - first))
+    return np.load(path, mmap_mode="r")
 
 
 def _interval(values: np.ndarray) -> list[float]:
@@ -247,21 +266,26 @@ def lines_of(found: dict[str, Any]) -> dict[str, list[float]]:
 
 def tables(found: dict[str, Any]) -> dict[str, list[str]]:
     """Return what stands in the page, by marker."""
-    head = ["of the line", "GFLOP/s", "products", "attention", "optimizers", "rest", "peak MB"]
+    head = ["of the line", "projections", "attention", "optimizers", "rest", "GFLOP/s of projections", "peak MB"]
     lines = [f"| grows | | parameters | GFLOP a step | CPU-ms a step | {' | '.join(head)} |", "|---" * 12 + "|"]
     for name, some in found["sweeps"].items():
         for one, line in zip(some, lines_of(found)[name], strict=True):
             cells = [name, f"{one[name]}", f"{one['parameters']:,}", number(one["flops_per_step"] / 1e9)]
             cells += [number(1e3 * one["seconds_per_step"]), f"{one['seconds_per_step'] / line:.2f}"]
-            cells += [number(one["flops_per_step"] / one["seconds_per_step"] / 1e9)]
             cells += [f"{share:.0%}".replace("%", " %") for share in one["shares"].values()]
+            in_projections = one["seconds_per_step"] * one["shares"]["projections"]
+            cells += [number((one["flops_per_step"] - one["attention_flops"]) / in_projections / 1e9)]
             lines.append("| " + " | ".join([*cells, number(one["peak_bytes"] / 1e6)]) + " |")
-    sizes = ["| tokens of corpus | CPU-us a token | over the smallest, within rounds [95 %] |", "|---|---|---|"]
+    sizes = [
+        "| tokens of corpus | CPU-us a token | of these to read it | over the smallest, within rounds [95 %] |",
+        "|---|---|---|---|",
+    ]
     for one in found["corpus"]:
         low, high = one["ratio_range"]
         cells = [
             _short(one["tokens"]),
             number(1e6 * one["seconds_per_token"]),
+            number(1e6 * one["reading"]),
             f"{one['ratio']:.4f} [{low:.4f}, {high:.4f}]",
         ]
         sizes.append("| " + " | ".join(cells) + " |")

@@ -103,7 +103,10 @@ def rows(given: dict[str, str]) -> list[Row]:
     text, checkout = Path(given["data.path"]).resolve(), Path(given["nanogpt"]).resolve()
     seeds = [int(seed) for seed in given.get("seeds", "1,2,3,4,5").split(",")][: repeats(given)]
     steps = _QUICK_STEPS if given.get("quick") == "true" else None
-    goals = [goal for goal in GOALS if goal.experiment.split("/")[1] in given.get("recipes", _ALL).split(",")]
+    asked = given.get("recipes", _ALL).split(",")
+    if unknown := {*asked} - {*_ALL.split(",")}:
+        sys.exit(f"recipes={','.join(sorted(unknown))}: known are {_ALL}")
+    goals = [goal for goal in GOALS if goal.experiment.split("/")[1] in asked]
     ours: dict[str, list[Trained]] = {goal.experiment: [] for goal in goals}
     peers = []
     with tempfile.TemporaryDirectory() as name:
@@ -111,7 +114,7 @@ def rows(given: dict[str, str]) -> list[Row]:
         write_their_data(text, folder / "text")
         train(goals[0].experiment, text, 0, folder, 1)  # tokenizes: no repeat is to have that to do
         for seed in seeds:
-            peers.append(nanogpt(checkout, folder, seed - seeds[0], steps or _STEPS))
+            peers.append(nanogpt(checkout, folder, seed - 1, steps or _STEPS))
             print(f"seed {seed}: nanoGPT {peers[-1]}", file=sys.stderr, flush=True)
             for goal in goals:
                 ours[goal.experiment].append(train(goal.experiment, text, seed, folder, steps))

@@ -86,6 +86,13 @@ def test_the_loop_is_every_step_but_those_that_evaluate() -> None:
         shakespeare.loop_seconds(said, 5)
 
 
+def test_what_must_be_given_and_what_nobody_knows_is_said() -> None:
+    with pytest.raises(SystemExit, match="nanogpt must be given"):
+        shakespeare.rows({"data.path": "input.txt"})
+    with pytest.raises(SystemExit, match="recipes=gpu: known are cpu_quick,cpu_quick_alibi,cpu"):
+        shakespeare.rows({"data.path": "input.txt", "nanogpt": "there", "recipes": "cpu,gpu"})
+
+
 def test_one_seed_that_is_too_slow_or_not_good_enough_misses_the_goal() -> None:
     quick, _, long = GOALS
     peers = [Trained(1.9, 100.0, 120.0)] * 3

@@ -15,7 +15,8 @@ from run.checkpoint import write_atomically
 from run.stream import Stream
 
 _BELOW_FLOOR = 3  # standard errors; no luck takes a loss so far below what is possible
-_NO_CURVE = {"step", "layer", "head", "whole", "seconds"}  # for metrics.jsonl alone: a line through them says nothing
+# For metrics.jsonl alone: a line through them says nothing.
+_NO_CURVE = {"step", "layer", "head", "whole", "seconds", "counted_5grams"}
 
 
 class Lines:

@@ -97,6 +97,7 @@ def test_a_run_leaves_what_is_needed_to_read_it(unbroken: Path) -> None:
     assert [line["step"] for line in validation] == list(range(0, 241, 40))
     assert [line["whole"] for line in validation] == [False] * 6 + [True]
     assert set(validation[-1]["loss_by_class"]) == {"function", "content", "pronoun", "payoff", "end"}
+    assert "counted_5grams" not in validation[-1] and "5-grams" not in (unbroken / "stdout").read_text()
 
 
 def test_tensorboard_shows_losses_the_probe_and_the_map_of_heads(unbroken: Path) -> None:
@@ -463,7 +464,15 @@ def test_a_run_that_learns_by_heart_keeps_its_best_step_and_says_so_and_eval_rea
     assert state["step"] == best and state["best_loss"] == min(partly)
     assert load_checkpoint(out / "checkpoints")[0]["step"] == 120
     bits = next(one["bits_per_byte"] for one in lines(out, "validation") if one["step"] == best)
-    *_, said, speed, done = ran.stdout.splitlines()
+    *_, grams, said, speed, done = ran.stdout.splitlines()
+    last = lines(out, "validation")[-1]
+    counted = last["counted_5grams"]
+    assert grams == (
+        f"counted 5-grams of the same text: {counted['loss']:.3f} nats/token, {counted['bits_per_byte']:.3f} "
+        f"bits/byte; this model {last['loss']:.3f}, {last['bits_per_byte']:.3f}"
+    )
+    assert counted["tokens"] == counted["of_tokens"] and 2 < counted["loss"] < 3.1  # letters at random, spaces known
+    assert not any("counted_5grams" in one for one in lines(out, "validation")[:-1])
     assert said == (
         f"best    step {best}: {min(partly):.3f} nats/token, {bits:.3f} bits/byte on the first 400 tokens of "
         "validation, the lowest; eval.py reads it"

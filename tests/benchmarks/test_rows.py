@@ -1,0 +1,89 @@
+"""What the row scripts share: how a row is written, judged and timed."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import rows
+from benchmarks.rows import Row
+
+ROW = Row(
+    work="a work", goal="a tenth", aim="a twentieth", unit="CPU-s", ours=[2.0, 1.0, 4.0], peer_name="a peer",
+    peer=[40.0, 30.0, 40.0], met=True, aim_met=False, note="",
+)  # fmt: skip
+
+
+def test_a_ratio_is_that_of_each_pair_and_not_of_two_medians() -> None:
+    assert ROW.ratios == [0.05, 1 / 30, 0.1]
+    assert rows.ratio(ROW) == "1/20.0 (1/30.0 to 1/10.0)"
+    assert rows.ratio(replace(ROW, ours=[100.0, 90.0, 80.0])) == "2.50x (2.00 to 3.00)"
+    assert rows.ratio(replace(ROW, ours=[10.0], peer=[4.0])) == "2.50x"
+    assert rows.ratio(replace(ROW, peer_name="", peer=[])) == ""
+
+
+def test_the_worst_repeat_decides() -> None:
+    assert rows.all_within(ROW.ratios, 1 / 10) and not rows.all_within(ROW.ratios, 1 / 15)
+
+
+def test_a_miss_is_printed_as_a_miss_and_a_note_under_the_table() -> None:
+    missed = replace(ROW, met=False, aim="", aim_met=None, note="one core", peer_name="", peer=[])
+    lines = rows.table([ROW, missed])
+    assert lines[2] == (
+        "| a work | a tenth (a twentieth) | 2.00 (1.00 to 4.00) CPU-s | a peer: 40.0 (30.0 to 40.0) CPU-s "
+        "| 1/20.0 (1/30.0 to 1/10.0) | yes | no |"
+    )
+    assert lines[3] == "| a work [1] | a tenth | 2.00 (1.00 to 4.00) CPU-s | none |  | NO |  |"
+    assert lines[-1] == "1. one core"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.00123456, "0.00123"), (0.2, "0.200"), (1.0, "1.00"), (12.34, "12.3"), (1234.5, "1,234")],
+)
+def test_a_number_has_three_digits_that_count(value: float, text: str) -> None:
+    assert rows.number(value) == text
+
+
+def test_a_row_whose_repeats_do_not_pair_up_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 repeats of ours, 1 of the peer's"):
+        replace(ROW, peer=[1.0])
+    with pytest.raises(ValueError, match="or neither"):
+        replace(ROW, peer_name="")
+
+
+def test_a_row_is_the_same_once_written_and_read_again(tmp_path: Path) -> None:
+    rows.write(tmp_path / "rows.json", [ROW], rows.machine())
+    found, about = rows.read(tmp_path / "rows.json")
+    assert found == [ROW] and about == rows.machine()
+    assert rows.processor() in rows.machine_line(about)
+
+
+def test_a_child_is_timed_by_its_own_work_and_told_its_threads() -> None:
+    work = "import os, time; began = time.process_time()\nwhile time.process_time() - began < 0.3: pass\n"
+    code = work + "time.sleep(0.3); print(os.environ['OMP_NUM_THREADS'], os.environ['MORE'])"
+    child = rows.timed([sys.executable, "-c", code], threads=3, MORE="yes")
+    assert child.said == "3 yes\n"
+    assert 0.3 <= child.cpu_seconds < child.seconds and child.seconds >= 0.6
+    assert child.peak_bytes > 2**20
+
+
+def test_a_child_that_fails_ends_the_measurement_with_what_it_said() -> None:
+    with pytest.raises(SystemExit, match="(?s)exit status 3 .*no such thing"):
+        rows.timed([sys.executable, "-c", "import sys; print('no such thing', file=sys.stderr); sys.exit(3)"])
+
+
+def test_a_name_that_nobody_knows_is_refused() -> None:
+    assert rows.settings(["nanogpt"], ["nanogpt=a=b", "quick=true"]) == {"nanogpt": "a=b", "quick": "true"}
+    with pytest.raises(SystemExit, match="nanogtp: known are nanogpt, out, quick"):
+        rows.settings(["nanogpt"], ["nanogtp=1"])
+
+
+def test_a_script_prints_its_table_and_writes_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["script", "n=2", f"out={tmp_path}/rows.json"])
+    rows.alone(lambda given: [replace(ROW, work=given["n"])], ["n"])
+    assert "| 2 | a tenth (a twentieth) |" in capsys.readouterr().out
+    assert rows.read(tmp_path / "rows.json")[0] == [replace(ROW, work="2")]

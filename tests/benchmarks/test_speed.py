@@ -1,0 +1,93 @@
+"""The goal table holds what its scripts measured, and says what it left out."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import speed
+from benchmarks.rows import machine, write
+from tests.benchmarks.test_rows import ROW
+
+TEXT = speed.PAGE.read_text()
+NEEDS = {"shakespeare": ("nanogpt",)}
+
+
+def between(marker: str) -> list[str]:
+    (found,) = re.findall(rf"^<!-- {marker} -->\n(.*?)<!-- end -->", TEXT, re.DOTALL | re.MULTILINE)
+    return found.splitlines()
+
+
+def test_the_table_of_the_page_is_what_was_measured() -> None:
+    assert between("goals") == speed.page_of(speed.RESULTS)
+    assert not speed.RESULTS.exists() or not json.loads(speed.RESULTS.read_text())["quick"]
+
+
+def test_a_page_without_figures_says_so_and_one_with_them_counts_goals_and_misses(tmp_path: Path) -> None:
+    assert speed.page_of(tmp_path / "none.json") == ["Not measured yet."]
+    rows = [ROW, replace(ROW, met=False, aim_met=None, aim="")]
+    write(tmp_path / "found.json", rows, machine(), left_out={"growth": "not asked for"}, quick=False)
+    said = speed.page_of(tmp_path / "found.json")
+    assert "1 of 2 goals met, 0 of 1 aims." in said and "Left out: growth (not asked for)." in said
+    assert not any("no figure here counts" in line for line in said)
+    write(tmp_path / "found.json", rows, machine(), left_out={}, quick=True)
+    assert any("no figure here counts" in line for line in speed.page_of(tmp_path / "found.json"))
+
+
+def test_what_is_not_run_is_named_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ran(name: str, given: Any, path: Path) -> int:
+        if name == "growth":
+            return 3
+        if name == "tokenizing":
+            return 0
+        write(path, [replace(ROW, work=name)], machine())
+        return 0
+
+    monkeypatch.setattr(speed, "ran", ran)
+    monkeypatch.setattr(speed, "SCRIPTS", dict.fromkeys(("startup", "growth", "tokenizing", "nothing"), ()) | NEEDS)
+    monkeypatch.setattr(sys, "argv", ["speed", f"out={tmp_path}/found.json", "quick=true"])
+    with pytest.raises(SystemExit) as ended:
+        speed.main()
+    assert ended.value.code == 1
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [one["work"] for one in found["rows"]] == ["startup"]
+    assert found["left_out"] == {
+        "shakespeare": "nanogpt was not given", "growth": "failed with exit status 3",
+        "nothing": "there is no such script yet", "tokenizing": "it wrote no rows",
+    }  # fmt: skip
+    said = capsys.readouterr().out
+    assert "| startup | a tenth (a twentieth) |" in said and "Left out: shakespeare (nanogpt was not given)." in said
+    monkeypatch.setattr(sys, "argv", ["speed", "only=startup"])
+    speed.main()
+    assert "Left out: growth (not asked for)." in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["speed", "only=startpu"])
+    with pytest.raises(SystemExit, match="only=startpu: known are startup, growth"):
+        speed.main()
+
+
+def test_a_goal_that_is_missed_is_an_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "gather", lambda given, out: speed.Table([replace(ROW, met=False)], {}, False))
+    monkeypatch.setattr(sys, "argv", ["speed"])
+    with pytest.raises(SystemExit) as ended:
+        speed.main()
+    assert ended.value.code == 1
+
+
+def test_a_script_is_given_what_it_needs_and_no_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    commands: list[list[str]] = []
+
+    class Ended:
+        returncode = 0
+
+    monkeypatch.setattr(speed.subprocess, "run", lambda command, **_: commands.append(command) or Ended())
+    given = {"nanogpt": "there", "data.path": "text", "quick": "true", "only": "startup"}
+    speed.ran("startup", given, tmp_path / "x")
+    speed.ran("shakespeare", given, tmp_path / "x")
+    assert commands[0][1:] == ["-m", "benchmarks.startup", "quick=true", f"out={tmp_path}/x"]
+    assert commands[1][3:-1] == ["data.path=text", "nanogpt=there", "quick=true"]

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from model.config import ModelConfig, Position, Scale, Weighting
 from model.pieces import LEAST_CONTEXT, PieceAttention
+from model.products import product
 
 # Added to what is positive of each score where weights are shares (weighting=sum): a query whose scores are all
 # negative then looks everywhere alike instead of dividing 0 by 0.
@@ -28,8 +29,10 @@ def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     frequencies = theta ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = positions[..., None].float() * frequencies  # [..., T, K/2]
     cos, sin = angles.cos(), angles.sin()
-    first, second = x.float().split(half, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+    # Whole vectors and not their halves, whose rows are short: 2.5 times as fast (measured), and the same bits.
+    whole = x.float()
+    turned = whole * torch.cat([cos, cos], dim=-1) + whole.roll(half, dims=-1) * torch.cat([-sin, sin], dim=-1)
+    return turned.to(x.dtype)
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
@@ -183,7 +186,7 @@ class Attention(nn.Module):
 
         `first` is the position of the first of the T tokens.
         """
-        query, key, value = (self._heads(linear(x)) for linear in (self.query, self.key, self.value))
+        query, key, value = (self._heads(product(x, one.weight)) for one in (self.query, self.key, self.value))
         if self.turned:
             positions = torch.arange(first, first + x.shape[1], device=x.device)
             query, key = rotate(torch.stack((query, key)), positions, self.theta)  # in one call: a step is 5 % shorter
@@ -191,16 +194,20 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
         """Return what attention adds to the stream: [B, T, D] from [B, T, D]."""
+        return self.merge(self.mix(*self.project(x), allowed))
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """Return weights @ value [B, H, T, K] of what `project` gave, without ever holding the weights of softmax."""
         if self.summed:
             if allowed is None:
-                allowed = torch.ones(2 * x.shape[1:2], dtype=torch.bool, device=x.device)
+                allowed = torch.ones(2 * query.shape[2:3], dtype=torch.bool, device=query.device)
                 allowed = allowed.tril() if self.causal else allowed
-            return self.merge(summed_attention(*self.project(x), allowed))
-        return self.merge(fused_attention(*self.project(x), allowed, causal=self.causal, scaled=self.scaled))
+            return summed_attention(query, key, value, allowed)
+        return fused_attention(query, key, value, allowed, causal=self.causal, scaled=self.scaled)
 
     def merge(self, mixed: Tensor) -> Tensor:
         """Return what all heads together add to the stream, [B, T, D] from the values they mixed [B, H, T, K]."""
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        return product(mixed.transpose(1, 2).flatten(2), self.output.weight)
 
     def by_head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the weights as each head has them: query, key and value [H, K, D], output [H, D, K]."""
@@ -210,7 +217,18 @@ class Attention(nn.Module):
 
     def scores(self, x: Tensor, query_positions: Tensor | None = None) -> Tensor:
         """Return `judge` of `x`, of all positions or of `query_positions` [B, Tq] alone."""
-        query, key, _ = self.project(x)
+        asked = x
+        if query_positions is not None:
+            asked = x.gather(1, query_positions[:, :, None].expand(-1, -1, x.shape[-1]))  # [B, Tq, D]
+        query, key = (self._heads(product(some, one.weight)) for some, one in ((asked, self.query), (x, self.key)))
+        if self.turned:
+            every = torch.arange(x.shape[1], device=x.device)
+            query = rotate(query, every if query_positions is None else query_positions[:, None], self.theta)
+            key = rotate(key, every, self.theta)
+        return self.judge(query, key, query_positions)
+
+    def rows(self, query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
+        """Return `judge` of what `project` gave, of all positions or of `query_positions` [B, Tq] alone."""
         if query_positions is not None:
             index = query_positions[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
             query = query.gather(2, index)  # [B, H, Tq, K]

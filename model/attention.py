@@ -217,15 +217,8 @@ class Attention(nn.Module):
 
     def scores(self, x: Tensor, query_positions: Tensor | None = None) -> Tensor:
         """Return `judge` of `x`, of all positions or of `query_positions` [B, Tq] alone."""
-        asked = x
-        if query_positions is not None:
-            asked = x.gather(1, query_positions[:, :, None].expand(-1, -1, x.shape[-1]))  # [B, Tq, D]
-        query, key = (self._heads(product(some, one.weight)) for some, one in ((asked, self.query), (x, self.key)))
-        if self.turned:
-            every = torch.arange(x.shape[1], device=x.device)
-            query = rotate(query, every if query_positions is None else query_positions[:, None], self.theta)
-            key = rotate(key, every, self.theta)
-        return self.judge(query, key, query_positions)
+        query, key, _ = self.project(x)
+        return self.rows(query, key, query_positions)
 
     def rows(self, query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
         """Return `judge` of what `project` gave, of all positions or of `query_positions` [B, Tq] alone."""

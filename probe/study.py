@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from data.links import LinkItem, Word, is_flipped
 from model.transformer import Transformer
-from probe.baselines import baselines, best_baseline, explained, selectivity, surrogate
+from probe.baselines import Rule, baselines, best_baseline, explained, fit_rules, selectivity, surrogate
 from probe.behaviour import oracle_losses, read_payoffs, rho, surprisals
 from probe.causal import causal_study
 from probe.circuits import weights_study
@@ -214,9 +214,9 @@ def ask(question: Question, bench: Bench) -> dict[str, Any]:
     one: dict[str, Any] = {"question": question.name, "family": question.family, "site": question.site}
     one |= {"layer": head[0], "head": head[1]}
     one["dev"] = {name: float(getattr(chosen_on, name)[:, *head].mean()) for name in ("sel1", "f4", "dd")}
-    one["test"] = {}
+    one["test"], rules = {}, fit_rules(bench.dev.picked(question, "iid"))
     for holdout in bench.test.holdouts(question):
-        found = held_out(question, holdout, bench, head)
+        found = held_out(question, holdout, bench, head, rules)
         if bench.blank and holdout in ("iid", HEADLINE):
             found["untrained"] = _untrained(question, holdout, bench)
         every = found.pop("heads")  # of one hold-out they are enough to draw the map
@@ -227,19 +227,24 @@ def ask(question: Question, bench: Bench) -> dict[str, Any]:
     return one | judge(evidence_of(one, HEADLINE)).entry()
 
 
-def held_out(question: Question, holdout: str, bench: Bench, head: tuple[int, int]) -> dict[str, Any]:
-    """Return how one head does on items it was not chosen on, how far luck would have gone, and how every head does."""
+def held_out(
+    question: Question, holdout: str, bench: Bench, head: tuple[int, int], rules: Mapping[str, Rule]
+) -> dict[str, Any]:
+    """Return how one head does on items it was not chosen on, how far luck would have gone, and how every head does.
+
+    `rules`: those that heads are held against, having learnt from dev.
+    """
     items, scores = bench.test.picked(question, holdout), bench.test.scores(question, holdout)
     clusters = clusters_of(items[::4])
     words = [clusters[name] for name in ("first_words", "second_words")]
     alike = (clusters["templates"], *words)
     found: dict[str, Any] = {"n_items": len(items)}
     found["clusters"] = {name: len(set(which)) for name, which in clusters.items()}
-    rules = baselines(bench.dev.picked(question, "iid"), items)
-    found["baselines"] = {name: _means(one) for name, one in rules.items()}
-    best = best_baseline(rules)
+    scored = baselines(rules, items)
+    found["baselines"] = {name: _means(one) for name, one in scored.items()}
+    best = best_baseline(scored)
     values = {name: getattr(scores, name)[:, *head] for name in Scores.__dataclass_fields__}
-    over_best = values["sel1"] - rules[best].sel1
+    over_best = values["sel1"] - scored[best].sel1
     intervals = two_way_interval(
         np.stack([*values.values(), over_best], axis=1), clusters["templates"], (clusters["pairs"], *words), *bench.luck
     ).T.tolist()

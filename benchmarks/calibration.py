@@ -30,7 +30,7 @@ from benchmarks.link_head import paste
 from benchmarks.planted import KINDS, plant
 from data.links import LinkItem
 from model.transformer import Transformer
-from probe.baselines import selectivity
+from probe.baselines import fit_rules, selectivity
 from probe.config import ProbeConfig
 from probe.questions import EMPTY, QUESTIONS, Question, asked
 from probe.scores import best_head
@@ -182,7 +182,7 @@ def ask_without_causes(question: Question, bench: Bench) -> Entry:
     one: Entry = {
         "layer": head[0],
         "head": head[1],
-        "test": {HEADLINE: held_out(question, HEADLINE, bench, head)},
+        "test": {HEADLINE: held_out(question, HEADLINE, bench, head, fit_rules(dev))},
         "selectivity": control["selectivity"],
         "head_type": {name: float(values[head]) for name, values in bench.types.items()},
         "mass": {"linked": float(rows.mass[:, *head].mean()), "unlinked": float(unlinked.mass[:, *head].mean())},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -76,25 +77,30 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
 
     """
     items, n_stories = [], 0
+
+    @cache
+    def first_id(word: str) -> int:
+        return tokenizer.encode(word).ids[0]
+
     for row in rows:
         if not row["links"]:
             continue
         encoding = tokenizer.encode(row["text"])
+        ids, at = encoding.ids, _Positions(row["text"], encoding)
         for link in row["links"]:
-            at = _Positions(row["text"], encoding)
             payoff = at.of(link["payoff"])[0] - 1 if link["payoff"] else None
             query = at.of(link["query"])[-1]
             items.append(
                 LinkItem(
-                    tokens=(end_id, *encoding.ids[: max(query, payoff or 0)]),
+                    tokens=(end_id, *ids[: max(query, payoff or 0)]),
                     query=query,
                     antecedents=tuple(at.of(span) for span in link["antecedents"]),
                     distractors=tuple(at.of(span) for span in link["distractors"]),
                     subject=at.of(link["subject"]) if link["subject"] else None,
                     payoff=payoff,
-                    target=None if payoff is None else encoding.ids[payoff],
-                    answers=tuple(tokenizer.encode(word).ids[0] for word in link["answers"]),
-                    foils=tuple(tokenizer.encode(word).ids[0] for word in link["foils"]),
+                    target=None if payoff is None else ids[payoff],
+                    answers=tuple(map(first_id, link["answers"])),
+                    foils=tuple(map(first_id, link["foils"])),
                     surprisal=tuple(link["surprisal"]),
                     level=link["level"],
                     site=link["site"],

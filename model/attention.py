@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from model.config import ModelConfig, Position, Scale, Weighting
 from model.fast import PieceAttention
+from model.products import product
 
 # On a CPU in bfloat16, from this context on, attention by pieces is taken where a block as a whole cannot be fast
 # (measured at 256: 2.2 times as fast as the fused kernel in float32, both ways together; at 64 1.2 times).
@@ -35,8 +36,12 @@ def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     """
     angles = rotary_angles(positions, x.shape[-1], theta)  # [..., T, K/2]
     cos, sin = angles.cos(), angles.sin()
-    first, second = x.float().split(x.shape[-1] // 2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+    # Whole vectors and not their halves, whose rows are short: 2.5 times as fast (measured), and the same bits.
+    whole = x.float()
+    turned = whole * torch.cat([cos, cos], dim=-1) + whole.roll(x.shape[-1] // 2, dims=-1) * torch.cat(
+        [-sin, sin], dim=-1
+    )
+    return turned.to(x.dtype)
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
@@ -236,7 +241,7 @@ class Attention(nn.Module):
 
         `first` is the position of the first of the T tokens.
         """
-        query, key, value = (self._heads(linear(x)) for linear in (self.query, self.key, self.value))
+        query, key, value = (self._heads(product(x, one.weight)) for one in (self.query, self.key, self.value))
         if self.turned:
             positions = torch.arange(first, first + x.shape[1], device=x.device)
             query, key = rotate(torch.stack((query, key)), positions, self.theta)  # in one call: a step is 5 % shorter
@@ -244,18 +249,20 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
         """Return what attention adds to the stream: [B, T, D] from [B, T, D]."""
+        return self.merge(self.mix(*self.project(x), allowed))
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """Return weights @ value [B, H, T, K] of what `project` gave, without ever holding the weights of softmax."""
         if self.summed:
             if allowed is None:
-                allowed = torch.ones(2 * x.shape[1:2], dtype=torch.bool, device=x.device)
+                allowed = torch.ones(2 * query.shape[2:3], dtype=torch.bool, device=query.device)
                 allowed = allowed.tril() if self.causal else allowed
-            return self.merge(summed_attention(*self.project(x), allowed))
-        query, key, value = self.project(x)
-        mixed = fused_attention(query, key, value, allowed, causal=self.causal, scaled=self.scaled, slopes=self.slopes)
-        return self.merge(mixed)
+            return summed_attention(query, key, value, allowed)
+        return fused_attention(query, key, value, allowed, causal=self.causal, scaled=self.scaled, slopes=self.slopes)
 
     def merge(self, mixed: Tensor) -> Tensor:
         """Return what all heads together add to the stream, [B, T, D] from the values they mixed [B, H, T, K]."""
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        return product(mixed.transpose(1, 2).flatten(2), self.output.weight)
 
     def by_head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the weights as each head has them: query, key and value [H, K, D], output [H, D, K]."""
@@ -266,6 +273,10 @@ class Attention(nn.Module):
     def scores(self, x: Tensor, query_positions: Tensor | None = None) -> Tensor:
         """Return `judge` of `x`, of all positions or of `query_positions` [B, Tq] alone."""
         query, key, _ = self.project(x)
+        return self.rows(query, key, query_positions)
+
+    def rows(self, query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
+        """Return `judge` of what `project` gave, of all positions or of `query_positions` [B, Tq] alone."""
         if query_positions is not None:
             index = query_positions[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
             query = query.gather(2, index)  # [B, H, Tq, K]

@@ -10,6 +10,7 @@ from model.attention import Attention, falling, positions_within, rotary_angles,
 from model.config import ModelConfig, Position, Weighting
 from model.fast import FastBlock, How
 from model.init import initialise
+from model.products import multiplied_product, product
 
 
 class Norm(nn.Module):
@@ -37,7 +38,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the MLP adds to the stream: [B, T, D] from [B, T, D]."""
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        return product(multiplied_product(F.silu(product(x, self.gate.weight)), x, self.up.weight), self.down.weight)
 
 
 class Block(nn.Module):
@@ -154,6 +155,34 @@ def streams(model: Transformer, tokens: Tensor) -> Iterator[Tensor]:
         yield x
 
 
+def observed(
+    model: Transformer, tokens: Tensor, query_positions: Tensor | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield of each layer what it reads and its heads' scores, and compute nothing that these do not need.
+
+    What is projected for the scores carries the stream on; of the last layer there is nothing but its scores.
+
+    Args:
+        model: in eval mode, or dropout falls differently on each call.
+        tokens: [B, T].
+        query_positions: [B, Tq], the only rows wanted; None for all.
+
+    Returns:
+        L pairs of the normalised stream [B, T, D] and scores [B, H, Tq, Tk] as `Attention.judge` gives them.
+
+    """
+    *below, last = model.layers()
+    x = model.embed(tokens)
+    for block in below:
+        normed = block.norm_1(x)
+        query, key, value = block.attention.project(normed)
+        yield normed, block.attention.rows(query, key, query_positions)
+        x = x + block.attention.merge(block.attention.mix(query, key, value))
+        x = x + block.mlp(block.norm_2(x))
+    normed = last.norm_1(x)
+    yield normed, last.attention.scores(normed, query_positions)
+
+
 def attention_scores(model: Transformer, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
     """Return every head's scores on `tokens` [B, T], computed beside the fused path and leaving no trace in it.
 
@@ -167,11 +196,7 @@ def attention_scores(model: Transformer, tokens: Tensor, query_positions: Tensor
         the fused path uses, to 1e-5 in float32.
 
     """
-    rows = [
-        block.attention.scores(block.norm_1(x), query_positions)
-        for block, x in zip(model.layers(), streams(model, tokens), strict=False)
-    ]
-    return torch.stack(rows)
+    return torch.stack([scores for _, scores in observed(model, tokens, query_positions)])
 
 
 def attention_maps(model: Transformer, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:

@@ -4,27 +4,35 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from data.links import ORACLES, LinkItem
 from model.loss import token_losses
-from model.transformer import Transformer, streams
-from probe.readout import text_batches
+from model.transformer import Transformer
+from probe.readout import margins_of, payoff_logits
 
 
-@torch.no_grad()
 def read_losses(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: int) -> np.ndarray:
     """Return [N] -log p(target) in nats at each item's payoff, nan for items without one; `model` in eval mode."""
     losses = np.full(len(items), np.nan)
-    asked = [i for i, item in enumerate(items) if item.payoff is not None]
-    device = model.token_embedding.weight.device
-    for members, place, tokens in text_batches([items[i].tokens for i in asked], tokens_per_batch):
-        some = [items[asked[i]] for i in members]
-        *_, stream = streams(model, tokens.to(device))
-        payoffs = torch.tensor([item.payoff for item in some], device=device)
-        targets = torch.tensor([item.target for item in some], device=device)
-        logits = model.unembed(stream[torch.tensor(place, device=device), payoffs])  # [N, V]
-        losses[[asked[i] for i in members]] = token_losses(logits[:, None], targets[:, None])[:, 0].cpu().numpy()
+    for places, logits in payoff_logits(model, items, tokens_per_batch):
+        losses[places] = _losses([items[i] for i in places], logits)
     return losses
+
+
+def read_payoffs(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return `read_margins` and `read_losses` [N] of one pass over the texts."""
+    margins, losses = np.full((2, len(items)), np.nan)
+    for places, logits in payoff_logits(model, items, tokens_per_batch):
+        some = [items[i] for i in places]
+        margins[places], losses[places] = margins_of(some, logits), _losses(some, logits)
+    return margins, losses
+
+
+def _losses(items: Sequence[LinkItem], logits: Tensor) -> np.ndarray:
+    targets = torch.tensor([item.target for item in items], device=logits.device)
+    found: np.ndarray = token_losses(logits[:, None], targets[:, None])[:, 0].cpu().numpy()
+    return found
 
 
 def surprisals(items: Sequence[LinkItem]) -> np.ndarray:

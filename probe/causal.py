@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy import stats
 from torch import Tensor
 
 from data.links import LinkItem
@@ -37,7 +36,7 @@ from probe.interventions import (
     with_head,
     with_stream,
 )
-from probe.significance import clusters_of
+from probe.significance import clusters_of, ranks
 
 POSITIONS = ("antecedent", "distractor", "before_query", "query", "payoff")  # where a stream is patched
 N_CONTROL_HEADS = 20  # random other heads of the same layer, as many as there are below that
@@ -479,4 +478,4 @@ def spearman(one: np.ndarray, other: np.ndarray) -> float | None:
     """Return the rank correlation of two arrays of one shape; None where one of the two is the same everywhere."""
     if np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    return float(stats.spearmanr(one.ravel(), other.ravel()).statistic)
+    return float(np.corrcoef(ranks(one.ravel()), ranks(other.ravel()))[0, 1])

@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from data.links import LinkItem, Word
 from model.attention import rotate
 from model.transformer import Transformer
-from probe.significance import cluster_interval
+from probe.significance import cluster_interval, ranks
 
 N_SHUFFLES = 1000  # of the words' labels: their SD is then known to 2 %, 1 / sqrt(2 N)
 WordIds = tuple[int, ...]  # the token ids of a word's pieces
@@ -109,7 +108,7 @@ def payoff_areas(model: Transformer, verbs: dict[WordIds, set[int]], layer: int,
         if mine.all():
             continue
         raised = ov_logits(model, word, every, layer, head).mean(0).double().cpu().numpy()
-        n_below = stats.rankdata(raised)[mine].sum() - mine.sum() * (mine.sum() + 1) / 2  # Mann & Whitney's U
+        n_below = ranks(raised)[mine].sum() - mine.sum() * (mine.sum() + 1) / 2  # Mann & Whitney's U
         areas.append(n_below / (mine.sum() * (~mine).sum()))
     return np.array(areas)
 

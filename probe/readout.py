@@ -9,7 +9,7 @@ from torch import Tensor
 
 from data.links import LinkItem
 from model.attention import Attention
-from model.transformer import Transformer, streams
+from model.transformer import Transformer, observed, streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,36 @@ def candidates(items: Sequence[LinkItem]) -> Candidates:
     return Candidates(torch.from_numpy(positions.clip(min=0)), present, torch.from_numpy(gold))
 
 
-@torch.no_grad()
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some texts and who asks what of them. Axes: N items, B texts."""
+
+    members: list[int]  # [N] the place of each item among all
+    index: Tensor  # [N] the row of its text
+    tokens: Tensor  # [B, T] up to the query
+    query: Tensor  # [B, 1] its position
+    mentions: Candidates  # of the N items
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What a model is given to read the rows of some items, for any number of models."""
+
+    n_items: int
+    batches: list[Batch]
+
+    @classmethod
+    def of(cls, items: Sequence[LinkItem], tokens_per_batch: int) -> "Texts":
+        """Lay out `items`; texts that are the same up to the query are one."""
+        batches = []
+        for members, place, tokens in text_batches([item.tokens[: item.query + 1] for item in items], tokens_per_batch):
+            some = [items[i] for i in members]
+            query = torch.zeros(len(tokens), 1, dtype=torch.int64)
+            query[place, 0] = torch.tensor([item.query for item in some])
+            batches.append(Batch(members, torch.tensor(place), tokens, query, candidates(some)))
+        return cls(len(items), batches)
+
+
 def read_rows(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: int) -> Rows:
     """Read every head at every item's query.
 
@@ -69,21 +98,22 @@ def read_rows(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: i
         tokens_per_batch: of one forward pass.
 
     """
-    shape = (len(items), model.config.n_layer, model.config.n_head)
+    return read_texts(model, Texts.of(items, tokens_per_batch))
+
+
+@torch.no_grad()
+def read_texts(model: Transformer, texts: Texts) -> Rows:
+    """Return `read_rows` of the items of `texts`."""
+    shape = (texts.n_items, model.config.n_layer, model.config.n_head)
     rows = Rows(**{field.name: np.empty(shape, dtype=np.float32) for field in fields(Rows)})
     device = model.token_embedding.weight.device
-    for members, place, tokens in text_batches([item.tokens[: item.query + 1] for item in items], tokens_per_batch):
-        some = [items[i] for i in members]
-        query = torch.zeros(len(tokens), 1, dtype=torch.int64)
-        query[place, 0] = torch.tensor([item.query for item in some])
-        query, index = query.to(device), torch.tensor(place, device=device)
-        mentions = candidates(some).to(device)
-        for layer, (block, x) in enumerate(zip(model.layers(), streams(model, tokens.to(device)), strict=False)):
-            normed = block.norm_1(x)
-            scores = block.attention.scores(normed, query)[index, :, 0]  # [N, H, Tk]
+    for batch in texts.batches:
+        index, mentions = batch.index.to(device), batch.mentions.to(device)
+        seen = zip(model.layers(), observed(model, batch.tokens.to(device), batch.query.to(device)), strict=True)
+        for layer, (block, (normed, scores)) in enumerate(seen):
             moved = _moved(block.attention, normed, index, mentions.positions)
-            for name, values in reduce_scores(scores, mentions, moved).items():
-                getattr(rows, name)[members, layer] = values.cpu().numpy()
+            for name, values in reduce_scores(scores[index, :, 0], mentions, moved).items():  # of [N, H, Tk]
+                getattr(rows, name)[batch.members, layer] = values.cpu().numpy()
     return rows
 
 
@@ -165,25 +195,37 @@ def length_fair(preference: np.ndarray, items: Sequence[LinkItem]) -> np.ndarray
 
 
 @torch.no_grad()
+def payoff_logits(
+    model: Transformer, items: Sequence[LinkItem], tokens_per_batch: int
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Yield (places of some items, the logits [N, V] at their payoffs) for all items that have one; float32."""
+    asked = [i for i, item in enumerate(items) if item.payoff is not None]
+    device = model.token_embedding.weight.device
+    for members, place, tokens in text_batches([items[i].tokens for i in asked], tokens_per_batch):
+        found = [asked[i] for i in members]
+        *_, stream = streams(model, tokens.to(device))
+        payoffs = torch.tensor([items[i].payoff for i in found], device=device)
+        yield found, model.unembed(stream[torch.tensor(place, device=device), payoffs]).float()
+
+
 def read_margins(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: int) -> np.ndarray:
     """Return [N] log p(answers) - log p(foils) at each item's payoff: above 0 where the model prefers the right ones.
 
     nan for items without a payoff.
     """
     margins = np.full(len(items), np.nan)
-    asked = [i for i, item in enumerate(items) if item.payoff is not None]
-    device = model.token_embedding.weight.device
-    inf = float("-inf")
-    for members, place, tokens in text_batches([items[i].tokens for i in asked], tokens_per_batch):
-        some = [items[asked[i]] for i in members]
-        *_, stream = streams(model, tokens.to(device))
-        payoffs = torch.tensor([item.payoff for item in some], device=device)
-        logits = model.unembed(stream[torch.tensor(place, device=device), payoffs]).float()  # [N, V]
-        answers = _mask([item.answers for item in some], logits)[:, 0, 0]
-        foils = _mask([item.foils for item in some], logits)[:, 0, 0]
-        found = logits.masked_fill(~answers, inf).logsumexp(-1) - logits.masked_fill(~foils, inf).logsumexp(-1)
-        margins[[asked[i] for i in members]] = found.cpu().numpy()
+    for places, logits in payoff_logits(model, items, tokens_per_batch):
+        margins[places] = margins_of([items[i] for i in places], logits)
     return margins
+
+
+def margins_of(items: Sequence[LinkItem], logits: Tensor) -> np.ndarray:
+    """Return `read_margins` [N] of items whose logits at their payoffs [N, V] are known."""
+    inf = float("-inf")
+    answers = _mask([item.answers for item in items], logits)[:, 0, 0]
+    foils = _mask([item.foils for item in items], logits)[:, 0, 0]
+    found = logits.masked_fill(~answers, inf).logsumexp(-1) - logits.masked_fill(~foils, inf).logsumexp(-1)
+    return found.cpu().numpy()
 
 
 def text_batches(

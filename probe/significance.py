@@ -192,7 +192,7 @@ def two_way_interval(
 
 def _pigeonhole(values: np.ndarray, rows: np.ndarray, columns: np.ndarray, n_bootstrap: int, seed: int) -> np.ndarray:
     """Return the interval [2, scores] of the means of values [N_b, scores]."""
-    from scipy import stats  # a second to import, and training needs none of it
+    from scipy import special  # not scipy.stats: that takes a second to import
 
     n_clusters = min(len(np.unique(rows)), len(np.unique(columns)))
     if n_clusters < 2:
@@ -201,8 +201,8 @@ def _pigeonhole(values: np.ndarray, rows: np.ndarray, columns: np.ndarray, n_boo
     weights = _times_drawn(rows, n_bootstrap, rng) * _times_drawn(columns, n_bootstrap, rng)  # [B, N_b]
     weights = weights[weights.any(axis=1)]  # of few cells, a draw may take none
     means = weights @ values / weights.sum(axis=1, keepdims=True)
-    expanded = np.sqrt(n_clusters / (n_clusters - 1)) * stats.t.ppf((1 + CONFIDENCE) / 2, n_clusters - 1)
-    tail = stats.norm.cdf(-expanded)
+    expanded = np.sqrt(n_clusters / (n_clusters - 1)) * special.stdtrit(n_clusters - 1, (1 + CONFIDENCE) / 2)
+    tail = special.ndtr(-expanded)
     return np.quantile(means, (tail, 1 - tail), axis=0)
 
 
@@ -210,6 +210,13 @@ def _times_drawn(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Generato
     """Return how often each block's cluster is drawn [B, N_b], as many clusters being drawn as there are."""
     names, index = np.unique(clusters, return_inverse=True)
     return rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=n_bootstrap)[:, index].astype(float)
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Return the rank of each of `values` [n], from 1; those alike share the mean of theirs."""
+    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    found: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[index]
+    return found
 
 
 def seeds_interval(values: Sequence[float]) -> tuple[float, float]:

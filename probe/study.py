@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from data.links import LinkItem, Word, is_flipped
 from model.transformer import Transformer
-from probe.baselines import baselines, best_baseline, explained, selectivity, surrogate
-from probe.behaviour import oracle_losses, read_losses, rho, surprisals
+from probe.baselines import Rule, baselines, best_baseline, explained, fit_rules, selectivity, surrogate
+from probe.behaviour import oracle_losses, read_payoffs, rho, surprisals
 from probe.causal import causal_study
 from probe.circuits import weights_study
 from probe.config import ProbeConfig
@@ -22,7 +23,7 @@ from probe.contract import check_contract
 from probe.head_types import entropies, head_types, score_asymmetry
 from probe.importance import importance_study
 from probe.questions import EMPTY, QUESTIONS, UNDECIDED, Question, asked
-from probe.readout import Rows, read_margins, read_rows
+from probe.readout import Rows, Texts, read_rows, read_texts
 from probe.scores import Scores, best_head, check_blocks, factorial, score
 from probe.significance import cluster_interval, clusters_of, luck_line, max_t_p, two_way_interval
 from probe.verdict import evidence_of, judge
@@ -30,12 +31,20 @@ from probe.verdict import evidence_of, judge
 HEADLINE = "headline"  # antecedents and frames that training never used
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reading:
     """A model's rows on some items, ready to be scored by question and hold-out."""
 
     items: Sequence[LinkItem]
     rows: Rows
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, str, str, str], list[int]]:
+        """The places of the items that no question and hold-out tells apart, in the order in which they stand."""
+        found: dict[tuple[str, str, str, str], list[int]] = {}
+        for i, item in enumerate(self.items):
+            found.setdefault((item.family, item.site, item.level, item.holdout), []).append(i)
+        return found
 
     def scores(self, question: Question, holdout: str) -> Scores:
         """Return the scores of every head; ValueError without whole blocks."""
@@ -49,11 +58,15 @@ class Reading:
 
     def index(self, question: Question, holdout: str) -> np.ndarray:
         """Return the places of the items of a question and hold-out."""
-        return np.array([i for i, one in enumerate(self.items) if question.picks(one) and one.holdout == holdout], int)
+        every = self._picked(question)
+        return np.array(sorted(i for some in every if self.items[some[0]].holdout == holdout for i in some), int)
 
     def holdouts(self, question: Question) -> list[str]:
         """Return the hold-outs of a question in the order in which they stand."""
-        return list(dict.fromkeys(item.holdout for item in self.items if question.picks(item)))
+        return list(dict.fromkeys(self.items[some[0]].holdout for some in self._picked(question)))
+
+    def _picked(self, question: Question) -> list[list[int]]:
+        return [some for some in self._places.values() if question.picks(self.items[some[0]])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +155,14 @@ def make_bench(
     def read(one: Transformer, items: list[LinkItem]) -> Reading:
         return Reading(items, read_rows(one, items, config.tokens_per_batch))
 
+    def read_blank(items: list[LinkItem]) -> list[Reading]:
+        texts = Texts.of(items, config.tokens_per_batch)  # once for all models
+        return [Reading(items, read_texts(one, texts)) for one in untrained]
+
     choosing = picked(dev, questions, ("iid",))
     testing = picked(test, (*questions, EMPTY), None) + only_the_two(picked(test, UNDECIDED, ("iid",)))
     compared = picked(test, questions, ("iid", HEADLINE))
-    blank = [(read(one, choosing), read(one, compared)) for one in untrained]
+    blank = list(zip(read_blank(choosing), read_blank(compared), strict=True))
     types = head_types(model, dev[0].tokens[0], config.seed)
     return Bench(model, read(model, choosing), read(model, testing), blank, types, config)
 
@@ -197,9 +214,9 @@ def ask(question: Question, bench: Bench) -> dict[str, Any]:
     one: dict[str, Any] = {"question": question.name, "family": question.family, "site": question.site}
     one |= {"layer": head[0], "head": head[1]}
     one["dev"] = {name: float(getattr(chosen_on, name)[:, *head].mean()) for name in ("sel1", "f4", "dd")}
-    one["test"] = {}
+    one["test"], rules = {}, fit_rules(bench.dev.picked(question, "iid"))
     for holdout in bench.test.holdouts(question):
-        found = held_out(question, holdout, bench, head)
+        found = held_out(question, holdout, bench, head, rules)
         if bench.blank and holdout in ("iid", HEADLINE):
             found["untrained"] = _untrained(question, holdout, bench)
         every = found.pop("heads")  # of one hold-out they are enough to draw the map
@@ -210,19 +227,24 @@ def ask(question: Question, bench: Bench) -> dict[str, Any]:
     return one | judge(evidence_of(one, HEADLINE)).entry()
 
 
-def held_out(question: Question, holdout: str, bench: Bench, head: tuple[int, int]) -> dict[str, Any]:
-    """Return how one head does on items it was not chosen on, how far luck would have gone, and how every head does."""
+def held_out(
+    question: Question, holdout: str, bench: Bench, head: tuple[int, int], rules: Mapping[str, Rule]
+) -> dict[str, Any]:
+    """Return how one head does on items it was not chosen on, how far luck would have gone, and how every head does.
+
+    `rules`: those that heads are held against, having learnt from dev.
+    """
     items, scores = bench.test.picked(question, holdout), bench.test.scores(question, holdout)
     clusters = clusters_of(items[::4])
     words = [clusters[name] for name in ("first_words", "second_words")]
     alike = (clusters["templates"], *words)
     found: dict[str, Any] = {"n_items": len(items)}
     found["clusters"] = {name: len(set(which)) for name, which in clusters.items()}
-    rules = baselines(bench.dev.picked(question, "iid"), items)
-    found["baselines"] = {name: _means(one) for name, one in rules.items()}
-    best = best_baseline(rules)
+    scored = baselines(rules, items)
+    found["baselines"] = {name: _means(one) for name, one in scored.items()}
+    best = best_baseline(scored)
     values = {name: getattr(scores, name)[:, *head] for name in Scores.__dataclass_fields__}
-    over_best = values["sel1"] - rules[best].sel1
+    over_best = values["sel1"] - scored[best].sel1
     intervals = two_way_interval(
         np.stack([*values.values(), over_best], axis=1), clusters["templates"], (clusters["pairs"], *words), *bench.luck
     ).T.tolist()
@@ -368,7 +390,7 @@ def behaviour(model: Transformer, items: Sequence[LinkItem], config: ProbeConfig
         if not any(question.picks(item) for question in UNDECIDED):
             first.setdefault((item.text, item.payoff), item)
     once = list(first.values())
-    margins, losses = (read(model, once, config.tokens_per_batch) for read in (read_margins, read_losses))
+    margins, losses = read_payoffs(model, once, config.tokens_per_batch)
     groups: dict[tuple[str, str, str, str], list[int]] = {}
     for i, item in enumerate(once):
         groups.setdefault((item.family, item.level, item.site, item.holdout), []).append(i)

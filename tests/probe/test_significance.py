@@ -11,6 +11,7 @@ from probe.significance import (
     cluster_interval,
     luck_line,
     max_t_p,
+    ranks,
     seeds_interval,
     share_interval,
     two_way_interval,
@@ -225,3 +226,8 @@ def test_the_interval_of_a_share_is_exact() -> None:
     """0 of 200 found: the upper end solves (1 - p)^200 = .025."""
     low, high = share_interval(0, 200)
     assert low == 0 and high == pytest.approx(1 - 0.025 ** (1 / 200))
+
+
+def test_ranks_are_those_of_scipy_ties_shared() -> None:
+    values = np.random.default_rng(0).integers(0, 9, 31).astype(float)
+    np.testing.assert_array_equal(ranks(values), stats.rankdata(values))

@@ -1,0 +1,310 @@
+"""Attention rows of every head, ours and transformers': python -m benchmarks.attention_rows [text=FILE] [out=FILE].
+
+Both read the same sentences with the same weights, 6 layers of 8 heads, width 256, and return one row of every head for
+each: what its last pronoun looks at, and in a second measurement what its last token does. Theirs is LlamaForCausalLM,
+attn_implementation="eager", output_attentions=True, sentences sorted by length, in the best of three batch sizes; ours
+is `attention_maps` of batches alike in length, of what stands up to the asked token: what follows cannot change its
+row. Each passes once in a process of its own, in turn, on one thread; CPU-seconds are those of the pass, memory is the
+process's peak. Weights in float32 are compared to 1e-5. Sentences with a pronoun, two of a text's own together, of our
+generated stories where no text=FILE is given. quick=true: fewer. Needs requirements-dev.txt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from benchmarks.rows import Row, alone, number, repeats, timed
+from data.tokenizer import bpe_tokenizer, end_id
+from model.config import Mask, ModelConfig, Position, Scale, Weighting
+from model.transformer import Transformer, attention_maps
+from probe.readout import text_batches
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+ROOT = Path(__file__).parent.parent
+LIMIT = 1e-5  # of a float32 weight's distance from the peer's
+_VOCABULARY = 4096
+_LENGTHS = range(8, 65)  # tokens: what is no sentence, and what is several
+_SHAPE = ModelConfig(
+    n_layer=6, n_head=8, d_model=256, d_mlp=768, context_length=_LENGTHS[-1], rope_theta=1e4, norm_eps=1e-5,
+    dropout=0.0, scale=Scale.inverse_sqrt, weighting=Weighting.softmax, position=Position.rope, mask=Mask.causal,
+    tie_query_key=False, tie_key_value=False,
+)  # fmt: skip
+_TOKENS_PER_BATCH = 2048  # of ours: activations of a layer then stay in the cache
+_PEER_BATCHES = (8, 32, 128)  # sentences
+_PRONOUN = re.compile(r"(?<!^)\b(it|he|she|they|him|her|them|his|its|their)\b", re.IGNORECASE)
+
+Asked = list[tuple[tuple[int, ...], int]]  # the tokens of each text, and the place of the token whose rows are wanted
+Weights = list[np.ndarray]  # of each text [L, H, place + 1]
+
+
+def sentences(text: str) -> list[str]:
+    """Return every two successive sentences of each paragraph, so that a pronoun may have its antecedent there."""
+    found = []
+    for paragraph in text.split("\n"):
+        some = [one for one in re.split(r"(?<=[.!?])[\"']?\s+", paragraph.strip()) if one]
+        found += [" ".join(some[i : i + 2]) for i in range(0, len(some) - 1, 2)]
+    return found
+
+
+def own_text(n_stories: int) -> str:
+    """Return generated stories, one a line."""
+    from hydra import compose, initialize_config_dir
+
+    from configs import typed_train
+    from data.config import StoriesConfig
+    from data.stories import tell
+
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        config = typed_train(compose("train", [f"data.n_train_stories={n_stories}"])).data
+    assert isinstance(config, StoriesConfig)
+    return "\n".join(story.text for story in tell(config, "train"))
+
+
+def made(text: str, n_texts: int) -> tuple[Asked, Transformer]:
+    """Return the first sentences of `text` that have a pronoun, each asked there, and a model to read them.
+
+    Its weights are random, the output projections' too, which would begin at 0: every layer does something.
+    """
+    tokenizer = bpe_tokenizer([text], _VOCABULARY)
+    end, found = end_id(tokenizer), {}
+    for sentence in sentences(text):
+        encoding = tokenizer.encode(sentence)
+        pronouns = [match.end() - 1 for match in _PRONOUN.finditer(sentence)]
+        if len(encoding.ids) in _LENGTHS and pronouns:
+            place = encoding.char_to_token(pronouns[-1])
+            assert place is not None  # byte-level BPE has a token for every character but spaces
+            found[end, *encoding.ids] = 1 + place
+        if len(found) == n_texts:
+            break
+    model = Transformer(_SHAPE, tokenizer.get_vocab_size(), seed=0)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            if name.endswith(("output.weight", "down.weight")):
+                one.normal_(0.0, one.shape[1] ** -0.5, generator=generator)
+    return list(found.items()), model.eval()
+
+
+def our_rows(model: Transformer, asked: Asked) -> Weights:
+    """Return what the asked token of each text looks at."""
+    found: Weights = [np.empty(0)] * len(asked)
+    with torch.no_grad():
+        for members, rows, tokens in text_batches([text[: place + 1] for text, place in asked], _TOKENS_PER_BATCH):
+            places = torch.zeros(len(tokens), 1, dtype=torch.int64)
+            places[rows, 0] = torch.tensor([asked[i][1] for i in members])
+            maps = attention_maps(model, tokens, places)[:, :, :, 0].numpy()  # [L, B, H, T]
+            for i, row in zip(members, rows, strict=True):
+                found[i] = maps[:, row, :, : asked[i][1] + 1]
+    return found
+
+
+def peer_rows(model: LlamaForCausalLM, asked: Asked, n_at_once: int, *, head: bool = True) -> Weights:
+    """Return the same by transformers; `head` False: by its model without the unembedding."""
+    found: Weights = [np.empty(0)] * len(asked)
+    order = sorted(range(len(asked)), key=lambda i: len(asked[i][0]))
+    reader = model if head else model.model
+    for first in range(0, len(order), n_at_once):
+        members = order[first : first + n_at_once]
+        tokens = torch.zeros(len(members), len(asked[members[-1]][0]), dtype=torch.int64)
+        there = torch.zeros_like(tokens)
+        for row, i in enumerate(members):
+            tokens[row, : len(asked[i][0])] = torch.tensor(asked[i][0])
+            there[row, : len(asked[i][0])] = 1
+        with torch.no_grad():
+            out = reader(input_ids=tokens, attention_mask=there, output_attentions=True, use_cache=False)
+        for row, i in enumerate(members):
+            place = asked[i][1]
+            found[i] = torch.stack([layer[row, :, place, : place + 1] for layer in out.attentions]).float().numpy()
+    return found
+
+
+def llama(model: Transformer) -> LlamaForCausalLM:
+    """Return transformers' Llama with the weights of `model`."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = model.config
+    peer = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=model.vocab_size,
+            hidden_size=config.d_model,
+            intermediate_size=config.d_mlp,
+            num_hidden_layers=config.n_layer,
+            num_attention_heads=config.n_head,
+            num_key_value_heads=config.n_head,
+            max_position_embeddings=config.context_length,
+            rms_norm_eps=config.norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+            tie_word_embeddings=True,
+        )
+    )
+    peer.set_attn_implementation("eager")
+    parts = {"norm_1.gain": "input_layernorm.weight", "norm_2.gain": "post_attention_layernorm.weight"}
+    for ours, theirs in zip(("query", "key", "value", "output"), "qkvo", strict=True):
+        parts[f"attention.{ours}.weight"] = f"self_attn.{theirs}_proj.weight"
+    parts |= {f"mlp.{one}.weight": f"mlp.{one}_proj.weight" for one in ("gate", "up", "down")}
+    names = {"token_embedding.weight": "model.embed_tokens.weight", "final_norm.gain": "model.norm.weight"}
+    for layer in range(config.n_layer):
+        names |= {f"blocks.{layer}.{ours}": f"model.layers.{layer}.{theirs}" for ours, theirs in parts.items()}
+    state = {names[name]: weights for name, weights in model.state_dict().items()}
+    peer.load_state_dict(state | {"lm_head.weight": model.token_embedding.weight})
+    return peer.eval()
+
+
+def _reader(kind: str, model: Transformer) -> Callable[[Asked], Weights]:
+    """Return what reads: "ours", "ours bfloat16", "peer N", "peer N bfloat16" or "headless peer N"."""
+    if "bfloat16" in kind:
+        model = model.bfloat16()
+    if "peer" not in kind:
+        return lambda asked: our_rows(model, asked)
+    peer, size = llama(model), int(re.findall(r"\d+", kind)[0])
+    if "bfloat16" in kind:
+        peer = peer.bfloat16()
+    return lambda asked: peer_rows(peer, asked, size, head="headless" not in kind)
+
+
+def child(kind: str, at_end: bool, folder: Path) -> None:
+    """Pass once over all texts in this process; print CPU-seconds and memory, and write the rows."""
+    torch.set_num_threads(1)
+    kept = torch.load(folder / "made.pt", mmap=True)
+    model = Transformer(_SHAPE, kept["vocab_size"], seed=0).eval()
+    model.load_state_dict(kept["model"])
+    asked = [(text, len(text) - 1) for text, _ in kept["asked"]] if at_end else kept["asked"]
+    read = _reader(kind, model)
+    read(asked[:50])  # what is made at the first call only
+    before = _peak()
+    began = time.process_time()
+    rows = read(asked)
+    seconds = time.process_time() - began
+    np.save(folder / "rows.npy", np.concatenate([one.reshape(-1) for one in rows]))
+    print(json.dumps({"seconds": seconds, "before": before, "peak": _peak()}))
+
+
+def _peak() -> float:
+    """Return the most that this process has held so far, in megabytes; Linux counts kilobytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a process of its own measures."""
+
+    n: int  # sentences
+    seconds: float  # CPU
+    before: float  # MB, the most that it held after 50 sentences
+    peak: float  # MB, the most that it held
+    rows: np.ndarray  # all weights
+
+    @property
+    def speed(self) -> float:
+        """Sentences a CPU-second."""
+        return self.n / self.seconds
+
+
+def passed(kind: str, folder: Path, n: int, *, at_end: bool = False) -> Pass:
+    """Let a process of its own pass over `n` sentences."""
+    door = [sys.executable, "-m", "benchmarks.attention_rows", f"child={kind}", f"folder={folder}", f"end={at_end}"]
+    measured = json.loads(timed(door).said.splitlines()[-1])
+    return Pass(n=n, rows=np.load(folder / "rows.npy"), **measured)
+
+
+def rows(given: dict[str, str]) -> list[Row]:
+    """Measure ours and transformers' in turn; SystemExit where float32 rows differ by more than `LIMIT`."""
+    quick = given.get("quick") == "true"
+    text = Path(given["text"]).read_text() if "text" in given else own_text(2000 if quick else 20_000)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        asked, model = made(text, 100 if quick else 2000)
+        about = {"asked": asked, "model": model.state_dict(), "vocab_size": model.vocab_size}
+        torch.save(about, folder / "made.pt")
+        first = {size: passed(f"peer {size}", folder, len(asked)) for size in _PEER_BATCHES}
+        size = max(first, key=lambda one: first[one].speed)
+        kinds = ["ours", f"peer {size}", f"headless peer {size}", "ours bfloat16", f"peer {size} bfloat16"]
+        cases = [(kind, False) for kind in kinds] + [("ours", True), (f"peer {size}", True), ("ours bfloat16", True)]
+        found: dict[tuple[str, bool], list[Pass]] = {case: [] for case in cases}
+        for _ in range(repeats(given)):
+            for kind, at_end in cases:
+                found[kind, at_end].append(passed(kind, folder, len(asked), at_end=at_end))
+    ours, peer, headless, half, peer_half, ours_end, peer_end, half_end = found.values()
+    worst = max(apart(ours, peer), apart(ours_end, peer_end))
+    if not worst <= LIMIT:
+        sys.exit(f"a weight of ours is {worst:.1e} from the peer's, more than {LIMIT:.0e}")
+    n_tokens, n_read = sum(len(one) for one, _ in asked), sum(place + 1 for _, place in asked)
+    what = (
+        f"{len(asked):,} sentences of {n_tokens / len(asked):.1f} tokens, {n_read / len(asked):.1f} of them up to the "
+        f"asked pronoun; a vocabulary of {model.vocab_size:,}; one row of each of {_SHAPE.n_layer * _SHAPE.n_head} "
+        f"heads. The largest difference of a weight is {worst:.1e}. Against their model without its unembedding, which "
+        f"no row needs: {times(ours, headless)}x."
+    )
+    name = f"transformers, eager, {size} sentences at a time"
+    at_least = (("5x", 5, ours, peer, ours_end, peer_end), ("9x", 9, half, peer, half_end, peer_end))
+    found_rows = []
+    for goal, least, mine, theirs, mine_end, theirs_end in at_least:
+        numbers = "bfloat16" if mine is half else "float32"
+        note = f"The largest difference from float32 is {apart(half, peer):.1e}. Against them in bfloat16: "
+        note = what if mine is ours else f"{note}{times(half, peer_half)}x."
+        for work, one, other, said in (
+            (f"attention rows of all heads, {numbers}, at a pronoun", mine, theirs, note),
+            (f"the same, {numbers}, at the last token", mine_end, theirs_end, ""),
+        ):
+            found_rows.append(
+                Row(
+                    work=work,
+                    goal=f"{goal} transformers in float32 or more",
+                    aim="",
+                    unit="sentences/s",
+                    ours=[this.speed for this in one],
+                    peer_name=name,
+                    peer=[this.speed for this in other],
+                    met=all(a.speed >= least * b.speed for a, b in zip(one, other, strict=True)),
+                    aim_met=None,
+                    note=said,
+                )
+            )
+    rise = [statistics.median(one.peak - one.before for one in some) for some in (ours, peer)]
+    memory = Row(
+        work="memory for it, float32",
+        goal="half of transformers' or less",
+        aim="",
+        unit="MB",
+        ours=[one.peak for one in ours],
+        peer_name=name,
+        peer=[one.peak for one in peer],
+        met=all(a.peak <= b.peak / 2 for a, b in zip(ours, peer, strict=True)),
+        aim_met=None,
+        note="Peak of the whole process, libraries and weights among it. Over what the first 50 sentences took, ours "
+        f"rises by {rise[0]:.0f} MB, theirs by {rise[1]:.0f}.",
+    )
+    return [*found_rows, memory]
+
+
+def apart(some: list[Pass], others: list[Pass]) -> float:
+    """Return the largest difference of a weight."""
+    return max(float(np.abs(one.rows - two.rows).max()) for one, two in zip(some, others, strict=True))
+
+
+def times(some: list[Pass], others: list[Pass]) -> str:
+    """Write how often faster, the median of pairs."""
+    return number(statistics.median(one.speed / two.speed for one, two in zip(some, others, strict=True)))
+
+
+if __name__ == "__main__":
+    told = dict(one.partition("=")[::2] for one in sys.argv[1:])
+    if "child" in told:
+        child(told["child"], told["end"] == "True", Path(told["folder"]))
+    else:
+        alone(rows, ("text",))

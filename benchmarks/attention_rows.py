@@ -42,7 +42,7 @@ _LENGTHS = range(8, 65)  # tokens: what is no sentence, and what is several
 _SHAPE = ModelConfig(
     n_layer=6, n_head=8, d_model=256, d_mlp=768, context_length=_LENGTHS[-1], rope_theta=1e4, norm_eps=1e-5,
     dropout=0.0, scale=Scale.inverse_sqrt, weighting=Weighting.softmax, position=Position.rope, mask=Mask.causal,
-    tie_query_key=False, tie_key_value=False,
+    tie_query_key=False, tie_key_value=False, token_shift=False,
 )  # fmt: skip
 _TOKENS_PER_BATCH = 2048  # of ours: activations of a layer then stay in the cache
 _PEER_BATCHES = (8, 32, 128)  # sentences

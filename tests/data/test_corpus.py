@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data import corpus as corpus_module
 from data.config import TextConfig, TokenizerKind
-from data.corpus import CLASSES, Corpus, load_corpus, load_split
+from data.corpus import CLASSES, Corpus, load_corpus, load_split, rows_of
 from data.documents import local_sources, read_pieces
 from data.links import link_items
 from data.stories import language_of
@@ -171,6 +172,13 @@ def test_what_learning_needs_is_written_first_and_the_probes_splits_when_asked_f
     assert {path.name for path in stories.iterdir()} == {"train", "validation", "dev"}
     assert {"iid", "headline"} == set(dev["holdout"])
     assert load_split(corpus, "dev")["text"][:] == dev["text"][:]
+
+
+def test_rows_taken_out_many_at_a_time_are_those_of_one_by_one(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    dev = load_split(corpus, "dev")
+    monkeypatch.setattr(corpus_module, "_ROWS_AT_ONCE", 7)
+    assert len(dev) % 7 and list(rows_of(dev)) == list(dev)
+    assert list(rows_of(dev, ["text"])) == [{"text": row["text"]} for row in dev]
 
 
 def test_payoffs_are_the_class_of_the_words_only_the_antecedent_explains(corpus: Corpus) -> None:

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.attention import positions_within
 from model.config import Mask, Position
 from model.init import EMBEDDING_STD
-from model.transformer import Transformer, attention_maps, flops_per_token, n_parameters
+from model.transformer import Transformer, attention_maps, flops_per_token, n_parameters, observed, streams
 from tests.model.standard import VARIANTS
 from tests.model.test_attention import config
 
@@ -80,6 +80,16 @@ def test_observed_maps_are_the_weights_the_fused_path_uses(any_model: Transforme
         x = x + block.attention.output((maps[layer] @ value).transpose(1, 2).flatten(2))
         x = x + block.mlp(block.norm_2(x))
     torch.testing.assert_close(any_model.unembed(x), any_model(tokens), atol=1e-5, rtol=0)
+
+
+def test_what_is_observed_layer_by_layer_is_what_each_layer_reads(any_model: Transformer, tokens: torch.Tensor) -> None:
+    query = torch.tensor([[3, 10], [7, 0]])
+    seen = list(observed(any_model, tokens, query))
+    for block, x, (normed, scores) in zip(any_model.layers(), streams(any_model, tokens), seen, strict=False):
+        torch.testing.assert_close(normed, block.norm_1(x), atol=1e-5, rtol=0)
+        expected = block.attention.scores(block.norm_1(x))[torch.arange(B)[:, None], :, query].transpose(1, 2)
+        torch.testing.assert_close(scores, expected, atol=1e-5, rtol=0)
+    assert len(seen) == any_model.config.n_layer
 
 
 def test_observing_leaves_no_trace(model: Transformer, tokens: torch.Tensor) -> None:

@@ -87,6 +87,23 @@ def test_the_fixed_offset_is_the_best_one_of_dev(dev: list[LinkItem]) -> None:
     assert rule(item_like(dev[0], [(query - 9,)], [(query - 4,)])) == -1
 
 
+def test_the_fixed_offset_is_the_one_that_trying_each_finds(dev: list[LinkItem], test: list[LinkItem]) -> None:
+    """The nearest candidate to each distance in turn, scored item by item; of the best the smallest distance counts."""
+
+    def sign(item: LinkItem, offset: int) -> int:
+        near, other = (
+            min(abs(item.query - word[-1] - offset) for word in some) for some in (item.antecedents, item.distractors)
+        )
+        return (near < other) - (near > other)
+
+    some = dev[::3]
+    distances = sorted({item.query - word[-1] for item in some for word in item.antecedents + item.distractors})
+    best = max(distances, key=lambda offset: sum(sign(item, offset) for item in some))
+    rule = fixed_offset(some)
+    assert len(distances) > 3
+    assert [rule(item) for item in test] == [sign(item, best) for item in test]
+
+
 def test_the_sieve_ties_at_a_word_that_dev_lacks_or_that_goes_with_both(dev: list[LinkItem]) -> None:
     rule = sieve(dev)
     strange = replace(dev[0], tokens=(*dev[0].tokens[: dev[0].query], 0))

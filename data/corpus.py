@@ -110,10 +110,25 @@ def load_split(corpus: Corpus, split: str) -> Dataset:
     """
     from datasets import load_from_disk
 
+    return load_from_disk(str(_split_folder(corpus, split)))
+
+
+def load_rows(corpus: Corpus, split: str) -> list[dict[str, Any]]:
+    """Return the rows of `load_split`, read without `datasets`, which takes 0.7 s to import."""
+    import pyarrow
+
+    folder, rows = _split_folder(corpus, split), []
+    for file in json.loads((folder / "state.json").read_text())["_data_files"]:
+        with pyarrow.memory_map(str(folder / file["filename"])) as stored:
+            rows += pyarrow.ipc.open_stream(stored).read_all().to_pylist()
+    return rows
+
+
+def _split_folder(corpus: Corpus, split: str) -> Path:
     folder = corpus.folder / "stories" / split
     if not folder.is_dir():
         _write_split(corpus, split, folder)
-    return load_from_disk(str(folder))
+    return folder
 
 
 def _write_split(corpus: Corpus, split: str, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
         ValueError: a word of a link shares a token with its neighbour or has none.
 
     """
+    first_of = cache(lambda word: tokenizer.encode(word).ids[0])  # the same few words answer again and again
     items, n_stories = [], 0
     for row in rows:
         if not row["links"]:
@@ -93,8 +95,8 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
                     subject=at.of(link["subject"]) if link["subject"] else None,
                     payoff=payoff,
                     target=None if payoff is None else encoding.ids[payoff],
-                    answers=tuple(tokenizer.encode(word).ids[0] for word in link["answers"]),
-                    foils=tuple(tokenizer.encode(word).ids[0] for word in link["foils"]),
+                    answers=tuple(map(first_of, link["answers"])),
+                    foils=tuple(map(first_of, link["foils"])),
                     surprisal=tuple(link["surprisal"]),
                     level=link["level"],
                     site=link["site"],

@@ -49,7 +49,7 @@ def probe_stories(
 
     `paint`: of a terminal with colour, for a map of the heads. Returns whether probe/ could be written.
     """
-    from data.corpus import load_split
+    from data.corpus import load_rows
     from data.links import link_items
     from data.tokenizer import end_id
 
@@ -58,7 +58,7 @@ def probe_stories(
         page_content(opened, None, texts)  # whatever it takes and is damaged is said at once
         corpus = load_data(opened, settings)
         end = end_id(opened.tokenizer)
-        dev, test = (link_items(load_split(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
+        dev, test = (link_items(load_rows(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
         claimed = claim_or_note(opened.run, opened.run / "probe", say)
     with claimed or nullcontext():
         results, readings = studied(opened, dev, test, config)
@@ -94,7 +94,7 @@ def studied(
 
 def provenance(opened: Opened, corpus: Corpus, config: ProbeConfig) -> dict[str, Any]:
     """Return what probe.json says of where its numbers come from: model, data and settings."""
-    from data.corpus import load_split
+    from data.corpus import load_rows
     from data.stories import GENERATOR_VERSION
     from data.stories.leakage import leakage
 
@@ -104,7 +104,7 @@ def provenance(opened: Opened, corpus: Corpus, config: ProbeConfig) -> dict[str,
         "data": {
             "generator_version": GENERATOR_VERSION,
             "fingerprint": corpus.fingerprint,
-            "leakage": leakage(load_split(corpus, "train"), load_split(corpus, "test")),
+            "leakage": leakage(load_rows(corpus, "train"), load_rows(corpus, "test")),
         },
         "settings": asdict(config),
         "warnings": list(opened.resumed),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data.config import TextConfig, TokenizerKind
-from data.corpus import CLASSES, Corpus, load_corpus, load_split
+from data.corpus import CLASSES, Corpus, load_corpus, load_rows, load_split
 from data.documents import local_sources, read_pieces
 from data.links import link_items
 from data.stories import language_of
@@ -171,6 +171,11 @@ def test_what_learning_needs_is_written_first_and_the_probes_splits_when_asked_f
     assert {path.name for path in stories.iterdir()} == {"train", "validation", "dev"}
     assert {"iid", "headline"} == set(dev["holdout"])
     assert load_split(corpus, "dev")["text"][:] == dev["text"][:]
+
+
+def test_rows_read_without_datasets_are_those_that_it_reads(corpus: Corpus) -> None:
+    rows = load_rows(corpus, "dev")
+    assert rows == list(load_split(corpus, "dev")) and any(row["links"] for row in rows)
 
 
 def test_payoffs_are_the_class_of_the_words_only_the_antecedent_explains(corpus: Corpus) -> None:

@@ -112,12 +112,18 @@ class StoryBatches:
         """Lay stories end to end; the last token of each has for its target the END that opens the next."""
         shape = (len(rows), self.context_length)
         tokens, targets, texts = np.zeros(shape, np.int64), np.full(shape, IGNORE), np.full(shape, -1)
-        for row, stories in enumerate(rows):
-            first, last = self.split.starts[stories], self.split.starts[stories + 1]
-            places = np.concatenate([np.arange(*span) for span in zip(first, last, strict=True)])
-            tokens[row, : len(places)] = self.split.tokens[places]
-            targets[row, : len(places)] = self.split.tokens[places + 1]
-            texts[row, : len(places)] = np.repeat(np.arange(len(stories)), last - first)
+        counts, stories = np.array([len(one) for one in rows]), np.concatenate(rows)
+        begun, row = counts.cumsum() - counts, np.repeat(np.arange(len(rows)), counts)  # of each row, of each story
+        first, last = self.split.starts[stories], self.split.starts[stories + 1]
+        lengths = last - first
+        before = lengths.cumsum() - lengths  # tokens of the stories before, from the batch's first row on
+        column = before - before[begun][row]
+        within = np.arange(lengths.sum()) - np.repeat(before, lengths)
+        places = np.repeat(first, lengths) + within
+        there = np.repeat(row * self.context_length + column, lengths) + within
+        tokens.reshape(-1)[there] = self.split.tokens[places]
+        targets.reshape(-1)[there] = self.split.tokens[places + 1]
+        texts.reshape(-1)[there] = np.repeat(np.arange(len(stories)) - begun[row], lengths)
         return Batch(*(torch.from_numpy(part) for part in (tokens, targets, texts)))
 
 

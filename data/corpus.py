@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,6 @@ CLASSES = ("function", "content", "pronoun", "payoff", "end")
 # Raised whenever the same input would be written differently; texts and stories apart, as measured figures name theirs.
 _STORIES_VERSION = 2
 _TEXTS_VERSION = 4
-_ROWS_AT_ONCE = 2000  # of a split: a few MB as Python has them
 _PLACES = ("path", "validation_path", "tokenizer_path")  # settings that say where something is, not what
 
 
@@ -112,22 +111,29 @@ def load_split(corpus: Corpus, split: str) -> Dataset:
     """
     from datasets import load_from_disk
 
+    return load_from_disk(str(_split_folder(corpus, split)))
+
+
+def load_rows(corpus: Corpus, split: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Return the rows of `load_split`, read without `datasets`, which takes 0.7 s to import.
+
+    `columns`: of these alone, which is quicker; None for all.
+    """
+    import pyarrow
+
+    folder, rows = _split_folder(corpus, split), []
+    for file in json.loads((folder / "state.json").read_text())["_data_files"]:
+        with pyarrow.memory_map(str(folder / file["filename"])) as stored:
+            table = pyarrow.ipc.open_stream(stored).read_all()
+            rows += (table.select(columns) if columns else table).to_pylist()
+    return rows
+
+
+def _split_folder(corpus: Corpus, split: str) -> Path:
     folder = corpus.folder / "stories" / split
     if not folder.is_dir():
         _write_split(corpus, split, folder)
-    return load_from_disk(str(folder))
-
-
-def rows_of(split: Dataset, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a split as iterating over it does, taken out many at a time: ten times as fast (measured).
-
-    `columns`: of these alone; None for all.
-    """
-    some = split if columns is None else split.select_columns(list(columns))
-    for first in range(0, len(some), _ROWS_AT_ONCE):
-        taken = some[first : first + _ROWS_AT_ONCE]
-        for values in zip(*taken.values(), strict=True):
-            yield dict(zip(taken, values, strict=True))
+    return folder
 
 
 def _write_split(corpus: Corpus, split: str, folder: Path) -> None:

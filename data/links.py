@@ -76,12 +76,8 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
         ValueError: a word of a link shares a token with its neighbour or has none.
 
     """
+    first_of = cache(lambda word: tokenizer.encode(word).ids[0])  # the same few words answer again and again
     items, n_stories = [], 0
-
-    @cache
-    def first_id(word: str) -> int:
-        return tokenizer.encode(word).ids[0]
-
     for row in rows:
         if not row["links"]:
             continue
@@ -98,9 +94,9 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
                     distractors=tuple(at.of(span) for span in link["distractors"]),
                     subject=at.of(link["subject"]) if link["subject"] else None,
                     payoff=payoff,
-                    target=None if payoff is None else ids[payoff],
-                    answers=tuple(map(first_id, link["answers"])),
-                    foils=tuple(map(first_id, link["foils"])),
+                    target=None if payoff is None else encoding.ids[payoff],
+                    answers=tuple(map(first_of, link["answers"])),
+                    foils=tuple(map(first_of, link["foils"])),
                     surprisal=tuple(link["surprisal"]),
                     level=link["level"],
                     site=link["site"],

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from run.plain import WithoutCompiler
+
 
 def orthogonalised(matrices: Tensor, coefficients: tuple[float, float, float], n_steps: int, eps: float) -> Tensor:
     """Return each matrix with its singular values brought near 1 (Jordan et al. 2024, Newton-Schulz of fifth order).
@@ -29,7 +31,7 @@ def orthogonalised(matrices: Tensor, coefficients: tuple[float, float, float], n
     return x.mT if tall else x
 
 
-class StackedMuon(torch.optim.Muon):
+class StackedMuon(WithoutCompiler, torch.optim.Muon):
     """torch.optim.Muon with all matrices of one shape moved together.
 
     torch's own takes them one by one: about 25 kernels for each of 42 matrices in model=small, a thousand launches that

@@ -5,6 +5,7 @@ from torch import nn
 
 from run.config import OptimConfig, Optimizer
 from run.muon import StackedMuon
+from run.plain import PlainAdamW
 
 
 def rate_factor(step: int, warmup_steps: int, max_steps: int, power: float = 1.0) -> float:
@@ -50,7 +51,8 @@ def make_optimizers(model: nn.Module, config: OptimConfig) -> list[torch.optim.O
         )
     else:
         groups.append({"params": matrices, "lr": config.learning_rate, "weight_decay": config.weight_decay})
-    optimizers.append(torch.optim.AdamW(groups, betas=(config.beta_1, config.beta_2), fused=True))
+    adam = torch.optim.AdamW if others[0].is_cuda else PlainAdamW
+    optimizers.append(adam(groups, betas=(config.beta_1, config.beta_2), fused=True))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["peak"] = group["lr"]

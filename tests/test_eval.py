@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from tests.pages import content_of
+from tests.reliability.doors import Doors
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = json.loads((ROOT / "probe" / "probe.schema.json").read_text())
@@ -26,28 +27,19 @@ PROBE = ["threads=1", "probe.n_bootstrap=100", "probe.n_untrained=2", "probe.n_c
 FILES = ["probe.json", "claims.json", "claims.md", "heads.csv", "items.jsonl", "report.html"]
 
 
-def ran(door: str, *overrides: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / door), *overrides]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"cache_dir={tmp_path_factory.mktemp('cache')}"
-
-
-@pytest.fixture(scope="module")
-def sweep(cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sweep(doors: Doors, cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("sweep, of two")
-    trained = ran("train.py", "-m", f"out={out}", cache, *TRAIN, "seed=1,2")
-    assert trained.returncode == 0, trained.stderr
+    trained = doors.run("train.py", "-m", f"out={out}", cache, *TRAIN, "seed=1,2")
+    assert trained.status == 0, trained.err
     return out
 
 
 @pytest.fixture(scope="module")
 def probed(sweep: Path, cache: str) -> Path:
-    """The first run, probed by itself; what was printed stands beside."""
-    done = ran("eval.py", f"run={sweep / '0'}", cache, *PROBE)
+    """The first run, probed by itself and by a Python of its own; what was printed stands beside."""
+    command = [sys.executable, str(ROOT / "eval.py"), f"run={sweep / '0'}", cache, *PROBE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     (sweep / "0" / "stdout").write_text(done.stdout)
     return sweep / "0"
@@ -107,57 +99,60 @@ def test_what_is_printed_names_every_question_and_what_knows_nothing(probed: Pat
     assert printed.endswith(f"wrote    {', '.join(FILES)} to {folder}\nsee      {page}\n")
 
 
-def test_the_same_run_is_probed_to_the_same_bytes_and_the_sweep_compared(sweep: Path, probed: Path, cache: str) -> None:
+def test_the_same_run_is_probed_to_the_same_bytes_and_the_sweep_compared(
+    doors: Doors, sweep: Path, probed: Path, cache: str
+) -> None:
     """The run that was probed is probed again, for its files are gone; then neither is."""
     first = probe_files(probed)
     for name in FILES:
         os.unlink(probed / "probe" / name)
     asked = [f"runs={sweep}", cache, *PROBE]
-    done = ran("eval.py", *asked)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert done.stdout.count("probing  ") == 2
+    done = doors.run("eval.py", *asked)
+    assert done.status == 0 and done.err == "", done.err
+    assert done.out.count("probing  ") == 2
     assert without_page(probe_files(probed)) == without_page(first)
     found = strict((sweep / "probe" / "seeds.json").read_text())
     assert found["seeds"] == [1, 2]
     of_runs = [[one["question"] for one in strict(probe_files(sweep / n)["probe.json"])["selected"]] for n in "01"]
     assert [one["question"] for one in found["questions"]] == of_runs[0] == of_runs[1]
-    assert (sweep / "probe" / "seeds.md").read_text() in done.stdout
+    assert (sweep / "probe" / "seeds.md").read_text() in done.out
     page = probe_files(probed)["report.html"]
     assert content_of(page)["seeds"]["rows"][0][0] == "V at S1" and content_of(first["report.html"])["seeds"] is None
-    again = ran("eval.py", *asked)
-    assert again.returncode == 0 and "probing" not in again.stdout
+    again = doors.run("eval.py", *asked)
+    assert again.status == 0 and "probing" not in again.out
     assert probe_files(probed)["report.html"] == page
     (sweep / "1" / "probe" / "probe.json").write_text("{}")  # not what a probe writes
-    again = ran("eval.py", *asked)
-    assert again.returncode == 0 and again.stdout.count("probing  ") == 1
-    other = ran("eval.py", *asked, "probe.seed=5")
-    assert other.returncode == 0 and other.stdout.count("probing  ") == 2
-    assert ran("eval.py", *asked).returncode == 0
+    again = doors.run("eval.py", *asked)
+    assert again.status == 0 and again.out.count("probing  ") == 1
+    other = doors.run("eval.py", *asked, "probe.seed=5")
+    assert other.status == 0 and other.out.count("probing  ") == 2
+    assert doors.run("eval.py", *asked).status == 0
     assert strict((sweep / "probe" / "seeds.json").read_text()) == found
     assert without_page(probe_files(probed)) == without_page(first) and probe_files(probed)["report.html"] == page
 
 
 def test_variants_are_compared_in_a_table_a_figure_and_hparams_and_each_run_is_probed_once(
-    cache: str, tmp_path: Path
+    doors: Doors, cache: str, tmp_path: Path
 ) -> None:
     """Two seeds of the standard, of shares and of a model that cheats, two runs at a time by the joblib launcher."""
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     out = tmp_path / "sweep"
-    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    trained = ran(
-        "train.py", "-m", f"out={out}", cache, *TRAIN, "seed=1,2", "variant=standard,shares,no_mask", *launcher
+    sweep = ["-m", f"out={out}", cache, *TRAIN, "seed=1,2", "variant=standard,shares,no_mask"]
+    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]  # whose workers are no forks, and ask who began
+    trained = subprocess.run(
+        [sys.executable, "train.py", *sweep, *launcher], cwd=ROOT, capture_output=True, check=False
     )
     assert trained.returncode == 0, trained.stderr
     asked = [f"compare={out}", cache, *PROBE]
-    done = ran("eval.py", *asked)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert done.stdout.count("probing  ") == 4  # not the two that cheat
+    done = doors.run("eval.py", *asked)
+    assert done.status == 0 and done.err == "", done.err
+    assert done.out.count("probing  ") == 4  # not the two that cheat
     found = strict((out / "probe" / "compare.json").read_text())
     assert [one["name"] for one in found["variants"]] == ["standard", "weighting=sum", "mask=none"]
     assert [one["seeds"] for one in found["variants"]] == [[1, 2]] * 3
     written = {path.name for path in (out / "probe").iterdir()}
     assert {"compare.json", "compare.md", "compare.csv", "tb"} <= written
-    assert (out / "probe" / "compare.md").read_text() in done.stdout and "too few seeds to test" in done.stdout
+    assert (out / "probe" / "compare.md").read_text() in done.out and "too few seeds to test" in done.out
     events = EventAccumulator(str(out / "probe" / "tb" / "0")).Reload()
     assert "gap" in events.Tags()["scalars"]
     started = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
@@ -167,13 +162,13 @@ def test_variants_are_compared_in_a_table_a_figure_and_hparams_and_each_run_is_p
     assert sum(path.exists() for path in pages) == 4  # a model that cheats has none
     lab = next(content_of(path.read_bytes())["lab"] for path in pages if path.exists())
     assert [row[0] for row in lab["rows"]] == ["standard", "weighting=sum", "mask=none"]
-    again = ran("eval.py", *asked)
-    assert again.returncode == 0 and "probing" not in again.stdout
+    again = doors.run("eval.py", *asked)
+    assert again.status == 0 and "probing" not in again.out
     assert strict((out / "probe" / "compare.json").read_text()) == found
-    alone = ran("eval.py", f"compare={out / '0'}", cache)
-    assert alone.returncode == 2 and "is a single run" in alone.stderr and alone.stderr.count("\n") == 1
+    alone = doors.run("eval.py", f"compare={out / '0'}", cache)
+    assert alone.status == 2 and "is a single run" in alone.err and alone.err.count("\n") == 1
     assert not list((out / "probe" / "tb").glob("events*"))
     (out / "probe" / "compare.csv").unlink()
     (out / "probe" / "compare.csv").mkdir()
-    blocked = ran("eval.py", *asked)
-    assert blocked.returncode == 2 and blocked.stderr.count("\n") == 1, blocked.stderr
+    blocked = doors.run("eval.py", *asked)
+    assert blocked.status == 2 and blocked.err.count("\n") == 1, blocked.err

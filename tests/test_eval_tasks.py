@@ -2,13 +2,12 @@
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.reliability.doors import Doors, Ended
+
 TEXT = 'The cat saw the dog. It ran, and the dog saw itself. Ann hurt herself, he said. "He left," she said.\n'
 TRAIN = [
     "model=nano", "threads=1", "max_steps=2", "eval_every_steps=2", "tokens_per_batch=256", "validation_tokens=200",
@@ -21,13 +20,8 @@ ROW = {
 }  # fmt: skip
 
 
-def ran(door: str, *overrides: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / door), *overrides]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of byte-level BPE, one of the stories, and files to ask them about."""
     here = tmp_path_factory.mktemp("tasks")
     (here / "text.txt").write_text(TEXT * 40)
@@ -35,8 +29,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     of_text = ["data=text", f"data.path={here / 'text.txt'}", "data.vocab_size=280", "model.context_length=64"]
     of_stories = ["data.n_train_stories=4000", "data.n_validation_stories=40"]
     for name, data in (("bpe", of_text), ("stories", of_stories)):
-        trained = ran("train.py", f"out={here / name}", cache, *TRAIN, *data)
-        assert trained.returncode == 0, trained.stderr
+        trained = doors.run("train.py", f"out={here / name}", cache, *TRAIN, *data)
+        assert trained.status == 0, trained.err
     pairs = [("Ann hurt herself.", "Ann hurt himself."), ("The dog saw itself.", "The dog saw herself.")]
     lines = [json.dumps({"sentence_good": good, "sentence_bad": bad}) for good, bad in pairs]
     (here / "pairs.jsonl").write_text("\n".join(lines) + "\n")
@@ -48,55 +42,57 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
-def asked(place: Path, run: str, *overrides: str) -> subprocess.CompletedProcess:
-    return ran("eval.py", f"run={place / run}", f"cache_dir={place / 'cache'}", *PROBE, *overrides)
+def asked(doors: Doors, place: Path, run: str, *overrides: str) -> Ended:
+    return doors.run("eval.py", f"run={place / run}", f"cache_dir={place / 'cache'}", *PROBE, *overrides)
 
 
 @pytest.mark.parametrize(
     ("task", "path"), [("minimal_pairs", "pairs.jsonl"), ("links", "links.jsonl"), ("winobias", "*type1.txt.dev"),
                        ("text", "text.txt")]
 )  # fmt: skip
-def test_every_task_begins_with_coverage_and_is_written_as_it_is_printed(place: Path, task: str, path: str) -> None:
-    done = asked(place, "bpe", f"task={task}", f"path={place / path}")
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert done.stdout.splitlines()[1].startswith("coverage of ")
+def test_every_task_begins_with_coverage_and_is_written_as_it_is_printed(
+    doors: Doors, place: Path, task: str, path: str
+) -> None:
+    done = asked(doors, place, "bpe", f"task={task}", f"path={place / path}")
+    assert done.status == 0 and done.err == "", done.err
+    assert done.out.splitlines()[1].startswith("coverage of ")
     folder = place / "bpe" / "probe" / "outside"
     found = json.loads((folder / f"{task}.json").read_text())
     assert found["task"] == task and found["step"] == 2 and found["settings"]["n_bootstrap"] == 100
-    assert (folder / f"{task}.md").read_text() in done.stdout
+    assert (folder / f"{task}.md").read_text() in done.out
     if task in ("links", "winobias"):
         rows = list(csv.DictReader((folder / f"{task}_heads.csv").read_text().splitlines()))
         assert {(row["layer"], row["head"]) for row in rows} == {("0", "0"), ("0", "1")}
-    assert done.stdout.endswith(f"to {folder}\n")
+    assert done.out.endswith(f"to {folder}\n")
 
 
-def test_bits_per_byte_of_the_validation_text_are_those_that_eval_prints(place: Path) -> None:
+def test_bits_per_byte_of_the_validation_text_are_those_that_eval_prints(doors: Doors, place: Path) -> None:
     """The whole text has one document; the last tenth is held out, and asked again as a file of its own."""
-    whole = asked(place, "bpe")
+    whole = asked(doors, place, "bpe")
     text = TEXT * 40
     (place / "held_out.txt").write_text(text[int(len(text) * 0.9) :])
-    done = asked(place, "bpe", "task=text", f"path={place / 'held_out.txt'}")
-    assert done.returncode == 0, done.stderr
+    done = asked(doors, place, "bpe", "task=text", f"path={place / 'held_out.txt'}")
+    assert done.status == 0, done.err
     found = json.loads((place / "bpe" / "probe" / "outside" / "text.json").read_text())["files"][0]
-    assert f"{found['nats_per_token']:.4f} nats/token, {found['bits_per_byte']:.4f} bits/byte" in whole.stdout
+    assert f"{found['nats_per_token']:.4f} nats/token, {found['bits_per_byte']:.4f} bits/byte" in whole.out
 
 
-def test_of_english_the_stories_words_cover_little_and_the_training_text_nearly_all(place: Path) -> None:
+def test_of_english_the_stories_words_cover_little_and_the_training_text_nearly_all(doors: Doors, place: Path) -> None:
     seen = {}
     for run in ("bpe", "stories"):
-        assert asked(place, run, "task=minimal_pairs", f"path={place / 'pairs.jsonl'}").returncode == 0
+        assert asked(doors, place, run, "task=minimal_pairs", f"path={place / 'pairs.jsonl'}").status == 0
         (found,) = json.loads((place / run / "probe" / "outside" / "minimal_pairs.json").read_text())["files"]
         seen[run] = found["coverage"]["seen_words"], found["n_covered"]
     assert seen["bpe"] == (pytest.approx(17 / 18), 1) and seen["stories"][1] == 0  # himself alone is new
     assert seen["stories"][0] < 0.7
 
 
-def test_without_the_cache_the_coverage_is_said_to_be_unknown(place: Path, tmp_path: Path) -> None:
-    done = ran(
+def test_without_the_cache_the_coverage_is_said_to_be_unknown(doors: Doors, place: Path, tmp_path: Path) -> None:
+    done = doors.run(
         "eval.py", f"run={place / 'bpe'}", f"cache_dir={tmp_path}", *PROBE, "task=minimal_pairs",
         f"path={place / 'pairs.jsonl'}",
     )  # fmt: skip
-    assert done.returncode == 0 and "is unknown: the training text is no longer in the cache" in done.stdout
+    assert done.status == 0 and "is unknown: the training text is no longer in the cache" in done.out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -112,11 +108,11 @@ def test_without_the_cache_the_coverage_is_said_to_be_unknown(place: Path, tmp_p
     ],
 )
 def test_what_does_not_fit_is_one_line_and_status_2_and_nothing_is_written(
-    place: Path, settings: list[str], said: str
+    doors: Doors, place: Path, settings: list[str], said: str
 ) -> None:
     folder = place / "bpe" / "probe" / "outside"
     before = {path: path.read_bytes() for path in folder.glob("*")}
-    done = asked(place, "bpe", *(one.format(place=place) for one in settings))
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert said in done.stderr
+    done = asked(doors, place, "bpe", *(one.format(place=place) for one in settings))
+    assert done.status == 2 and done.err.count("\n") == 1, done.err
+    assert said in done.err
     assert {path: path.read_bytes() for path in folder.glob("*")} == before

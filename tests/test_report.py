@@ -4,8 +4,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 from base64 import b64decode
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.pages import content_of
 from tests.probe.report.browser import opened, running
+from tests.reliability.doors import Doors, Ended
 
 ROOT = Path(__file__).parent.parent
 TRAIN = [
@@ -32,32 +31,27 @@ NO_HEADS = '{"model": {"step": 4}, "schema_version": 5, "data": {"fingerprint": 
 CAT = "The cat sat on the mat because it was tired."
 
 
-def ran(door: str, *overrides: str, **environment: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / door), *overrides]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
-
-
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of the stories, one of a text, and one of a model that cheats; none has been probed."""
     here = tmp_path_factory.mktemp("pages, several")
     (here / "text.txt").write_text("The cat saw the dog. It ran. Ann hurt herself, and he left her.\n" * 60)
     of_text = ["data=text", f"data.path={here / 'text.txt'}", "data.vocab_size=280", "model.context_length=128"]
     runs = {"stories": STORIES, "text": of_text, "cheats": [*STORIES, "model.mask=none"]}
     for name, data in runs.items():
-        trained = ran("train.py", f"out={here / name}", f"cache_dir={here / 'cache'}", *TRAIN, *data)
-        assert trained.returncode == 0, trained.stderr
+        trained = doors.run("train.py", f"out={here / name}", f"cache_dir={here / 'cache'}", *TRAIN, *data)
+        assert trained.status == 0, trained.err
     return here
 
 
 @pytest.fixture(scope="module")
-def probed(place: Path) -> Path:
+def probed(doors: Doors, place: Path) -> Path:
     """A copy of the run of the stories that has been probed, with figures; what was printed stands beside."""
     run = place / "probed"
     shutil.copytree(place / "stories", run)
-    done = ran("eval.py", f"run={run}", f"cache_dir={place / 'cache'}", f"figures={DRAWS}", *PROBE)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    (place / "stdout").write_text(done.stdout)
+    done = doors.run("eval.py", f"run={run}", f"cache_dir={place / 'cache'}", f"figures={DRAWS}", *PROBE)
+    assert done.status == 0 and done.err == "", done.err
+    (place / "stdout").write_text(done.out)
     return run
 
 
@@ -65,8 +59,8 @@ def page_of(run: Path) -> dict[str, Any]:
     return content_of((run / "probe" / "report.html").read_bytes())
 
 
-def look(run: Path, text: str, *overrides: str, **environment: str) -> subprocess.CompletedProcess:
-    return ran("eval.py", f"run={run}", f"text={text}", "threads=1", *overrides, **environment)
+def look(doors: Doors, run: Path, text: str, *overrides: str, **environment: str) -> Ended:
+    return doors.run("eval.py", f"run={run}", f"text={text}", "threads=1", *overrides, environment=environment)
 
 
 def weights(sentence: dict[str, Any], n_layer: int, n_head: int) -> np.ndarray:
@@ -168,17 +162,15 @@ def test_figures_and_tensorboards_scores_are_written_beside_the_page(place: Path
     assert {"probe/Sel@1 V at S1", "probe/F4 V at S1", "probe/Sel@1 R at S2"} <= set(tags)
 
 
-def test_a_sentence_is_added_to_the_page_and_nothing_is_probed_for_it(probed: Path) -> None:
+def test_a_sentence_is_added_to_the_page_and_nothing_is_probed_for_it(doors: Doors, probed: Path) -> None:
     kept = {name: (probed / "probe" / name).read_bytes() for name in ("probe.json", "items.jsonl", "claims.json")}
     before = page_of(probed)
-    done = look(probed, CAT)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
+    done = look(doors, probed, CAT)
+    assert done.status == 0 and done.err == "", done.err
     assert (
-        'at "it"' in done.stdout
-        and "<- chosen for V at S1" in done.stdout
-        and "the clue comes after the pronoun" in done.stdout
+        'at "it"' in done.out and "<- chosen for V at S1" in done.out and "the clue comes after the pronoun" in done.out
     )
-    assert done.stdout.endswith(f"see      {(probed / 'probe' / 'report.html').resolve().as_uri()}#own-1\n")
+    assert done.out.endswith(f"see      {(probed / 'probe' / 'report.html').resolve().as_uri()}#own-1\n")
     page = page_of(probed)
     assert page["questions"] == before["questions"] and page["emergence"] == before["emergence"]
     (one,) = [each for each in page["sentences"] if each["group"] == "own"]
@@ -187,24 +179,24 @@ def test_a_sentence_is_added_to_the_page_and_nothing_is_probed_for_it(probed: Pa
     assert {name: (probed / "probe" / name).read_bytes() for name in kept} == kept
 
 
-def test_a_page_keeps_the_twelve_newest_sentences_each_once(place: Path, tmp_path: Path) -> None:
+def test_a_page_keeps_the_twelve_newest_sentences_each_once(doors: Doors, place: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(place / "stories", run)
     (run / "probe").mkdir()
     (run / "probe" / "sentences.json").write_text(json.dumps([f"It is {i}." for i in range(12)]))
-    assert look(run, "It is 5.").returncode == 0
-    assert look(run, "They are new.").returncode == 0
+    assert look(doors, run, "It is 5.").status == 0
+    assert look(doors, run, "They are new.").status == 0
     texts = [one["text"] for one in page_of(run)["sentences"] if one["group"] == "own"]
     assert texts == ["They are new.", "It is 5.", *(f"It is {i}." for i in (0, 1, 2, 3, 4, 6, 7, 8, 9, 10))]
 
 
 def test_of_a_run_that_was_not_probed_the_page_has_the_sentence_and_says_how_to_get_the_rest(
-    place: Path, tmp_path: Path
+    doors: Doors, place: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "a run"
     shutil.copytree(place / "stories", run)
-    done = look(run, "the dog barked at zorgon")
-    assert done.returncode == 0 and "no pronoun in text" in done.stdout and "only the page shows it" in done.stdout
+    done = look(doors, run, "the dog barked at zorgon")
+    assert done.status == 0 and "no pronoun in text" in done.out and "only the page shows it" in done.out
     page = page_of(run)
     (note,) = page["notes"]
     assert "has not been probed" in note and f"python eval.py 'run={run}'" in note and page["questions"] == []
@@ -214,10 +206,12 @@ def test_of_a_run_that_was_not_probed_the_page_has_the_sentence_and_says_how_to_
     assert page["emergence"]["curves"]["V_S1"]["sel1"]
 
 
-def test_a_run_of_a_sweep_bears_its_sweeps_name_and_every_run_its_seed(place: Path, tmp_path: Path) -> None:
+def test_a_run_of_a_sweep_bears_its_sweeps_name_and_every_run_its_seed(
+    doors: Doors, place: Path, tmp_path: Path
+) -> None:
     for folder, name in (("four seeds/3", "four seeds/3"), ("runs/3", "3"), ("four seeds/mine", "mine")):
         shutil.copytree(place / "stories", tmp_path / folder)
-        assert look(tmp_path / folder, CAT).returncode == 0
+        assert look(doors, tmp_path / folder, CAT).status == 0
         about = page_of(tmp_path / folder)["run"]
         assert about["name"] == name
         assert about["seed"] == json.loads((tmp_path / folder / "config.json").read_text())["run"]["seed"]
@@ -242,7 +236,7 @@ def test_a_run_of_a_sweep_bears_its_sweeps_name_and_every_run_its_seed(place: Pa
     ],
 )
 def test_a_damaged_or_missing_file_is_one_line_that_says_what_to_do(
-    probed: Path, tmp_path: Path, name: str, damaged: str | None, remedy: str
+    doors: Doors, probed: Path, tmp_path: Path, name: str, damaged: str | None, remedy: str
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(probed, run)
@@ -257,19 +251,19 @@ def test_a_damaged_or_missing_file_is_one_line_that_says_what_to_do(
         path.unlink()
     else:
         path.write_text(damaged)
-    done = look(run, CAT)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert path.name in done.stderr and remedy in done.stderr
+    done = look(doors, run, CAT)
+    assert done.status == 2 and done.err.count("\n") == 1, done.err
+    assert path.name in done.err and remedy in done.err
     again = f"python eval.py run={run}"
-    assert remedy == "delete it" or again in done.stderr
+    assert remedy == "delete it" or again in done.err
 
 
-def test_without_metrics_a_page_has_no_curves(probed: Path, tmp_path: Path) -> None:
+def test_without_metrics_a_page_has_no_curves(doors: Doors, probed: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(probed, run)
     (run / "metrics.jsonl").unlink()
-    done = look(run, CAT)
-    assert done.returncode == 0, done.stderr
+    done = look(doors, run, CAT)
+    assert done.status == 0, done.err
     page = page_of(run)
     assert page["emergence"] is None and all(one["curve"] is None for one in page["questions"])
 
@@ -277,41 +271,41 @@ def test_without_metrics_a_page_has_no_curves(probed: Path, tmp_path: Path) -> N
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 @pytest.mark.parametrize("folder", [".", "probe", "tb"])
 def test_a_sweep_with_a_run_that_cannot_be_written_is_refused_before_anything_begins(
-    probed: Path, place: Path, tmp_path: Path, folder: str
+    doors: Doors, probed: Path, place: Path, tmp_path: Path, folder: str
 ) -> None:
     run = tmp_path / "sweep" / "run"
     shutil.copytree(probed, run)
     locked = run / folder
     locked.chmod(0o555)
     try:
-        done = ran("eval.py", f"runs={run.parent}", f"cache_dir={place / 'cache'}", *PROBE)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-        assert f"{locked} cannot be written" in done.stderr and done.stdout == ""
+        done = doors.run("eval.py", f"runs={run.parent}", f"cache_dir={place / 'cache'}", *PROBE)
+        assert done.status == 2 and done.err.count("\n") == 1, done.err
+        assert f"{locked} cannot be written" in done.err and done.out == ""
     finally:
         locked.chmod(0o755)
 
 
 @pytest.mark.parametrize("asked", ["open=true", "figures=true"])
-def test_of_a_model_that_cheats_there_is_no_page_and_that_is_said(place: Path, asked: str) -> None:
+def test_of_a_model_that_cheats_there_is_no_page_and_that_is_said(doors: Doors, place: Path, asked: str) -> None:
     if asked == "figures=true":
         pytest.importorskip("matplotlib")
-    done = ran("eval.py", f"run={place / 'cheats'}", f"cache_dir={place / 'cache'}", asked, *PROBE)
-    (note,) = [line for line in done.stdout.splitlines() if line.startswith("note     ") and "page" in line]
-    assert done.returncode == 0 and asked in note
+    done = doors.run("eval.py", f"run={place / 'cheats'}", f"cache_dir={place / 'cache'}", asked, *PROBE)
+    (note,) = [line for line in done.out.splitlines() if line.startswith("note     ") and "page" in line]
+    assert done.status == 0 and asked in note
 
 
-def test_nothing_of_a_text_steers_the_terminal_or_becomes_markup(place: Path, tmp_path: Path) -> None:
+def test_nothing_of_a_text_steers_the_terminal_or_becomes_markup(doors: Doors, place: Path, tmp_path: Path) -> None:
     run, text = tmp_path / "run", "\033[31mIt\x07 ran</script><script>alert(1)</script> \u2028 \u202eit"
     shutil.copytree(place / "stories", run)
-    done = look(run, text)
-    assert done.returncode == 0 and "\033" not in done.stdout and "\x07" not in done.stdout, done.stderr
+    done = look(doors, run, text)
+    assert done.status == 0 and "\033" not in done.out and "\x07" not in done.out, done.err
     assert page_of(run)["sentences"][0]["text"] == text
     assert "<script>alert" not in (run / "probe" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(("change", "said"), [({"step": 2}, "of step 2"), ({"schema": 3}, "another version")])
 def test_a_probe_of_another_checkpoint_or_version_is_left_out_and_that_is_said(
-    probed: Path, tmp_path: Path, change: dict[str, int], said: str
+    doors: Doors, probed: Path, tmp_path: Path, change: dict[str, int], said: str
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(probed, run)
@@ -320,16 +314,16 @@ def test_a_probe_of_another_checkpoint_or_version_is_left_out_and_that_is_said(
     found["model"]["step"] = change.get("step", 4)
     found["schema_version"] = change.get("schema", found["schema_version"])
     path.write_text(json.dumps(found))
-    done = look(run, CAT)
-    assert done.returncode == 0 and "<- chosen" not in done.stdout
+    done = look(doors, run, CAT)
+    assert done.status == 0 and "<- chosen" not in done.out
     page = page_of(run)
     assert page["questions"] == [] and said in page["notes"][0]
 
 
-def test_a_run_of_a_text_has_a_page_of_sentences_without_claims(place: Path) -> None:
-    done = ran("eval.py", f"run={place / 'text'}", f"cache_dir={place / 'cache'}", *PROBE)
-    assert done.returncode == 0 and "report.html" in done.stdout, done.stderr
-    assert look(place / "text", "The cat saw the dog, and it ran. " * 2).returncode == 0
+def test_a_run_of_a_text_has_a_page_of_sentences_without_claims(doors: Doors, place: Path) -> None:
+    done = doors.run("eval.py", f"run={place / 'text'}", f"cache_dir={place / 'cache'}", *PROBE)
+    assert done.status == 0 and "report.html" in done.out, done.err
+    assert look(doors, place / "text", "The cat saw the dog, and it ran. " * 2).status == 0
     page = page_of(place / "text")
     assert page["questions"] == [] and "without gold links" in page["notes"][0] and page["run"]["data"] == "text"
     own = page["sentences"][0]
@@ -338,10 +332,12 @@ def test_a_run_of_a_text_has_a_page_of_sentences_without_claims(place: Path) -> 
     assert page["emergence"]["curves"] == {} and page["emergence"]["loss"]["validation"]
 
 
-def test_of_a_long_text_the_largest_weights_are_kept_and_the_page_says_so(place: Path, tmp_path: Path) -> None:
+def test_of_a_long_text_the_largest_weights_are_kept_and_the_page_says_so(
+    doors: Doors, place: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(place / "text", run)
-    assert look(run, "It ran. " * 20).returncode == 0
+    assert look(doors, run, "It ran. " * 20).status == 0
     page = page_of(run)
     own = page["sentences"][0]
     kept, length = own["weights"]["kept"], len(own["pieces"])
@@ -364,7 +360,7 @@ def test_of_a_long_text_the_largest_weights_are_kept_and_the_page_says_so(place:
     ],
 )
 def test_what_does_not_fit_is_one_line_and_no_page_is_written(
-    place: Path, tmp_path: Path, run: str, damaged: dict[str, str], text: str, said: str
+    doors: Doors, place: Path, tmp_path: Path, run: str, damaged: dict[str, str], text: str, said: str
 ) -> None:
     copy = tmp_path / "run"
     shutil.copytree(place / run, copy)
@@ -372,47 +368,49 @@ def test_what_does_not_fit_is_one_line_and_no_page_is_written(
     for name, content in damaged.items():
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text(content.replace("FINGERPRINT", fingerprint))
-    done = look(copy, text)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
-    assert not (copy / "probe" / "report.html").exists() and "see " not in done.stdout
+    done = look(doors, copy, text)
+    assert done.status == 2 and done.err.count("\n") == 1 and said in done.err, done.err
+    assert not (copy / "probe" / "report.html").exists() and "see " not in done.out
     assert (copy / "probe" / "sentences.json").exists() == ("probe/sentences.json" in damaged)
 
 
-def test_a_probe_that_could_not_write_its_page_is_refused_before_it_begins(place: Path, tmp_path: Path) -> None:
+def test_a_probe_that_could_not_write_its_page_is_refused_before_it_begins(
+    doors: Doors, place: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "run"
     shutil.copytree(place / "stories", copy)
     (copy / "attention.jsonl").write_text("no JSON\n")
-    done = ran("eval.py", f"run={copy}", f"cache_dir={place / 'cache'}", *PROBE)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "attention.jsonl is damaged" in done.stderr
-    assert "question" not in done.stdout and not (copy / "probe").exists()
+    done = doors.run("eval.py", f"run={copy}", f"cache_dir={place / 'cache'}", *PROBE)
+    assert done.status == 2 and done.err.count("\n") == 1 and "attention.jsonl is damaged" in done.err
+    assert "question" not in done.out and not (copy / "probe").exists()
 
 
 @pytest.mark.parametrize("run", ["stories", "text"])
 def test_damaged_sentences_are_left_as_they_are_and_a_probe_goes_on_without(
-    place: Path, tmp_path: Path, run: str
+    doors: Doors, place: Path, tmp_path: Path, run: str
 ) -> None:
     copy = tmp_path / "run"
     shutil.copytree(place / run, copy)
     (copy / "probe").mkdir(exist_ok=True)
     (copy / "probe" / "sentences.json").write_text("no JSON")
-    done = ran("eval.py", f"run={copy}", f"cache_dir={place / 'cache'}", *PROBE)
-    assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("warning: ") and "sentences.json is damaged" in done.stderr
+    done = doors.run("eval.py", f"run={copy}", f"cache_dir={place / 'cache'}", *PROBE)
+    assert done.status == 0 and done.err.count("\n") == 1, done.err
+    assert done.err.startswith("warning: ") and "sentences.json is damaged" in done.err
     assert not any(one["group"] == "own" for one in page_of(copy)["sentences"])
     assert (copy / "probe" / "sentences.json").read_text() == "no JSON"
 
 
-def test_a_browser_is_asked_to_open_the_page_and_its_absence_is_said(place: Path, tmp_path: Path) -> None:
+def test_a_browser_is_asked_to_open_the_page_and_its_absence_is_said(doors: Doors, place: Path, tmp_path: Path) -> None:
     run, opened = tmp_path / "run", tmp_path / "opened"
     shutil.copytree(place / "stories", run)
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
     browser.chmod(0o755)
     page = (run / "probe" / "report.html").resolve().as_uri()
-    done = look(run, CAT, "open=true", BROWSER=f"{browser} %s")
-    assert done.returncode == 0 and opened.read_text().strip() == f"{page}#own-1"
-    done = look(run, CAT, "open=true", BROWSER=f"{tmp_path / 'none'} %s", PATH=str(tmp_path), DISPLAY="")
-    assert done.returncode == 0 and "no browser" in done.stdout and page in done.stdout
+    done = look(doors, run, CAT, "open=true", BROWSER=f"{browser} %s")
+    assert done.status == 0 and opened.read_text().strip() == f"{page}#own-1"
+    done = look(doors, run, CAT, "open=true", BROWSER=f"{tmp_path / 'none'} %s", PATH=str(tmp_path), DISPLAY="")
+    assert done.status == 0 and "no browser" in done.out and page in done.out
 
 
 @pytest.mark.parametrize(
@@ -424,9 +422,9 @@ def test_a_browser_is_asked_to_open_the_page_and_its_absence_is_said(place: Path
         ["figures=true", "compare=x"],
     ],
 )
-def test_settings_that_mean_nothing_together_are_refused(settings: list[str]) -> None:
-    done = ran("eval.py", *settings)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "goes with none of" in done.stderr
+def test_settings_that_mean_nothing_together_are_refused(doors: Doors, settings: list[str]) -> None:
+    done = doors.run("eval.py", *settings)
+    assert done.status == 2 and done.err.count("\n") == 1 and "goes with none of" in done.err
 
 
 def test_in_a_browser_the_median_blocks_look_as_their_lines_of_items_jsonl_say(probed: Path, tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 import hashlib
 import json
-import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,8 @@ from configs import TrainSettings, resumed, typed_train
 from configs.command_line import quoted
 from model.transformer import Transformer
 from run.checkpoint import load_checkpoint, read_manifest
+from tests.reliability.doors import Doors, Ended
+from tests.reliability.faults import limit_file_size
 from train import fit
 
 ROOT = Path(__file__).parent.parent
@@ -62,11 +62,6 @@ def signal_at(forward: int, number: int) -> Iterator[list[int]]:
         hook.remove()
         for one, handler in before.items():
             signal.signal(one, handler)
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"cache_dir={tmp_path_factory.mktemp('cache')}"
 
 
 @pytest.fixture(scope="module")
@@ -148,14 +143,10 @@ def test_stopped_twice_in_one_evaluation_nothing_is_saved_again_and_what_a_kill_
     assert_same(out, unbroken[0])
 
 
-def train(out: Path, cache: str, *overrides: str, room: int | None = None) -> subprocess.CompletedProcess:
+def train(doors: Doors, out: Path, cache: str, *overrides: str, room: int | None = None) -> Ended:
     """Train in a process of its own that can write no file of more than `room` bytes."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room or resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-    door = [sys.executable, str(ROOT / "train.py"), f"out={out}", cache, *overrides]
-    return subprocess.run(door, capture_output=True, text=True, check=False, preexec_fn=limit)
+    before = None if room is None else partial(limit_file_size, room)
+    return doors.run("train.py", f"out={out}", cache, *overrides, before=before)
 
 
 def hashes(run: Path) -> dict[str, str]:
@@ -168,12 +159,12 @@ FULL = [*QUICK, "max_steps=200", "eval_every_steps=200"]
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["events.out", "metrics.jsonl", "step_"])
 def test_a_full_disk_ends_a_run_in_one_line_and_it_goes_on_exactly_once_there_is_room(
-    unbroken: tuple[Path, int], cache: str, tmp_path: Path, what: str
+    doors: Doors, unbroken: tuple[Path, int], cache: str, tmp_path: Path, what: str
 ) -> None:
     whole, n_forward = unbroken
     out = tmp_path / "run"
     if what == "events.out":  # its pictures grow faster than anything, and a checkpoint comes at the end only
-        ran = train(out, cache, *FULL, room=200_000)
+        ran = train(doors, out, cache, *FULL, room=200_000)
     else:
         with signal_at(n_forward // 2, signal.SIGTERM):
             fit(settings(f"out={out}", cache, *QUICK))
@@ -183,10 +174,10 @@ def test_a_full_disk_ends_a_run_in_one_line_and_it_goes_on_exactly_once_there_is
                 stream.write(json.dumps(note) + "\n")
         before = hashes(out)
         room = (out / what).stat().st_size + 600 if what == "metrics.jsonl" else 200_000
-        ran = train(out, cache, "resume=true", room=room)
+        ran = train(doors, out, cache, "resume=true", room=room)
         assert hashes(out) == before
-    assert ran.returncode == 2, ran.stderr
-    assert ran.stderr.count("\n") == 1 and what in ran.stderr and "File too large" in ran.stderr, ran.stderr
+    assert ran.status == 2, ran.err
+    assert ran.err.count("\n") == 1 and what in ran.err and "File too large" in ran.err, ran.err
     assert load_checkpoint(out / "checkpoints")[0]["step"] < 12
     if what != "events.out":
         assert go_on(out, cache) == 0
@@ -198,23 +189,23 @@ def test_a_full_disk_ends_a_run_in_one_line_and_it_goes_on_exactly_once_there_is
 
 @pytest.mark.slow
 def test_a_run_whose_numbers_are_not_finite_ends_in_one_line_and_goes_on_with_what_it_says(
-    cache: str, tmp_path: Path
+    doors: Doors, cache: str, tmp_path: Path
 ) -> None:
     """The small probe and evaluations fall into the steps that are skipped."""
     out = tmp_path / "run"
-    ran = train(out, cache, *QUICK, "max_steps=40", "optim.learning_rate=1e18")
-    assert ran.returncode == 2 and ran.stderr.count("\n") == 1, ran.stderr
+    ran = train(doors, out, cache, *QUICK, "max_steps=40", "optim.learning_rate=1e18")
+    assert ran.status == 2 and ran.err.count("\n") == 1, ran.err
     for word in ("10 steps in a row, up to step 12,", "optim.learning_rate (now 1e+18)", "resume_with_changes=true"):
-        assert word in ran.stderr
-    assert "step     5  validation not finite  skipped 3 steps  no checkpoint is kept" in ran.stdout
+        assert word in ran.err
+    assert "step     5  validation not finite  skipped 3 steps  no checkpoint is kept" in ran.out
     found = records(out)
     assert [(one["step"], one["loss"]) for one in found if one["split"] == "validation"][1:] == [(5, None), (10, None)]
     assert [one["step"] for one in found if one["split"] == "probe"] == [0, 1]
     assert [one["skipped"] for one in found if one["split"] == "train"] == [0, *range(11)]
     assert [one["step"] for one in read_manifest(out / "checkpoints")] == [0]
     assert "loss/validation" in curves(out) and len(curves(out)["loss/train"]) == 2
-    again = train(out, cache, "resume=true", "resume_with_changes=true", "optim.learning_rate=0.01")
-    assert again.returncode == 0, again.stderr
+    again = train(doors, out, cache, "resume=true", "resume_with_changes=true", "optim.learning_rate=0.01")
+    assert again.status == 0, again.err
     last = records(out)[-1]
     assert (last["step"], last["split"]) == (40, "validation") and last["loss"] < 6
 

@@ -4,8 +4,6 @@ import base64
 import json
 import re
 import signal
-import subprocess
-import sys
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -21,9 +19,9 @@ from probe.record import FILM, read_film
 from run.checkpoint import load_checkpoint
 from run.schedule import is_probe_step
 from tests.board import Board, write_scores
+from tests.reliability.doors import Doors, Running
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parent.parent
 STEPS, EVERY = 100, 25
 QUICK = [
     "model=nano", "threads=1", f"max_steps={STEPS}", f"eval_every_steps={EVERY}", "log_every_steps=5",
@@ -33,29 +31,28 @@ QUICK = [
 PROBES = [step for step in range(STEPS + 1) if is_probe_step(step, STEPS) or step % EVERY == 0]
 
 
-def train(out: Path, cache: Path, *overrides: str) -> subprocess.Popen:
-    door = [sys.executable, str(ROOT / "train.py"), f"out={out}", f"cache_dir={cache}", *QUICK, *overrides]
-    return subprocess.Popen(door, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def train(doors: Doors, out: Path, cache: Path, *overrides: str) -> Running:
+    return doors.start("train.py", f"out={out}", f"cache_dir={cache}", *QUICK, *overrides)
 
 
-def killed(out: Path, cache: Path, step: int, *overrides: str) -> None:
+def killed(doors: Doors, out: Path, cache: Path, step: int, *overrides: str) -> None:
     """Train until `step` is written down, and no further."""
-    process, path = train(out, cache, *overrides), out / "metrics.jsonl"
+    run, path = train(doors, out, cache, *overrides), out / "metrics.jsonl"
     while not (path.exists() and f'"step": {step}, "split": "train"' in path.read_text()):
-        assert process.poll() is None, "the run ended too early"
+        assert not run.has_ended, "the run ended too early"
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    run.send(signal.SIGKILL)
+    run.wait()
 
 
 @pytest.fixture(scope="module")
-def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def logdir(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed before and after the first evaluation but that of step 0, gone on with, and probed."""
     found, cache = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("cache")
     out = found / "story"
-    killed(out, cache, 10)
-    killed(out, cache, EVERY + 10, "resume=true")
-    assert train(out, cache, "resume=true").wait() == 0
+    killed(doors, out, cache, 10)
+    killed(doors, out, cache, EVERY + 10, "resume=true")
+    assert train(doors, out, cache, "resume=true").wait().status == 0
     write_scores(out, STEPS, {"Sel@1 V at S1": 0.25})
     write_scores(out, STEPS, {"Sel@1 V at S1": 0.75, "F4 V at S1": 0.5, "T V at S1": 1.0})
     return found

@@ -1,7 +1,6 @@
 """A run from outside: what it leaves, and that nothing but the machine's own end can change where it goes."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -28,6 +27,7 @@ from run.commands.looking import validation_loss
 from run.commands.preparing import Run, prepare
 from run.logging import gap_lines
 from run.schedule import is_probe_step
+from tests.reliability.doors import Doors, Ended, Running
 
 ROOT = Path(__file__).parent.parent
 QUICK = [
@@ -37,19 +37,11 @@ QUICK = [
 ]  # fmt: skip
 
 
-def command(door: str, *overrides: str) -> list[str]:
-    return [sys.executable, str(ROOT / door), *overrides]
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"cache_dir={tmp_path_factory.mktemp('cache')}"
-
-
 @pytest.fixture(scope="module")
 def unbroken(cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "unbroken, with a comma"
-    ran = subprocess.run(command("train.py", f"out={out}", cache, *QUICK), capture_output=True, text=True, check=False)
+    door = [sys.executable, str(ROOT / "train.py"), f"out={out}", cache, *QUICK]
+    ran = subprocess.run(door, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
     (out / "stdout").write_text(ran.stdout)
@@ -180,52 +172,41 @@ def test_what_is_printed_says_where_and_what_and_nothing_moves_on_a_log(unbroken
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(unbroken: Path, cache: str, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    doors: Doors, unbroken: Path, cache: str, tmp_path: Path
+) -> None:
+    """The unbroken run is of a Python of its own, and all others here of forks: these give the same to the bit."""
     for seed, same in ((1, True), (2, False)):
         out = tmp_path / str(seed)
-        subprocess.run(
-            command("train.py", f"out={out}", cache, *QUICK, f"seed={seed}", "max_steps=240"),
-            check=True,
-            capture_output=True,
-        )
+        assert doors.run("train.py", f"out={out}", cache, *QUICK, f"seed={seed}", "max_steps=240").status == 0
         assert (losses(out) == losses(unbroken)) is same
 
 
-def start_and_wait(out: Path, cache: str, step: int, *overrides: str) -> subprocess.Popen:
+def start_and_wait(doors: Doors, out: Path, cache: str, step: int, *overrides: str) -> Running:
     """Start a run, or go on with one, and return once it has recorded `step`."""
-    process = subprocess.Popen(
-        command("train.py", f"out={out}", cache, *QUICK, *overrides),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    while process.poll() is None:
+    run = doors.start("train.py", f"out={out}", cache, *QUICK, *overrides)
+    while not run.has_ended:
         text = (out / "metrics.jsonl").read_text() if (out / "metrics.jsonl").exists() else ""
         if any(json.loads(line)["step"] >= step for line in text.splitlines(keepends=True) if line.endswith("\n")):
-            return process
+            return run
         time.sleep(0.005)
-    raise AssertionError(f"the run ended with {process.returncode} before step {step}")
+    raise AssertionError(f"the run ended before step {step}: {run.wait().err}")
 
 
-def resume(out: Path, cache: str, *overrides: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        command("train.py", f"out={out}", "resume=true", cache, *QUICK, *overrides),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def resume(doors: Doors, out: Path, cache: str, *overrides: str) -> Ended:
+    return doors.run("train.py", f"out={out}", "resume=true", cache, *QUICK, *overrides)
 
 
 @pytest.mark.slow
 def test_killed_and_resumed_the_losses_are_bit_identical_to_the_unbroken_run(
-    unbroken: Path, cache: str, tmp_path: Path
+    doors: Doors, unbroken: Path, cache: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "killed"
     for step, overrides in ((50, []), (130, ["resume=true"])):
-        process = start_and_wait(out, cache, step, *overrides)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        assert process.returncode == -signal.SIGKILL
-    assert resume(out, cache).returncode == 0
+        process = start_and_wait(doors, out, cache, step, *overrides)
+        process.send(signal.SIGKILL)
+        assert process.wait().status == -signal.SIGKILL
+    assert resume(doors, out, cache).status == 0
     assert losses(out) == losses(unbroken)
     assert same_weights(out, unbroken)
     assert lines(out, "probe") == lines(unbroken, "probe")
@@ -236,27 +217,27 @@ def test_killed_and_resumed_the_losses_are_bit_identical_to_the_unbroken_run(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_asked_to_stop_a_run_saves_and_leaves_and_goes_on_exactly(
-    unbroken: Path, cache: str, tmp_path: Path, number: int
+    doors: Doors, unbroken: Path, cache: str, tmp_path: Path, number: int
 ) -> None:
     out = tmp_path / "stopped"
-    process = start_and_wait(out, cache, 60)
-    process.send_signal(number)
-    assert process.wait(timeout=20) == 128 + number
+    process = start_and_wait(doors, out, cache, 60)
+    process.send(number)
+    assert process.wait(20).status == 128 + number
     stopped_at = load_checkpoint(out / "checkpoints")[0]["step"]
     assert stopped_at == losses(out)[-1][0]  # no step was lost
-    assert resume(out, cache).returncode == 0
+    assert resume(doors, out, cache).status == 0
     assert losses(out) == losses(unbroken)
     assert same_weights(out, unbroken)
 
 
-def test_accumulating_two_batches_is_one_step_over_all_their_tokens(cache: str, tmp_path: Path) -> None:
+def test_accumulating_two_batches_is_one_step_over_all_their_tokens(doors: Doors, cache: str, tmp_path: Path) -> None:
     """Forty batches of one step are one epoch of another size: the loss is the mean over tokens, not over batches."""
     common = [*QUICK, "model.dropout=0", "precision=float32", "data.n_train_stories=6000", cache, "max_steps=1"]
     found = {}
     for tokens, accumulate in ((256, 2), (256, 1)):
         out = tmp_path / f"{tokens} {accumulate}"
         arguments = [f"out={out}", *common, f"tokens_per_batch={tokens}", f"accumulate_steps={accumulate}"]
-        subprocess.run(command("train.py", *arguments), check=True, capture_output=True)
+        assert doors.run("train.py", *arguments).status == 0
         found[accumulate] = losses(out)[0][1]
     assert found[1] != found[2]
     assert found[2] == pytest.approx(two_batches(tmp_path / "256 2", cache), rel=1e-5)
@@ -272,41 +253,39 @@ def two_batches(run: Path, cache: str) -> float:
     return (rows.losses.sum() / rows.counts.sum()).item()
 
 
-def test_a_directory_that_holds_a_run_is_refused_and_left_as_it_is(unbroken: Path, cache: str) -> None:
+def test_a_directory_that_holds_a_run_is_refused_and_left_as_it_is(doors: Doors, unbroken: Path, cache: str) -> None:
     before = {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")}
-    ran = subprocess.run(
-        command("train.py", f"out={unbroken}", cache, *QUICK), capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 2
-    assert ran.stderr.count("\n") == 1 and "is not empty" in ran.stderr and "resume=true" in ran.stderr
+    ran = doors.run("train.py", f"out={unbroken}", cache, *QUICK)
+    assert ran.status == 2
+    assert ran.err.count("\n") == 1 and "is not empty" in ran.err and "resume=true" in ran.err
     assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
 
 
 @pytest.mark.slow
 def test_a_resumed_run_keeps_its_own_settings_and_another_is_refused_by_name(
-    unbroken: Path, cache: str, tmp_path: Path
+    doors: Doors, unbroken: Path, cache: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "again"
-    process = start_and_wait(out, cache, 60)
-    process.kill()
+    process = start_and_wait(doors, out, cache, 60)
+    process.send(signal.SIGKILL)
     process.wait()
-    bare = command("train.py", "resume=true", f"out={out}", cache)
-    ran = subprocess.run([*bare, "model.dropout=0.3"], capture_output=True, text=True, check=False)
-    assert ran.returncode == 2 and ran.stderr.count("\n") == 1
-    assert subprocess.run(bare, capture_output=True, check=False).returncode == 0
+    bare = ["train.py", "resume=true", f"out={out}", cache]
+    ran = doors.run(*bare, "model.dropout=0.3")
+    assert ran.status == 2 and ran.err.count("\n") == 1
+    assert doors.run(*bare).status == 0
     assert losses(out) == losses(unbroken)
-    ran = resume(out, cache, "model.dropout=0.3")
-    assert ran.returncode == 2 and "model.dropout is 0.1, not 0.3" in ran.stderr
-    assert subprocess.run([*bare, "max_steps=240"], capture_output=True, check=False).returncode == 0
+    ran = resume(doors, out, cache, "model.dropout=0.3")
+    assert ran.status == 2 and "model.dropout is 0.1, not 0.3" in ran.err
+    assert doors.run(*bare, "max_steps=240").status == 0
 
 
-def test_a_run_without_its_files_is_one_line(unbroken: Path, cache: str, tmp_path: Path) -> None:
+def test_a_run_without_its_files_is_one_line(doors: Doors, unbroken: Path, cache: str, tmp_path: Path) -> None:
     for missing in ("config.json", "checkpoints", "tokenizer.json"):
         out = tmp_path / missing
         shutil.copytree(unbroken, out)
         shutil.rmtree(out / missing) if missing == "checkpoints" else (out / missing).unlink()
-        ran = subprocess.run(command("eval.py", f"run={out}", cache), capture_output=True, text=True, check=False)
-        assert ran.returncode == 2 and ran.stderr.count("\n") == 1 and missing in ran.stderr
+        ran = doors.run("eval.py", f"run={out}", cache)
+        assert ran.status == 2 and ran.err.count("\n") == 1 and missing in ran.err
 
 
 @pytest.mark.parametrize(
@@ -319,36 +298,36 @@ def test_a_run_without_its_files_is_one_line(unbroken: Path, cache: str, tmp_pat
         ("probe/probe.json", "{}"),
     ],
 )
-def test_a_damaged_run_is_one_line(unbroken: Path, cache: str, tmp_path: Path, file: str, content: str | None) -> None:
+def test_a_damaged_run_is_one_line(
+    doors: Doors, unbroken: Path, cache: str, tmp_path: Path, file: str, content: str | None
+) -> None:
     shutil.copytree(unbroken, out := tmp_path / "run")
     if content is None:
         content = (out / file).read_text().replace('"d_model": 32', '"d_model": 48')
     (out / file).parent.mkdir(exist_ok=True)
     (out / file).write_text(content)
-    door = command("eval.py", f"run={out}", cache, "text=The cat sat near the buses. It")
-    ran = subprocess.run(door, capture_output=True, text=True, check=False)
-    assert ran.returncode == 2 and ran.stderr.count("\n") == 1, ran.stderr
-    assert "Traceback" not in ran.stderr
+    ran = doors.run("eval.py", f"run={out}", cache, "text=The cat sat near the buses. It")
+    assert ran.status == 2 and ran.err.count("\n") == 1, ran.err
+    assert "Traceback" not in ran.err
 
 
-def test_a_run_whose_text_has_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_whose_text_has_changed_is_not_gone_on_with(doors: Doors, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("The cat sat on the mat.\n" * 100)
     quick = ["data=shakespeare", f"data.path={tmp_path / 'text.txt'}", "model=nano", "threads=1", "max_steps=4"]
     quick += ["eval_every_steps=2", f"cache_dir={tmp_path / 'cache'}", f"out={tmp_path / 'run'}"]
-    subprocess.run(command("train.py", *quick), check=True, capture_output=True)
+    assert doors.run("train.py", *quick).status == 0
     (tmp_path / "text.txt").write_text("A zebra sat on the mat.\n" * 100)
-    ran = subprocess.run(command("train.py", *quick[-2:], "resume=true"), capture_output=True, text=True, check=False)
-    assert ran.returncode == 2 and "has changed since" in ran.stderr and ran.stderr.count("\n") == 1
+    ran = doors.run("train.py", *quick[-2:], "resume=true")
+    assert ran.status == 2 and "has changed since" in ran.err and ran.err.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
-def sweep(cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sweep(doors: Doors, cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("sweep, of two")
     settings = [f"out={out}", cache, *QUICK, "max_steps=2", "seed=1,2", "data.n_test_templates=2"]
-    ran = subprocess.run(
-        command("train.py", "-m", *settings), check=True, capture_output=True, text=True, cwd=out.parent
-    )
-    assert "[0] step     2  validation" in ran.stdout and "[1] step     2  validation" in ran.stdout
+    ran = doors.run("train.py", "-m", *settings, cwd=out.parent)
+    assert ran.status == 0, ran.err
+    assert "[0] step     2  validation" in ran.out and "[1] step     2  validation" in ran.out
     return out
 
 
@@ -356,25 +335,29 @@ def test_each_run_of_a_sweep_has_its_own_directory(sweep: Path) -> None:
     assert [json.loads((sweep / n / "config.json").read_text())["run"]["seed"] for n in "01"] == [1, 2]
 
 
-def test_runs_that_cannot_be_compared_are_one_line(unbroken: Path, sweep: Path, cache: str, tmp_path: Path) -> None:
+def test_runs_that_cannot_be_compared_are_one_line(
+    doors: Doors, unbroken: Path, sweep: Path, cache: str, tmp_path: Path
+) -> None:
     shutil.copytree(sweep / "0", tmp_path / "other" / "0")
     shutil.copytree(unbroken, tmp_path / "other" / "1")
     shutil.copytree(sweep / "1", tmp_path / "half" / "0")
     path = tmp_path / "half" / "0" / "metrics.jsonl"
     path.write_text("".join(line for line in path.read_text().splitlines(True) if '"whole": true' not in line))
     for runs, message in ((tmp_path / "other", "differ in more than their seed"), (tmp_path / "half", "has not ended")):
-        ran = subprocess.run(command("eval.py", f"runs={runs}", cache), capture_output=True, text=True, check=False)
-        assert ran.returncode == 2 and ran.stderr.count("\n") == 1 and message in ran.stderr, ran.stderr
+        ran = doors.run("eval.py", f"runs={runs}", cache)
+        assert ran.status == 2 and ran.err.count("\n") == 1 and message in ran.err, ran.err
 
 
-def test_a_finished_run_can_be_resumed_further(unbroken: Path, cache: str, tmp_path: Path) -> None:
+def test_a_finished_run_can_be_resumed_further(doors: Doors, unbroken: Path, cache: str, tmp_path: Path) -> None:
     out = tmp_path / "longer"
     shutil.copytree(unbroken, out)
-    ran = resume(out, cache)
-    assert ran.returncode == 0 and losses(out) == losses(unbroken)
+    ran = resume(doors, out, cache)
+    assert ran.status == 0 and losses(out) == losses(unbroken)
 
 
-def test_a_model_without_a_mask_is_said_to_cheat_and_its_heads_are_not_probed(cache: str, tmp_path: Path) -> None:
+def test_a_model_without_a_mask_is_said_to_cheat_and_its_heads_are_not_probed(
+    doors: Doors, cache: str, tmp_path: Path
+) -> None:
     out = tmp_path / "cheat"
     settings = [
         f"out={out}",
@@ -385,64 +368,59 @@ def test_a_model_without_a_mask_is_said_to_cheat_and_its_heads_are_not_probed(ca
         "eval_every_steps=60",
         "sample_tokens=3",
     ]
-    trained = subprocess.run(command("train.py", *settings), capture_output=True, text=True, check=False)
-    assert trained.returncode == 0, trained.stderr
-    assert "this model cheats" in trained.stdout and "a bug or a leak" not in trained.stdout
-    assert "V_S1" not in trained.stdout
-    asked = subprocess.run(command("eval.py", f"run={out}", cache), capture_output=True, text=True, check=False)
-    assert asked.returncode == 0 and "this model cheats" in asked.stdout, asked.stderr
+    trained = doors.run("train.py", *settings)
+    assert trained.status == 0, trained.err
+    assert "this model cheats" in trained.out and "a bug or a leak" not in trained.out
+    assert "V_S1" not in trained.out
+    asked = doors.run("eval.py", f"run={out}", cache)
+    assert asked.status == 0 and "this model cheats" in asked.out, asked.err
     last = [one for one in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()) if one.get("whole")][-1]
-    told = float(re.search(r"loss +([\d.]+) nats", asked.stdout)[1])  # in float32
+    told = float(re.search(r"loss +([\d.]+) nats", asked.out)[1])  # in float32
     assert told == pytest.approx(last["loss"], abs=0.01) and not (out / "probe").exists()
     words = [f"run={out}", "text=The cat sat near the buses. It"]
-    look = subprocess.run(command("eval.py", *words, cache), capture_output=True, text=True, check=False)
-    assert look.returncode == 2 and look.stderr.count("\n") == 1 and "model.mask=none" in look.stderr
+    look = doors.run("eval.py", *words, cache)
+    assert look.status == 2 and look.err.count("\n") == 1 and "model.mask=none" in look.err
 
 
-def test_a_sentence_of_ones_own_is_shown_with_what_cannot_be_known(unbroken: Path, cache: str) -> None:
-    def ask(text: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            command("eval.py", f"run={unbroken}", cache, f"text={text}"), capture_output=True, text=True, check=False
-        )
+def test_a_sentence_of_ones_own_is_shown_with_what_cannot_be_known(doors: Doors, unbroken: Path, cache: str) -> None:
+    def ask(text: str) -> Ended:
+        return doors.run("eval.py", f"run={unbroken}", cache, f"text={text}")
 
-    out = ask("The cat sat near the buses. It").stdout
+    out = ask("The cat sat near the buses. It").out
     assert "leaves one candidate: cat" in out and 'at "It"' in out and "L0H1" in out
-    out = ask("The zebra, the cat and the mat: it was tired.").stdout
+    out = ask("The zebra, the cat and the mat: it was tired.").out
     assert "does not know zebra" in out and "the clue comes after the pronoun" in out and 'at "tired"' in out
     nothing = ask("The cat purred.")
-    assert nothing.returncode == 0 and nothing.stderr == "" and "L0H1" not in nothing.stdout
-    assert "no pronoun in text" in nothing.stdout and "only the page shows it" in nothing.stdout
+    assert nothing.status == 0 and nothing.err == "" and "L0H1" not in nothing.out
+    assert "no pronoun in text" in nothing.out and "only the page shows it" in nothing.out
 
 
-def test_a_run_goes_on_from_a_prompt(unbroken: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "model.generate", f"run={unbroken}", "prompt=One sunny day,", "n_tokens=8"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("One sunny day,") and len(ran.stdout) > len("One sunny day,\n")
+def test_a_run_goes_on_from_a_prompt(doors: Doors, unbroken: Path) -> None:
+    ran = doors.run("model/generate.py", f"run={unbroken}", "prompt=One sunny day,", "n_tokens=8")
+    assert ran.status == 0, ran.err
+    assert ran.out.startswith("One sunny day,") and len(ran.out) > len("One sunny day,\n")
 
 
 @pytest.mark.slow
-def test_a_run_on_text_prints_bits_per_byte(tmp_path: Path) -> None:
+def test_a_run_on_text_prints_bits_per_byte(doors: Doors, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("The cat sat on the mat. It was tired, and so it slept.\n" * 200)
     common = ["model=nano", "threads=1", "max_steps=20", "eval_every_steps=10", f"cache_dir={tmp_path / 'cache'}"]
     for kind in ("characters", "bpe", "words"):
         out = tmp_path / kind
         data = ["data=text", f"data.tokenizer={kind}", f"data.path={tmp_path / 'text.txt'}"]
-        ran = subprocess.run(
-            command("train.py", *data, f"out={out}", *common), capture_output=True, text=True, check=False
-        )
-        assert ran.returncode == 0, ran.stderr
-        assert ("and is too low" in ran.stdout) == (kind == "words")  # what bits/byte leave out is said
-        ran = subprocess.run(command("eval.py", f"run={out}", common[-1]), capture_output=True, text=True, check=False)
-        assert ran.returncode == 0 and "bits/byte" in ran.stdout, ran.stderr
-        assert ("and is too low" in ran.stdout) == (kind == "words")
-        printed = float(re.search(r"([0-9.]+) bits/byte", ran.stdout)[1])
+        ran = doors.run("train.py", *data, f"out={out}", *common)
+        assert ran.status == 0, ran.err
+        assert ("and is too low" in ran.out) == (kind == "words")  # what bits/byte leave out is said
+        ran = doors.run("eval.py", f"run={out}", common[-1])
+        assert ran.status == 0 and "bits/byte" in ran.out, ran.err
+        assert ("and is too low" in ran.out) == (kind == "words")
+        printed = float(re.search(r"([0-9.]+) bits/byte", ran.out)[1])
         assert printed == pytest.approx(lines(out, "validation")[-1]["bits_per_byte"], rel=0.05)  # one is in bfloat16
 
 
-def test_a_run_that_learns_by_heart_keeps_its_best_step_and_says_so_and_eval_reads_it(tmp_path: Path) -> None:
+def test_a_run_that_learns_by_heart_keeps_its_best_step_and_says_so_and_eval_reads_it(
+    doors: Doors, tmp_path: Path
+) -> None:
     words = np.random.default_rng(0).integers(97, 123, size=(500, 3)).astype(np.uint8)
     (tmp_path / "text.txt").write_text(" ".join(bytes(word).decode() for word in words))  # nothing in it generalises
     out = tmp_path / "run"
@@ -455,8 +433,8 @@ def test_a_run_that_learns_by_heart_keeps_its_best_step_and_says_so_and_eval_rea
         "validation_tokens=400",
     ]
     settings = [*quick, f"cache_dir={tmp_path / 'cache'}", f"out={out}"]
-    ran = subprocess.run(command("train.py", *settings), capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
+    ran = doors.run("train.py", *settings)
+    assert ran.status == 0, ran.err
     partly = [one["loss"] for one in lines(out, "validation")[:-1]]  # the last is of the whole split
     best = 20 * partly.index(min(partly))
     assert 0 < best < 100 and partly[-1] > min(partly) + 0.1
@@ -464,7 +442,7 @@ def test_a_run_that_learns_by_heart_keeps_its_best_step_and_says_so_and_eval_rea
     assert state["step"] == best and state["best_loss"] == min(partly)
     assert load_checkpoint(out / "checkpoints")[0]["step"] == 120
     bits = next(one["bits_per_byte"] for one in lines(out, "validation") if one["step"] == best)
-    *_, grams, said, speed, done = ran.stdout.splitlines()
+    *_, grams, said, speed, done = ran.out.splitlines()
     last = lines(out, "validation")[-1]
     counted = last["counted_5grams"]
     assert grams == (
@@ -483,7 +461,5 @@ def test_a_run_that_learns_by_heart_keeps_its_best_step_and_says_so_and_eval_rea
         rf"speed   [\d,]+ tokens/s, {share * 100:.0f} % of the matmul ceiling measured here \(\w+, [\d,]+ \wFLOP/s\)",
         speed,
     )
-    asked = subprocess.run(
-        command("eval.py", f"run={out}", f"cache_dir={tmp_path / 'cache'}"), capture_output=True, text=True, check=False
-    )
-    assert asked.returncode == 0 and f"best checkpoint: step {best} of 120" in asked.stdout, asked.stderr
+    asked = doors.run("eval.py", f"run={out}", f"cache_dir={tmp_path / 'cache'}")
+    assert asked.status == 0 and f"best checkpoint: step {best} of 120" in asked.out, asked.err

@@ -49,7 +49,7 @@ def probe_stories(
 
     `paint`: of a terminal with colour, for a map of the heads. Returns whether probe/ could be written.
     """
-    from data.corpus import load_split, rows_of
+    from data.corpus import load_rows
     from data.links import link_items
     from data.tokenizer import end_id
 
@@ -58,8 +58,7 @@ def probe_stories(
         page_content(opened, None, texts)  # whatever it takes and is damaged is said at once
         corpus = load_data(opened, settings)
         end = end_id(opened.tokenizer)
-        splits = (load_split(corpus, name) for name in ("dev", "test"))
-        dev, test = (link_items(rows_of(split), opened.tokenizer, end) for split in splits)
+        dev, test = (link_items(load_rows(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
         claimed = claim_or_note(opened.run, opened.run / "probe", say)
     with claimed or nullcontext():
         results, readings = studied(opened, dev, test, config)
@@ -95,12 +94,11 @@ def studied(
 
 def provenance(opened: Opened, corpus: Corpus, config: ProbeConfig) -> dict[str, Any]:
     """Return what probe.json says of where its numbers come from: model, data and settings."""
-    from data.corpus import load_split, rows_of
+    from data.corpus import load_rows
     from data.stories import GENERATOR_VERSION
     from data.stories.leakage import leakage
 
-    train = rows_of(load_split(corpus, "train"), ["text"])
-    test = rows_of(load_split(corpus, "test"), ["text", "holdout", "links"])
+    train, test = load_rows(corpus, "train", ["text"]), load_rows(corpus, "test", ["text", "holdout", "links"])
     return {
         "schema_version": SCHEMA_VERSION,
         "model": {"run": str(opened.run), "step": opened.step, **asdict(opened.settings.model)},

@@ -170,14 +170,14 @@ def make_training(settings: TrainSettings, model: Transformer, split: Split, pla
 def probe_items(settings: TrainSettings, corpus: Corpus) -> dict[str, list[LinkItem]]:
     """Return the dev items to probe on while training; none for a text without gold links, or a model that cheats."""
     from data.batches import StorySplit
-    from data.corpus import load_split
+    from data.corpus import load_rows
     from data.links import link_items
     from data.tokenizer import end_id
     from probe.emergence import choose_items
 
     if not isinstance(corpus.train, StorySplit) or not settings.run.probe_sequences or not settings.model.is_causal:
         return {}
-    items = link_items(load_split(corpus, "dev"), corpus.tokenizer, end_id(corpus.tokenizer))
+    items = link_items(load_rows(corpus, "dev"), corpus.tokenizer, end_id(corpus.tokenizer))
     return choose_items(items, settings.run.probe_sequences)
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import corpus as corpus_module
 from data.config import TextConfig, TokenizerKind
-from data.corpus import CLASSES, Corpus, load_corpus, load_split, rows_of
+from data.corpus import CLASSES, Corpus, load_corpus, load_rows, load_split
 from data.documents import local_sources, read_pieces
 from data.links import link_items
 from data.stories import language_of
@@ -174,11 +173,10 @@ def test_what_learning_needs_is_written_first_and_the_probes_splits_when_asked_f
     assert load_split(corpus, "dev")["text"][:] == dev["text"][:]
 
 
-def test_rows_taken_out_many_at_a_time_are_those_of_one_by_one(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    dev = load_split(corpus, "dev")
-    monkeypatch.setattr(corpus_module, "_ROWS_AT_ONCE", 7)
-    assert len(dev) % 7 and list(rows_of(dev)) == list(dev)
-    assert list(rows_of(dev, ["text"])) == [{"text": row["text"]} for row in dev]
+def test_rows_read_without_datasets_are_those_that_it_reads(corpus: Corpus) -> None:
+    rows = load_rows(corpus, "dev")
+    assert rows == list(load_split(corpus, "dev")) and any(row["links"] for row in rows)
+    assert load_rows(corpus, "dev", ["text"]) == [{"text": row["text"]} for row in rows]
 
 
 def test_payoffs_are_the_class_of_the_words_only_the_antecedent_explains(corpus: Corpus) -> None:

@@ -1,19 +1,14 @@
 """A door called in bounds: of seconds, of memory and of what it may write, so that no call harms the machine."""
 
-import atexit
 import os
 import resource
-import runpy
 import signal
-import sys
-import threading
 import time
-import traceback
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.reliability.doors import ROOT, Doors
+from tests.reliability.doors import ROOT, Doors, become
 
 
 @dataclass(frozen=True)
@@ -28,29 +23,12 @@ class Called:
 
 
 def bounded(memory: int, home: str, door: str) -> None:
-    """Be a door within so many bytes of memory and 256 MB a file, without a network.
-
-    The process ends here: to take apart every module that was imported would cost more than most calls.
-    """
+    """Be a door within so many bytes of memory and 256 MB a file, without a network; the process ends here."""
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 28, 1 << 28))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": home, "HOME": home, "BROWSER": "true"}
-    status = 0
-    try:
-        runpy.run_path(door, run_name="__main__")
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    become(Path(door))
 
 
 def call(doors: Doors, cwd: Path, door: str, *arguments: str, seconds: float = 60.0, memory: int = 6 << 30) -> Called:

@@ -13,12 +13,10 @@ from tests.reliability.runs import EVERY, SETTINGS, STEPS, losses, saved_step
 
 
 @pytest.fixture(scope="session")
-def cache(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> str:
+def cache(doors: Doors, cache: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The setting that names a cache in which the runs' corpus is."""
-    folder = tmp_path_factory.mktemp("cache")
-    out = f"out={tmp_path_factory.mktemp('first')}"
-    assert doors.run("train.py", out, f"cache_dir={folder}", *SETTINGS, "max_steps=1").status == 0
-    return f"cache_dir={folder}"
+    assert doors.run("train.py", f"out={tmp_path_factory.mktemp('first')}", cache, *SETTINGS, "max_steps=1").status == 0
+    return cache
 
 
 @pytest.fixture(scope="session")

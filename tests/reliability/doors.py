@@ -1,10 +1,11 @@
 """The doors many times over, each a process of its own that starts in a moment: a fork of one that has imported.
 
-What runs is `python train.py …` but for the three seconds that imports take: signals, exit status and files are real.
-Two processes stand behind each run: one that has imported everything and computed nothing, and a fork of it that waits
-for the run and writes down how it ended.
+What runs is `python train.py …` but for the three seconds that imports take, and the time that taking them apart takes:
+signals, exit status and files are real. Two processes stand behind each run: one that has imported everything and
+computed nothing, and a fork of it that waits for the run and writes down how it ended.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -14,6 +15,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -89,7 +91,12 @@ class Doors:
         self._source: subprocess.Popen | None = None
 
     def start(
-        self, door: str, *arguments: str, cwd: Path = ROOT, before: Callable[[], object] | None = None
+        self,
+        door: str,
+        *arguments: str,
+        cwd: Path = ROOT,
+        before: Callable[[], object] | None = None,
+        environment: dict[str, str] | None = None,
     ) -> Running:
         """Start `python door *arguments`.
 
@@ -98,6 +105,7 @@ class Doors:
             arguments: of its command line.
             cwd: where it is started.
             before: called in the new process before the door: a function of a module of the tests, or a partial of one.
+            environment: what is set beside what the doors began with.
 
         """
         if self._source is None:  # takes some seconds, so not before it is asked for
@@ -113,14 +121,15 @@ class Doors:
         for name in _SAID:  # a run may be killed before it has said anything
             (folder / name).touch()
         order = {"door": door, "arguments": arguments, "cwd": str(cwd), "before": before, "folder": str(folder)}
+        order["environment"] = environment or {}
         began = time.monotonic()
         pickle.dump(order, self._source.stdin)
         self._source.stdin.flush()
         return Running(int(self._source.stdout.readline()), folder, began)
 
-    def run(self, door: str, *arguments: str, **how: Any) -> Ended:
+    def run(self, door: str, *arguments: str, seconds: float = 300.0, **how: Any) -> Ended:
         """Start a door as `start` does and wait for its end."""
-        return self.start(door, *arguments, **how).wait()
+        return self.start(door, *arguments, **how).wait(seconds)
 
     def close(self) -> None:
         """End everything that was started."""
@@ -172,10 +181,32 @@ def main() -> None:
     os.chdir(order["cwd"])
     for number, path in enumerate((os.devnull, *(f"{order['folder']}/{name}" for name in _SAID))):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY), number)
+    os.environ.update(order["environment"])
     sys.argv = [order["door"], *order["arguments"]]
     if order["before"]:
         order["before"]()
-    runpy.run_path(str(ROOT / order["door"]), run_name="__main__")
+    become(ROOT / order["door"])
+
+
+def become(door: Path) -> None:
+    """Be a door to its end, and end as Python does but for taking apart every module, which costs more than most runs.
+
+    Whatever it does not end by itself, an exception or a signal, goes on to Python.
+    """
+    status: Any = 0
+    try:
+        runpy.run_path(str(door), run_name="__main__")
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        status = end.code or 0
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Rates, optimizers and where they run."""
 
+import copy
 import platform
 
 import pytest
@@ -9,6 +10,8 @@ from model.config import ModelConfig
 from model.transformer import Transformer
 from run.config import Device, OptimConfig, Optimizer, Precision, RunConfig
 from run.device import choose_place, keep_freed_memory
+from run.muon import StackedMuon
+from run.plain import PlainAdamW
 from run.schedule import is_probe_step, make_optimizers, rate_factor, set_rates
 from tests.model.standard import PLAIN
 
@@ -111,3 +114,25 @@ def test_settings_that_mean_nothing_are_refused() -> None:
         RunConfig(**(values | {"resume": True}))
     with pytest.raises(ValueError, match="max_steps must be 1 or more"):
         RunConfig(**(values | {"max_steps": 0}))
+
+
+@pytest.mark.parametrize("name", list(Optimizer))
+def test_optimizers_on_a_cpu_are_torchs_to_the_bit_and_load_what_torchs_have_saved(name: Optimizer) -> None:
+    """Without torch's compiler, which torch's own import whether or not anything is compiled."""
+    ours, theirs = (Transformer(MODEL, 29, seed=0) for _ in range(2))
+    optimizers = make_optimizers(ours, optim(name))
+    kinds = {StackedMuon: torch.optim.Muon, PlainAdamW: torch.optim.AdamW}
+    torchs = make_optimizers(theirs, optim(name))
+    torchs = [kinds[type(one)]([dict(group) for group in one.param_groups]) for one in torchs]
+    tokens = torch.randint(29, (3, 13), generator=torch.Generator().manual_seed(3))
+    for step in range(6):
+        for model, some in ((ours, optimizers), (theirs, torchs)):
+            set_rates(some, 1 / (1 + step))
+            model(tokens).logsumexp(-1).sum().backward()
+            for one in some:
+                one.step()
+                one.zero_grad()
+        assert all(torch.equal(one, other) for one, other in zip(ours.parameters(), theirs.parameters(), strict=True))
+        if step == 2:
+            for one, other in zip(optimizers, torchs, strict=True):
+                one.load_state_dict(copy.deepcopy(other.state_dict()))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from probe.config import ProbeConfig
 from probe.report.page import page
 from run.checkpoint import load_checkpoint, save_checkpoint
 from run.config import EvalConfig
-from tests.test_report import CAT, PROBE, ROOT, STORIES, TRAIN, ran
+from tests.reliability.doors import Doors, Ended, Running
+from tests.reliability.faults import limit_file_size
+from tests.test_report import CAT, PROBE, ROOT, STORIES, TRAIN
 
 pytestmark = pytest.mark.slow
 OTHER = [*PROBE, "probe.n_controls=12"]  # another probe of the same run
@@ -34,15 +37,15 @@ SETTINGS = EvalConfig(
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run probed with PROBE, called first, and the same run probed with OTHER, called second."""
     here = tmp_path_factory.mktemp("unbroken")
-    done = ran("train.py", f"out={here / 'trained'}", f"cache_dir={here / 'cache'}", *TRAIN, *STORIES)
-    assert done.returncode == 0, done.stderr
+    done = doors.run("train.py", f"out={here / 'trained'}", f"cache_dir={here / 'cache'}", *TRAIN, *STORIES)
+    assert done.status == 0, done.err
     for name, settings in (("first", PROBE), ("second", OTHER)):
         shutil.copytree(here / "trained", here / name / "run")
-        done = probe(here, here / name / "run", settings)
-        assert done.returncode == 0, done.stderr
+        done = probe(doors, here, here / name / "run", settings)
+        assert done.status == 0, done.err
     return here
 
 
@@ -50,23 +53,13 @@ def arguments(place: Path, run: Path, settings: list[str]) -> list[str]:
     return [f"run={os.path.relpath(run, run.parent)}", f"cache_dir={place / 'cache'}", *settings]
 
 
-def started(place: Path, run: Path, settings: list[str]) -> subprocess.Popen[str]:
+def started(doors: Doors, place: Path, run: Path, settings: list[str], **how: Any) -> Running:
     """Begin to probe `run`, by a name that is the same wherever it lies: it stands in the files."""
-    command = [sys.executable, str(ROOT / "eval.py"), *arguments(place, run, settings)]
-    return subprocess.Popen(
-        command,
-        cwd=run.parent,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # of a test in the background it is ignored
-    )
+    return doors.start("eval.py", *arguments(place, run, settings), cwd=run.parent, **how)
 
 
-def probe(place: Path, run: Path, settings: list[str]) -> subprocess.CompletedProcess[str]:
-    process = started(place, run, settings)
-    out, err = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+def probe(doors: Doors, place: Path, run: Path, settings: list[str], **how: Any) -> Ended:
+    return started(doors, place, run, settings, **how).wait(300)
 
 
 def files(run: Path) -> dict[str, bytes]:
@@ -99,45 +92,42 @@ def a_copy(place: Path, tmp_path: Path, name: str = "first") -> Path:
 
 
 def test_killed_at_any_moment_a_probe_leaves_all_of_one_or_none_that_counts(
-    place: Path, tmp_path: Path, full: bool
+    doors: Doors, place: Path, tmp_path: Path, full: bool
 ) -> None:
     began = time.monotonic()
-    assert probe(place, a_copy(place, tmp_path / "whole"), OTHER).returncode == 0
+    assert probe(doors, place, a_copy(place, tmp_path / "whole"), OTHER).status == 0
     whole, chance, states = time.monotonic() - began, random.Random(0), set()
     for number in range(12 if full else 4):
         run = a_copy(place, tmp_path / str(number))
         known = (run / "probe" / "probe.json").stat().st_ino
-        process = started(place, run, OTHER)
+        process = started(doors, place, run, OTHER)
         if number % 2:
             time.sleep(chance.uniform(0.3, 1) * whole)
         elif number % 4:  # while it writes
-            while process.poll() is None and not (run / "probe" / ".unfinished").exists():
+            while not process.has_ended and not (run / "probe" / ".unfinished").exists():
                 time.sleep(0.0005)
             time.sleep(chance.uniform(0, 0.04))
         else:  # once it has begun to take the earlier one's place
-            while process.poll() is None and is_known(run / "probe" / "probe.json", known):
+            while not process.has_ended and is_known(run / "probe" / "probe.json", known):
                 time.sleep(0.0002)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process.send(signal.SIGKILL)
+        process.wait()
         states.add(state(place, run))
         if number % 4 == 0:  # what is left can be read, and is healed by the next
-            done = ran("eval.py", f"run={run}", f"text={CAT}", "threads=1")
-            assert done.returncode == 0, done.stderr
+            done = doors.run("eval.py", f"run={run}", f"text={CAT}", "threads=1")
+            assert done.status == 0, done.err
             (run / "probe" / "sentences.json").unlink()
-            assert probe(place, run, OTHER).returncode == 0
+            assert probe(doors, place, run, OTHER).status == 0
             assert files(run) == files(place / "second" / "run")
     assert {"first"} < states, states
 
 
-def test_a_probe_that_finds_no_room_changes_nothing_and_says_where(place: Path, tmp_path: Path) -> None:
+def test_a_probe_that_finds_no_room_changes_nothing_and_says_where(doors: Doors, place: Path, tmp_path: Path) -> None:
     run = a_copy(place, tmp_path)
     before = files(run)
-    command = [sys.executable, str(ROOT / "eval.py"), *arguments(place, run, OTHER)]
-    done = subprocess.run(
-        ["prlimit", "--fsize=50000", *command], cwd=run.parent, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert "probe/.unfinished/" in done.stderr and "bytes" in done.stderr and files(run) == before
+    done = probe(doors, place, run, OTHER, before=partial(limit_file_size, 50_000))
+    assert done.status == 2 and done.err.count("\n") == 1, done.err
+    assert "probe/.unfinished/" in done.err and "bytes" in done.err and files(run) == before
 
 
 def is_known(path: Path, inode: int) -> bool:
@@ -149,34 +139,35 @@ def is_known(path: Path, inode: int) -> bool:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_probe_that_is_asked_to_stop_leaves_with_the_shells_status_and_nothing_of_itself(
-    place: Path, tmp_path: Path, number: int, status: int
+    doors: Doors, place: Path, tmp_path: Path, number: int, status: int
 ) -> None:
     for wait in (0.0, 0.7, 2.0):
         run = a_copy(place, tmp_path / str(wait))
         before = files(run)
-        process = started(place, run, [*OTHER, "probe.n_bootstrap=20000"])
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("run ")
+        process = started(doors, place, run, [*OTHER, "probe.n_bootstrap=20000"])
+        while not (process.folder / "out").read_text().startswith("run "):
+            assert not process.has_ended, process.wait().err
+            time.sleep(0.01)
         time.sleep(wait)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=30)
-        assert (process.returncode, err) == (status, "") and files(run) == before
+        process.send(number)
+        ended = process.wait(30)
+        assert (ended.status, ended.err) == (status, "") and files(run) == before
 
 
-def test_the_second_of_two_probes_of_one_run_is_refused_in_a_line(place: Path, tmp_path: Path) -> None:
+def test_the_second_of_two_probes_of_one_run_is_refused_in_a_line(doors: Doors, place: Path, tmp_path: Path) -> None:
     run = a_copy(place, tmp_path)
-    first, lock = started(place, run, OTHER), run / "probe" / ".lock"
+    first, lock = started(doors, place, run, OTHER), run / "probe" / ".lock"
     while str(first.pid) not in lock.read_text():
-        assert first.poll() is None
+        assert not first.has_ended, first.wait().err
         time.sleep(0.01)
-    first.send_signal(signal.SIGSTOP)
+    first.send(signal.SIGSTOP)
     for asked in ([], [f"text={CAT}"]):
-        second = ran("eval.py", f"run={run}", f"cache_dir={place / 'cache'}", *PROBE, *asked)
-        assert second.returncode == 2 and second.stderr.count("\n") == 1, second.stderr
-        assert f"is being written by process {first.pid}" in second.stderr
-    first.kill()
-    first.communicate()
-    assert state(place, run) == "first" and probe(place, run, OTHER).returncode == 0
+        second = doors.run("eval.py", f"run={run}", f"cache_dir={place / 'cache'}", *PROBE, *asked)
+        assert second.status == 2 and second.err.count("\n") == 1, second.err
+        assert f"is being written by process {first.pid}" in second.err
+    first.send(signal.SIGKILL)
+    first.wait()
+    assert state(place, run) == "first" and probe(doors, place, run, OTHER).status == 0
     assert state(place, run) == "second"
 
 
@@ -313,15 +304,15 @@ def test_a_sweep_with_a_damaged_run_is_compared_or_refused_in_a_line_that_names_
     ],
 )
 def test_a_run_whose_settings_were_edited_is_refused_and_the_setting_named(
-    place: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], said: str
+    doors: Doors, place: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], said: str
 ) -> None:
     run = a_copy(place, tmp_path)
     config = json.loads((run / "config.json").read_text())
     change(config)
     (run / "config.json").write_text(json.dumps(config))
-    done = ran("eval.py", f"run={run}", f"cache_dir={place / 'cache'}", *PROBE)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
-    assert "config.json has been changed" in done.stderr and state(place, run)
+    done = doors.run("eval.py", f"run={run}", f"cache_dir={place / 'cache'}", *PROBE)
+    assert done.status == 2 and done.err.count("\n") == 1 and said in done.err, done.err
+    assert "config.json has been changed" in done.err and state(place, run)
 
 
 @pytest.mark.parametrize("state", [{}, {"step": 4}, {"step": 4, "model": 3}, {"step": "4", "model": {"a": 1}}])
@@ -348,7 +339,9 @@ def test_a_tokenizer_with_a_bit_turned_over_is_refused(place: Path, tmp_path: Pa
         opened(run)
 
 
-def test_what_was_changed_when_training_went_on_is_said_wherever_its_numbers_are(place: Path, tmp_path: Path) -> None:
+def test_what_was_changed_when_training_went_on_is_said_wherever_its_numbers_are(
+    doors: Doors, place: Path, tmp_path: Path
+) -> None:
     run = a_copy(place, tmp_path)
     changed = {"optim.learning_rate": [0.02, 0.01]}, {"packages.torch": ["2.12", "2.13"]}
     lines = [
@@ -359,43 +352,33 @@ def test_what_was_changed_when_training_went_on_is_said_wherever_its_numbers_are
     said = (
         "At step 2 training went on with optim.learning_rate 0.01 instead of 0.02, packages.torch 2.13 instead of 2.12."
     )
-    done = probe(place, run, OTHER)
-    assert [line for line in done.stdout.splitlines() if line.startswith("note ")] == [f"note     {said}"], done.stderr
+    done = probe(doors, place, run, OTHER)
+    assert [line for line in done.out.splitlines() if line.startswith("note ")] == [f"note     {said}"], done.err
     assert json.loads((run / "probe" / "probe.json").read_text())["warnings"] == [said]
     assert said in (run / "probe" / "report.html").read_text()
 
 
+def may_not_be_written(folder: str) -> None:
+    """Make the system say of a folder what it says to others than root, who may write everywhere."""
+    access = os.access
+    os.access = lambda path, mode: access(path, mode) and not (str(path) == folder and mode & os.W_OK)
+
+
 @pytest.mark.parametrize("folder", [".", "probe"])
-def test_a_run_of_anothers_is_looked_at_and_nothing_is_written(place: Path, tmp_path: Path, folder: str) -> None:
+def test_a_run_of_anothers_is_looked_at_and_nothing_is_written(
+    doors: Doors, place: Path, tmp_path: Path, folder: str
+) -> None:
     run = a_copy(place, tmp_path)
     (run / "probe" / ".lock").unlink()
     (run / folder).chmod(0o555)
     before = files(run)
     try:
         for asked, shown in ((PROBE, "question"), (["threads=1", f"text={CAT}"], 'at "it"')):
-            command = [sys.executable, "-c", _OF_ANOTHER, str(run / folder), str(ROOT / "eval.py"), f"run={run}"]
-            done = subprocess.run(
-                [*command, f"cache_dir={place / 'cache'}", *asked],
-                capture_output=True,
-                text=True,
-                check=False,
-                cwd=ROOT,
-            )
-            assert done.returncode == 0 and done.stderr == "" and shown in done.stdout, done.stderr
-            assert "cannot be written: what is found is printed, and nothing is kept of it" in done.stdout
-            assert "wrote " not in done.stdout and "see " not in done.stdout
+            before_it = partial(may_not_be_written, str(run / folder))
+            done = doors.run("eval.py", f"run={run}", f"cache_dir={place / 'cache'}", *asked, before=before_it)
+            assert done.status == 0 and done.err == "" and shown in done.out, done.err
+            assert "cannot be written: what is found is printed, and nothing is kept of it" in done.out
+            assert "wrote " not in done.out and "see " not in done.out
         assert files(run) == before and not (run / "probe" / ".lock").exists()
     finally:
         (run / folder).chmod(0o755)
-
-
-# Root may write everywhere, so the system is made to say of the folder what it says to others.
-_OF_ANOTHER = """
-import os, runpy, sys
-_, folder, door, *arguments = sys.argv
-access = os.access
-os.access = lambda path, mode: access(path, mode) and not (str(path) == folder and mode & os.W_OK)
-sys.argv = [door, *arguments]
-sys.path.insert(0, os.path.dirname(door))
-runpy.run_path(door, run_name="__main__")
-"""

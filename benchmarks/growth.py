@@ -7,6 +7,7 @@ of made-up ids, mapped from a file as the cache's are. Three minutes, and two by
 """
 
 import json
+import resource
 import sys
 import tempfile
 import time
@@ -177,23 +178,29 @@ def corpus(sizes: Sequence[int], n_rounds: int) -> list[dict[str, Any]]:
         supplies = [made(Size(), written(Path(folder) / f"{size}.npy", size)).batch_at for size in sizes]
         training = made(Size(), made_up(10**5))
 
-        def step(supply: Any) -> None:
-            training.batch_at = supply
+        faults: list[list[tuple[int, int]]] = [[] for _ in sizes]
+
+        def step(place: int) -> None:
+            training.batch_at, before = supplies[place], resource.getrusage(resource.RUSAGE_SELF)
             stepped(training, 2)
+            after = resource.getrusage(resource.RUSAGE_SELF)
+            faults[place].append((after.ru_minflt - before.ru_minflt, after.ru_majflt - before.ru_majflt))
 
         def read(supply: Any) -> None:
             for number in range(10):
                 supply(training.step + number)
             training.step += 10
 
-        rounds = in_turns([partial(step, supply) for supply in supplies], n_rounds) / 2
+        rounds = in_turns([partial(step, place) for place in range(len(sizes))], n_rounds) / 2
         reading = in_turns([partial(read, supply) for supply in supplies], n_rounds) / 10
     ratios = rounds / rounds[:, :1]
+    per_step = [np.mean(some[1:], axis=0).tolist() for some in (np.array(one) / 2 for one in faults)]
     return [
         {
             "tokens": size,
             "seconds_per_token": float(np.median(rounds[:, place])) / _TOKENS,
             "reading": float(np.median(reading[:, place])) / _TOKENS,
+            "faults_per_step": dict(zip(("mapped", "read"), per_step[place], strict=True)),
             "ratio": float(np.median(ratios[:, place])),
             "ratio_range": _interval(ratios[:, place]),
         }
@@ -266,19 +273,23 @@ def lines_of(found: dict[str, Any]) -> dict[str, list[float]]:
 
 def tables(found: dict[str, Any]) -> dict[str, list[str]]:
     """Return what stands in the page, by marker."""
-    head = ["of the line", "projections", "attention", "optimizers", "rest", "GFLOP/s of projections", "peak MB"]
-    lines = [f"| grows | | parameters | GFLOP a step | CPU-ms a step | {' | '.join(head)} |", "|---" * 12 + "|"]
+    head = ["of the line", "projections", "attention", "optimizers", "rest"]
+    head += ["GFLOP/s of projections", "of attention", "peak MB"]
+    lines = [f"| grows | | parameters | GFLOP a step | CPU-ms a step | {' | '.join(head)} |", "|---" * 13 + "|"]
     for name, some in found["sweeps"].items():
         for one, line in zip(some, lines_of(found)[name], strict=True):
             cells = [name, f"{one[name]}", f"{one['parameters']:,}", number(one["flops_per_step"] / 1e9)]
             cells += [number(1e3 * one["seconds_per_step"]), f"{one['seconds_per_step'] / line:.2f}"]
             cells += [f"{share:.0%}".replace("%", " %") for share in one["shares"].values()]
-            in_projections = one["seconds_per_step"] * one["shares"]["projections"]
-            cells += [number((one["flops_per_step"] - one["attention_flops"]) / in_projections / 1e9)]
+            flops = {"attention": one["attention_flops"]}
+            flops["projections"] = one["flops_per_step"] - one["attention_flops"]
+            for kind in ("projections", "attention"):
+                cells.append(number(flops[kind] / (one["seconds_per_step"] * one["shares"][kind]) / 1e9))
             lines.append("| " + " | ".join([*cells, number(one["peak_bytes"] / 1e6)]) + " |")
     sizes = [
-        "| tokens of corpus | CPU-us a token | of these to read it | over the smallest, within rounds [95 %] |",
-        "|---|---|---|---|",
+        "| tokens of corpus | CPU-us a token | of these to read it | page faults a step | of these from the disk "
+        "| over the smallest, within rounds [95 %] |",
+        "|---|---|---|---|---|---|",
     ]
     for one in found["corpus"]:
         low, high = one["ratio_range"]
@@ -286,6 +297,8 @@ def tables(found: dict[str, Any]) -> dict[str, list[str]]:
             _short(one["tokens"]),
             number(1e6 * one["seconds_per_token"]),
             number(1e6 * one["reading"]),
+            f"{sum(one['faults_per_step'].values()):.1f}",
+            f"{one['faults_per_step']['read']:.1f}",
             f"{one['ratio']:.4f} [{low:.4f}, {high:.4f}]",
         ]
         sizes.append("| " + " | ".join(cells) + " |")
@@ -314,6 +327,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         )
         place.set_xscale("log", base=2)
         place.set_yscale("log")
+        place.set_yticks((20, 50, 100, 200, 500), ["20", "50", "100", "200", "500"])
         place.set_xticks(sizes, [str(size) for size in sizes], rotation=45)
         place.set_xlabel(name)
     axes[0].set_ylabel("CPU-ms of a step")
@@ -324,7 +338,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
     axes[3].set_xscale("log")
     axes[3].set_ylim(1 - 4 * FLAT, 1 + 4 * FLAT)
     axes[3].set_xlabel("tokens of corpus")
-    axes[3].set_ylabel("cost of a token, over the smallest")
+    axes[3].set_ylabel("CPU-s a token, over 1 M's")
     for place in axes:
         place.minorticks_off()
         place.spines[["top", "right"]].set_visible(False)

@@ -120,7 +120,7 @@ def rows(given: dict[str, str]) -> list[Row]:
                 ours[goal.experiment].append(train(goal.experiment, text, seed, folder, steps))
                 print(f"seed {seed}: {goal.experiment} {ours[goal.experiment][-1]}", file=sys.stderr, flush=True)
     judged = [judge(goal, ours[goal.experiment], peers) for goal in goals]
-    return [*judged, beside_counting(ours), of_ceiling(ours)]
+    return [*judged, beside_counting(ours)]
 
 
 def train(experiment: str, text: Path, seed: int, folder: Path, steps: int | None) -> Trained:
@@ -182,7 +182,10 @@ def judge(goal: Goal, ours: Sequence[Trained], peers: Sequence[Trained]) -> Row:
     limit = f"1/{1 / goal.most:.0f} of nanoGPT's loop" if goal.of_peer else f"{goal.most:.0f} s, one core"
     good = sum(one.loss <= goal.most_loss for one in ours)
     note = f"experiment={goal.experiment}: full loss {spread([one.loss for one in ours])}, "
-    note += f"{good} of {len(ours)} seeds good enough; whole processes {spread([one.process for one in ours])} CPU-s. "
+    note += f"{good} of {len(ours)} seeds good enough; whole processes {spread([one.process for one in ours])} CPU-s; "
+    note += (
+        f"{spread([100 * one.of_ceiling for one in ours])} % of the ceiling of matrix products measured at each end. "
+    )
     note += f"nanoGPT by its README's CPU recipe: full loss {spread([one.loss for one in peers])}, "
     note += f"whole processes {spread([one.process for one in peers])} CPU-s."
     return Row(
@@ -216,26 +219,6 @@ def beside_counting(ours: dict[str, list[Trained]]) -> Row:
         aim_met=None,
         note=f"The worst seed of each recipe: {', '.join(said)}; counted 5-grams {number(counted[0])} "
         "(data/ngrams.py, modified Kneser-Ney).",
-    )
-
-
-def of_ceiling(ours: dict[str, list[Trained]]) -> Row:
-    """Return the row of how much of the machine a training uses: that of the recipe which trains longest."""
-    shares = {experiment: [100 * run.of_ceiling for run in runs] for experiment, runs in ours.items()}
-    longest, found = shares.popitem()
-    others = (f"{experiment} {spread(some)} %" for experiment, some in shares.items())
-    return Row(
-        work="share of the measured bfloat16 ceiling while training on a CPU",
-        goal="40 % or more",
-        aim="60 %",
-        unit="%",
-        ours=found,
-        peer_name="",
-        peer=[],
-        met=min(found) >= 40,
-        aim_met=min(found) >= 60,
-        note=f"experiment={longest}, one core: FLOPs as model/transformer.py counts them, over those of square "
-        f"matrix products measured at the end of the run. {', '.join(others)}.",
     )
 
 

@@ -24,6 +24,7 @@ PAGE, RESULTS = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.jso
 # Row scripts in the order of the table, and what each must be given to run.
 SCRIPTS: dict[str, tuple[str, ...]] = {
     "shakespeare": ("data.path", "nanogpt"),
+    "utilisation": (),
     "stories": (),
     "attention_rows": (),
     "probing": (),

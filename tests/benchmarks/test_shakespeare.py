@@ -114,12 +114,3 @@ def test_a_model_above_counting_misses_though_another_is_below() -> None:
     row = shakespeare.beside_counting({"a": [below, below], "b": [below, above]})
     assert not row.met and row.ours == [1.45, 1.8] and "a 1.45, b 1.80" in row.note
     assert shakespeare.beside_counting({"a": [below, below]}).met
-
-
-def test_the_share_of_the_ceiling_is_that_of_the_longest_training() -> None:
-    runs = {
-        goal.experiment: [Trained(1.4, 1.0, 2.0, 1.5, share)]
-        for goal, share in zip(GOALS, (0.2, 0.3, 0.5), strict=True)
-    }
-    row = shakespeare.of_ceiling(runs)
-    assert row.met and not row.aim_met and row.ours == [50.0]

@@ -180,7 +180,7 @@ def _reader(kind: str, model: Transformer) -> Callable[[Asked], Weights]:
 def child(kind: str, at_end: bool, folder: Path) -> None:
     """Pass once over all texts in this process; print CPU-seconds and memory, and write the rows."""
     torch.set_num_threads(1)
-    kept = torch.load(folder / "made.pt", mmap=True)
+    kept = torch.load(folder / "made.pt", mmap=True, weights_only=True)
     model = Transformer(_SHAPE, kept["vocab_size"], seed=0).eval()
     model.load_state_dict(kept["model"])
     asked = [(text, len(text) - 1) for text, _ in kept["asked"]] if at_end else kept["asked"]

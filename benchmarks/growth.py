@@ -97,6 +97,10 @@ def in_turns(works: Sequence[Callable[[], None]], n_rounds: int) -> np.ndarray:
     return taken
 
 
+# What attention consists of where a block is computed by hand; nothing else there is called so.
+_BY_HAND = {"aten::bmm", "aten::baddbmm", "aten::_softmax", "aten::_softmax_backward_data"}
+
+
 def made_up(n_tokens: int) -> np.ndarray:
     """Return so many random ids."""
     return np.random.default_rng(n_tokens).integers(_VOCABULARY, size=n_tokens, dtype=np.uint16)
@@ -144,7 +148,7 @@ def _kind(event: Any) -> str:
         ancestor = ancestor.cpu_parent
     if any(name.startswith("optimizer.step") for name in names):
         return "optimizers"
-    if any("attention" in name for name in names):  # the fused kernel, or PieceAttention
+    if any("attention" in name for name in names) or names[0] in _BY_HAND:  # a kernel, PieceAttention, or FastBlock
         return "attention"
     return "projections" if names[0] in ("aten::mm", "aten::addmm") else "rest"
 

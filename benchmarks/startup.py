@@ -76,7 +76,7 @@ def rows(given: dict[str, str]) -> list[Row]:
     with tempfile.TemporaryDirectory() as place:
         here = Path(place)
         text = Path(given["data.path"]).resolve() if "data.path" in given else some_text(here / "text.txt")
-        for name, data in (("the stories", []), ("a text", ["experiment=shakespeare", f"data.path={text}"])):
+        for name, data in (("the stories", []), ("a text", ["experiment=shakespeare/cpu_quick", f"data.path={text}"])):
             arguments = [*data, f"cache_dir={here / 'cache'}"]
             first_step(arguments, here / f"{name} before")  # writes the corpus into the cache
             seconds = [first_step(arguments, here / f"{name} {i}") for i in range(n)]

@@ -21,7 +21,10 @@ class WithoutCompiler(Optimizer):
 
 
 class PlainAdamW(WithoutCompiler, torch.optim.AdamW):
-    """torch.optim.AdamW with fused=True, on a CPU."""
+    """torch.optim.AdamW with fused=True, on a CPU.
+
+    As there, `found_inf`, a scalar, may be set before a step: where it is not 0, nothing moves.
+    """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -34,5 +37,9 @@ class PlainAdamW(WithoutCompiler, torch.optim.AdamW):
                 continue
             torch._foreach_add_(lists[-1], 1)
             (beta1, beta2), names = group["betas"], ("lr", "weight_decay", "eps", "amsgrad", "maximize")
-            torch._fused_adamw_(*lists, beta1=beta1, beta2=beta2, **{name: group[name] for name in names})
+            found_inf: Tensor | None = getattr(self, "found_inf", None)
+            how = {name: group[name] for name in names} | {"found_inf": found_inf}
+            torch._fused_adamw_(*lists, beta1=beta1, beta2=beta2, **how)
+            if found_inf is not None:
+                torch._foreach_sub_(lists[-1], [found_inf] * len(lists[-1]))
         return None

@@ -29,7 +29,7 @@ def test_a_training_on_a_cached_corpus_imports_neither_torchs_compiler_nor_datas
 
 def test_the_clock_stops_when_the_first_step_is_written_down_and_the_run_with_it(tmp_path: Path) -> None:
     text = some_text(tmp_path / "text.txt")
-    asked = ["experiment=shakespeare", f"data.path={text}", f"cache_dir={tmp_path / 'cache'}", "model=nano"]
+    asked = ["experiment=shakespeare/cpu_quick", f"data.path={text}", f"cache_dir={tmp_path / 'cache'}", "model=nano"]
     assert 0.5 < first_step(asked, tmp_path / "run") < 120
     records = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert '"step": 1, "split": "train"' in records and '"step": 100, "split": "train"' not in records

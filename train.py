@@ -78,6 +78,7 @@ def fit(settings: TrainSettings, label: str = "") -> int:
     stop = StopRequest()
     announce(run)
     with (
+        closing(stop),
         one_line_errors(MemoryError, OSError, FloatingPointError),
         closing(run.claim),
         closing(run.recorder),

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 1e-5  # of a float32 weight's distance from the peer's
-_VOCABULARY = 4096
+_VOCABULARY = 4096  # of the text's own tokens
+# Of the models: GPT-2's, as public models have it. Who asks transformers for attention pays for the logits of all of
+# it; what is left without them is measured too.
+_MODEL_VOCABULARY = 50_257
 _LENGTHS = range(8, 65)  # tokens: what is no sentence, and what is several
 _SHAPE = ModelConfig(
     n_layer=6, n_head=8, d_model=256, d_mlp=768, context_length=_LENGTHS[-1], rope_theta=1e4, norm_eps=1e-5,
@@ -91,7 +94,7 @@ def made(text: str, n_texts: int) -> tuple[Asked, Transformer]:
             found[end, *encoding.ids] = 1 + place
         if len(found) == n_texts:
             break
-    model = Transformer(_SHAPE, tokenizer.get_vocab_size(), seed=0)
+    model = Transformer(_SHAPE, _MODEL_VOCABULARY, seed=0)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, one in model.named_parameters():

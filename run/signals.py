@@ -40,9 +40,16 @@ class StopRequest:
         """Listen from now on, in the main thread."""
         self._signal: int | None = None
         atexit.register(_nothing_is_left_to_stop)
-        for number in _NUMBERS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it, for whom a closed terminal is nothing
+        self._before = {number: signal.getsignal(number) for number in _NUMBERS}
+        for number, handler in self._before.items():
+            if handler is not signal.SIG_IGN:  # as nohup has it, for whom a closed terminal is nothing
                 signal.signal(number, self._heard)
+
+    def close(self) -> None:
+        """Listen no more: between two runs of a sweep nobody asks what was heard, and nothing is lost by ending."""
+        for number, handler in self._before.items():
+            if handler is not None:  # not Python's
+                signal.signal(number, handler)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         self._signal = number

@@ -2,6 +2,7 @@
 
 import ctypes
 import io
+import itertools
 import os
 import resource
 import time
@@ -108,6 +109,20 @@ def give_up_rights() -> None:
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
     none = (ctypes.c_uint32 * 6)()
     assert ctypes.CDLL(None).capset(header, none) == 0
+
+
+def send_before_run(number: int, count: int) -> None:
+    """Send this process a signal when the run with that count, from 0 on, of a sweep is about to be set up."""
+    from run.commands import preparing
+
+    prepare, places = preparing.prepare, itertools.count()
+
+    def told(*arguments: Any) -> Any:
+        if next(places) == count:
+            os.kill(os.getpid(), number)
+        return prepare(*arguments)
+
+    preparing.prepare = told
 
 
 def forget(part: str) -> None:

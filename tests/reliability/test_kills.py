@@ -160,6 +160,16 @@ def test_asked_to_stop_at_random_moments_a_run_saves_leaves_in_time_and_ends_as_
     )
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_between_two_runs_of_a_sweep_ends_it(doors: Doors, cache: str, tmp_path: Path, number: int) -> None:
+    """Nothing is lost by it, and nobody has to ask twice."""
+    out = tmp_path / "sweep"
+    sweep = ["-m", f"out={out}", cache, *SETTINGS, "max_steps=1", "seed=1,2,3"]
+    ended = doors.run("train.py", *sweep, before=partial(faults.send_before_run, number, 1))
+    assert ended.status in (-number, 128 + number) and ended.err == ""  # a shell sees both alike
+    assert [path.name for path in out.iterdir()] == ["0"] and losses(out / "0")
+
+
 @pytest.mark.parametrize("part", ["random", "optimizers", "position"])
 def test_with_a_part_of_the_checkpoint_left_out_the_same_comparison_fails(
     unbroken: Path, broken: Callable[[str], Path], resume: Resume, figure: Figure, part: str

@@ -3,7 +3,8 @@
 import atexit
 import os
 import signal
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import parent_process
 from types import FrameType
 from typing import TypeVar
@@ -30,6 +31,10 @@ def _nothing_is_left_to_stop() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
 class StopRequest:
     """Remembers the first signal; a second one of the same kind ends the process at once.
 
@@ -40,16 +45,16 @@ class StopRequest:
         """Listen from now on, in the main thread."""
         self._signal: int | None = None
         atexit.register(_nothing_is_left_to_stop)
-        self._before = {number: signal.getsignal(number) for number in _NUMBERS}
-        for number, handler in self._before.items():
-            if handler is not signal.SIG_IGN:  # as nohup has it, for whom a closed terminal is nothing
-                signal.signal(number, self._heard)
+        self._listen(self._heard)
 
     def close(self) -> None:
-        """Listen no more: between two runs of a sweep nobody asks what was heard, and nothing is lost by ending."""
-        for number, handler in self._before.items():
-            if handler is not None:  # not Python's
-                signal.signal(number, handler)
+        """Let a signal end this process from now on: between two runs of a sweep nobody asks what was heard."""
+        self._listen(_leave)
+
+    def _listen(self, heard: Callable[[int, FrameType | None], None]) -> None:
+        for number in _NUMBERS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it, for whom a closed terminal is nothing
+                signal.signal(number, heard)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         self._signal = number

@@ -63,6 +63,10 @@ class Training:
         """
         return not self.evaluated_finite or bool(self.skipped_in_row > 1)
 
+    def rate_factor(self, step: int) -> float:
+        """Return the share of the peak rates that the step after `step` of them takes."""
+        return rate_factor(step, self.optim.warmup_steps, self.own.max_steps, self.optim.decay_power)
+
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds: with the settings, all that the following steps depend on."""
         return {
@@ -90,6 +94,8 @@ class Training:
         self.step, self.seconds, self.best_loss = state["step"], state["seconds"], state["best_loss"]
         self.looked_step = state["looked_step"]
         self.saved = (self.step, self.looked_step)
+        if self.step:  # as the last step left them, for a checkpoint without another step must hold the same
+            set_rates(self.optimizers, self.rate_factor(self.step - 1))
         self.skipped, self.skipped_in_row = (
             state[name].to(self.place.device) for name in ("skipped", "skipped_in_row")
         )
@@ -130,7 +136,7 @@ def advance(training: Training, recorder: Recorder) -> None:
     """Take one optimizer step and record it when it is due."""
     own = training.own
     began = time.perf_counter()
-    factor = rate_factor(training.step, training.optim.warmup_steps, own.max_steps, training.optim.decay_power)
+    factor = training.rate_factor(training.step)
     set_rates(training.optimizers, factor)
     loss, norm, n_tokens = train_step(training)
     training.step += 1

@@ -25,6 +25,7 @@ from run.schedule import make_optimizers, set_rates
 from run.training import PATIENCE, Training, advance, compiled, enough_memory, train_step
 from tests.data.test_batches import STORIES
 from tests.reliability.counts import counted
+from tests.reliability.runs import digest
 
 ROOT = Path(__file__).parent.parent.parent
 N_TOKENS = int(STORIES.tokens.max()) + 1
@@ -232,6 +233,20 @@ def test_a_training_that_works_ahead_takes_the_same_steps(optim: str) -> None:
         losses(training, 1)
         undo()
     assert losses(plain, 20) == pytest.approx(losses(ahead, 20), abs=0.02)  # Muon rounds to bfloat16
+
+
+@pytest.mark.parametrize("optim", ["muon", "adamw"])
+def test_what_is_loaded_and_saved_without_another_step_is_the_same_rates_included(optim: str, tmp_path: Path) -> None:
+    """As where a signal broke off the last evaluation: who goes on only evaluates, and saves."""
+    asked = settings(f"optim={optim}", "max_steps=3", "log_every_steps=1")
+    first, second = (make_training(asked, stories=False) for _ in range(2))
+    recorder = Recorder(tmp_path, None)
+    for _ in range(3):
+        advance(first, recorder)
+    recorder.close()
+    second.load(first.state())
+    kept, again = (digest({k: v for k, v in one.state().items() if k != "random"}) for one in (first, second))
+    assert kept == again
 
 
 def test_skipped_steps_are_counted_on_over_a_checkpoint() -> None:

@@ -1,6 +1,7 @@
 """The table of figures as it is printed."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +41,12 @@ def test_a_target_that_is_missed_is_said_and_so_is_its_test_and_the_exit_status_
     said = capsys.readouterr().out
     assert said.startswith("Counts: the quick ones of CI")
     assert "| 7 | NO |" in said and "failed: a" in said and "0 of 1 targets met" in said
+
+
+def test_the_page_holds_what_was_measured_and_every_target_was_met() -> None:
+    measured = json.loads((reliability.ROOT / "docs" / "reliability.json").read_text())
+    page = (reliability.ROOT / "docs" / "reliability.md").read_text()
+    (shown,) = re.findall(r"^<!-- figures -->\n(.*?)\n<!-- end -->", page, re.DOTALL | re.MULTILINE)
+    assert shown == "\n".join(reliability.page(measured))
+    assert measured["full"] and len(measured["figures"]) > 20 and measured["failed"] == []
+    assert all(one["met"] for one in measured["figures"])

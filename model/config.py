@@ -97,6 +97,11 @@ class ModelConfig:
         """Whether only distances reach the model, so that a text may begin anywhere."""
         return self.position in (Position.rope, Position.alibi, Position.none)
 
+    @property
+    def asks_places(self) -> bool:
+        """Whether what enters the first block depends on where in its text a token stands."""
+        return self.token_shift or not self.is_relative
+
     def n_parameters(self, vocab_size: int) -> int:
         """Return how many numbers such a model trains, without building it."""
         projections = 4 - self.tie_query_key - self.tie_key_value

@@ -108,8 +108,7 @@ class Transformer(nn.Module):
         Where a row holds several texts end to end, `texts` [B, T] numbers them, and each is read as if it stood alone.
         """
         allowed = None if texts is None else within_texts(texts, causal=self.config.is_causal)
-        asked = texts is not None and (self.config.token_shift or not self.config.is_relative)
-        x = self.embed(tokens, positions_within(texts) if asked and texts is not None else None)
+        x = self.embed(tokens, None if texts is None or not self.config.asks_places else positions_within(texts))
         for block in self.blocks:
             x = block(x, allowed)
         return self.unembed(x)
@@ -124,6 +123,8 @@ class Transformer(nn.Module):
 
         """
         x = self.token_embedding(tokens)
+        if not self.config.asks_places:
+            return x
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
         if self.config.token_shift:

@@ -18,12 +18,20 @@ from data.stories.language import START, Language
 
 END = "<end>"  # said when a story is over
 Bound = tuple[tuple[str, str], ...]
-State = tuple[Symbols, Bound]  # what is still to be said, and what has been bound
 
 
 def words(text: str) -> list[str]:
     """Return the words and marks of a story, as the grammar says them."""
     return re.findall(r"\w+|[^\w\s]", text)
+
+
+@dataclass(slots=True, eq=False)  # there is one of each: looked up by which it is, what it holds is never compared
+class State:
+    """What is still to be said and what has been bound; a reader keeps one of each."""
+
+    symbols: Symbols
+    bound: Bound
+    onward: dict[str, list[tuple[float, "State"]]] = field(default_factory=dict)  # by the next word, what it leads to
 
 
 @dataclass(slots=True)
@@ -40,10 +48,17 @@ class Reader:
     def __init__(self, rules: Rules, start: Symbols) -> None:
         """Stand before the first word of a story that is derived from `start`."""
         self._rules = rules
-        self._memory: dict[tuple[State, str], list[tuple[float, State]]] = {}
+        self._states: dict[tuple[Symbols, Bound], State] = {}
         self._indexed: dict[int, tuple[list[Option], dict[str, list[Option]]]] = {}
         self._known: dict[State, Place] = {}  # where there is one state alone, the way there no longer matters
-        self.start = Place({((*start, END), ()): 1.0})
+        self.start = Place({self.state((*start, END), ()): 1.0})
+
+    def state(self, symbols: Symbols, bound: Bound) -> State:
+        """Return the one state of these."""
+        key = (symbols, bound)
+        if key not in self._states:
+            self._states[key] = State(symbols, bound)
+        return self._states[key]
 
     def read(self, place: Place, word: str) -> tuple[float, Place]:
         """Return the chance of `word` at a place, and where it leads; a word that cannot come has chance 0."""
@@ -61,15 +76,11 @@ class Reader:
         """Return the states after `word`, each with the chance of `word` and of being there: their sum is p(word)."""
         found: dict[State, float] = defaultdict(float)
         for state, weight in states.items():
-            for chance, later in self._continued(state, word):
+            if word not in state.onward:
+                state.onward[word] = self._derive(state.symbols, state.bound, word)
+            for chance, later in state.onward[word]:
                 found[later] += weight * chance
         return found
-
-    def _continued(self, state: State, word: str) -> list[tuple[float, State]]:
-        key = (state, word)
-        if key not in self._memory:
-            self._memory[key] = self._derive(*state, word)
-        return self._memory[key]
 
     def _derive(self, symbols: Symbols, bound: Bound, word: str) -> list[tuple[float, State]]:
         """Return every way in which what is still to be said can begin with `word`."""
@@ -77,7 +88,7 @@ class Reader:
             return []
         first, rest = symbols[0], symbols[1:]
         if not is_slot(first):
-            return [(1.0, (rest, bound))] if first == word else []
+            return [(1.0, self.state(rest, bound))] if first == word else []
         found = []
         for option in self._that_may_say(word, self._rules(first[1:-1], dict(bound))):
             binds = bound
@@ -139,10 +150,10 @@ class Floor:
             believed = states
         else:
             believed = defaultdict(float)
-            for (symbols, bound), weight in states.items():
-                for slot, belief in self._beliefs(oracle, dict(bound)):
-                    changed = tuple((name, slot if name == "MEANT" else value) for name, value in bound)
-                    believed[symbols, changed] += weight * belief
+            for state, weight in states.items():
+                for slot, belief in self._beliefs(oracle, dict(state.bound)):
+                    changed = tuple((name, slot if name == "MEANT" else value) for name, value in state.bound)
+                    believed[self._reader.state(state.symbols, changed)] += weight * belief
         return -math.log(sum(self._reader.after(believed, word).values()))
 
     def _beliefs(self, oracle: str, bound: dict[str, str]) -> list[tuple[str, float]]:

@@ -1,11 +1,13 @@
 """Files and stories to token arrays, once."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from data import corpus as corpus_module
 from data.config import TextConfig, TokenizerKind
 from data.corpus import CLASSES, Corpus, load_corpus, load_rows, load_split
 from data.documents import local_sources, read_pieces
@@ -215,3 +217,17 @@ def test_items_stand_at_their_words_and_stop_before_the_payoff(corpus: Corpus) -
         if item.payoff is not None:
             assert len(item.tokens) == max(item.query, item.payoff) + 1
         assert item.text.split()[0] == words(item.tokens[1])
+
+
+def test_the_collector_rests_while_stories_are_told_and_not_for_longer() -> None:
+    with pytest.raises(RuntimeError, match="broke"), corpus_module._uncollected():
+        assert not gc.isenabled()
+        raise RuntimeError("broke")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with corpus_module._uncollected():
+            pass
+        assert not gc.isenabled()  # whoever had turned it off keeps it so
+    finally:
+        gc.enable()

@@ -1,9 +1,10 @@
 """The whole goal table: python -m benchmarks.speed nanogpt=PATH data.path=input.txt [out=docs/benchmarks.json].
 
 Runs every row script in a process of its own, one after the other, and prints one table: what was wanted, what was
-found, and what was left out, with the reason. [quick=true] measures everything once and little, and shows only that it
-runs. [only=shakespeare,growth]. With out=docs/benchmarks.json the table in docs/benchmarks.md is written too, with
-growth's own tables and figure. Exit status 1 where a script fails or a goal is missed. An hour, on an idle machine.
+found, and what was left out, with the reason. [only=shakespeare,growth]: those alone; what `out` holds of the others
+stays, each with the machine and commit it was measured on. [quick=true] measures everything once and little, and shows
+only that it runs. With out=docs/benchmarks.json the table in docs/benchmarks.md is written too, with growth's own
+tables and figure. Exit status 1 where a script fails or a goal is missed. An hour or more, on an idle machine.
 """
 
 import importlib.util
@@ -11,14 +12,15 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import growth
 from benchmarks.link_head import paste
-from benchmarks.rows import ROOT, Row, machine, machine_line, read, settings, table, write
+from benchmarks.rows import ROOT, Row, machine, machine_line, read, settings, table
+from run.files import write_atomically
 
 PAGE, RESULTS = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.json"
 # Row scripts in the order of the table, and what each must be given to run.
@@ -36,34 +38,78 @@ KNOWN = ("data.path", "nanogpt", "only")
 
 
 @dataclass(frozen=True)
+class Part:
+    """What one script has measured, and on what."""
+
+    rows: list[Row]
+    environment: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Table:
     """What came of all scripts."""
 
-    rows: list[Row]
+    parts: dict[str, Part]  # by script, in the order of the table
     left_out: dict[str, str]  # the reason, by script
-    failed: bool  # whether one of those was tried
+    quick: bool
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows."""
+        return [row for part in self.parts.values() for row in part.rows]
 
 
-def gather(given: Mapping[str, str], out: Path | None) -> Table:
-    """Run every script that can be; `out`: where the table goes, so that growth's goes beside it."""
+def gather(given: Mapping[str, str], out: Path | None) -> tuple[Table, bool]:
+    """Run every script that can be, and write the table to `out` after each; return it, and whether one failed."""
     names = given["only"].split(",") if "only" in given else list(SCRIPTS)
     if unknown := {*names} - SCRIPTS.keys():
         sys.exit(f"only={','.join(sorted(unknown))}: known are {', '.join(SCRIPTS)}")
-    rows: list[Row] = []
-    left_out, failed = {name: "not asked for" for name in SCRIPTS if name not in names}, False
+    about, quick, has_failed = machine(), given.get("quick") == "true", False
+    parts = kept(out, quick=quick)
+    left_out = {name: "not asked for" for name in SCRIPTS if name not in names and name not in parts}
+    found = Table(parts, left_out, quick)
+    for name in names:
+        parts.pop(name, None)
+        if not (reason := why_not(name, given)):
+            reason, rows = measured(name, given, out)
+            has_failed = has_failed or bool(reason)
+            parts |= {} if reason else {name: Part(rows, about)}
+        left_out |= {name: reason} if reason else {}
+        order = list(SCRIPTS)
+        found = Table({one: parts[one] for one in sorted(parts, key=order.index)}, left_out, quick)
+        if out is not None:
+            write_table(out, found)
+    return found, has_failed
+
+
+def kept(out: Path | None, *, quick: bool) -> dict[str, Part]:
+    """Return the parts that an earlier call has written there; none where either is quick, which counts for nothing."""
+    if out is None or quick or not out.exists() or (before := read_table(out)).quick:
+        return {}
+    return {name: part for name, part in before.parts.items() if name in SCRIPTS}
+
+
+def write_table(path: Path, found: Table) -> None:
+    """Write a table as JSON, whole or not at all."""
+    write_atomically(path, (json.dumps(asdict(found), indent=1) + "\n").encode())
+
+
+def read_table(path: Path) -> Table:
+    """Return what `write_table` has written."""
+    found = json.loads(path.read_text())
+    parts = {
+        name: Part([Row(**row) for row in part["rows"]], part["environment"]) for name, part in found["parts"].items()
+    }
+    return Table(parts, found["left_out"], found["quick"])
+
+
+def measured(name: str, given: Mapping[str, str], out: Path | None) -> tuple[str, list[Row]]:
+    """Run a script; return why there are no rows, or "" and its rows. `out`: growth's own page is written beside."""
     with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            if reason := why_not(name, given):
-                left_out[name] = reason
-                continue
-            path = growth.RESULTS if name == "growth" and out == RESULTS else Path(folder) / f"{name}.json"
-            status = ran(name, given, path)
-            if status or not path.exists():
-                left_out[name] = f"failed with exit status {status}" if status else "it wrote no rows"
-                failed = True
-                continue
-            rows += read(path)[0]
-    return Table(rows, left_out, failed)
+        path = growth.RESULTS if name == "growth" and out == RESULTS else Path(folder) / f"{name}.json"
+        if status := ran(name, given, path):
+            return f"failed with exit status {status}", []
+        return ("", read(path)[0]) if path.exists() else ("it wrote no rows", [])
 
 
 def why_not(name: str, given: Mapping[str, str]) -> str:
@@ -83,35 +129,35 @@ def ran(name: str, given: Mapping[str, str], path: Path) -> int:
     return subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=False).returncode
 
 
-def page(rows: Sequence[Row], found: Mapping[str, Any]) -> list[str]:
-    """Return everything that is to be said; `found`: what stands beside the rows in the JSON."""
+def page(found: Table) -> list[str]:
+    """Return everything that is to be said."""
+    rows = found.rows
     met, aims = sum(row.met for row in rows), [row.aim_met for row in rows if row.aim_met is not None]
     said = [f"{met} of {len(rows)} goals met, {sum(aims)} of {len(aims)} aims."]
-    if found["quick"]:
+    if found.quick:
         said.insert(0, "Measured once and little, to show that it runs: no figure here counts.")
-    said += [f"Left out: {name} ({reason})." for name, reason in found["left_out"].items()]
-    return [*table(rows), "", *said, "", machine_line(found["environment"])]
+    said += [f"Left out: {name} ({reason})." for name, reason in found.left_out.items()]
+    on: dict[str, list[str]] = {}  # scripts, by the machine and commit that they ran on
+    for name, part in found.parts.items():
+        on.setdefault(machine_line(part.environment), []).append(name)
+    where = [line if len(on) == 1 else f"{', '.join(names)}: {line}" for line, names in on.items()]
+    return [*table(rows), "", *said, "", *where]
 
 
 def page_of(path: Path) -> list[str]:
     """Return what docs/benchmarks.md has to say, by the JSON at `path`."""
-    if not path.exists():
-        return ["Not measured yet."]
-    return page(read(path)[0], json.loads(path.read_text()))
+    return page(read_table(path)) if path.exists() else ["Not measured yet."]
 
 
 def main() -> None:
     """Measure, print, and write down where asked."""
     given = settings(KNOWN)
     out = Path(given["out"]).resolve() if "out" in given else None
-    found = gather(given, out)
-    beside = {"left_out": found.left_out, "quick": given.get("quick") == "true"}
-    print("\n".join(page(found.rows, {"environment": machine(), **beside})))
-    if out is not None:
-        write(out, found.rows, machine(), **beside)
+    found, has_failed = gather(given, out)
+    print("\n".join(page(found)))
     if out == RESULTS:
         paste(PAGE, "goals", page_of(RESULTS))
-    if found.failed or not all(row.met for row in found.rows):
+    if has_failed or not all(row.met for row in found.rows):
         sys.exit(1)
 
 

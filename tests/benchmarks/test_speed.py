@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks import speed
-from benchmarks.rows import machine, write
+from benchmarks.rows import Row, machine, machine_line, write
+from benchmarks.speed import Part
 from tests.benchmarks.test_rows import ROW
 
 TEXT = speed.PAGE.read_text()
@@ -29,13 +30,36 @@ def test_the_table_of_the_page_is_what_was_measured() -> None:
 
 def test_a_page_without_figures_says_so_and_one_with_them_counts_goals_and_misses(tmp_path: Path) -> None:
     assert speed.page_of(tmp_path / "none.json") == ["Not measured yet."]
-    rows = [ROW, replace(ROW, met=False, aim_met=None, aim="")]
-    write(tmp_path / "found.json", rows, machine(), left_out={"growth": "not asked for"}, quick=False)
+    parts = {"startup": Part([ROW, replace(ROW, met=False, aim_met=None, aim="")], machine())}
+    found = speed.Table(parts, {"growth": "not asked for"}, quick=False)
+    speed.write_table(tmp_path / "found.json", found)
+    assert speed.read_table(tmp_path / "found.json") == found
     said = speed.page_of(tmp_path / "found.json")
     assert "1 of 2 goals met, 0 of 1 aims." in said and "Left out: growth (not asked for)." in said
+    assert said[-1] == machine_line(machine())
     assert not any("no figure here counts" in line for line in said)
-    write(tmp_path / "found.json", rows, machine(), left_out={}, quick=True)
-    assert any("no figure here counts" in line for line in speed.page_of(tmp_path / "found.json"))
+    assert any("no figure here counts" in line for line in speed.page(replace(found, quick=True)))
+
+
+def test_what_was_measured_before_stays_with_its_own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    before = {name: Part([replace(ROW, work=name)], machine() | {"commit": "before"}) for name in ("startup", "growth")}
+    speed.write_table(out, speed.Table(before, {}, quick=False))
+
+    def measured(name: str, given: Any, out: Path | None) -> tuple[str, list[Row]]:
+        return ("", [replace(ROW, work=f"{name} anew")]) if name == "growth" else ("it broke", [])
+
+    monkeypatch.setattr(speed, "measured", measured)
+    found, has_failed = speed.gather({"only": "growth"}, out)
+    assert [row.work for row in found.rows] == ["startup", "growth anew"] and not has_failed
+    *_, old, new = speed.page_of(out)
+    assert old.startswith("startup: ") and "commit before" in old
+    assert new.startswith("growth: ") and "commit before" not in new
+    found, has_failed = speed.gather({"only": "startup"}, out)
+    assert (
+        [row.work for row in found.rows] == ["growth anew"] and found.left_out["startup"] == "it broke" and has_failed
+    )
+    assert speed.gather({"only": "startup", "quick": "true"}, out)[0].parts == {}
 
 
 def test_what_is_not_run_is_named_with_its_reason(
@@ -56,7 +80,7 @@ def test_what_is_not_run_is_named_with_its_reason(
         speed.main()
     assert ended.value.code == 1
     found = json.loads((tmp_path / "found.json").read_text())
-    assert [one["work"] for one in found["rows"]] == ["startup"]
+    assert [one["work"] for one in found["parts"]["startup"]["rows"]] == ["startup"] and len(found["parts"]) == 1
     assert found["left_out"] == {
         "shakespeare": "nanogpt was not given", "growth": "failed with exit status 3",
         "nothing": "there is no such script yet", "tokenizing": "it wrote no rows",
@@ -72,7 +96,8 @@ def test_what_is_not_run_is_named_with_its_reason(
 
 
 def test_a_goal_that_is_missed_is_an_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "gather", lambda given, out: speed.Table([replace(ROW, met=False)], {}, False))
+    parts = {"startup": Part([replace(ROW, met=False)], machine())}
+    monkeypatch.setattr(speed, "gather", lambda given, out: (speed.Table(parts, {}, False), False))
     monkeypatch.setattr(sys, "argv", ["speed"])
     with pytest.raises(SystemExit) as ended:
         speed.main()

@@ -4,6 +4,8 @@ Wall seconds of whole processes, from their start. The first training step is ti
 line lies in metrics.jsonl (log_every_steps=1, the file is looked at every 2 ms): before it come all imports, the
 settings, the corpus from the cache, the model and, at step 0, an evaluation, a probe with its pictures and a
 checkpoint. Then the process is killed. The files were read a moment before, by a run that is not counted.
+
+Beside each --help runs Hydra alone: a script that does nothing, with the same configs.
 """
 
 import os
@@ -26,6 +28,12 @@ _ANSWERS = {
     "a value of the wrong type": ["train.py", "max_steps=abc"],
     "an impossible combination": ["train.py", "model.n_head=5"],
 }
+_HYDRA = """
+import hydra
+@hydra.main(version_base="1.3", config_path={folder!r}, config_name={name!r})
+def main(config): pass
+main()
+"""
 _WORDS = "the cat dog saw ran sat on near and it was tired then they slept all day long by old warm mill".split()
 
 
@@ -37,6 +45,16 @@ def answer(arguments: Sequence[str]) -> float:
     if ran.returncode not in (0, 2) or b"Traceback" in ran.stderr:
         sys.exit(f"{' '.join(arguments)}: exit status {ran.returncode}")
     return seconds
+
+
+def hydra_alone(arguments: Sequence[str], folder: Path) -> list[str]:
+    """Return how Hydra alone is asked for the help of a door; nothing where it is not help that is asked for."""
+    if "--help" not in arguments:
+        return []
+    name = Path(arguments[0]).stem
+    script = folder / f"hydra_{name}.py"
+    script.write_text(_HYDRA.format(folder=str(ROOT / "configs"), name=name))
+    return [str(script), "--help"]
 
 
 def first_step(arguments: Sequence[str], out: Path) -> float:
@@ -69,12 +87,13 @@ def rows(given: dict[str, str]) -> list[Row]:
     """Measure what stands above: `data.path` names the text, without it one is made."""
     n = repeats(given)
     found = []
-    for work, arguments in _ANSWERS.items():
-        answer(arguments)
-        seconds = [answer(arguments) for _ in range(n)]
-        found.append(_row(f"start: {work}", seconds, MOST_TO_ANSWER, ""))
     with tempfile.TemporaryDirectory() as place:
         here = Path(place)
+        for work, arguments in _ANSWERS.items():
+            peer = hydra_alone(arguments, here)
+            turns = [(answer(arguments), answer(peer) if peer else None) for _ in range(n + 1)][1:]  # the first reads
+            theirs = [seconds for _, seconds in turns if seconds is not None]
+            found.append(_row(f"start: {work}", [ours for ours, _ in turns], MOST_TO_ANSWER, "", theirs))
         text = Path(given["data.path"]).resolve() if "data.path" in given else some_text(here / "text.txt")
         for name, data in (("the stories", []), ("a text", ["experiment=shakespeare/cpu_quick", f"data.path={text}"])):
             arguments = [*data, f"cache_dir={here / 'cache'}"]
@@ -85,10 +104,10 @@ def rows(given: dict[str, str]) -> list[Row]:
     return found
 
 
-def _row(work: str, seconds: list[float], most: float, note: str) -> Row:
+def _row(work: str, seconds: list[float], most: float, note: str, peer: Sequence[float] = ()) -> Row:
     return Row(
-        work=work, goal=f"≤ {most} s", aim="", unit="s", ours=seconds, peer_name="", peer=[],
-        met=all_within(seconds, most), aim_met=None, note=note,
+        work=work, goal=f"≤ {most} s", aim="", unit="s", ours=seconds, peer_name="Hydra alone" if peer else "",
+        peer=list(peer), met=all_within(seconds, most), aim_met=None, note=note,
     )  # fmt: skip
 
 

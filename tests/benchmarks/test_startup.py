@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.startup import ROOT, answer, first_step, some_text
+from benchmarks.startup import ROOT, answer, first_step, hydra_alone, some_text
 
 # What takes a second to import and what no training on a CPU has a use for, in a real process, after all of a run.
 _AFTER = """
@@ -34,3 +34,10 @@ def test_the_clock_stops_when_the_first_step_is_written_down_and_the_run_with_it
     records = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert '"step": 1, "split": "train"' in records and '"step": 100, "split": "train"' not in records
     assert 0 < answer(["train.py", "model.n_haed=3"]) < 30
+
+
+def test_hydra_alone_says_what_the_same_configs_are(tmp_path: Path) -> None:
+    command = [sys.executable, *hydra_alone(["eval.py", "--help"], tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0 and "Probe a trained run." in ran.stdout
+    assert hydra_alone(["train.py", "max_steps=abc"], tmp_path) == []

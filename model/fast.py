@@ -133,7 +133,7 @@ def _joined(heads: Tensor, shape: tuple[int, int, int, int], angles: Tensor | No
 
 
 def _turned(heads: Tensor, angles: Tensor | None) -> Tensor:
-    """Return [3, B, H, T, K] in one piece, queries and keys as `attention.rotate` turns them, in float32."""
+    """Return [3, B, H, T, K] in one piece, queries and keys as `positions.rotate` turns them, in float32."""
     heads = heads.contiguous()
     if angles is None:
         return heads

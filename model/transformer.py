@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import Attention, falling, positions_within, rotary_angles, sinusoids, within_texts
+from model.attention import Attention
 from model.config import ModelConfig, Position, Weighting
 from model.fast import FastBlock, How
 from model.init import initialise
+from model.positions import hidden_once, positions_within, rotary_angles, sinusoids, within_texts
 from model.products import multiplied_product, product
 
 
@@ -67,7 +68,7 @@ class Block(nn.Module):
         if attention.turned:
             angles = rotary_angles(torch.arange(length), x.shape[2] // attention.n_head, attention.theta)
         with torch.autocast("cpu", enabled=False):
-            hidden = falling(length, attention.slopes).bfloat16()
+            hidden = hidden_once(length, 0 if attention.slopes is None else attention.n_head)
             scale = (x.shape[2] // attention.n_head) ** -0.5 if attention.scaled else 1.0
             return FastBlock.apply(
                 *(x, How(attention.n_head, self.eps, scale, angles, hidden), self.norm_1.gain),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from data.links import LinkItem, Word
-from model.attention import rotate
+from model.positions import rotate
 from model.transformer import Transformer
 from probe.significance import cluster_interval, ranks
 

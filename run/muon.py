@@ -1,4 +1,4 @@
-"""Muon for a device whose time goes into launching kernels."""
+"""Muon with few launches: a GPU waits for them, and on a CPU small products are slow one by one."""
 
 from collections.abc import Callable
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from data.supply import Supply
-from model.attention import fused_attention, within_texts
+from model.attention import fused_attention
+from model.positions import within_texts
 from model.transformer import Transformer, attention_maps
 from run.ceiling import matmul_ceiling
 from run.device import resident_room

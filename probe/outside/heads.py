@@ -17,7 +17,7 @@ from torch import Tensor
 
 from data.alignment import word_pieces
 from data.links import Span
-from model.attention import rotate
+from model.positions import rotate
 from model.transformer import Block, Transformer
 from probe.outside.intervals import clustered
 from probe.outside.subject import Subject

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from model import transformer
+from model import fast, transformer
 from model.config import ModelConfig, Position, Scale, Weighting
 from model.transformer import Transformer
 from tests.model.standard import PLAIN
@@ -52,15 +52,15 @@ def test_logits_and_all_gradients_are_as_near_to_float32_as_the_plain_ones_in_bf
 ) -> None:
     model = made(length, **changes)
     tokens = torch.randint(V, (B, length), generator=torch.Generator().manual_seed(3))
-    exact, fast = passed(model, tokens, bfloat16=False), passed(model, tokens, bfloat16=True)
+    exact, ours = passed(model, tokens, bfloat16=False), passed(model, tokens, bfloat16=True)
     monkeypatch.setattr(transformer, "_trains_in_bfloat16", lambda x: False)
     plain = passed(model, tokens, bfloat16=True)
-    assert set(fast) == set(exact) == {"logits", *(name for name, _ in model.named_parameters())}
-    every = [torch.cat([one[name].flatten() for name in exact]) for one in (fast, plain, exact)]
+    assert set(ours) == set(exact) == {"logits", *(name for name, _ in model.named_parameters())}
+    every = [torch.cat([one[name].flatten() for name in exact]) for one in (ours, plain, exact)]
     assert off(every[0], every[2]) < 1.5 * off(every[1], every[2])
     for name in exact:  # short rows: scores are bfloat16's here and float32's there; a term left out is off by far more
-        assert off(fast[name], exact[name]) < max(0.01, 3 * off(plain[name], exact[name])), name
-        assert not torch.equal(fast[name], plain[name])
+        assert off(ours[name], exact[name]) < max(0.01, 3 * off(plain[name], exact[name])), name
+        assert not torch.equal(ours[name], plain[name])
 
 
 def test_the_future_reaches_nothing() -> None:
@@ -93,3 +93,13 @@ def test_packed_stories_float32_and_looking_take_the_plain_path(monkeypatch: pyt
         assert taken == []
         model(tokens)
     assert taken == [1, 1]
+
+
+@pytest.mark.parametrize("changes", [{}, {"position": Position.alibi}], ids=["rope", "alibi"])
+def test_some_heads_at_a_time_give_the_same_bits(changes: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made(19, **changes)
+    tokens = torch.randint(V, (B, 19), generator=torch.Generator().manual_seed(3))
+    at_once = passed(model, tokens, bfloat16=True)
+    monkeypatch.setattr(fast, "_SCORES_AT_ONCE", 4 * 19 * 19)  # three of fifteen at a time, for alibi's three slopes
+    in_pieces = passed(model, tokens, bfloat16=True)
+    assert all(torch.equal(in_pieces[name], at_once[name]) for name in at_once)

@@ -7,9 +7,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.attention import positions_within
 from model.config import Mask, Position
 from model.init import EMBEDDING_STD
+from model.positions import positions_within
 from model.transformer import Transformer, attention_maps, flops_per_token, n_parameters, observed, streams
 from tests.model.standard import VARIANTS
 from tests.model.test_attention import config

@@ -2,9 +2,10 @@
 
 Both read the same sentences with the same weights, 6 layers of 8 heads, width 256, and return one row of every head for
 each: what its last pronoun looks at, and in a second measurement what its last token does. Theirs is LlamaForCausalLM,
-attn_implementation="eager", output_attentions=True, sentences sorted by length, in the best of three batch sizes; ours
-is `attention_maps` of batches alike in length, of what stands up to the asked token: what follows cannot change its
-row. Each passes once in a process of its own, in turn, on one thread; CPU-seconds are those of the pass, memory is the
+attn_implementation="eager", output_attentions=True, sentences sorted by length, in the best of three batch sizes: as
+most call it, all logits computed, and without its unembedding, as one who knows that no row needs it may. Ours is
+`attention_maps` of batches alike in length, of what stands up to the asked token: what follows cannot change its row.
+Each passes once in a process of its own, in turn, on one thread; CPU-seconds are those of the pass, memory is the
 process's peak. Weights in float32 are compared to 1e-5. Sentences with a pronoun, two of a text's own together, of our
 generated stories where no text=FILE is given. quick=true: fewer. Needs requirements-dev.txt.
 """
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from benchmarks.rows import Row, alone, number, repeats, timed
+from benchmarks.rows import ROOT, Row, alone, number, repeats, timed
 from data.tokenizer import bpe_tokenizer, end_id
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
 from model.transformer import Transformer, attention_maps
@@ -35,11 +36,9 @@ from probe.readout import text_batches
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
-ROOT = Path(__file__).parent.parent
 LIMIT = 1e-5  # of a float32 weight's distance from the peer's
 _VOCABULARY = 4096  # of the text's own tokens
-# Of the models: GPT-2's, as public models have it. Who asks transformers for attention pays for the logits of all of
-# it; what is left without them is measured too.
+# Of the models: GPT-2's, as public models have it. It costs whoever computes the logits, and nobody else.
 _MODEL_VOCABULARY = 50_257
 _LENGTHS = range(8, 65)  # tokens: what is no sentence, and what is several
 _SHAPE = ModelConfig(
@@ -225,6 +224,10 @@ def passed(kind: str, folder: Path, n: int, *, at_end: bool = False) -> Pass:
     return Pass(n=n, rows=np.load(folder / "rows.npy"), **measured)
 
 
+Found = dict[tuple[str, bool], list[Pass]]  # by who reads and whether at the last token: a pass of each repeat
+_OURS, _HALF = "ours", "ours bfloat16"
+
+
 def rows(given: dict[str, str]) -> list[Row]:
     """Measure ours and transformers' in turn; SystemExit where float32 rows differ by more than `LIMIT`."""
     quick = given.get("quick") == "true"
@@ -236,68 +239,86 @@ def rows(given: dict[str, str]) -> list[Row]:
         torch.save(about, folder / "made.pt")
         first = {size: passed(f"peer {size}", folder, len(asked)) for size in _PEER_BATCHES}
         size = max(first, key=lambda one: first[one].speed)
-        kinds = ["ours", f"peer {size}", f"headless peer {size}", "ours bfloat16", f"peer {size} bfloat16"]
-        cases = [(kind, False) for kind in kinds] + [("ours", True), (f"peer {size}", True), ("ours bfloat16", True)]
-        found: dict[tuple[str, bool], list[Pass]] = {case: [] for case in cases}
+        kinds = (_OURS, f"peer {size}", f"headless peer {size}", _HALF)
+        cases = [(kind, at_end) for at_end in (False, True) for kind in kinds] + [(f"peer {size} bfloat16", False)]
+        found: Found = {case: [] for case in cases}
         for _ in range(repeats(given)):
             for kind, at_end in cases:
                 found[kind, at_end].append(passed(kind, folder, len(asked), at_end=at_end))
-    ours, peer, headless, half, peer_half, ours_end, peer_end, half_end = found.values()
-    worst = max(apart(ours, peer), apart(ours_end, peer_end))
-    if not worst <= LIMIT:
-        sys.exit(f"a weight of ours is {worst:.1e} from the peer's, more than {LIMIT:.0e}")
     n_tokens, n_read = sum(len(one) for one, _ in asked), sum(place + 1 for _, place in asked)
     what = (
         f"{len(asked):,} sentences of {n_tokens / len(asked):.1f} tokens, {n_read / len(asked):.1f} of them up to the "
-        f"asked pronoun; a vocabulary of {model.vocab_size:,}; one row of each of {_SHAPE.n_layer * _SHAPE.n_head} "
-        f"heads. The largest difference of a weight is {worst:.1e}. Against their model without its unembedding, which "
-        f"no row needs: {times(ours, headless)}x."
+        f"asked pronoun; one row of each of {_SHAPE.n_layer * _SHAPE.n_head} heads. The models have GPT-2's vocabulary "
+        f"of {model.vocab_size:,}, as public ones do; the text uses {_VOCABULARY:,} of it."
     )
-    name = f"transformers, eager, {size} sentences at a time"
-    at_least = (("5x", 5, ours, peer, ours_end, peer_end), ("9x", 9, half, peer, half_end, peer_end))
-    found_rows = []
-    for goal, least, mine, theirs, mine_end, theirs_end in at_least:
-        numbers = "bfloat16" if mine is half else "float32"
-        note = f"The largest difference from float32 is {apart(half, peer):.1e}. Against them in bfloat16: "
-        note = what if mine is ours else f"{note}{times(half, peer_half)}x."
-        for work, one, other, said in (
-            (f"attention rows of all heads, {numbers}, at a pronoun", mine, theirs, note),
-            (f"the same, {numbers}, at the last token", mine_end, theirs_end, ""),
-        ):
-            found_rows.append(
-                Row(
-                    work=work,
-                    goal=f"{goal} transformers in float32 or more",
+    return [*judged(found, size, what), *memory(found, size)]
+
+
+def judged(found: Found, size: int, what: str) -> list[Row]:
+    """Return a row for each kind of numbers, place and peer; SystemExit where float32 rows are not the peer's.
+
+    Args:
+        found: of ours and of the peer with and without its unembedding, `size` sentences at a time.
+        size: see there.
+        what: was read.
+
+    """
+    peer, headless = (f"{kind} {size}" for kind in ("peer", "headless peer"))
+    worst = max(apart(found[_OURS, at_end], found[one, at_end]) for at_end in (False, True) for one in (peer, headless))
+    if not worst <= LIMIT:
+        sys.exit(f"a weight of ours is {worst:.1e} from the peer's, more than {LIMIT:.0e}")
+    notes = {
+        _OURS: f"{what} The largest difference of a weight is {worst:.1e}.",
+        _HALF: f"The largest difference from float32 is {apart(found[_HALF, False], found[peer, False]):.1e}. Against "
+        f"the whole of transformers in bfloat16: {times(found[_HALF, False], found[f'{peer} bfloat16', False])}x.",
+    }
+    result = []
+    for mine, numbers, least in ((_OURS, "float32", 5), (_HALF, "bfloat16", 9)):
+        for at_end, place in ((False, "at a pronoun"), (True, "at the last token")):
+            for other, which in ((peer, "the whole model"), (headless, "without its unembedding, which no row needs")):
+                pairs = list(zip(found[mine, at_end], found[other, at_end], strict=True))
+                row = Row(
+                    work=f"attention rows of all heads, {numbers}, {place}",
+                    goal=f"{least}x transformers in float32 or more",
                     aim="",
                     unit="sentences/s",
-                    ours=[this.speed for this in one],
-                    peer_name=name,
-                    peer=[this.speed for this in other],
-                    met=all(a.speed >= least * b.speed for a, b in zip(one, other, strict=True)),
+                    ours=[one.speed for one, _ in pairs],
+                    peer_name=f"transformers, eager, {size} sentences at a time, {which}",
+                    peer=[one.speed for _, one in pairs],
+                    met=all(one.speed >= least * two.speed for one, two in pairs),
                     aim_met=None,
-                    note=said,
+                    note=notes.pop(mine, ""),
                 )
-            )
-    rise = [statistics.median(one.peak - one.before for one in some) for some in (ours, peer)]
-    memory = Row(
-        work="memory for it, float32",
-        goal="half of transformers' or less",
-        aim="",
-        unit="MB",
-        ours=[one.peak for one in ours],
-        peer_name=name,
-        peer=[one.peak for one in peer],
-        met=all(a.peak <= b.peak / 2 for a, b in zip(ours, peer, strict=True)),
-        aim_met=None,
-        note="Peak of the whole process, libraries and weights among it. Over what the first 50 sentences took, ours "
-        f"rises by {rise[0]:.0f} MB, theirs by {rise[1]:.0f}.",
-    )
-    return [*found_rows, memory]
+                result.append(row)
+    return result
+
+
+def memory(found: Found, size: int) -> list[Row]:
+    """Return the rows of memory, at a pronoun in float32."""
+    result = []
+    for kind, which in (("peer", "the whole model"), ("headless peer", "without its unembedding")):
+        ours, peer = found[_OURS, False], found[f"{kind} {size}", False]
+        rise = [statistics.median(one.peak - one.before for one in some) for some in (ours, peer)]
+        row = Row(
+            work="memory for it, float32",
+            goal="half of transformers' or less",
+            aim="",
+            unit="MB",
+            ours=[one.peak for one in ours],
+            peer_name=f"transformers, eager, {size} sentences at a time, {which}",
+            peer=[one.peak for one in peer],
+            met=all(a.peak <= b.peak / 2 for a, b in zip(ours, peer, strict=True)),
+            aim_met=None,
+            note="Peak of the whole process, libraries and weights among it. Over what the first 50 sentences took, "
+            f"ours rises by {rise[0]:.0f} MB, theirs by {rise[1]:.0f}.",
+        )
+        result.append(row)
+    return result
 
 
 def apart(some: list[Pass], others: list[Pass]) -> float:
-    """Return the largest difference of a weight."""
-    return max(float(np.abs(one.rows - two.rows).max()) for one, two in zip(some, others, strict=True))
+    """Return the largest difference of a weight; nan where a weight is none."""
+    return float(np.max([np.abs(one.rows - two.rows).max() for one, two in zip(some, others, strict=True)]))
 
 
 def times(some: list[Pass], others: list[Pass]) -> str:

@@ -24,7 +24,7 @@ from hydra import compose, initialize_config_dir
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.link_head import paste
-from benchmarks.rows import ROOT, Row, machine, machine_line, number, settings, timed, write
+from benchmarks.rows import ROOT, Row, machine, machine_line, number, settings, timed, whole_numbers, write
 from configs import typed_train
 from data.batches import Split
 from model.transformer import Transformer, flops_per_token, n_parameters
@@ -41,6 +41,7 @@ FLAT = 0.01  # the goal: a token of the largest corpus costs no more than this a
 _VOCABULARY = 512
 _TOKENS = 2048  # of each step: as many as the longest context has
 _ROUNDS, _CORPUS_ROUNDS = 15, 100
+_LEAST = 100_000  # tokens of a corpus
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def corpus(sizes: Sequence[int], n_rounds: int) -> list[dict[str, Any]]:
         rounds = in_turns([partial(step, place) for place in range(len(sizes))], n_rounds) / 2
         reading = in_turns([partial(read, supply) for supply in supplies], n_rounds) / 10
     ratios = rounds / rounds[:, :1]
-    per_step = [np.mean(some[1:], axis=0).tolist() for some in (np.array(one) / 2 for one in faults)]
+    per_step = [np.median(some[1:], axis=0).tolist() for some in (np.array(one) / 2 for one in faults)]
     return [
         {
             "tokens": size,
@@ -233,7 +234,7 @@ def measure(given: dict[str, str]) -> dict[str, Any]:
     quick = given.get("quick") == "true"
     keep_freed_memory()
     torch.set_num_threads(1)
-    sizes = [int(size) for size in given["sizes"].split(",")] if "sizes" in given else list(SIZES[: 2 if quick else 4])
+    sizes = whole_numbers(given, "sizes", ",".join(map(str, SIZES[: 2 if quick else 4])))
     sweeps = {name: sweep(some[:2] if quick else some, 2 if quick else _ROUNDS) for name, some in SWEEPS.items()}
     return {"sweeps": sweeps, "corpus": corpus(sizes, 4 if quick else _CORPUS_ROUNDS)}
 
@@ -255,11 +256,6 @@ def row(found: dict[str, Any]) -> Row:
         note=f"Ours are {len(sizes)} sizes of corpus, not repeats. The largest over the smallest, within rounds: "
         f"{sizes[-1]['ratio']:.4f} [{low:.4f}, {high:.4f}].",
     )
-
-
-def rows(given: dict[str, str]) -> list[Row]:
-    """Measure, and return the row."""
-    return [row(measure(given))]
 
 
 def _short(count: int) -> str:
@@ -352,6 +348,10 @@ def draw(found: dict[str, Any], path: Path) -> None:
 def main() -> None:
     """Measure, print, and write what is asked for."""
     given = settings(KNOWN)
+    if given.get("quick") == "true" and Path(given.get("out", "")).resolve() == RESULTS:
+        sys.exit(f"quick=true measures nothing that counts: out={given['out']} holds what does")
+    if min(whole_numbers(given, "sizes", "1000000")) < _LEAST:
+        sys.exit(f"sizes={given['sizes']}: a corpus has {_LEAST:,} tokens or more")
     found, about = measure(given), machine()
     for lines in tables(found).values():
         print("\n".join([*lines, ""]))

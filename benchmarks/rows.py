@@ -12,9 +12,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,20 @@ from run.directory import environment
 
 ROOT = Path(__file__).parent.parent
 N_REPEATS = 5  # seeds, or repeats where nothing is drawn
+# Starts a command, waits, and writes down how it ended. A process counts as its own the most memory that the one before
+# it in the same place has held, so the command must be the child of a small process and not of ours.
+_LAUNCHER = """
+import json, os, sys, time
+out, *command = sys.argv[1:]
+began = time.monotonic()
+if not (child := os.fork()):
+    os.execvp(command[0], command)
+_, status, used = os.wait4(child, 0)
+how = (os.waitstatus_to_exitcode(status), time.monotonic() - began, used.ru_utime + used.ru_stime, used.ru_maxrss)
+json.dump(how, open(out, "w"))
+"""
+# Settings that name what must be there, and what of it.
+_PLACES = {"data.path": "", "text": "", "run": "config.json", "nanogpt": "train.py"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,19 +83,22 @@ def timed(command: Sequence[str], *, threads: int = 1, folder: Path = ROOT, **en
     What it says goes to files and not through pipes, whose reading would be timed too.
     """
     pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        began = time.monotonic()
-        process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=os.environ | pinned | environ
-        )
-        _, status, used = os.wait4(process.pid, 0)
-        seconds = time.monotonic() - began
-        process.returncode = os.waitstatus_to_exitcode(status)  # so that Popen does not wait for it again
+    with (
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as errors,
+        tempfile.NamedTemporaryFile("r") as how,
+    ):
+        launched = [sys.executable, "-S", "-c", _LAUNCHER, how.name, *command]
+        subprocess.run(
+            launched, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
+            env=os.environ | pinned | environ, check=True,
+        )  # fmt: skip
+        status, seconds, cpu_seconds, peak = json.load(how)
         said, complained = (_read(stream) for stream in (out, errors))
-    if process.returncode:
+    if status:
         last = "\n".join((complained or said).splitlines()[-20:])
-        sys.exit(f"exit status {process.returncode} of {' '.join(command)}\n{last}")
-    return Child(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, said)  # ru_maxrss: kilobytes on Linux
+        sys.exit(f"exit status {status} of {' '.join(command)}\n{last}")
+    return Child(seconds, cpu_seconds, peak * 1024, said)  # Linux counts kilobytes
 
 
 def _read(stream: Any) -> str:
@@ -89,8 +107,8 @@ def _read(stream: Any) -> str:
 
 
 def all_within(values: Sequence[float], most: float) -> bool:
-    """Return whether every repeat keeps to a limit: the worst one counts, not the mean."""
-    return max(values) <= most
+    """Return whether every repeat keeps to a limit: the worst one counts, not the mean, and nan does not."""
+    return all(value <= most for value in values)
 
 
 def number(value: float) -> str:
@@ -136,8 +154,14 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def machine(threads: int = 1) -> dict[str, Any]:
-    """Return what figures depend on besides the code: processor, cores, versions, commit."""
-    return environment("cpu", threads) | {"processor": processor(), "cores_allowed": len(os.sched_getaffinity(0))}
+    """Return what figures depend on besides the code: processor, cores, versions, commit; docs/ is no code."""
+    about = environment("cpu", threads)
+    with suppress(PackageNotFoundError):
+        about["packages"] |= {"transformers": version("transformers")}
+    if about["commit"]:
+        asked = ["git", "status", "--porcelain", "-uno", "--", ".", ":!docs"]
+        about["uncommitted_changes"] = bool(subprocess.run(asked, cwd=ROOT, capture_output=True, check=False).stdout)
+    return about | {"processor": processor(), "cores_allowed": len(os.sched_getaffinity(0))}
 
 
 def processor() -> str:
@@ -157,12 +181,30 @@ def machine_line(about: Mapping[str, Any]) -> str:
 
 
 def settings(known: Sequence[str], arguments: Sequence[str] | None = None) -> dict[str, str]:
-    """Return name=value of the command line; SystemExit where a name is not one of `known` or of all scripts'."""
+    """Return name=value of the command line; SystemExit with one line where it says what cannot be.
+
+    A name is one of `known` or of all scripts'; what it names is there, and a result can be written.
+    """
     every = [*known, "out", "quick"]
     given = dict(one.partition("=")[::2] for one in (sys.argv[1:] if arguments is None else arguments))
     if unknown := given.keys() - set(every):
-        sys.exit(f"{', '.join(sorted(unknown))}: known are {', '.join(every)}")
+        sys.exit(f"{', '.join(sorted(unknown))}: known are {', '.join(every)}, each as NAME=VALUE")
+    if given.get("quick", "true") not in ("true", "false"):
+        sys.exit(f"quick={given['quick']}: true or false")
+    for name, inside in _PLACES.items():
+        if name in given and not (Path(given[name]) / inside if inside else Path(given[name])).is_file():
+            sys.exit(f"{name}={given[name]}: there is no {f'{inside} in it' if inside else 'such file'}")
+    if "out" in given and not Path(given["out"]).absolute().parent.is_dir():
+        sys.exit(f"out={given['out']}: there is no folder {Path(given['out']).parent}")
     return given
+
+
+def whole_numbers(given: Mapping[str, str], name: str, default: str) -> list[int]:
+    """Return the whole numbers, parted by commas, of a setting; SystemExit with one line where it holds others."""
+    try:
+        return [int(one) for one in given.get(name, default).split(",")]
+    except ValueError:
+        sys.exit(f"{name}={given[name]}: whole numbers, parted by commas")
 
 
 def repeats(given: Mapping[str, str]) -> int:

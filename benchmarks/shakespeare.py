@@ -15,6 +15,7 @@ import json
 import pickle
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.rows import Row, all_within, alone, number, repeats, spread, timed
+from benchmarks.rows import Row, all_within, alone, repeats, spread, timed, whole_numbers
 
 KNOWN = ("data.path", "nanogpt", "seeds", "recipes")
 _STEPS = 2000  # of its recipe
@@ -98,10 +99,10 @@ class Trained:
 
 def rows(given: dict[str, str]) -> list[Row]:
     """Train everything for each seed, and judge it."""
-    if missing := [name for name in KNOWN[:2] if name not in given]:
+    if missing := [name for name in ("data.path", "nanogpt") if name not in given]:
         sys.exit(f"{' and '.join(missing)} must be given")
     text, checkout = Path(given["data.path"]).resolve(), Path(given["nanogpt"]).resolve()
-    seeds = [int(seed) for seed in given.get("seeds", "1,2,3,4,5").split(",")][: repeats(given)]
+    seeds = whole_numbers(given, "seeds", "1,2,3,4,5")[: repeats(given)]
     steps = _QUICK_STEPS if given.get("quick") == "true" else None
     asked = given.get("recipes", _ALL).split(",")
     if unknown := {*asked} - {*_ALL.split(",")}:
@@ -119,8 +120,9 @@ def rows(given: dict[str, str]) -> list[Row]:
             for goal in goals:
                 ours[goal.experiment].append(train(goal.experiment, text, seed, folder, steps))
                 print(f"seed {seed}: {goal.experiment} {ours[goal.experiment][-1]}", file=sys.stderr, flush=True)
-    judged = [judge(goal, ours[goal.experiment], peers) for goal in goals]
-    return [*judged, beside_counting(ours)]
+    version = commit_of(checkout)
+    judged = [judge(goal, ours[goal.experiment], peers, version) for goal in goals]
+    return judged + [beside_counting(name, runs) for name, runs in ours.items()]
 
 
 def train(experiment: str, text: Path, seed: int, folder: Path, steps: int | None) -> Trained:
@@ -173,53 +175,70 @@ def loop_seconds(said: str, steps: int) -> float:
     return (sum(plain) + statistics.median(plain)) / 1000
 
 
-def judge(goal: Goal, ours: Sequence[Trained], peers: Sequence[Trained]) -> Row:
-    """Return the row of a recipe: met where every seed is both good enough and fast enough."""
+def commit_of(checkout: Path) -> str:
+    """Return which nanoGPT was run."""
+    asked = [["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "-uno"]]
+    commit, changes = (
+        subprocess.run(["git", *one], cwd=checkout, capture_output=True, text=True, check=False).stdout.strip()
+        for one in asked
+    )
+    return f"commit {commit or 'unknown'}{' and changes' if changes else ''}"
+
+
+def judge(goal: Goal, ours: Sequence[Trained], peers: Sequence[Trained], version: str) -> Row:
+    """Return the row of a recipe: met where every seed is both good enough and fast enough.
+
+    `version`: of nanoGPT, which is a peer only where the goal is a share of its time.
+    """
     loops, peer_loops = [one.loop for one in ours], [one.loop for one in peers]
     is_good = all_within([one.loss for one in ours], goal.most_loss)
     taken = [one / other for one, other in zip(loops, peer_loops, strict=True)] if goal.of_peer else loops
     seeds = f"full loss of {goal.most_loss} or less in {len(ours)} of {len(ours)} seeds, in "
     limit = f"1/{1 / goal.most:.0f} of nanoGPT's loop" if goal.of_peer else f"{goal.most:.0f} s, one core"
     good = sum(one.loss <= goal.most_loss for one in ours)
-    note = f"experiment={goal.experiment}: full loss {spread([one.loss for one in ours])}, "
+    note = f"experiment={goal.experiment}: full loss {spread([one.loss for one in ours], _loss)}, "
     note += f"{good} of {len(ours)} seeds good enough; whole processes {spread([one.process for one in ours])} CPU-s; "
     note += (
-        f"{spread([100 * one.of_ceiling for one in ours])} % of the ceiling of matrix products measured at each end. "
+        f"{spread([100 * one.of_ceiling for one in ours])} % of the ceiling of matrix products measured at each end."
     )
-    note += f"nanoGPT by its README's CPU recipe: full loss {spread([one.loss for one in peers])}, "
-    note += f"whole processes {spread([one.process for one in peers])} CPU-s."
+    if goal.of_peer:
+        note += (
+            f" nanoGPT ({version}) by its README's CPU recipe, which computes in float32 where ours takes bfloat16: "
+        )
+        note += f"full loss {spread([one.loss for one in peers], _loss)}, "
+        note += f"whole processes {spread([one.process for one in peers])} CPU-s."
     return Row(
         work=f"{goal.work}: the loop",
         goal=seeds + limit,
         aim=f"1/{1 / goal.aim:.0f}" if goal.of_peer else f"{goal.aim:.0f} s",
         unit="CPU-s",
         ours=loops,
-        peer_name="nanoGPT's CPU recipe",
-        peer=peer_loops,
+        peer_name="nanoGPT's CPU recipe" if goal.of_peer else "",
+        peer=peer_loops if goal.of_peer else [],
         met=is_good and all_within(taken, goal.most),
         aim_met=is_good and all_within(taken, goal.aim),
         note=note,
     )
 
 
-def beside_counting(ours: dict[str, list[Trained]]) -> Row:
-    """Return the row that holds every model of a text against counted 5-grams: the worst of each recipe's seeds."""
-    worst = {experiment: max(runs, key=lambda one: one.loss) for experiment, runs in ours.items()}
-    counted = [one.counted for one in worst.values()]
-    said = (f"{name} {number(one.loss)}" for name, one in worst.items())
+def beside_counting(experiment: str, runs: Sequence[Trained]) -> Row:
+    """Return the row that holds a recipe against counted 5-grams of the same text."""
     return Row(
-        work="every model of a text that is reported here",
-        goal="full loss below that of counted 5-grams of the same text",
+        work=f"full loss of experiment={experiment}",
+        goal="below that of counted 5-grams of the same text",
         aim="",
-        unit="nats a token",
-        ours=[one.loss for one in worst.values()],
-        peer_name="counted 5-grams",
-        peer=counted,
-        met=all(one.loss < one.counted for one in worst.values()),
+        unit="nats a character",
+        ours=[one.loss for one in runs],
+        peer_name="counted 5-grams (data/ngrams.py)",
+        peer=[one.counted for one in runs],
+        met=all(one.loss < one.counted for one in runs),
         aim_met=None,
-        note=f"The worst seed of each recipe: {', '.join(said)}; counted 5-grams {number(counted[0])} "
-        "(data/ngrams.py, modified Kneser-Ney).",
+        note="",
     )
+
+
+def _loss(value: float) -> str:
+    return f"{value:.4f}"
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ only that it runs. With out=docs/benchmarks.json the table in docs/benchmarks.md
 tables and figure. Exit status 1 where a script fails or a goal is missed. An hour or more, on an idle machine.
 """
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -65,26 +64,37 @@ def gather(given: Mapping[str, str], out: Path | None) -> tuple[Table, bool]:
     if unknown := {*names} - SCRIPTS.keys():
         sys.exit(f"only={','.join(sorted(unknown))}: known are {', '.join(SCRIPTS)}")
     about, quick, has_failed = machine(), given.get("quick") == "true", False
-    parts = kept(out, quick=quick)
-    left_out = {name: "not asked for" for name in SCRIPTS if name not in names and name not in parts}
-    found = Table(parts, left_out, quick)
+    parts, reasons = kept(out, quick=quick), dict.fromkeys(SCRIPTS, "not asked for")
     for name in names:
-        parts.pop(name, None)
-        if not (reason := why_not(name, given)):
+        reason = why_not(name, given)
+        if not reason:
             reason, rows = measured(name, given, out)
             has_failed = has_failed or bool(reason)
-            parts |= {} if reason else {name: Part(rows, about)}
-        left_out |= {name: reason} if reason else {}
-        order = list(SCRIPTS)
-        found = Table({one: parts[one] for one in sorted(parts, key=order.index)}, left_out, quick)
+        if not reason:
+            parts[name] = Part(rows, about)
+        elif name in parts:
+            print(f"{name}: {reason}; its earlier rows stay", file=sys.stderr)
+        reasons[name] = reason
         if out is not None:
-            write_table(out, found)
-    return found, has_failed
+            write_table(out, in_order(parts, reasons, quick=quick))
+    return in_order(parts, reasons, quick=quick), has_failed
+
+
+def in_order(parts: Mapping[str, Part], reasons: Mapping[str, str], *, quick: bool) -> Table:
+    """Return a table of the parts there are; of the others the reason why not."""
+    there = {name: parts[name] for name in SCRIPTS if name in parts}
+    return Table(there, {name: reasons[name] for name in SCRIPTS if name not in parts}, quick)
 
 
 def kept(out: Path | None, *, quick: bool) -> dict[str, Part]:
     """Return the parts that an earlier call has written there; none where either is quick, which counts for nothing."""
-    if out is None or quick or not out.exists() or (before := read_table(out)).quick:
+    if out is None or quick or not out.exists():
+        return {}
+    try:
+        before = read_table(out)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        sys.exit(f"{out} is there and holds no table of goals: give another out=")
+    if before.quick:
         return {}
     return {name: part for name, part in before.parts.items() if name in SCRIPTS}
 
@@ -114,11 +124,8 @@ def measured(name: str, given: Mapping[str, str], out: Path | None) -> tuple[str
 
 def why_not(name: str, given: Mapping[str, str]) -> str:
     """Return why a script cannot be run; "" where it can."""
-    if missing := [one for one in SCRIPTS[name] if one not in given]:
-        return f"{' and '.join(missing)} was not given"
-    if importlib.util.find_spec(f"benchmarks.{name}") is None:
-        return "there is no such script yet"
-    return ""
+    missing = [one for one in SCRIPTS[name] if one not in given]
+    return f"{' and '.join(missing)} was not given" if missing else ""
 
 
 def ran(name: str, given: Mapping[str, str], path: Path) -> int:
@@ -153,6 +160,8 @@ def main() -> None:
     """Measure, print, and write down where asked."""
     given = settings(KNOWN)
     out = Path(given["out"]).resolve() if "out" in given else None
+    if given.get("quick") == "true" and out == RESULTS:
+        sys.exit(f"quick=true measures nothing that counts: out={given['out']} holds what does")
     found, has_failed = gather(given, out)
     print("\n".join(page(found)))
     if out == RESULTS:

@@ -99,7 +99,7 @@ def rows(given: dict[str, str]) -> list[Row]:
             arguments = [*data, f"cache_dir={here / 'cache'}"]
             first_step(arguments, here / f"{name} before")  # writes the corpus into the cache
             seconds = [first_step(arguments, here / f"{name} {i}") for i in range(n)]
-            note = f"a default run of {name}, {_THREADS} threads; the corpus is in the cache"
+            note = f"{' '.join(data[:1]) or 'the default'}, {_THREADS} threads; the corpus is in the cache"
             found.append(_row(f"start: first training step of {name}", seconds, MOST_TO_LEARN, note))
     return found
 

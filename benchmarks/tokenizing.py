@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.rows import Row, all_within, alone, number, repeats, timed
+from benchmarks.rows import Row, all_within, alone, number, repeats, timed, whole_numbers
 
 KNOWN = ("megabytes", "small", "tokenizer", "vocab_size", "folder")
 _WORDS = 20_000
@@ -89,7 +89,10 @@ def rows(given: dict[str, str]) -> list[Row]:
     """Measure the rate beside the peer's, and the memory of a small and a large text."""
     quick = given.get("quick") == "true"
     kind, vocab_size = given.get("tokenizer", "bpe"), given.get("vocab_size", "8192")
-    sizes = [int(given.get("small", 2 if quick else 20)), int(given.get("megabytes", 5 if quick else 200))]
+    sizes = [
+        whole_numbers(given, name, default)[0]
+        for name, default in (("small", "2" if quick else "20"), ("megabytes", "5" if quick else "200"))
+    ]
     with tempfile.TemporaryDirectory(dir=given.get("folder")) as name:
         folder = Path(name)
         for size in sizes:

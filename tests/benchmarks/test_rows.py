@@ -66,7 +66,40 @@ def test_a_child_is_timed_by_its_own_work_and_told_its_threads() -> None:
     child = rows.timed([sys.executable, "-c", code], threads=3, MORE="yes")
     assert child.said == "3 yes\n"
     assert 0.3 <= child.cpu_seconds < child.seconds and child.seconds >= 0.6
-    assert child.peak_bytes > 2**20
+
+
+def test_a_childs_memory_is_its_own_and_not_that_of_who_started_it() -> None:
+    ours = bytearray(300 * 2**20)
+    ours[:: 2**12] = b"x" * len(ours[:: 2**12])  # every page is there
+    small, large = (rows.timed([sys.executable, "-S", "-c", code]) for code in ("pass", "b'x' * (200 * 2**20)"))
+    assert small.peak_bytes < 2**26 and large.peak_bytes - small.peak_bytes > 190 * 2**20
+
+
+def test_what_is_no_number_keeps_to_no_limit() -> None:
+    assert rows.all_within([1.0, 2.0], 2.0)
+    assert not rows.all_within([1.0, float("nan")], 2.0) and not rows.all_within([float("nan"), 1.0], 2.0)
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("quick", "quick=: true or false"),
+        ("quick=True", "quick=True: true or false"),
+        ("data.path=nowhere.txt", "data.path=nowhere.txt: there is no such file"),
+        ("nanogpt=.", "nanogpt=.: there is no train.py in it"),
+        ("out=nowhere/found.json", "out=nowhere/found.json: there is no folder nowhere"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_measured(
+    argument: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        rows.settings(["nanogpt", "data.path"], [argument])
+    assert ended.value.code == said
+    with pytest.raises(SystemExit, match="seeds=1,b: whole numbers"):
+        rows.whole_numbers({"seeds": "1,b"}, "seeds", "1")
+    assert rows.whole_numbers({}, "seeds", "1,2") == [1, 2]
 
 
 def test_a_child_that_fails_ends_the_measurement_with_what_it_said() -> None:
@@ -75,8 +108,8 @@ def test_a_child_that_fails_ends_the_measurement_with_what_it_said() -> None:
 
 
 def test_a_name_that_nobody_knows_is_refused() -> None:
-    assert rows.settings(["nanogpt"], ["nanogpt=a=b", "quick=true"]) == {"nanogpt": "a=b", "quick": "true"}
-    with pytest.raises(SystemExit, match="nanogtp: known are nanogpt, out, quick"):
+    assert rows.settings(["folder"], ["folder=a=b", "quick=true"]) == {"folder": "a=b", "quick": "true"}
+    with pytest.raises(SystemExit, match="nanogtp: known are nanogpt, out, quick, each as NAME=VALUE"):
         rows.settings(["nanogpt"], ["nanogtp=1"])
 
 

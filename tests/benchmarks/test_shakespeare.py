@@ -1,7 +1,9 @@
 """How recipes and a peer are judged; the peer here is a stand-in that speaks and saves as nanoGPT does."""
 
 import math
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -97,20 +99,35 @@ def test_one_seed_that_is_too_slow_or_not_good_enough_misses_the_goal() -> None:
     quick, _, long = GOALS
     peers = [Trained(1.9, 100.0, 120.0)] * 3
     good = [Trained(1.8, 3.9, 6.0, 1.5, 0.5)] * 3
-    row = shakespeare.judge(quick, good, peers)
+    judge = partial(shakespeare.judge, version="commit abc")
+    row = judge(quick, good, peers)
     assert row.met and row.aim_met and row.ours == [3.9] * 3 and row.peer == [100.0] * 3
-    row = shakespeare.judge(quick, [*good[:2], Trained(1.8, 6.0, 9.0, 1.5, 0.5)], peers)
+    assert "nanoGPT (commit abc)" in row.note and judge(long, good, peers).peer == []  # its time is no goal there
+    row = judge(quick, [*good[:2], Trained(1.8, 6.0, 9.0, 1.5, 0.5)], peers)
     assert row.met and not row.aim_met
-    assert not shakespeare.judge(quick, [*good[:2], Trained(1.8, 7.0, 9.0, 1.5, 0.5)], peers).met
-    row = shakespeare.judge(quick, [*good[:2], Trained(1.89, 3.0, 9.0, 1.5, 0.5)], peers)
+    assert not judge(quick, [*good[:2], Trained(1.8, 7.0, 9.0, 1.5, 0.5)], peers).met
+    row = judge(quick, [*good[:2], Trained(1.89, 3.0, 9.0, 1.5, 0.5)], peers)
     assert not row.met and not row.aim_met and "2 of 3 seeds good enough" in row.note
-    assert shakespeare.judge(long, [Trained(1.4697, 170.0, 200.0, 1.5, 0.5)] * 3, peers).met
-    assert not shakespeare.judge(long, [Trained(1.4698, 100.0, 200.0, 1.5, 0.5)] * 3, peers).met
-    assert not shakespeare.judge(long, [Trained(1.4, 181.0, 200.0, 1.5, 0.5)] * 3, peers).met
+    assert judge(long, [Trained(1.4697, 170.0, 200.0, 1.5, 0.5)] * 3, peers).met
+    assert not judge(long, [Trained(1.4698, 100.0, 200.0, 1.5, 0.5)] * 3, peers).met
+    assert not judge(long, [Trained(1.4, 181.0, 200.0, 1.5, 0.5)] * 3, peers).met
 
 
 def test_a_model_above_counting_misses_though_another_is_below() -> None:
     below, above = (Trained(loss, 1.0, 2.0, 1.56, 0.5) for loss in (1.45, 1.8))
-    row = shakespeare.beside_counting({"a": [below, below], "b": [below, above]})
-    assert not row.met and row.ours == [1.45, 1.8] and "a 1.45, b 1.80" in row.note
-    assert shakespeare.beside_counting({"a": [below, below]}).met
+    row = shakespeare.beside_counting("a", [below, above])
+    assert not row.met and row.ours == [1.45, 1.8] and row.peer == [1.56, 1.56]
+    assert shakespeare.beside_counting("a", [below, below]).met
+
+
+def test_a_peer_is_named_by_its_commit(tmp_path: Path) -> None:
+    for command in (
+        ["init", "-q"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "."],
+    ):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    (tmp_path / "train.py").write_text("1")
+    said = shakespeare.commit_of(tmp_path)
+    assert len(said.split()) == 2 and said.startswith("commit ")
+    subprocess.run(["git", "add", "train.py"], cwd=tmp_path, check=True)
+    assert shakespeare.commit_of(tmp_path) == f"{said} and changes"

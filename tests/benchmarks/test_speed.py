@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import speed
+from benchmarks import growth, speed
 from benchmarks.rows import Row, machine, machine_line, write
 from benchmarks.speed import Part
 from tests.benchmarks.test_rows import ROW
@@ -25,7 +25,8 @@ def between(marker: str) -> list[str]:
 
 def test_the_table_of_the_page_is_what_was_measured() -> None:
     assert between("goals") == speed.page_of(speed.RESULTS)
-    assert not speed.RESULTS.exists() or not json.loads(speed.RESULTS.read_text())["quick"]
+    found = speed.read_table(speed.RESULTS)
+    assert not found.quick and list(found.parts) == list(speed.SCRIPTS) and not found.left_out
 
 
 def test_a_page_without_figures_says_so_and_one_with_them_counts_goals_and_misses(tmp_path: Path) -> None:
@@ -56,10 +57,20 @@ def test_what_was_measured_before_stays_with_its_own_machine(monkeypatch: pytest
     assert old.startswith("startup: ") and "commit before" in old
     assert new.startswith("growth: ") and "commit before" not in new
     found, has_failed = speed.gather({"only": "startup"}, out)
-    assert (
-        [row.work for row in found.rows] == ["growth anew"] and found.left_out["startup"] == "it broke" and has_failed
-    )
+    assert [row.work for row in found.rows] == ["startup", "growth anew"] and has_failed  # what was there stays
     assert speed.gather({"only": "startup", "quick": "true"}, out)[0].parts == {}
+    out.write_text('{"rows": []}')
+    with pytest.raises(SystemExit, match="holds no table of goals"):
+        speed.gather({"only": "startup"}, out)
+
+
+@pytest.mark.parametrize("door", [speed, growth])
+def test_what_counts_is_not_written_over_by_what_does_not(door: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = door.RESULTS.read_bytes()
+    monkeypatch.setattr(sys, "argv", [door.__name__, "quick=true", f"out={door.RESULTS}"])
+    with pytest.raises(SystemExit, match="quick=true measures nothing that counts"):
+        door.main()
+    assert door.RESULTS.read_bytes() == before
 
 
 def test_what_is_not_run_is_named_with_its_reason(
@@ -74,7 +85,7 @@ def test_what_is_not_run_is_named_with_its_reason(
         return 0
 
     monkeypatch.setattr(speed, "ran", ran)
-    monkeypatch.setattr(speed, "SCRIPTS", dict.fromkeys(("startup", "growth", "tokenizing", "nothing"), ()) | NEEDS)
+    monkeypatch.setattr(speed, "SCRIPTS", dict.fromkeys(("startup", "growth", "tokenizing"), ()) | NEEDS)
     monkeypatch.setattr(sys, "argv", ["speed", f"out={tmp_path}/found.json", "quick=true"])
     with pytest.raises(SystemExit) as ended:
         speed.main()
@@ -83,7 +94,7 @@ def test_what_is_not_run_is_named_with_its_reason(
     assert [one["work"] for one in found["parts"]["startup"]["rows"]] == ["startup"] and len(found["parts"]) == 1
     assert found["left_out"] == {
         "shakespeare": "nanogpt was not given", "growth": "failed with exit status 3",
-        "nothing": "there is no such script yet", "tokenizing": "it wrote no rows",
+        "tokenizing": "it wrote no rows",
     }  # fmt: skip
     said = capsys.readouterr().out
     assert "| startup | a tenth (a twentieth) |" in said and "Left out: shakespeare (nanogpt was not given)." in said

@@ -347,9 +347,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     """Measure, print, and write what is asked for."""
-    given = settings(KNOWN)
-    if given.get("quick") == "true" and Path(given.get("out", "")).resolve() == RESULTS:
-        sys.exit(f"quick=true measures nothing that counts: out={given['out']} holds what does")
+    given = settings(KNOWN, results=RESULTS)
     if min(whole_numbers(given, "sizes", "1000000")) < _LEAST:
         sys.exit(f"sizes={given['sizes']}: a corpus has {_LEAST:,} tokens or more")
     found, about = measure(given), machine()

@@ -180,10 +180,13 @@ def machine_line(about: Mapping[str, Any]) -> str:
     )
 
 
-def settings(known: Sequence[str], arguments: Sequence[str] | None = None) -> dict[str, str]:
+def settings(
+    known: Sequence[str], arguments: Sequence[str] | None = None, *, results: Path | None = None
+) -> dict[str, str]:
     """Return name=value of the command line; SystemExit with one line where it says what cannot be.
 
-    A name is one of `known` or of all scripts'; what it names is there, and a result can be written.
+    A name is one of `known` or of all scripts'; what it names is there, and a result can be written. `results`: a file
+    of figures that count, which quick=true may not write over.
     """
     every = [*known, "out", "quick"]
     given = dict(one.partition("=")[::2] for one in (sys.argv[1:] if arguments is None else arguments))
@@ -196,6 +199,8 @@ def settings(known: Sequence[str], arguments: Sequence[str] | None = None) -> di
             sys.exit(f"{name}={given[name]}: there is no {f'{inside} in it' if inside else 'such file'}")
     if "out" in given and not Path(given["out"]).absolute().parent.is_dir():
         sys.exit(f"out={given['out']}: there is no folder {Path(given['out']).parent}")
+    if given.get("quick") == "true" and results is not None and Path(given.get("out", "")).resolve() == results:
+        sys.exit(f"quick=true measures nothing that counts: out={given['out']} holds what does")
     return given
 
 

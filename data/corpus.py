@@ -142,7 +142,7 @@ def _split_folder(corpus: Corpus, split: str) -> Path:
 def _uncollected() -> Iterator[None]:
     """Let Python's collector rest, which looks through millions of tuples for cycles that are not there.
 
-    It took a third of the time in which stories are told and their floor is worked out (measured).
+    It took a third of the time in which the floor is worked out (measured).
     """
     was_on = gc.isenabled()
     gc.disable()

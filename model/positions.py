@@ -74,6 +74,8 @@ def falling(length: int, slopes: Tensor | None, *, causal: bool = True) -> Tenso
 def hidden_once(length: int, n_head: int) -> Tensor:
     """Return `falling` of a causal row, in bfloat16 on a CPU: made once, 2 ms with 8 heads of 256 tokens.
 
+    Whoever asks gets the same tensor, so nobody may write into it.
+
     Args:
         length: T.
         n_head: H of ALiBi's heads; 0: scores do not fall.

@@ -13,7 +13,7 @@ from tests.reliability.doors import Doors
 
 _BEGAN = pytest.StashKey[float]()
 ROOT = Path(__file__).parent
-# What takes longest, the longest first (CPU seconds, measured): a long file that begins last leaves a core idle.
+# What takes longest, about the longest first: a long file that begins last leaves a core idle.
 LONGEST = (
     "reliability/test_kills.py",
     "probe/commands/test_unbroken.py",

@@ -1,7 +1,5 @@
 """When the link head counts as there, and in which time."""
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks import stories
@@ -31,6 +29,6 @@ def test_too_slow_or_no_head_misses(runs: dict[str, float], changed: dict[str, f
     assert not stories.rows({"seeds": "3"})[0].met
 
 
-def test_a_seed_is_a_whole_number(tmp_path: Path) -> None:
+def test_a_seed_is_a_whole_number() -> None:
     with pytest.raises(SystemExit, match="seeds=a: whole numbers"):
         stories.rows({"seeds": "a"})

@@ -1,6 +1,6 @@
-"""A run, exported and opened by others: python -m benchmarks.doors run=DIR blimp=FOLDER [out=docs/doors.json].
+"""Runs, exported and opened by others: python -m benchmarks.doors runs=DIR[,DIR] blimp=FOLDER [out=FILE].
 
-Exports the run by `python -m model.export`, as a user does, and measures how far what each of them computes lies from
+Exports each run by `python -m model.export`, as a user does, and measures how far what each of them computes lies from
 ours: transformers' logits, weights of heads and tokens of 10,000 lines, what a GGUF reader reads back, TransformerLens'
 patterns, BertViz' page, and lm-eval's log-probabilities of each sentence of the minimal pairs in blimp=, item by item
 beside `task=minimal_pairs`. Whatever is not installed is left out, in words; exit status 1 where a limit is passed.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,6 +24,7 @@ import torch
 
 from benchmarks.attention_rows import own_text
 from benchmarks.rows import machine, machine_line, number, settings, timed
+from configs import one_line_errors
 from data.tokenizer import with_end
 from model.export import gguf_weights
 from model.transformer import attention_maps
@@ -31,9 +32,10 @@ from probe.commands.opened import Opened, read_run
 from probe.outside.minimal_pairs import log_probabilities, outcomes, read_pairs
 from run.config import Device, Precision
 from run.device import choose_place
+from run.directory import find_run
 
 RESULTS = Path(__file__).parent.parent / "docs" / "doors.json"
-_N_LINES, _N_ROWS, _TOKENS_PER_BATCH = 10_000, 8, 8192
+_N_LINES, _N_ROWS, _N_AT_ONCE, _TOKENS_PER_BATCH = 10_000, 64, 8, 8192
 # What ordinary text has too little of: other scripts, marks, spaces, what several code points write.
 _ODD = (
     "né",
@@ -106,29 +108,52 @@ def measured(opened: Opened, hf: Path, gguf: Path, blimp: Path) -> Iterator[Chec
         yield from check(who)
 
 
-def _rows(opened: Opened) -> torch.Tensor:
-    """Return [8, T] tokens drawn by lot: harder than a text, whose tokens repeat."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(opened.model.vocab_size, (_N_ROWS, opened.model.config.context_length), generator=generator)
+def _rows(opened: Opened) -> Sequence[torch.Tensor]:
+    """Return [64, T] tokens drawn by lot, in parts: every token of the vocabulary at any place."""
+    generator, config = torch.Generator().manual_seed(0), opened.model.config
+    rows = torch.randint(opened.model.vocab_size, (_N_ROWS, config.context_length), generator=generator)
+    return rows.split(_N_AT_ONCE)
+
+
+def _n_weights(opened: Opened) -> int:
+    config = opened.model.config
+    return _N_ROWS * config.n_layer * config.n_head * config.context_length**2
+
+
+def _apart(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> float:
+    """Return the largest difference; nan where a number is none."""
+    return float(np.max([(one - other).abs().max().item() for one, other in zip(some, others, strict=True)]))
 
 
 def _transformers(who: str, opened: Opened, folder: Path) -> Iterator[Check]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model, rows = opened.model, _rows(opened)
-    ours = model(rows).detach()  # not without gradients: model/products.py then adds in another order
-    what = f"{ours.numel():,} of {rows.numel()} tokens drawn by lot"
-    apart = (AutoModelForCausalLM.from_pretrained(folder)(rows).logits - ours).abs().max().item()
-    yield Check(who=who, what="logits, float32", of=what, worst=apart, limit=0.0)
+    fused = AutoModelForCausalLM.from_pretrained(folder)
     eager = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
-    maps = torch.stack(eager(rows, output_attentions=True).attentions)
-    apart = (maps - attention_maps(model, rows)).abs().max().item()
-    what = f"{maps.shape[0] * maps.shape[2]} heads at the same tokens"
-    yield Check(who=who, what="weights of heads, eager", of=what, worst=apart, limit=1e-6)
-    some, theirs = lines(_N_LINES), AutoTokenizer.from_pretrained(folder)
-    found = theirs(some)["input_ids"]
-    wrong = sum(one.ids != other for one, other in zip(opened.tokenizer.encode_batch(some), found, strict=True))
-    what = f"{len(some):,} lines, {sum(map(len, found)):,} tokens"
+    # Ours with gradients: without, model/products.py adds in another order.
+    worst = _apart((fused(some).logits for some in rows), map(model, rows))
+    what = f"{sum(some.numel() for some in rows):,} tokens drawn by lot"
+    yield Check(who=who, what="logits, float32", of=what, worst=worst, limit=0.0)
+    with torch.no_grad():
+        between = _apart((fused(some).logits for some in rows), (eager(some).logits for some in rows))
+        theirs = (torch.stack(eager(some, output_attentions=True).attentions) for some in rows)
+        worst = _apart(theirs, (attention_maps(model, some) for some in rows))
+    note = (
+        f"Weights of heads: transformers' eager pass is not its fused one either; their logits are {between:.1e} apart."
+    )
+    yield Check(
+        who=who,
+        what="weights of heads, eager",
+        of=f"{_n_weights(opened):,} weights there",
+        worst=worst,
+        limit=1e-6,
+        note=note,
+    )
+    lot, tokenizer = lines(_N_LINES), AutoTokenizer.from_pretrained(folder)
+    found = tokenizer(lot)["input_ids"]
+    wrong = sum(one.ids != other for one, other in zip(opened.tokenizer.encode_batch(lot), found, strict=True))
+    what = f"{len(lot):,} lines, {sum(map(len, found)):,} tokens"
     yield Check(who=who, what="lines whose tokens differ", of=what, worst=float(wrong), limit=0.0)
 
 
@@ -146,23 +171,22 @@ def _gguf(who: str, opened: Opened, path: Path) -> Iterator[Check]:
 def _from_gguf(who: str, opened: Opened, path: Path) -> Iterator[Check]:
     from transformers import AutoModelForCausalLM
 
-    rows = _rows(opened)
     theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name)
-    apart = (theirs(rows).logits - opened.model(rows)).abs().max().item()
+    worst = _apart((theirs(some).logits for some in _rows(opened)), map(opened.model, _rows(opened)))
     who = f"transformers {version('transformers')}, {who}"
-    yield Check(
-        who=who, what="logits, of the GGUF file", of=f"{rows.numel()} tokens drawn by lot", worst=apart, limit=0.0
-    )
+    yield Check(who=who, what="logits, of the GGUF file", of="the same tokens", worst=worst, limit=0.0)
 
 
 def _transformer_lens(who: str, opened: Opened, folder: Path) -> Iterator[Check]:
     from transformer_lens.model_bridge import TransformerBridge
 
-    rows = _rows(opened)
-    _, cache = TransformerBridge.boot_transformers(str(folder)).run_with_cache(rows)
+    bridge, rows = TransformerBridge.boot_transformers(str(folder)), _rows(opened)
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(opened.model.config.n_layer)]
-    apart = (torch.stack([cache[name] for name in names]) - attention_maps(opened.model, rows)).abs().max().item()
-    yield Check(who=who, what="patterns", of=f"{rows.numel()} tokens drawn by lot", worst=apart, limit=1e-5)
+    with torch.no_grad():
+        caches = (bridge.run_with_cache(some)[1] for some in rows)
+        theirs = (torch.stack([cache[name] for name in names]) for cache in caches)
+        worst = _apart(theirs, (attention_maps(opened.model, some) for some in rows))
+    yield Check(who=who, what="patterns", of=f"{_n_weights(opened):,} weights there", worst=worst, limit=1e-5)
 
 
 def _bertviz(who: str, opened: Opened) -> Iterator[Check]:
@@ -243,38 +267,49 @@ def _written(value: float) -> str:
 
 
 def noted(found: Mapping[str, Any]) -> list[str]:
-    """Return what docs/export.md has of docs/doors.json: the table, the run, the machine."""
-    checks = [Check(**one) for one in found["checks"]]
-    return [*table(checks), "", found["run"], machine_line(found["environment"])]
+    """Return what docs/export.md has of docs/doors.json: of each run a line and its table, then the machine."""
+    said = []
+    for one in found["runs"]:
+        said += [one["run"], "", *table([Check(**check) for check in one["checks"]]), ""]
+    return [*said, machine_line(found["environment"])]
 
 
-def _about(opened: Opened) -> str:
+def about(opened: Opened) -> str:
     """Return one line on a run."""
     config = opened.model.config
     return (
-        f"The run: data={opened.settings.data.source}, {config.n_layer} layers of {config.n_head} heads, width "
-        f"{config.d_model}, context {config.context_length}, vocabulary {opened.model.vocab_size:,}, "
-        f"step {opened.step}."
+        f"**data={opened.settings.data.source}**, {config.n_layer} layers of {config.n_head} heads, width "
+        f"{config.d_model}, context {config.context_length}, vocabulary {opened.model.vocab_size:,}; "
+        f"step {opened.step}:"
     )
 
 
-def main() -> int:
-    """Export, measure, print and write; return the exit status."""
-    given = settings(("run", "blimp"))
-    if "run" not in given or not Path(given.get("blimp", "no folder")).is_dir():
-        sys.exit("run=DIR and blimp=FOLDER, that of BLiMP's .jsonl files, must be given")
-    run = Path(given["run"]).resolve()
-    opened = read_run(run, choose_place(Device.cpu, Precision.float32))
+def exported(opened: Opened, blimp: Path) -> list[Check]:
+    """Export a run by the command that users type, and measure it."""
     with tempfile.TemporaryDirectory() as name:
-        places = {"hf": Path(name, "hf"), "gguf": Path(name, "model.gguf")}
-        for to, place in places.items():
-            timed([sys.executable, "-m", "model.export", f"run={run}", f"to={to}", f"out={place}"])
-        checks = list(measured(opened, places["hf"], places["gguf"], Path(given["blimp"])))
-    found = {"environment": machine(), "run": _about(opened), "checks": [asdict(one) for one in checks]}
+        hf, gguf = Path(name, "hf"), Path(name, "model.gguf")
+        for to, place in (("hf", hf), ("gguf", gguf)):
+            timed([sys.executable, "-m", "model.export", f"run={opened.run}", f"to={to}", f"out={place}"])
+        return list(measured(opened, hf, gguf, blimp))
+
+
+def main() -> int:
+    """Measure, print and write; return the exit status."""
+    given = settings(("runs", "blimp"))
+    if "runs" not in given or not Path(given.get("blimp", "no folder")).is_dir():
+        sys.exit("runs=DIR[,DIR] and blimp=FOLDER, that of BLiMP's .jsonl files, must be given")
+    with one_line_errors():
+        place = choose_place(Device.cpu, Precision.float32)
+        runs = [read_run(find_run(run).resolve(), place) for run in given["runs"].split(",")]
+    every = [(about(one), exported(one, Path(given["blimp"]))) for one in runs]
+    found = {
+        "environment": machine(),
+        "runs": [{"run": line, "checks": [asdict(one) for one in checks]} for line, checks in every],
+    }
     print("\n".join(noted(found)))
     if path := given.get("out"):
         Path(path).write_text(json.dumps(found, indent=1) + "\n")
-    return int(any(one.is_met is False for one in checks))
+    return int(any(one.is_met is False for _, checks in every for one in checks))
 
 
 if __name__ == "__main__":

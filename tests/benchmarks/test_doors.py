@@ -15,24 +15,28 @@ from benchmarks.doors import RESULTS, Check, lines, measured, noted, table
 ROOT = Path(__file__).parents[2]
 
 
-def kept() -> list[Check]:
-    return [Check(**one) for one in json.loads(RESULTS.read_text())["checks"]]
+def kept() -> list[list[Check]]:
+    return [[Check(**one) for one in run["checks"]] for run in json.loads(RESULTS.read_text())["runs"]]
 
 
-def test_the_table_of_the_page_is_what_was_measured() -> None:
+def test_the_tables_of_the_page_are_what_was_measured() -> None:
     page = (ROOT / "docs" / "export.md").read_text()
     found = re.search(r"<!-- doors -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
     assert found and found[1].split("\n") == noted(json.loads(RESULTS.read_text()))
 
 
-def test_every_limit_was_kept_and_nothing_left_out() -> None:
-    assert all(one.is_met for one in kept())
-    limits = {one.what: one.limit for one in kept()}
-    assert limits == {
+def test_nothing_was_left_out_and_of_the_default_run_every_limit_was_kept() -> None:
+    """Of the larger one the weights of heads were 1.3e-6 apart: docs/export.md says so, and why."""
+    default, larger = kept()
+    limits = {
         "logits, float32": 0.0, "weights of heads, eager": 1e-6, "lines whose tokens differ": 0.0,
         "tensors that read back otherwise": 0.0, "logits, of the GGUF file": 0.0, "patterns": 1e-5,
         "no page in HTML": 0.0, "pairs judged otherwise": 0.0,
     }  # fmt: skip
+    for some in (default, larger):
+        assert {one.what: one.limit for one in some} == limits and len(some) == 9
+    assert all(one.is_met for one in default)
+    assert [one.what for one in larger if not one.is_met] == ["weights of heads, eager"]
 
 
 @pytest.mark.parametrize(
@@ -62,12 +66,12 @@ def test_lines_are_the_same_at_each_call_and_odd() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "run=DIR and blimp=FOLDER"),
-        (["run=nowhere", "blimp=."], "run=nowhere: there is no config.json in it"),
-        (["rum=x"], "rum: known are run, blimp"),
+        ([], "runs=DIR[,DIR] and blimp=FOLDER"),
+        (["runs=nowhere", "blimp=."], "nowhere is not a run's directory"),
+        (["run=x"], "run: known are runs, blimp"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(arguments: list[str], said: str) -> None:
     command = [sys.executable, "-m", "benchmarks.doors", *arguments]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode == 1 and said in ran.stderr and ran.stderr.count("\n") == 1
+    assert ran.returncode in (1, 2) and said in ran.stderr and ran.stderr.count("\n") == 1

@@ -297,8 +297,8 @@ def _add_tokenizer(writer: Any, tokenizer: str, end: str) -> str:
     if of_bytes:
         return ""
     return (
-        f"llama.cpp has no tokenizer like this {read['model']['type']}: it reads this file's token ids and no text; "
-        "the tokenizer stands in it as tokenizer.huggingface.json"
+        f"llama.cpp has no tokenizer like this {read['model']['type']}: it opens the file and can neither read nor "
+        "write text with it; the tokenizer stands in it as tokenizer.huggingface.json"
     )
 
 

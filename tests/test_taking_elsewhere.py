@@ -54,7 +54,7 @@ def test_a_run_becomes_a_folder_and_a_file_that_others_open(place: Path) -> None
         assert ran.returncode == 0 and ran.stderr == "", ran.stderr
         assert ran.stdout.splitlines()[0] == f"wrote    {place / made}"
         # Of characters llama.cpp has no tokenizer, which is said; transformers has.
-        assert ("reads this file's token ids and no text" in ran.stdout) == (to == "gguf")
+        assert ("can neither read nor write text" in ran.stdout) == (to == "gguf")
     assert files_of(place / "sound" / "export") == ["hf", *(f"hf/{name}" for name in HF), "model.gguf"]
     card = (place / "sound" / "export" / "hf" / "README.md").read_text()
     assert "Nobody has probed this run" in card and "step 2 of 2" in card

@@ -174,7 +174,7 @@ def test_llama_cpp_is_given_no_tokenizer_that_it_would_read_otherwise(
     made_one = tokenizer()
     note = write_gguf(tmp_path / "m.gguf", made(made_one), made_one.to_str(), END, "m")
     fields = gguf.GGUFReader(tmp_path / "m.gguf").fields
-    assert "reads this file's token ids and no text" in note
+    assert "can neither read nor write text" in note
     assert fields["tokenizer.ggml.model"].contents() == "no_vocab" and "tokenizer.ggml.merges" not in fields
     assert fields["tokenizer.ggml.tokens"].contents()[made_one.token_to_id(END)] == END
 

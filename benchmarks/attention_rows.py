@@ -30,6 +30,7 @@ import torch
 from benchmarks.rows import ROOT, Row, alone, number, repeats, timed
 from data.tokenizer import bpe_tokenizer, end_id
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
+from model.export import llama_config, llama_weights
 from model.transformer import Transformer, attention_maps
 from probe.readout import text_batches
 
@@ -139,31 +140,10 @@ def llama(model: Transformer) -> LlamaForCausalLM:
     """Return transformers' Llama with the weights of `model`."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = model.config
-    peer = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=model.vocab_size,
-            hidden_size=config.d_model,
-            intermediate_size=config.d_mlp,
-            num_hidden_layers=config.n_layer,
-            num_attention_heads=config.n_head,
-            num_key_value_heads=config.n_head,
-            max_position_embeddings=config.context_length,
-            rms_norm_eps=config.norm_eps,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-            tie_word_embeddings=True,
-        )
-    )
+    peer = LlamaForCausalLM(LlamaConfig.from_dict(llama_config(model.config, model.vocab_size, end=0)))
     peer.set_attn_implementation("eager")
-    parts = {"norm_1.gain": "input_layernorm.weight", "norm_2.gain": "post_attention_layernorm.weight"}
-    for ours, theirs in zip(("query", "key", "value", "output"), "qkvo", strict=True):
-        parts[f"attention.{ours}.weight"] = f"self_attn.{theirs}_proj.weight"
-    parts |= {f"mlp.{one}.weight": f"mlp.{one}_proj.weight" for one in ("gate", "up", "down")}
-    names = {"token_embedding.weight": "model.embed_tokens.weight", "final_norm.gain": "model.norm.weight"}
-    for layer in range(config.n_layer):
-        names |= {f"blocks.{layer}.{ours}": f"model.layers.{layer}.{theirs}" for ours, theirs in parts.items()}
-    state = {names[name]: weights for name, weights in model.state_dict().items()}
-    peer.load_state_dict(state | {"lm_head.weight": model.token_embedding.weight})
+    weights = llama_weights(model)
+    peer.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]})
     return peer.eval()
 
 

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from data.config import SCHEMAS, DataConfig
 from model.config import ModelConfig
 from probe.config import ProbeConfig
-from run.config import EvalConfig, GenerateConfig, OptimConfig, RunConfig
+from run.config import EvalConfig, ExportConfig, Format, GenerateConfig, OptimConfig, RunConfig
 
 # What each door can be told: the schema of its own settings and those of its groups.
 ENTRIES: dict[str, tuple[type, dict[str, list[type]]]] = {
@@ -73,7 +73,17 @@ def typed_eval(config: DictConfig) -> tuple[EvalConfig, ProbeConfig]:
 
 def typed_generate(arguments: list[str]) -> GenerateConfig:
     """Read NAME=VALUE arguments; raise ValueError with one line for anything that does not fit."""
-    names = [field.name for field in fields(GenerateConfig)]
+    return _typed_arguments(GenerateConfig, arguments, {"n_tokens": int, "seed": int, "temperature": float})
+
+
+def typed_export(arguments: list[str]) -> ExportConfig:
+    """Read NAME=VALUE arguments; raise ValueError with one line for anything that does not fit."""
+    return _typed_arguments(ExportConfig, arguments, {"to": Format})
+
+
+def _typed_arguments(schema: type, arguments: list[str], kinds: Mapping[str, Callable[[str], Any]]) -> Any:
+    """Read NAME=VALUE arguments of a door that is not Hydra's; `kinds` makes values of those that are no text."""
+    names = [field.name for field in fields(schema)]
     given: dict[str, Any] = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
@@ -81,10 +91,12 @@ def typed_generate(arguments: list[str]) -> GenerateConfig:
         if not equals or name not in names:
             raise ValueError(f"{argument} is not NAME=VALUE with NAME one of {', '.join(names)}{hint(name, names)}")
         try:
-            given[name] = {"n_tokens": int, "seed": int, "temperature": float}.get(name, str)(value)
+            given[name] = kinds.get(name, str)(value)
         except ValueError:
-            raise ValueError(f"{argument}: {value} is not such a number") from None
-    return GenerateConfig(**given)
+            choices = getattr(kinds[name], "__members__", ())  # of an Enum
+            what = f"one of {', '.join(choices)}" if choices else "such a number"
+            raise ValueError(f"{argument}: {value} is not {what}") from None
+    return schema(**given)
 
 
 def typed_saved(values: Any) -> TrainSettings:

@@ -7,8 +7,11 @@ from torch import Tensor
 
 
 def rotary_angles(positions: Tensor, width: int, theta: float) -> Tensor:
-    """Return [..., K/2] float32, by how much each pair of a head of `width` K is turned at positions [...]."""
-    frequencies = theta ** (-torch.arange(width // 2, device=positions.device, dtype=torch.float32) / (width // 2))
+    """Return [..., K/2] float32, by how much each pair of a head of `width` K is turned at positions [...].
+
+    Written as Llama's code has it, for its last bits: what is exported then computes the same logits (model/export.py).
+    """
+    frequencies = 1.0 / theta ** (torch.arange(0, width, 2, device=positions.device).float() / width)
     return positions[..., None].float() * frequencies
 
 

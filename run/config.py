@@ -35,6 +35,13 @@ class Optimizer(Enum):
     adamw = "adamw"
 
 
+class Format(Enum):
+    """What others open (docs/export.md)."""
+
+    hf = "hf"  # a folder for transformers' from_pretrained
+    gguf = "gguf"  # a file for llama.cpp and what builds on it
+
+
 class Task(Enum):
     """A test that nobody here wrote (docs/outside.md)."""
 
@@ -150,6 +157,20 @@ class GenerateConfig:
             raise ValueError("n_tokens must be 1 or more, and seed 0 or more and below 2**32")
         if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
             raise ValueError(f"temperature must be 0 or lie between 0.01 and 100, got {self.temperature}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportConfig:
+    """One run of python -m model.export."""
+
+    to: Format | None = None  # what the files are to be
+    run: str | None = None  # the run's directory; None: the newest
+    out: str | None = None  # a new folder (hf) or file (gguf); None: in the run's own folder export/
+
+    def __post_init__(self) -> None:
+        """Refuse an export to nothing."""
+        if self.to is None:
+            raise ValueError(f"to= is missing: one of {', '.join(one.value for one in Format)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

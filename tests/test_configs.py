@@ -19,6 +19,7 @@ from configs import (
     of_result,
     resumed,
     typed_eval,
+    typed_export,
     typed_generate,
     typed_saved,
     typed_train,
@@ -26,7 +27,7 @@ from configs import (
 from configs.command_line import check_overrides, flags_first, quoted
 from data.config import StoriesConfig, TextConfig, TokenizerKind
 from model.transformer import Transformer, n_parameters
-from run.config import EvalConfig, Optimizer, Precision
+from run.config import EvalConfig, Format, Optimizer, Precision
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
@@ -255,6 +256,20 @@ def test_generate_reads_its_own_few_settings() -> None:
         with pytest.raises(ValueError) as error:
             typed_generate([wrong])
         assert message in str(error.value)
+
+
+def test_export_reads_its_own_few_settings() -> None:
+    asked = typed_export(["to=gguf", "run=a", "out=b=c"])
+    assert (asked.to, asked.run, asked.out) == (Format.gguf, "a", "b=c")
+    for wrong, message in (
+        ([], "to= is missing: one of hf, gguf"),
+        (["to=onnx"], "to=onnx: onnx is not one of hf, gguf"),
+        (["too=hf"], "did you mean to?"),
+        (["to=hf", "out=\udcff"], "surrogates not allowed"),
+    ):
+        with pytest.raises(ValueError) as error:
+            typed_export(wrong)
+        assert message in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("door", ["train.py", "eval.py"])

@@ -7,6 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.attention_rows import llama
 from model.config import Mask, Position
 from model.init import EMBEDDING_STD
 from model.positions import positions_within
@@ -127,41 +128,9 @@ def test_parameters_are_counted_with_the_tied_embedding_once(model: Transformer)
 
 
 def test_logits_equal_llamas_with_the_same_weights(model: Transformer, tokens: torch.Tensor) -> None:
-    transformers = pytest.importorskip("transformers")
-    llama = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=V,
-            hidden_size=30,
-            intermediate_size=41,
-            num_hidden_layers=2,
-            num_attention_heads=3,
-            num_key_value_heads=3,
-            max_position_embeddings=13,
-            rms_norm_eps=1e-5,
-            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-            tie_word_embeddings=True,
-            attn_implementation="eager",
-        )
-    ).eval()
-    names = {
-        "token_embedding.weight": "model.embed_tokens.weight",
-        "final_norm.gain": "model.norm.weight",
-    }
-    parts = {
-        "norm_1.gain": "input_layernorm.weight",
-        "norm_2.gain": "post_attention_layernorm.weight",
-        **{
-            f"attention.{a}.weight": f"self_attn.{b}_proj.weight"
-            for a, b in zip(("query", "key", "value", "output"), "qkvo", strict=True)
-        },
-        **{f"mlp.{a}.weight": f"mlp.{a}_proj.weight" for a in ("gate", "up", "down")},
-    }
-    names |= {f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for i in range(2) for a, b in parts.items()}
-    state = {names[name]: parameter for name, parameter in model.state_dict().items()}
-    state["lm_head.weight"] = model.token_embedding.weight
-    llama.load_state_dict(state)
+    pytest.importorskip("transformers")
     with torch.no_grad():
-        out = llama(tokens, output_attentions=True)
+        out = llama(model)(tokens, output_attentions=True)
         torch.testing.assert_close(model(tokens), out.logits, atol=1e-5, rtol=0)
         torch.testing.assert_close(attention_maps(model, tokens), torch.stack(out.attentions), atol=1e-6, rtol=0)
 

@@ -87,3 +87,33 @@ def test_a_signal_that_comes_while_python_tidies_up_changes_the_exit_status_no_m
     code += "late = Late(); stop = StopRequest(); print('done')\n"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
+
+
+_OF_A_QUEUE = """
+import os, signal
+signal.signal(signal.SIGUSR2, lambda *_: print("put back"))
+from run.signals import StopRequest
+stop = StopRequest()
+os.kill(os.getpid(), signal.SIGUSR2)
+print(stop.signal, signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL)
+stop.close()
+print("saved")
+stop.pass_on()
+"""
+
+
+def test_a_queue_whose_signal_was_heard_has_its_way_once_everything_is_saved() -> None:
+    """And a signal that nobody waits for is left alone; without a queue nothing is passed on."""
+    ran = subprocess.run([sys.executable, "-c", _OF_A_QUEUE], cwd=ROOT, capture_output=True, text=True, check=False)
+    expected = f"{int(signal.SIGUSR2)} True\nsaved\nput back\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, expected, "")
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        stop = StopRequest()
+        signal.raise_signal(signal.SIGTERM)
+        stop.close()
+        stop.pass_on()
+        assert stop.exit_status == 143
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

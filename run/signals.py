@@ -53,6 +53,8 @@ class StopRequest:
         self._queues = {one: told for one in _OF_QUEUES if callable(told := signal.getsignal(one))}
         for number in self._queues:
             signal.signal(number, self._told)
+        before = signal.getsignal(signal.SIGTERM)
+        self._outlasts = callable(before) and before is not _leave  # somebody has settled that it is not the end
         atexit.register(_nothing_is_left_to_stop)
         self._listen(self._heard)
 
@@ -63,12 +65,17 @@ class StopRequest:
             signal.signal(number, told)
 
     def pass_on(self) -> None:
-        """Once closed, let who waits for a queue's signal hear it now, when all is saved: submitit ends the process.
+        """Once closed, when all is saved, leave what happens next to a queue that this process is a job of.
 
-        It has the job begun again, or raises an exception of its own where that was done as often as is allowed.
+        Who waits for the queue's signal hears it: submitit has the job begun again and ends the process, or raises an
+        exception of its own where that was done as often as is allowed. Where SIGTERM came, and submitit has settled
+        that it is not the end, this process waits for what is: SLURM gives a job that ends itself in its time of grace
+        for a failed one, and does not begin it again (measured, docs/sweeps.md).
         """
         if self._queue is not None:
             signal.raise_signal(self._queue)
+        while self._outlasts and self._signal == signal.SIGTERM:
+            signal.pause()
 
     def _listen(self, heard: Callable[[int, FrameType | None], None]) -> None:
         for number in _NUMBERS:

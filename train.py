@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 from signal import SIGTERM
 from typing import TYPE_CHECKING
 
 import hydra
+from hydra import compose
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from configs import TrainSettings, one_line_errors, resumed, typed_train
-from configs.command_line import door
+from configs.command_line import door, jobs
 from run.commands.looking import announce, evaluate, leave, probe
 from run.commands.preparing import Run, prepare
 
@@ -38,6 +40,9 @@ def main(config: DictConfig) -> None:
                 own = job.runtime.output_dir if settings.run.out is None else f"{settings.run.out}/{job.job.num}"
                 settings = replace(settings, run=replace(settings.run, out=own))
                 label = f"[{job.job.num}] "  # runs may be going on side by side
+            if settings.run.resume and several and not (Path(own) / "config.json").is_file():
+                # A sweep that was cut short, or put back into its queue, begins those runs that had not begun.
+                settings = replace(settings, run=replace(settings.run, resume=False, resume_with_changes=False))
             if settings.run.resume:
                 from run.directory import find_run, read_json
 
@@ -46,6 +51,31 @@ def main(config: DictConfig) -> None:
         status = fit(settings, label)
     if status:
         sys.exit(status)
+
+
+def check_sweep(arguments: list[str]) -> None:
+    """Refuse a sweep that asks for a run which cannot be, before anything of it is made or sent to a cluster.
+
+    Args:
+        arguments: of the command line, as Hydra takes them.
+
+    Raises:
+        ValueError: in one line, what is wrong with the settings of the first such run.
+        HydraException: it cannot be composed.
+
+    """
+    from hydra import initialize_config_dir
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    if not {"-m", "--multirun"} & set(arguments):
+        return
+    if "hydra/launcher=submitit_slurm" in arguments and which("srun") is None:
+        raise ValueError("hydra/launcher=submitit_slurm needs a machine that can send jobs to SLURM: here is no srun")
+    asked = OverridesParser.create().parse_overrides([one for one in arguments if not one.startswith("-")])
+    with initialize_config_dir(str(Path(__file__).parent.absolute() / "configs"), version_base="1.3"):
+        for settings in BasicSweeper.split_arguments(asked, None)[0]:
+            typed_train(compose("train", settings))
 
 
 @contextmanager
@@ -87,6 +117,7 @@ def fit(settings: TrainSettings, label: str = "") -> int:
         steps(run, stop)
         if stop.signal is not None:
             leave(run)
+    stop.pass_on()
     return stop.exit_status if stop.signal is not None else 0
 
 
@@ -121,5 +152,7 @@ def look(run: Run, stop: StopRequest) -> None:
 
 
 if __name__ == "__main__":
-    with door("train", HydraException):
+    with door("train", HydraException), jobs():
+        with one_line_errors(ValueError):
+            check_sweep(sys.argv[1:])
         main()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf.errors import OmegaConfBaseException
 
-from configs import ENTRIES, hint, hung_up, one_line_errors
+from configs import ENTRIES, hint, hung_up, one_line_errors, printable
 from data.config import SCHEMAS
 
 _FOLDER = Path(__file__).parent
@@ -32,7 +32,9 @@ _FLAG_VALUES = {
 _FLAGS_WITH_VALUE = tuple(flag for kind in _FLAG_VALUES for flag in _FLAGS[kind])
 # Of Hydra's own settings those of a sweep. With the others, a launcher's _target_ among them, it can be told to write,
 # or to call, what it likes.
-_OF_HYDRA = re.compile(r"hydra/launcher|hydra\.launcher\.[a-z]\w*|hydra\.sweep\.dir", re.ASCII)
+_OF_HYDRA = re.compile(
+    r"hydra/launcher|hydra\.launcher\.[a-z]\w*|hydra\.sweep\.dir|hydra\.sweeper\.max_batch_size", re.ASCII
+)
 _WORD = re.compile(r" *([\w.+/-]*|'[\w.+/ -]*'|\"[\w.+/ -]*\") *", re.ASCII)  # a value that is no free text
 _OF_SWEEPS = re.compile(r"[\w.+/,()*:=\[\]'\" -]*", re.ASCII)  # and several: 1,2 or range(1,6)
 _LONGEST = 1000  # characters of a value that is no free text
@@ -69,8 +71,8 @@ def check_overrides(arguments: list[str], entry: str) -> None:
         of_hydra = name.split("/")[0].split(".")[0] == "hydra"
         if of_hydra and not _OF_HYDRA.fullmatch(name):
             raise ValueError(
-                f"{name}: of Hydra's own settings only hydra/launcher, hydra.launcher.NAME and hydra.sweep.dir can be "
-                "set here"
+                f"{name}: of Hydra's own settings only hydra/launcher, hydra.launcher.NAME, hydra.sweep.dir and "
+                "hydra.sweeper.max_batch_size can be set here"
             )
         if not of_hydra and name not in (*known, *schemas):
             raise ValueError(f"{name} is not a setting{hint(name, [*known, *schemas])}")
@@ -134,6 +136,8 @@ def _check_value(name: str, value: str, *, several: bool) -> None:
         raise ValueError(f"{name}={value}: a value here is one word or number")
     if name == "hydra.launcher.n_jobs" and not re.fullmatch(r"-?[1-9]\d*", value):
         raise ValueError(f"{name}={value} is not a number of runs at a time")
+    if name == "hydra.sweeper.max_batch_size" and not re.fullmatch(r"[1-9]\d*", value):
+        raise ValueError(f"{name}={value} is not a number of runs at a time")
 
 
 def _check_ranges(name: str, value: str) -> None:
@@ -165,6 +169,14 @@ def flags_first(arguments: list[str]) -> list[str]:
     return [*flags, *settings]
 
 
+def of_sweep(arguments: list[str]) -> list[str]:
+    """Return the arguments with the folder of a sweep where `out` is: what Hydra and a cluster write lies there too."""
+    given = dict(argument.lstrip("+").split("=", 1) for argument in arguments if "=" in argument)
+    if given.get("out", "null") == "null" or "hydra.sweep.dir" in given:
+        return arguments
+    return [*arguments, f"hydra.sweep.dir={given['out']}"]
+
+
 def quoted(argument: str) -> str:
     """Write NAME=VALUE so that Hydra takes free text as it stands, whatever commas or signs are in it."""
     name, equals, value = argument.partition("=")
@@ -176,6 +188,25 @@ def quoted(argument: str) -> str:
 
 
 @contextmanager
+def jobs() -> Iterator[None]:
+    """Let jobs that submitit starts find the program, and say in one line, with status 2, that one did not end well.
+
+    That is the last line of what the job has said: of a run that was refused, why.
+    """
+    program = str(_FOLDER.parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program, os.environ.get("PYTHONPATH"))))
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__module__.partition(".")[0] != "submitit":
+            raise
+        said = [part for part in re.split("^-{20,}$", str(error), flags=re.MULTILINE) if part.strip()]
+        last = said[:2][-1].strip().splitlines()[-1]  # between two such lines, or after one, is what the job has said
+        print(f"error: {printable(last.removeprefix('error: '))}", file=sys.stderr)
+        sys.exit(2)
+
+
+@contextmanager
 def door(entry: str, *kinds: type[Exception]) -> Iterator[None]:
     """Run a Hydra entry point so that a mistake on its command line, or one of `kinds`, is one line and status 2.
 
@@ -184,6 +215,6 @@ def door(entry: str, *kinds: type[Exception]) -> Iterator[None]:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own account of an error is many lines and exit status 1
     with one_line_errors():
         check_overrides(sys.argv[1:], entry)
-    sys.argv[1:] = [quoted(argument) for argument in flags_first(sys.argv[1:])]
+    sys.argv[1:] = [quoted(argument) for argument in of_sweep(flags_first(sys.argv[1:]))]
     with hung_up(), one_line_errors(*kinds, OmegaConfBaseException, OSError):
         yield

@@ -1,4 +1,7 @@
-"""SIGINT, SIGTERM and SIGHUP as a wish to stop, heard at the end of a step and between two batches of an evaluation."""
+"""SIGINT, SIGTERM and SIGHUP as a wish to stop, heard at the end of a step and between two batches of an evaluation.
+
+So is the signal of a queue that has its own use for it: it is passed on when everything is saved.
+"""
 
 import atexit
 import os
@@ -13,6 +16,8 @@ T = TypeVar("T")
 
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# By which a queue lets a job know that its time is up, where somebody has arranged for that (submitit, of SLURM).
+_OF_QUEUES = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Stopped(Exception):
@@ -44,12 +49,33 @@ class StopRequest:
     def __init__(self) -> None:
         """Listen from now on, in the main thread."""
         self._signal: int | None = None
+        self._queue: int | None = None
+        self._queues = {one: told for one in _OF_QUEUES if callable(told := signal.getsignal(one))}
+        for number in self._queues:
+            signal.signal(number, self._told)
+        before = signal.getsignal(signal.SIGTERM)
+        self._outlasts = callable(before) and before is not _leave  # somebody has settled that it is not the end
         atexit.register(_nothing_is_left_to_stop)
         self._listen(self._heard)
 
     def close(self) -> None:
         """Let a signal end this process from now on: between two runs of a sweep nobody asks what was heard."""
         self._listen(_leave)
+        for number, told in self._queues.items():
+            signal.signal(number, told)
+
+    def pass_on(self) -> None:
+        """Once closed, when all is saved, leave what happens next to a queue that this process is a job of.
+
+        Who waits for the queue's signal hears it: submitit has the job begun again and ends the process, or raises an
+        exception of its own where that was done as often as is allowed. Where SIGTERM came, and submitit has settled
+        that it is not the end, this process waits for what is: SLURM gives a job that ends itself in its time of grace
+        for a failed one, and does not begin it again (measured, docs/sweeps.md).
+        """
+        if self._queue is not None:
+            signal.raise_signal(self._queue)
+        while self._outlasts and self._signal == signal.SIGTERM:
+            signal.pause()
 
     def _listen(self, heard: Callable[[int, FrameType | None], None]) -> None:
         for number in _NUMBERS:
@@ -59,6 +85,9 @@ class StopRequest:
     def _heard(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
         signal.signal(number, signal.SIG_DFL)
+
+    def _told(self, number: int, frame: FrameType | None) -> None:
+        self._queue = self._signal = number
 
     @property
     def signal(self) -> int | None:

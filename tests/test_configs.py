@@ -1,6 +1,7 @@
 """Settings: every shipped file loads, and every mistake is one line that says what was meant."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from configs import (
     typed_saved,
     typed_train,
 )
-from configs.command_line import check_overrides, flags_first, quoted
+from configs.command_line import check_overrides, flags_first, jobs, of_sweep, quoted
 from data.config import StoriesConfig, TextConfig, TokenizerKind
 from model.transformer import Transformer, n_parameters
 from run.config import EvalConfig, Format, Optimizer, Precision
@@ -128,7 +129,14 @@ def test_the_path_of_a_text_that_was_moved_needs_all_that_the_run_began_with_of_
 
 def test_what_hydra_offers_is_let_through() -> None:
     check_overrides(
-        ["-m", "seed=range(1,6)", "model=tiny,nano", "hydra/launcher=joblib", "hydra.sweep.dir=x"],
+        [
+            "-m",
+            "seed=range(1,6)",
+            "model=tiny,nano",
+            "hydra/launcher=joblib",
+            "hydra.sweep.dir=x",
+            "hydra.sweeper.max_batch_size=2",
+        ],
         "train",
     )
     check_overrides(["-m", "hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu", "seed=1,2"], "train")
@@ -412,3 +420,29 @@ def test_a_reader_that_has_had_enough_is_no_error() -> None:
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(printing)} | head -1"
     ran = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.stderr) == ("x\n", "")
+
+
+def test_a_sweep_is_kept_where_out_is() -> None:
+    assert of_sweep(["-m", "out=a b", "seed=1,2"]) == ["-m", "out=a b", "seed=1,2", "hydra.sweep.dir=a b"]
+    for arguments in (["-m", "seed=1,2"], ["out=null"], ["out=a", "hydra.sweep.dir=b"]):
+        assert of_sweep(arguments) == arguments
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        (f"Job 7 has not produced any output\nError stream produced:\n{'-' * 40}\nnote\nerror: no room\n", "no room"),
+        (f"Job failed with trace:\n{'-' * 22}\n  x\nKeyError: 3\n\n{'-' * 22}\nYou can check\n  - a", "KeyError: 3"),
+        ("Job not requeued because: timed-out too many times.", "Job not requeued because: timed-out too many times."),
+    ],
+)
+def test_of_a_job_that_did_not_end_well_its_last_line_is_said(
+    told: str, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "before")
+    with pytest.raises(SystemExit, match="2"), jobs():
+        assert os.environ["PYTHONPATH"] == f"{ROOT}{os.pathsep}before"
+        raise type("UncompletedJobError", (RuntimeError,), {"__module__": "submitit.core.utils"})(told)
+    assert capsys.readouterr().err == f"error: {line}\n"
+    with pytest.raises(RuntimeError), jobs():
+        raise RuntimeError("another's")

@@ -87,3 +87,60 @@ def test_a_signal_that_comes_while_python_tidies_up_changes_the_exit_status_no_m
     code += "late = Late(); stop = StopRequest(); print('done')\n"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
+
+
+_OF_A_QUEUE = """
+import os, signal
+signal.signal(signal.SIGUSR2, lambda *_: print("put back"))
+from run.signals import StopRequest
+stop = StopRequest()
+os.kill(os.getpid(), signal.SIGUSR2)
+print(stop.signal, signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL)
+stop.close()
+print("saved")
+stop.pass_on()
+"""
+
+
+def test_a_queue_whose_signal_was_heard_has_its_way_once_everything_is_saved() -> None:
+    """And a signal that nobody waits for is left alone; without a queue nothing is passed on."""
+    ran = subprocess.run([sys.executable, "-c", _OF_A_QUEUE], cwd=ROOT, capture_output=True, text=True, check=False)
+    expected = f"{int(signal.SIGUSR2)} True\nsaved\nput back\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, expected, "")
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        stop = StopRequest()
+        signal.raise_signal(signal.SIGTERM)
+        stop.close()
+        stop.pass_on()
+        assert stop.exit_status == 143
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR2, 7)])
+def test_a_job_that_sigterm_is_not_to_end_waits_for_what_does_once_everything_is_saved(
+    number: int, status: int, tmp_path: Path
+) -> None:
+    """Its second SIGTERM or its queue's own signal; and what one run of a sweep has set is no queue's to the next."""
+    code = "import os, signal, sys, pathlib\n"
+    code += "signal.signal(signal.SIGTERM, lambda *_: None); signal.signal(signal.SIGUSR2, lambda *_: sys.exit(7))\n"
+    code += "from run.signals import StopRequest; stop = StopRequest()\n"
+    code += "os.kill(os.getpid(), signal.SIGTERM); stop.close()\n"
+    code += f"pathlib.Path({str(tmp_path / 'saved')!r}).touch(); stop.pass_on(); print('gone on')"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as job:
+        end = time.monotonic() + 20
+        while not (tmp_path / "saved").exists():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert job.poll() is None
+        job.send_signal(number)
+        assert job.communicate(timeout=20)[0] == "" and job.returncode == status
+    again = "from run.signals import StopRequest; import signal\nStopRequest().close(); stop = StopRequest()\n"
+    again += "signal.raise_signal(signal.SIGTERM); stop.close(); stop.pass_on(); print('gone on')"
+    ran = subprocess.run(
+        [sys.executable, "-c", again], cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert ran.stdout == "gone on\n"

@@ -48,7 +48,7 @@ class Launched:
                     found[int(told["RANK"])] = int(folder.name)
         return found
 
-    def wait(self, seconds: float = 60.0) -> tuple[int, str]:
+    def wait(self, seconds: float = 120.0) -> tuple[int, str]:
         """Return the exit status of torchrun and all that it and its ranks have said."""
         try:
             status = self.process.wait(seconds)
@@ -70,7 +70,7 @@ def torchrun(said: Path, size: int, *arguments: str) -> Launched:
     return Launched(process, said)
 
 
-def wait_for_step(run: Path, step: int, seconds: float = 60.0) -> None:
+def wait_for_step(run: Path, step: int, seconds: float = 120.0) -> None:
     """Return once a run has recorded a step; TimeoutError where it does not."""
     end, file = time.monotonic() + seconds, run / "metrics.jsonl"
     while time.monotonic() < end:

@@ -45,7 +45,7 @@ def two(cache: str, alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def ended(doors: Doors, size: int, *arguments: str) -> list[Ended]:
-    return [one.wait() for one in start_ranks(doors, size, *arguments)]
+    return [one.wait(120) for one in start_ranks(doors, size, *arguments)]
 
 
 def same(one: Path, other: Path, within: float = CLOSE) -> None:
@@ -68,7 +68,7 @@ def test_two_processes_train_the_run_of_one(alone: Path, two: Path) -> None:
     assert ours.keys() == theirs.keys() and ours["model"].keys() == theirs["model"].keys()
 
 
-@pytest.mark.parametrize("optim", ["adamw", "muon"])
+@pytest.mark.parametrize("optim", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
 def test_a_sharded_model_is_the_replicated_one_and_leaves_the_same_checkpoint(
     doors: Doors, cache: str, tmp_path: Path, optim: str
 ) -> None:
@@ -116,6 +116,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
     same(out, alone)
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_of_torchruns_processes_stops_all_after_the_same_step_with_a_checkpoint(
     cache: str, alone: Path, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_every_process_ends_as_the_one_that_heard_the_signal(doors: Doors, cache
     assert read_manifest(out / "checkpoints")[-1]["step"] == losses(out)[-1][0]
 
 
+@pytest.mark.slow
 def test_where_one_is_killed_the_others_leave_with_one_line_and_the_run_goes_on(
     doors: Doors, cache: str, tmp_path: Path
 ) -> None:

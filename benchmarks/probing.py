@@ -47,8 +47,8 @@ def rows(given: dict[str, str]) -> list[Row]:
 def judged(whole: Sequence[float], causal: Sequence[float], first: Child, alone_: Child) -> list[Row]:
     """Return the rows of some passes: the wall seconds of each, and how many of them its causal part took."""
     note = (
-        f"The first pass, after which the test stories are in the cache, took {number(first.seconds)} s; with one thread "
-        f"a pass takes {number(alone_.cpu_seconds)} CPU-seconds and {number(alone_.peak_bytes / 2**20)} MB at most."
+        f"The first pass, after which the test stories are in the cache, took {number(first.seconds)} s; with one "
+        f"thread a pass takes {number(alone_.cpu_seconds)} CPU-seconds and {number(alone_.peak_bytes / 2**20)} MB at most."
     )
     without = [one - part for one, part in zip(whole, causal, strict=True)]
     about = "every change to a head (probe/causal.py, probe/importance.py) is that part"

@@ -31,9 +31,9 @@ ENTRIES: dict[str, tuple[type, dict[str, list[type]]]] = {
 # Settings that a resumed run need not share with its beginning.
 _PLACES = ("out", "resume", "resume_with_changes", "cache_dir")
 # And those that it need not share where they are given anew: a text is known by its content.
-_MOVABLE = {"device", "data.path", "data.validation_path", "data.tokenizer_path"}
+_MOVABLE = {"device", "sharding", "data.path", "data.validation_path", "data.tokenizer_path"}
 # Where a run is and what is told of it: nothing that is learned depends on it.
-_BESIDE = {*_PLACES, "threads", "log_every_steps", "sample_tokens", "sample_prompt", "keep_checkpoints"}
+_BESIDE = {*_PLACES, "threads", "sharding", "log_every_steps", "sample_tokens", "sample_prompt", "keep_checkpoints"}
 # What a checkpoint's weights, its optimizers' state and its mark as the best hang on, whatever is asked for.
 _OF_CHECKPOINT = re.compile(
     r"model\.(?!dropout$)|data\.|optim\.name$|(validation_tokens|vocab_size|data_fingerprint|tokenizer_sha256)$"

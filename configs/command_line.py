@@ -10,7 +10,8 @@ from pathlib import Path
 
 from omegaconf.errors import OmegaConfBaseException
 
-from configs import ENTRIES, hint, hung_up, one_line_errors, printable
+from configs import ENTRIES, hint, hung_up, one_line_errors
+from configs.sweeps import of_sweep
 from data.config import SCHEMAS
 
 _FOLDER = Path(__file__).parent
@@ -169,14 +170,6 @@ def flags_first(arguments: list[str]) -> list[str]:
     return [*flags, *settings]
 
 
-def of_sweep(arguments: list[str]) -> list[str]:
-    """Return the arguments with the folder of a sweep where `out` is: what Hydra and a cluster write lies there too."""
-    given = dict(argument.lstrip("+").split("=", 1) for argument in arguments if "=" in argument)
-    if given.get("out", "null") == "null" or "hydra.sweep.dir" in given:
-        return arguments
-    return [*arguments, f"hydra.sweep.dir={given['out']}"]
-
-
 def quoted(argument: str) -> str:
     """Write NAME=VALUE so that Hydra takes free text as it stands, whatever commas or signs are in it."""
     name, equals, value = argument.partition("=")
@@ -185,25 +178,6 @@ def quoted(argument: str) -> str:
     # Backslashes count only before a quote, before an interpolation and at the end; there each is written twice.
     escaped = re.sub(r"(\\*)('|\$\{|$)", lambda m: m[1] * 2 + ("\\" if m[2] else "") + m[2], value)
     return f"{name}='{escaped}'"
-
-
-@contextmanager
-def jobs() -> Iterator[None]:
-    """Let jobs that submitit starts find the program, and say in one line, with status 2, that one did not end well.
-
-    That is the last line of what the job has said: of a run that was refused, why.
-    """
-    program = str(_FOLDER.parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program, os.environ.get("PYTHONPATH"))))
-    try:
-        yield
-    except RuntimeError as error:
-        if type(error).__module__.partition(".")[0] != "submitit":
-            raise
-        said = [part for part in re.split("^-{20,}$", str(error), flags=re.MULTILINE) if part.strip()]
-        last = said[:2][-1].strip().splitlines()[-1]  # between two such lines, or after one, is what the job has said
-        print(f"error: {printable(last.removeprefix('error: '))}", file=sys.stderr)
-        sys.exit(2)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 IGNORE = -100  # a target that is not predicted, as torch's cross_entropy takes it
+WHOLE = slice(None)  # all rows of a batch
 _BUCKET = 8  # tokens; stories whose lengths round up to the same multiple share a batch
 
 
@@ -59,9 +60,13 @@ class StreamBatches:
         self.split, self.context_length, self.seed = split, context_length, seed
         self.n_rows = max(1, tokens_per_batch // context_length)
 
-    def at(self, step: int) -> Batch:
-        """Return the batch of `step` (0 or more)."""
-        return _shifted(self.split.tokens[self.offsets(step)[:, None] + np.arange(self.context_length + 1)])
+    def at(self, step: int, share: slice = WHOLE) -> Batch:
+        """Return the batch of `step` (0 or more), or of its rows those of `share`."""
+        return _shifted(self.split.tokens[self.offsets(step)[share, None] + np.arange(self.context_length + 1)])
+
+    def n_targets(self, step: int) -> int:
+        """Return how many targets the whole batch of `step` has."""
+        return self.n_rows * self.context_length
 
     def offsets(self, step: int) -> np.ndarray:
         """Return [B] int64, the place in the text at which each row of `step` begins."""
@@ -86,14 +91,23 @@ class StoryBatches:
         self._epoch = -1  # whose plan is at hand; it is derived from (seed, epoch) alone
         self._plan: list[np.ndarray] = []
 
-    def at(self, step: int) -> Batch:
-        """Return the batch of `step` (0 or more)."""
+    def at(self, step: int, share: slice = WHOLE) -> Batch:
+        """Return the batch of `step` (0 or more), or of its rows those of `share`: none where it has none of these."""
+        return self._packed(self._rows_of(step)[share])
+
+    def n_targets(self, step: int) -> int:
+        """Return how many targets the whole batch of `step` has: one for each token of its stories."""
+        stories = np.concatenate(self._rows_of(step))
+        return int((self.split.starts[stories + 1] - self.split.starts[stories]).sum())
+
+    def _rows_of(self, step: int) -> list[np.ndarray]:
+        """Return the stories of each row of a step."""
         while self._first[-1] <= step:
             rows = self._rows(len(self._first) - 1)
             self._first.append(self._first[-1] - (-len(rows) // self.n_rows))
         epoch = int(np.searchsorted(self._first, step, side="right")) - 1
         first = (step - self._first[epoch]) * self.n_rows
-        return self._packed(self._rows(epoch)[first : first + self.n_rows])
+        return self._rows(epoch)[first : first + self.n_rows]
 
     def _rows(self, epoch: int) -> list[np.ndarray]:
         """Return the stories of each row of an epoch: in random order, a row closed when the next does not fit."""
@@ -112,7 +126,8 @@ class StoryBatches:
         """Lay stories end to end; the last token of each has for its target the END that opens the next."""
         shape = (len(rows), self.context_length)
         tokens, targets, texts = np.zeros(shape, np.int64), np.full(shape, IGNORE), np.full(shape, -1)
-        counts, stories = np.array([len(one) for one in rows]), np.concatenate(rows)
+        counts = np.array([len(one) for one in rows], np.int64)
+        stories = np.concatenate(rows) if rows else np.empty(0, np.int64)
         begun, row = counts.cumsum() - counts, np.repeat(np.arange(len(rows)), counts)  # of each row, of each story
         first, last = self.split.starts[stories], self.split.starts[stories + 1]
         lengths = last - first

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.batches import IGNORE, Batch, Split, StoryBatches, StreamBatches
+from data.batches import IGNORE, WHOLE, Batch, Split, StoryBatches, StreamBatches
 
 _PIECE = 2**24  # tokens brought to the device at a time, so that a text on disk is never whole in memory
 
@@ -34,7 +34,13 @@ class Supply:
     """The batches of `batches`, each a function of its number alone, with the number of targets known on the host."""
 
     def __init__(
-        self, batches: StreamBatches | StoryBatches, device: torch.device, *, full: bool = False, room: int = 0
+        self,
+        batches: StreamBatches | StoryBatches,
+        device: torch.device,
+        *,
+        full: bool = False,
+        room: int = 0,
+        share: slice = WHOLE,
     ) -> None:
         """Bring a stream's text to the device where it takes no more than `room` bytes there.
 
@@ -43,9 +49,10 @@ class Supply:
             device: where the step computes.
             full: fill a batch of fewer rows than others up with rows that ask nothing, so that all have one shape.
             room: 0: batches are made on the host. They are the same bit for bit.
+            share: of each batch's rows, the only ones wanted; where a batch has none of them, a row that asks nothing.
 
         """
-        self.batches, self._device, self._full = batches, device, full
+        self.batches, self._device, self._full, self._share = batches, device, full, share
         self._text: ResidentText | None = None
         if isinstance(batches, StreamBatches) and batches.split.tokens.nbytes <= room:
             self._text = ResidentText(batches.split, device)
@@ -56,15 +63,16 @@ class Supply:
         return self._text is not None
 
     def __call__(self, number: int) -> tuple[tuple[Tensor, ...], Tensor, int]:
-        """Return what the model reads, tokens [B, T] first, the targets [B, T] and how many of these there are."""
+        """Return what the model reads, tokens [B, T] first, the targets [B, T] and how many the whole batch has."""
+        n_targets = self.batches.n_targets(number)
         if self._text is not None and isinstance(self.batches, StreamBatches):
-            offsets = self._brought(torch.from_numpy(self.batches.offsets(number)))
+            offsets = self._brought(torch.from_numpy(self.batches.offsets(number)[self._share]))
             batch = self._text.crops(offsets, self.batches.context_length)
-            return batch.read(), batch.targets, batch.targets.numel()
-        batch = self.batches.at(number)
-        n_targets = int((batch.targets >= 0).sum())
+            return batch.read(), batch.targets, n_targets
+        batch = self.batches.at(number, self._share)
         read, targets = batch.read(), batch.targets
-        missing = self.batches.n_rows - len(targets) if self._full else 0
+        n_rows = max(1, len(range(self.batches.n_rows)[self._share])) if self._full else 1
+        missing = n_rows - len(targets)
         if missing > 0:  # tokens 0, and the texts of these rows -1 as after a row's last
             fills = (0, -1)[: len(read)]
             read = tuple(_longer(one, missing, fill) for one, fill in zip(read, fills, strict=True))

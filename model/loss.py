@@ -33,10 +33,14 @@ def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
 class SummedLoss(nn.Module):
     """A model and its loss as one function, so that torch.compile sees both and the logits need not be written out."""
 
-    def __init__(self, model: nn.Module) -> None:
-        """Hold `model`, whose weights these stay."""
+    def __init__(self, model: nn.Module, *, exact: bool = False) -> None:
+        """Hold `model`, whose weights these stay.
+
+        `exact`: add up in float64, so that the parts of a batch give its loss however it is parted. In float32 the last
+        two bits of a sum of some thousand hang on the order.
+        """
         super().__init__()
-        self.model = model
+        self.model, self.exact = model, exact
 
     def forward(self, targets: Tensor, *read: Tensor) -> Tensor:
         """Return the sum of `token_losses` in nats, a scalar: of parts of one batch they add up.
@@ -47,6 +51,8 @@ class SummedLoss(nn.Module):
 
         """
         logits = self.model(*read)
+        if self.exact:
+            return token_losses(logits, targets).sum(dtype=torch.float64)
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
 
 

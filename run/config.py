@@ -28,6 +28,13 @@ class Compile(Enum):
     graphs = "graphs"  # and replays the launches as CUDA graphs: a CUDA device only
 
 
+class Sharding(Enum):
+    """How several processes share a model."""
+
+    none = "none"  # each has all of it (DDP)
+    fsdp = "fsdp"  # each has a share of every weight and of its optimizer's state (FSDP2); one process has all
+
+
 class Optimizer(Enum):
     """What moves the matrices; embeddings and norms are always moved by AdamW."""
 
@@ -75,8 +82,9 @@ class RunConfig:
     precision: Precision
     threads: int | None  # for the CPU; None: what torch chooses
     compile: Compile  # of forward pass, loss and backward pass
+    sharding: Sharding  # of several processes
     max_steps: int  # 1 or more
-    tokens_per_batch: int  # of one forward pass, 1 or more
+    tokens_per_batch: int  # of one forward pass of all processes together, 1 or more
     accumulate_steps: int  # forward passes to one optimizer step, 1 or more
     log_every_steps: int  # 1 or more
     eval_every_steps: int  # 1 or more; also how often a checkpoint is kept

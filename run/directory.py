@@ -157,8 +157,8 @@ def write_json(path: Path, content: Any) -> None:
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def environment(device: str, threads: int) -> dict[str, Any]:
-    """Return what a result depends on besides its config: versions, machine, threads, commit."""
+def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]:
+    """Return what a result depends on besides its config: versions, machine, threads, processes, commit."""
     commit = _git("rev-parse", "HEAD")
     return {
         "python": platform.python_version(),
@@ -168,6 +168,7 @@ def environment(device: str, threads: int) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "device": device,
         "threads": threads,
+        "processes": processes,
         "commit": commit,
         "uncommitted_changes": bool(_git("status", "--porcelain", "-uno")) if commit else None,
     }

@@ -63,12 +63,13 @@ class StackedMuon(WithoutCompiler, torch.optim.Muon):
         for parameter in parameters:
             if "momentum_buffer" not in self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        weights, averages = torch.stack(parameters), torch.stack(buffers)
-        gradients = torch.stack([parameter.grad for parameter in parameters if parameter.grad is not None])
+        buffers = self._own([self.state[parameter]["momentum_buffer"] for parameter in parameters])
+        places = self._own(parameters)
+        weights, averages = torch.stack(places), torch.stack(buffers)
+        gradients = torch.stack(self._own([one.grad for one in parameters if one.grad is not None]))
         averaged = averages.lerp(gradients, 1 - group["momentum"])
         wanted = gradients.lerp(averaged, group["momentum"]) if group["nesterov"] else averaged
-        moves = orthogonalised(wanted, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        moves = self._moves(wanted, parameters[0], group)
         n_rows, n_columns = parameters[0].shape
         rate = group["lr"] * max(1, n_rows / n_columns) ** 0.5  # as torch's adjust_lr_fn="original"
         moved = (weights * (1 - group["lr"] * group["weight_decay"])).add_(moves.float(), alpha=-rate)
@@ -76,4 +77,12 @@ class StackedMuon(WithoutCompiler, torch.optim.Muon):
         if found_inf is not None:  # chosen between, not multiplied by 0: that would leave nan, and turn -0.0 into 0.0
             averaged, moved = torch.where(found_inf > 0, averages, averaged), torch.where(found_inf > 0, weights, moved)
         torch._foreach_copy_(buffers, list(averaged.unbind()))
-        torch._foreach_copy_(parameters, list(moved.unbind()))
+        torch._foreach_copy_(places, list(moved.unbind()))
+
+    def _own(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Return what of `tensors` is moved here: all of it."""
+        return tensors
+
+    def _moves(self, wanted: Tensor, parameter: Tensor, group: dict) -> Tensor:
+        """Return the moves, before their rate, of a stack of matrices [N, A, B] shaped as `parameter`."""
+        return orthogonalised(wanted, group["ns_coefficients"], group["ns_steps"], group["eps"])

@@ -31,11 +31,18 @@ def is_probe_step(step: int, max_steps: int) -> bool:
     return doubled or step % every == 0 or step == max_steps
 
 
-def make_optimizers(model: nn.Module, config: OptimConfig) -> list[torch.optim.Optimizer]:
+def make_optimizers(model: nn.Module, config: OptimConfig, *, sharded: bool = False) -> list[torch.optim.Optimizer]:
     """Return the optimizers: Muon (Jordan et al. 2024) for the blocks' matrices and AdamW for the rest, or AdamW alone.
 
-    Norm gains are not decayed. Every group keeps its peak rate as "peak".
+    Norm gains are not decayed. Every group keeps its peak rate as "peak". `sharded`: each process has a share of every
+    weight (run/shards.py).
     """
+    muon: type[StackedMuon] = StackedMuon
+    adamw: type[torch.optim.AdamW] = torch.optim.AdamW if next(model.parameters()).is_cuda else PlainAdamW
+    if sharded:
+        from run.shards import ShardedAdamW, ShardedMuon  # torch.distributed, which one process has no use for
+
+        muon, adamw = ShardedMuon, ShardedAdamW
     named = list(model.named_parameters())
     gains = [parameter for _, parameter in named if parameter.ndim < 2]
     matrices = [parameter for name, parameter in named if parameter.ndim == 2 and name.startswith("blocks.")]
@@ -47,12 +54,11 @@ def make_optimizers(model: nn.Module, config: OptimConfig) -> list[torch.optim.O
     optimizers: list[torch.optim.Optimizer] = []
     if config.name is Optimizer.muon:
         optimizers.append(
-            StackedMuon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, momentum=config.momentum)
+            muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, momentum=config.momentum)
         )
     else:
         groups.append({"params": matrices, "lr": config.learning_rate, "weight_decay": config.weight_decay})
-    adam = torch.optim.AdamW if others[0].is_cuda else PlainAdamW
-    optimizers.append(adam(groups, betas=(config.beta_1, config.beta_2), fused=True))
+    optimizers.append(adamw(groups, betas=(config.beta_1, config.beta_2), fused=True))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["peak"] = group["lr"]

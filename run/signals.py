@@ -96,6 +96,10 @@ class StopRequest:
             self._signal = signal.SIGTERM
         return self._signal
 
+    def hear(self, number: int) -> None:
+        """Take a signal that another process of the same run has heard for one's own; 0: it has heard none."""
+        self._signal = self._signal or number or None
+
     def before_each(self, items: Iterable[T]) -> Iterator[T]:
         """Pass `items` on; raise Stopped before the next of them once a signal was heard."""
         for item in items:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from run.config import Compile, OptimConfig, RunConfig
+from run.config import Compile, OptimConfig, RunConfig, Sharding
 from run.device import Place
 from run.logging import Recorder
 from run.schedule import rate_factor, set_rates
+from run.world import ALONE, World
 
 # Skipped steps in a row that end a run, looked at when a step is recorded. A bad batch is one step, or a few; weights
 # that ten batches in a row have found beyond repair stay so, for skipping leaves them as they are.
@@ -26,13 +27,17 @@ class Training:
 
     model: nn.Module
     summed_loss: Callable[..., Tensor]  # (targets, what the model reads) -> sum in nats, a scalar; compiled if so asked
-    # Number of a batch -> what the model reads, tokens first, the targets (below 0: none) and how many there are.
+    # Number of a batch -> what the model reads of this process's rows, tokens first, their targets (below 0: none) and
+    # how many targets there are in the rows of all processes.
     batch_at: Callable[[int], tuple[tuple[Tensor, ...], Tensor, int]]
     bits_per_byte: Callable[[float], float]  # of the training text, from nats per token
     optimizers: list[torch.optim.Optimizer]
     place: Place
     own: RunConfig
     optim: OptimConfig
+    world: World = ALONE
+    spread: nn.Module | None = None  # what sends gradients from process to process (run/shards.py); None: there is one
+    gathered: dict[str, Any] | None = None  # of a sharded model, what it has learned up to this step, whole
     step: int = 0  # optimizer steps taken
     seconds: float = 0.0  # spent in steps, evaluations left out
     unrecorded: tuple[int, float] = (0, 0.0)  # tokens and seconds since the last record
@@ -63,15 +68,48 @@ class Training:
         """
         return not self.evaluated_finite or bool(self.skipped_in_row > 1)
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this process has but a share of every weight."""
+        return self.world.size > 1 and self.own.sharding is Sharding.fsdp
+
+    def gather(self) -> None:
+        """Bring a sharded model's weights and optimizers' states together: every process must come here.
+
+        Nothing is to be done where each has all of them.
+        """
+        if self.is_sharded and self.gathered is None:
+            from run.shards import whole
+
+            gathered = whole(self._learned())
+            self.gathered = gathered if self.world.is_first else {}  # nobody else saves it
+
+    def _learned(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
+
+    def part(self, *, is_last: bool) -> AbstractContextManager:
+        """Return the context of one forward and backward pass of a step."""
+        if self.world.size == 1:
+            return nullcontext()
+        from run.shards import exchanging
+
+        return exchanging(self.spread, is_last=is_last)
+
     def rate_factor(self, step: int) -> float:
         """Return the share of the peak rates that the step after `step` of them takes."""
         return rate_factor(step, self.optim.warmup_steps, self.own.max_steps, self.optim.decay_power)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds: with the settings, all that the following steps depend on."""
+        """Return what a checkpoint holds: with the settings, all that the following steps depend on.
+
+        The same whatever number of processes has learned it. Of a sharded model what `gather` has brought together.
+        """
+        assert self.gathered is not None or not self.is_sharded
         return {
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            **(self.gathered or self._learned()),
             "random": torch.get_rng_state(),
             "random_cuda": [torch.cuda.get_rng_state(self.place.device)] if self.place.device.type == "cuda" else [],
             "step": self.step,
@@ -84,6 +122,10 @@ class Training:
 
     def load(self, state: dict[str, Any]) -> None:
         """Go back to the moment of `state`."""
+        if self.is_sharded:
+            from run.shards import cut
+
+            state = state | cut(state, self.model, self.optimizers)
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             groups = optimizer.state_dict()["param_groups"]  # rates and the like are the settings', not the state's
@@ -132,14 +174,14 @@ def enough_memory(training: Training) -> Iterator[None]:
         ) from None
 
 
-def advance(training: Training, recorder: Recorder) -> None:
-    """Take one optimizer step and record it when it is due."""
+def advance(training: Training, recorder: Recorder | None) -> None:
+    """Take one optimizer step and record it when it is due; None: another process does."""
     own = training.own
     began = time.perf_counter()
     factor = training.rate_factor(training.step)
     set_rates(training.optimizers, factor)
     loss, norm, n_tokens = train_step(training)
-    training.step += 1
+    training.step, training.gathered = training.step + 1, None
     due = training.step % own.log_every_steps == 0 or training.step == own.max_steps
     values = {}
     if due or training.evaluates:  # what follows must not wait for these steps in our place
@@ -152,7 +194,7 @@ def advance(training: Training, recorder: Recorder) -> None:
     training.has_begun = True
     n_tokens, seconds = n_tokens + training.unrecorded[0], seconds + training.unrecorded[1]
     training.unrecorded = (0, 0.0) if due else (n_tokens, seconds)
-    if due:
+    if due and recorder is not None:
         rate = training.optim.learning_rate * factor
         values |= {"learning_rate": rate, "skipped": int(training.skipped)}
         values |= {"tokens_per_second": round(n_tokens / seconds), "seconds": round(training.seconds, 3)}
@@ -183,21 +225,28 @@ def train_step(training: Training) -> tuple[Tensor, Tensor, int]:
     here waits for the device: whoever asks for the numbers does.
     """
     accumulate, graphs = training.own.accumulate_steps, training.own.compile is Compile.graphs
+    n_processes = training.world.size
+    training.world.reseed(training.own.seed, training.step)
     batches = [training.batch_at(training.step * accumulate + part) for part in range(accumulate)]
     n_targets = sum(count for _, _, count in batches)
-    total = torch.zeros((), device=training.place.device)
-    for read, targets, _ in batches:
+    total = torch.zeros((), device=training.place.device, dtype=torch.float32 if n_processes == 1 else torch.float64)
+    for part, (read, targets, _) in enumerate(batches, start=1):
         if graphs:
             torch.compiler.cudagraph_mark_step_begin()  # what the last replay returned is no longer needed
-        with training.place.autocast():
-            loss = training.summed_loss(targets, *read) / n_targets
-        loss.backward()
+        with training.part(is_last=part == accumulate):
+            with training.place.autocast():
+                # Gradients of several processes are averaged, so each counts its rows so many times.
+                loss = training.summed_loss(targets, *read) / (n_targets / n_processes)
+            loss.backward()
         total += loss.detach()
+    total = training.world.mean(total)
     norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), training.optim.clip_norm)
+    if training.is_sharded:
+        norm = norm.full_tensor()  # type: ignore[attr-defined]
     move(training, ~(total.isfinite() & norm.isfinite()))
     for optimizer in training.optimizers:
         optimizer.zero_grad(set_to_none=not graphs)
-    return total, norm, sum(targets.numel() for _, targets, _ in batches)
+    return total, norm, n_processes * sum(targets.numel() for _, targets, _ in batches)
 
 
 def move(training: Training, is_bad: Tensor) -> None:

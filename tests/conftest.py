@@ -23,6 +23,7 @@ LONGEST = (
     "test_train.py",
     "probe/test_causal.py",
     "reliability/test_mutations.py",
+    "test_ranks.py",
     "test_resume.py",
     "test_steps.py",
     "test_report.py",

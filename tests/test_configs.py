@@ -25,7 +25,8 @@ from configs import (
     typed_saved,
     typed_train,
 )
-from configs.command_line import check_overrides, flags_first, jobs, of_sweep, quoted
+from configs.command_line import check_overrides, flags_first, quoted
+from configs.sweeps import jobs, of_sweep
 from data.config import StoriesConfig, TextConfig, TokenizerKind
 from model.transformer import Transformer, n_parameters
 from run.config import EvalConfig, Format, Optimizer, Precision

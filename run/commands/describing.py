@@ -31,7 +31,7 @@ def tokenizer_file(corpus: Corpus) -> bytes:
     return corpus.tokenizer.to_str(pretty=True).encode()
 
 
-def describe(path: Path, config: dict[str, Any], corpus: Corpus, place: Place) -> None:
+def describe(path: Path, config: dict[str, Any], corpus: Corpus, place: Place, processes: int = 1) -> None:
     """Write into a new run's directory what is needed to read it; settings first, with which it can go on."""
     import torch
 
@@ -40,11 +40,11 @@ def describe(path: Path, config: dict[str, Any], corpus: Corpus, place: Place) -
 
     write_json(path / "config.json", config)
     write_atomically(path / "tokenizer.json", tokenizer_file(corpus))
-    write_json(path / "environment.json", environment(place.reason, torch.get_num_threads()))
+    write_json(path / "environment.json", environment(place.reason, torch.get_num_threads(), processes))
 
 
 def describe_resume(
-    path: Path, config: dict[str, Any], state: dict[str, Any], settings: TrainSettings, place: Place
+    path: Path, config: dict[str, Any], state: dict[str, Any], settings: TrainSettings, place: Place, processes: int = 1
 ) -> None:
     """Write down that a run goes on from `state`, and what is no longer as it was; say what may change its losses."""
     from datetime import UTC, datetime
@@ -56,7 +56,7 @@ def describe_resume(
 
     step, folder = state["step"], path / "checkpoints"
     changes = check_same(differences(state["config"], config), settings.run)
-    here = environment(place.reason, torch.get_num_threads())
+    here = environment(place.reason, torch.get_num_threads(), processes)
     moved = differences(known_environment(path, here), here)
     clear_left_overs(path)
     go_back(folder, step)
@@ -93,4 +93,4 @@ def known_environment(path: Path, here: dict[str, Any]) -> dict[str, Any]:
     known = read_json(file)
     if not isinstance(known, dict):
         raise ValueError(f"{file} is damaged: delete it to go on without what it says")
-    return known
+    return {"processes": 1} | known  # of a run that was made before there could be several

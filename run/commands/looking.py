@@ -19,6 +19,9 @@ def announce(run: Run) -> None:
 
     config, corpus, say = run.settings.model, run.corpus, run.progress.say
     say(f"device  {run.training.place.reason}")
+    if run.training.world.size > 1:
+        shared = "a share of every weight in each" if run.training.is_sharded else "the whole model in each"
+        say(f"ranks   {run.training.world.size} processes, {shared}; a step reads as many tokens as with one")
     say(
         f"data    {run.settings.data.source}: {len(corpus.train.tokens):,} training and "
         f"{len(corpus.validation.tokens):,} validation tokens, vocabulary {run.model.vocab_size:,}"
@@ -37,6 +40,12 @@ def announce(run: Run) -> None:
     elif run.items:
         say("probe   V_S1: how often the best head at the pronoun prefers the antecedent; R_S2: the same at the word")
         say("        that decides; luck: what the best head would reach if none knew anything")
+
+
+def show_whole(run: Run) -> None:
+    """Let `run.model` be what the training has learned, where that trains a sharded one."""
+    if run.training.gathered is not None:
+        run.model.load_state_dict(run.training.gathered["model"])
 
 
 def evaluate(run: Run, stop: StopRequest) -> None:
@@ -178,7 +187,8 @@ def measure_speed(run: Run) -> str:
     if not n_tokens:
         return "speed   not measured: the first step of a process does not count"
     rate, flops, bfloat16 = n_tokens / seconds, flops_per_token(run.model), training.place.bfloat16
-    ceiling = matmul_ceiling(training.place.device, bfloat16=bfloat16)
+    # Of all processes, where each has as much as this one.
+    ceiling = training.world.size * matmul_ceiling(training.place.device, bfloat16=bfloat16)
     found = {"tokens_per_second": round(rate), "flops_per_token": flops, "ceiling_flops": ceiling}
     run.recorder.record(training.step, "speed", found | {"utilisation": rate * flops / ceiling})
     return speed_line(rate, flops, ceiling, bfloat16=bfloat16)
@@ -198,7 +208,7 @@ def validation_loss(run: Run, n_tokens: int | None, stop: StopRequest | None = N
     batches = validation_batches(
         split,
         # Without gradients more fits; on a GPU the logits alone may not, and there a batch fills the machine anyway.
-        tokens_per_batch=run.settings.run.tokens_per_batch * (4 if run.training.place.device.type == "cpu" else 1),
+        tokens_per_batch=tokens_at_once(run) * (4 if run.training.place.device.type == "cpu" else 1),
         context_length=run.settings.model.context_length,
         n_tokens=n_tokens,
     )
@@ -209,6 +219,12 @@ def validation_loss(run: Run, n_tokens: int | None, stop: StopRequest | None = N
     known = isinstance(split, StorySplit) and split.classes is not None
     found = summarise(rows, CLASSES if known else ())
     return {**found, "bits_per_byte": split.bits_per_byte(found["loss"])}
+
+
+def tokens_at_once(run: Run) -> int:
+    """Return the tokens of a batch that is only looked at: of a GPU's share of a step, for rank 0 looks alone."""
+    n_tokens, world = run.settings.run.tokens_per_batch, run.training.world
+    return n_tokens if run.training.place.device.type == "cpu" else max(1, n_tokens // world.size)
 
 
 def probe(run: Run, stop: StopRequest) -> list[Glimpse]:
@@ -229,7 +245,7 @@ def probe(run: Run, stop: StopRequest) -> list[Glimpse]:
     run.model.eval()
     half = split.starts[: own.probe_sequences // 2 + 1]  # of as many stories: the whole would double the cost
     measured = validation_loss(run, int(half[-1]), stop)
-    found = glimpse(run.model, run.items, own.tokens_per_batch) if isfinite(measured["loss"]) else []
+    found = glimpse(run.model, run.items, tokens_at_once(run)) if isfinite(measured["loss"]) else []
     if not found or any(np.isnan(one.dd).any() for one in found):
         run.model.train()
         return []

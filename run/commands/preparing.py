@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs import TrainSettings, check_same, of_result
+from data.config import DataConfig
 from run.commands.describing import describe, describe_resume, described, mend_tokenizer
+from run.world import ALONE, World
 
 if TYPE_CHECKING:
     from io import FileIO
+
+    from torch import nn
 
     from data.batches import Split
     from data.corpus import Corpus
@@ -40,53 +44,126 @@ class Run:
     claim: FileIO  # nobody else writes to `path` while it is open
 
 
-def prepare(settings: TrainSettings, label: str = "") -> Run:
-    """Set everything up and write down what was set up; ValueError or OSError for what cannot be."""
-    import torch
+@dataclass(frozen=True)
+class Plan:
+    """What rank 0 tells the others once nothing speaks against the run."""
 
+    settings: TrainSettings
+    data: DataConfig  # with the commit of what was the newest
+    data_fingerprint: str
+    state: dict[str, Any] | None  # of the checkpoint that is gone on from: its file need be on no other machine
+    device: str
+    bfloat16: bool
+
+
+def prepare(settings: TrainSettings, label: str = "", world: World = ALONE) -> Run:
+    """Set everything up and write down what was set up; ValueError or OSError for what cannot be.
+
+    Of several processes rank 0 does, and the others `follow` it.
+    """
     from configs.memory import check_data_memory, check_training_memory
     from data.corpus import load_corpus
     from model.transformer import Transformer
     from run.commands.watching import showcase_film
-    from run.device import choose_place, keep_freed_memory
     from run.directory import check_new, claim, create_run
     from run.logging import Progress
 
     own, path = settings.run, Path(settings.run.out or "")
-    if own.threads:
-        torch.set_num_threads(own.threads)
-    place = choose_place(own.device, own.precision)
-    keep_freed_memory()
-    torch.manual_seed(own.seed)  # dropout
+    place = settle(settings)
+    check_processes(settings, world)
     if own.resume:
         claimed = claim(path)
     else:
         check_new(own.out)  # said before anything takes time
     on_cpu = place.device.type == "cpu"
     check_data_memory(settings)
-    check_training_memory(settings, 1, 1, on_cpu=on_cpu)
+    share = replace(settings, run=replace(own, tokens_per_batch=-(-own.tokens_per_batch // world.size)))
+    check_training_memory(share, 1, 1, on_cpu=on_cpu)
     corpus = load_corpus(settings.data, Path(own.cache_dir))
-    check_training_memory(settings, corpus.tokenizer.get_vocab_size(), len(corpus.train.tokens), on_cpu=on_cpu)
+    check_training_memory(share, corpus.tokenizer.get_vocab_size(), len(corpus.train.tokens), on_cpu=on_cpu)
     settings = replace(settings, data=corpus.config)  # the newest revision has become a commit
     config = described(settings, corpus)
     state = load_state(path, config, settings) if own.resume else None
+    world.tell(Plan(settings, corpus.config, corpus.fingerprint, state, place.device.type, place.bfloat16))
+    world.agree(0)  # one process of every machine has its corpus
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), own.seed).to(place.device)
-    training = make_training(settings, model, corpus.train, place)
+    training = make_training(settings, model, corpus.train, place, world)
     items = probe_items(settings, corpus)
     if state is not None:
         restore(training, state, path)
-        describe_resume(path, config, state, settings, place)
+        describe_resume(path, config, state, settings, place, world.size)
         mend_tokenizer(path, corpus)
     else:
         if not own.resume:
             path, claimed = create_run(own.out)
-        describe(path, config, corpus, place)
+        describe(path, config, corpus, place, world.size)
+    world.tell_run(path)
     film = showcase_film(corpus, settings.model.context_length) if items else None
     began = -1 if state is None else training.step  # what was recorded later is written again
     looked = state is None or training.looked_step == training.step
     recorder = open_records(settings, path, corpus, items, film, began if own.resume else None, looked=looked)
     progress = Progress(own.max_steps, training.step, label)
     return Run(settings, path, training, model, corpus, items, film, recorder, progress, config, claimed)
+
+
+def settle(settings: TrainSettings) -> Place:
+    """Choose where this process computes, and begin there; ValueError for what this machine cannot do."""
+    import torch
+
+    from run.device import choose_place, keep_freed_memory
+
+    own = settings.run
+    if own.threads:
+        torch.set_num_threads(own.threads)
+    place = choose_place(own.device, own.precision)
+    keep_freed_memory()
+    torch.manual_seed(own.seed)  # dropout
+    return place
+
+
+def check_processes(settings: TrainSettings, world: World) -> None:
+    """Raise ValueError for what several processes cannot do, or where there are more of them than rows to share."""
+    from run.config import Compile
+
+    if world.size == 1:
+        return
+    own, context = settings.run, settings.model.context_length
+    if own.compile is Compile.graphs:
+        raise ValueError("compile=graphs is for one process: use compile=default or compile=none under torchrun")
+    n_rows = max(1, own.tokens_per_batch // context)
+    if n_rows < world.size:
+        raise ValueError(
+            f"tokens_per_batch={own.tokens_per_batch} is {n_rows} of rows of model.context_length={context}, and "
+            f"there are {world.size} processes to share them: start fewer, or raise it"
+        )
+
+
+def follow(world: World) -> Training:
+    """Set up, on a rank above 0, what rank 0 trains; ValueError or OSError for what only this machine lacks."""
+    from socket import gethostname
+
+    from data.corpus import load_corpus
+    from model.transformer import Transformer
+
+    plan: Plan = world.tell(None)  # type: ignore[assignment]
+    settings = replace(plan.settings, data=plan.data)
+    place = settle(settings)
+    here = f"rank {world.rank} on {gethostname()}"
+    if place.device.type != plan.device:
+        raise ValueError(f"{here} computes on {place.where}, and rank 0 on {plan.device}: device= says on which all do")
+    place = replace(place, bfloat16=plan.bfloat16)
+    cache = Path(settings.run.cache_dir)
+    corpus = load_corpus(settings.data, cache) if world.local_rank == 0 else None
+    world.agree(0)
+    corpus = corpus or load_corpus(settings.data, cache)  # that the one before has written, or one on another machine
+    if corpus.fingerprint != plan.data_fingerprint:
+        raise ValueError(f"{here} has other data than rank 0, a text or the generator of the stories")
+    model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed).to(place.device)
+    training = make_training(settings, model, corpus.train, place, world)
+    if plan.state is not None:
+        training.load(plan.state)
+    world.tell_run(None)
+    return training
 
 
 def load_state(path: Path, config: dict[str, Any], settings: TrainSettings) -> dict[str, Any] | None:
@@ -142,12 +219,16 @@ def restore(training: Training, state: dict[str, Any], path: Path) -> None:
         raise ValueError(f"{path} cannot go on: its checkpoint is not one of this training") from None
 
 
-def make_training(settings: TrainSettings, model: Transformer, split: Split, place: Place) -> Training:
-    """Bring model, batches, loss and optimizers together at step 0."""
+def make_training(
+    settings: TrainSettings, model: Transformer, split: Split, place: Place, world: World = ALONE
+) -> Training:
+    """Bring model, batches, loss and optimizers together at step 0; `model` itself is trained unless it is sharded."""
+    from copy import deepcopy
+
     from data.batches import training_batches
     from data.supply import Supply
     from model.loss import SummedLoss
-    from run.config import Compile
+    from run.config import Compile, Sharding
     from run.device import resident_room
     from run.schedule import make_optimizers
     from run.training import Training, compiled
@@ -161,10 +242,25 @@ def make_training(settings: TrainSettings, model: Transformer, split: Split, pla
     )
 
     full = own.compile is not Compile.none  # each shape would be compiled anew
-    supply = Supply(batches, place.device, full=full, room=resident_room(place.device))
-    summed_loss = compiled(SummedLoss(model), own.compile, place.device)
-    optimizers, scale = make_optimizers(model, settings.optim), batches.split.bits_per_byte
-    return Training(model, summed_loss, supply, scale, optimizers, place, own, settings.optim)
+    supply = Supply(batches, place.device, full=full, room=resident_room(place.device), share=world.share)
+    cut = world.size > 1 and own.sharding is Sharding.fsdp
+    learner: nn.Module = model
+    spread: nn.Module | None = None
+    if cut:
+        from run.shards import sharded
+
+        learner = deepcopy(model) if world.is_first else model  # rank 0 looks at a whole one
+        spread = sharded(learner, place.device)
+    loss: nn.Module = SummedLoss(learner, exact=world.size > 1)
+    if world.size > 1 and not cut:
+        from run.shards import replicated
+
+        loss = spread = replicated(loss)
+    summed_loss = compiled(loss, own.compile, place.device)
+    optimizers, scale = make_optimizers(learner, settings.optim, sharded=cut), batches.split.bits_per_byte
+    return Training(
+        learner, summed_loss, supply, scale, optimizers, place, own, settings.optim, world=world, spread=spread
+    )
 
 
 def probe_items(settings: TrainSettings, corpus: Corpus) -> dict[str, list[LinkItem]]:

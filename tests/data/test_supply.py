@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.batches import IGNORE, Split, StoryBatches, StreamBatches
+from data.batches import IGNORE, WHOLE, Split, StoryBatches, StreamBatches, training_batches
 from data.supply import ResidentText, Supply
 from tests.data.test_batches import STORIES, STREAM
 
@@ -52,3 +52,24 @@ def test_targets_are_counted_and_a_short_batch_is_filled_up_with_rows_that_ask_n
         assert (more_targets[n_rows:] == IGNORE).all() and (more_texts[n_rows:] == -1).all()
         short += n_rows < 100 // 23
     assert 0 < short < 30
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 50])
+@pytest.mark.parametrize("split", [STORIES, STREAM])
+@pytest.mark.parametrize("full", [False, True])
+def test_shares_of_a_batch_are_its_rows_and_know_the_whole_count(split: Split, size: int, full: bool) -> None:
+    def supply(share: slice = WHOLE) -> Supply:
+        batches = training_batches(split, tokens_per_batch=19 * 7, context_length=19, seed=3)
+        return Supply(batches, CPU, share=share, full=full)
+
+    whole, shares = supply(), [supply(slice(rank, None, size)) for rank in range(size)]
+    for number in range(12):
+        (tokens, *_), targets, n_targets = whole(number)
+        parts = [share(number) for share in shares]
+        assert {part[2] for part in parts} == {n_targets} == {int((targets >= 0).sum())}
+        assert all(len(part[1]) >= 1 for part in parts)  # who has no row takes a step too
+        asked = [(part[0][0][i], part[1][i]) for part in parts for i in range(len(part[1])) if (part[1][i] >= 0).any()]
+        rows = {(tuple(one.tolist()), tuple(its.tolist())) for one, its in asked}
+        kept = (targets >= 0).any(1)
+        pairs = zip(tokens[kept], targets[kept], strict=True)
+        assert rows == {(tuple(one.tolist()), tuple(its.tolist())) for one, its in pairs}

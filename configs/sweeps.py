@@ -1,0 +1,65 @@
+"""Several runs of one command line, -m: checked before the first of them begins, and sent where they are to run."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import which
+
+from configs import printable, typed_train
+
+_FOLDER = Path(__file__).parent.absolute()
+
+
+def of_sweep(arguments: list[str]) -> list[str]:
+    """Return the arguments with the folder of a sweep where `out` is: what Hydra and a cluster write lies there too."""
+    given = dict(argument.lstrip("+").split("=", 1) for argument in arguments if "=" in argument)
+    if given.get("out", "null") == "null" or "hydra.sweep.dir" in given:
+        return arguments
+    return [*arguments, f"hydra.sweep.dir={given['out']}"]
+
+
+def check_sweep(arguments: list[str]) -> None:
+    """Refuse a sweep that asks for a run which cannot be, before anything of it is made or sent to a cluster.
+
+    Args:
+        arguments: of the command line, as Hydra takes them.
+
+    Raises:
+        ValueError: in one line, what is wrong with the settings of the first such run.
+        HydraException: it cannot be composed.
+
+    """
+    from hydra import compose, initialize_config_dir
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    if not {"-m", "--multirun"} & set(arguments):
+        return
+    if "hydra/launcher=submitit_slurm" in arguments and which("srun") is None:
+        raise ValueError("hydra/launcher=submitit_slurm needs a machine that can send jobs to SLURM: here is no srun")
+    asked = OverridesParser.create().parse_overrides([one for one in arguments if not one.startswith("-")])
+    with initialize_config_dir(str(_FOLDER), version_base="1.3"):
+        for settings in BasicSweeper.split_arguments(asked, None)[0]:
+            typed_train(compose("train", settings))
+
+
+@contextmanager
+def jobs() -> Iterator[None]:
+    """Let jobs that submitit starts find the program, and say in one line, with status 2, that one did not end well.
+
+    That is the last line of what the job has said: of a run that was refused, why.
+    """
+    program = str(_FOLDER.parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program, os.environ.get("PYTHONPATH"))))
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__module__.partition(".")[0] != "submitit":
+            raise
+        said = [part for part in re.split("^-{20,}$", str(error), flags=re.MULTILINE) if part.strip()]
+        last = said[:2][-1].strip().splitlines()[-1]  # between two such lines, or after one, is what the job has said
+        print(f"error: {printable(last.removeprefix('error: '))}", file=sys.stderr)
+        sys.exit(2)

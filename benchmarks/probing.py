@@ -47,15 +47,16 @@ def rows(given: dict[str, str]) -> list[Row]:
 def judged(whole: Sequence[float], causal: Sequence[float], first: Child, alone_: Child) -> list[Row]:
     """Return the rows of some passes: the wall seconds of each, and how many of them its causal part took."""
     note = (
-        f"The first pass, after which the test stories are in the cache, took {number(first.seconds)} s; with one "
-        f"thread a pass takes {number(alone_.cpu_seconds)} CPU-seconds and {number(alone_.peak_bytes / 2**20)} MB at most."
+        "The first pass, after which the test stories are in the cache, took "
+        f"{number(first.seconds)} s; with one thread a pass takes {number(alone_.cpu_seconds)} CPU-seconds and "
+        f"{number(alone_.peak_bytes / 2**20)} MB at most."
     )
     without = [one - part for one, part in zip(whole, causal, strict=True)]
     about = "every change to a head (probe/causal.py, probe/importance.py) is that part"
     work = "whole probe (standard) of a default run, page included"
     return [
         _row(f"{work}, causal part left out", without, LIMIT, f"Measured in the same passes as the next row: {about}."),
-        _row(f"{work}, causal part too", whole, CAUSAL_LIMIT, note),
+        _row(f"{work}, causal part too", list(whole), CAUSAL_LIMIT, note),
     ]
 
 

@@ -22,6 +22,7 @@ KEPT = {
     "datasets": {"data/"},
     "tokenizers": {"data/"},
     "huggingface_hub": {"data/"},
+    "gguf": {"model/export.py"},
     "tensorboard": {"run/board.py"},
     "torch.utils.tensorboard": {"run/board.py"},
     "PIL": {"probe/report/"},

@@ -217,6 +217,9 @@ def test_a_claim_is_of_the_step_that_was_probed_or_nothing_is_claimed(tmp_path: 
     (tmp_path / "probe" / "probe.json").write_text('{"model": {"step": 7}}')
     assert claims_of(tmp_path, 7) == "## V at S1\n\nHead L0H0 links"
     assert claims_of(tmp_path, 8) == "Probed was step 7, and this is step 8: nothing is claimed of any of its heads."
+    (tmp_path / "probe" / "claims.md").write_text("\n")
+    assert claims_of(tmp_path, 7).startswith("Nobody has probed this run")
+    (tmp_path / "probe" / "claims.md").write_text("Head L0H0 links\n")
     card = model_card(made(KINDS["bpe"]()), {"Training": "data=stories."}, claims_of(tmp_path, 7))
     assert card.startswith("---\nlibrary_name: transformers") and card.endswith("Head L0H0 links\n")
     assert "3 layers of 4 heads, width 48" in card and "**Training.** data=stories." in card

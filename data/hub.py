@@ -25,6 +25,7 @@ from data.documents import READABLE, ROW_CHARACTERS, Source, decompressed, read_
 from data.download import (
     SILENCE,
     File,
+    Kind,
     Remote,
     Repository,
     Unreachable,
@@ -37,12 +38,17 @@ from data.download import (
 from data.writing import Texts
 
 if TYPE_CHECKING:
-    from huggingface_hub.hf_api import DatasetInfo
+    from huggingface_hub.hf_api import DatasetInfo, ModelInfo
 
 _KINDS = ("text", "json", "parquet", "csv")  # what we read of what `datasets` tells apart
 _FIRST_ANSWER = 3.0  # seconds: who is offline should read so at once
 _DEADLINE = 4.0  # seconds for the first answer whatever happens: looking a name up has no timeout of its own
 _AHEAD = 1 << 18  # bytes of one range request at least: a taste of 20 MB is some 50 of them
+_MODEL = Kind(
+    "",
+    "model={name} is neither a folder nor a model of {hub}, or a private one: then `hf auth login`",
+    "a folder (model=FOLDER), or a filled cache or a mirror (HF_HUB_OFFLINE=1, HF_ENDPOINT=URL; docs/imported.md)",
+)
 _CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")  # where a dataset says which files are which split
 
 
@@ -358,3 +364,57 @@ def _taste(config: HubConfig, repository: Repository, files: list[File], most: i
 def _taste_path(config: HubConfig, repository: Repository, files: list[File], most: int) -> Path:
     key = hashlib.sha256(json.dumps([[file.name for file in files], config.column, most]).encode()).hexdigest()[:12]
     return repository.folder / f"taste-{key}.jsonl"
+
+
+# --- a model ---------------------------------------------------------------------------------------------------------
+
+
+def hub_model(name: str) -> tuple[Path, str]:
+    """Return the folder in which the hub's own library keeps a model, fetched if need be, and its commit.
+
+    Fetched are the files that transformers opens: settings, the tokenizer, weights in safetensors, or where there are
+    none in PyTorch's own format.
+
+    Args:
+        name: OWNER/NAME, or NAME of the oldest ones.
+
+    Raises:
+        ValueError: there is no such model, or it cannot be had.
+        Unreachable: the hub does not answer and the library's cache does not hold it.
+
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name, re.ASCII):
+        raise ValueError(f"model={name} is neither a folder nor the name of a model on the hub")
+
+    def ask() -> ModelInfo:
+        return HfApi().model_info(name, timeout=_FIRST_ANSWER, expand=["sha", "siblings"])
+
+    disable_progress_bars()
+    try:
+        info = patiently(name, None, lambda: within(_DEADLINE, ask), _MODEL)
+    except Unreachable:
+        try:
+            folder = Path(snapshot_download(name, local_files_only=True))
+        except OSError:
+            folder = None
+        if folder is None:
+            raise
+        return folder, folder.name
+    if info.sha is None:
+        raise ValueError(f"the hub names no commit of {name}: is HF_ENDPOINT that of a hub?")
+    wanted = _opened_by_transformers([one.rfilename for one in info.siblings or []])
+    fetched = patiently(
+        name, info.sha, lambda: snapshot_download(name, revision=info.sha, allow_patterns=wanted), _MODEL
+    )
+    return Path(fetched), info.sha
+
+
+def _opened_by_transformers(names: list[str]) -> list[str]:
+    """Return those of a repository's files that a model and its tokenizer are loaded from."""
+    own = [name for name in names if "/" not in name]
+    weights = [name for name in own if fnmatch(name, "model*.safetensors")]
+    weights = weights or [name for name in own if fnmatch(name, "pytorch_model*.bin")]
+    return [*weights, *(name for name in own if name.endswith((".json", ".txt", ".model")))]

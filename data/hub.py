@@ -17,6 +17,7 @@ import tempfile
 from collections import Counter
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -383,7 +384,7 @@ def hub_model(name: str) -> tuple[Path, str]:
         Unreachable: the hub does not answer and the library's cache does not hold it.
 
     """
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.utils import disable_progress_bars
 
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name, re.ASCII):
@@ -396,25 +397,32 @@ def hub_model(name: str) -> tuple[Path, str]:
     try:
         info = patiently(name, None, lambda: within(_DEADLINE, ask), _MODEL)
     except Unreachable:
-        try:
-            folder = Path(snapshot_download(name, local_files_only=True))
-        except OSError:
-            folder = None
-        if folder is None:
+        if (kept := _kept_model(name)) is None:
             raise
-        return folder, folder.name
-    if info.sha is None:
-        raise ValueError(f"the hub names no commit of {name}: is HF_ENDPOINT that of a hub?")
-    wanted = _opened_by_transformers([one.rfilename for one in info.siblings or []])
-    fetched = patiently(
-        name, info.sha, lambda: snapshot_download(name, revision=info.sha, allow_patterns=wanted), _MODEL
-    )
-    return Path(fetched), info.sha
+        return kept, kept.name
+    first, *others = _opened_by_transformers([one.rfilename for one in info.siblings or []], name)
+    # By no commit, so that the library notes which one is the newest, for those who are offline later.
+    folder = Path(patiently(name, None, lambda: hf_hub_download(name, first), _MODEL)).parent
+    for one in others:
+        patiently(name, folder.name, partial(hf_hub_download, name, one, revision=folder.name), _MODEL)
+    return folder, folder.name
 
 
-def _opened_by_transformers(names: list[str]) -> list[str]:
-    """Return those of a repository's files that a model and its tokenizer are loaded from."""
-    own = [name for name in names if "/" not in name]
+def _kept_model(name: str) -> Path | None:
+    """Return the folder in which the library keeps the newest of a model that it has seen; None where it has none."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except OSError:
+        return None
+
+
+def _opened_by_transformers(names: list[str], model: str) -> list[str]:
+    """Return those of a repository's files that a model and its tokenizer are loaded from, config.json first."""
+    own = [name for name in names if "/" not in name and name != "config.json"]
+    if "config.json" not in names:
+        raise ValueError(f"{model} is no model of transformers: it has no config.json")
     weights = [name for name in own if fnmatch(name, "model*.safetensors")]
     weights = weights or [name for name in own if fnmatch(name, "pytorch_model*.bin")]
-    return [*weights, *(name for name in own if name.endswith((".json", ".txt", ".model")))]
+    return ["config.json", *(name for name in own if name.endswith((".json", ".txt", ".model"))), *weights]

@@ -207,6 +207,7 @@ def test_a_gpt2_of_word_pieces_is_probed_and_its_pieces_are_shown_as_text(place:
     assert all(one["rho"] is None for one in results["behaviour"] if one["h_bayes"] is None)
     named = [word for cells in results["showcase"].values() for cell in cells for word, _ in cell["next"]]
     page = (out / "probe" / "report.html").read_text()
+    assert results["warnings"] and all(f"note     {one}" in said[0] for one in results["warnings"])
     assert named and "Ġ" not in json.dumps([named, said], ensure_ascii=False) and "Ġ" not in page
     sentence = next(one for one in content_of(page.encode())["sentences"] if one["group"] == "cells")
     assert " near" in "".join(sentence["pieces"]) and len(sentence["pieces"]) > len(sentence["words"])

@@ -67,7 +67,8 @@ def probe_stories(
     with claimed or nullcontext():
         results, readings = studied(opened, dev, test, config)
         results = provenance(opened, corpus, config) | {"warnings": warnings} | results
-        say("\n".join(printed(results, paint)))
+        notes = [f"note     {line}" for line in warnings if line not in opened.resumed]  # those stand on top
+        say("\n".join([*printed(results, paint), *([""] if notes else []), *map(printable, notes)]))
         if claimed is not None:
             with one_line_errors():
                 written = write_probe(opened, results, readings, texts, figures=settings.figures)

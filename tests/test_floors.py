@@ -22,6 +22,7 @@ KEPT = {
     "datasets": {"data/"},
     "tokenizers": {"data/"},
     "huggingface_hub": {"data/"},
+    "transformers": {"model/imported.py", "data/tokenizer.py"},
     "tensorboard": {"run/board.py"},
     "torch.utils.tensorboard": {"run/board.py"},
     "PIL": {"probe/report/"},

@@ -1,4 +1,4 @@
-"""Probe a trained run: python eval.py [run=DIR] [text="..."], [runs=DIR] or [compare=DIR]; --help for what there is."""
+"""Probe a run or a model from elsewhere: python eval.py [run=DIR] [model=FOLDER] [text="..."]; --help for the rest."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from configs.command_line import door
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="eval")
 def main(config: DictConfig) -> None:
-    """Check the settings, open the run, then look or probe."""
+    """Check the settings, open the run or the model, then look or probe."""
     # Not at import: an error on the command line, or --help, must answer at once.
+    from probe.commands.importing import open_model
     from probe.commands.measuring import measure
-    from probe.commands.opened import open_run
+    from probe.commands.opened import Opened, open_run
     from probe.commands.outside import take
     from probe.commands.probing import paint_of, probe_stories
     from probe.commands.reporting import PAGE, show
@@ -42,11 +43,15 @@ def main(config: DictConfig) -> None:
             defaults = typed_train(compose("train"))
         compare_variants(settings.compare, settings, probe, defaults)
         return
+    opened: Opened
     with one_line_errors():
-        opened = open_run(settings)
-    max_steps = opened.settings.run.max_steps
-    line = f"run      {opened.run}, best checkpoint: step {opened.step} of {max_steps}; {opened.place}, float32"
-    print(printable(line), flush=True)
+        if settings.model is not None:
+            opened = open_model(settings, settings.model, typed_train(compose("train")).data)
+            said = f"model    {opened.origin.source} ({opened.origin.shape['model_type']}), kept in {opened.run}"
+        else:
+            opened = open_run(settings)
+            said = f"run      {opened.run}, best checkpoint: step {opened.step} of {opened.origin.max_steps}"
+    print(printable(f"{said}; {opened.place}, float32"), flush=True)
     for line in opened.resumed:
         print(printable(f"note     {line}"))
     if settings.task is not None and settings.path is not None:

@@ -283,6 +283,8 @@ def read_corpus(
             run=run,
             runs=None,
             compare=None,
+            model=None,
+            out=None,
             text=None,
             task=None,
             path=None,

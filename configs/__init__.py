@@ -28,6 +28,8 @@ ENTRIES: dict[str, tuple[type, dict[str, list[type]]]] = {
     "eval": (EvalConfig, {"probe": [ProbeConfig]}),
 }
 
+MODEL_NAME = "name"  # under which eval.py's model= is handed through Hydra, which would take it for a choice
+
 # Settings that a resumed run need not share with its beginning.
 _PLACES = ("out", "resume", "resume_with_changes", "cache_dir")
 # And those that it need not share where they are given anew: a text is known by its content.
@@ -68,7 +70,10 @@ def typed_train(config: DictConfig) -> TrainSettings:
 
 def typed_eval(config: DictConfig) -> tuple[EvalConfig, ProbeConfig]:
     """Turn Hydra's config into settings; raise ValueError with one line for anything that does not fit."""
-    return _typed(EvalConfig, _own(config, "eval")), _typed(ProbeConfig, config.probe, "probe.")
+    own = _own(config, "eval")
+    if isinstance(own["model"], DictConfig):
+        own["model"] = own["model"][MODEL_NAME]
+    return _typed(EvalConfig, own), _typed(ProbeConfig, config.probe, "probe.")
 
 
 def typed_generate(arguments: list[str]) -> GenerateConfig:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf.errors import OmegaConfBaseException
 
-from configs import ENTRIES, hint, hung_up, one_line_errors
+from configs import ENTRIES, MODEL_NAME, hint, hung_up, one_line_errors
 from configs.sweeps import of_sweep
 from data.config import SCHEMAS
 
@@ -47,6 +47,11 @@ _FREE_TEXT = {
 }
 
 
+def _free_text(entry: str) -> set[str]:
+    """Return the settings of a door that may hold any text; of train.py's, model is a choice."""
+    return _FREE_TEXT | ({"model"} if entry == "eval" else set())
+
+
 def check_overrides(arguments: list[str], entry: str) -> None:
     """Raise ValueError, with the nearest name that exists, for a setting or a choice that does not.
 
@@ -77,7 +82,10 @@ def check_overrides(arguments: list[str], entry: str) -> None:
             )
         if not of_hydra and name not in (*known, *schemas):
             raise ValueError(f"{name} is not a setting{hint(name, [*known, *schemas])}")
-        _check_value(name, value, several=several and not of_hydra)  # a sweep has one launcher
+        if name in _free_text(entry):
+            _check_text(name, value)
+        else:
+            _check_value(name, value, several=several and not of_hydra)  # a sweep has one launcher
         if name.startswith("data.") and name in known - of_stories and not names & {"data", "experiment"}:
             if "resume" in names:
                 raise ValueError(f"{name} alone is not enough: give data= too, and all that the run began with of it")
@@ -120,12 +128,14 @@ def _check_flags(flags: list[tuple[str, str | None]]) -> None:
         raise ValueError("--resolve says how --cfg shows settings: it needs --cfg job")
 
 
+def _check_text(name: str, value: str) -> None:
+    """Raise ValueError for a path or a name that steers a terminal."""
+    if name not in ("text", "sample_prompt") and re.search(r"[\x00-\x1f\x7f-\x9f]", value):
+        raise ValueError(f"{name}={value}: a control character is in it")
+
+
 def _check_value(name: str, value: str, *, several: bool) -> None:
     """Raise ValueError for a value that nothing here can have: what is no free text is one word or number."""
-    if name in _FREE_TEXT:
-        if name not in ("text", "sample_prompt") and re.search(r"[\x00-\x1f\x7f-\x9f]", value):
-            raise ValueError(f"{name}={value}: a control character is in it")
-        return
     if len(value) > _LONGEST:
         raise ValueError(f"{name}: a value of {len(value):,} characters is too long")
     if several and _OF_SWEEPS.fullmatch(value):
@@ -170,10 +180,13 @@ def flags_first(arguments: list[str]) -> list[str]:
     return [*flags, *settings]
 
 
-def quoted(argument: str) -> str:
-    """Write NAME=VALUE so that Hydra takes free text as it stands, whatever commas or signs are in it."""
+def quoted(argument: str, entry: str = "train") -> str:
+    """Write NAME=VALUE of a door so that Hydra takes free text as it stands, whatever commas or signs are in it."""
     name, equals, value = argument.partition("=")
-    if not equals or name.lstrip("+") not in _FREE_TEXT or value == "null" or _QUOTED.fullmatch(value):
+    if entry == "eval" and name == "model" and equals:
+        # There is a folder of choices of that name, train.py's: Hydra takes a value for it in this form alone.
+        return f"{name}={{{MODEL_NAME}:{quoted(f'run={value}').removeprefix('run=')}}}"
+    if not equals or name.lstrip("+") not in _free_text(entry) or value == "null" or _QUOTED.fullmatch(value):
         return argument
     # Backslashes count only before a quote, before an interpolation and at the end; there each is written twice.
     escaped = re.sub(r"(\\*)('|\$\{|$)", lambda m: m[1] * 2 + ("\\" if m[2] else "") + m[2], value)
@@ -189,6 +202,7 @@ def door(entry: str, *kinds: type[Exception]) -> Iterator[None]:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own account of an error is many lines and exit status 1
     with one_line_errors():
         check_overrides(sys.argv[1:], entry)
-    sys.argv[1:] = [quoted(argument) for argument in of_sweep(flags_first(sys.argv[1:]))]
+    arguments = flags_first(sys.argv[1:])
+    sys.argv[1:] = [quoted(one, entry) for one in (of_sweep(arguments) if entry == "train" else arguments)]
     with hung_up(), one_line_errors(*kinds, OmegaConfBaseException, OSError):
         yield

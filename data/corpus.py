@@ -89,6 +89,11 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     )
 
 
+def stories_fingerprint(config: StoriesConfig) -> str:
+    """Return the fingerprint of stories, which are told by nothing but their settings and the generator."""
+    return _fingerprint(config, Texts([], None))
+
+
 def corpus_folder(source: str, fingerprint: str, cache_dir: Path) -> Path:
     """Return where the cache keeps a corpus, whether or not it is there."""
     return cache_dir / f"{source}-{fingerprint[:16]}"

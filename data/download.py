@@ -242,7 +242,24 @@ class Remote(io.RawIOBase):
         return done
 
 
-def patiently(name: str, revision: str | None, ask: Callable[[], T]) -> T:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is asked of the hub, in words of who reads an error."""
+
+    place: str  # of its page on the hub, before its name
+    missing: str  # why there is none of a name
+    instead: str  # what there is without the hub
+
+
+DATASET = Kind(
+    "datasets/",
+    "data.name={name} is not a dataset of {hub}, or a private one: then `hf auth login`",
+    "the built-in stories (python train.py), a file of yours (data=text data.path=FILE), or a filled cache or a mirror "
+    "(HF_HUB_OFFLINE=1, HF_ENDPOINT=URL; docs/data.md)",
+)
+
+
+def patiently(name: str, revision: str | None, ask: Callable[[], T], kind: Kind = DATASET) -> T:
     """Make one request; where the hub is busy, wait as it says and ask again, for `_PATIENCE` seconds in all.
 
     Every other answer that is not the thing itself becomes one line.
@@ -256,7 +273,7 @@ def patiently(name: str, revision: str | None, ask: Callable[[], T]) -> T:
         RevisionNotFoundError,
     )
 
-    log_in = f"accept its terms at {constants.ENDPOINT}/datasets/{name} and log in with `hf auth login`"
+    log_in = f"accept its terms at {constants.ENDPOINT}/{kind.place}{name} and log in with `hf auth login`"
     waited, wait = 0.0, 1.0
     while True:
         try:
@@ -264,9 +281,7 @@ def patiently(name: str, revision: str | None, ask: Callable[[], T]) -> T:
         except GatedRepoError:
             raise ValueError(f"{name} is gated: {log_in}") from None
         except RepositoryNotFoundError:
-            raise ValueError(
-                f"data.name={name} is not a dataset of {constants.ENDPOINT}, or a private one: then `hf auth login`"
-            ) from None
+            raise ValueError(kind.missing.format(name=name, hub=constants.ENDPOINT)) from None
         except RevisionNotFoundError:
             raise ValueError(f"data.revision={revision} is not a revision of {name}") from None
         except RemoteEntryNotFoundError as error:
@@ -292,7 +307,7 @@ def patiently(name: str, revision: str | None, ask: Callable[[], T]) -> T:
         except (ValueError, Unreachable):
             raise
         except Exception as error:  # of httpx, or of the library that has its place: no answer came
-            raise Unreachable(_ways_out(_reason(error))) from None
+            raise Unreachable(_ways_out(_reason(error), kind)) from None
 
 
 def _retry_after(headers: Any) -> float | None:
@@ -330,15 +345,11 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__
 
 
-def _ways_out(reason: str) -> str:
+def _ways_out(reason: str, kind: Kind) -> str:
     from huggingface_hub import constants
 
     offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else reason
-    return (
-        f"{constants.ENDPOINT} cannot be asked ({offline}). Without it: the built-in stories (python train.py), a file "
-        "of yours (data=text data.path=FILE), or a filled cache or a mirror (HF_HUB_OFFLINE=1, HF_ENDPOINT=URL; "
-        "docs/data.md)"
-    )
+    return f"{constants.ENDPOINT} cannot be asked ({offline}). Without it: {kind.instead}"
 
 
 def size_text(n_bytes: float) -> str:

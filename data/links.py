@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,10 @@ class LinkItem:
 def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int) -> list[LinkItem]:
     """Turn dataset rows into items; a word may be one token or several.
 
+    Of the words that could come next one piece each is asked for: the first, a space in front counting as one where it
+    is, or after whatever all of them begin with the next. A piece that stands for an answer and for a foil tells
+    nothing and is neither; where that leaves a side without any, nothing pays off.
+
     Args:
         rows: of a stories split, whole blocks in order.
         tokenizer: anything whose `encode(text)` gives `ids` and `char_to_token`.
@@ -76,16 +80,23 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
         ValueError: a word of a link shares a token with its neighbour or has none.
 
     """
-    first_of = cache(lambda word: tokenizer.encode(word).ids[0])  # the same few words answer again and again
+    pieces_of = _pieces(tokenizer)
     items, n_stories = [], 0
     for row in rows:
         if not row["links"]:
             continue
-        encoding = tokenizer.encode(row["text"])
+        encoding = _encoded(tokenizer, row["text"])
         ids, at = encoding.ids, _Positions(row["text"], encoding)
         for link in row["links"]:
-            payoff = at.of(link["payoff"])[0] - 1 if link["payoff"] else None
+            answers, foils = ({word: pieces_of(word) for word in link[side]} for side in ("answers", "foils"))
+            shared = _n_shared([*answers.values(), *foils.values()]) if answers and foils else 0
+            own = at.with_space(link["payoff"]) if link["payoff"] else ()
+            payoff = own[0] - 1 + shared if own else None
             query = at.of(link["query"])[-1]
+            is_known = len(own) == 1 and [one[0] for one in (answers | foils).values()].count(ids[own[0] - 1]) <= 1
+            right, wrong = _telling(answers, foils, shared), _telling(foils, answers, shared)
+            if own and answers and foils and not (right and wrong):
+                payoff = None
             items.append(
                 LinkItem(
                     tokens=(end_id, *ids[: max(query, payoff or 0)]),
@@ -95,9 +106,9 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
                     subject=at.of(link["subject"]) if link["subject"] else None,
                     payoff=payoff,
                     target=None if payoff is None else encoding.ids[payoff],
-                    answers=tuple(map(first_of, link["answers"])),
-                    foils=tuple(map(first_of, link["foils"])),
-                    surprisal=tuple(link["surprisal"]),
+                    answers=right,
+                    foils=wrong,
+                    surprisal=tuple(link["surprisal"]) if is_known else (),  # of a whole word, of no part of it
                     level=link["level"],
                     site=link["site"],
                     block=n_stories // 4,
@@ -106,6 +117,46 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
             )
         n_stories += 1
     return items
+
+
+_BEFORE = "It "  # any word of the stories may follow it
+
+
+def _pieces(tokenizer: Tokenizer) -> Callable[[str], tuple[int, ...]]:
+    """Return what gives the tokens of a word that follows another in a text, the space between them included."""
+
+    @cache  # the same few words answer again and again
+    def pieces_of(word: str) -> tuple[int, ...]:
+        text = _BEFORE + word
+        encoding = _encoded(tokenizer, text)
+        return tuple(
+            encoding.ids[place - 1] for place in _Positions(text, encoding).with_space((len(_BEFORE), len(text)))
+        )
+
+    return pieces_of
+
+
+def _n_shared(words: Sequence[tuple[int, ...]]) -> int:
+    """Return how many pieces all of some words begin with, one of each word being left over."""
+    most = min(map(len, words)) - 1
+    return next((place for place in range(most) if len({word[place] for word in words}) > 1), most)
+
+
+def _encoded(tokenizer: Tokenizer, text: str) -> Any:
+    try:
+        return tokenizer.encode(text)
+    except Exception as error:  # of a tokenizer from elsewhere that has no token for something and none for unknown
+        raise ValueError(f"the tokenizer cannot write {text!r}: {error}") from None
+
+
+def _telling(words: dict[str, tuple[int, ...]], others: dict[str, tuple[int, ...]], place: int) -> tuple[int, ...]:
+    """Return the pieces that some words have at `place`, each once, but for those that another word of `others` has."""
+    there = {(pieces[place], word) for word, pieces in others.items()}
+    found = {}
+    for word, pieces in words.items():
+        if not any(piece == pieces[place] and other != word for piece, other in there):
+            found[pieces[place]] = word
+    return tuple(found)
 
 
 def decided(block: Sequence[LinkItem]) -> bool:
@@ -157,6 +208,14 @@ class _Positions:
         if first is None or last is None or not self._covers(first, last, span):
             raise ValueError(f"{self._text[span[0] : span[1]]!r} has no tokens of its own in {self._text!r}")
         return tuple(range(first + 1, last + 2))  # the END in front counts
+
+    def with_space(self, span: Span) -> Word:
+        """Return `of` with the tokens in front that stand for nothing but the space before the word."""
+        first, *others = self.of(span)
+        offsets = self._encoding.offsets
+        while first > 1 and offsets[first - 2] != (0, 0) and not self._text[slice(*offsets[first - 2])].strip():
+            others, first = [first, *others], first - 1
+        return (first, *others)
 
     def _covers(self, first: int, last: int, span: Span) -> bool:
         """Whether tokens first to last hold the word and at most the space before it."""

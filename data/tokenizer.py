@@ -14,6 +14,7 @@ from data.links import Span
 
 END = "<|endoftext|>"
 UNKNOWN = "<|unknown|>"
+_KEPT = ("tokenizer.json", "vocab.json", "tokenizer.model")  # in which transformers keeps tokenizers of a decoder
 
 
 def word_tokenizer(texts: Iterable[str], vocab_size: int = 30_000) -> Tokenizer:
@@ -95,6 +96,44 @@ def file_tokenizer(path: Path) -> tuple[Tokenizer, list[str]]:
     return _plain_text(tokenizer), notes
 
 
+def imported_tokenizer(folder: Path, name: str) -> tuple[Tokenizer, int]:
+    """Read the tokenizer of a folder of transformers; return it and the token that stands before a text.
+
+    That is what begins a text there or, where nothing does, what ends one. What it would put around a text, cut off or
+    fill up is left out: here a text is its own tokens and nothing else.
+
+    Args:
+        folder: as `save_pretrained` writes it.
+        name: what to call it in errors.
+
+    Raises:
+        ValueError: in one line, why it cannot be used.
+
+    """
+    from transformers import AutoTokenizer
+
+    if not any((folder / one).is_file() for one in _KEPT):
+        raise ValueError(f"{name} has no tokenizer: none of {', '.join(_KEPT)}")  # transformers makes up an empty one
+    try:
+        theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # of any kind: whoever wrote the folder decides
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(f"transformers cannot load the tokenizer of {name}: {said}") from None
+    backend = getattr(theirs, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise ValueError(f"{name} has no fast tokenizer (tokenizer.json): which pieces make up a word is not known")
+    first = theirs.bos_token_id if theirs.bos_token_id is not None else theirs.eos_token_id
+    if first is None:
+        raise ValueError(f"the tokenizer of {name} has neither bos_token nor eos_token: nothing can begin a text")
+    tokenizer: Tokenizer = Tokenizer.from_str(backend.to_str())
+    tokenizer.post_processor = None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None
+    return _plain_text(tokenizer), int(first)
+
+
 def encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """Return the ids of each text and nothing around them; ValueError where they cannot be had or hold `END`."""
     try:
@@ -123,10 +162,13 @@ def end_id(tokenizer: Tokenizer) -> int:
     return token
 
 
-def with_end(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[Span]]:
-    """Return the tokens of `text` as a model reads it, `END` in front, and the characters of each but that one."""
+def with_end(tokenizer: Tokenizer, text: str, end: int | None = None) -> tuple[list[int], list[Span]]:
+    """Return the tokens of `text` as a model reads it, `END` in front, and the characters of each but that one.
+
+    `end`: what stands there in place of `END`.
+    """
     encoding = tokenizer.encode(text)
-    return [end_id(tokenizer), *encoding.ids], encoding.offsets
+    return [end_id(tokenizer) if end is None else end, *encoding.ids], encoding.offsets
 
 
 def _trained(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]) -> Tokenizer:

@@ -158,8 +158,12 @@ class Attention(nn.Module):
         query, key, value = (self._heads(product(x, one.weight)) for one in (self.query, self.key, self.value))
         if self.turned:
             positions = torch.arange(first, first + x.shape[1], device=x.device)
-            query, key = rotate(torch.stack((query, key)), positions, self.theta)  # in one call: a step is 5 % shorter
+            query, key = self.turn(torch.stack((query, key)), positions)  # in one call: a step is 5 % shorter
         return query, key, value
+
+    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Return queries or keys `x` [..., T, K] turned by their positions, as `rotate` does; of a model that turns."""
+        return rotate(x, positions, self.theta)
 
     def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
         """Return what attention adds to the stream: [B, T, D] from [B, T, D]."""
@@ -183,6 +187,10 @@ class Attention(nn.Module):
         read = (linear.weight.unflatten(0, (self.n_head, -1)) for linear in (self.query, self.key, self.value))
         query, key, value = read
         return query, key, value, self.output.weight.unflatten(1, (self.n_head, -1)).transpose(0, 1)
+
+    def offsets_by_head(self) -> tuple[Tensor, Tensor] | None:
+        """Return what is added to each head's query and key [H, K] whatever is read; None: nothing, as here."""
+        return None
 
     def scores(self, x: Tensor, query_positions: Tensor | None = None) -> Tensor:
         """Return `judge` of `x`, of all positions or of `query_positions` [B, Tq] alone."""

@@ -26,6 +26,22 @@ class Norm(nn.Module):
         """Return `x` [..., D] divided by its root mean square and multiplied by the gain."""
         return F.rms_norm(x.float(), self.gain.shape, self.gain.float(), self.eps).to(x.dtype)
 
+    def undivided(self, x: Tensor) -> Tensor:
+        """Return `x` [..., D] as the norm leaves it, but for the division by its size and for what is always added."""
+        return x * self.gain
+
+    def before(self, direction: Tensor, x: Tensor) -> Tensor:
+        """Return what `direction` [..., D] behind the norm is in front of it, where the norm reads `x` [..., D].
+
+        Its dot product with any part of `x` is what that part gives to the dot product behind. The size by which the
+        norm divides is taken as that of `x`.
+        """
+        return direction * self.gain / (x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()
+
+    def always(self, direction: Tensor) -> Tensor | None:
+        """Return the part of a dot product with `direction` [..., D] that no input changes; None: there is none."""
+        return None
+
 
 class Mlp(nn.Module):
     """SwiGLU (Shazeer 2020, eq. 6): a gate decides what of `up` passes."""
@@ -60,6 +76,10 @@ class Block(nn.Module):
             return self._fast(x)
         x = x + self.dropout(self.attention(self.norm_1(x), allowed))
         return x + self.dropout(self.mlp(self.norm_2(x)))
+
+    def adds(self) -> bool:
+        """Whether it can add anything to the stream: one that was never trained does not (model/init.py)."""
+        return bool(self.attention.output.weight.any()) or bool(self.mlp.down.weight.any())
 
     def _fast(self, x: Tensor) -> Tensor:
         """Return what `forward` does, to rounding (model/fast.py)."""
@@ -143,16 +163,21 @@ class Transformer(nn.Module):
             assert isinstance(block, Block)  # a ModuleList does not say what it holds
             yield block
 
+    @property
+    def unembedding(self) -> Tensor:
+        """The vector of every token [V, D] whose dot product with the normalised stream is its logit."""
+        return self.token_embedding.weight
+
     def unembed(self, x: Tensor) -> Tensor:
-        """Return the logits [..., V] of a stream [..., D]: its norm's dot product with every token's embedding."""
-        return F.linear(self.final_norm(x), self.token_embedding.weight)
+        """Return the logits [..., V] of a stream [..., D]: its norm's dot product with every token's vector."""
+        return F.linear(self.final_norm(x), self.unembedding)
 
 
 def streams(model: Transformer, tokens: Tensor) -> Iterator[Tensor]:
     """Yield the residual stream [B, T, D] before each block and after the last: L + 1 of them."""
     x = model.embed(tokens)
     yield x
-    for block in model.blocks:
+    for block in model.layers():
         x = block(x)
         yield x
 

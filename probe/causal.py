@@ -327,25 +327,30 @@ def _interchange(model: Transformer, pairs: Pairs, run: Run) -> Tensor:
     return torch.stack(found, dim=1).unflatten(1, (-1, len(POSITIONS)))
 
 
+def _answer_difference(model: Transformer, pairs: Pairs) -> Tensor:
+    """Return [B, D] mean W_U[answers] - mean W_U[foils], the logit difference's direction behind the final norm."""
+    means = []
+    for ids in (pairs.answers, pairs.foils):
+        real = (ids != NO_TOKEN)[:, :, None]
+        means.append((model.unembedding[ids.clamp(min=0)] * real).sum(1) / real.sum(1))
+    return means[0] - means[1]
+
+
 def _answer_direction(model: Transformer, pairs: Pairs, run: Run) -> Tensor:
     """Return [B, D] whose dot product with anything in the payoff's stream is what it adds to the logit difference.
 
     (gain / sigma) (mean W_U[answers] - mean W_U[foils]), the final norm taken at the sigma of this very run.
     """
-    means = []
-    for ids in (pairs.answers, pairs.foils):
-        real = (ids != NO_TOKEN)[:, :, None]
-        means.append((model.token_embedding.weight[ids.clamp(min=0)] * real).sum(1) / real.sum(1))
     x = run.streams[-1][torch.arange(len(pairs.payoff), device=pairs.payoff.device), pairs.payoff]
-    sigma = (x.pow(2).mean(-1, keepdim=True) + model.final_norm.eps).sqrt()
-    return (means[0] - means[1]) * model.final_norm.gain / sigma
+    return model.final_norm.before(_answer_difference(model, pairs), x)
 
 
 def direct_contributions(model: Transformer, pairs: Pairs, run: Run) -> tuple[Tensor, Tensor, Tensor]:
     """Return what embedding [B], heads [B, L, H] and MLPs [B, L] write at the payoff into the logit difference.
 
     Direct logit attribution (Elhage et al. 2021; nostalgebraist 2020). They add up to mean logit of the answers -
-    mean logit of the foils.
+    mean logit of the foils. A model from elsewhere may have biases: that of its values counts with the head that moves
+    them, for weights sum to one; those behind the heads and in the final norm count with the MLPs.
     """
     direction = _answer_direction(model, pairs, run)
     rows = torch.arange(len(pairs.payoff), device=pairs.payoff.device)
@@ -356,6 +361,9 @@ def direct_contributions(model: Transformer, pairs: Pairs, run: Run) -> tuple[Te
         heads.append(torch.einsum("bhk,hdk,bd->bh", mixed, output, direction))
         added = (run.streams[layer + 1] - run.streams[layer])[rows, pairs.payoff]
         mlps.append((added * direction).sum(-1) - heads[-1].sum(-1))
+    always = model.final_norm.always(_answer_difference(model, pairs))
+    if always is not None:
+        mlps[-1] = mlps[-1] + always
     embedding = (run.streams[0][rows, pairs.payoff] * direction).sum(-1)
     return embedding, torch.stack(heads, dim=1), torch.stack(mlps, dim=1)
 

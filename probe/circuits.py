@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from data.links import LinkItem, Word
-from model.positions import rotate
 from model.transformer import Transformer
 from probe.significance import cluster_interval, ranks
 
@@ -82,16 +81,19 @@ def ov_logits(model: Transformer, sources: Sequence[int], targets: Sequence[int]
     """Return [sources, targets] what a head adds to the target tokens' logits when it looks at the source tokens.
 
     Embedding, the layer's norm, W_V, W_O, the final norm's gain, unembedding; the final norm's division by the stream's
-    length is one positive number for all targets and is left out.
+    length is one positive number for all targets and is left out, and so are biases, which say nothing of the source.
     """
     block = list(model.layers())[layer]
     _, _, value, output = block.attention.by_head()
     read = block.norm_1(_embed(model, sources)) @ value[head].T @ output[head].T  # [sources, D]
-    return (read * model.final_norm.gain) @ _embed(model, targets).T
+    return model.final_norm.undivided(read) @ _rows(model.unembedding, targets).T
 
 
 def _embed(model: Transformer, ids: Sequence[int]) -> Tensor:
-    weight = model.token_embedding.weight
+    return _rows(model.token_embedding.weight, ids)
+
+
+def _rows(weight: Tensor, ids: Sequence[int]) -> Tensor:
     return weight[torch.tensor(ids, dtype=torch.int64, device=weight.device)]
 
 
@@ -99,13 +101,13 @@ def payoff_areas(model: Transformer, verbs: dict[WordIds, set[int]], layer: int,
     """Return for each word how surely it raises one of its own continuations above one of the others: [W].
 
     The area under the ROC curve, from ranks (Mann & Whitney 1947); ties count half. Of a word of several pieces the
-    mean over the pieces. Words that have no others are left out.
+    mean over the pieces. Words that have none of their own, or no others, are left out.
     """
     every = sorted(set().union(*verbs.values())) if verbs else []
     areas = []
     for word, own in verbs.items():
         mine = np.array([token in own for token in every])
-        if mine.all():
+        if mine.all() or not mine.any():
             continue
         raised = ov_logits(model, word, every, layer, head).mean(0).double().cpu().numpy()
         n_below = ranks(raised)[mine].sum() - mine.sum() * (mine.sum() + 1) / 2  # Mann & Whitney's U
@@ -156,9 +158,12 @@ def qk_scores(
     query_weights, key_weights, _, _ = attention.by_head()
     query = block.norm_1(_embed(model, queries)) @ query_weights[head].T  # [queries, K]
     key = block.norm_1(_embed(model, keys)) @ key_weights[head].T
+    if (offsets := attention.offsets_by_head()) is not None:
+        query, key = query + offsets[0][head], key + offsets[1][head]
     query = query[:, None].expand(-1, len(distances), -1)
     if attention.turned:
-        query = rotate(query, distances.to(query.device), attention.theta)
+        query = attention.turn(query, distances.to(query.device))
+        key = attention.turn(key, torch.zeros(1, device=key.device))  # stands at 0, and may be made longer by its turn
     scores = torch.einsum("qnk,wk->qwn", query, key) / (query.shape[-1] ** 0.5 if attention.scaled else 1.0)
     return scores if attention.slopes is None else scores - attention.slopes[head] * distances.to(scores.device)
 

@@ -23,6 +23,14 @@ _HOLDOUTS = {
     "templates": "whose frames training never used",
     "headline": "whose nouns training never let a pronoun mean, in frames it never used",
 }
+# Of a model that was trained elsewhere all that is known is what its head was chosen on.
+_HOLDOUTS_ELSEWHERE = {
+    "iid": "of the kind its head was chosen on",
+    "pairs": "whose pairs of nouns its head was not chosen on",
+    "nouns": "whose nouns its head was not chosen on",
+    "templates": "whose frames its head was not chosen on",
+    "headline": "whose nouns and frames its head was not chosen on",
+}
 _COPIED = "question family site layer head verdict evidence_level criteria reasons".split()
 _MEASURED = "selectivity coreference_share head_type mass causal weights".split()
 _SCORES = ("sel1", "f2", "f4", "dd", "str1", "lambda_n")
@@ -35,7 +43,7 @@ def claim_card(
 
     Args:
         one: the entry, with its verdict.
-        model: what it is and how long it was trained; no path.
+        model: what it is and, if that is known, how long it was trained; no path.
         holdout: where the claim was tested.
         seeds: {"n", "n_supported", "sel1_interval"} over training seeds, where there are several.
 
@@ -51,6 +59,11 @@ def claim_card(
     card["does_not_show"] = _not_shown(card)
     card["claim"] = _claim(card)
     return finite(card)
+
+
+def is_from_elsewhere(model: dict[str, Any]) -> bool:
+    """Whether a card's, or probe.json's, model was not trained here, so that its text, seed and steps are not known."""
+    return "source" in model
 
 
 def read_card(path: Path) -> dict[str, Any]:
@@ -114,7 +127,8 @@ def _claim(card: dict[str, Any]) -> str:
     else:
         verb = "links" if card["verdict"] == SUPPORTED else "may link"
         opening = f"Head {head} {verb} {link} {said} It prefers the antecedent"
-    text = f"{opening} in {sel1} of {card['n_items']} items {_HOLDOUTS[card['holdout']]}"
+    holdouts = _HOLDOUTS_ELSEWHERE if is_from_elsewhere(card["model"]) else _HOLDOUTS
+    text = f"{opening} in {sel1} of {card['n_items']} items {holdouts[card['holdout']]}"
     text += f"; the best that knows nothing ({best['name']}) in {_percent(best['sel1'])}"
     text += f", untrained models in {_percent(blank['sel1'])}" if blank else ""
     for said in ("missed", "not measured"):
@@ -135,6 +149,8 @@ def _not_shown(card: dict[str, Any]) -> list[str]:
     found = ["understanding", "that this head index means anything in another run"]
     if level in ("E0", "E1", "E2"):
         found.append("that the model's answer comes by this head: attention alone is no cause")
+    if is_from_elsewhere(card["model"]):
+        found.append("that these words or frames were new to it: what it was trained on is not known")
     if not card["seeds"] or card["seeds"]["n"] < MIN_SEEDS:
         found.append(f"anything about models trained this way: one seed, where {MIN_SEEDS} are needed")
     if card["model"].get("token_shift"):

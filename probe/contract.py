@@ -32,6 +32,9 @@ _BROKEN = {
 }
 
 
+_MOST_LOGITS = 2**27  # numbers: half a gigabyte; a model from elsewhere may know a hundred thousand tokens
+
+
 @torch.no_grad()
 def check_contract(model: Transformer, items: Sequence[LinkItem], n_items: int = 64) -> dict[str, float]:
     """Return the largest violation found of each of LIMITS.
@@ -39,12 +42,14 @@ def check_contract(model: Transformer, items: Sequence[LinkItem], n_items: int =
     Args:
         model: in eval mode, float32.
         items: one or more; `n_items` of them are looked at, spread evenly.
-        n_items: at most.
+        n_items: at most; fewer where their logits would take more than half a gigabyte.
 
     Raises:
         ValueError: a limit is passed, or something is not a number.
 
     """
+    room = _MOST_LOGITS // (model.vocab_size * (1 + max(len(item.tokens) for item in items)))
+    n_items = max(1, min(n_items, room))
     some = items[:: max(1, len(items) // n_items)][:n_items]
     tokens = torch.zeros(len(some), 1 + max(len(item.tokens) for item in some), dtype=torch.int64)  # one to come, too
     for row, item in zip(tokens, some, strict=True):

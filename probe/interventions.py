@@ -213,7 +213,7 @@ def margins(model: Transformer, pairs: Pairs, stream: Tensor) -> Tensor:
     x = model.final_norm(stream[torch.arange(len(stream), device=stream.device), pairs.payoff])  # [B, D]
     sides = []
     for ids in (pairs.answers, pairs.foils):
-        logits = (model.token_embedding.weight[ids.clamp(min=0)] @ x[:, :, None])[..., 0]  # [B, n]
+        logits = (model.unembedding[ids.clamp(min=0)] @ x[:, :, None])[..., 0]  # [B, n]
         sides.append(logits.masked_fill(ids == NO_TOKEN, float("-inf")).logsumexp(-1))
     return sides[0] - sides[1]
 

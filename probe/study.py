@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ from probe.config import ProbeConfig
 from probe.contract import check_contract
 from probe.head_types import entropies, head_types, score_asymmetry
 from probe.importance import importance_study
+from probe.interventions import pair_up
 from probe.questions import EMPTY, QUESTIONS, UNDECIDED, Question, asked
 from probe.readout import Rows, Texts, read_rows, read_texts
 from probe.scores import Scores, best_head, check_blocks, factorial, score
@@ -88,7 +89,7 @@ class Bench:
 
 def study(
     model: Transformer,
-    untrained: Sequence[Transformer],
+    untrained: Iterable[Transformer],
     dev: Sequence[LinkItem],
     test: Sequence[LinkItem],
     config: ProbeConfig,
@@ -98,7 +99,8 @@ def study(
 
     Args:
         model: trained, in eval mode, float32.
-        untrained: models of the same shape that never saw a text, each allowed to choose its own best head on dev.
+        untrained: models of the same shape that never saw a text, each allowed to choose its own best head on dev. One
+            at a time is asked for: where they are made when asked for, no two need memory.
         dev: items to choose heads on.
         test: items to test the chosen heads on, once.
         config: resamplings and seeds.
@@ -129,7 +131,7 @@ def study(
         "importance": [
             _importance(question, bench, (one["layer"], one["head"]))
             for question, one in zip(questions, selected, strict=True)
-            if question.watched
+            if question.watched and one["causal"] is not None
         ],
     }
     return results, {"dev": bench.dev, "test": bench.test}
@@ -137,7 +139,7 @@ def study(
 
 def make_bench(
     model: Transformer,
-    untrained: Sequence[Transformer],
+    untrained: Iterable[Transformer],
     questions: Sequence[Question],
     dev: Sequence[LinkItem],
     test: Sequence[LinkItem],
@@ -155,14 +157,14 @@ def make_bench(
     def read(one: Transformer, items: list[LinkItem]) -> Reading:
         return Reading(items, read_rows(one, items, config.tokens_per_batch))
 
-    def read_blank(items: list[LinkItem]) -> list[Reading]:
-        texts = Texts.of(items, config.tokens_per_batch)  # once for all models
-        return [Reading(items, read_texts(one, texts)) for one in untrained]
-
     choosing = picked(dev, questions, ("iid",))
     testing = picked(test, (*questions, EMPTY), None) + only_the_two(picked(test, UNDECIDED, ("iid",)))
     compared = picked(test, questions, ("iid", HEADLINE))
-    blank = list(zip(read_blank(choosing), read_blank(compared), strict=True))
+    laid_out = [(items, Texts.of(items, config.tokens_per_batch)) for items in (choosing, compared)]  # for all models
+    blank = []
+    for one in untrained:
+        on_dev, on_test = (Reading(items, read_texts(one, texts)) for items, texts in laid_out)
+        blank.append((on_dev, on_test))
     types = head_types(model, dev[0].tokens[0], config.seed)
     return Bench(model, read(model, choosing), read(model, testing), blank, types, config)
 
@@ -299,21 +301,23 @@ def _explained(question: Question, bench: Bench, head: tuple[int, int]) -> dict[
     control = selectivity(dev, dev_rows.selects, test, rows.selects, bench.config.n_controls, bench.config.seed)
     effects = factorial(rows.preference, test)
     config = bench.config
-    causal = causal_study(
-        bench.model,
-        test,
-        *head,
-        tokens_per_batch=config.tokens_per_batch,
-        n_bootstrap=config.n_bootstrap,
-        seed=config.seed,
-    )
+    causal = None
+    if pair_up(test)[0]:  # else nothing pays off: a tokenizer from elsewhere may begin all that could come alike
+        causal = causal_study(
+            bench.model,
+            test,
+            *head,
+            tokens_per_batch=config.tokens_per_batch,
+            n_bootstrap=config.n_bootstrap,
+            seed=config.seed,
+        )
     return {
         "selectivity": control["selectivity"],
         "coreference_share": float(effects.share[head]),
         "cues": {one.name: float(getattr(effects, one.name)[head]) for one in fields(effects)},
         "head_type": {name: float(values[head]) for name, values in bench.types.items()},
         "mass": {"linked": float(rows.mass[:, *head].mean()), "unlinked": _unlinked_mass(bench, head)},
-        "causal": _named(causal),
+        "causal": None if causal is None else _named(causal),
         "weights": weights_study(bench.model, test, *head, seed=config.seed),
     }
 

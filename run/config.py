@@ -122,6 +122,8 @@ class EvalConfig:
     run: str | None  # the run's directory; None: the newest
     runs: str | None  # the directory of a sweep over seeds, to say what holds over them
     compare: str | None  # the directory of a sweep over variants and seeds, to say what a switch changes
+    model: str | None  # a folder of transformers or a model on the hub, to probe in place of a run
+    out: str | None  # where what is found of `model` is kept; None: probes/NAME
     text: str | None  # a sentence to look at instead of the whole probe
     task: Task | None  # a test of others to take instead of the probe
     path: str | None  # its files
@@ -136,6 +138,12 @@ class EvalConfig:
         for name, given in (("runs", self.runs), ("compare", self.compare)):
             if given is not None and (self.run is not None or self.text is not None):
                 raise ValueError(f"{name}=DIR is about several runs: it goes with neither run= nor text=")
+        if self.model is not None and (self.run, self.runs, self.compare) != (None, None, None):
+            raise ValueError("model= is a model from elsewhere: it goes with none of run=, runs= and compare=")
+        if self.out is not None and self.model is None:
+            raise ValueError("out=DIR goes with model=: what is found of a run stands in the run")
+        if "" in (self.model, self.out):
+            raise ValueError("model= and out= are names: an empty one is none")
         if self.runs is not None and self.compare is not None:
             raise ValueError("runs= asks what holds over seeds, compare= what variants change: one at a time")
         if (self.task is None) != (self.path is None):

@@ -188,6 +188,16 @@ def test_free_text_is_never_interpolated_on_its_way_into_settings(text: str) -> 
     assert typed_saved(saved) == settings
 
 
+@pytest.mark.parametrize("text", FREE_TEXTS)
+def test_a_models_folder_reaches_the_program_though_train_py_has_choices_of_that_name(text: str) -> None:
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        config = compose("eval", [quoted(f"model={text}", "eval")])
+    assert config.model.name == text
+    if text:
+        assert typed_eval(config)[0].model == text
+    assert quoted("model=nano") == "model=nano"
+
+
 def test_what_the_user_quoted_for_hydra_and_other_settings_are_left_alone() -> None:
     for argument in ("text='a, b'", 'text="a"', "seed=1,2", "text=null", "-m"):
         assert quoted(argument) == argument

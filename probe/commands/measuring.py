@@ -26,7 +26,7 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> bool:
 
     with one_line_errors():
         corpus = load_data(opened, settings)
-    split, causal = corpus.validation, opened.settings.model.is_causal
+    split, causal = corpus.validation, opened.model.config.is_causal
     batches = validation_batches(
         split,
         tokens_per_batch=config.tokens_per_batch,

@@ -1,11 +1,12 @@
-"""A run, opened for reading: its settings, its tokenizer and its best checkpoint."""
+"""A model, opened for reading: a run's best checkpoint with its settings, or one from elsewhere (importing.py)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
 
+    from data.config import DataConfig
     from data.corpus import Corpus
     from model.transformer import Transformer
     from probe.sentence import Sentence
@@ -25,25 +27,57 @@ SCHEMA_VERSION = 5  # of probe.json
 # What config.json and a checkpoint must agree in; a text may stand elsewhere now, and dropout is for training alone.
 _KNOWN = ("vocab_size", "data_fingerprint", "tokenizer_sha256")
 _MAY_DIFFER = {"model.dropout", "data.path", "data.validation_path", "data.tokenizer_path"}
+# Of a decoder as Touvron et al. 2023 have it; whatever is otherwise is said on top of the page.
+_PLAIN = {
+    "scale": "inverse_sqrt", "weighting": "softmax", "position": "rope", "mask": "causal",
+    "tie_query_key": False, "tie_key_value": False, "token_shift": False,
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a model comes from, as a page, probe.json and the claims say it."""
+
+    name: str  # for people
+    source: str  # the run's directory, or what was asked for: a folder or a name on the hub
+    command: str  # that probes it
+    shape: Mapping[str, Any]  # of the model, and what else is known of it; no path
+    step: int  # 0 where that is not known
+    max_steps: int | None  # None: trained elsewhere, so that neither steps nor seed nor text are known
+    seed: int | None  # of its training
+    departures: tuple[str, ...]  # in what it is no plain Llama
+    made_with: Mapping[str, Any] | None  # None: what the run's environment.json says
+
+
+@dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A run, ready to be read."""
+    """A model, ready to be read, and where what is found of it is kept."""
 
-    run: Path
-    settings: TrainSettings  # it was trained with
-    data_fingerprint: str  # of the text it was trained on
+    run: Path  # its directory; of a model from elsewhere one that is kept for it. What is found stands in probe/ of it
+    origin: Origin
+    data: DataConfig  # the text that it was trained on; of a model from elsewhere that of the items it is asked
+    data_fingerprint: str  # of that text
     tokenizer: Tokenizer
-    model: Transformer  # the best checkpoint's, in eval mode and float32
-    step: int
+    end: int  # the token that stands before every text
+    model: Transformer  # in eval mode and float32
+    untrained: Callable[[int], Transformer]  # by a seed, a model of the same shape that was never trained
     place: str  # device and why
     resumed: tuple[str, ...] = ()  # a sentence for each time that training went on with something changed
 
     @property
+    def step(self) -> int:
+        """The step of its checkpoint, 0 where that is not known."""
+        return self.origin.step
+
+    @property
+    def is_from_elsewhere(self) -> bool:
+        """Whether it was not trained here."""
+        return self.origin.max_steps is None
+
+    @property
     def is_testable(self) -> bool:
         """Whether its heads can be probed: its text has gold links, and it does not see what it must predict."""
-        return self.settings.data.source == "stories" and self.settings.model.is_causal
+        return self.data.source == "stories" and self.model.config.is_causal
 
     def cut(self, text: str) -> Sentence:
         """Return the tokens and words of `text`, the END in front."""
@@ -51,35 +85,47 @@ class Opened:
         from data.tokenizer import with_end
         from probe.sentence import Sentence
 
-        return Sentence(*with_end(self.tokenizer, text), words(text))
+        return Sentence(*with_end(self.tokenizer, text, self.end), words(text))
 
-    def untrained(self, seed: int) -> Transformer:
-        """Return a model of the same shape that was never trained."""
-        from model.transformer import Transformer
+    def word_of(self, token: int) -> str | None:
+        """Return what to call a token: its name where tokens are words of ours, else what it writes."""
+        if not self.is_from_elsewhere:
+            return self.tokenizer.id_to_token(token)
+        return self.tokenizer.decode([token], skip_special_tokens=False).strip()
 
-        device = self.model.token_embedding.weight.device
-        return Transformer(self.model.config, self.model.vocab_size, seed=10_000 + seed).to(device).eval()
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedRun(Opened):
+    """A run of train.py."""
+
+    settings: TrainSettings  # it was trained with
 
 
-def open_run(settings: EvalConfig) -> Opened:
+def open_run(settings: EvalConfig) -> OpenedRun:
     """Load the best checkpoint of the run that is asked for; ValueError or OSError where it cannot be."""
+    from run.directory import find_run
+
+    return read_run(find_run(settings.run), place_of(settings))
+
+
+def place_of(settings: EvalConfig) -> Place:
+    """Return where to compute, and let torch take as many threads as are asked for."""
     import torch
 
     from run.config import Precision
     from run.device import choose_place
-    from run.directory import find_run
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    place = choose_place(settings.device, Precision.float32)
-    return read_run(find_run(settings.run), place)
+    return choose_place(settings.device, Precision.float32)
 
 
-def read_run(run: Path, place: Place) -> Opened:
+def read_run(run: Path, place: Place) -> OpenedRun:
     """Load a run's best checkpoint onto a device; ValueError or OSError where it cannot be."""
     import sys
 
     from configs.memory import check_model_memory
+    from data.tokenizer import end_id
     from model.transformer import Transformer, load_weights
     from run.checkpoint import load_checkpoint
 
@@ -95,16 +141,56 @@ def read_run(run: Path, place: Place) -> Opened:
     load_weights(model, weights)
     if not all(one.isfinite().all() for one in model.parameters()):
         raise ValueError(f"{run} has weights that are not finite: its training failed, and there is nothing to read")
-    return Opened(
-        run,
-        trained,
-        str(config.get("data_fingerprint")),
-        tokenizer,
-        model.to(place.device).eval(),
-        step,
-        place.where,
-        tuple(resumed_with(run)),
+
+    def untrained(seed: int) -> Transformer:
+        return Transformer(model.config, model.vocab_size, seed=10_000 + seed).to(place.device).eval()
+
+    return OpenedRun(
+        run=run,
+        origin=origin_of(run, trained, step),
+        data=trained.data,
+        data_fingerprint=str(config.get("data_fingerprint")),
+        tokenizer=tokenizer,
+        end=end_id(tokenizer),
+        model=model.to(place.device).eval(),
+        untrained=untrained,
+        place=place.where,
+        resumed=tuple(resumed_with(run)),
+        settings=trained,
     )
+
+
+def origin_of(run: Path, trained: TrainSettings, step: int) -> Origin:
+    """Return what is said of where a run's model comes from."""
+    return Origin(
+        name=title(run),
+        source=str(run),
+        command=again(run),
+        shape=asdict(trained.model),
+        step=step,
+        max_steps=trained.run.max_steps,
+        seed=trained.run.seed,
+        departures=tuple(
+            f"{name}={str(getattr(trained.model, name)).lower()}"
+            for name, value in _PLAIN.items()
+            if getattr(trained.model, name) != value
+        ),
+        made_with=None,
+    )
+
+
+def again(run: Path) -> str:
+    """Return the command that probes a run."""
+    return f"python eval.py {shlex.quote(f'run={run}')}"
+
+
+def title(run: Path) -> str:
+    """Return the name of a run's directory; of one that a sweep has numbered, the sweep's before it."""
+    from run.directory import RUNS
+
+    folder = run.resolve()
+    is_numbered = folder.name.isdecimal() and folder.parent.name not in ("", RUNS.name)
+    return f"{folder.parent.name}/{folder.name}" if is_numbered else folder.name
 
 
 def learned(run: Path, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], int]:
@@ -189,10 +275,10 @@ def sound(path: Path, remedy: str) -> Iterator[None]:
 
 
 def load_data(opened: Opened, settings: EvalConfig) -> Corpus:
-    """Return the corpus the run was trained on; ValueError if it is not the same any more."""
+    """Return the corpus the run was trained on, or is asked about; ValueError if it is not the same any more."""
     from data.corpus import load_corpus
 
-    corpus = load_corpus(opened.settings.data, Path(settings.cache_dir))
+    corpus = load_corpus(opened.data, Path(settings.cache_dir))
     if corpus.fingerprint != opened.data_fingerprint:
         raise ValueError("the data is no longer what this run was trained on: its text or the generator has changed")
     return corpus

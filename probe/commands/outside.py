@@ -29,11 +29,11 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
     from run.files import write_set
 
     with one_line_errors():
-        if not opened.settings.model.is_causal:
+        if not opened.model.config.is_causal:
             raise ValueError("a model trained with model.mask=none reads what it must predict: no test of it is one")
         report = tasks()[task](tested(opened, settings, config), path)
         shown = [printable(line) for line in report.markdown]  # names and words of others
-        about = {"task": task.value, "path": path, "run": str(opened.run), "step": opened.step}
+        about = {"task": task.value, "path": path, "run": opened.origin.source, "step": opened.step}
         found = about | {"settings": asdict(config)} | report.results
         files = {
             f"{task.value}.json": json.dumps(found, indent=2, allow_nan=False) + "\n",
@@ -53,12 +53,12 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
 
 
 def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject:
-    """Return the run as the tests of others see it; nothing is tokenized anew for it."""
+    """Return the model as the tests of others see it; nothing is tokenized anew for it."""
     from data.batches import Split, validation_batches
     from data.config import StoriesConfig
     from data.corpus import corpus_folder
     from data.documents import local_sources, read_pieces
-    from data.tokenizer import end_id, unknown_id
+    from data.tokenizer import unknown_id
     from data.words import training_words
     from probe.outside.subject import Subject
 
@@ -74,20 +74,23 @@ def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject
         ):
             yield batch.read(), batch.targets
 
-    data = opened.settings.data
-    column = "text" if isinstance(data, StoriesConfig) else data.column
+    column = "text" if isinstance(opened.data, StoriesConfig) else opened.data.column
 
     def texts(path: str) -> Iterator[tuple[str, Iterator[tuple[str, bool]]]]:
         for source in local_sources(path, "path"):
             yield source.place, read_pieces([source], column)
 
-    folder = corpus_folder(opened.settings.data.source, opened.data_fingerprint, Path(settings.cache_dir))
-    known, known_from = training_words(opened.tokenizer, folder) or (None, "")
+    known, known_from = None, "the training text is no longer in the cache"
+    if opened.is_from_elsewhere:
+        known_from = "what it was trained on is not known here"
+    else:
+        folder = corpus_folder(opened.data.source, opened.data_fingerprint, Path(settings.cache_dir))
+        known, known_from = training_words(opened.tokenizer, folder) or (known, known_from)
     return Subject(
         model=opened.model,
         encode=encode,
         decode=lambda ids: opened.tokenizer.decode(ids, skip_special_tokens=False),
-        end=end_id(opened.tokenizer),
+        end=opened.end,
         unknown=unknown_id(opened.tokenizer),
         known=known,
         known_from=known_from,

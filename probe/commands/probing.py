@@ -51,19 +51,24 @@ def probe_stories(
     """
     from data.corpus import load_rows
     from data.links import link_items
-    from data.tokenizer import end_id
+    from probe.commands.importing import check_items
 
     with one_line_errors():
         texts = read_sound_texts(opened.run)
         page_content(opened, None, texts)  # whatever it takes and is damaged is said at once
         corpus = load_data(opened, settings)
-        end = end_id(opened.tokenizer)
-        dev, test = (link_items(load_rows(corpus, name), opened.tokenizer, end) for name in ("dev", "test"))
+        rows = [load_rows(corpus, name) for name in ("dev", "test")]
+        dev, test = (link_items(some, opened.tokenizer, opened.end) for some in rows)
+        warnings = list(opened.resumed)
+        if opened.is_from_elsewhere:
+            n_payoffs = sum(link["payoff"] is not None for some in rows for row in some for link in row["links"])
+            warnings += check_items(opened, [*dev, *test], n_payoffs)
         claimed = claim_or_note(opened.run, opened.run / "probe", say)
     with claimed or nullcontext():
         results, readings = studied(opened, dev, test, config)
-        results = provenance(opened, corpus, config) | results
-        say("\n".join(printed(results, paint)))
+        results = provenance(opened, corpus, config) | {"warnings": warnings} | results
+        notes = [f"note     {line}" for line in warnings if line not in opened.resumed]  # those stand on top
+        say("\n".join([*printed(results, paint), *([""] if notes else []), *map(printable, notes)]))
         if claimed is not None:
             with one_line_errors():
                 written = write_probe(opened, results, readings, texts, figures=settings.figures)
@@ -78,14 +83,14 @@ def studied(
     from probe.showcase import SHOWCASE, Reader, cells
     from probe.study import study
 
-    untrained = [opened.untrained(config.seed + i) for i in range(config.n_untrained)]
+    untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
     with one_line_errors():
         try:
             results, readings = study(opened.model, untrained, dev, test, config, under_way)
         finally:
             under_way("")
     heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
-    reader = Reader(opened.model, opened.cut, opened.tokenizer.id_to_token)
+    reader = Reader(opened.model, opened.cut, opened.word_of)
     results["showcase"] = {
         name: cells(reader, asked, heads[name]) for name, (_, asked) in SHOWCASE.items() if name in heads
     }
@@ -98,17 +103,15 @@ def provenance(opened: Opened, corpus: Corpus, config: ProbeConfig) -> dict[str,
     from data.stories import GENERATOR_VERSION
     from data.stories.leakage import leakage
 
-    train, test = load_rows(corpus, "train", ["text"]), load_rows(corpus, "test", ["text", "holdout", "links"])
+    leaked = None  # what a model from elsewhere has read is not known
+    if not opened.is_from_elsewhere:
+        train, test = load_rows(corpus, "train", ["text"]), load_rows(corpus, "test", ["text", "holdout", "links"])
+        leaked = leakage(train, test)
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": {"run": str(opened.run), "step": opened.step, **asdict(opened.settings.model)},
-        "data": {
-            "generator_version": GENERATOR_VERSION,
-            "fingerprint": corpus.fingerprint,
-            "leakage": leakage(train, test),
-        },
+        "model": {"run": opened.origin.source, "step": opened.step, **opened.origin.shape},
+        "data": {"generator_version": GENERATOR_VERSION, "fingerprint": corpus.fingerprint, "leakage": leaked},
         "settings": asdict(config),
-        "warnings": list(opened.resumed),
     }
 
 
@@ -161,7 +164,7 @@ def write_probe(
     from probe.verdict import finite
     from run.board import earlier_scores, probe_scores
 
-    model = {"step": opened.step, **asdict(opened.settings.model)}
+    model = {**({} if opened.is_from_elsewhere else {"step": opened.step}), **opened.origin.shape}
     results = finite(results)
     cards = finite([claim_card(one, model, HEADLINE) for one in results["selected"] if HEADLINE in one["test"]])
     files = {

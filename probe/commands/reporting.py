@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
 PAGE = "report.html"
 TEXTS = "sentences.json"
 _MOST_TEXTS = 12  # of the user's own that a page keeps
-# Of a decoder as Touvron et al. 2023 have it; whatever is otherwise is said on top of the page.
-_PLAIN = {
-    "scale": "inverse_sqrt", "weighting": "softmax", "position": "rope", "mask": "causal",
-    "tie_query_key": False, "tie_key_value": False, "token_shift": False,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +29,23 @@ class Probed:
     items: str  # items.jsonl
 
 
-def again(run: Path) -> str:
-    """Return the command that probes a run."""
-    return f"python eval.py {shlex.quote(f'run={run}')}"
-
-
 def read_probe(opened: Opened) -> tuple[Probed | None, list[str]]:
     """Return what a probe of this very checkpoint has written, and a note where there is none.
 
     Raises ValueError in one line where a file of it is damaged or missing.
     """
-    folder, probe_it = opened.run / "probe", again(opened.run)
+    folder, probe_it = opened.run / "probe", opened.origin.command
     if not opened.is_testable:
         return None, ["Trained on a text without gold links: its heads can be looked at, but no claim can be tested."]
     if not (folder / "probe.json").exists():
-        return None, [f"This run has not been probed, so nothing here says whether a head is real: {probe_it}"]
+        what = "model" if opened.is_from_elsewhere else "run"
+        return None, [f"This {what} has not been probed, so nothing here says whether a head is real: {probe_it}"]
     with sound(folder / "probe.json", f"{probe_it} writes it anew"):
         results = json.loads((folder / "probe.json").read_text())
         same = results["model"]["step"], results["schema_version"], results["data"]["fingerprint"]
+        other = any(results["model"].get(name) != opened.origin.shape.get(name) for name in ("sha256", "commit"))
+    if other:
+        return None, [f"The last probe was of other weights, so it is left out here: {probe_it} probes these"]
     if same != (opened.step, SCHEMA_VERSION, opened.data_fingerprint):
         what = f"step {same[0]}" if same[0] != opened.step else "another version of the probe or of the stories"
         return None, [f"The last probe was of {what}, so it is left out here: {probe_it} probes step {opened.step}"]
@@ -149,7 +142,7 @@ def page_content(
             film=film,
             lab=lab,
             seeds=seeds,
-            notes=notes,
+            notes=[*notes, *(probed.results["warnings"] if probed and opened.is_from_elsewhere else ())],
             resumed=opened.resumed,
         )
     )
@@ -189,37 +182,29 @@ def about(opened: Opened) -> dict[str, Any]:
     """Return what the run is: its name, step and shape, in what it is no plain Llama, and what it was made with."""
     from model.transformer import n_parameters
 
-    config = opened.model.config
-    path = opened.run / "environment.json"
+    config, origin = opened.model.config, opened.origin
+    return {
+        "name": origin.name,
+        "seed": origin.seed,
+        "step": origin.step,
+        "max_steps": origin.max_steps,
+        **{name: getattr(config, name) for name in ("n_layer", "n_head", "d_model", "context_length")},
+        "n_parameters": n_parameters(opened.model),
+        "data": None if opened.is_from_elsewhere else opened.data.source,
+        "departures": list(origin.departures),
+        "environment": _environment(opened.run) if origin.made_with is None else dict(origin.made_with),
+        "command": origin.command,
+    }
+
+
+def _environment(run: Path) -> dict[str, Any]:
+    """Return what a run was made with, as far as its environment.json says."""
+    path = run / "environment.json"
     with sound(path, "delete it, and the page does not say what the run was made with"):
         made = json.loads(path.read_text()) if path.exists() else {}
         made_with = {"python": made.get("python"), "torch": made.get("packages", {}).get("torch")}
         made_with["commit"] = made.get("commit")
-    return {
-        "name": title(opened.run),
-        "seed": opened.settings.run.seed,
-        "step": opened.step,
-        "max_steps": opened.settings.run.max_steps,
-        **{name: getattr(config, name) for name in ("n_layer", "n_head", "d_model", "context_length")},
-        "n_parameters": n_parameters(opened.model),
-        "data": opened.settings.data.source,
-        "departures": [
-            f"{name}={str(getattr(config, name)).lower()}"
-            for name, value in _PLAIN.items()
-            if getattr(config, name) != value
-        ],
-        "environment": made_with,
-        "command": again(opened.run),
-    }
-
-
-def title(run: Path) -> str:
-    """Return the name of a run's directory; of one that a sweep has numbered, the sweep's before it."""
-    from run.directory import RUNS
-
-    folder = run.resolve()
-    is_numbered = folder.name.isdecimal() and folder.parent.name not in ("", RUNS.name)
-    return f"{folder.parent.name}/{folder.name}" if is_numbered else folder.name
+    return made_with
 
 
 def sweep_tables(run: Path) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:

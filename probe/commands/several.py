@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs import TrainSettings, check_seeds, check_variants, of_result, one_line_errors, printable, typed_saved
-from probe.commands.opened import open_run, read_settings, resumed_with, sound
+from probe.commands.opened import again, open_run, read_settings, resumed_with, sound
 from probe.commands.probing import is_probed, probe_stories
-from probe.commands.reporting import again, claim_folder, read_curves, read_probe, write_found, write_page
+from probe.commands.reporting import claim_folder, read_curves, read_probe, write_found, write_page
 
 if TYPE_CHECKING:
     from probe.config import ProbeConfig

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from data.alignment import word_pieces
 from data.links import Span
-from model.positions import rotate
 from model.transformer import Block, Transformer
 from probe.outside.intervals import clustered
 from probe.outside.subject import Subject
@@ -89,7 +88,7 @@ def word_scores(model: Transformer, choices: Sequence[Choice], tokens_per_batch:
     found = np.full(shape, -np.inf, dtype=np.float32)
     device = model.token_embedding.weight.device
     blocks = list(model.layers())
-    last = max((i for i, block in enumerate(blocks) if _adds(block)), default=-1)
+    last = max((i for i, block in enumerate(blocks) if block.adds()), default=-1)
     for members, place, tokens in text_batches([choice.tokens for choice in choices], tokens_per_batch):
         some = [choices[i] for i in members]
         keys, index = _keys(some)
@@ -101,13 +100,9 @@ def word_scores(model: Transformer, choices: Sequence[Choice], tokens_per_batch:
             scores = F.pad(_scores(block, x, rows, query, keys), (0, 1), value=float("-inf"))
             of_pieces = scores.gather(-1, flat.expand(-1, scores.shape[1], -1)).unflatten(-1, index.shape[1:])
             found[members, layer, :, : index.shape[1]] = of_pieces.logsumexp(-1).cpu().numpy()
-            if layer < min(last + 1, len(blocks) - 1) and _adds(block):
+            if layer < min(last + 1, len(blocks) - 1) and block.adds():
                 x = block(x)
     return found
-
-
-def _adds(block: Block) -> bool:
-    return bool(block.attention.output.weight.any()) or bool(block.mlp.down.weight.any())
 
 
 def _keys(choices: Sequence[Choice]) -> tuple[Tensor, Tensor]:
@@ -145,8 +140,8 @@ def _scores(block: Block, x: Tensor, rows: Tensor, query: Tensor, keys: Tensor) 
     q = attention.query(block.norm_1(x[rows, query]))[:, None].unflatten(-1, heads).transpose(1, 2)  # [N, H, 1, K]
     k = attention.key(block.norm_1(x[rows[:, None], keys])).unflatten(-1, heads).transpose(1, 2)  # [N, H, M, K]
     if attention.turned:
-        q = rotate(q, query[:, None, None], attention.theta)
-        k = rotate(k, keys[:, None], attention.theta)
+        q = attention.turn(q, query[:, None, None])
+        k = attention.turn(k, keys[:, None])
     return attention.judge(q, k, query[:, None], keys)[:, :, 0]
 
 

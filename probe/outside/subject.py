@@ -32,7 +32,7 @@ class Subject:
     end: int  # the token that stands before every text
     unknown: int | None  # the token of what the tokenizer cannot write; None where it can write everything
     known: frozenset[str] | None  # words of the training text; None where they cannot be read any more
-    known_from: str  # where they were read
+    known_from: str  # where they were read, or why they cannot be
     windows: Windows  # a text's tokens and its bytes -> (what the model reads, targets) until all are predicted
     texts: Texts  # what the user calls a text -> of each file its name and (piece, whether it begins a document)
     untrained: Callable[[int], Transformer]  # the i-th model of the same shape that was never trained
@@ -94,7 +94,7 @@ def is_known(subject: Subject, text: str) -> bool | None:
 def coverage_line(subject: Subject, found: Coverage, of: str) -> str:
     """Return one line that says it."""
     if found.seen_words is None or found.seen_types is None:
-        seen = "which were seen in training is unknown: the training text is no longer in the cache"
+        seen = f"which were seen in training is unknown: {subject.known_from}"
     else:
         seen = (
             f"{100 * found.seen_words:.1f} % of them ({100 * found.seen_types:.1f} % of the different ones) stand in "

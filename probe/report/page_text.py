@@ -56,16 +56,19 @@ def parts(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _header(run: Mapping[str, Any]) -> str:
+    is_elsewhere = run["max_steps"] is None  # and so what it was trained on, and how, is not known
     shape = [
         f"{run['n_layer']} layers × {run['n_head']} heads",
         f"width {run['d_model']}",
         f"{run['context_length']} tokens of context",
         f"{run['n_parameters']:,} parameters",
-        f"trained on {run['data']}, seed {run['seed']}",
+        "trained elsewhere" if is_elsewhere else f"trained on {run['data']}, seed {run['seed']}",
     ]
     departures = ", ".join(run["departures"])
     shape.append(f"unlike a plain Llama: {departures}" if departures else "a plain Llama in shape")
-    step = f"step {run['step']:,}" + (f" of {run['max_steps']:,}" if run["step"] != run["max_steps"] else "")
+    step = "a model from elsewhere"
+    if not is_elsewhere:
+        step = f"step {run['step']:,}" + (f" of {run['max_steps']:,}" if run["step"] != run["max_steps"] else "")
     return (
         '<p class="run"><span class="brand">Antecedent</span> '
         f"<bdi>{plain(run['name'])}</bdi> <span>{step}</span></p>\n"

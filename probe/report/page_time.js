@@ -5,6 +5,7 @@ const HIGH = 210;
 const MOVES =
   "Drag the slider: the map, the lines and the mark on these curves move with it. " +
   "While training, heads are scored on a small set of sentences of the kind it was trained on.";
+const NONE = "This run kept no record of its heads while it trained.";
 const EDGE = { left: 38, right: 92, top: 14, bottom: 26 };
 
 function drawTimeline() {
@@ -127,7 +128,8 @@ function drawCurves() {
   drawn = [];
   const charts = chartsNow();
   show("curves", ...charts.map(figureOf));
-  show("time-lead", charts.length ? MOVES : "This run kept no record of its heads while it trained.");
+  const none = content.run.max_steps === null ? "How this model was trained is not known here." : NONE;
+  show("time-lead", charts.length ? MOVES : none);
   drawCursor();
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from probe.baselines import KNOWING
+from probe.claim import is_from_elsewhere
 from probe.questions import QUESTIONS, UNDECIDED, asked
 from probe.scores import Scores
 from probe.sentence import WordRow
@@ -26,6 +27,10 @@ _LEGEND = (
     "rho    0 the pronoun is ignored, 1 as good as can be, below 0 misled",
     "hold-outs: pairs, nouns, templates that training never used with a pronoun; headline: new nouns in new templates;",
     "           distance: three to six sentences between; distractors: two more mentions that cannot be meant",
+)
+# In place of what is said of training.
+_LEGEND_ELSEWHERE = (
+    "hold-outs: pairs, nouns, templates that heads were not chosen on; headline: both; of training nothing is known;",
 )
 
 
@@ -51,6 +56,8 @@ def table(results: dict[str, Any], maps: Sequence[str] = ()) -> list[str]:
     for one in results["behaviour"]:
         if len(some) <= _MANY or one["holdout"] in ("iid", HEADLINE):
             lines.append(_behaviour_line(one))
+    if is_from_elsewhere(results.get("model", {})):
+        return [*lines, "", *_LEGEND[:-2], *_LEGEND_ELSEWHERE, _LEGEND[-1]]
     return [*lines, "", *_LEGEND]
 
 

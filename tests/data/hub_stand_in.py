@@ -1,7 +1,7 @@
 """A hub on loopback: a real HTTP server with datasets in memory, whose faults are switched on one by one.
 
-It answers what huggingface_hub 2.4 and data/hub.py ask: the API of a dataset, and HEAD and GET of its files with ETag,
-X-Repo-Commit, Content-Length and Range. It counts what it was asked and the bytes of bodies that it sent.
+It answers what huggingface_hub 2.4 and data/hub.py ask: the API of a dataset or a model, and HEAD and GET of its files
+with ETag, X-Repo-Commit, Content-Length and Range. It counts what it was asked and the bytes of bodies that it sent.
 """
 
 import hashlib
@@ -46,9 +46,10 @@ class Faults:
 
 @dataclass
 class Hub:
-    """The stand-in: `files` of each dataset by name, served at `commit`, its newest."""
+    """The stand-in: files of each dataset, or model, by name, served at `commit`, its newest."""
 
     datasets: dict[str, dict[str, bytes]]
+    models: dict[str, dict[str, bytes]] = field(default_factory=dict)
     commit: str = COMMIT
     faults: Faults = field(default_factory=Faults)
     asked: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, Range
@@ -104,8 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
         hub, path = self.here, unquote(urlsplit(self.path).path)
         hub.asked.append((self.command, path, self.headers.get("Range", "")))
         hub.authorized += [path] if "Authorization" in self.headers else []
-        of_file = re.fullmatch(r"/datasets/(.+?)/(?:resolve|stored)/([^/]+)/(.+)", path)
-        of_api = re.fullmatch(r"/api/datasets/(.+?)(?:/revision/(.+))?", path)
+        kind = "" if self.here.models and "/datasets/" not in path else "datasets/"
+        of_file = re.fullmatch(rf"/{kind}(.+?)/(?:resolve|stored)/([^/]+)/(.+)", path)
+        of_api = re.fullmatch(rf"/api/{kind or 'models/'}(.+?)(?:/revision/(.+))?", path)
         if hub.faults.silent:
             hub.stopping.wait(120)
             self.close_connection = True
@@ -142,6 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def dataset(self, name: str, revision: str | None) -> dict[str, bytes] | None:
         hub = self.here
+        if name in hub.models:
+            return hub.models[name]
         if name not in hub.datasets:  # the hub says the same of what is private
             self.send(401, b"", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."})
         elif revision not in (None, "main", hub.commit):
@@ -154,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         if (files := self.dataset(name, revision)) is None:
             return
         answer: dict[str, Any] = {"_id": "0", "id": name, "sha": self.here.commit}
-        if "expand" not in self.path:
+        if "expand" not in self.path or "siblings" in self.path:
             answer["siblings"] = []
             for path, content in files.items():
                 stated = self.here.faults.stated_size

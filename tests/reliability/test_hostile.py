@@ -145,7 +145,7 @@ def place(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(place: Path, kind: str) -> Opened:
-    given = dict.fromkeys(("runs", "compare", "text", "task", "path", "threads"))
+    given = dict.fromkeys(("runs", "compare", "model", "out", "text", "task", "path", "threads"))
     return open_run(
         EvalConfig(run=str(place / kind), open=False, figures=False, device=Device.cpu, cache_dir="", **given)
     )

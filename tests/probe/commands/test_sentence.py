@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data.tokenizer import bpe_tokenizer
+from data.tokenizer import bpe_tokenizer, end_id
 from model.config import ModelConfig
 from model.transformer import Transformer
 from probe.commands.opened import Opened
@@ -36,7 +36,10 @@ def test_a_text_that_is_too_long_is_refused_at_a_cost_that_grows_no_faster_than_
     config = ModelConfig(n_layer=1, n_head=1, d_model=8, d_mlp=8, context_length=7, **PLAIN)
     model = Transformer(config, tokenizer.get_vocab_size(), seed=0).eval()
     of_no_use: Any = None  # to a text that is refused
-    opened = Opened(tmp_path, of_no_use, "", tokenizer, model, 0, "")
+    opened = Opened(
+        run=tmp_path, origin=of_no_use, data=of_no_use, data_fingerprint="", tokenizer=tokenizer, place="",
+        end=end_id(tokenizer), model=model, untrained=of_no_use,
+    )  # fmt: skip
     calls(opened, 50)  # whose imports do not count
     few, many = calls(opened, 50), calls(opened, 400)
     assert few and many <= 8 * few

@@ -31,7 +31,7 @@ from tests.test_report import CAT, PROBE, ROOT, STORIES, TRAIN
 pytestmark = pytest.mark.slow
 OTHER = [*PROBE, "probe.n_controls=12"]  # another probe of the same run
 SETTINGS = EvalConfig(
-    run=None, text=None, runs=None, compare=None, task=None, path=None, open=False, figures=False,
+    run=None, text=None, runs=None, compare=None, model=None, out=None, task=None, path=None, open=False, figures=False,
     device="cpu", threads=1, cache_dir="cache",
 )  # fmt: skip
 

@@ -1,0 +1,137 @@
+"""python eval.py model=: a model from elsewhere, opened so that it is asked all that a run is asked."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probe.commands.opened import Opened, Origin, place_of
+
+if TYPE_CHECKING:
+    from data.config import DataConfig
+    from data.links import LinkItem
+    from model.imported import Imported
+    from run.config import EvalConfig
+
+PROBES = Path("probes")  # beside runs/: nothing is written where a model comes from
+_SHAPE = "model_type n_layer n_head n_key_value_head d_model d_head context_length".split()
+
+
+def open_model(settings: EvalConfig, asked: str, data: DataConfig) -> Opened:
+    """Load a model of transformers with its tokenizer, to be asked about the stories of `data`.
+
+    Args:
+        settings: of eval.py.
+        asked: a folder, or a model's name on the hub.
+        data: the stories' settings.
+
+    Raises:
+        ValueError: in one line, why it cannot be opened.
+        OSError: it cannot be had.
+
+    """
+    from data.config import StoriesConfig
+    from data.corpus import stories_fingerprint
+    from data.hub import hub_model
+    from data.tokenizer import imported_tokenizer
+    from model.imported import check_installed, load, sha256_of, weights_of
+
+    assert isinstance(data, StoriesConfig)  # what train.py does without being told anything
+    check_installed()
+    is_folder = Path(asked).is_dir()
+    folder, commit = (Path(asked), None) if is_folder else hub_model(asked)
+    name = folder.resolve().name if is_folder else asked
+    out = Path(settings.out) if settings.out is not None else PROBES / name.replace("/", "--")
+    check_out(out, asked)
+    place = place_of(settings)
+    model = load(folder, asked, place.device)
+    tokenizer, first = imported_tokenizer(folder, asked)
+    if first >= model.vocab_size:
+        raise ValueError(f"{asked}: its tokenizer begins a text with token {first}, and the model knows none of it")
+    known = {"sha256": sha256_of(weights_of(folder)), "commit": commit}
+    return Opened(
+        run=out,
+        origin=_origin(model, asked, name, settings.out, known),
+        data=data,
+        data_fingerprint=stories_fingerprint(data),
+        tokenizer=tokenizer,
+        end=first,
+        model=model,
+        untrained=lambda seed: model.untrained(10_000 + seed),
+        place=place.where,
+    )
+
+
+def _origin(model: Imported, asked: str, name: str, out: str | None, known: dict[str, Any]) -> Origin:
+    """Return what is said of where a model comes from, and nothing of what only its maker knows."""
+    from importlib.metadata import version
+
+    kept = [f"out={out}"] if out is not None else []
+    with_version = known | {"transformers": version("transformers")}
+    shape = {"source": "transformers", "name": name} | {one: getattr(model.config, one) for one in _SHAPE}
+    return Origin(
+        name=name,
+        source=asked,
+        command=shlex.join(["python", "eval.py", f"model={asked}", *kept]),
+        shape=shape | {"vocab_size": model.vocab_size} | with_version,
+        step=0,
+        max_steps=None,
+        seed=None,
+        departures=model.departures,
+        made_with={"model": asked, "type": model.config.model_type, **with_version},
+    )
+
+
+def check_out(out: Path, asked: str) -> None:
+    """Raise ValueError where `out` is a run's directory, or holds what was found of another model."""
+    from run.directory import read_json
+
+    if (out / "config.json").exists():
+        raise ValueError(f"out={out} holds a run or a model: choose a folder of its own")
+    path = out / "probe" / "probe.json"
+    try:
+        found = read_json(path) if path.exists() else {}
+        other = found.get("model", {}).get("run", asked)
+    except (ValueError, AttributeError):
+        return  # damaged: it is written anew
+    if other != asked:
+        raise ValueError(f"{out} holds what was found of {other}: give another out=DIR")
+
+
+def check_items(opened: Opened, items: Sequence[LinkItem], n_payoffs: int) -> list[str]:
+    """Return what is to be known of the stories in the tokens of a model from elsewhere.
+
+    Args:
+        opened: the model.
+        items: all that it is asked.
+        n_payoffs: how many of them have a payoff in words.
+
+    Raises:
+        ValueError: in one line, that it cannot read them.
+
+    """
+    from data.tokenizer import unknown_id
+
+    longest, limit = 1 + max(len(item.tokens) for item in items), opened.model.config.context_length
+    if longest > limit:
+        raise ValueError(f"{opened.origin.source} reads {limit} tokens; the stories take up to {longest} of its own")
+    every = {token for item in items for token in (*item.tokens, *item.answers, *item.foils)}
+    if max(every) >= opened.model.vocab_size:
+        raise ValueError(f"{opened.origin.source}: its tokenizer writes token {max(every)}, which the model lacks")
+    notes = [
+        "What it was trained on is not known here: a hold-out has nouns or frames other than its head was chosen on, "
+        "and says nothing of its training."
+    ]
+    unknown = unknown_id(opened.tokenizer)
+    tokens = [token for item in items for token in item.tokens]
+    if n_unknown := sum(token == unknown for token in tokens):
+        share = 100 * n_unknown / len(tokens)
+        notes.append(f"Its tokenizer has no token for {share:.1f} % of what the stories' words are made of.")
+    if n_lost := n_payoffs - sum(item.payoff is not None for item in items):
+        notes.append(
+            f"In {n_lost:,} of {n_payoffs:,} items what could come next begins alike in its tokens, so that the "
+            "model's answer is not asked there."
+        )
+    return notes

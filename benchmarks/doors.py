@@ -28,7 +28,7 @@ from configs import one_line_errors
 from data.tokenizer import with_end
 from model.export import gguf_weights
 from model.transformer import attention_maps
-from probe.commands.opened import Opened, read_run
+from probe.commands.opened import OpenedRun, read_run
 from probe.outside.minimal_pairs import log_probabilities, outcomes, read_pairs
 from run.config import Device, Precision
 from run.device import choose_place
@@ -89,7 +89,7 @@ def lines(n: int) -> list[str]:
     return found
 
 
-def measured(opened: Opened, hf: Path, gguf: Path, blimp: Path) -> Iterator[Check]:
+def measured(opened: OpenedRun, hf: Path, gguf: Path, blimp: Path) -> Iterator[Check]:
     """Yield every check of a run that was exported to a folder `hf` and a file `gguf`."""
     checks: list[tuple[str, str, Callable[[str], Iterator[Check]]]] = [
         ("transformers", "logits, weights of heads, tokens", lambda who: _transformers(who, opened, hf)),
@@ -108,14 +108,14 @@ def measured(opened: Opened, hf: Path, gguf: Path, blimp: Path) -> Iterator[Chec
         yield from check(who)
 
 
-def _rows(opened: Opened) -> Sequence[torch.Tensor]:
+def _rows(opened: OpenedRun) -> Sequence[torch.Tensor]:
     """Return [64, T] tokens drawn by lot, in parts: every token of the vocabulary at any place."""
     generator, config = torch.Generator().manual_seed(0), opened.model.config
     rows = torch.randint(opened.model.vocab_size, (_N_ROWS, config.context_length), generator=generator)
     return rows.split(_N_AT_ONCE)
 
 
-def _n_weights(opened: Opened) -> int:
+def _n_weights(opened: OpenedRun) -> int:
     config = opened.model.config
     return _N_ROWS * config.n_layer * config.n_head * config.context_length**2
 
@@ -125,7 +125,7 @@ def _apart(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> floa
     return float(np.max([(one - other).abs().max().item() for one, other in zip(some, others, strict=True)]))
 
 
-def _transformers(who: str, opened: Opened, folder: Path) -> Iterator[Check]:
+def _transformers(who: str, opened: OpenedRun, folder: Path) -> Iterator[Check]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model, rows = opened.model, _rows(opened)
@@ -157,7 +157,7 @@ def _transformers(who: str, opened: Opened, folder: Path) -> Iterator[Check]:
     yield Check(who=who, what="lines whose tokens differ", of=what, worst=float(wrong), limit=0.0)
 
 
-def _gguf(who: str, opened: Opened, path: Path) -> Iterator[Check]:
+def _gguf(who: str, opened: OpenedRun, path: Path) -> Iterator[Check]:
     from gguf import GGUFReader
 
     found = {one.name: np.array(one.data) for one in GGUFReader(path).tensors}
@@ -168,7 +168,7 @@ def _gguf(who: str, opened: Opened, path: Path) -> Iterator[Check]:
     yield Check(who=who, what="tensors that read back otherwise", of=what, worst=float(len(wrong)), limit=0.0)
 
 
-def _from_gguf(who: str, opened: Opened, path: Path) -> Iterator[Check]:
+def _from_gguf(who: str, opened: OpenedRun, path: Path) -> Iterator[Check]:
     from transformers import AutoModelForCausalLM
 
     theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name)
@@ -177,7 +177,7 @@ def _from_gguf(who: str, opened: Opened, path: Path) -> Iterator[Check]:
     yield Check(who=who, what="logits, of the GGUF file", of="the same tokens", worst=worst, limit=0.0)
 
 
-def _transformer_lens(who: str, opened: Opened, folder: Path) -> Iterator[Check]:
+def _transformer_lens(who: str, opened: OpenedRun, folder: Path) -> Iterator[Check]:
     from transformer_lens.model_bridge import TransformerBridge
 
     bridge, rows = TransformerBridge.boot_transformers(str(folder)), _rows(opened)
@@ -189,7 +189,7 @@ def _transformer_lens(who: str, opened: Opened, folder: Path) -> Iterator[Check]
     yield Check(who=who, what="patterns", of=f"{_n_weights(opened):,} weights there", worst=worst, limit=1e-5)
 
 
-def _bertviz(who: str, opened: Opened) -> Iterator[Check]:
+def _bertviz(who: str, opened: OpenedRun) -> Iterator[Check]:
     from bertviz import head_view
 
     ids, _ = with_end(opened.tokenizer, "One sunny day, the cat sat near the buses. It")
@@ -200,7 +200,7 @@ def _bertviz(who: str, opened: Opened) -> Iterator[Check]:
     yield Check(who=who, what="no page in HTML", of=what, worst=float(not is_page), limit=0.0)
 
 
-def _lm_eval(who: str, opened: Opened, folder: Path, blimp: Path) -> Iterator[Check]:
+def _lm_eval(who: str, opened: OpenedRun, folder: Path, blimp: Path) -> Iterator[Check]:
     files = sorted(blimp.glob("anaphor_*.jsonl"))
     theirs = lm_eval_scores(folder, files)
     for file, their in zip(files, theirs, strict=True):
@@ -274,7 +274,7 @@ def noted(found: Mapping[str, Any]) -> list[str]:
     return [*said, machine_line(found["environment"])]
 
 
-def about(opened: Opened) -> str:
+def about(opened: OpenedRun) -> str:
     """Return one line on a run."""
     config = opened.model.config
     return (
@@ -284,7 +284,7 @@ def about(opened: Opened) -> str:
     )
 
 
-def exported(opened: Opened, blimp: Path) -> list[Check]:
+def exported(opened: OpenedRun, blimp: Path) -> list[Check]:
     """Export a run by the command that users type, and measure it."""
     with tempfile.TemporaryDirectory() as name:
         hf, gguf = Path(name, "hf"), Path(name, "model.gguf")

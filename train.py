@@ -131,9 +131,13 @@ def steps(training: Training, run: Run | None, stop: StopRequest) -> None:
 
 
 def is_asked_to_stop(training: Training, stop: StopRequest) -> bool:
-    """Whether any process has heard a signal by now, so that all of them stop after the same step."""
-    stop.hear(training.world.agree(stop.signal or 0))
-    return stop.signal is not None
+    """Whether any process has heard a signal by now, so that all of them stop after the same step.
+
+    What this one hears once they have agreed is of the next step.
+    """
+    heard = training.world.agree(stop.signal or 0)
+    stop.hear(heard)
+    return heard > 0
 
 
 def look(training: Training, run: Run | None, stop: StopRequest) -> None:

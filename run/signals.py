@@ -97,8 +97,8 @@ class StopRequest:
         return self._signal
 
     def hear(self, number: int) -> None:
-        """Take a signal that another process of the same run has heard for one's own; 0: it has heard none."""
-        self._signal = self._signal or number or None
+        """Take the signal that the processes of a run have agreed on for one's own; 0: they have heard none."""
+        self._signal = number or self._signal
 
     def before_each(self, items: Iterable[T]) -> Iterator[T]:
         """Pass `items` on; raise Stopped before the next of them once a signal was heard."""

@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch.distributed import TCPStore
 
+from benchmarks.ranks import ranks
 from tests.reliability.doors import ROOT, Doors, Running
 
 _STORES: list[TCPStore] = []  # they last as long as this process
@@ -40,13 +40,7 @@ class Launched:
 
     def ranks(self) -> dict[int, int]:
         """Return the process of each rank that is there."""
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError, IndexError, ValueError):
-                if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == self.process.pid:
-                    told = dict(one.partition("=")[::2] for one in (folder / "environ").read_text().split("\0"))
-                    found[int(told["RANK"])] = int(folder.name)
-        return found
+        return ranks(self.process.pid)
 
     def wait(self, seconds: float = 120.0) -> tuple[int, str]:
         """Return the exit status of torchrun and all that it and its ranks have said."""

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from run.checkpoint import go_back, load_checkpoint, read_manifest
-from run.world import LOST
+from run.signals import StopRequest
+from run.world import LOST, World
 from tests.ranks import start_ranks, torchrun, wait_for_step
 from tests.reliability.doors import Doors, Ended
+from tests.run.test_training import make_training, settings
 from tests.test_train import lines, losses
+from train import is_asked_to_stop
 
 TINY = [
     "model=nano", "threads=1", "max_steps=24", "eval_every_steps=8", "log_every_steps=1", "tokens_per_batch=256",
@@ -209,3 +212,25 @@ def test_what_goes_wrong_for_one_is_said_by_it_and_ends_all(doors: Doors, cache:
     one, other = first.wait(30), second.wait(30)
     assert one.status == 2 and one.err.startswith("error: ") and one.err.count("\n") == 1, one.err
     assert (other.status, other.err) == (2, "")
+
+
+class Late(World):
+    """The others agree, and only then a signal comes to this process."""
+
+    def agree(self, number: int) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return number
+
+
+def test_a_signal_that_comes_once_all_have_agreed_is_one_of_the_next_step() -> None:
+    """Or one process would leave while the others take the step, each waiting for what the other does not send."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    training, stop = make_training(settings(), stories=False), StopRequest()
+    try:
+        training.world = Late()
+        assert not is_asked_to_stop(training, stop) and stop.signal == signal.SIGTERM
+        training.world = World()
+        assert is_asked_to_stop(training, stop)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

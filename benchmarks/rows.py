@@ -19,6 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from configs import one_line_errors
+from run.checkpoint import write_atomically
 from run.directory import environment
 
 ROOT = Path(__file__).parent.parent
@@ -97,7 +99,8 @@ def timed(command: Sequence[str], *, threads: int = 1, folder: Path = ROOT, **en
         said, complained = (_read(stream) for stream in (out, errors))
     if status:
         last = "\n".join((complained or said).splitlines()[-20:])
-        sys.exit(f"exit status {status} of {' '.join(command)}\n{last}")
+        words = [one if "\n" not in one else "..." for one in command]  # a program given by -c is long
+        sys.exit(f"exit status {status} of {' '.join(words)}\n{last}")
     return Child(seconds, cpu_seconds, peak * 1024, said)  # Linux counts kilobytes
 
 
@@ -180,13 +183,11 @@ def machine_line(about: Mapping[str, Any]) -> str:
     )
 
 
-def settings(
-    known: Sequence[str], arguments: Sequence[str] | None = None, *, results: Path | None = None
-) -> dict[str, str]:
+def settings(known: Sequence[str], arguments: Sequence[str] | None = None) -> dict[str, str]:
     """Return name=value of the command line; SystemExit with one line where it says what cannot be.
 
-    A name is one of `known` or of all scripts'; what it names is there, and a result can be written. `results`: a file
-    of figures that count, which quick=true may not write over.
+    A name is one of `known` or of all scripts'; what it names is there, and a result can be written. quick=true, which
+    measures nothing that counts, writes over no file.
     """
     every = [*known, "out", "quick"]
     given = dict(one.partition("=")[::2] for one in (sys.argv[1:] if arguments is None else arguments))
@@ -197,10 +198,14 @@ def settings(
     for name, inside in _PLACES.items():
         if name in given and not (Path(given[name]) / inside if inside else Path(given[name])).is_file():
             sys.exit(f"{name}={given[name]}: there is no {f'{inside} in it' if inside else 'such file'}")
-    if "out" in given and not Path(given["out"]).absolute().parent.is_dir():
-        sys.exit(f"out={given['out']}: there is no folder {Path(given['out']).parent}")
-    if given.get("quick") == "true" and results is not None and Path(given.get("out", "")).resolve() == results:
-        sys.exit(f"quick=true measures nothing that counts: out={given['out']} holds what does")
+    if "out" in given:
+        out = Path(given["out"])
+        if not given["out"] or out.is_dir():
+            sys.exit(f"out={given['out']}: a file is meant, and this is none")
+        if not out.absolute().parent.is_dir():
+            sys.exit(f"out={out}: there is no folder {out.parent}")
+        if given.get("quick") == "true" and out.exists():
+            sys.exit(f"quick=true measures nothing that counts, and out={out} is there: give another")
     return given
 
 
@@ -220,7 +225,8 @@ def repeats(given: Mapping[str, str]) -> int:
 def alone(rows: Callable[[dict[str, str]], list[Row]], known: Sequence[str]) -> None:
     """Be the `main` of a row script: measure, print the table, and write the rows where `out` says."""
     given = settings(known)
-    found = rows(given)
+    with one_line_errors():
+        found = rows(given)
     print("\n".join([*table(found), "", machine_line(machine())]))
     if path := given.get("out"):
         write(Path(path), found, machine())
@@ -229,7 +235,7 @@ def alone(rows: Callable[[dict[str, str]], list[Row]], known: Sequence[str]) -> 
 def write(path: Path, rows: Sequence[Row], about: Mapping[str, Any], **more: Any) -> None:
     """Write rows as JSON, and whatever else belongs to them."""
     found = {"environment": about, "rows": [asdict(row) for row in rows], **more}
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
 
 
 def read(path: Path) -> tuple[list[Row], dict[str, Any]]:

@@ -125,7 +125,7 @@ def measured(name: str, given: Mapping[str, str], out: Path | None) -> tuple[str
 def why_not(name: str, given: Mapping[str, str]) -> str:
     """Return why a script cannot be run; "" where it can."""
     missing = [one for one in SCRIPTS[name] if one not in given]
-    return f"{' and '.join(missing)} was not given" if missing else ""
+    return f"{' and '.join(missing)} {'were' if len(missing) > 1 else 'was'} not given" if missing else ""
 
 
 def ran(name: str, given: Mapping[str, str], path: Path) -> int:
@@ -140,7 +140,7 @@ def page(found: Table) -> list[str]:
     """Return everything that is to be said."""
     rows = found.rows
     met, aims = sum(row.met for row in rows), [row.aim_met for row in rows if row.aim_met is not None]
-    said = [f"{met} of {len(rows)} goals met, {sum(aims)} of {len(aims)} aims."]
+    said = [f"{met} of {len(rows)} rows met, {sum(aims)} of {len(aims)} aims."]
     if found.quick:
         said.insert(0, "Measured once and little, to show that it runs: no figure here counts.")
     said += [f"Left out: {name} ({reason})." for name, reason in found.left_out.items()]
@@ -158,13 +158,13 @@ def page_of(path: Path) -> list[str]:
 
 def main() -> None:
     """Measure, print, and write down where asked."""
-    given = settings(KNOWN, results=RESULTS)
+    given = settings(KNOWN)
     out = Path(given["out"]).resolve() if "out" in given else None
     found, has_failed = gather(given, out)
     print("\n".join(page(found)))
     if out == RESULTS:
         paste(PAGE, "goals", page_of(RESULTS))
-    if has_failed or not all(row.met for row in found.rows):
+    if has_failed or not found.rows or not all(row.met for row in found.rows):
         sys.exit(1)
 
 

@@ -88,6 +88,8 @@ def test_what_is_no_number_keeps_to_no_limit() -> None:
         ("data.path=nowhere.txt", "data.path=nowhere.txt: there is no such file"),
         ("nanogpt=.", "nanogpt=.: there is no train.py in it"),
         ("out=nowhere/found.json", "out=nowhere/found.json: there is no folder nowhere"),
+        ("out=", "out=: a file is meant, and this is none"),
+        ("out=.", "out=.: a file is meant, and this is none"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_measured(
@@ -120,3 +122,23 @@ def test_a_script_prints_its_table_and_writes_its_rows(
     rows.alone(lambda given: [replace(ROW, work=given["n"])], ["n"])
     assert "| 2 | a tenth (a twentieth) |" in capsys.readouterr().out
     assert rows.read(tmp_path / "rows.json")[0] == [replace(ROW, work="2")]
+
+
+def test_no_script_writes_what_does_not_count_over_a_file(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    kept.write_text("{}")
+    with pytest.raises(SystemExit, match="quick=true measures nothing that counts, and out=.*kept.json is there"):
+        rows.settings(["only"], ["quick=true", f"out={kept}"])
+    assert kept.read_text() == "{}"
+
+
+def test_a_mistake_that_a_script_finds_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_rows(given: dict[str, str]) -> list[rows.Row]:
+        raise ValueError("vocab_size=abc is no number")
+
+    monkeypatch.setattr(sys, "argv", ["script"])
+    with pytest.raises(SystemExit) as ended:
+        rows.alone(no_rows, [])
+    assert ended.value.code == 2 and capsys.readouterr().err == "error: vocab_size=abc is no number\n"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import growth, speed
-from benchmarks.rows import Row, machine, machine_line, write
+from benchmarks import growth, probing, speed
+from benchmarks.rows import Child, Row, machine, machine_line, write
 from benchmarks.speed import Part
 from tests.benchmarks.test_rows import ROW
 
@@ -36,7 +36,7 @@ def test_a_page_without_figures_says_so_and_one_with_them_counts_goals_and_misse
     speed.write_table(tmp_path / "found.json", found)
     assert speed.read_table(tmp_path / "found.json") == found
     said = speed.page_of(tmp_path / "found.json")
-    assert "1 of 2 goals met, 0 of 1 aims." in said and "Left out: growth (not asked for)." in said
+    assert "1 of 2 rows met, 0 of 1 aims." in said and "Left out: growth (not asked for)." in said
     assert said[-1] == machine_line(machine())
     assert not any("no figure here counts" in line for line in said)
     assert any("no figure here counts" in line for line in speed.page(replace(found, quick=True)))
@@ -104,6 +104,22 @@ def test_what_is_not_run_is_named_with_its_reason(
     monkeypatch.setattr(sys, "argv", ["speed", "only=startpu"])
     with pytest.raises(SystemExit, match="only=startpu: known are startup, growth"):
         speed.main()
+
+
+def test_a_table_of_nothing_is_an_exit_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["speed", "only=shakespeare"])
+    with pytest.raises(SystemExit) as ended:
+        speed.main()
+    assert ended.value.code == 1
+    assert "Left out: shakespeare (data.path and nanogpt were not given)." in capsys.readouterr().out
+
+
+def test_rows_of_the_page_are_those_that_their_scripts_make_now() -> None:
+    kept = {row.work for row in speed.read_table(speed.RESULTS).parts["probing"].rows}
+    child = Child(1.0, 1.0, 1, "")
+    assert kept == {row.work for row in probing.judged([1.0], [0.5], child, child)}
 
 
 def test_a_goal_that_is_missed_is_an_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,8 @@ def by_hand(answers: list[str], foils: list[str], text: str = "It ran") -> tuple
 def test_a_piece_that_begins_an_answer_and_a_foil_is_neither() -> None:
     item, _ = by_hand(["ran", "sat"], ["rang"])
     assert (item.payoff, item.target, item.foils, item.surprisal) == (None, None, (), ())
+    item, _ = by_hand(["ran"], ["rang"])  # the one begins the other, so nothing parts them
+    assert (item.payoff, item.answers, item.foils) == (None, (), ())
     item, ids = by_hand(["ran", "sat"], ["rang", "hum"])
     assert item.answers == (ids["▁s"],) and item.foils == (ids["▁"],)
     assert (item.payoff, item.target, len(item.tokens)) == (2, ids["▁r"], 3)

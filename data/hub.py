@@ -48,7 +48,7 @@ _AHEAD = 1 << 18  # bytes of one range request at least: a taste of 20 MB is som
 _MODEL = Kind(
     "",
     "model={name} is neither a folder nor a model of {hub}, or a private one: then `hf auth login`",
-    "a folder (model=FOLDER), or a filled cache or a mirror (HF_HUB_OFFLINE=1, HF_ENDPOINT=URL; docs/imported.md)",
+    "a folder (model=FOLDER), or a filled cache or a mirror (HF_HUB_OFFLINE=1, HF_ENDPOINT=URL; docs/data.md)",
 )
 _CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")  # where a dataset says which files are which split
 

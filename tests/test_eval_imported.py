@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from data.config import StoriesConfig
 from data.tokenizer import END, bpe_tokenizer
+from probe.commands import importing, reporting
 from probe.commands.importing import open_model
 from probe.commands.opened import Opened, read_run
 from probe.commands.probing import probe_stories
@@ -166,12 +167,42 @@ def test_a_probe_of_other_weights_is_not_taken_for_one_of_these(place: Path, pro
     save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
     text = (tmp_path / "out" / "probe" / "probe.json").read_text()
     (tmp_path / "out" / "probe" / "probe.json").write_text(text.replace(str(place / "model"), str(tmp_path / "model")))
+    reporting.own_out(tmp_path / "out", str(tmp_path / "model"))
     found, _ = opened(place, tmp_path / "model", tmp_path / "out")
     look(found, "The cat sat.")
     page = content_of(probe_files(tmp_path / "out")["report.html"])
     assert not page["questions"] and "of other weights" in page["notes"][0]
     with pytest.raises(ValueError, match=f"holds what was found of {tmp_path / 'model'}: give another out=DIR"):
         opened(place, place / "model", tmp_path / "out")
+
+
+def test_what_is_found_has_one_owner_however_it_is_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, one = tmp_path / "out", str(tmp_path / "one")
+    reporting.own_out(out, one)
+    importing.check_out(out, one)
+    with pytest.raises(ValueError, match="holds what was found of .*one: give another out=DIR"):
+        importing.check_out(out, str(tmp_path / "two"))
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="choose a folder of its own"):
+        importing.check_out(Path("runs/"), one)
+    with pytest.raises(OSError, match="README") as refused:
+        (tmp_path / "README").write_text("a file")
+        reporting.own_out(tmp_path / "README", one)
+    assert refused.value.filename == str(tmp_path / "README")
+
+
+def test_a_runs_export_is_called_after_the_run(tmp_path: Path) -> None:
+    assert importing.name_of(tmp_path / "mine" / "export" / "hf") == "mine"
+    assert importing.name_of(tmp_path / "export" / "gpt2") == "gpt2"
+
+
+def test_what_is_no_folder_is_said_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "it.gguf").write_text("")
+    with pytest.raises(ValueError, match="it.gguf is a file: a folder is meant"):
+        importing.find_model(str(tmp_path / "it.gguf"))
+    with pytest.raises(ValueError, match="none: there is no such folder"):
+        importing.find_model(str(tmp_path / "none"))
 
 
 def gpt2_in_pieces(folder: Path, words: list[str], n_pieces: int = 330) -> Path:
@@ -263,7 +294,7 @@ def test_a_folder_without_what_a_text_needs_is_refused_by_name(place: Path, in_p
     for path in (tmp_path / "bare").glob("tokenizer*"):
         path.unlink()
     refused(place, tmp_path / "bare", "has no tokenizer: none of tokenizer.json")
-    with pytest.raises(ValueError, match="holds a run or a model"):
+    with pytest.raises(ValueError, match="holds a run, runs or a model"):
         opened(place, in_pieces, place / "run")
 
 

@@ -34,25 +34,26 @@ def open_model(settings: EvalConfig, asked: str, data: DataConfig) -> Opened:
     """
     from data.config import StoriesConfig
     from data.corpus import stories_fingerprint
-    from data.hub import hub_model
     from data.tokenizer import imported_tokenizer
     from model.imported import check_installed, load, sha256_of, weights_of
 
     assert isinstance(data, StoriesConfig)  # what train.py does without being told anything
     check_installed()
-    is_folder = Path(asked).is_dir()
-    folder, commit = (Path(asked), None) if is_folder else hub_model(asked)
-    name = folder.resolve().name if is_folder else asked
+    folder, commit = find_model(asked)
+    name = asked if commit else name_of(folder)
     out = Path(settings.out) if settings.out is not None else PROBES / name.replace("/", "--")
-    check_out(out, asked)
+    owner = asked if commit else str(folder.resolve())
+    check_out(out, owner)
     place = place_of(settings)
     model = load(folder, asked, place.device)
     tokenizer, first = imported_tokenizer(folder, asked)
     if first >= model.vocab_size:
         raise ValueError(f"{asked}: its tokenizer begins a text with token {first}, and the model knows none of it")
-    known = {"sha256": sha256_of(weights_of(folder)), "commit": commit}
+    others = sorted(one for one in folder.iterdir() if one.suffix in (".json", ".txt", ".model"))
+    known = {"sha256": sha256_of([*weights_of(folder), *others]), "commit": commit}  # settings and tokenizer too
     return Opened(
         run=out,
+        owner=owner,
         origin=_origin(model, asked, name, settings.out, known),
         data=data,
         data_fingerprint=stories_fingerprint(data),
@@ -84,19 +85,43 @@ def _origin(model: Imported, asked: str, name: str, out: str | None, known: dict
     )
 
 
-def check_out(out: Path, asked: str) -> None:
-    """Raise ValueError where `out` is a run's directory, or holds what was found of another model."""
-    from run.directory import read_json
+def find_model(asked: str) -> tuple[Path, str | None]:
+    """Return a model's folder and, of one of the hub, its commit; ValueError or OSError where there is none."""
+    from data.download import Unreachable
+    from data.hub import hub_model
 
-    if (out / "config.json").exists():
-        raise ValueError(f"out={out} holds a run or a model: choose a folder of its own")
-    path = out / "probe" / "probe.json"
+    path = Path(asked)
+    if path.is_dir():
+        return path, None
+    if path.exists():
+        raise ValueError(f"model={asked} is a file: a folder is meant, as transformers writes it, or a name on the hub")
+    if asked.startswith((".", "/", "~")):
+        raise ValueError(f"model={asked}: there is no such folder")
     try:
-        found = read_json(path) if path.exists() else {}
-        other = found.get("model", {}).get("run", asked)
-    except (ValueError, AttributeError):
+        return hub_model(asked)
+    except Unreachable as error:
+        raise Unreachable(f"model={asked} is no folder here, and {error}") from None
+
+
+def name_of(folder: Path) -> str:
+    """Return what to call a model: its folder's name, and of a run's export the run's."""
+    whole = folder.resolve()
+    return whole.parent.parent.name if (whole.parent.name, whole.name) == ("export", "hf") else whole.name
+
+
+def check_out(out: Path, owner: str) -> None:
+    """Raise ValueError where `out` is a run's directory or that of runs, or holds what was found of another model."""
+    from probe.commands.reporting import OWNER
+    from run.directory import RUNS, read_json
+
+    if (out / "config.json").exists() or out.resolve() == RUNS.resolve():
+        raise ValueError(f"out={out} holds a run, runs or a model: choose a folder of its own")
+    path = out / OWNER
+    try:
+        other = read_json(path)["model"] if path.exists() else owner
+    except (ValueError, TypeError, KeyError):
         return  # damaged: it is written anew
-    if other != asked:
+    if other != owner:
         raise ValueError(f"{out} holds what was found of {other}: give another out=DIR")
 
 

@@ -48,7 +48,7 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> bool:
     has_page = False
     if causal:
         with one_line_errors():
-            claimed = claim_or_note(opened.run, opened.run / "probe")
+            claimed = claim_or_note(opened, opened.run / "probe")
             has_page = claimed is not None
             with claimed or nullcontext():
                 if has_page:

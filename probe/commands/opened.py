@@ -62,6 +62,7 @@ class Opened:
     model: Transformer  # in eval mode and float32
     untrained: Callable[[int], Transformer]  # by a seed, a model of the same shape that was never trained
     place: str  # device and why
+    owner: str | None = None  # of a model from elsewhere, its folder or its name on the hub: whose `run` is
     resumed: tuple[str, ...] = ()  # a sentence for each time that training went on with something changed
 
     @property

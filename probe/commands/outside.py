@@ -45,7 +45,7 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
     print("\n".join(shown))
     with one_line_errors():
         folder = opened.run / "probe" / "outside"
-        claimed = claim_or_note(opened.run, folder)
+        claimed = claim_or_note(opened, folder)
         with claimed or nullcontext():
             if claimed is not None:
                 write_set(folder, files, f"{task.value}.json", gone)

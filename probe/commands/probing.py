@@ -63,7 +63,7 @@ def probe_stories(
         if opened.is_from_elsewhere:
             n_payoffs = sum(link["payoff"] is not None for some in rows for row in some for link in row["links"])
             warnings += check_items(opened, [*dev, *test], n_payoffs)
-        claimed = claim_or_note(opened.run, opened.run / "probe", say)
+        claimed = claim_or_note(opened, opened.run / "probe", say)
     with claimed or nullcontext():
         results, readings = studied(opened, dev, test, config)
         results = provenance(opened, corpus, config) | {"warnings": warnings} | results

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PAGE = "report.html"
 TEXTS = "sentences.json"
+OWNER = "model.json"  # beside probe/ of a model from elsewhere: whose it is
 _MOST_TEXTS = 12  # of the user's own that a page keeps
 
 
@@ -253,11 +254,27 @@ def claim_folder(folder: Path) -> FileIO:
     return claim(folder)
 
 
-def claim_or_note(run: Path, folder: Path, say: Callable[[str], None] = print) -> FileIO | None:
-    """Claim a run's folder of probes; where it cannot be written, for the run is another's, say so and return None."""
+def own_out(out: Path, owner: str) -> None:
+    """Note in `out`, made if need be, of which model it holds what is found; OSError that names it where it cannot."""
+    from run.directory import write_json
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / OWNER, {"model": owner})
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(out)) from None
+
+
+def claim_or_note(opened: Opened, folder: Path, say: Callable[[str], None] = print) -> FileIO | None:
+    """Claim a run's folder of probes; where it cannot be written, for the run is another's, say so and return None.
+
+    What is found of a model from elsewhere has a place of its own: OSError where that cannot be written.
+    """
     from run.directory import unwritable
 
-    wrong = unwritable(run)
+    if opened.owner is not None:
+        own_out(opened.run, opened.owner)
+    wrong = unwritable(opened.run)
     try:
         if wrong is None:
             return claim_folder(folder)

@@ -45,7 +45,7 @@ def look(opened: Opened, text: str) -> bool:
     notes = lint(text)  # reads the whole text again at every pronoun: of one that is too long, without an end
     asked = [span for note in notes for span in (note.span, note.clue) if span]
     rows = word_rows(opened.model, sentence, asked) if asked else []
-    claimed = claim_or_note(opened.run, opened.run / "probe")
+    claimed = claim_or_note(opened, opened.run / "probe")
     with claimed or nullcontext():
         probed, missing = read_probe(opened)
         texts = with_text(read_texts(opened.run), text)

@@ -66,7 +66,9 @@ def measure_text(subject: Subject, path: str) -> Report:
     """Measure every file meant by `path`."""
     results = [measure_file(subject, file, pieces) for file, pieces in subject.texts(path)]
     lines = [coverage_line(subject, Coverage(**one["coverage"]), Path(one["file"]).name) for one in results]
-    return Report({"files": results}, [*lines, "", *_table(results), "", *_notes(results)], [])
+    return Report(
+        {"files": results}, [*lines, "", *_table(results), "", *_notes(results, subject.decode([subject.end]))], []
+    )
 
 
 def _table(results: Sequence[dict[str, Any]]) -> list[str]:
@@ -86,8 +88,8 @@ def _table(results: Sequence[dict[str, Any]]) -> list[str]:
     return markdown_table(header, rows)
 
 
-def _notes(results: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["read in windows of the context's length that do not overlap, <|endoftext|> before each document"]
+def _notes(results: Sequence[dict[str, Any]], begin: str) -> list[str]:
+    lines = [f"read in windows of the context's length that do not overlap, {begin} before each document"]
     if not all(one["comes_back"] for one in results):
         lines.append(
             "this tokenizer does not give the text back as it was (unknown words, spaces): what it leaves out is not "

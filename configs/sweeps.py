@@ -52,8 +52,9 @@ def jobs() -> Iterator[None]:
 
     That is the last line of what the job has said: of a run that was refused, why.
     """
-    program = str(_FOLDER.parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program, os.environ.get("PYTHONPATH"))))
+    before = os.environ.get("PYTHONPATH")
+    if any("submitit" in argument for argument in sys.argv):  # whose jobs begin elsewhere
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_FOLDER.parent), before)))
     try:
         yield
     except RuntimeError as error:
@@ -63,3 +64,8 @@ def jobs() -> Iterator[None]:
         last = said[:2][-1].strip().splitlines()[-1]  # between two such lines, or after one, is what the job has said
         print(f"error: {printable(last.removeprefix('error: '))}", file=sys.stderr)
         sys.exit(2)
+    finally:
+        if before is None:
+            os.environ.pop("PYTHONPATH", None)
+        else:
+            os.environ["PYTHONPATH"] = before

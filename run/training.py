@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -214,7 +215,7 @@ def what_to_try(training: Training, run: Path) -> str:
     precision = ", or precision=float32 (now bfloat16)" if training.place.bfloat16 else ""
     return (
         f"try a lower {rates}{precision}; from the last checkpoint goes on: "
-        f"python train.py resume=true resume_with_changes=true optim.learning_rate=... out={run}"
+        f"python train.py resume=true resume_with_changes=true optim.learning_rate=... {quote(f'out={run}')}"
     )
 
 

@@ -451,9 +451,13 @@ def test_of_a_job_that_did_not_end_well_its_last_line_is_said(
     told: str, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "before")
+    monkeypatch.setattr(sys, "argv", ["train.py", "-m", "hydra/launcher=submitit_local"])
     with pytest.raises(SystemExit, match="2"), jobs():
         assert os.environ["PYTHONPATH"] == f"{ROOT}{os.pathsep}before"
         raise type("UncompletedJobError", (RuntimeError,), {"__module__": "submitit.core.utils"})(told)
     assert capsys.readouterr().err == f"error: {line}\n"
+    assert os.environ["PYTHONPATH"] == "before"
+    monkeypatch.setattr(sys, "argv", ["train.py"])
     with pytest.raises(RuntimeError), jobs():
+        assert os.environ["PYTHONPATH"] == "before"  # nobody else's children find other modules
         raise RuntimeError("another's")

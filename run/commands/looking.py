@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def announce(run: Run) -> None:
         f"width {config.d_model}, context {config.context_length}"
     )
     say(f"run     {run.path} (from step {run.training.step} of {run.settings.run.max_steps})")
-    say(f"watch   tensorboard --logdir {run.path.parent} --samples_per_plugin images=100")  # it shows 10 otherwise
+    say(f"watch   tensorboard --logdir {quote(str(run.path.parent))} --samples_per_plugin images=100")  # it shows 10 otherwise
     if len(run.items) > _FEW:
         say(f"probe   {len(run.items)} questions, each with its best head; above luck: it prefers the antecedent more")
         say("        often than the best head would if none knew anything. TensorBoard draws each")
@@ -111,7 +112,7 @@ def conclude(run: Run, measured: dict[str, Any], speed: str) -> None:
     for line in [*known, *best_lines(run), speed]:
         run.progress.say(line)
     seconds = run.training.seconds
-    run.progress.say(f"done in {seconds:.1f} s of training; probe it with: python eval.py run={run.path}")
+    run.progress.say(f"done in {seconds:.1f} s of training; probe it with: python eval.py {quote(f'run={run.path}')}")
 
 
 def counted_grams(run: Run) -> dict[str, Any]:
@@ -158,7 +159,7 @@ def leave(run: Run) -> None:
         save(run, best=False)
     where = f"step {max(0, training.saved[0])}"
     where += f" (by {training.step} its numbers were not finite)" if training.is_astray else ""
-    run.progress.say(f"stopped at {where}; go on with: python train.py resume=true out={run.path}")
+    run.progress.say(f"stopped at {where}; go on with: python train.py resume=true {quote(f'out={run.path}')}")
 
 
 def best_lines(run: Run) -> list[str]:

@@ -133,7 +133,7 @@ def check_processes(settings: TrainSettings, world: World) -> None:
     n_rows = max(1, own.tokens_per_batch // context)
     if n_rows < world.size:
         raise ValueError(
-            f"tokens_per_batch={own.tokens_per_batch} is {n_rows} of rows of model.context_length={context}, and "
+            f"tokens_per_batch={own.tokens_per_batch} is {n_rows} of the rows of model.context_length={context}, and "
             f"there are {world.size} processes to share them: start fewer, or raise it"
         )
 

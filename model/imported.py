@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +32,16 @@ TYPES = ("gpt2", "llama", "mistral", "qwen2")  # transformers' names of what can
 # Of rotary angles, those that are the same in a short text and in a long one.
 _ANGLES = ("default", "linear", "llama3", "yarn")
 _NO_GPT2 = ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention")
+_COUNTS = (
+    "num_hidden_layers num_attention_heads num_key_value_heads head_dim hidden_size max_position_embeddings "
+    "intermediate_size n_layer n_head n_embd n_positions n_inner vocab_size"
+).split()
+# What a file may hold without being asked for it, for nothing is computed from it: old GPT-2s' triangle and its filling
+# (now made from the places), a second copy of an embedding that is tied, and old Llamas' angles (now made from theta).
+_NOT_MISSED = re.compile(
+    r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias|lm_head\.weight|"
+    r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,9 +246,14 @@ def check_can_be_read(config: Any) -> None:
     for name in _NO_GPT2:
         if getattr(config, name, False):
             raise ValueError(f"{name}=true cannot be probed: no other attention here is computed that way")
+    of_norm = "layer_norm_epsilon" if config.model_type == "gpt2" else "rms_norm_eps"
+    if not 0 <= (eps := getattr(config, of_norm)) < math.inf:
+        raise ValueError(f"{of_norm}={eps} cannot be probed: it is 0 or more, and finite")
     if config.model_type == "gpt2":
         return
     rope = config.rope_parameters or {}
+    if not 0 < (theta := rope.get("rope_theta", 1.0)) < math.inf:
+        raise ValueError(f"rope_theta={theta} cannot be probed: it is more than 0, and finite")
     if rope.get("rope_type", "default") not in _ANGLES:
         raise ValueError(f"rope_type={rope.get('rope_type')} cannot be probed: only {', '.join(_ANGLES)} can")
     if rope.get("partial_rotary_factor", 1.0) != 1.0 or getattr(config, "partial_rotary_factor", 1.0) not in (
@@ -295,6 +313,8 @@ def _llama(theirs: Any) -> tuple[ImportedConfig, ImportedNorm, list[ImportedBloc
     windows = [their.max_position_embeddings]
     if getattr(their, "sliding_window", None):  # whoever reads no more than a window sees all of it
         windows.append(their.sliding_window)
+    if not all(map(math.isfinite, (*angles.frequencies.tolist(), angles.factor))):
+        raise ValueError("its rope_parameters give angles that are not finite")
     config = ImportedConfig(
         **_plain(their),
         n_key_value_head=their.num_key_value_heads,
@@ -379,13 +399,21 @@ def load(folder: Path, name: str, device: torch.device) -> Imported:
 
     """
     kept = _their_config(folder, name)
+    if "model_type" not in kept and ({"run", "data", "optim"} <= kept.keys() or (folder / "checkpoints").is_dir()):
+        raise ValueError(f"{name} is a run: run={name} probes it")
     if kept.get("model_type") not in TYPES:
         raise ValueError(f"{name}: model_type={kept.get('model_type')} cannot be probed: only {', '.join(TYPES)} can")
     if kept.get("quantization_config"):
         raise ValueError(f"{name}: its weights are quantized: take the ones that are not")
+    for count in _COUNTS:
+        if isinstance(kept.get(count), int) and kept[count] < 1:
+            raise ValueError(f"{name}: {count}={kept[count]} cannot be probed: it is 1 or more")
     files = weights_of(folder)
     if not files:
         raise ValueError(f"{name} has no weights: neither *.safetensors nor pytorch_model*.bin")
+    for path in files:
+        if path.suffix == ".bin" and not _holds_tensors(path):
+            raise ValueError(f"{name}: its weights hold more than tensors, which is not opened, or are damaged")
     import transformers
 
     transformers.utils.logging.set_verbosity_error()  # what it would warn of is an error here
@@ -394,20 +422,34 @@ def load(folder: Path, name: str, device: torch.device) -> Imported:
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True, trust_remote_code=False,
             use_safetensors=files[0].suffix == ".safetensors", weights_only=True, output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are looked at below, where they have a name
         )  # fmt: skip
     except Exception as error:  # of any kind: whoever wrote the folder decides
         raise ValueError(f"transformers cannot load {name}: {_short(error)}") from None
     theirs, info = loaded
-    for what, some in (("lacks", info["missing_keys"]), ("has another size of", info["mismatched_keys"])):
+    for what, some, why in (
+        ("lacks", info["missing_keys"], "it is not whole"),
+        ("has another size of", {key for key, *_ in info["mismatched_keys"]}, "config.json asks for other weights"),
+        (
+            "holds",
+            {key for key in info["unexpected_keys"] if not _NOT_MISSED.fullmatch(key)},
+            "config.json does not ask for that",
+        ),
+    ):
         if some:
-            first = min(map(str, some))
-            raise ValueError(f"{name} {what} {first}, and {len(some) - 1} more of its weights: it is not whole")
+            more = f", and {len(some) - 1} more of its weights" if len(some) > 1 else ""
+            raise ValueError(f"{name} {what} {min(some)}{more}: {why}")
     if not all(one.isfinite().all() for one in theirs.parameters()):
         raise ValueError(f"{name} has weights that are not finite: there is nothing to read")
+    theirs = theirs.to(device)
     try:
-        return Imported(theirs.to(device))
+        return Imported(theirs)
+    except torch.OutOfMemoryError:
+        raise  # it is the device that is at fault
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+    except (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
+        raise ValueError(f"{name} cannot be read: {_short(error)}") from None
 
 
 def _their_config(folder: Path, name: str) -> Mapping[str, Any]:
@@ -421,6 +463,15 @@ def _their_config(folder: Path, name: str) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{name}: its config.json is damaged")
     return found
+
+
+def _holds_tensors(path: Path) -> bool:
+    """Say whether a pickle holds tensors by name and nothing else; what PyTorch says of others is how to run them."""
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+    except Exception:  # of any kind: whoever wrote the file decides
+        return False
+    return isinstance(held, dict) and all(isinstance(one, Tensor) for one in held.values())
 
 
 def weights_of(folder: Path) -> list[Path]:
@@ -438,5 +489,5 @@ def sha256_of(files: list[Path]) -> str:
 
 
 def _short(error: Exception) -> str:
-    """Return what an error says, in one line of 200 characters at most."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    """Return of what kind an error is and what it says, in one line of 200 characters at most."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

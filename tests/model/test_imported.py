@@ -163,6 +163,11 @@ def test_a_window_bounds_how_much_a_model_is_given_to_read() -> None:
         (gpt2(reorder_and_upcast_attn=True), "reorder_and_upcast_attn=true"),
         (llama(rope_parameters={"rope_type": "dynamic", "rope_theta": 5.0, "factor": 2.0}), "rope_type=dynamic"),
         (llama(rope_parameters={"rope_type": "default", "rope_theta": 5.0, "partial_rotary_factor": 0.5}), "partial"),
+        (gpt2(layer_norm_epsilon=float("nan")), "layer_norm_epsilon=nan cannot be probed"),
+        (llama(rms_norm_eps=-1e-5), "rms_norm_eps=-1e-05 cannot be probed"),
+        (llama(rms_norm_eps=float("inf")), "rms_norm_eps=inf cannot be probed"),
+        (llama(rope_parameters={"rope_type": "default", "rope_theta": 0.0}), "rope_theta=0.0 cannot be probed"),
+        (llama(rope_parameters={"rope_type": "default", "rope_theta": float("inf")}), "rope_theta=inf"),
         (transformers.OPTConfig(), "model_type=opt cannot be probed: only gpt2, llama, mistral, qwen2 can"),
     ],
 )
@@ -185,7 +190,7 @@ def test_a_folder_is_loaded_as_it_was_saved(tmp_path: Path, config: str, tokens:
 
 @torch.no_grad()
 def test_weights_kept_in_half_the_bits_are_computed_with_in_float32(tmp_path: Path, tokens: Tensor) -> None:
-    theirs(SHAPES["llama"]).to(torch.bfloat16).save_pretrained(tmp_path)
+    theirs(llama(tie_word_embeddings=True)).to(torch.bfloat16).save_pretrained(tmp_path)
     model = load(tmp_path, "it", torch.device("cpu"))
     assert {one.dtype for one in model.parameters()} == {model(tokens).dtype} == {torch.float32}
 
@@ -200,6 +205,17 @@ def lose_a_weight(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     weights.pop("model.layers.1.mlp.up_proj.weight")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def hold_more(folder: Path, **more: Tensor) -> None:
+    from safetensors.torch import load_file, save_file
+
+    save_file(load_file(folder / "model.safetensors") | more, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def pickle_instead(folder: Path, held: Any) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save(held, folder / "pytorch_model.bin")
 
 
 def make_one_infinite(folder: Path) -> None:
@@ -218,9 +234,26 @@ def make_one_infinite(folder: Path) -> None:
         (lambda folder: rewrite(folder / "config.json", hidden_size="wide"), "transformers cannot load it"),
         (lambda folder: (folder / "model.safetensors").unlink(), "has no weights"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"no"), "transformers cannot load it"),
-        (lose_a_weight, r"it lacks model\.layers\.1\.mlp\.up_proj\.weight"),
+        (lambda folder: rewrite(folder / "config.json", hidden_act="foo"), "cannot load it: KeyError: 'foo'$"),
+        (lambda folder: rewrite(folder / "config.json", num_hidden_layers=0), "it: num_hidden_layers=0 cannot"),
+        (lambda folder: rewrite(folder / "config.json", num_attention_heads=0), "it: num_attention_heads=0 cannot"),
+        (lambda folder: rewrite(folder / "config.json", rope_parameters=_LLAMA3 | {"factor": 0.0}), "not finite"),
+        (lambda folder: pickle_instead(folder, {"model.norm.weight": "x"}), "hold more than tensors"),
+        (lambda folder: pickle_instead(folder, [1]), "hold more than tensors"),
+        (lose_a_weight, r"it lacks model\.layers\.1\.mlp\.up_proj\.weight: it is not whole"),
+        (
+            lambda folder: rewrite(folder / "config.json", num_hidden_layers=1),
+            r"it holds model\.layers\.1\.input_layernorm\.weight, and 17 more of its weights: config\.json does not",
+        ),
+        (
+            lambda folder: hold_more(folder, **{"model.norm.bias": torch.ones(24)}),
+            r"it holds model\.norm\.bias: config",
+        ),
         (make_one_infinite, "weights that are not finite"),
-        (lambda folder: rewrite(folder / "config.json", intermediate_size=32), "cannot load it|has another size"),
+        (
+            lambda folder: rewrite(folder / "config.json", intermediate_size=32),
+            r"size of model\.layers\.0\.mlp\.down_proj",
+        ),
     ],
 )
 def test_a_folder_that_is_not_whole_is_refused_in_one_line(tmp_path: Path, spoil: Any, said: str) -> None:
@@ -228,6 +261,52 @@ def test_a_folder_that_is_not_whole_is_refused_in_one_line(tmp_path: Path, spoil
     with pytest.raises(ValueError, match=said) as caught:
         load(tmp_path, "it", torch.device("cpu"))
     assert "\n" not in str(caught.value)
+
+
+def test_biases_that_the_settings_do_not_ask_for_are_not_dropped(tmp_path: Path) -> None:
+    rewrite(saved(tmp_path, SHAPES["llama, biases"]) / "config.json", attention_bias=False)
+    with pytest.raises(ValueError, match=r"it holds model\.layers\.0\.self_attn\.k_proj\.bias, and 11 more"):
+        load(tmp_path, "it", torch.device("cpu"))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("config", "prefix", "more"),
+    [
+        ("gpt2", "transformer.h.0.attn.", ("bias", "masked_bias")),
+        ("gpt2", "h.0.attn.", ("bias", "masked_bias")),
+        ("llama", "model.layers.0.self_attn.rotary_emb.", ("inv_freq",)),
+    ],
+)
+def test_what_old_files_hold_and_nobody_computes_with_is_let_be(
+    tmp_path: Path, config: str, prefix: str, more: tuple[str, ...], tokens: Tensor
+) -> None:
+    made = theirs(SHAPES[config])
+    made.save_pretrained(tmp_path)
+    unembedding = made.get_output_embeddings().weight.clone()  # a second copy of it, where it is tied
+    hold_more(tmp_path, **{prefix + name: torch.ones(3) for name in more} | {"lm_head.weight": unembedding})
+    assert torch.equal(load(tmp_path, "it", torch.device("cpu"))(tokens), made(tokens).logits)
+
+
+@pytest.mark.parametrize("error", [IndexError, KeyError, TypeError, AttributeError, RuntimeError, ZeroDivisionError])
+def test_whatever_goes_wrong_in_reading_is_one_line_with_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error("lost")
+
+    monkeypatch.setattr("model.imported._departures", fail)
+    with pytest.raises(ValueError, match=f"^it cannot be read: {error.__name__}: .?lost"):
+        load(saved(tmp_path), "it", torch.device("cpu"))
+
+
+@pytest.mark.parametrize("sections", [{"run": {}, "data": {}, "optim": {}}, {}])
+def test_a_run_of_ours_is_said_to_be_one(tmp_path: Path, sections: Any) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(sections | {"model": {}}))
+    if not sections:
+        (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ValueError, match="^runs/it is a run: run=runs/it probes it$"):
+        load(tmp_path, "runs/it", torch.device("cpu"))
 
 
 class Evil:
@@ -248,6 +327,7 @@ def test_no_code_comes_with_a_folder(tmp_path: Path) -> None:
     load(folder, "it", torch.device("cpu"))
     (folder / "model.safetensors").unlink()
     torch.save({"model.norm.weight": Evil(tmp_path / "ran")}, folder / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="transformers cannot load it"):
+    with pytest.raises(ValueError, match="its weights hold more than tensors, which is not opened") as caught:
         load(folder, "it", torch.device("cpu"))
+    assert "weights_only" not in str(caught.value)
     assert not (tmp_path / "ran").exists()

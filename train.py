@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -47,12 +47,7 @@ def main(config: DictConfig) -> None:
             if settings.run.resume and several and not (Path(own) / "config.json").is_file():
                 # A sweep that was cut short, or put back into its queue, begins those runs that had not begun.
                 settings = replace(settings, run=replace(settings.run, resume=False, resume_with_changes=False))
-            if settings.run.resume and world.is_first:  # who tells the others
-                from run.directory import find_run, read_json
-
-                saved = read_json(find_run(settings.run.out) / "config.json")
-                settings = resumed(settings, saved, list(job.overrides.task))
-        status = fit(settings, label, world)
+        status = fit(settings, label, world, list(job.overrides.task))
     if status:
         sys.exit(status)
 
@@ -72,25 +67,30 @@ def no_trace(output: Path, sweep: Path) -> Iterator[None]:
         raise
 
 
-def fit(settings: TrainSettings, label: str = "", world: World = ALONE) -> int:
+def fit(settings: TrainSettings, label: str = "", world: World = ALONE, overrides: Sequence[str] | None = None) -> int:
     """Train from start, or from the newest checkpoint, to `max_steps`; return the exit status.
 
     Args:
         settings: of the run; of several processes rank 0's count.
         label: stands before every line that is said.
         world: this process's place among those that train together.
+        overrides: of the command line: a run that is gone on with keeps what they do not name; None: `settings` are
+            what it goes on with.
 
     """
     from run.config import Device
     from run.signals import StopRequest, is_orphan
-    from run.training import enough_memory
 
     if is_orphan():  # a run that was waiting for its turn, of a sweep that was ended
         return 128 + SIGTERM
-    with one_line_errors(ConnectionError), together(world, cuda=settings.run.device is not Device.cpu):
+    with together(world, cuda=settings.run.device is not Device.cpu):
         with one_line_errors():
+            if settings.run.resume and overrides is not None and world.is_first:  # who tells the others, a refusal too
+                settings = gone_on(settings, overrides)
             run = prepare(settings, label, world) if world.is_first else None
             training = run.training if run else follow(world)
+        from run.training import enough_memory  # after what is refused at once
+
         stop = StopRequest()
         with (
             closing(stop),
@@ -105,6 +105,13 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE) -> int:
                     leave(run)
     stop.pass_on()
     return stop.exit_status if stop.signal is not None else 0
+
+
+def gone_on(settings: TrainSettings, overrides: Sequence[str]) -> TrainSettings:
+    """Return the settings of the run that is gone on with, as `resumed` has them; OSError where there is none."""
+    from run.directory import find_run, read_json
+
+    return resumed(settings, read_json(find_run(settings.run.out) / "config.json"), list(overrides))
 
 
 @contextmanager

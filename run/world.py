@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -18,7 +19,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from datetime import timedelta
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,12 +33,20 @@ LOST = 75  # exit status where another process is gone: EX_TEMPFAIL of sysexits.
 _PATIENCE = timedelta(days=1)
 _MEETING = timedelta(minutes=5)  # for all to come up on every machine
 _LOOKING = 2.0  # seconds: a killed process closes its connections a moment before it is gone
+_FIRST_SPEAKS = 10.0  # seconds for rank 0 to find out what another rank has: torchrun ends all once one has ended
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-_OF_CONNECTION = re.compile(r"gloo|nccl|connection|by peer|tim(ed|e) ?out|broken pipe|store", re.IGNORECASE)
+# What torch has no type for: gloo's words, with its file before them or, as other versions have it, without.
+_OF_CONNECTION = re.compile(
+    r"\bgloo/|\bgloo \w+ failed|\bconnection (was )?(closed|reset|refused)\b|\bby peer\b|\bsocket closed\b"
+    r"|\btimed out waiting\b|\bbroken pipe\b|\bNCCL (communicator|error)\b",
+    re.IGNORECASE,
+)
 
 
 class World:
     """This process's place among all; of one process, every method gives back what it was given."""
+
+    meets: ClassVar[bool] = False  # this process is past what every rank would say alike
 
     def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0) -> None:
         """Be number `rank` of `size`, and `local_rank` of those on this machine, without having met the others."""
@@ -64,11 +73,16 @@ class World:
         import torch
         import torch.distributed as dist
 
+        World.meets = True
         try:
             cuda = cuda and self.local_rank < torch.cuda.device_count()
             if cuda:
                 torch.cuda.set_device(self.local_rank)
             self._store = next(dist.rendezvous("env://", timeout=_MEETING))[0]  # type: ignore[attr-defined]
+            self._store.set(f"process/{self.rank}", json.dumps([gethostname(), os.getpid()]))
+            names = [f"process/{rank}" for rank in range(self.size)]
+            self._store.wait(names, _MEETING)  # what comes then has the patience of a training
+            told = [json.loads(self._store.get(name)) for name in names]
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if cuda else "gloo",
                 store=dist.PrefixStore("ranks", self._store),
@@ -76,9 +90,7 @@ class World:
                 world_size=self.size,
                 timeout=_PATIENCE,
             )
-            self._store.set(f"process/{self.rank}", json.dumps([gethostname(), os.getpid()]))
             self.agree(0)
-            told = [json.loads(self._store.get(f"process/{rank}")) for rank in range(self.size)]
         except RuntimeError as error:
             said = str(error).splitlines()[0]
             raise ConnectionError(f"rank {self.rank} of {self.size} could not meet the others: {said}") from None
@@ -196,12 +208,21 @@ def lives(process: int) -> bool:
 
 @contextmanager
 def one_voice(world: World) -> Iterator[None]:
-    """Let rank 0 alone say what every rank would say: that a setting is wrong. An unforeseen error shows everywhere."""
+    """Let rank 0 alone say what every rank would say: that a setting is wrong. An unforeseen error shows everywhere.
+
+    The others end after it, for torchrun ends whoever is left at the first that does.
+    """
     if world.is_first:
         yield
         return
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        yield
+        try:
+            yield
+        except SystemExit as ended:
+            if ended.code in (1, 2) and not World.meets:  # no signal's
+                with suppress(KeyboardInterrupt):
+                    time.sleep(_FIRST_SPEAKS)
+            raise
 
 
 @contextmanager
@@ -209,7 +230,8 @@ def together(world: World, *, cuda: bool) -> Iterator[None]:
     """Meet the others, and end with them.
 
     Whoever ends first by an error has said why, and the others leave without a word and with its status. Where a
-    process is gone without a word, the first that finds out says so in one line, and all end with status `LOST`.
+    process is gone without a word, the first that finds out says so in one line, and all end with status `LOST`. Where
+    they do not all meet, one line says that, and the status is 2.
     """
     if world.size == 1:
         yield
@@ -217,6 +239,12 @@ def together(world: World, *, cuda: bool) -> Iterator[None]:
     with redirect_stderr(sys.__stderr__):  # from here on a rank speaks of what it alone knows
         try:
             world.join(cuda=cuda)
+        except ConnectionError as error:  # raised over one of torch's, and yet nobody is gone
+            is_first, status = world.may_speak(2)
+            if is_first:
+                print(f"error: {error}", file=sys.stderr)
+            sys.exit(status)
+        try:
             yield
             world.leave()
         except BaseException as error:
@@ -231,7 +259,12 @@ def broken_connection(error: BaseException | None) -> RuntimeError | None:
 
     torchrun sends those that are left a signal, which may come while they are ending.
     """
+    import torch.distributed as dist
+
+    of_torch = getattr(dist, "DistError", ())  # of NCCL and of the store
     while error is not None:
+        if isinstance(error, of_torch):
+            return error
         if isinstance(error, RuntimeError) and _OF_CONNECTION.search(str(error)):
             return error
         error = error.__context__
@@ -265,9 +298,10 @@ def lost_line(gone: list[str], error: str, run: str) -> str:
 
     """
     address = re.search(r"\[([^\[\]/]+)\]:\d+", error)
-    elsewhere = f"a process on {address[1]}" if address else f"a process ({error.splitlines()[0] if error else ''})"
+    elsewhere = f"a process{f' on {address[1]}' if address else ''} ({error.splitlines()[0] if error else ''})"
     are, them = ("are", "them") if len(gone) > 1 else ("is", "it")
     who = f"{' and '.join(gone) or elsewhere} {are} gone, and the others end with {them}"
     if not run:
         return f"{who}: begin again"
-    return f"{who}; the last checkpoint goes on, with as many processes as you like: train.py resume=true out={run}"
+    command = f"python train.py resume=true {shlex.quote(f'out={run}')}"
+    return f"{who}; the last checkpoint goes on, with as many processes as you like: {command}"

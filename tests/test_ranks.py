@@ -161,7 +161,7 @@ def test_where_one_is_killed_the_others_leave_with_one_line_and_the_run_goes_on(
     [line] = [line for line in said.splitlines() if line.startswith("error: ")]
     assert line == (
         f"error: rank 1 (process {ranks[1]}) is gone, and the others end with it; the last checkpoint goes on, with as "
-        f"many processes as you like: train.py resume=true out={out}"
+        f"many processes as you like: python train.py resume=true out={out}"
     )
     ran = doors.run("train.py", f"out={out}", "resume=true", "max_steps=60", "resume_with_changes=true", cache)
     assert ran.status == 0 and losses(out)[-1][0] == 60, ran.err
@@ -212,6 +212,33 @@ def test_what_goes_wrong_for_one_is_said_by_it_and_ends_all(doors: Doors, cache:
     one, other = first.wait(30), second.wait(30)
     assert one.status == 2 and one.err.startswith("error: ") and one.err.count("\n") == 1, one.err
     assert (other.status, other.err) == (2, "")
+
+
+def test_under_torchrun_a_wrong_setting_is_always_said(cache: str, tmp_path: Path) -> None:
+    """Whichever of its processes is the first to find out."""
+    for attempt in range(3):
+        status, said = torchrun(tmp_path / f"said{attempt}", 2, cache, "max_steps=-1").wait(60)
+        assert status == 1 and said.count("error: max_steps must be 1 or more") == 1, said
+
+
+def test_a_run_that_is_not_there_is_refused_by_the_first_and_the_others_end_without_a_word(
+    doors: Doors, cache: str, tmp_path: Path
+) -> None:
+    first, second = ended(doors, 2, "resume=true", f"out={tmp_path / 'run'}", cache)
+    assert first.status == 2 and "is not a run's directory" in first.err and first.err.count("\n") == 1, first.err
+    assert (second.status, second.out, second.err) == (2, "", "")
+
+
+def test_a_signal_that_reaches_each_process_twice_is_one_wish(doors: Doors, cache: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    ranks = start_ranks(doors, 2, f"out={out}", cache, *LONG)
+    wait_for_step(out, 5)
+    for _ in range(2):
+        for one in ranks:
+            one.send(signal.SIGTERM)
+        time.sleep(0.02)
+    assert [one.wait(30).status for one in ranks] == [143, 143]
+    assert read_manifest(out / "checkpoints")[-1]["step"] == losses(out)[-1][0]
 
 
 class Late(World):

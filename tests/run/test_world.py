@@ -4,14 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed import HashStore
 
+import run.world
 from run.world import ALONE, LOST, World, broken_connection, lives, lost_line, one_voice, together, world_of
 
 TOLD = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}
@@ -75,6 +78,40 @@ def test_only_the_first_is_heard_before_all_have_met(capfd: pytest.CaptureFixtur
     assert capfd.readouterr() == ("out 0\n", "err 0\n")
 
 
+def test_another_waits_for_the_first_to_have_said_that_a_setting_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    for rank, status, meets, n_waits in ((1, 2, False, 1), (0, 2, False, 0), (1, 0, False, 0), (1, 143, True, 0)):
+        monkeypatch.setattr(World, "meets", meets)
+        slept.clear()
+        with pytest.raises(SystemExit) as ended, one_voice(World(rank, 2)):
+            sys.exit(status)
+        assert ended.value.code == status and len(slept) == n_waits
+
+
+def test_where_they_do_not_meet_that_is_said_and_nobody_is_gone(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise dist.DistNetworkError("Connection refused by peer\nC++ trace")
+
+    monkeypatch.setattr(World, "meets", False)
+    monkeypatch.setattr(dist, "rendezvous", refused)
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    with pytest.raises(SystemExit) as ended, one_voice(World(1, 2)), together(World(1, 2), cuda=False):
+        raise AssertionError("they have met")
+    assert ended.value.code == 2
+    assert capfd.readouterr().err == "error: rank 1 of 2 could not meet the others: Connection refused by peer\n"
+
+
+def test_one_that_never_comes_is_waited_for_as_long_as_a_meeting_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "meets", False)
+    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(HashStore(), 0, 2)]))
+    monkeypatch.setattr(run.world, "_MEETING", timedelta(seconds=0.2))
+    with pytest.raises(ConnectionError, match="rank 0 of 2 could not meet the others"):
+        World(0, 2).join(cuda=False)
+
+
 def test_of_several_that_end_one_speaks_and_all_have_its_status() -> None:
     store, worlds = HashStore(), [World(rank, 3) for rank in range(3)]
     store.set_timeout(timedelta(seconds=5))
@@ -102,18 +139,22 @@ def test_a_broken_connection_is_known_by_torchs_words_and_under_a_signal_too() -
     assert broken_connection(broken) is broken
     assert broken_connection(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
     assert broken_connection(SystemExit(143)) is None
+    lost = dist.DistBackendError("ncclRemoteError")
+    assert broken_connection(lost) is lost
+    for other in ("no module in the storehouse", "expected a tensor whose storage is on cpu, not gloomy"):
+        assert broken_connection(RuntimeError(other)) is None
     over = SystemExit(143)
     over.__context__ = broken
     assert broken_connection(over) is broken
 
 
 @pytest.mark.parametrize(
-    ("gone", "error", "run", "line"),
+    ("gone", "error", "path", "line"),
     [
         (
             ["rank 1 (process 17)"], "gloo", "runs/x",
             "rank 1 (process 17) is gone, and the others end with it; the last checkpoint goes on, with as many "
-            "processes as you like: train.py resume=true out=runs/x",
+            "processes as you like: python train.py resume=true out=runs/x",
         ),
         (
             ["rank 1 (process 17)", "rank 3 (process 19)"], "gloo", "",
@@ -121,10 +162,16 @@ def test_a_broken_connection_is_known_by_torchs_words_and_under_a_signal_too() -
         ),
         (
             [], "Connection closed by peer [10.0.0.7]:29873", "",
-            "a process on 10.0.0.7 is gone, and the others end with it: begin again",
+            "a process on 10.0.0.7 (Connection closed by peer [10.0.0.7]:29873) is gone, and the others end with it: "
+            "begin again",
+        ),
+        (
+            ["rank 0 (process 1)"], "", "my runs/x",
+            "rank 0 (process 1) is gone, and the others end with it; the last checkpoint goes on, with as many "
+            "processes as you like: python train.py resume=true 'out=my runs/x'",
         ),
         ([], "timed out\nmore", "", "a process (timed out) is gone, and the others end with it: begin again"),
     ],
 )  # fmt: skip
-def test_the_line_says_who_is_gone_and_how_to_go_on(gone: list[str], error: str, run: str, line: str) -> None:
-    assert lost_line(gone, error, run) == line
+def test_the_line_says_who_is_gone_and_how_to_go_on(gone: list[str], error: str, path: str, line: str) -> None:
+    assert lost_line(gone, error, path) == line

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import ROOT, Child, Row, all_within, alone, number, repeats, timed
+from benchmarks.rows import Child, Row, all_within, alone, number, repeats, timed
 
 LIMIT, CAUSAL_LIMIT = 20.0, 60.0  # wall seconds, without the causal part and with it
 _CLOCKED = "benchmarks.probing.clocked"  # by which a child of this script is known
@@ -75,8 +75,10 @@ def causal_seconds(output: str) -> float:
 
 def clocked(arguments: list[str]) -> None:
     """Do what `python eval.py` does with `arguments`, and say last how many seconds its causal part took."""
-    import runpy
+    from hydra.errors import HydraException
 
+    from configs.command_line import door
+    from eval import main
     from probe import study
 
     spent = 0.0
@@ -93,7 +95,8 @@ def clocked(arguments: list[str]) -> None:
 
     study.causal_study, study.importance_study = timing(study.causal_study), timing(study.importance_study)
     sys.argv = ["eval.py", *arguments]
-    runpy.run_path(str(ROOT / "eval.py"), run_name="__main__")
+    with door("eval", HydraException):
+        main()
     print(f"{_SAID}{spent:.3f}")
 
 

@@ -34,7 +34,8 @@ def announce(run: Run) -> None:
         f"width {config.d_model}, context {config.context_length}"
     )
     say(f"run     {run.path} (from step {run.training.step} of {run.settings.run.max_steps})")
-    say(f"watch   tensorboard --logdir {quote(str(run.path.parent))} --samples_per_plugin images=100")  # it shows 10 otherwise
+    folder = quote(str(run.path.parent))
+    say(f"watch   tensorboard --logdir {folder} --samples_per_plugin images=100")  # it shows 10 otherwise
     if len(run.items) > _FEW:
         say(f"probe   {len(run.items)} questions, each with its best head; above luck: it prefers the antecedent more")
         say("        often than the best head would if none knew anything. TensorBoard draws each")

@@ -83,7 +83,7 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE, override
 
     if is_orphan():  # a run that was waiting for its turn, of a sweep that was ended
         return 128 + SIGTERM
-    with together(world, cuda=settings.run.device is not Device.cpu):
+    with ExitStack() as listening, together(world, cuda=settings.run.device is not Device.cpu):
         with one_line_errors():
             if settings.run.resume and overrides is not None and world.is_first:  # who tells the others, a refusal too
                 settings = gone_on(settings, overrides)
@@ -92,8 +92,8 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE, override
         from run.training import enough_memory  # after what is refused at once
 
         stop = StopRequest()
+        listening.callback(stop.close)  # once all have parted: a signal that comes twice leaves nobody waiting
         with (
-            closing(stop),
             one_line_errors(MemoryError, OSError, FloatingPointError),
             records(run),
             enough_memory(training),

@@ -20,7 +20,7 @@ from configs.command_line import door
 from configs.sweeps import check_sweep, jobs
 from run.commands.looking import announce, evaluate, leave, probe, show_whole
 from run.commands.preparing import Run, follow, prepare
-from run.world import ALONE, World, one_voice, together, world_of
+from run.world import ALONE, World, end, one_voice, together, world_of
 
 if TYPE_CHECKING:
     from run.signals import StopRequest
@@ -83,7 +83,7 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE, override
 
     if is_orphan():  # a run that was waiting for its turn, of a sweep that was ended
         return 128 + SIGTERM
-    with ExitStack() as listening, together(world, cuda=settings.run.device is not Device.cpu):
+    with together(world, cuda=settings.run.device is not Device.cpu):
         with one_line_errors():
             if settings.run.resume and overrides is not None and world.is_first:  # who tells the others, a refusal too
                 settings = gone_on(settings, overrides)
@@ -92,8 +92,8 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE, override
         from run.training import enough_memory  # after what is refused at once
 
         stop = StopRequest()
-        listening.callback(stop.close)  # once all have parted: a signal that comes twice leaves nobody waiting
         with (
+            closing(stop),
             one_line_errors(MemoryError, OSError, FloatingPointError),
             records(run),
             enough_memory(training),
@@ -104,7 +104,10 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE, override
                 if run:
                     leave(run)
     stop.pass_on()
-    return stop.exit_status if stop.signal is not None else 0
+    status = stop.exit_status if stop.signal is not None else 0
+    if world.size > 1:
+        end(status)
+    return status
 
 
 def gone_on(settings: TrainSettings, overrides: Sequence[str]) -> TrainSettings:

@@ -3,13 +3,10 @@
 So is the signal of a queue that has its own use for it: it is passed on when everything is saved.
 """
 
-import _thread
 import atexit
-import ctypes
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import parent_process
 from types import FrameType
@@ -21,12 +18,6 @@ T = TypeVar("T")
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # By which a queue lets a job know that its time is up, where somebody has arranged for that (submitit, of SLURM).
 _OF_QUEUES = (signal.SIGUSR1, signal.SIGUSR2)
-# Seconds in which a repeat is the same wish: who signals a whole job reaches a process of torchrun twice, for torchrun
-# passes it on. A person's second Ctrl-C comes later than that.
-_SAME_WISH = {signal.SIGINT: 0.2, signal.SIGTERM: 2.0, signal.SIGHUP: 2.0}
-
-_DISPOSE = ctypes.CDLL(None).signal
-_DISPOSE.argtypes, _DISPOSE.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p  # None: SIG_DFL
 
 
 class Stopped(Exception):
@@ -52,8 +43,6 @@ def _leave(number: int, frame: FrameType | None) -> None:
 class StopRequest:
     """Remembers the first signal; a second one of the same kind ends the process at once.
 
-    One that comes within a moment of the first is no second one but the same wish, heard twice.
-
     Who ends the process that shares out runs side by side means its workers too, and no signal reaches them.
     """
 
@@ -61,8 +50,6 @@ class StopRequest:
         """Listen from now on, in the main thread."""
         self._signal: int | None = None
         self._queue: int | None = None
-        self._is_closed = False
-        self._numbers = [one for one in _NUMBERS if signal.getsignal(one) is not signal.SIG_IGN]  # as nohup has it
         self._queues = {one: told for one in _OF_QUEUES if callable(told := signal.getsignal(one))}
         for number in self._queues:
             signal.signal(number, self._told)
@@ -73,7 +60,6 @@ class StopRequest:
 
     def close(self) -> None:
         """Let a signal end this process from now on: between two runs of a sweep nobody asks what was heard."""
-        self._is_closed = True
         self._listen(_leave)
         for number, told in self._queues.items():
             signal.signal(number, told)
@@ -92,20 +78,13 @@ class StopRequest:
             signal.pause()
 
     def _listen(self, heard: Callable[[int, FrameType | None], None]) -> None:
-        for number in self._numbers:
-            signal.signal(number, heard)
+        for number in _NUMBERS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it, for whom a closed terminal is nothing
+                signal.signal(number, heard)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
-        signal.signal(number, signal.SIG_IGN)
-        # When a repeat has come Python does not say: it calls a handler once a step, or a wait for another process, is
-        # over. So the system drops it, and a thread that nothing holds up ends that.
-        _thread.start_new_thread(self._end_at_the_next, (number,))
-
-    def _end_at_the_next(self, number: int) -> None:
-        time.sleep(_SAME_WISH[signal.Signals(number)])
-        if not self._is_closed:
-            _DISPOSE(number, None)  # Python's own can be called in the main thread only
+        signal.signal(number, signal.SIG_DFL)
 
     def _told(self, number: int, frame: FrameType | None) -> None:
         self._queue = self._signal = number

@@ -271,6 +271,17 @@ def broken_connection(error: BaseException | None) -> RuntimeError | None:
     return None
 
 
+def end(status: int) -> NoReturn:
+    """End this process, whose work is done and whose files are closed.
+
+    At once: what torch does at a process's end may wait for those that are no more, or for threads of its own.
+    """
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
+
+
 def end_alone(world: World, error: RuntimeError) -> NoReturn:
     """End this process where another is gone, with one line from the first that finds out.
 
@@ -282,10 +293,7 @@ def end_alone(world: World, error: RuntimeError) -> NoReturn:
     is_first, status = world.may_speak(LOST)
     if is_first:
         print(f"error: {lost_line(gone, str(error), world.run)}", file=sys.stderr)
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(status)
+    end(status)
 
 
 def lost_line(gone: list[str], error: str, run: str) -> str:

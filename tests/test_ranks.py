@@ -229,18 +229,6 @@ def test_a_run_that_is_not_there_is_refused_by_the_first_and_the_others_end_with
     assert (second.status, second.out, second.err) == (2, "", "")
 
 
-def test_a_signal_that_reaches_each_process_twice_is_one_wish(doors: Doors, cache: str, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    ranks = start_ranks(doors, 2, f"out={out}", cache, *LONG)
-    wait_for_step(out, 5)
-    for _ in range(2):
-        for one in ranks:
-            one.send(signal.SIGTERM)
-        time.sleep(0.02)
-    assert [one.wait(30).status for one in ranks] == [143, 143]
-    assert read_manifest(out / "checkpoints")[-1]["step"] == losses(out)[-1][0]
-
-
 class Late(World):
     """The others agree, and only then a signal comes to this process."""
 

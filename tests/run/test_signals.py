@@ -54,10 +54,9 @@ def test_a_process_that_no_launcher_has_started_outlives_its_shell() -> None:
 
 
 def test_a_batch_that_comes_after_a_signal_is_not_given_out() -> None:
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    stop = StopRequest()
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
-        given = []
+        stop, given = StopRequest(), []
         assert stop.signal is None
         with pytest.raises(Stopped):
             for one in stop.before_each(range(5)):
@@ -65,38 +64,10 @@ def test_a_batch_that_comes_after_a_signal_is_not_given_out() -> None:
                 if one == 2:
                     signal.raise_signal(signal.SIGTERM)
         assert given == [0, 1, 2] and stop.exit_status == 143
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a second one ends the process
     finally:
-        stop.close()
         for one, handler in before.items():
             signal.signal(one, handler)
-
-
-_HEARD_TWICE = """
-import os, signal, sys, time
-from run.signals import StopRequest
-number, stop = int(sys.argv[1]), StopRequest()
-os.kill(os.getpid(), number)
-time.sleep(0.03)
-os.kill(os.getpid(), number)
-print(stop.signal, flush=True)
-time.sleep(float(sys.argv[2]))
-os.kill(os.getpid(), number)
-print("gone on", flush=True)
-stop.close()
-os.kill(os.getpid(), number)
-"""
-
-
-@pytest.mark.parametrize(("number", "ignored", "ends"), [(signal.SIGINT, 0, 0.5), (signal.SIGTERM, 0.5, 2.5)])
-def test_a_repeat_at_once_is_the_same_wish_and_a_later_one_the_end(number: int, ignored: float, ends: float) -> None:
-    """As of torchrun, which passes on what has reached its processes already; once closed any is the end again."""
-    for wait, said, status in (
-        (ignored, f"{int(number)}\ngone on\n", 128 + number),
-        (ends, f"{int(number)}\n", -number),
-    ):
-        door = [sys.executable, "-c", _HEARD_TWICE, str(int(number)), str(wait)]
-        ran = subprocess.run(door, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
-        assert (ran.returncode, ran.stdout, ran.stderr) == (status, said, "")
 
 
 def test_a_closed_terminal_is_a_wish_to_stop_but_not_under_nohup() -> None:

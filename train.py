@@ -158,9 +158,9 @@ def look(training: Training, run: Run | None, stop: StopRequest) -> None:
     from run.schedule import is_probe_step
     from run.signals import Stopped
 
-    is_due = training.evaluates or is_probe_step(training.step, training.own.max_steps)
     if training.looked_step == training.step:
         return
+    is_due = training.evaluates or is_probe_step(training.step, training.own.max_steps)
     if is_due:
         training.gather()
     with suppress(Stopped):

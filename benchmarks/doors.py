@@ -4,7 +4,7 @@ Exports each run by `python -m model.export`, as a user does, and measures how f
 ours: transformers' logits, weights of heads and tokens of 10,000 lines, what a GGUF reader reads back, TransformerLens'
 patterns, BertViz' page, and lm-eval's log-probabilities of each sentence of the minimal pairs in blimp=, item by item
 beside `task=minimal_pairs`. Whatever is not installed is left out, in words; exit status 1 where a limit is passed.
-Takes requirements-dev.txt and `pip install 'transformer-lens>=4.3' bertviz lm-eval`.
+Takes requirements-dev.txt and the extra interop (docs/install.md).
 """
 
 from __future__ import annotations

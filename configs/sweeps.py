@@ -32,12 +32,12 @@ def check_sweep(arguments: list[str]) -> None:
         HydraException: it cannot be composed.
 
     """
+    if not {"-m", "--multirun"} & set(arguments):
+        return
     from hydra import compose, initialize_config_dir
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    if not {"-m", "--multirun"} & set(arguments):
-        return
     if "hydra/launcher=submitit_slurm" in arguments and which("srun") is None:
         raise ValueError("hydra/launcher=submitit_slurm needs a machine that can send jobs to SLURM: here is no srun")
     asked = OverridesParser.create().parse_overrides([one for one in arguments if not one.startswith("-")])

@@ -283,10 +283,7 @@ def end(status: int) -> NoReturn:
 
 
 def end_alone(world: World, error: RuntimeError) -> NoReturn:
-    """End this process where another is gone, with one line from the first that finds out.
-
-    At once: what torch does at a process's end may wait for those that are no more.
-    """
+    """End this process, as `end` does, where another is gone, with one line from the first that finds out."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # this is the end that they ask for
     gone = world.gone()

@@ -91,7 +91,7 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE, override
             training = run.training if run else follow(world)
         from run.training import enough_memory  # after what is refused at once
 
-        stop = StopRequest()
+        stop = StopRequest(is_shared=world.size > 1)
         with (
             closing(stop),
             one_line_errors(MemoryError, OSError, FloatingPointError),

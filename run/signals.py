@@ -7,6 +7,7 @@ import atexit
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import parent_process
 from types import FrameType
@@ -14,10 +15,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # By which a queue lets a job know that its time is up, where somebody has arranged for that (submitit, of SLURM).
 _OF_QUEUES = (signal.SIGUSR1, signal.SIGUSR2)
+_ONE = 2.0  # seconds: what comes twice within them, once from who means all processes and once passed on, is one signal
 
 
 class Stopped(Exception):
@@ -46,8 +47,14 @@ class StopRequest:
     Who ends the process that shares out runs side by side means its workers too, and no signal reaches them.
     """
 
-    def __init__(self) -> None:
-        """Listen from now on, in the main thread."""
+    def __init__(self, *, is_shared: bool = False) -> None:
+        """Listen from now on, in the main thread.
+
+        `is_shared`: torchrun started this process with others and passes on what it hears itself. Who signals the whole
+        job then reaches each twice, a moment apart: only after two seconds does another of its kind end the process, at
+        its next line of Python. A process that never comes to that torchrun kills after half a minute.
+        """
+        self._is_shared, self._heard_at = is_shared, dict[int, float]()
         self._signal: int | None = None
         self._queue: int | None = None
         self._queues = {one: told for one in _OF_QUEUES if callable(told := signal.getsignal(one))}
@@ -59,8 +66,12 @@ class StopRequest:
         self._listen(self._heard)
 
     def close(self) -> None:
-        """Let a signal end this process from now on: between two runs of a sweep nobody asks what was heard."""
-        self._listen(_leave)
+        """Let a signal end this process from now on: between two runs of a sweep nobody asks what was heard.
+
+        Of several processes none is alone in a sweep, and the others would miss it.
+        """
+        if not self._is_shared:
+            self._listen(_leave)
         for number, told in self._queues.items():
             signal.signal(number, told)
 
@@ -83,8 +94,12 @@ class StopRequest:
                 signal.signal(number, heard)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
-        self._signal = number
-        signal.signal(number, signal.SIG_DFL)
+        self._signal = self._signal or number
+        if not self._is_shared:
+            signal.signal(number, signal.SIG_DFL)
+        elif time.monotonic() - self._heard_at.setdefault(number, time.monotonic()) > _ONE:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
     def _told(self, number: int, frame: FrameType | None) -> None:
         self._queue = self._signal = number

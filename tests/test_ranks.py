@@ -134,11 +134,17 @@ def test_a_signal_to_one_of_torchruns_processes_stops_all_after_the_same_step_wi
     assert losses(out)[-1][0] == step
 
 
-def test_every_process_ends_as_the_one_that_heard_the_signal(doors: Doors, cache: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [[1], [0, 1, 1, 0]])
+def test_every_process_ends_as_the_one_that_heard_the_signal(
+    doors: Doors, cache: str, tmp_path: Path, told: list[int]
+) -> None:
+    """And so where who means the whole job has told each of them, and torchrun has passed on what it was told."""
     out = tmp_path / "run"
     ranks = start_ranks(doors, 2, f"out={out}", cache, *LONG)
     wait_for_step(out, 5)
-    ranks[1].send(signal.SIGTERM)
+    for rank in told:
+        ranks[rank].send(signal.SIGTERM)
+        time.sleep(0.005)
     assert [one.wait(30).status for one in ranks] == [143, 143]
     assert read_manifest(out / "checkpoints")[-1]["step"] == losses(out)[-1][0]
 

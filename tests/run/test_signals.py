@@ -70,6 +70,26 @@ def test_a_batch_that_comes_after_a_signal_is_not_given_out() -> None:
             signal.signal(one, handler)
 
 
+_PASSED_ON = """
+import os, run.signals, signal, time
+run.signals._ONE = 0.5
+stop = run.signals.StopRequest(is_shared=True)
+for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGINT):
+    os.kill(os.getpid(), number)
+stop.close()
+os.kill(os.getpid(), signal.SIGTERM)
+print("saved", stop.exit_status, flush=True)
+time.sleep(0.6)
+os.kill(os.getpid(), signal.SIGTERM)
+print("still here")
+"""
+
+
+def test_a_signal_that_torchrun_has_passed_on_is_one_with_the_first_and_a_later_one_ends_the_process() -> None:
+    ran = subprocess.run([sys.executable, "-c", _PASSED_ON], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (-signal.SIGTERM, "saved 143\n", "")
+
+
 def test_a_closed_terminal_is_a_wish_to_stop_but_not_under_nohup() -> None:
     """In a process of its own, for its handlers stay."""
     code = "import os, signal; from run.signals import StopRequest; stop = StopRequest()\n"

@@ -33,17 +33,17 @@ def main(config: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    job, label = HydraConfig.get(), ""
+    job = HydraConfig.get()
     several = job.mode is RunMode.MULTIRUN
+    label = f"[{job.job.num}] " if several else ""  # runs may be going on side by side
     with no_trace(Path(job.runtime.output_dir), Path(job.sweep.dir)) if several else nullcontext():
-        with one_line_errors():
+        with one_line_errors(label=label):
             settings, world = typed_train(config), world_of(os.environ)
             if several and world.size > 1:
                 raise ValueError("-m makes several runs and torchrun one of several processes: start them one by one")
             if several:  # each run in a directory of its own: of the sweep's, or under out
                 own = job.runtime.output_dir if settings.run.out is None else f"{settings.run.out}/{job.job.num}"
                 settings = replace(settings, run=replace(settings.run, out=own))
-                label = f"[{job.job.num}] "  # runs may be going on side by side
             if settings.run.resume and several and not (Path(own) / "config.json").is_file():
                 # A sweep that was cut short, or put back into its queue, begins those runs that had not begun.
                 settings = replace(settings, run=replace(settings.run, resume=False, resume_with_changes=False))
@@ -72,7 +72,7 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE, override
 
     Args:
         settings: of the run; of several processes rank 0's count.
-        label: stands before every line that is said.
+        label: stands before every line that is said, and in an error's.
         world: this process's place among those that train together.
         overrides: of the command line: a run that is gone on with keeps what they do not name; None: `settings` are
             what it goes on with.
@@ -84,7 +84,7 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE, override
     if is_orphan():  # a run that was waiting for its turn, of a sweep that was ended
         return 128 + SIGTERM
     with together(world, cuda=settings.run.device is not Device.cpu):
-        with one_line_errors():
+        with one_line_errors(label=label):
             if settings.run.resume and overrides is not None and world.is_first:  # who tells the others, a refusal too
                 settings = gone_on(settings, overrides)
             run = prepare(settings, label, world) if world.is_first else None
@@ -94,7 +94,7 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE, override
         stop = StopRequest(is_shared=world.size > 1)
         with (
             closing(stop),
-            one_line_errors(MemoryError, OSError, FloatingPointError),
+            one_line_errors(MemoryError, OSError, FloatingPointError, label=label),
             records(run),
             enough_memory(training),
         ):

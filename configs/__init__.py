@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
+from inspect import cleandoc
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -87,7 +88,13 @@ def typed_export(arguments: list[str]) -> ExportConfig:
 
 
 def _typed_arguments(schema: type, arguments: list[str], kinds: Mapping[str, Callable[[str], Any]]) -> Any:
-    """Read NAME=VALUE arguments of a door that is not Hydra's; `kinds` makes values of those that are no text."""
+    """Read NAME=VALUE arguments of a door that is not Hydra's; `kinds` makes values of those that are no text.
+
+    Where help is asked for, `schema` says it and that is all.
+    """
+    if {"-h", "--help"} & set(arguments):
+        print(cleandoc(schema.__doc__ or ""))
+        sys.exit()
     names = [field.name for field in fields(schema)]
     given: dict[str, Any] = {}
     for argument in arguments:
@@ -331,8 +338,11 @@ def printable(text: str) -> str:
 
 
 @contextmanager
-def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn errors of `kinds`, by default those that bad input raises, into one line on stderr and exit status 2."""
+def one_line_errors(*kinds: type[Exception], label: str = "") -> Iterator[None]:
+    """Turn errors of `kinds`, by default those that bad input raises, into one line on stderr and exit status 2.
+
+    `label`: says which of several runs it is.
+    """
     try:
         yield
     except Exception as error:
@@ -346,7 +356,7 @@ def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
         message = message or str(error)
         if isinstance(error, OSError) and error.strerror and error.filename:
             message = f"{error.strerror}: {error.filename}"
-        print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr)
+        print(f"error: {label}{printable(' '.join(message.split()))}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -28,7 +28,7 @@ def check_sweep(arguments: list[str]) -> None:
         arguments: of the command line, as Hydra takes them.
 
     Raises:
-        ValueError: in one line, what is wrong with the settings of the first such run.
+        ValueError: in one line, the first such run's number and what is wrong with its settings.
         HydraException: it cannot be composed.
 
     """
@@ -42,8 +42,11 @@ def check_sweep(arguments: list[str]) -> None:
         raise ValueError("hydra/launcher=submitit_slurm needs a machine that can send jobs to SLURM: here is no srun")
     asked = OverridesParser.create().parse_overrides([one for one in arguments if not one.startswith("-")])
     with initialize_config_dir(str(_FOLDER), version_base="1.3"):
-        for settings in BasicSweeper.split_arguments(asked, None)[0]:
-            typed_train(compose("train", settings))
+        for number, settings in enumerate(BasicSweeper.split_arguments(asked, None)[0]):
+            try:
+                typed_train(compose("train", settings))
+            except ValueError as error:
+                raise ValueError(f"[{number}] {error}") from None
 
 
 @contextmanager

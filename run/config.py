@@ -159,13 +159,22 @@ class EvalConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateConfig:
-    """One run of python -m model.generate."""
+    """Let a model go on from a prompt.
 
-    run: str | None = None  # the run's directory; None: the newest
-    prompt: str = ""  # what to go on from
-    n_tokens: int = 64  # to write, 1 or more
-    temperature: float = 1.0  # 0: always the likeliest token
-    seed: int = 0  # of the choices
+    python -m model.generate [NAME=VALUE ...]
+
+    run          the run's directory; the newest where it is not given
+    prompt       what to go on from; nothing: the beginning of a text
+    n_tokens     how many to write at most, 1 or more (64)
+    temperature  divides the logits; 0: always the likeliest token (1.0)
+    seed         of the choices (0)
+    """
+
+    run: str | None = None
+    prompt: str = ""
+    n_tokens: int = 64
+    temperature: float = 1.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be written."""
@@ -177,11 +186,18 @@ class GenerateConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportConfig:
-    """One run of python -m model.export."""
+    """Write a trained model for other programs.
 
-    to: Format | None = None  # what the files are to be
-    run: str | None = None  # the run's directory; None: the newest
-    out: str | None = None  # a new folder (hf) or file (gguf); None: in the run's own folder export/
+    python -m model.export to=hf [NAME=VALUE ...]
+
+    to   hf: a folder for transformers, TransformerLens, lm-eval; gguf: a file for GGUF readers (docs/export.md)
+    run  the run's directory; the newest where it is not given
+    out  the new folder or file; hf/ or model.gguf in export/ of the run where it is not given
+    """
+
+    to: Format | None = None
+    run: str | None = None
+    out: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse an export to nothing."""

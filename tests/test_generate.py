@@ -3,11 +3,13 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from run.checkpoint import load_checkpoint, save_checkpoint
+from run.config import ExportConfig, GenerateConfig
 from tests.reliability.calls import call, told
 from tests.reliability.doors import Doors
 
@@ -81,3 +83,12 @@ def test_a_run_that_nobody_changed_is_read_by_both(doors: Doors, place: Path) ->
     ):
         called = call(doors, place, door, "run=sound", *arguments)
         assert called.status == 0 and called.err == "", called.err
+
+
+@pytest.mark.parametrize("door", ["model/generate.py", "model/export.py"])
+def test_a_door_says_every_setting_that_it_takes(doors: Doors, tmp_path: Path, door: str) -> None:
+    schema = {"model/generate.py": GenerateConfig, "model/export.py": ExportConfig}[door]
+    for flag in ("--help", "-h"):
+        called = call(doors, tmp_path, door, flag)
+        assert called.status == 0 and called.err == "", called.err
+        assert {field.name for field in fields(schema)} <= {line.split(" ")[0] for line in called.out.splitlines()}

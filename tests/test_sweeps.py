@@ -44,7 +44,7 @@ def test_a_sweep_with_one_setting_that_cannot_be_is_refused_before_its_first_run
     doors: Doors, cache: str, tmp_path: Path
 ) -> None:
     ran = doors.run("train.py", "-m", f"out={tmp_path / 'out'}", cache, *SHORT[:2], "max_steps=2,-1", cwd=tmp_path)
-    assert (ran.status, ran.out, ran.err) == (2, "", "error: max_steps must be 1 or more, got -1\n")
+    assert (ran.status, ran.out, ran.err) == (2, "", "error: [1] max_steps must be 1 or more, got -1\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -82,7 +82,7 @@ def test_runs_side_by_side_by_joblib_are_gathered(doors: Doors, cache: str, tmp_
     assert gathered.status == 0 and (tmp_path / "seeds" / "probe" / "seeds.json").is_file(), gathered.err
     again = sweep(*asked, cwd=tmp_path)
     assert again.returncode == 2 and "is not empty: choose another" in again.stderr, again.stderr
-    assert all(line.startswith("error: ") for line in again.stderr.splitlines()), again.stderr  # whose run came first
+    assert all(line.startswith("error: [") for line in again.stderr.splitlines()), again.stderr  # whose run came first
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_jobs_of_submitit_are_gathered_and_one_that_is_refused_is_one_line(
     gathered = doors.run("eval.py", f"runs={out}", cache, *PROBE)
     assert gathered.status == 0 and (out / "probe" / "seeds.json").is_file(), gathered.err
     again = sweep(*asked, "out=seeds", "seed=1", cwd=tmp_path)
-    refused = "error: out=seeds/0 is not empty: choose another, or go on with its run by resume=true\n"
+    refused = "error: [0] out=seeds/0 is not empty: choose another, or go on with its run by resume=true\n"
     assert (again.returncode, again.stdout, again.stderr) == (2, "", refused)
 
 

@@ -85,7 +85,7 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
     for row in rows:
         if not row["links"]:
             continue
-        encoding = _encoded(tokenizer, row["text"])
+        encoding = encoded(tokenizer, row["text"])
         ids, at = encoding.ids, _Positions(row["text"], encoding)
         for link in row["links"]:
             answers, foils = ({word: pieces_of(word) for word in link[side]} for side in ("answers", "foils"))
@@ -128,7 +128,7 @@ def _pieces(tokenizer: Tokenizer) -> Callable[[str], tuple[int, ...]]:
     @cache  # the same few words answer again and again
     def pieces_of(word: str) -> tuple[int, ...]:
         text = _BEFORE + word
-        encoding = _encoded(tokenizer, text)
+        encoding = encoded(tokenizer, text)
         return tuple(
             encoding.ids[place - 1] for place in _Positions(text, encoding).with_space((len(_BEFORE), len(text)))
         )
@@ -142,7 +142,8 @@ def _n_shared(words: Sequence[tuple[int, ...]]) -> int:
     return next((place for place in range(most) if len({word[place] for word in words}) > 1), most)
 
 
-def _encoded(tokenizer: Tokenizer, text: str) -> Any:
+def encoded(tokenizer: Tokenizer, text: str) -> Any:
+    """Return what the tokenizer makes of `text`; ValueError where it cannot write it."""
     try:
         return tokenizer.encode(text)
     except Exception as error:  # of a tokenizer from elsewhere that has no token for something and none for unknown

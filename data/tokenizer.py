@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from data.links import Span
+from data.links import Span, encoded
 
 END = "<|endoftext|>"
 UNKNOWN = "<|unknown|>"
@@ -165,9 +165,9 @@ def end_id(tokenizer: Tokenizer) -> int:
 def with_end(tokenizer: Tokenizer, text: str, end: int | None = None) -> tuple[list[int], list[Span]]:
     """Return the tokens of `text` as a model reads it, `END` in front, and the characters of each but that one.
 
-    `end`: what stands there in place of `END`.
+    `end`: what stands there in place of `END`. ValueError where the tokenizer cannot write the text.
     """
-    encoding = tokenizer.encode(text)
+    encoding = encoded(tokenizer, text)
     return [end_id(tokenizer) if end is None else end, *encoding.ids], encoding.offsets
 
 

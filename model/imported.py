@@ -201,16 +201,22 @@ class Imported(Transformer):
         """Return their logits [B, T, V] of the token after each of `tokens` [B, T], by their own forward pass."""
         if texts is not None:
             raise ValueError("a model from elsewhere reads one text in a row")
-        return self.theirs(input_ids=tokens, use_cache=False).logits
+        return self.theirs(input_ids=self._known(tokens), use_cache=False).logits
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """Return the stream [B, T, D] that enters the first block; arguments as `Transformer.embed`."""
-        x = self.token_embedding(tokens)
+        x = self.token_embedding(self._known(tokens))
         if not self.config.asks_places:
             return x
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
         return x + self.theirs.transformer.wpe(positions)
+
+    def _known(self, tokens: Tensor) -> Tensor:
+        """Return `tokens`; ValueError where a tokenizer has written one that the model has no vector for."""
+        if (largest := int(tokens.max())) >= self.vocab_size:
+            raise ValueError(f"the model's tokenizer writes token {largest}, and it knows only {self.vocab_size:,}")
+        return tokens
 
     def layers(self) -> Iterator[Block]:
         """Yield the blocks, bottom up."""
@@ -265,9 +271,12 @@ def check_can_be_read(config: Any) -> None:
 
 def _departures(theirs: Any) -> tuple[str, ...]:
     config = theirs.config
+    # Asked of the weights: transformers ties none where a file holds both and they differ, whatever config.json says.
+    is_tied = theirs.get_output_embeddings().weight is theirs.get_input_embeddings().weight
+    own = () if is_tied else ("an unembedding of its own",)
     if config.model_type == "gpt2":
         kind = str(config.activation_function).split("_")[0].upper()
-        return ("learned positions", "LayerNorm", f"an MLP of {kind} without a gate", "biases")
+        return ("learned positions", "LayerNorm", f"an MLP of {kind} without a gate", "biases", *own)
     found = []
     if config.num_key_value_heads != config.num_attention_heads:
         found.append(f"{config.num_key_value_heads} heads of keys and values")
@@ -275,9 +284,7 @@ def _departures(theirs: Any) -> tuple[str, ...]:
         found.append(f"angles of {rope}")
     if any(name.endswith("proj.bias") for name, _ in theirs.named_parameters()):
         found.append("biases")
-    if not config.tie_word_embeddings:
-        found.append("an unembedding of its own")
-    return tuple(found)
+    return (*found, *own)
 
 
 def _gpt2(theirs: Any) -> tuple[ImportedConfig, ImportedNorm, list[ImportedBlock]]:

@@ -54,9 +54,21 @@ def check_contract(model: Transformer, items: Sequence[LinkItem], n_items: int =
     tokens = torch.zeros(len(some), 1 + max(len(item.tokens) for item in some), dtype=torch.int64)  # one to come, too
     for row, item in zip(tokens, some, strict=True):
         row[: len(item.tokens)] = torch.tensor(item.tokens)
+    return check_observed(model, tokens, torch.tensor([[item.query] for item in some]))
+
+
+@torch.no_grad()
+def check_observed(model: Transformer, tokens: Tensor, query: Tensor) -> dict[str, float]:
+    """Return the largest violation of each of LIMITS in some texts; ValueError where a limit is passed.
+
+    Args:
+        model: in eval mode, float32.
+        tokens: [B, T] int64.
+        query: [B, 1] int64, the position of each text whose row is read alone; later tokens are changed.
+
+    """
     device = model.token_embedding.weight.device
-    query = torch.tensor([[item.query] for item in some], device=device)
-    tokens = tokens.to(device)
+    tokens, query = tokens.to(device), query.to(device)
     found = {name: 0.0 for name in LIMITS} | _observe(model, tokens, query)
     later = torch.arange(tokens.shape[1], device=device) > query  # [B, T]
     before = model(tokens).masked_fill(later[..., None], 0)

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from tokenizers import Tokenizer
 
 from data.config import StoriesConfig
 from data.tokenizer import END, bpe_tokenizer
+from model.imported import ImportedAttention
 from probe.commands import importing, reporting
 from probe.commands.importing import open_model
 from probe.commands.opened import Opened, read_run
@@ -296,6 +298,34 @@ def test_a_folder_without_what_a_text_needs_is_refused_by_name(place: Path, in_p
     refused(place, tmp_path / "bare", "has no tokenizer: none of tokenizer.json")
     with pytest.raises(ValueError, match="holds a run, runs or a model"):
         opened(place, in_pieces, place / "run")
+
+
+def test_a_model_whose_attention_is_not_what_is_observed_is_refused_when_it_is_opened(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is asked then, a sentence of the user's or a test of others."""
+    monkeypatch.setattr(ImportedAttention, "turn", lambda self, x, positions: x)
+    refused(place, place / "model", "model: nothing is reported of this model: the observed pass does not end in")
+
+
+def test_a_text_of_tokens_that_the_model_lacks_is_one_line(place: Path, in_pieces: Path, tmp_path: Path) -> None:
+    shutil.copytree(in_pieces, tmp_path / "more")
+    model, words = tmp_path / "more", Tokenizer.from_file(str(in_pieces / "tokenizer.json"))
+    words.add_tokens(["purple", "cat"])
+    save_tokenizer(words, model)
+    found, _ = opened(place, model, tmp_path / "out")
+    with pytest.raises(ValueError, match="the model's tokenizer writes token 33[01], and it knows only 330"):
+        look(found, "The cat sat. It ran.")
+
+
+def test_a_text_that_the_tokenizer_cannot_write_is_one_line(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "model", tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
+    config["model"]["unk_token"] = "<none>"
+    (tmp_path / "model" / "tokenizer.json").write_text(json.dumps(config))
+    found, _ = opened(place, tmp_path / "model", tmp_path / "out")
+    with pytest.raises(ValueError, match="the tokenizer cannot write 'A zyx ran. It ran.'"):
+        look(found, "A zyx ran. It ran.")
 
 
 def test_a_model_too_short_for_the_stories_is_refused_by_both_lengths(

@@ -51,7 +51,7 @@ def open_model(settings: EvalConfig, asked: str, data: DataConfig) -> Opened:
         raise ValueError(f"{asked}: its tokenizer begins a text with token {first}, and the model knows none of it")
     others = sorted(one for one in folder.iterdir() if one.suffix in (".json", ".txt", ".model"))
     known = {"sha256": sha256_of([*weights_of(folder), *others]), "commit": commit}  # settings and tokenizer too
-    return Opened(
+    opened = Opened(
         run=out,
         owner=owner,
         origin=_origin(model, asked, name, settings.out, known),
@@ -63,6 +63,25 @@ def open_model(settings: EvalConfig, asked: str, data: DataConfig) -> Opened:
         untrained=lambda seed: model.untrained(10_000 + seed),
         place=place.where,
     )
+    check_readable(opened)
+    return opened
+
+
+def check_readable(opened: Opened) -> None:
+    """Raise ValueError, in one line, where the attention that is observed of a model is not what it uses.
+
+    Asked of a row of its tokens, before anything is made or said; of the stories' items the probe asks it once more.
+    """
+    import torch
+
+    from probe.contract import check_observed
+
+    length = min(opened.model.config.context_length, 32)
+    tokens = torch.linspace(0, opened.model.vocab_size - 1, length).long()
+    try:
+        check_observed(opened.model, tokens[None], torch.tensor([[length // 2]]))
+    except ValueError as error:
+        raise ValueError(f"{opened.origin.source}: {error}") from None
 
 
 def _origin(model: Imported, asked: str, name: str, out: str | None, known: dict[str, Any]) -> Origin:

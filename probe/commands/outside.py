@@ -58,12 +58,13 @@ def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject
     from data.config import StoriesConfig
     from data.corpus import corpus_folder
     from data.documents import local_sources, read_pieces
+    from data.links import encoded
     from data.tokenizer import unknown_id
     from data.words import training_words
     from probe.outside.subject import Subject
 
     def encode(text: str) -> tuple[list[int], list[Span]]:
-        encoding = opened.tokenizer.encode(text, add_special_tokens=False)
+        encoding = encoded(opened.tokenizer, text)
         return encoding.ids, encoding.offsets
 
     def windows(tokens: np.ndarray, n_bytes: int) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:

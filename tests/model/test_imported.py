@@ -90,6 +90,21 @@ def test_the_pass_that_is_observed_ends_in_the_logits_of_their_fused_pass(config
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_an_unembedding_that_the_file_holds_counts_whatever_the_settings_say(
+    tmp_path: Path, name: str, tokens: Tensor
+) -> None:
+    """As transformers has it: two matrices that differ are not tied."""
+    untied = theirs((gpt2 if name == "gpt2" else llama)(tie_word_embeddings=False))
+    untied.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    model = load(tmp_path, name, torch.device("cpu"))
+    assert torch.equal(model(tokens), untied(tokens).logits) and "an unembedding of its own" in model.departures
+    assert "an unembedding of its own" not in Imported(theirs(SHAPES["gpt2"])).departures
+
+
+@torch.no_grad()
 def test_a_contract_notices_where_one_weight_is_not_theirs(tokens: Tensor) -> None:
     for part in ("query", "key", "value", "output"):
         model = Imported(theirs(SHAPES["qwen2"]))

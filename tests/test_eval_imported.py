@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer
 
 from data.config import StoriesConfig
+from data.stories import tell
 from data.tokenizer import END, bpe_tokenizer
 from model.imported import ImportedAttention
 from probe.commands import importing, reporting
@@ -207,15 +208,15 @@ def test_what_is_no_folder_is_said_by_its_name(tmp_path: Path) -> None:
         importing.find_model(str(tmp_path / "none"))
 
 
-def gpt2_in_pieces(folder: Path, words: list[str], n_pieces: int = 330) -> Path:
+def gpt2_in_pieces(folder: Path, words: list[str], n_layer: int = 2, n_head: int = 4) -> Path:
     """Write a GPT-2 of random weights with byte-level BPE, in which most words are several pieces."""
     import torch
 
-    tokenizer = bpe_tokenizer(words, n_pieces)
+    tokenizer = bpe_tokenizer(words, 330)
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        n_embd=32, n_layer=2, n_head=4, n_positions=256, vocab_size=tokenizer.get_vocab_size(), bos_token_id=0,
-        eos_token_id=0, initializer_range=0.2,
+        n_embd=32, n_layer=n_layer, n_head=n_head, n_positions=256, vocab_size=tokenizer.get_vocab_size(),
+        bos_token_id=0, eos_token_id=0, initializer_range=0.2,
     )  # fmt: skip
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
@@ -224,8 +225,6 @@ def gpt2_in_pieces(folder: Path, words: list[str], n_pieces: int = 330) -> Path:
 
 @pytest.fixture(scope="module")
 def in_pieces(place: Path) -> Path:
-    from data.stories import tell
-
     return gpt2_in_pieces(place / "gpt2", [story.text for story in tell(stories(place), "train")[:300]])
 
 
@@ -344,13 +343,15 @@ def test_a_model_too_short_for_the_stories_is_refused_by_both_lengths(
 
 @pytest.mark.slow
 def test_the_door_probes_a_model_with_the_default_stories_and_takes_tests_of_others(
-    place: Path, in_pieces: Path, tmp_path: Path
+    place: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, str(ROOT / "eval.py"), f"model={in_pieces}", f"cache_dir={place / 'cache'}", *PROBE]
+    """One head of one layer: the default items are many."""
+    one = gpt2_in_pieces(tmp_path / "gpt2", [story.text for story in tell(stories(place), "train")[:300]], 1, 1)
+    command = [sys.executable, str(ROOT / "eval.py"), f"model={one}", f"cache_dir={place / 'cache'}", *PROBE]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert "trained elsewhere" in (tmp_path / "probes" / "gpt2" / "probe" / "report.html").read_text()
-    assert done.stdout.startswith(f"model    {in_pieces} (gpt2), kept in probes/gpt2; cpu")
+    assert done.stdout.startswith(f"model    {one} (gpt2), kept in probes/gpt2; cpu")
     pair = {"sentence_good": "Ann hurt herself.", "sentence_bad": "Ann hurt himself."}
     (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
     taken = [*command, "task=minimal_pairs", f"path={tmp_path / 'pairs.jsonl'}"]

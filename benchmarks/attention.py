@@ -13,7 +13,8 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from benchmarks.link_head import CARD, RESULTS, ROOT, paste, picture
+from benchmarks.files import paste
+from benchmarks.link_head import CARD, RESULTS, ROOT, picture
 from probe.lab.examples import Saturation, saturation
 from probe.report.tables import importance_lines
 

@@ -12,7 +12,6 @@ Each goes the way of any probed model: head chosen on dev, tested once on the he
 Writes docs/calibration.json and pastes its tables into docs/probe.md.
 """
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.link_head import paste
+from benchmarks.files import keep, paste
 from benchmarks.planted import KINDS, plant
 from data.links import LinkItem
 from model.transformer import Transformer
@@ -397,7 +396,7 @@ def main() -> None:
         ],
         "seconds": {"wall": time.monotonic() - began, "processor": time.process_time() - processor},
     }
-    out.write_text(json.dumps(results, indent=1) + "\n")
+    keep(out, results)
     write_table(out, lines_of(results))
     print("\n".join(lines_of(results)))
 

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks.attention_rows import own_text
+from benchmarks.files import keep
 from benchmarks.rows import machine, machine_line, number, settings, timed
 from configs import one_line_errors
 from data.tokenizer import with_end
@@ -308,7 +309,7 @@ def main() -> int:
     }
     print("\n".join(noted(found)))
     if path := given.get("out"):
-        Path(path).write_text(json.dumps(found, indent=1) + "\n")
+        keep(Path(path), found)
     return int(any(one.is_met is False for _, checks in every for one in checks))
 
 

@@ -23,7 +23,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from benchmarks.link_head import ROOT, call, environment_line, paste
+from benchmarks.files import keep, paste
+from benchmarks.link_head import ROOT, call, environment_line
 from configs import typed_saved
 from data.batches import Split, StreamBatches, validation_batches
 from data.corpus import load_corpus
@@ -285,7 +286,7 @@ def main() -> None:
         environment = read_json(run / "environment.json")
     names = ("python", "packages", "processor", "cores", "threads")
     kept["environment"] = {name: environment[name] for name in names}
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    keep(RESULTS, kept)
     for marker, lines in tables(kept).items():
         paste(PAGE, marker, lines)
         print("\n".join(lines), flush=True)

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.link_head import ROOT, call, environment_line, over_seeds, paste
+from benchmarks.files import keep, paste
+from benchmarks.link_head import ROOT, call, environment_line, over_seeds
 from probe.seeds import markdown
 from probe.study import HEADLINE
 
@@ -142,7 +143,7 @@ def main() -> None:
         with ThreadPoolExecutor(max_workers=2) as pool:
             results = list(pool.map(lambda one: measure(*one), runs))
         kept = {"results": results, "seeds": over_seeds(folder / "full", folder / "cache")}
-    RESULTS.write_text(json.dumps(kept) + "\n")
+    keep(RESULTS, kept, indent=None)
     for marker, lines in tables(kept).items():
         paste(ROOT / "docs" / "results.md", marker, lines)
         print("\n".join(lines))

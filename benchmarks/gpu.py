@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from hydra import compose, initialize_config_dir
 
+from benchmarks.files import keep
 from configs import typed_train
 from data.batches import Split
 from data.supply import Supply
@@ -190,7 +191,7 @@ def tested(seconds: float) -> dict[str, Any]:
 
 def write(folder: Path, found: dict[str, Any]) -> None:
     """Write what has been found so far, for a machine and for a person."""
-    (folder / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
+    keep(folder / "gpu.json", found)
     (folder / "gpu.md").write_text(markdown(found) + "\n")
 
 

@@ -23,7 +23,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.link_head import paste
+from benchmarks.files import paste
 from benchmarks.rows import ROOT, Row, machine, machine_line, number, settings, timed, whole_numbers, write
 from configs import typed_train
 from data.batches import Split

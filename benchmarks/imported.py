@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from benchmarks.files import keep
 from data.corpus import Corpus, load_corpus, load_rows
 from data.tokenizer import END, bpe_tokenizer, end_id
 
@@ -178,7 +179,7 @@ def main(given: dict[str, str]) -> None:
             print("\n".join(markdown(rows[-1:])[2:]), f"(loss {loss:.3f}, {seconds})", flush=True)
     print("\n".join(["", *markdown(rows)]))
     if "out" in given:
-        Path(given["out"]).write_text(json.dumps(rows, indent=1) + "\n")
+        keep(Path(given["out"]), rows)
 
 
 if __name__ == "__main__":

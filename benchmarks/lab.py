@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.link_head import ROOT, call, environment_line, paste
+from benchmarks.files import keep, paste
+from benchmarks.link_head import ROOT, call, environment_line
 from probe.lab.compare import markdown
 
 PAGE, RESULTS, FIGURES = ROOT / "docs" / "lab.md", ROOT / "docs" / "lab.json", ROOT / "docs" / "lab"
@@ -97,7 +98,7 @@ def main() -> None:
         "environment": {name: environment[name] for name in ("python", "packages", "processor", "cores", "threads")},
         "experiments": experiments,
     }
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    keep(RESULTS, kept)
     for marker, lines in tables(kept).items():
         paste(PAGE, marker, lines)
         print("\n".join(lines))

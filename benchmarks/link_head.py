@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import keep, paste
 from probe.claim import claim_card, readme_example
 from probe.seeds import markdown
 from probe.study import HEADLINE
@@ -172,13 +173,6 @@ def environment_line(found: dict[str, Any]) -> str:
     return f"Python {found['python']}, {packages}; {machine}."
 
 
-def paste(path: Path, marker: str, lines: list[str]) -> None:
-    """Replace what stands between `<!-- marker -->` and `<!-- end -->`."""
-    before, opening, rest = path.read_text().partition(f"<!-- {marker} -->\n")
-    _, closing, after = rest.partition("<!-- end -->")
-    path.write_text(before + opening + "\n".join(lines) + "\n" + closing + after)
-
-
 def interval(low_high: list[float]) -> str:
     """Write an interval."""
     return f"[{low_high[0]:.3f}, {low_high[1]:.3f}]"
@@ -191,8 +185,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         results = [measure(seed, Path(folder)) for seed in numbers]
         kept: dict[str, Any] = {"results": results, "seeds": over_seeds(Path(folder), Path(folder) / "cache")}
-    RESULTS.write_text(json.dumps(kept) + "\n")
-    CARD.write_text(json.dumps(claim(results[0], kept["seeds"]), indent=1) + "\n")
+    keep(RESULTS, kept, indent=None)
+    keep(CARD, claim(results[0], kept["seeds"]))
     for place, lines in tables(kept).items():
         paste(ROOT / place[0], place[1], lines)
     print("\n".join([*seed_table(results), *gap_table(results), markdown(kept["seeds"])]))

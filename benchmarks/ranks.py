@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.link_head import ROOT, environment_line, paste
+from benchmarks.files import keep, paste
+from benchmarks.link_head import ROOT, environment_line
 from run.checkpoint import go_back
 from run.logging import read_records
 
@@ -180,7 +181,7 @@ def main() -> None:
         kept |= {"resumed": resumed(folder, cache), "killed": killed(folder, cache)}
         found = json.loads((folder / f"{PLAIN}, alone" / "environment.json").read_text())
     kept["environment"] = {one: found[one] for one in ("python", "packages", "processor", "cores", "threads")}
-    results.write_text(json.dumps(kept, indent=1) + "\n")
+    keep(results, kept)
     for marker, lines in tables(kept).items():
         if results.resolve() == RESULTS.resolve():
             paste(PAGE, marker, lines)

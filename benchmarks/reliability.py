@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import keep
 from run.directory import environment
 
 ROOT = Path(__file__).parent.parent
@@ -78,7 +79,7 @@ def main() -> None:
     found["figures"].sort(key=lambda one: one["test"])  # files end in any order
     print("\n".join(page(found)))
     if path := given.get("out"):
-        Path(path).write_text(json.dumps(found, indent=1) + "\n")
+        keep(Path(path), found)
     if found["status"] or not found["figures"]:
         sys.exit(1)
 

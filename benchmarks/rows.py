@@ -19,8 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import keep
 from configs import one_line_errors
-from run.checkpoint import write_atomically
 from run.directory import environment
 
 ROOT = Path(__file__).parent.parent
@@ -235,7 +235,7 @@ def alone(rows: Callable[[dict[str, str]], list[Row]], known: Sequence[str]) -> 
 def write(path: Path, rows: Sequence[Row], about: Mapping[str, Any], **more: Any) -> None:
     """Write rows as JSON, and whatever else belongs to them."""
     found = {"environment": about, "rows": [asdict(row) for row in rows], **more}
-    write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
+    keep(path, found)
 
 
 def read(path: Path) -> tuple[list[Row], dict[str, Any]]:

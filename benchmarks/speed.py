@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import growth
-from benchmarks.link_head import paste
+from benchmarks.files import keep, paste
 from benchmarks.rows import ROOT, Row, machine, machine_line, read, settings, table
-from run.files import write_atomically
 
 PAGE, RESULTS = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.json"
 # Row scripts in the order of the table, and what each must be given to run.
@@ -101,7 +100,7 @@ def kept(out: Path | None, *, quick: bool) -> dict[str, Part]:
 
 def write_table(path: Path, found: Table) -> None:
     """Write a table as JSON, whole or not at all."""
-    write_atomically(path, (json.dumps(asdict(found), indent=1) + "\n").encode())
+    keep(path, asdict(found))
 
 
 def read_table(path: Path) -> Table:

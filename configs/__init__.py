@@ -207,7 +207,7 @@ def _with(settings: TrainSettings, values: dict[str, Any]) -> TrainSettings:
 
 
 def check_seeds(configs: dict[str, Any]) -> dict[str, int]:
-    """Return the seed of each run; ValueError where runs differ in anything else or in nothing, or are of a text.
+    """Return the seed of each run; ValueError where runs learned anything else or differ in nothing, or are of a text.
 
     Args:
         configs: each run's config.json by the run's name.
@@ -222,7 +222,7 @@ def check_seeds(configs: dict[str, Any]) -> dict[str, int]:
     for name, here in every.items():
         if here["data.source"] != "stories":
             raise ValueError(f"{name} was trained on a text, which has no gold links to compare heads by")
-        for where in sorted((here.keys() | every[first].keys()) - {"seed", *_PLACES}):
+        for where in sorted((here.keys() | every[first].keys()) - {"seed", *_BESIDE}):
             ours, theirs = every[first].get(where), here.get(where)
             if ours != theirs:
                 raise ValueError(

@@ -138,10 +138,14 @@ def _transformers(who: str, opened: OpenedRun, folder: Path) -> Iterator[Check]:
     yield Check(who=who, what="logits, float32", of=what, worst=worst, limit=0.0)
     with torch.no_grad():
         between = _apart((fused(some).logits for some in rows), (eager(some).logits for some in rows))
-        theirs = (torch.stack(eager(some, output_attentions=True).attentions) for some in rows)
-        worst = _apart(theirs, (attention_maps(model, some) for some in rows))
+        apart = [
+            _weights_apart(opened, eager(some, output_attentions=True, output_hidden_states=True), some)
+            for some in rows
+        ]
+    worst, alone = np.max(apart, axis=0).tolist()
     note = (
-        f"Weights of heads: transformers' eager pass is not its fused one either; their logits are {between:.1e} apart."
+        "Weights of heads: transformers shows them in its eager pass alone, which is not its fused one; the logits of "
+        f"the two are {between:.1e} apart. Each layer asked of the very stream that it had there is the second row."
     )
     yield Check(
         who=who,
@@ -151,11 +155,20 @@ def _transformers(who: str, opened: OpenedRun, folder: Path) -> Iterator[Check]:
         limit=1e-6,
         note=note,
     )
+    what = "weights of heads, layer by layer"
+    yield Check(who=who, what=what, of="the same, each layer from the eager pass's stream", worst=alone, limit=1e-6)
     lot, tokenizer = lines(_N_LINES), AutoTokenizer.from_pretrained(folder)
     found = tokenizer(lot)["input_ids"]
     wrong = sum(one.ids != other for one, other in zip(opened.tokenizer.encode_batch(lot), found, strict=True))
     what = f"{len(lot):,} lines, {sum(map(len, found)):,} tokens"
     yield Check(who=who, what="lines whose tokens differ", of=what, worst=float(wrong), limit=0.0)
+
+
+def _weights_apart(opened: OpenedRun, eager: Any, tokens: torch.Tensor) -> tuple[float, float]:
+    """Return how far transformers' weights are from those of our whole pass, and of our layers on its own stream."""
+    layers = zip(opened.model.layers(), eager.hidden_states, strict=False)  # the last stream has left the last layer
+    alone = [block.attention.scores(block.norm_1(stream)).softmax(-1) for block, stream in layers]
+    return _apart(eager.attentions, attention_maps(opened.model, tokens)), _apart(eager.attentions, alone)
 
 
 def _gguf(who: str, opened: OpenedRun, path: Path) -> Iterator[Check]:

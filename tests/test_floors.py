@@ -23,7 +23,7 @@ KEPT = {
     "tokenizers": {"data/"},
     "huggingface_hub": {"data/"},
     "gguf": {"model/export.py"},
-    "transformers": {"model/imported.py", "data/tokenizer.py"},
+    "transformers": {"model/imported.py", "model/folder.py", "data/tokenizer.py"},
     "tensorboard": {"run/board.py"},
     "torch.utils.tensorboard": {"run/board.py"},
     "PIL": {"probe/report/"},

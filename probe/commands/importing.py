@@ -35,7 +35,7 @@ def open_model(settings: EvalConfig, asked: str, data: DataConfig) -> Opened:
     from data.config import StoriesConfig
     from data.corpus import stories_fingerprint
     from data.tokenizer import imported_tokenizer
-    from model.imported import check_installed, load, sha256_of, weights_of
+    from model.folder import check_installed, load, sha256_of, weights_of
 
     assert isinstance(data, StoriesConfig)  # what train.py does without being told anything
     check_installed()

@@ -24,6 +24,8 @@ from typing import Any, BinaryIO, TypeVar
 
 from data.writing import show
 
+FIRST_ANSWER = 3.0  # seconds: who is offline should read so at once
+DEADLINE = 4.0  # seconds for the first answer whatever happens: looking a name up has no timeout of its own
 SILENCE = 10.0  # seconds without a byte
 _SHOWN_EVERY = 0.2  # seconds
 _PATIENCE = 6.0  # seconds of waiting in all, where the hub is busy or has a fault: an answer comes within ten

@@ -17,16 +17,16 @@ import tempfile
 from collections import Counter
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from data.config import HubConfig, RowsKind, TokenizerKind
 from data.documents import READABLE, ROW_CHARACTERS, Source, decompressed, read_pieces, source_of
 from data.download import (
+    DEADLINE,
+    FIRST_ANSWER,
     SILENCE,
     File,
-    Kind,
     Remote,
     Repository,
     Unreachable,
@@ -39,17 +39,10 @@ from data.download import (
 from data.writing import Texts
 
 if TYPE_CHECKING:
-    from huggingface_hub.hf_api import DatasetInfo, ModelInfo
+    from huggingface_hub.hf_api import DatasetInfo
 
 _KINDS = ("text", "json", "parquet", "csv")  # what we read of what `datasets` tells apart
-_FIRST_ANSWER = 3.0  # seconds: who is offline should read so at once
-_DEADLINE = 4.0  # seconds for the first answer whatever happens: looking a name up has no timeout of its own
 _AHEAD = 1 << 18  # bytes of one range request at least: a taste of 20 MB is some 50 of them
-_MODEL = Kind(
-    "",
-    "model={name} is neither a folder nor a model of {hub}, or a private one: then `hf auth login`",
-    "a folder (model=FOLDER), or a filled cache or a mirror (HF_HUB_OFFLINE=1, HF_ENDPOINT=URL; docs/data.md)",
-)
 _CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")  # where a dataset says which files are which split
 
 
@@ -136,14 +129,14 @@ def _repository(config: HubConfig, cache_dir: Path) -> Repository:
 
 
 def _first_answer(config: HubConfig) -> DatasetInfo:
-    """Ask whether dataset and revision are there; answer within `_DEADLINE`, whatever the network does."""
+    """Ask whether dataset and revision are there; answer within `DEADLINE`, whatever the network does."""
     from huggingface_hub import HfApi
 
     def ask() -> DatasetInfo:
         info = HfApi().dataset_info
-        return info(config.name, revision=config.revision, timeout=_FIRST_ANSWER, expand=["sha"])
+        return info(config.name, revision=config.revision, timeout=FIRST_ANSWER, expand=["sha"])
 
-    return patiently(config.name, config.revision, lambda: within(_DEADLINE, ask))
+    return patiently(config.name, config.revision, lambda: within(DEADLINE, ask))
 
 
 def _listed(config: HubConfig) -> dict[str, File]:
@@ -365,64 +358,3 @@ def _taste(config: HubConfig, repository: Repository, files: list[File], most: i
 def _taste_path(config: HubConfig, repository: Repository, files: list[File], most: int) -> Path:
     key = hashlib.sha256(json.dumps([[file.name for file in files], config.column, most]).encode()).hexdigest()[:12]
     return repository.folder / f"taste-{key}.jsonl"
-
-
-# --- a model ---------------------------------------------------------------------------------------------------------
-
-
-def hub_model(name: str) -> tuple[Path, str]:
-    """Return the folder in which the hub's own library keeps a model, fetched if need be, and its commit.
-
-    Fetched are the files that transformers opens: settings, the tokenizer, weights in safetensors, or where there are
-    none in PyTorch's own format.
-
-    Args:
-        name: OWNER/NAME, or NAME of the oldest ones.
-
-    Raises:
-        ValueError: there is no such model, or it cannot be had.
-        Unreachable: the hub does not answer and the library's cache does not hold it.
-
-    """
-    from huggingface_hub import HfApi, hf_hub_download
-    from huggingface_hub.utils import disable_progress_bars
-
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name, re.ASCII):
-        raise ValueError(f"model={name} is neither a folder nor the name of a model on the hub")
-
-    def ask() -> ModelInfo:
-        return HfApi().model_info(name, timeout=_FIRST_ANSWER, expand=["sha", "siblings"])
-
-    disable_progress_bars()
-    try:
-        info = patiently(name, None, lambda: within(_DEADLINE, ask), _MODEL)
-    except Unreachable:
-        if (kept := _kept_model(name)) is None:
-            raise
-        return kept, kept.name
-    first, *others = _opened_by_transformers([one.rfilename for one in info.siblings or []], name)
-    # By no commit, so that the library notes which one is the newest, for those who are offline later.
-    folder = Path(patiently(name, None, lambda: hf_hub_download(name, first), _MODEL)).parent
-    for one in others:
-        patiently(name, folder.name, partial(hf_hub_download, name, one, revision=folder.name), _MODEL)
-    return folder, folder.name
-
-
-def _kept_model(name: str) -> Path | None:
-    """Return the folder in which the library keeps the newest of a model that it has seen; None where it has none."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, local_files_only=True))
-    except OSError:
-        return None
-
-
-def _opened_by_transformers(names: list[str], model: str) -> list[str]:
-    """Return those of a repository's files that a model and its tokenizer are loaded from, config.json first."""
-    own = [name for name in names if "/" not in name and name != "config.json"]
-    if "config.json" not in names:
-        raise ValueError(f"{model} is no model of transformers: it has no config.json")
-    weights = [name for name in own if fnmatch(name, "model*.safetensors")]
-    weights = weights or [name for name in own if fnmatch(name, "pytorch_model*.bin")]
-    return ["config.json", *(name for name in own if name.endswith((".json", ".txt", ".model"))), *weights]

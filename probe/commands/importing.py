@@ -107,7 +107,7 @@ def _origin(model: Imported, asked: str, name: str, out: str | None, known: dict
 def find_model(asked: str) -> tuple[Path, str | None]:
     """Return a model's folder and, of one of the hub, its commit; ValueError or OSError where there is none."""
     from data.download import Unreachable
-    from data.hub import hub_model
+    from data.hub_model import hub_model
 
     path = Path(asked)
     if path.is_dir():

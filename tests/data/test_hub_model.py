@@ -19,7 +19,7 @@ OTHERS = {
 }  # fmt: skip
 _ASK = """
 import sys
-from data.hub import hub_model
+from data.hub_model import hub_model
 try:
     folder, commit = hub_model(sys.argv[1])
 except (ValueError, OSError) as error:

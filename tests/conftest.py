@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.reliability.doors import Doors
+from tests.reliability.doors import ONE_THREAD, Doors
 
+# Tests run side by side, one to a core: more threads than that are in each other's way (measured: twice the CPU-seconds
+# for the same tests). Before anything imports torch.
+os.environ.update(ONE_THREAD | os.environ)
 _BEGAN = pytest.StashKey[float]()
 ROOT = Path(__file__).parent
 # What takes longest, about the longest first: a long file that begins last leaves a core idle.
@@ -101,8 +104,12 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The setting that names a cache for all tests of a session: what one of them has written the others read."""
-    return f"cache_dir={tmp_path_factory.mktemp('cache')}"
+    """The setting that names a cache for all tests of a session: what one of them has written the others read.
+
+    So do those of xdist's other workers, each of which has a folder of its own in the session's.
+    """
+    own = tmp_path_factory.getbasetemp()
+    return f"cache_dir={(own.parent if 'PYTEST_XDIST_WORKER' in os.environ else own) / 'cache'}"
 
 
 def _cpu_seconds() -> float:

@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _ROOMS = ("configs", "data", "model", "probe", "run")
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _SAID = ("out", "err")
 _HOW = "how.json"  # a run ended; written by who waits for it
 
@@ -111,7 +111,7 @@ class Doors:
         if self._source is None:  # takes some seconds, so not before it is asked for
             self._source = subprocess.Popen(
                 [sys.executable, "-m", "tests.reliability.doors"],
-                cwd=ROOT, env=os.environ | _ONE_THREAD | {"PYTHONPATH": str(ROOT)}, start_new_session=True,
+                cwd=ROOT, env=os.environ | ONE_THREAD | {"PYTHONPATH": str(ROOT)}, start_new_session=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip
         assert self._source.stdin and self._source.stdout

@@ -13,6 +13,7 @@ from torch.distributed import TCPStore
 
 from benchmarks.ranks import ranks
 from tests.reliability.doors import ROOT, Doors, Running
+from tests.reliability.faults import speak_soon
 
 _STORES: list[TCPStore] = []  # they last as long as this process
 
@@ -26,7 +27,12 @@ def start_ranks(doors: Doors, size: int, *arguments: str) -> list[Running]:
     common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_STORES[-1].port)}
     common["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     return [
-        doors.start("train.py", *arguments, environment={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        doors.start(
+            "train.py",
+            *arguments,
+            before=speak_soon,
+            environment={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
         for rank in range(size)
     ]
 

@@ -27,6 +27,7 @@ from run.config import Device, EvalConfig, Precision
 from run.device import choose_place
 from tests.pages import content_of
 from tests.reliability.doors import Doors
+from tests.reliability.faults import tell_few_stories
 from tests.test_eval import FILES, PROBE, ROOT, SCHEMA, probe_files
 
 transformers = pytest.importorskip("transformers")
@@ -208,14 +209,14 @@ def test_what_is_no_folder_is_said_by_its_name(tmp_path: Path) -> None:
         importing.find_model(str(tmp_path / "none"))
 
 
-def gpt2_in_pieces(folder: Path, words: list[str], n_layer: int = 2, n_head: int = 4) -> Path:
+def gpt2_in_pieces(folder: Path, words: list[str]) -> Path:
     """Write a GPT-2 of random weights with byte-level BPE, in which most words are several pieces."""
     import torch
 
     tokenizer = bpe_tokenizer(words, 330)
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        n_embd=32, n_layer=n_layer, n_head=n_head, n_positions=256, vocab_size=tokenizer.get_vocab_size(),
+        n_embd=32, n_layer=2, n_head=4, n_positions=256, vocab_size=tokenizer.get_vocab_size(),
         bos_token_id=0, eos_token_id=0, initializer_range=0.2,
     )  # fmt: skip
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
@@ -341,20 +342,16 @@ def test_a_model_too_short_for_the_stories_is_refused_by_both_lengths(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 def test_the_door_probes_a_model_with_the_default_stories_and_takes_tests_of_others(
-    place: Path, tmp_path: Path
+    doors: Doors, place: Path, in_pieces: Path, tmp_path: Path
 ) -> None:
-    """One head of one layer: the default items are many."""
-    one = gpt2_in_pieces(tmp_path / "gpt2", [story.text for story in tell(stories(place), "train")[:300]], 1, 1)
-    command = [sys.executable, str(ROOT / "eval.py"), f"model={one}", f"cache_dir={place / 'cache'}", *PROBE]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
+    command = ["eval.py", f"model={in_pieces}", f"cache_dir={place / 'cache'}", *PROBE]
+    done = doors.run(*command, cwd=tmp_path, before=tell_few_stories)
+    assert done.status == 0 and done.err == "", done.err
     assert "trained elsewhere" in (tmp_path / "probes" / "gpt2" / "probe" / "report.html").read_text()
-    assert done.stdout.startswith(f"model    {one} (gpt2), kept in probes/gpt2; cpu")
+    assert done.out.startswith(f"model    {in_pieces} (gpt2), kept in probes/gpt2; cpu")
     pair = {"sentence_good": "Ann hurt herself.", "sentence_bad": "Ann hurt himself."}
     (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
-    taken = [*command, "task=minimal_pairs", f"path={tmp_path / 'pairs.jsonl'}"]
-    done = subprocess.run(taken, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "what it was trained on is not known here" in done.stdout, done.stderr
+    done = doors.run(*command, "task=minimal_pairs", f"path={tmp_path / 'pairs.jsonl'}", cwd=tmp_path)
+    assert done.status == 0 and "what it was trained on is not known here" in done.out, done.err
     assert (tmp_path / "probes" / "gpt2" / "probe" / "outside" / "minimal_pairs.json").exists()

@@ -29,12 +29,13 @@ def test_nothing_was_left_out_and_of_the_default_run_every_limit_was_kept() -> N
     """Of the larger one the weights of heads were 1.3e-6 apart: docs/export.md says so, and why."""
     default, larger = kept()
     limits = {
-        "logits, float32": 0.0, "weights of heads, eager": 1e-6, "lines whose tokens differ": 0.0,
+        "logits, float32": 0.0, "weights of heads, eager": 1e-6,
+        "weights of heads, layer by layer": 1e-6, "lines whose tokens differ": 0.0,
         "tensors that read back otherwise": 0.0, "logits, of the GGUF file": 0.0, "patterns": 1e-5,
         "no page in HTML": 0.0, "pairs judged otherwise": 0.0,
     }  # fmt: skip
     for some in (default, larger):
-        assert {one.what: one.limit for one in some} == limits and len(some) == 9
+        assert {one.what: one.limit for one in some} == limits and len(some) == 10
     assert all(one.is_met for one in default)
     assert [one.what for one in larger if not one.is_met] == ["weights of heads, eager"]
 

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from configs import TrainSettings, one_line_errors, resumed, typed_train
 from configs.command_line import door
 from configs.sweeps import check_sweep, jobs
-from run.commands.looking import announce, evaluate, leave, probe, show_whole
+from run.commands.looking import announce, evaluate, leave, probe, probe_it, show_whole
 from run.commands.preparing import Run, follow, prepare
 from run.world import ALONE, World, end, one_voice, together, world_of
 
@@ -37,19 +37,48 @@ def main(config: DictConfig) -> None:
     several = job.mode is RunMode.MULTIRUN
     label = f"[{job.job.num}] " if several else ""  # runs may be going on side by side
     with no_trace(Path(job.runtime.output_dir), Path(job.sweep.dir)) if several else nullcontext():
-        with one_line_errors(label=label):
-            settings, world = typed_train(config), world_of(os.environ)
+        with one_line_errors():
+            world = world_of(os.environ)
             if several and world.size > 1:
                 raise ValueError("-m makes several runs and torchrun one of several processes: start them one by one")
-            if several:  # each run in a directory of its own: of the sweep's, or under out
-                own = job.runtime.output_dir if settings.run.out is None else f"{settings.run.out}/{job.job.num}"
-                settings = replace(settings, run=replace(settings.run, out=own))
-            if settings.run.resume and several and not (Path(own) / "config.json").is_file():
-                # A sweep that was cut short, or put back into its queue, begins those runs that had not begun.
-                settings = replace(settings, run=replace(settings.run, resume=False, resume_with_changes=False))
+        with one_line_errors(label=label):
+            settings = typed_train(config)
+            if several:
+                settings = of_sweep(settings, job.job.num, job.runtime.output_dir)
         status = fit(settings, label, world, list(job.overrides.task))
     if status:
         sys.exit(status)
+
+
+def of_sweep(settings: TrainSettings, number: int, output: str) -> TrainSettings:
+    """Give a run of a sweep a directory of its own: under `out`, or where that is not given `output`.
+
+    A sweep that was cut short, or put back into its queue, begins those runs that had not begun.
+    """
+    own = output if settings.run.out is None else f"{settings.run.out}/{number}"
+    changed = replace(settings.run, out=own)
+    if settings.run.resume and not (Path(own) / "config.json").is_file():
+        changed = replace(changed, resume=False, resume_with_changes=False)
+    return replace(settings, run=changed)
+
+
+def check_runs(arguments: list[str]) -> None:
+    """Refuse a sweep one of whose runs cannot be, or can neither begin nor go on where it would, before the first."""
+    with one_line_errors(ValueError):
+        found = check_sweep(arguments)
+    if not found:
+        return
+    from run.directory import check_new
+
+    for number, (settings, overrides) in enumerate(found):
+        if settings.run.out is None:  # each has a new folder
+            continue
+        with one_line_errors(label=f"[{number}] "):
+            settings = of_sweep(settings, number, "")
+            if settings.run.resume:
+                gone_on(settings, overrides)
+            else:
+                check_new(settings.run.out)
 
 
 @contextmanager
@@ -132,6 +161,8 @@ def steps(training: Training, run: Run | None, stop: StopRequest) -> None:
     """Take every step that is left, and look at what was learned where that is due, until asked to stop."""
     from run.training import advance
 
+    if run and training.step == training.looked_step == training.own.max_steps:
+        run.progress.say(f"ended   nothing is left to train; {probe_it(run)}")
     look(training, run, stop)
     while training.step < training.own.max_steps and not is_asked_to_stop(training, stop):
         advance(training, run.recorder if run else None)
@@ -174,6 +205,5 @@ if __name__ == "__main__":
     with one_line_errors():
         voice = one_voice(world_of(os.environ))
     with voice, door("train", HydraException), jobs():
-        with one_line_errors(ValueError):
-            check_sweep(sys.argv[1:])
+        check_runs(sys.argv[1:])
         main()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from shutil import which
 
-from configs import printable, typed_train
+from configs import TrainSettings, printable, typed_train
 
 _FOLDER = Path(__file__).parent.absolute()
 
@@ -21,11 +21,14 @@ def of_sweep(arguments: list[str]) -> list[str]:
     return [*arguments, f"hydra.sweep.dir={given['out']}"]
 
 
-def check_sweep(arguments: list[str]) -> None:
+def check_sweep(arguments: list[str]) -> list[tuple[TrainSettings, list[str]]]:
     """Refuse a sweep that asks for a run which cannot be, before anything of it is made or sent to a cluster.
 
     Args:
         arguments: of the command line, as Hydra takes them.
+
+    Returns:
+        Of each run its settings and what of them the command line says; of one run alone nothing.
 
     Raises:
         ValueError: in one line, the first such run's number and what is wrong with its settings.
@@ -33,7 +36,7 @@ def check_sweep(arguments: list[str]) -> None:
 
     """
     if not {"-m", "--multirun"} & set(arguments):
-        return
+        return []
     from hydra import compose, initialize_config_dir
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -42,11 +45,13 @@ def check_sweep(arguments: list[str]) -> None:
         raise ValueError("hydra/launcher=submitit_slurm needs a machine that can send jobs to SLURM: here is no srun")
     asked = OverridesParser.create().parse_overrides([one for one in arguments if not one.startswith("-")])
     with initialize_config_dir(str(_FOLDER), version_base="1.3"):
-        for number, settings in enumerate(BasicSweeper.split_arguments(asked, None)[0]):
+        found = []
+        for number, own in enumerate(BasicSweeper.split_arguments(asked, None)[0]):
             try:
-                typed_train(compose("train", settings))
+                found.append((typed_train(compose("train", own)), list(own)))
             except ValueError as error:
                 raise ValueError(f"[{number}] {error}") from None
+    return found
 
 
 @contextmanager

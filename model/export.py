@@ -165,9 +165,12 @@ def whole(path: Path) -> Iterator[Path]:
 
     Raises:
         FileExistsError: it is there already.
+        OSError: it cannot be made there.
 
     """
     made = [one for one in path.parents if not one.exists()]
+    if (there := next(one for one in path.parents if one.exists())).is_file():
+        raise NotADirectoryError(f"out={path}: {there} is a file and no folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".export.", dir=path.parent) as beside:

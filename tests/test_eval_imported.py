@@ -298,6 +298,8 @@ def test_a_folder_without_what_a_text_needs_is_refused_by_name(place: Path, in_p
     refused(place, tmp_path / "bare", "has no tokenizer: none of tokenizer.json")
     with pytest.raises(ValueError, match="holds a run, runs or a model"):
         opened(place, in_pieces, place / "run")
+    with pytest.raises(ValueError, match=r"tokenizer\.json is a file and no folder"):
+        opened(place, in_pieces, place / "run" / "tokenizer.json" / "new")
 
 
 def test_a_model_whose_attention_is_not_what_is_observed_is_refused_when_it_is_opened(

@@ -68,6 +68,24 @@ def test_a_sweep_goes_on_with_what_has_begun_and_begins_the_rest(doors: Doors, c
     assert again.status == 0, again.err
     assert seeds(out) == {"0": 1, "1": 2, "2": 3} and (out / "0" / "metrics.jsonl").read_bytes() == before
     assert "[1] run     " in again.out and "(from step 2 of 2)" in again.out and "(from step 0 of 2)" in again.out
+    said = f"ended   nothing is left to train; probe it with: python eval.py run={out / '0'}"
+    assert f"[0] {said}\n" in again.out and again.out.count("ended   ") == 2 and "[2] ended" not in again.out
+
+
+def test_a_sweep_one_run_of_which_cannot_begin_or_go_on_is_refused_before_its_first(
+    doors: Doors, cache: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    (out / "1").mkdir(parents=True)
+    (out / "1" / "mine").touch()
+    ran = doors.run("train.py", "-m", f"out={out}", cache, *SHORT, "seed=1,2", cwd=tmp_path)
+    assert (ran.status, ran.out) == (2, "") and ran.err.startswith(f"error: [1] out={out}/1 is not empty"), ran.err
+    assert ran.err.count("\n") == 1 and [path.name for path in out.iterdir()] == ["1"]
+    (out / "1" / "mine").unlink()
+    assert doors.run("train.py", f"out={out / '1'}", cache, *SHORT, "seed=2", cwd=tmp_path).status == 0
+    ran = doors.run("train.py", "-m", "resume=true", f"out={out}", cache, *SHORT, "seed=1,3", cwd=tmp_path)
+    assert (ran.status, ran.out) == (2, "") and "error: [1] resume=true keeps the run's settings: seed is 2" in ran.err
+    assert [path.name for path in out.iterdir()] == ["1"]
 
 
 @pytest.mark.slow

@@ -72,6 +72,12 @@ def test_what_is_there_is_not_written_over(doors: Doors, place: Path) -> None:
         assert before == {path: path.read_bytes() for path in (place / "deep").rglob("*") if path.is_file()}
 
 
+def test_a_file_in_the_way_is_named(doors: Doors, place: Path) -> None:
+    for to in ("hf", "gguf"):
+        line = told(call(doors, place, DOOR, "run=sound", f"to={to}", "out=sound/config.json/new"))
+        assert line == "error: out=sound/config.json/new: sound/config.json is a file and no folder"
+
+
 def without(package: str, memory: int, home: str, door: str) -> None:
     """Be a door where a package is not installed."""
     sys.modules[package] = None  # type: ignore[assignment]  # so that nobody finds it

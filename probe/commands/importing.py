@@ -129,12 +129,14 @@ def name_of(folder: Path) -> str:
 
 
 def check_out(out: Path, owner: str) -> None:
-    """Raise ValueError where `out` is a run's directory or that of runs, or holds what was found of another model."""
+    """Raise ValueError where `out` is no folder, a run's or that of runs, or holds what was found of another model."""
     from probe.commands.reporting import OWNER
     from run.directory import RUNS, read_json
 
     if (out / "config.json").exists() or out.resolve() == RUNS.resolve():
         raise ValueError(f"out={out} holds a run, runs or a model: choose a folder of its own")
+    if not (there := next(one for one in (out, *out.absolute().parents) if one.exists())).is_dir():
+        raise ValueError(f"out={out}: {there} is a file and no folder")
     path = out / OWNER
     try:
         other = read_json(path)["model"] if path.exists() else owner

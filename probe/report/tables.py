@@ -68,14 +68,18 @@ def _meaning(name: str) -> str:
 def _overview_line(one: dict[str, Any]) -> str:
     holdout = HEADLINE if HEADLINE in one["test"] else next(iter(one["test"]))
     found = one["test"][holdout]
-    (s_low, s_high), (f_low, f_high) = found["sel1_interval"], found["f4_interval"]
     p = max(found["p_max_t_f2"], found["p_max_t_dd"])
     turned = (one.get("causal") or {}).get("edge_swap")
+    sel1, f4 = (f"{found[name]:.3f} {_between(found[f'{name}_interval'])}" for name in ("sel1", "f4"))
     return (
-        f"{one['question']:<20} L{one['layer']}H{one['head']}   {found['sel1']:.3f} [{s_low:.3f}, {s_high:.3f}]   "
-        f"{found['f4']:.3f} [{f_low:.3f}, {f_high:.3f}]  {p:6.4f}  {_effect(turned)}  "
+        f"{one['question']:<20} L{one['layer']}H{one['head']}   {sel1}   {f4}  {p:6.4f}  {_effect(turned)}  "
         f"{one['verdict']} {one['evidence_level']}"
     )
+
+
+def _between(interval: Sequence[float]) -> str:
+    low, high = interval
+    return "[  -  ,   -  ]" if np.isnan(low) else f"[{low:.3f}, {high:.3f}]"  # of too few blocks there is none
 
 
 def _effect(value: float | None) -> str:
@@ -83,18 +87,17 @@ def _effect(value: float | None) -> str:
 
 
 def _behaviour_line(one: dict[str, Any]) -> str:
-    low, high = one["interval"]
     where = f"{one['family']} {one['level']}" if one["family"] != one["level"] else one["family"]
     rho = "  -   " if one["rho"] is None else f"{one['rho']:6.3f}"
-    share = f"{one['pair_accuracy']:.3f} [{low:.3f}, {high:.3f}]"
+    share = f"{one['pair_accuracy']:.3f} {_between(one['interval'])}"
     return f"  {where:<11} {one['site']} {one['holdout']:<11} {one['n']:>5}  {rho}  {share}"
 
 
 def _holdout_line(name: str, found: dict[str, Any]) -> str:
-    (s_low, s_high), (f_low, f_high) = found["sel1_interval"], found["f4_interval"]
+    sel1, f4 = (f"{found[score]:.3f} {_between(found[f'{score}_interval'])}" for score in ("sel1", "f4"))
     return (
-        f"  {name:<11} {found['n_items']:>5}  {found['sel1']:.3f} [{s_low:.3f}, {s_high:.3f}]  {found['f4']:.3f} "
-        f"[{f_low:.3f}, {f_high:.3f}]  {found['dd']:>5.2f}  {found['str1']:.3f}  {found['luck_sel1']:.3f}"
+        f"  {name:<11} {found['n_items']:>5}  {sel1}  {f4}  {found['dd']:>5.2f}  {found['str1']:.3f}  "
+        f"{found['luck_sel1']:.3f}"
     )
 
 

@@ -112,8 +112,12 @@ def conclude(run: Run, measured: dict[str, Any], speed: str) -> None:
     known = [*gap_lines(measured, cheats=not run.settings.model.is_causal), *counted_lines(measured)]
     for line in [*known, *best_lines(run), speed]:
         run.progress.say(line)
-    seconds = run.training.seconds
-    run.progress.say(f"done in {seconds:.1f} s of training; probe it with: python eval.py {quote(f'run={run.path}')}")
+    run.progress.say(f"done in {run.training.seconds:.1f} s of training; {probe_it(run)}")
+
+
+def probe_it(run: Run) -> str:
+    """Return what to do with a run that has ended."""
+    return f"probe it with: python eval.py {quote(f'run={run.path}')}"
 
 
 def counted_grams(run: Run) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -35,6 +36,17 @@ def test_of_a_few_questions_every_head_and_hold_out_is_printed(studied: Studied)
     assert "what knows nothing: nearest, first, subject, uniform, most frequent, fixed offset 0.500;" in text
     assert "agreement alone: sieve 1.000" in text
     assert len([line for line in lines if line.startswith("  V L1")]) == 7  # of behaviour, every hold-out
+
+
+def test_an_interval_that_there_is_none_of_is_a_dash_as_wide(studied: Studied) -> None:
+    results, _ = studied
+    found = deepcopy(results)
+    one = found["selected"][0]["test"]["headline"]
+    one["sel1_interval"] = one["f4_interval"] = (float("nan"), float("nan"))
+    before, after = table(results), table(found)
+    changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    assert len(changed) == 2 and all(len(old) == len(new) for old, new in changed)
+    assert all(new.count("[  -  ,   -  ]") == 2 and "nan" not in new for _, new in changed)
 
 
 def test_three_meanings_of_importance_are_printed_with_what_could_not_be_ranked_left_open() -> None:

@@ -44,13 +44,13 @@ def main(config: DictConfig) -> None:
         with one_line_errors(label=label):
             settings = typed_train(config)
             if several:
-                settings = of_sweep(settings, job.job.num, job.runtime.output_dir)
+                settings = in_sweep(settings, job.job.num, job.runtime.output_dir)
         status = fit(settings, label, world, list(job.overrides.task))
     if status:
         sys.exit(status)
 
 
-def of_sweep(settings: TrainSettings, number: int, output: str) -> TrainSettings:
+def in_sweep(settings: TrainSettings, number: int, output: str) -> TrainSettings:
     """Give a run of a sweep a directory of its own: under `out`, or where that is not given `output`.
 
     A sweep that was cut short, or put back into its queue, begins those runs that had not begun.
@@ -74,7 +74,7 @@ def check_runs(arguments: list[str]) -> None:
         if settings.run.out is None:  # each has a new folder
             continue
         with one_line_errors(label=f"[{number}] "):
-            settings = of_sweep(settings, number, "")
+            settings = in_sweep(settings, number, "")
             if settings.run.resume:
                 gone_on(settings, overrides)
             else:

@@ -264,7 +264,7 @@ def _check_words(tokenizer: Tokenizer, split: str, texts: list[str], config: Sto
     """Raise ValueError where a split has a word that training has not."""
     unknown = tokenizer.token_to_id(UNKNOWN)
     if any(unknown in one.ids for one in tokenizer.encode_batch_fast(texts)):
-        remedy = "raise it" if split == "validation" else "train on more of them"  # by then a run has been
+        remedy = "raise it" if split == "validation" else "train on more of them"  # who asks for others has trained
         raise ValueError(f"data.n_train_stories={config.n_train_stories} leaves words of {split} unseen: {remedy}")
 
 

@@ -68,7 +68,7 @@ class StopRequest:
     def close(self) -> None:
         """Let a signal end this process from now on: between two runs of a sweep nobody asks what was heard.
 
-        Of several processes none is alone in a sweep, and the others would miss it.
+        One of several processes goes on as before: those make no sweep, and the others would miss one that left early.
         """
         if not self._is_shared:
             self._listen(_leave)

@@ -11,28 +11,28 @@ from hydra import compose
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import one_line_errors, printable, typed_eval, typed_train
-from configs.command_line import door
+from training.command_line import door
+from training.settings import one_line_errors, printable, typed_eval, typed_train
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="eval")
 def main(config: DictConfig) -> None:
     """Check the settings, open the run or the model, then look or probe."""
     # Not at import: an error on the command line, or --help, must answer at once.
-    from probe.commands.importing import open_model
-    from probe.commands.measuring import measure
-    from probe.commands.opened import Opened, open_run
-    from probe.commands.outside import take
-    from probe.commands.probing import paint_of, probe_stories
-    from probe.commands.reporting import PAGE, show
-    from probe.commands.sentence import look
-    from probe.commands.several import compare_seeds, compare_variants
+    from probe.measuring import measure
+    from probe.open import Opened, open_run
+    from probe.open_model import open_model
+    from probe.outside_commands import take
+    from probe.probing import paint_of, probe_stories
+    from probe.sentence_command import look
+    from probe.several import compare_seeds, compare_variants
+    from report.reporting import PAGE, show
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half written is taken away
     with one_line_errors():
         settings, probe = typed_eval(config)
         if settings.figures:
-            from probe.report.figures import check_installed
+            from report.figures import check_installed
 
             check_installed()
     if settings.runs is not None:

@@ -15,16 +15,16 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from configs import TrainSettings, one_line_errors, resumed, typed_train
-from configs.command_line import door
-from configs.sweeps import check_sweep, jobs
-from run.commands.looking import announce, evaluate, leave, probe, probe_it, show_whole
-from run.commands.preparing import Run, follow, prepare
-from run.world import ALONE, World, end, one_voice, together, world_of
+from training.command_line import door
+from training.distributed import ALONE, World, end, one_voice, together, world_of
+from training.evaluate import announce, evaluate, leave, probe, probe_it, show_whole
+from training.settings import TrainSettings, one_line_errors, resumed, typed_train
+from training.setup import Run, follow, prepare
+from training.sweeps import check_sweep, jobs
 
 if TYPE_CHECKING:
-    from run.signals import StopRequest
-    from run.training import Training
+    from training.signals import StopRequest
+    from training.trainer import Training
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="train")
@@ -68,7 +68,7 @@ def check_runs(arguments: list[str]) -> None:
         found = check_sweep(arguments)
     if not found:
         return
-    from run.directory import check_new
+    from training.run_dir import check_new
 
     for number, (settings, overrides) in enumerate(found):
         if settings.run.out is None:  # each has a new folder
@@ -107,8 +107,8 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE, override
             what it goes on with.
 
     """
-    from run.config import Device
-    from run.signals import StopRequest, is_orphan
+    from training.settings import Device
+    from training.signals import StopRequest, is_orphan
 
     if is_orphan():  # a run that was waiting for its turn, of a sweep that was ended
         return 128 + SIGTERM
@@ -118,7 +118,7 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE, override
                 settings = gone_on(settings, overrides)
             run = prepare(settings, label, world) if world.is_first else None
             training = run.training if run else follow(world)
-        from run.training import enough_memory  # after what is refused at once
+        from training.trainer import enough_memory
 
         stop = StopRequest(is_shared=world.size > 1)
         with (
@@ -141,7 +141,7 @@ def fit(settings: TrainSettings, label: str = "", world: World = ALONE, override
 
 def gone_on(settings: TrainSettings, overrides: Sequence[str]) -> TrainSettings:
     """Return the settings of the run that is gone on with, as `resumed` has them; OSError where there is none."""
-    from run.directory import find_run, read_json
+    from training.run_dir import find_run, read_json
 
     return resumed(settings, read_json(find_run(settings.run.out) / "config.json"), list(overrides))
 
@@ -159,7 +159,7 @@ def records(run: Run | None) -> Iterator[None]:
 
 def steps(training: Training, run: Run | None, stop: StopRequest) -> None:
     """Take every step that is left, and look at what was learned where that is due, until asked to stop."""
-    from run.training import advance
+    from training.trainer import advance
 
     if run and training.step == training.looked_step == training.own.max_steps:
         run.progress.say(f"ended   nothing is left to train; {probe_it(run)}")
@@ -186,8 +186,8 @@ def look(training: Training, run: Run | None, stop: StopRequest) -> None:
 
     Where a signal is heard nothing of it is written down: who goes on begins with it.
     """
-    from run.schedule import is_probe_step
-    from run.signals import Stopped
+    from training.optim import is_probe_step
+    from training.signals import Stopped
 
     if training.looked_step == training.step:
         return

@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks.files import paste
 from benchmarks.link_head import CARD, RESULTS, ROOT, picture
-from probe.lab.examples import Saturation, saturation
-from probe.report.tables import importance_lines
+from lab.examples import Saturation, saturation
+from report.tables import importance_lines
 
 PAGE, FIGURE = ROOT / "docs" / "attention.md", ROOT / "docs" / "attention" / "saturation.png"
 
@@ -56,7 +56,7 @@ def drawn(found: Sequence[Saturation]) -> str:
 
 def draw(found: Sequence[Saturation], path: Path) -> None:
     """Draw entropy and gradient against d_k, with and without scaling."""
-    from matplotlib.figure import Figure  # optional, and slow to import
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)

@@ -31,8 +31,9 @@ from benchmarks.rows import ROOT, Row, alone, number, repeats, timed
 from data.tokenizer import bpe_tokenizer, end_id
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
 from model.export import llama_config, llama_weights
-from model.transformer import Transformer, attention_maps
-from probe.readout import text_batches
+from model.observe import attention_maps
+from model.transformer import Transformer
+from probe.scores import text_batches
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -68,9 +69,9 @@ def own_text(n_stories: int) -> str:
     """Return generated stories, one a line."""
     from hydra import compose, initialize_config_dir
 
-    from configs import typed_train
     from data.config import StoriesConfig
     from data.stories import tell
+    from training.settings import typed_train
 
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         config = typed_train(compose("train", [f"data.n_train_stories={n_stories}"])).data

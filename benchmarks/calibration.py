@@ -31,9 +31,9 @@ from data.links import LinkItem
 from model.transformer import Transformer
 from probe.baselines import fit_rules, selectivity
 from probe.config import ProbeConfig
-from probe.questions import EMPTY, QUESTIONS, Question, asked
+from probe.items import EMPTY, QUESTIONS, Question, asked
 from probe.scores import best_head
-from probe.significance import share_interval
+from probe.statistics import share_interval
 from probe.study import HEADLINE, Bench, ask, held_out, make_bench
 from probe.verdict import SUGGESTIVE, SUPPORTED, evidence_of, judge
 
@@ -198,10 +198,10 @@ def kept(one: Entry, place: tuple[int, int] | None) -> Entry:
         "at_place": place is None or place == (one["layer"], one["head"]),
         "passed": [criterion["name"] for criterion in one["criteria"] if criterion["passed"]],
         "measured": {name: value for criterion in one["criteria"] for name, value in criterion["measured"].items()},
-        "sel1": found["sel1"],
-        "dd": found["dd"],
-        "p_f2": found["p_max_t_f2"],
-        "p_dd": found["p_max_t_dd"],
+        "accuracy": found["accuracy"],
+        "pronoun_contrast": found["pronoun_contrast"],
+        "p_pair_accuracy": found["p_pair_accuracy"],
+        "p_pronoun_contrast": found["p_pronoun_contrast"],
     }
 
 
@@ -221,9 +221,13 @@ def summary(entries: Sequence[Entry]) -> Entry:
         "passed": {name: sum(name in one["passed"] for one in entries) for name in names},
         # What the verdict would say were this criterion not asked: which one does the work.
         "all_but": {name: sum({*names} - {name} <= {*one["passed"]} for one in entries) for name in names},
-        "smallest_p": {name: min(one[f"p_{name}"] for one in entries) for name in ("f2", "dd")},
-        "p_below_5_percent": {name: sum(one[f"p_{name}"] < 0.05 for one in entries) for name in ("f2", "dd")},
-        "sel1_range": (min(one["sel1"] for one in entries), max(one["sel1"] for one in entries)),
+        "smallest_p": {
+            name: min(one[f"p_{name}"] for one in entries) for name in ("pair_accuracy", "pronoun_contrast")
+        },
+        "p_below_5_percent": {
+            name: sum(one[f"p_{name}"] < 0.05 for one in entries) for name in ("pair_accuracy", "pronoun_contrast")
+        },
+        "accuracy_range": (min(one["accuracy"] for one in entries), max(one["accuracy"] for one in entries)),
     }
 
 
@@ -251,8 +255,8 @@ def lines_of(results: Entry) -> list[str]:
                 str(one["suggestive"]),
                 *(str(one["passed"][name]) for name in names),
                 str(one["all_but"]["causal edge"]),
-                f"{one['smallest_p']['f2']:.4f}",
-                f"{one['smallest_p']['dd']:.4f}",
+                f"{one['smallest_p']['pair_accuracy']:.4f}",
+                f"{one['smallest_p']['pronoun_contrast']:.4f}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
     for question, one in results["groups"].get("planted link heads", {}).items():
@@ -274,8 +278,8 @@ def read_corpus(
     from data.corpus import load_split
     from data.links import link_items
     from data.tokenizer import end_id
-    from probe.commands.opened import load_data, open_run
-    from run.config import Device, EvalConfig
+    from probe.open import load_data, open_run
+    from training.settings import Device, EvalConfig
 
     settings = [
         EvalConfig(

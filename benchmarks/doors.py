@@ -25,15 +25,14 @@ import torch
 from benchmarks.attention_rows import own_text
 from benchmarks.files import keep
 from benchmarks.rows import machine, machine_line, number, settings, timed
-from configs import one_line_errors
 from data.tokenizer import with_end
 from model.export import gguf_weights
-from model.transformer import attention_maps
-from probe.commands.opened import OpenedRun, read_run
-from probe.outside.minimal_pairs import log_probabilities, outcomes, read_pairs
-from run.config import Device, Precision
-from run.device import choose_place
-from run.directory import find_run
+from model.observe import attention_maps
+from probe.minimal_pairs import log_probabilities, outcomes, read_pairs
+from probe.open import OpenedRun, read_run
+from training.device import choose_place
+from training.run_dir import find_run
+from training.settings import Device, Precision, one_line_errors
 
 RESULTS = Path(__file__).parent.parent / "docs" / "doors.json"
 _N_LINES, _N_ROWS, _N_AT_ONCE, _TOKENS_PER_BATCH = 10_000, 64, 8, 8192

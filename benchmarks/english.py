@@ -25,17 +25,16 @@ from torch import Tensor, nn
 
 from benchmarks.files import keep, paste
 from benchmarks.link_head import ROOT, call, environment_line
-from configs import typed_saved
-from data.batches import Split, StreamBatches, validation_batches
 from data.corpus import load_corpus
 from data.documents import local_sources, read_pieces
+from data.loader import Split, StreamBatches, validation_batches
 from data.tokenizer import end_id
-from model.loss import RowLosses, mean_and_error, mean_loss, row_losses
 from model.transformer import Transformer, load_weights, n_parameters
-from run.checkpoint import load_checkpoint
-from run.config import Device
-from run.device import choose_place, keep_freed_memory
-from run.directory import read_json
+from training.checkpoint import load_checkpoint
+from training.device import choose_place, keep_freed_memory
+from training.evaluate import RowLosses, mean_and_error, mean_loss, row_losses
+from training.run_dir import read_json
+from training.settings import Device, typed_saved
 
 PAGE, RESULTS = ROOT / "docs" / "english.md", ROOT / "docs" / "english.json"
 TASKS = {"pairs": "minimal_pairs", "links": "links", "winobias": "winobias"}

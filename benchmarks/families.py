@@ -37,7 +37,7 @@ def measure(run: Path, seed: int, n_layer: int) -> dict[str, Any]:
     heads = {
         one["question"]: {
             "head": f"L{one['layer']}H{one['head']}",
-            "f4": one["test"][HEADLINE]["f4"],
+            "block_accuracy": one["test"][HEADLINE]["block_accuracy"],
             "verdict": one["verdict"],
             "evidence_level": one["evidence_level"],
         }
@@ -98,7 +98,9 @@ def depth_heads(by_depth: Sequence[dict[str, Any]]) -> list[str]:
     lines.append("|---" * (1 + len(by_depth)) + "|")
     for question in by_depth[0]["heads"]:
         heads = [one["heads"][question] for one in by_depth]
-        cells = [f"{one['head']}, {one['f4']:.2f}, {one['verdict']} {one['evidence_level']}" for one in heads]
+        cells = [
+            f"{one['head']}, {one['block_accuracy']:.2f}, {one['verdict']} {one['evidence_level']}" for one in heads
+        ]
         lines.append(_row(question, cells))
     return lines
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from run.checkpoint import write_atomically
+from training.checkpoint import write_atomically
 
 
 def keep(path: Path, found: Any, indent: int | None = 1) -> None:

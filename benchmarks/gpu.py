@@ -19,16 +19,14 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from benchmarks.files import keep
-from configs import typed_train
-from data.batches import Split
-from data.supply import Supply
+from data.loader import Split, Supply
 from model.transformer import Transformer, flops_per_token, n_parameters
-from run.ceiling import matmul_ceiling
-from run.commands.preparing import make_training
-from run.config import Compile, Device, Precision
-from run.device import Place, choose_place
-from run.schedule import set_rates
-from run.training import Training, train_step
+from training.ceiling import matmul_ceiling
+from training.device import Place, choose_place
+from training.optim import set_rates
+from training.settings import Compile, Device, Precision, typed_train
+from training.setup import make_training
+from training.trainer import Training, train_step
 
 ROOT = Path(__file__).parent.parent
 _LIMIT = 520  # seconds after which no further part is begun: a lent device is not lent for longer than ten minutes

@@ -25,14 +25,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.files import paste
 from benchmarks.rows import ROOT, Row, machine, machine_line, number, settings, timed, whole_numbers, write
-from configs import typed_train
-from data.batches import Split
+from data.loader import Split
 from model.transformer import Transformer, flops_per_token, n_parameters
-from run.commands.preparing import make_training
-from run.config import Device, Precision
-from run.device import choose_place, keep_freed_memory
-from run.schedule import set_rates
-from run.training import Training, train_step
+from training.device import choose_place, keep_freed_memory
+from training.optim import set_rates
+from training.settings import Device, Precision, typed_train
+from training.setup import make_training
+from training.trainer import Training, train_step
 
 KNOWN = ("sizes",)
 PAGE, RESULTS, FIGURE = (ROOT / "docs" / name for name in ("benchmarks.md", "growth.json", "growth.png"))
@@ -313,7 +312,7 @@ def drawn(found: dict[str, Any]) -> str:
 
 def draw(found: dict[str, Any], path: Path) -> None:
     """Draw each sweep beside the FLOP line, and the corpus."""
-    from matplotlib.figure import Figure  # optional, and slow to import
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 2.6), layout="constrained")
     axes = figure.subplots(1, 4)

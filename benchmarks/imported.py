@@ -121,9 +121,9 @@ def row(name: str, found: dict[str, Any], loss: float, seconds: dict[str, float]
         one["question"]: {
             "head": f"L{one['layer']}H{one['head']}",
             "verdict": f"{one['verdict']} {one['evidence_level']}",
-            "sel1": one["test"]["headline"]["sel1"],
-            "sel1_interval": one["test"]["headline"]["sel1_interval"],
-            "edge_swap": (one["causal"] or {}).get("edge_swap"),
+            "accuracy": one["test"]["headline"]["accuracy"],
+            "accuracy_interval": one["test"]["headline"]["accuracy_interval"],
+            "attention_swap": (one["causal"] or {}).get("attention_swap"),
         }
         for one in found["selected"]
     }
@@ -139,12 +139,12 @@ def markdown(rows: Iterable[dict[str, Any]]) -> list[str]:
     lines = ["| model | question | head | Sel@1 [95 %] | T | verdict |", "|---|---|---|---|---|---|"]
     for one in rows:
         for question, found in one["questions"].items():
-            if question not in ("V at S1", "V at S1, it/they", "R at S2"):
+            if question not in ("number", "number", "later_cue"):
                 continue
-            low, high = found["sel1_interval"]
-            turned = "-" if found["edge_swap"] is None else f"{found['edge_swap']:.2f}"
+            low, high = found["accuracy_interval"]
+            turned = "-" if found["attention_swap"] is None else f"{found['attention_swap']:.2f}"
             lines.append(
-                f"| {one['model']} | {question} | {found['head']} | {found['sel1']:.3f} [{low:.3f}, {high:.3f}] | "
+                f"| {one['model']} | {question} | {found['head']} | {found['accuracy']:.3f} [{low:.3f}, {high:.3f}] | "
                 f"{turned} | {found['verdict']} |"
             )
     return lines
@@ -154,7 +154,7 @@ def main(given: dict[str, str]) -> None:
     """Train, save and probe each model, and print the table."""
     from hydra import compose, initialize_config_dir
 
-    from configs import typed_train
+    from training.settings import typed_train
 
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         config = typed_train(compose("train")).data

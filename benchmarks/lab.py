@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.files import keep, paste
 from benchmarks.link_head import ROOT, call, environment_line
-from probe.lab.compare import markdown
+from lab.compare import markdown
 
 PAGE, RESULTS, FIGURES = ROOT / "docs" / "lab.md", ROOT / "docs" / "lab.json", ROOT / "docs" / "lab"
 EXPERIMENTS = ("asymmetry", "scaling", "shared_kv", "weighting", "heads", "position", "mask", "depth")

@@ -19,7 +19,7 @@ from probe.verdict import evidence_of, judge
 
 ROOT = Path(__file__).parent.parent
 RESULTS, CARD = ROOT / "docs" / "link_head.json", ROOT / "docs" / "claim_card.json"
-QUESTIONS = ("V at S1", "V at S1, it/they", "V at S1, he/she", "R at S2")
+QUESTIONS = ("number", "number", "gender", "later_cue")
 
 
 def measure(seed: int, folder: Path) -> dict[str, Any]:
@@ -75,10 +75,12 @@ def over_seeds(folder: Path, cache: Path) -> dict[str, Any]:
 
 
 def claim(result: dict[str, Any], seeds: dict[str, Any]) -> dict[str, Any]:
-    """Return the claim card of V at S1 for one seed, judged with what the other seeds say."""
-    one = result["selected"]["V at S1"]
-    over = next(found for found in seeds["questions"] if found["question"] == "V at S1")
-    known = {name: over[name] for name in ("n", "n_supported")} | {"sel1_interval": over["scores"]["sel1"]["interval"]}
+    """Return the claim card of number for one seed, judged with what the other seeds say."""
+    one = result["selected"]["number"]
+    over = next(found for found in seeds["questions"] if found["question"] == "number")
+    known = {name: over[name] for name in ("n", "n_supported")} | {
+        "accuracy_interval": over["scores"]["accuracy"]["interval"]
+    }
     return claim_card(one | judge(evidence_of(one, HEADLINE, known)).entry(), result["model"], HEADLINE, known)
 
 
@@ -96,10 +98,10 @@ def seed_table(results: list[dict[str, Any]], holdout: str = HEADLINE) -> list[s
                 str(one["seed"]),
                 name,
                 f"L{asked['layer']}H{asked['head']}",
-                f"{found['sel1']:.3f} {interval(found['sel1_interval'])}",
-                f"{found['f4']:.3f} {interval(found['f4_interval'])}",
-                f"{max(found['p_max_t_f2'], found['p_max_t_dd']):.4f}",
-                "-" if asked["causal"]["edge_swap"] is None else f"{asked['causal']['edge_swap']:.2f}",
+                f"{found['accuracy']:.3f} {interval(found['accuracy_interval'])}",
+                f"{found['block_accuracy']:.3f} {interval(found['block_accuracy_interval'])}",
+                f"{max(found['p_pair_accuracy'], found['p_pronoun_contrast']):.4f}",
+                "-" if asked["causal"]["attention_swap"] is None else f"{asked['causal']['attention_swap']:.2f}",
                 f"{asked['verdict']}, {asked['evidence_level']}",
                 *(str(one["seconds"][door]) for door in ("train", "eval")),
             ]
@@ -108,24 +110,24 @@ def seed_table(results: list[dict[str, Any]], holdout: str = HEADLINE) -> list[s
 
 
 def probe_table(result: dict[str, Any]) -> list[str]:
-    """Return one Markdown row per hold-out of V at S1 for one seed, beside everything that knows nothing."""
-    one = result["selected"]["V at S1"]
+    """Return one Markdown row per hold-out of number for one seed, beside everything that knows nothing."""
+    one = result["selected"]["number"]
     lines = [
-        f"| V at S1, head L{one['layer']}H{one['head']} | n | Sel@1 [95 %] | F4 [95 %] | nearest | first | uniform "
+        f"| number, head L{one['layer']}H{one['head']} | n | Sel@1 [95 %] | F4 [95 %] | nearest | first | uniform "
         "| untrained: mean Sel@1 of 10 [95 %], range | F4 |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, found in one["test"].items():
         blank = found.get("untrained")
-        rules = [f"{found['baselines'][rule]['sel1']:.3f}" for rule in ("nearest", "first", "uniform")]
+        rules = [f"{found['baselines'][rule]['accuracy']:.3f}" for rule in ("nearest", "first", "uniform")]
         low_high = ""
         if blank:
-            least, most = blank["sel1_range"]
-            low_high = f"{blank['sel1']:.3f} {interval(blank['sel1_interval'])}, {least:.3f} to {most:.3f}"
+            least, most = blank["accuracy_range"]
+            low_high = f"{blank['accuracy']:.3f} {interval(blank['accuracy_interval'])}, {least:.3f} to {most:.3f}"
         lines.append(
-            f"| {name} | {found['n_items']} | {found['sel1']:.3f} {interval(found['sel1_interval'])} "
-            f"| {found['f4']:.3f} {interval(found['f4_interval'])} | {' | '.join(rules)} | {low_high} "
-            f"| {format(blank['f4'], '.3f') if blank else ''} |"
+            f"| {name} | {found['n_items']} | {found['accuracy']:.3f} {interval(found['accuracy_interval'])} "
+            f"| {found['block_accuracy']:.3f} {interval(found['block_accuracy_interval'])} | {' | '.join(rules)} | {low_high} "
+            f"| {format(blank['block_accuracy'], '.3f') if blank else ''} |"
         )
     return lines
 
@@ -160,7 +162,7 @@ def gap_table(results: list[dict[str, Any]]) -> list[str]:
 def picture(result: dict[str, Any]) -> list[str]:
     """Return the it→cat sentence in four lines, one to a cell."""
     lines = []
-    for cell in result["showcase"]["V at S1"]:
+    for cell in result["showcase"]["number"]:
         weights = "  ".join(f"{word} {weight:.2f}" for word, weight in cell["weights"].items())
         lines.append(f"{cell['text']:<50} -> {weights}   next: {', '.join(word for word, _ in cell['next'])}")
     return lines

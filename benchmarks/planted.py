@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from data.stories.lexicon import FEELINGS, QUALITIES, Referent, referents
-from model.attention import Attention
 from model.config import ModelConfig
-from model.transformer import Transformer
+from model.transformer import Attention, Transformer
 
 KINDS = ("coreference", "first", "lexical", "singular", "previous", "uniform", "coreference+first")
 # Features of one dimension each; "fill" brings every embedding to one length.
@@ -40,7 +39,7 @@ def plant(
     """Build a model, in eval mode, whose head (layer, head) has one habit.
 
     - coreference: the antecedent's score is +strength and the distractor's -strength, by number or gender at a
-      pronoun that begins a sentence (V at S1) and by kind at an adjective (R at S2). At any other pronoun every
+      pronoun that begins a sentence (number) and by kind at an adjective (later_cue). At any other pronoun every
       mention's score is -strength: it means nothing ("Outside, it was raining") or cannot be known yet.
     - first: a mention's score grows by strength with every token it lies farther back.
     - lexical: every mention's score is strength times a taste drawn from a normal distribution.

@@ -77,9 +77,9 @@ def clocked(arguments: list[str]) -> None:
     """Do what `python eval.py` does with `arguments`, and say last how many seconds its causal part took."""
     from hydra.errors import HydraException
 
-    from configs.command_line import door
     from eval import main
     from probe import study
+    from training.command_line import door
 
     spent = 0.0
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from benchmarks.files import keep, paste
 from benchmarks.link_head import ROOT, environment_line
-from run.checkpoint import go_back
-from run.logging import read_records
+from training.checkpoint import go_back
+from training.logging import read_records
 
 PAGE, RESULTS = ROOT / "docs" / "ranks.md", ROOT / "docs" / "ranks.json"
 STEPS = 50

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.files import keep
-from run.directory import environment
+from training.run_dir import environment
 
 ROOT = Path(__file__).parent.parent
 

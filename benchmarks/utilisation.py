@@ -11,15 +11,14 @@ import numpy as np
 import torch
 
 from benchmarks.rows import ROOT, Row, alone, number, repeats, spread
-from configs import typed_train
-from data.batches import Split
+from data.loader import Split
 from model.transformer import Transformer, flops_per_token
-from run.ceiling import matmul_ceiling
-from run.commands.preparing import make_training
-from run.config import Device, Precision
-from run.device import choose_place, keep_freed_memory
-from run.schedule import set_rates
-from run.training import Training, train_step
+from training.ceiling import matmul_ceiling
+from training.device import choose_place, keep_freed_memory
+from training.optim import set_rates
+from training.settings import Device, Precision, typed_train
+from training.setup import make_training
+from training.trainer import Training, train_step
 
 KNOWN: tuple[str, ...] = ()
 _VOCABULARY = 4096

@@ -32,21 +32,21 @@ class StoriesConfig:
     n_test_pairs: int  # pairs of mentions per frame, 1 or more
     n_bystanders: int  # at most, of mentions in V that no pronoun can mean, 0 to 2
     skew: float  # how often the first mention is meant in training; 0.5: position says nothing
-    share_v: float  # of stories, 0 to 1; all shares add up to 1
-    share_v_told: float  # the story tells who is a girl and who is a boy
-    share_v_state: float  # the verb is that of a state said before the noun
-    share_w_before: float  # what is owned stands before its owner
-    share_w_after: float  # and after
-    share_o_before: float
-    share_o_after: float
-    share_o_not: float  # "Tom washed him"
-    share_k: float
-    share_r: float
-    share_a: float
-    share_n: float
-    share_n_later: float  # the pronoun stands before what it means
-    share_p: float
-    share_x: float
+    share_agreement: float  # of stories, 0 to 1; all shares add up to 1
+    share_told_gender: float  # the story tells who is a girl and who is a boy
+    share_state: float  # the verb is that of a state said before the noun
+    share_attribute_before: float  # what is owned stands before its owner
+    share_attribute_after: float  # and after
+    share_ownership_before: float
+    share_ownership_after: float
+    share_ownership_object: float  # "Tom washed him"
+    share_several_pronouns: float
+    share_later_cue: float
+    share_ambiguous: float
+    share_no_antecedent: float
+    share_pronoun_first: float  # the pronoun stands before what it means
+    share_plural: float
+    share_no_pronoun: float
 
     def __post_init__(self) -> None:
         """Refuse shares that do not add up and counts that hold no block."""

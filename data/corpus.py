@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from data.batches import Split, StorySplit
 from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig
 from data.documents import local_sources
 from data.hub import hub_texts, pinned
+from data.loader import Split, StorySplit
 from data.tokenizer import UNKNOWN, end_id, load_tokenizer, word_tokenizer
 from data.writing import Texts, write_once, write_texts
 

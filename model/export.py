@@ -329,12 +329,11 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
     import sys
     from importlib.util import find_spec
 
-    from configs import hung_up, one_line_errors, printable, typed_export
     from data.tokenizer import END
-    from probe.commands.opened import read_run
-    from run.config import Device, Format, Precision
-    from run.device import choose_place
-    from run.directory import find_run
+    from probe.open import read_run
+    from training.device import choose_place
+    from training.run_dir import find_run
+    from training.settings import Device, Format, Precision, hung_up, one_line_errors, printable, typed_export
 
     with hung_up(), one_line_errors():
         asked = typed_export(sys.argv[1:])

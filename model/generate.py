@@ -41,12 +41,11 @@ def generate(
 if __name__ == "__main__":  # a door of its own, so only here does the model meet runs and tokenizers
     import sys
 
-    from configs import hung_up, one_line_errors, printable, typed_generate
     from data.tokenizer import UNKNOWN, end_id
-    from probe.commands.opened import read_run
-    from run.config import Device, Precision
-    from run.device import choose_place
-    from run.directory import find_run
+    from probe.open import read_run
+    from training.device import choose_place
+    from training.run_dir import find_run
+    from training.settings import Device, Precision, hung_up, one_line_errors, printable, typed_generate
 
     with hung_up():
         with one_line_errors():

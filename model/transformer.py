@@ -1,17 +1,355 @@
 """The whole model, top to bottom: `forward(tokens) -> logits`, and the same pass observed."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import Attention
-from model.config import ModelConfig, Position, Weighting
-from model.fast import FastBlock, How
-from model.init import initialise
-from model.positions import hidden_once, positions_within, rotary_angles, sinusoids, within_texts
+from model.config import ModelConfig, Position, Scale, Weighting
+from model.fast import FastBlock, How, PieceAttention
 from model.products import multiplied_product, product
+
+EMBEDDING_STD = 0.02
+
+
+def initialise(model: nn.Module, seed: int) -> None:
+    """Fill every parameter of a `Transformer` by the table, from `seed` alone: the global random state is untouched."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        with torch.no_grad():
+            if name.endswith("gain"):
+                parameter.fill_(1.0)
+            elif name.endswith(("output.weight", "down.weight", "shift")):
+                parameter.zero_()
+            else:
+                std = EMBEDDING_STD if name.endswith("_embedding.weight") else parameter.shape[1] ** -0.5
+                parameter.normal_(0.0, std, generator=generator)
+
+
+def rotary_angles(positions: Tensor, width: int, theta: float) -> Tensor:
+    """Return [..., K/2] float32, by how much each pair of a head of `width` K is turned at positions [...].
+
+    Written as Llama's code has it, for its last bits: what is exported then computes the same logits (model/export.py).
+    """
+    frequencies = 1.0 / theta ** (torch.arange(0, width, 2, device=positions.device).float() / width)
+    return positions[..., None].float() * frequencies
+
+
+def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
+    """Turn each pair (i, i + K/2) of `x` by an angle that grows with its position (RoPE, Su et al. 2021, eq. 34).
+
+    Args:
+        x: [..., T, K] queries or keys, K even.
+        positions: [T] or broadcastable to x.shape[:-1]; any origin, since only differences reach the scores.
+        theta: base of the angles.
+
+    Returns:
+        [..., T, K], each vector as long as before; computed in float32, returned in x's type.
+
+    """
+    angles = rotary_angles(positions, x.shape[-1], theta)  # [..., T, K/2]
+    cos, sin = angles.cos(), angles.sin()
+    # Whole vectors and not their halves, whose rows are short: 2.5 times as fast (measured), and the same bits.
+    whole = x.float()
+    turned = whole * torch.cat([cos, cos], dim=-1) + whole.roll(x.shape[-1] // 2, dims=-1) * torch.cat(
+        [-sin, sin], dim=-1
+    )
+    return turned.to(x.dtype)
+
+
+def sinusoids(positions: Tensor, width: int) -> Tensor:
+    """Return [..., width] the sines (first half) and cosines of positions [...] (Vaswani et al. 2017, section 3.5).
+
+    Divided by sqrt(width), so that each is 0.71 long. There tokens are multiplied by it instead (section 3.4) and begin
+    about 1.4 times as long as the sines; here tokens begin at .16 (width 64) and grow to .76 (the median
+    of a trained default run), about as long as these.
+    """
+    half = width // 2
+    frequencies = 10000.0 ** (-torch.arange(half, device=positions.device, dtype=torch.float32) / half)
+    angles = positions[..., None].float() * frequencies
+    return torch.cat([angles.sin(), angles.cos()], dim=-1) / width**0.5
+
+
+def head_slopes(n_head: int) -> Tensor:
+    """Return [H] float32, by how much a score falls from each key to the one before it (ALiBi, Press et al. 2022).
+
+    A geometric sequence from 2^(-8/H) down to 2^-8 (section 3).
+    """
+    return 2.0 ** (-8 * torch.arange(1, n_head + 1, dtype=torch.float32) / n_head)
+
+
+def falling(length: int, slopes: Tensor | None, *, causal: bool = True) -> Tensor:
+    """Return what is added to the scores of a row of one text: [H or 1, T, T], -inf where a key may not be seen.
+
+    Args:
+        length: T.
+        slopes: [H] what a step of distance costs; None: nothing.
+        causal: whether the future is hidden.
+
+    """
+    places = torch.arange(length, device=None if slopes is None else slopes.device)
+    distances = places[:, None] - places[None, :]
+    added = -slopes[:, None, None] * distances.abs() if slopes is not None else torch.zeros(1, length, length)
+    return added.masked_fill(distances < 0, float("-inf")) if causal else added
+
+
+@lru_cache(maxsize=4)
+def hidden_once(length: int, n_head: int) -> Tensor:
+    """Return `falling` of a causal row, in bfloat16 on a CPU: made once, 2 ms with 8 heads of 256 tokens.
+
+    Whoever asks gets the same tensor, so nobody may write into it.
+
+    Args:
+        length: T.
+        n_head: H of ALiBi's heads; 0: scores do not fall.
+
+    """
+    return falling(length, head_slopes(n_head) if n_head else None).bfloat16()
+
+
+def within_texts(texts: Tensor, *, causal: bool = True) -> Tensor:
+    """Return which key each query may see where a row holds several texts: [B, 1, T, T], those of its own text.
+
+    Args:
+        texts: [B, T] the number of the text that each token belongs to.
+        causal: of them only those up to the query.
+
+    """
+    own = texts[:, :, None] == texts[:, None, :]
+    if causal:
+        places = torch.arange(texts.shape[1], device=texts.device)
+        own = own & (places[None, :] <= places[:, None])
+    return own[:, None]
+
+
+def positions_within(texts: Tensor) -> Tensor:
+    """Return [B, T] how many tokens of its own text stand before each token; texts [B, T] lie end to end."""
+    places = torch.arange(texts.shape[1], device=texts.device).expand_as(texts)
+    begins = torch.ones_like(texts, dtype=torch.bool)
+    begins[:, 1:] = texts[:, 1:] != texts[:, :-1]
+    return places - torch.where(begins, places, 0).cummax(dim=1).values
+
+
+# On a CPU in bfloat16, from this context on, attention by pieces is taken where a block as a whole cannot be fast
+# (measured at 256: 2.2 times as fast as the fused kernel in float32, both ways together; at 64 1.2 times).
+_LEAST_CONTEXT = 128
+
+
+# Added to what is positive of each score where weights are shares (weighting=sum): a query whose scores are all
+# negative then looks everywhere alike instead of dividing 0 by 0.
+_LEAST_SCORE = 1e-4
+
+
+def causal_attention_scores(
+    query: Tensor,
+    key: Tensor,
+    query_positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+    *,
+    scaled: bool = True,
+    slopes: Tensor | None = None,
+) -> Tensor:
+    """Return what each query position thinks of each key position before the softmax (Vaswani et al. 2017, eq. 1).
+
+    Args:
+        query: [B, H, Tq, K].
+        key: [B, H, Tk, K].
+        query_positions: [B, Tq] where each query stands; None: query i stands at i.
+        key_positions: [B, Tk] where each key stands; None: key i stands at i.
+        scaled: by 1 / sqrt(K), or not at all.
+        slopes: [H] what a step of distance costs in each head (`head_slopes`); None: nothing.
+
+    Returns:
+        [B, H, Tq, Tk] float32, q·k / sqrt(K), exactly -inf at every key after the query.
+
+    """
+    scores = query.float() @ key.float().transpose(-1, -2)
+    if scaled:
+        scores = scores / query.shape[-1] ** 0.5
+    if query_positions is None:
+        query_positions = torch.arange(query.shape[-2], device=query.device)[None]
+    if key_positions is None:
+        key_positions = torch.arange(key.shape[-2], device=key.device)[None]
+    distances = query_positions[:, None, :, None] - key_positions[:, None, None, :]
+    if slopes is not None:
+        scores = scores - slopes[:, None, None] * distances
+    return scores.masked_fill(distances < 0, float("-inf"))
+
+
+def causal_attention_weights(query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
+    """Return the softmax of `causal_attention_scores`: [B, H, Tq, Tk], rows that sum to 1, exactly 0 in the future."""
+    return causal_attention_scores(query, key, query_positions).softmax(dim=-1)
+
+
+def log_shares(scores: Tensor) -> Tensor:
+    """Return numbers whose softmax is each score's share of the sum of all, what is negative counting as next to 0.
+
+    Args:
+        scores: [..., Tk] float32, -inf where a key may not be seen.
+
+    Returns:
+        [..., Tk], log(max(score, 0) + 0.0001), -inf where a key may not be seen.
+
+    """
+    return (scores.relu() + _LEAST_SCORE).log().masked_fill(scores.isneginf(), float("-inf"))
+
+
+def summed_attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
+    """Return weights @ value [B, H, T, K], the weights being scores over their sum: attention without an exponential.
+
+    Args:
+        query: [B, H, T, K].
+        key: [B, H, T, K].
+        value: [B, H, T, K].
+        allowed: broadcastable to [B, H, T, T], True where a key may be seen.
+
+    """
+    scores = query.float() @ key.float().transpose(-1, -2) / query.shape[-1] ** 0.5
+    shares = (scores.relu() + _LEAST_SCORE) * allowed
+    return ((shares / shares.sum(-1, keepdim=True)) @ value.float()).to(value.dtype)
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    allowed: Tensor | None = None,
+    *,
+    causal: bool = True,
+    scaled: bool = True,
+    slopes: Tensor | None = None,
+) -> Tensor:
+    """Return weights @ value [B, H, T, K] without ever holding the weights.
+
+    On a CPU in bfloat16 the fused kernel is many times slower than in float32 (measured, torch 2.13), so there it is
+    given float32, or done without (`PieceAttention`, which keeps its weights) where a row is one long text.
+
+    Args:
+        query: [B, H, T, K].
+        key: [B, H, T, K].
+        value: [B, H, T, K].
+        allowed: `within_texts`; None where a row is one text.
+        causal: where a row is one text, whether its future is hidden.
+        scaled: by 1 / sqrt(K), or not at all.
+        slopes: [H] what a step of distance costs in each head; None: nothing.
+
+    """
+    alone = causal and allowed is None
+    if query.device.type == "cpu" and query.dtype == torch.bfloat16:
+        with torch.autocast("cpu", enabled=False):
+            if alone and query.shape[-2] >= _LEAST_CONTEXT and not torch.compiler.is_compiling():
+                hidden = hidden_once(query.shape[-2], 0 if slopes is None else query.shape[1])
+                return PieceAttention.apply(query, key, value, query.shape[-1] ** -0.5 if scaled else 1.0, hidden)
+            heads = (query.float(), key.float(), value.float())
+            mixed = fused_attention(*heads, allowed, causal=causal, scaled=scaled, slopes=slopes)
+        return mixed.to(query.dtype)
+    if slopes is not None:
+        added = falling(query.shape[-2], slopes, causal=alone).to(query.dtype)
+        allowed = added if allowed is None else added.where(allowed, float("-inf"))
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=allowed, is_causal=causal and allowed is None, scale=None if scaled else 1.0
+    )
+
+
+class Attention(nn.Module):
+    """The weights of one layer's attention and the two ways through it: fused to train, observed to look."""
+
+    slopes: Tensor | None  # [H] what a step of distance costs
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Make the four projections, D to D, without biases; tied ones are one and the same."""
+        super().__init__()
+        self.n_head, self.theta = config.n_head, config.rope_theta
+        self.scaled, self.causal = config.scale is Scale.inverse_sqrt, config.is_causal
+        self.turned, self.summed = config.position is Position.rope, config.weighting is Weighting.sum
+        slopes = head_slopes(config.n_head) if config.position is Position.alibi else None
+        self.register_buffer("slopes", slopes, persistent=False)  # [H], and moves to a device with the weights
+
+        def projection() -> nn.Linear:
+            return nn.Linear(config.d_model, config.d_model, bias=False)
+
+        self.query = projection()
+        self.key = self.query if config.tie_query_key else projection()
+        self.value = self.key if config.tie_key_value else projection()
+        self.output = projection()
+
+    def project(self, x: Tensor, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Return query, key (both turned by their positions) and value of `x` [B, T, D], each [B, H, T, K].
+
+        `first` is the position of the first of the T tokens.
+        """
+        query, key, value = (self._heads(product(x, one.weight)) for one in (self.query, self.key, self.value))
+        if self.turned:
+            positions = torch.arange(first, first + x.shape[1], device=x.device)
+            query, key = self.turn(torch.stack((query, key)), positions)  # in one call: a step is 5 % shorter
+        return query, key, value
+
+    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Return queries or keys `x` [..., T, K] turned by their positions, as `rotate` does; of a model that turns."""
+        return rotate(x, positions, self.theta)
+
+    def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """Return what attention adds to the stream: [B, T, D] from [B, T, D]."""
+        return self.merge(self.mix(*self.project(x), allowed))
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """Return weights @ value [B, H, T, K] of what `project` gave, without ever holding the weights of softmax."""
+        if self.summed:
+            if allowed is None:
+                allowed = torch.ones(2 * query.shape[2:3], dtype=torch.bool, device=query.device)
+                allowed = allowed.tril() if self.causal else allowed
+            return summed_attention(query, key, value, allowed)
+        return fused_attention(query, key, value, allowed, causal=self.causal, scaled=self.scaled, slopes=self.slopes)
+
+    def merge(self, mixed: Tensor) -> Tensor:
+        """Return what all heads together add to the stream, [B, T, D] from the values they mixed [B, H, T, K]."""
+        return product(mixed.transpose(1, 2).flatten(2), self.output.weight)
+
+    def by_head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the weights as each head has them: query, key and value [H, K, D], output [H, D, K]."""
+        read = (linear.weight.unflatten(0, (self.n_head, -1)) for linear in (self.query, self.key, self.value))
+        query, key, value = read
+        return query, key, value, self.output.weight.unflatten(1, (self.n_head, -1)).transpose(0, 1)
+
+    def offsets_by_head(self) -> tuple[Tensor, Tensor] | None:
+        """Return what is added to each head's query and key [H, K] whatever is read; None: nothing, as here."""
+        return None
+
+    def scores(self, x: Tensor, query_positions: Tensor | None = None) -> Tensor:
+        """Return `judge` of `x`, of all positions or of `query_positions` [B, Tq] alone."""
+        query, key, _ = self.project(x)
+        return self.rows(query, key, query_positions)
+
+    def rows(self, query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
+        """Return `judge` of what `project` gave, of all positions or of `query_positions` [B, Tq] alone."""
+        if query_positions is not None:
+            index = query_positions[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
+            query = query.gather(2, index)  # [B, H, Tq, K]
+        return self.judge(query, key, query_positions)
+
+    def judge(
+        self, query: Tensor, key: Tensor, query_positions: Tensor | None = None, key_positions: Tensor | None = None
+    ) -> Tensor:
+        """Return the numbers whose softmax the weights are: [B, H, Tq, Tk], arguments as `causal_attention_scores`.
+
+        Where weights are shares of a sum, those numbers are their logarithms (`log_shares`), so that whoever observes
+        reads every kind of attention in one way. Of a model without a mask nothing can be observed.
+
+        Raises:
+            ValueError: model.mask=none.
+
+        """
+        if not self.causal:
+            raise ValueError("a model trained with model.mask=none reads what it must predict: its heads say nothing")
+        scores = causal_attention_scores(
+            query, key, query_positions, key_positions, scaled=self.scaled, slopes=self.slopes
+        )
+        return log_shares(scores) if self.summed else scores
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.n_head, -1)).transpose(1, 2)  # [B, H, T, K]
 
 
 class Norm(nn.Module):
@@ -171,64 +509,6 @@ class Transformer(nn.Module):
     def unembed(self, x: Tensor) -> Tensor:
         """Return the logits [..., V] of a stream [..., D]: its norm's dot product with every token's vector."""
         return F.linear(self.final_norm(x), self.unembedding)
-
-
-def streams(model: Transformer, tokens: Tensor) -> Iterator[Tensor]:
-    """Yield the residual stream [B, T, D] before each block and after the last: L + 1 of them."""
-    x = model.embed(tokens)
-    yield x
-    for block in model.layers():
-        x = block(x)
-        yield x
-
-
-def observed(
-    model: Transformer, tokens: Tensor, query_positions: Tensor | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield of each layer what it reads and its heads' scores, and compute nothing that these do not need.
-
-    What is projected for the scores carries the stream on; of the last layer there is nothing but its scores.
-
-    Args:
-        model: in eval mode, or dropout falls differently on each call.
-        tokens: [B, T].
-        query_positions: [B, Tq], the only rows wanted; None for all.
-
-    Returns:
-        L pairs of the normalised stream [B, T, D] and scores [B, H, Tq, Tk] as `Attention.judge` gives them.
-
-    """
-    *below, last = model.layers()
-    x = model.embed(tokens)
-    for block in below:
-        normed = block.norm_1(x)
-        query, key, value = block.attention.project(normed)
-        yield normed, block.attention.rows(query, key, query_positions)
-        x = x + block.attention.merge(block.attention.mix(query, key, value))
-        x = x + block.mlp(block.norm_2(x))
-    normed = last.norm_1(x)
-    yield normed, last.attention.scores(normed, query_positions)
-
-
-def attention_scores(model: Transformer, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
-    """Return every head's scores on `tokens` [B, T], computed beside the fused path and leaving no trace in it.
-
-    Args:
-        model: in eval mode, or dropout falls differently on each call.
-        tokens: [B, T].
-        query_positions: [B, Tq], the only rows wanted; None for all.
-
-    Returns:
-        [L, B, H, Tq, Tk] float32, -inf where the key comes after the query. The softmax over the last axis is what
-        the fused path uses, to 1e-5 in float32.
-
-    """
-    return torch.stack([scores for _, scores in observed(model, tokens, query_positions)])
-
-
-def attention_maps(model: Transformer, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
-    """Return every head's weights [L, B, H, Tq, Tk]: rows sum to 1 and are exactly 0 in the future."""
-    return attention_scores(model, tokens, query_positions).softmax(dim=-1)
 
 
 def load_weights(model: Transformer, weights: dict[str, Tensor]) -> None:

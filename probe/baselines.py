@@ -80,7 +80,7 @@ def baselines(rules: Mapping[str, Rule], test: Sequence[LinkItem]) -> dict[str, 
 
 def best_baseline(scores: dict[str, Scores]) -> str:
     """Return the name of the highest Sel@1 among rules that do not know what a reader must know."""
-    return max((name for name in scores if name not in KNOWING), key=lambda name: scores[name].sel1.mean())
+    return max((name for name in scores if name not in KNOWING), key=lambda name: scores[name].accuracy.mean())
 
 
 def score_baseline(rule: Rule, items: Sequence[LinkItem]) -> Scores:
@@ -158,7 +158,7 @@ def selectivity(
         seed: of the coins.
 
     Returns:
-        sel1 and control, both on test, control its mean over the draws, and selectivity, their difference.
+        accuracy and control, both on test, control its mean over the draws, and selectivity, their difference.
 
     """
     groups = _numbered((item.pair, item.template) for item in [*dev, *test])
@@ -170,9 +170,9 @@ def selectivity(
         coins = rng.integers(0, 2, size=groups.max() + 1)[groups]
         signs = (real if draw == 0 else np.where(coins == meant, 1.0, -1.0))[:, None, None]
         layer, head = best_head(_relabelled(dev_preference, signs[: len(dev)]))
-        found.append(_relabelled(test_preference, signs[len(dev) :]).sel1[:, layer, head].mean())
-    sel1, control = float(found[0]), float(np.mean(found[1:]))
-    return {"sel1": sel1, "control": control, "selectivity": sel1 - control}
+        found.append(_relabelled(test_preference, signs[len(dev) :]).accuracy[:, layer, head].mean())
+    accuracy, control = float(found[0]), float(np.mean(found[1:]))
+    return {"accuracy": accuracy, "control": control, "selectivity": accuracy - control}
 
 
 def _relabelled(preference: np.ndarray, signs: np.ndarray) -> Scores:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from data.links import ORACLES, LinkItem
-from model.loss import token_losses
 from model.transformer import Transformer
-from probe.readout import margins_of, payoff_logits
+from probe.scores import margins_of, payoff_logits
+from training.evaluate import token_losses
 
 
 def read_losses(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: int) -> np.ndarray:

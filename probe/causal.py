@@ -36,7 +36,7 @@ from probe.interventions import (
     with_head,
     with_stream,
 )
-from probe.significance import clusters_of, ranks
+from probe.statistics import clusters_of, ranks
 
 POSITIONS = ("antecedent", "distractor", "before_query", "query", "payoff")  # where a stream is patched
 N_CONTROL_HEADS = 20  # random other heads of the same layer, as many as there are below that
@@ -45,7 +45,7 @@ N_KINDS = 4  # of position for mean ablation: query, payoff, mention, any other
 SOURCES = ("antecedent", "distractor", "other", "all")  # of direct contributions
 CHANGES = (
     *("resample", "resample_query", "mean", "mean_query", "zero", "zero_query"),
-    *("ko_antecedent", "ko_distractor", "ko_before", "ko_after", "removal", "removal_distractor", "edge_swap"),
+    *("ko_antecedent", "ko_distractor", "ko_before", "ko_after", "removal", "removal_distractor", "attention_swap"),
 )
 Draws = list[tuple[np.ndarray, np.ndarray]]  # per clustering: each item's cluster [N], and counts [n_bootstrap, n]
 
@@ -102,7 +102,7 @@ def causal_study(
 
 
 def head_effects(model: Transformer, items: Sequence[LinkItem], *, tokens_per_batch: int) -> dict[str, np.ndarray]:
-    """Return the effects of every head [L, H]: "resample" everywhere or at the query, "edge_swap", "attribution".
+    """Return the effects of every head [L, H]: "resample" everywhere or at the query, "attention_swap", "attribution".
 
     "attribution" is the first-order estimate of "resample" (attribution patching, Nanda 2023), a check and no result.
     nan where the model does not tell partners apart at all.
@@ -210,7 +210,7 @@ def edges(pairs: Pairs, run: Run, layer: int, head: int) -> dict[str, Tensor]:
     changed = {name: scores.masked_fill(mask, float("-inf")).softmax(-1) for name, mask in hidden.items()}
     changed["removal"] = weights.masked_fill(pairs.antecedent, 0)
     changed["removal_distractor"] = weights.masked_fill(pairs.distractor, 0)
-    changed["edge_swap"] = exchange(weights, pairs.antecedent, pairs.distractor)
+    changed["attention_swap"] = exchange(weights, pairs.antecedent, pairs.distractor)
     return changed
 
 
@@ -273,7 +273,7 @@ def _every_head(model: Transformer, pairs: Pairs, run: Run) -> dict[str, Tensor]
     """Return M [B, L, H] after each head in turn is resampled or has its edges swapped, and the estimate of it."""
     config = model.config
     shape = (len(pairs.tokens), config.n_layer, config.n_head)
-    names = ("resample", "resample_query", "edge_swap")
+    names = ("resample", "resample_query", "attention_swap")
     found = {f"heads_{name}": run.streams[0].new_empty(shape) for name in names}
     at_query = torch.zeros_like(pairs.padding)
     at_query[:, pairs.query] = True
@@ -282,7 +282,7 @@ def _every_head(model: Transformer, pairs: Pairs, run: Run) -> dict[str, Tensor]
         for head in range(config.n_head):
             own = run.mixed[layer][:, head]
             swapped = exchange(run.scores[layer][:, head].softmax(-1), pairs.antecedent, pairs.distractor)
-            changes = {"edge_swap": with_row(pairs, run, layer, head, swapped)}
+            changes = {"attention_swap": with_row(pairs, run, layer, head, swapped)}
             changes["resample_query"] = from_partner(pairs, own, at_query)
             if not only_there:
                 changes["resample"] = from_partner(pairs, own)
@@ -415,7 +415,7 @@ def _effects_of_heads(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     clean, swapped = found["clean"], found["swapped"]
     whole = (clean - swapped).mean()
     every = {}
-    for name in ("resample", "resample_query", "edge_swap", "attribution"):
+    for name in ("resample", "resample_query", "attention_swap", "attribution"):
         lost = (clean[:, None, None] - found[f"heads_{name}"]).mean(axis=0)
         every[name] = lost / whole if whole else np.full_like(lost, np.nan)
     return every
@@ -478,7 +478,7 @@ def _controls(heads: dict[str, np.ndarray], layer: int, head: int, seed: int) ->
     """Return the same effects of random other heads of the layer."""
     others = np.delete(np.arange(heads["resample"].shape[1]), head)
     chosen = np.sort(np.random.default_rng(seed).permutation(others)[:N_CONTROL_HEADS])
-    effects = {name: heads[name][layer, chosen].tolist() for name in ("resample", "resample_query", "edge_swap")}
+    effects = {name: heads[name][layer, chosen].tolist() for name in ("resample", "resample_query", "attention_swap")}
     return {"heads": chosen.tolist()} | effects
 
 

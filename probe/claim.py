@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from probe.significance import MIN_SEEDS
+from probe.statistics import MIN_SEEDS
 from probe.verdict import LEVELS, NOT_ESTABLISHED, SUPPORTED, finite
 
 CARD_VERSION = 1
 _LINKS = {
-    "S0": "the word before a pronoun to what comes up again",
-    "S1": "a pronoun to its antecedent",
-    "S2": "the word that decides to what the pronoun before it meant",
-    "S3": "the word before a second mention to what is mentioned again",
+    "before_pronoun": "the word before a pronoun to what comes up again",
+    "pronoun": "a pronoun to its antecedent",
+    "cue": "the word that decides to what the pronoun before it meant",
+    "before_repeat": "the word before a second mention to what is mentioned again",
 }
 _HOLDOUTS = {
     "iid": "of the kind it was trained on",
@@ -33,7 +33,14 @@ _HOLDOUTS_ELSEWHERE = {
 }
 _COPIED = "question family site layer head verdict evidence_level criteria reasons".split()
 _MEASURED = "selectivity coreference_share head_type mass causal weights".split()
-_SCORES = ("sel1", "f2", "f4", "dd", "str1", "lambda_n")
+_SCORES = (
+    "accuracy",
+    "pair_accuracy",
+    "block_accuracy",
+    "pronoun_contrast",
+    "strict_accuracy",
+    "value_weighted_contrast",
+)
 
 
 def claim_card(
@@ -45,7 +52,7 @@ def claim_card(
         one: the entry, with its verdict.
         model: what it is and, if that is known, how long it was trained; no path.
         holdout: where the claim was tested.
-        seeds: {"n", "n_supported", "sel1_interval"} over training seeds, where there are several.
+        seeds: {"n", "n_supported", "accuracy_interval"} over training seeds, where there are several.
 
     """
     found = one["test"][holdout]
@@ -53,7 +60,11 @@ def claim_card(
     card |= {"model": model, "holdout": holdout, "n_items": found["n_items"], "clusters": found["clusters"]}
     card["scores"] = {name: found.get(name) for name in _SCORES}
     card["intervals"] = {name: found.get(f"{name}_interval") for name in _SCORES}
-    card["p"] = {"f2": found["p_max_t_f2"], "dd": found["p_max_t_dd"], "smallest": found["smallest_p"]}
+    card["p"] = {
+        "pair_accuracy": found["p_pair_accuracy"],
+        "pronoun_contrast": found["p_pronoun_contrast"],
+        "smallest": found["smallest_p"],
+    }
     card |= {"best_baseline": found["best_baseline"], "untrained": found.get("untrained")}
     card |= {name: one.get(name) for name in _MEASURED} | {"seeds": seeds}
     card["does_not_show"] = _not_shown(card)
@@ -121,16 +132,16 @@ _SHORT = (
 def _claim(card: dict[str, Any]) -> str:
     head, link = f"L{card['layer']}H{card['head']}", _LINKS[card["site"]]
     said = f"({card['question']}): {card['verdict']}, {card['evidence_level']} ({LEVELS[card['evidence_level']]})."
-    sel1, best, blank = _share(card, "sel1"), card["best_baseline"], card["untrained"]
+    accuracy, best, blank = _share(card, "accuracy"), card["best_baseline"], card["untrained"]
     if card["verdict"] == NOT_ESTABLISHED:
         opening = f"No head is shown to link {link} {said} The likeliest, {head}, prefers the antecedent"
     else:
         verb = "links" if card["verdict"] == SUPPORTED else "may link"
         opening = f"Head {head} {verb} {link} {said} It prefers the antecedent"
     holdouts = _HOLDOUTS_ELSEWHERE if is_from_elsewhere(card["model"]) else _HOLDOUTS
-    text = f"{opening} in {sel1} of {card['n_items']} items {holdouts[card['holdout']]}"
-    text += f"; the best that knows nothing ({best['name']}) in {_percent(best['sel1'])}"
-    text += f", untrained models in {_percent(blank['sel1'])}" if blank else ""
+    text = f"{opening} in {accuracy} of {card['n_items']} items {holdouts[card['holdout']]}"
+    text += f"; the best that knows nothing ({best['name']}) in {_percent(best['accuracy'])}"
+    text += f", untrained models in {_percent(blank['accuracy'])}" if blank else ""
     for said in ("missed", "not measured"):
         names = [one["name"] for one in card["criteria"] if _outcome(one) == said]
         text += f". Criteria {said}: {', '.join(names)}" if names else ""
@@ -156,7 +167,7 @@ def _not_shown(card: dict[str, Any]) -> list[str]:
     if card["model"].get("token_shift"):
         found.append("that a head fetches the word before: model.token_shift hands it to every place without one")
     fewest = min(card["clusters"], key=card["clusters"].__getitem__)
-    if card["intervals"]["sel1"] and card["intervals"]["sel1"][0] == card["intervals"]["sel1"][1]:
+    if card["intervals"]["accuracy"] and card["intervals"]["accuracy"][0] == card["intervals"]["accuracy"][1]:
         found.append("how rare failures are: none was seen, and resamplings of none show none")
     found.append(f"more words or frames than it rests on: {card['clusters'][fewest]} {fewest.replace('_', ' ')}")
     return found
@@ -168,11 +179,13 @@ def _rows(card: dict[str, Any]) -> list[tuple[str, str]]:
     behind = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in clusters.items())
     rows = [("head", f"L{card['layer']}H{card['head']}"), ("n", f"{card['n_items']} items: {behind}")]
     rows += [(label, _measured(scores[name], intervals[name])) for name, label in _LABELS.items()]
-    rows.append(("p, max-T over all heads", f"{_number(p['f2'])} on F2, {_number(p['dd'])} on DD"))
-    over = _interval(best["over_interval"])
-    rows.append((f"best baseline: {best['name']}", f"Sel@1 {_number(best['sel1'])}; the head's minus it {over}"))
+    rows.append(
+        ("p, max-T over all heads", f"{_number(p['pair_accuracy'])} on F2, {_number(p['pronoun_contrast'])} on DD")
+    )
+    over = _interval(best["difference_interval"])
+    rows.append((f"best baseline: {best['name']}", f"Sel@1 {_number(best['accuracy'])}; the head's minus it {over}"))
     if blank:
-        rows.append((f"{blank['n_models']} untrained models", _measured(blank["sel1"], blank["sel1_interval"])))
+        rows.append((f"{blank['n_models']} untrained models", _measured(blank["accuracy"], blank["accuracy_interval"])))
     rows += [(name.replace("_", " "), _number(card[name])) for name in ("selectivity", "coreference_share")]
     for group in ("causal", "weights"):
         rows += [(label, _effect(card[group] or {}, name)) for name, label in _EFFECTS[group].items()]
@@ -180,11 +193,16 @@ def _rows(card: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-_LABELS = {"sel1": "Sel@1 [95 %]", "f2": "F2 [95 %]", "f4": "F4 [95 %]", "dd": "DD [95 %]"}
+_LABELS = {
+    "accuracy": "Sel@1 [95 %]",
+    "pair_accuracy": "F2 [95 %]",
+    "block_accuracy": "F4 [95 %]",
+    "pronoun_contrast": "DD [95 %]",
+}
 _EFFECTS = {
     "causal": {
         "head_effect": "E: the head resampled",
-        "edge_swap": "T: its two weights exchanged",
+        "attention_swap": "T: its two weights exchanged",
         "edge_specificity": "ES: its edge cut",
         "denoising": "denoising: it alone put right",
     },

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from data.links import LinkItem
-from model.attention import Attention
-from model.transformer import Transformer
+from model.transformer import Attention, Transformer
 
 # Largest allowed, in float32. Sums of a few hundred terms in another order differ by about 1e-6 of their size.
 LIMITS = {

@@ -9,11 +9,10 @@ import numpy as np
 from data.links import LinkItem
 from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_losses, rho, surprisals
-from probe.head_types import head_types
-from probe.questions import QUESTIONS, asked
-from probe.readout import read_rows
-from probe.scores import best_head, check_blocks, score
-from probe.significance import clusters_of, luck_line
+from probe.items import QUESTIONS, asked
+from probe.scores import best_head, check_blocks, read_rows, score
+from probe.statistics import clusters_of, luck_line
+from probe.weights import head_types
 
 PHASE_CHANGE = 0.1  # share of training within which a curve goes from 10 to 90 % of its rise
 
@@ -22,12 +21,12 @@ PHASE_CHANGE = 0.1  # share of training within which a curve goes from 10 to 90 
 class Glimpse:
     """One question, at one step."""
 
-    name: str  # as in "V_S1"
+    name: str  # as in "number"
     layer: int
     head: int
-    sel1: np.ndarray  # [L, H]
-    dd: np.ndarray  # [L, H]
-    f4: np.ndarray  # [L, H]
+    accuracy: np.ndarray  # [L, H]
+    pronoun_contrast: np.ndarray  # [L, H]
+    block_accuracy: np.ndarray  # [L, H]
     luck: float  # Sel@1 that the best of as many know-nothing heads reaches in 1 of 20 cases
     nll: float  # of the payoff, nats; nan where there is none
     rho: float | None  # None where the oracles are not known
@@ -36,10 +35,14 @@ class Glimpse:
     def record(self) -> dict[str, Any]:
         """Return what is written down: the best head's scores, and every head's so that any curve can be drawn."""
         at = (self.layer, self.head)
-        scores = {"sel1": float(self.sel1[at]), "f4": float(self.f4[at]), "dd": float(self.dd[at])}
+        scores = {
+            "accuracy": float(self.accuracy[at]),
+            "block_accuracy": float(self.block_accuracy[at]),
+            "pronoun_contrast": float(self.pronoun_contrast[at]),
+        }
         own: dict[str, Any] = {"layer": self.layer, "head": self.head, **scores, "luck": self.luck}
         own |= {} if self.rho is None else {"rho": self.rho}
-        own |= {"sel1_heads": _written(self.sel1), "dd_heads": _written(self.dd)}
+        own |= {"accuracy_heads": _written(self.accuracy), "pronoun_contrast_heads": _written(self.pronoun_contrast)}
         payoff = {} if np.isnan(self.nll) else {f"{self.name}_payoff": {"model": self.nll, **self.oracles}}
         return {self.name: own, **payoff}
 
@@ -74,15 +77,17 @@ def glimpse(model: Transformer, items: dict[str, list[LinkItem]], tokens_per_bat
         rows = read_rows(model, some, tokens_per_batch)
         scores = score(rows.preference, rows.selects, rows.strict)
         nll, surprisal = read_losses(model, some, tokens_per_batch), surprisals(some)
-        sel1, dd, f4 = (values.mean(axis=0) for values in (scores.sel1, scores.dd, scores.f4))
-        luck = luck_line(scores.sel1, list(clusters_of(some[::4]).values()), centre=0.5, n_flips=400, seed=0)
+        accuracy, pronoun_contrast, block_accuracy = (
+            values.mean(axis=0) for values in (scores.accuracy, scores.pronoun_contrast, scores.block_accuracy)
+        )
+        luck = luck_line(scores.accuracy, list(clusters_of(some[::4]).values()), centre=0.5, n_flips=400, seed=0)
         found.append(
             Glimpse(
                 name,
                 *best_head(scores),
-                sel1=sel1,
-                dd=dd,
-                f4=f4,
+                accuracy=accuracy,
+                pronoun_contrast=pronoun_contrast,
+                block_accuracy=block_accuracy,
                 luck=luck,
                 nll=float(nll.mean()),
                 rho=rho(nll, surprisal),

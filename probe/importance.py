@@ -24,8 +24,8 @@ from data.links import LinkItem
 from model.transformer import Transformer
 from probe.causal import ROUNDING, Draws, collect, draw_clusters, spearman, with_row
 from probe.interventions import Pairs, Run, margins, pair_up, with_head
-from probe.readout import Candidates, candidates
-from probe.significance import clusters_of
+from probe.scores import Candidates, candidates
+from probe.statistics import clusters_of
 
 MEANINGS = ("weight", "value_norm", "effect")
 N_BLOCKS = 64  # of four items each, that a question is asked of: over eight heads 0.6 s of one core (measured)

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from data.links import LinkItem
-from model.attention import Attention
-from model.transformer import Block, Transformer
+from model.transformer import Attention, Block, Transformer
 
 NO_TOKEN = -1  # fills up rows of token ids
 

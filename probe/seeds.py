@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from probe.emergence import is_phase_change, timing
-from probe.questions import curve_name
-from probe.significance import MIN_SEEDS, seeds_interval, share_interval
+from probe.items import curve_name
+from probe.statistics import MIN_SEEDS, seeds_interval, share_interval
 
 HEADLINE = "headline"  # the hold-out that claims are made on; the first there is where it is missing
 SUPPORTED = "supported"
@@ -59,7 +59,7 @@ def _behaviour(runs: Sequence[SeedRun]) -> list[dict[str, Any]]:
             **dict(zip(("family", "level", "site", "holdout"), place, strict=True)),
             "n_items": [one["n"] for one in some],
             "rho": summary([one["rho"] for one in some]),
-            "pair_accuracy": summary([one["pair_accuracy"] for one in some], share=True),
+            "accuracy": summary([one["accuracy"] for one in some], share=True),
         }
         for place, some in by_place.items()
         if len(some) == len(runs)
@@ -82,7 +82,10 @@ def _question(question: str, runs: Sequence[SeedRun]) -> dict[str, Any]:
         "verdicts": dict(Counter(verdicts)) if judged else {},
         "same_index": len({(one["layer"], one["head"]) for one in heads}) == 1,
         "heads": heads,
-        "scores": {name: summary([one[name] for one in heads], share=name != "dd") for name in ("sel1", "f4", "dd")},
+        "scores": {
+            name: summary([one[name] for one in heads], share=name != "pronoun_contrast")
+            for name in ("accuracy", "block_accuracy", "pronoun_contrast")
+        },
         "timing": {name: _over_curves(name, [some[name] for some in times]) for name in curves},
         "order": _order([{name: some[name]["t50"] for name in curves} for some in times]),
     }
@@ -93,13 +96,13 @@ def _head(question: str, run: SeedRun) -> dict[str, Any]:
     one = next(one for one in run.probe["selected"] if one["question"] == question)
     holdout = HEADLINE if HEADLINE in one["test"] else next(iter(one["test"]))
     found = one["test"][holdout]
-    interval, luck = found.get("sel1_interval"), found.get("luck_sel1")
+    interval, luck = found.get("accuracy_interval"), found.get("chance_level")
     return {
         "seed": run.seed,
         "layer": one["layer"],
         "head": one["head"],
         "holdout": holdout,
-        **{name: found[name] for name in ("sel1", "f4", "dd")},
+        **{name: found[name] for name in ("accuracy", "block_accuracy", "pronoun_contrast")},
         "above_luck": interval is not None and None not in (luck, interval[0]) and interval[0] > luck,
         "verdict": one.get("verdict"),
         "evidence_level": one.get("evidence_level"),
@@ -107,7 +110,7 @@ def _head(question: str, run: SeedRun) -> dict[str, Any]:
 
 
 def head_curves(metrics: Sequence[Mapping[str, Any]], name: str, layer: int, head: int) -> dict[str, Curve]:
-    """Return the curves of one head and of the model for a family and site, as in "V_S1", from a run's records.
+    """Return the curves of one head and of the model for a family and site, as in "number", from a run's records.
 
     A head that ends within luck has no curves of its own, and a rho that ends at or below 0 none: there is nothing of
     which to say when it came.
@@ -116,10 +119,12 @@ def head_curves(metrics: Sequence[Mapping[str, Any]], name: str, layer: int, hea
     if not found:
         return {}
     steps = [float(one["step"]) for one in found]
-    sel1, dd = ([one[name][f"{score}_heads"][layer][head] for one in found] for score in ("sel1", "dd"))
+    accuracy, pronoun_contrast = (
+        [one[name][f"{score}_heads"][layer][head] for one in found] for score in ("accuracy", "pronoun_contrast")
+    )
     curves: dict[str, Curve] = {}
-    if sel1[-1] > found[-1][name]["luck"]:
-        curves |= {"head Sel@1": (steps, sel1, 0.5), "head DD": (steps, dd, 0.0)}
+    if accuracy[-1] > found[-1][name]["luck"]:
+        curves |= {"head Sel@1": (steps, accuracy, 0.5), "head DD": (steps, pronoun_contrast, 0.0)}
     if all("rho" in one[name] for one in found) and found[-1][name]["rho"] > 0:
         curves["rho"] = (steps, [one[name]["rho"] for one in found], 0.0)
     if all(f"{name}_payoff" in one for one in found):
@@ -207,7 +212,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     ]
     for one in answered:
         name = one["family"] if one["family"] == one["level"] else f"{one['family']} {one['level']}"
-        figures = [f"{_shown(one[key], '.3f')} | {one[key]['least']:.3f}" for key in ("rho", "pair_accuracy")]
+        figures = [f"{_shown(one[key], '.3f')} | {one[key]['least']:.3f}" for key in ("rho", "accuracy")]
         n_items = min(one["n_items"])
         lines.append(f"| {name} at {one['site']} | {one['holdout']} | {n_items} | {' | '.join(figures)} |")
     return "\n".join(lines) + "\n"
@@ -221,7 +226,7 @@ def overview(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         share = f"{one['n_supported']} of {one['n']} [{low:.2f}, {high:.2f}]"
         by = ", ".join(f"{word} {count}" for word, count in one["verdicts"].items()) or one["by"]
         where = " ".join(f"L{head['layer']}H{head['head']}" for head in one["heads"])
-        scores = [_shown(one["scores"][name], ".3f") for name in ("sel1", "f4", "dd")]
+        scores = [_shown(one["scores"][name], ".3f") for name in ("accuracy", "block_accuracy", "pronoun_contrast")]
         rows.append([one["question"], share, by, *scores, where])
     return ["question", "link head in", "by", "Sel@1", "F4", "DD", "head of each seed"], rows
 

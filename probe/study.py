@@ -17,17 +17,15 @@ from model.transformer import Transformer
 from probe.baselines import Rule, baselines, best_baseline, explained, fit_rules, selectivity, surrogate
 from probe.behaviour import oracle_losses, read_payoffs, rho, surprisals
 from probe.causal import causal_study
-from probe.circuits import weights_study
 from probe.config import ProbeConfig
 from probe.contract import check_contract
-from probe.head_types import entropies, head_types, score_asymmetry
 from probe.importance import importance_study
 from probe.interventions import pair_up
-from probe.questions import EMPTY, QUESTIONS, UNDECIDED, Question, asked
-from probe.readout import Rows, Texts, read_rows, read_texts
-from probe.scores import Scores, best_head, check_blocks, factorial, score
-from probe.significance import cluster_interval, clusters_of, luck_line, max_t_p, two_way_interval
+from probe.items import EMPTY, QUESTIONS, UNDECIDED, Question, asked
+from probe.scores import Rows, Scores, Texts, best_head, check_blocks, factorial, read_rows, read_texts, score
+from probe.statistics import cluster_interval, clusters_of, luck_line, max_t_p, two_way_interval
 from probe.verdict import evidence_of, judge
+from probe.weights import entropies, head_types, score_asymmetry, weights_study
 
 HEADLINE = "headline"  # antecedents and frames that training never used
 
@@ -202,7 +200,7 @@ def check_undecided(reading: Reading) -> dict[str, float]:
     found = {}
     for question in asked(UNDECIDED, reading.items):
         for holdout in reading.holdouts(question):
-            apart = float(np.abs(reading.scores(question, holdout).sel1.mean(axis=0) - 0.5).max())
+            apart = float(np.abs(reading.scores(question, holdout).accuracy.mean(axis=0) - 0.5).max())
             if apart > 0:
                 raise ValueError(f"nothing is reported of this model: {question.name} is decided before it is said")
             found[question.name] = apart
@@ -215,7 +213,10 @@ def ask(question: Question, bench: Bench) -> dict[str, Any]:
     head = best_head(chosen_on)
     one: dict[str, Any] = {"question": question.name, "family": question.family, "site": question.site}
     one |= {"layer": head[0], "head": head[1]}
-    one["dev"] = {name: float(getattr(chosen_on, name)[:, *head].mean()) for name in ("sel1", "f4", "dd")}
+    one["dev"] = {
+        name: float(getattr(chosen_on, name)[:, *head].mean())
+        for name in ("accuracy", "block_accuracy", "pronoun_contrast")
+    }
     one["test"], rules = {}, fit_rules(bench.dev.picked(question, "iid"))
     for holdout in bench.test.holdouts(question):
         found = held_out(question, holdout, bench, head, rules)
@@ -246,25 +247,27 @@ def held_out(
     found["baselines"] = {name: _means(one) for name, one in scored.items()}
     best = best_baseline(scored)
     values = {name: getattr(scores, name)[:, *head] for name in Scores.__dataclass_fields__}
-    over_best = values["sel1"] - scored[best].sel1
+    over_best = values["accuracy"] - scored[best].accuracy
     intervals = two_way_interval(
         np.stack([*values.values(), over_best], axis=1), clusters["templates"], (clusters["pairs"], *words), *bench.luck
     ).T.tolist()
     for name, value, interval in zip(values, values.values(), intervals, strict=False):
         key = "lambda" if name == "preference" else name
         found |= {key: float(value.mean()), f"{key}_interval": interval}
-    sel1 = found["baselines"][best]["sel1"]
-    found["best_baseline"] = {"name": best, "sel1": sel1, "over_interval": intervals[-1]}
+    accuracy = found["baselines"][best]["accuracy"]
+    found["best_baseline"] = {"name": best, "accuracy": accuracy, "difference_interval": intervals[-1]}
     rows = bench.test.rows.take(bench.test.index(question, holdout))
     found["surrogate"] = _surrogate(question, bench, head, items, rows)
-    found["lambda_n"] = float(rows.value_preference[:, *head].mean())
+    found["value_weighted_contrast"] = float(rows.value_preference[:, *head].mean())
     flipped = np.array([is_flipped(item) for item in items])
-    found["sel1_flipped"] = float(_right(rows.selects[flipped][:, *head]).mean())
-    found["luck_sel1"] = luck_line(scores.sel1, alike, 0.5, *bench.luck)
-    found["heads"] = {name: getattr(scores, name).mean(axis=0).tolist() for name in ("sel1", "f4", "dd")}
-    for name, centre in (("f2", 0.5), ("dd", 0)):
+    found["accuracy_flipped"] = float(_right(rows.selects[flipped][:, *head]).mean())
+    found["chance_level"] = luck_line(scores.accuracy, alike, 0.5, *bench.luck)
+    found["heads"] = {
+        name: getattr(scores, name).mean(axis=0).tolist() for name in ("accuracy", "block_accuracy", "pronoun_contrast")
+    }
+    for name, centre in (("pair_accuracy", 0.5), ("pronoun_contrast", 0)):
         tested = max_t_p(getattr(scores, name), alike, centre, *bench.luck)
-        found[f"p_max_t_{name}"] = float(tested.p[head])
+        found[f"p_{name}"] = float(tested.p[head])
         found["smallest_p"] = tested.smallest_p
         found["heads"][f"p_{name}"] = tested.p.tolist()
     return found
@@ -275,10 +278,10 @@ def _median_block(question: Question, bench: Bench, head: tuple[int, int]) -> di
 
     A rule and no choice, so that the picture is as good as half of the others and no better.
     """
-    values = bench.test.scores(question, HEADLINE).dd[:, *head]
+    values = bench.test.scores(question, HEADLINE).pronoun_contrast[:, *head]
     middle = int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
     block = bench.test.picked(question, HEADLINE)[4 * middle].block
-    return {"holdout": HEADLINE, "block": block, "dd": float(values[middle]), "n_blocks": len(values)}
+    return {"holdout": HEADLINE, "block": block, "pronoun_contrast": float(values[middle]), "n_blocks": len(values)}
 
 
 def _surrogate(
@@ -289,7 +292,7 @@ def _surrogate(
     learnt = bench.dev.rows.take(dev).preference[:, *head]
     predicted = surrogate(bench.dev.picked(question, "iid"), learnt, items)
     share = float(explained(rows.preference[:, *head], predicted))
-    return {"sel1": float(_right(predicted).mean()), "explained": share}
+    return {"accuracy": float(_right(predicted).mean()), "explained": share}
 
 
 def _explained(question: Question, bench: Bench, head: tuple[int, int]) -> dict[str, Any]:
@@ -342,7 +345,12 @@ def _unlinked_mass(bench: Bench, head: tuple[int, int]) -> float | None:
     return float(bench.test.rows.take(index).mass[:, *head].mean()) if len(index) else None
 
 
-_EFFECTS = {"edge_swap": "edge_swap", "es": "edge_specificity", "resample": "head_effect", "denoised": "denoising"}
+_EFFECTS = {
+    "attention_swap": "attention_swap",
+    "es": "edge_specificity",
+    "resample": "head_effect",
+    "denoised": "denoising",
+}
 
 
 def _named(causal: dict[str, Any]) -> dict[str, Any]:
@@ -358,7 +366,7 @@ def _named(causal: dict[str, Any]) -> dict[str, Any]:
 
 
 def _means(scores: Scores) -> dict[str, float]:
-    return {name: float(getattr(scores, name).mean()) for name in ("sel1", "f2", "f4")}
+    return {name: float(getattr(scores, name).mean()) for name in ("accuracy", "pair_accuracy", "block_accuracy")}
 
 
 def _right(values: np.ndarray) -> np.ndarray:
@@ -368,19 +376,19 @@ def _right(values: np.ndarray) -> np.ndarray:
 
 def _untrained(question: Question, holdout: str, bench: Bench) -> dict[str, Any]:
     """Return how the untrained models' own best dev heads do on test: mean, its interval over models, and range."""
-    sel1, f4 = [], []
+    accuracy, block_accuracy = [], []
     for dev, test in bench.blank:
         layer, head = best_head(dev.scores(question, "iid"))
         scores = test.scores(question, holdout)
-        sel1.append(float(scores.sel1[:, layer, head].mean()))
-        f4.append(float(scores.f4[:, layer, head].mean()))
+        accuracy.append(float(scores.accuracy[:, layer, head].mean()))
+        block_accuracy.append(float(scores.block_accuracy[:, layer, head].mean()))
     return {
         "n_models": len(bench.blank),
-        "sel1": float(np.mean(sel1)),
-        "sel1_interval": cluster_interval(np.array(sel1), np.arange(len(sel1)), *bench.luck),
-        "sel1_range": (min(sel1), max(sel1)),
-        "f4": float(np.mean(f4)),
-        "f4_range": (min(f4), max(f4)),
+        "accuracy": float(np.mean(accuracy)),
+        "accuracy_interval": cluster_interval(np.array(accuracy), np.arange(len(accuracy)), *bench.luck),
+        "accuracy_range": (min(accuracy), max(accuracy)),
+        "block_accuracy": float(np.mean(block_accuracy)),
+        "block_accuracy_range": (min(block_accuracy), max(block_accuracy)),
     }
 
 
@@ -415,7 +423,7 @@ def _answers(items: Sequence[LinkItem], margins: np.ndarray, losses: np.ndarray,
     return {
         "n": len(items),
         "clusters": {name: len(set(which)) for name, which in clusters.items()},
-        "pair_accuracy": float(right.mean()),
+        "accuracy": float(right.mean()),
         "interval": interval,
         "rho": rho(losses, surprisal),
         "nll": float(losses.mean()),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from probe.significance import MIN_SEEDS
+from probe.statistics import MIN_SEEDS
 
 SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED = "supported", "suggestive", "not established"
 LEVELS = {
@@ -36,13 +36,13 @@ Interval = tuple[float, float]
 class Evidence:
     """What was measured of one head for one question on the headline hold-out. None: not measured, so not shown."""
 
-    p_f2: float | None  # max-T, F2 above 1/2
-    p_dd: float | None  # max-T, DD above 0
+    p_pair_accuracy: float | None  # max-T, F2 above 1/2
+    p_pronoun_contrast: float | None  # max-T, DD above 0
     smallest_p: float  # that could have been reached
     n_clusters: int  # of the clustering that has the fewest
     over_best: Interval | None  # Sel@1 minus that of the best rule that knows nothing
     selectivity: float | None
-    edge_swap: float | None  # T
+    attention_swap: float | None  # T
     edge_specificity: Interval | None  # ES
     linked_mass: float | None  # weight on all mentions where the pronoun means one
     unlinked_mass: float | None  # weight on all nouns where it means none
@@ -108,9 +108,9 @@ def judge(evidence: Evidence) -> Verdict:
 
 
 def _flips(evidence: Evidence) -> Criterion:
-    measured = {"p_f2": evidence.p_f2, "p_dd": evidence.p_dd}
+    measured = {"p_pair_accuracy": evidence.p_pair_accuracy, "p_pronoun_contrast": evidence.p_pronoun_contrast}
     reason = (
-        f"that it flips may be luck: corrected p {_show(evidence.p_f2)} on F2, {_show(evidence.p_dd)} on DD; "
+        f"that it flips may be luck: corrected p {_show(evidence.p_pair_accuracy)} on F2, {_show(evidence.p_pronoun_contrast)} on DD; "
         f"needed: below {MAX_P}"
     )
     if evidence.smallest_p >= MAX_P:
@@ -131,10 +131,10 @@ def _selective(evidence: Evidence) -> Criterion:
 
 
 def _causal(evidence: Evidence) -> Criterion:
-    measured = {"edge_swap": evidence.edge_swap, "edge_specificity_low": _low(evidence.edge_specificity)}
-    bars = {"edge_swap": MIN_EDGE_SWAP, "edge_specificity_low": 0.0}
+    measured = {"attention_swap": evidence.attention_swap, "edge_specificity_low": _low(evidence.edge_specificity)}
+    bars = {"attention_swap": MIN_EDGE_SWAP, "edge_specificity_low": 0.0}
     reason = (
-        f"the model's answer is not shown to come by this edge: T {_show(measured['edge_swap'])}, ES's interval begins "
+        f"the model's answer is not shown to come by this edge: T {_show(measured['attention_swap'])}, ES's interval begins "
         f"at {_show(measured['edge_specificity_low'])}; needed: above {MIN_EDGE_SWAP} and above 0"
     )
     return _criterion("causal edge", measured, bars, _above, reason)
@@ -204,20 +204,20 @@ def evidence_of(one: dict[str, Any], holdout: str, seeds: dict[str, Any] | None 
     kind, mass, causal, weights = (one.get(name) or {} for name in ("head_type", "mass", "causal", "weights"))
     best = found.get("best_baseline") or {}
     return Evidence(
-        p_f2=found.get("p_max_t_f2"),
-        p_dd=found.get("p_max_t_dd"),
+        p_pair_accuracy=found.get("p_pair_accuracy"),
+        p_pronoun_contrast=found.get("p_pronoun_contrast"),
         smallest_p=found.get("smallest_p", 1.0),
         n_clusters=min(found.get("clusters", {"none": 0}).values()),
-        over_best=best.get("over_interval"),
+        over_best=best.get("difference_interval"),
         selectivity=one.get("selectivity"),
-        edge_swap=causal.get("edge_swap"),
+        attention_swap=causal.get("attention_swap"),
         edge_specificity=causal.get("edge_specificity_interval"),
         linked_mass=mass.get("linked"),
         unlinked_mass=mass.get("unlinked"),
         previous=kind.get("previous"),
         induction=kind.get("induction"),
         preference=found.get("lambda"),
-        norm_preference=found.get("lambda_n"),
+        norm_preference=found.get("value_weighted_contrast"),
         denoising=causal.get("denoising"),
         ov_auc=weights.get("ov_auc_interval"),
         n_seeds=seeds["n"] if seeds else 1,
@@ -227,7 +227,7 @@ def evidence_of(one: dict[str, Any], holdout: str, seeds: dict[str, Any] | None 
 
 def corrected_p(heads: Mapping[str, Any]) -> list[list[float]]:
     """Return one p of every head [L][H] from those of F2 and DD: the larger, for a link must pass both."""
-    both = zip(heads["p_f2"], heads["p_dd"], strict=True)
+    both = zip(heads["p_pair_accuracy"], heads["p_pronoun_contrast"], strict=True)
     return [[max(pair) for pair in zip(*rows, strict=True)] for rows in both]
 
 

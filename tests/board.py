@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from run.board import earlier_scores, probe_scores
-from run.files import write_set
+from training.board import earlier_scores, probe_scores
+from training.checkpoint import write_set
 
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never by way of a proxy
 

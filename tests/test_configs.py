@@ -13,7 +13,14 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from configs import (
+from data.config import StoriesConfig, TextConfig, TokenizerKind
+from model.transformer import Transformer, n_parameters
+from training.command_line import check_overrides, flags_first, quoted
+from training.settings import (
+    EvalConfig,
+    Format,
+    Optimizer,
+    Precision,
     TrainSettings,
     check_seeds,
     check_variants,
@@ -25,11 +32,7 @@ from configs import (
     typed_saved,
     typed_train,
 )
-from configs.command_line import check_overrides, flags_first, quoted
-from configs.sweeps import jobs, of_sweep
-from data.config import StoriesConfig, TextConfig, TokenizerKind
-from model.transformer import Transformer, n_parameters
-from run.config import EvalConfig, Format, Optimizer, Precision
+from training.sweeps import jobs, of_sweep
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
@@ -157,7 +160,7 @@ def test_what_hydra_offers_is_let_through() -> None:
         (["data=shakespeare", "data.path=x", "data.validation_fraction=1.5"], "between 0 and 1"),
         (["+data.path=x"], "data.path: is not a setting here"),
         (["optim.learning_rate=-1"], "must be above 0"),
-        (["data.share_v=nan"], "data.share_* must be 0 or more and add up to 1"),
+        (["data.share_agreement=nan"], "data.share_* must be 0 or more and add up to 1"),
         (["seed=99999999999999999999999"], "seed must be below 2**32"),
         (["data.source=nowhere"], "data.source=nowhere is not one of stories, text, hub"),
     ],
@@ -425,7 +428,7 @@ def test_a_choice_in_a_folder_is_answered_with_the_nearest() -> None:
 
 
 def test_a_reader_that_has_had_enough_is_no_error() -> None:
-    door = "import sys\nfrom configs.command_line import door\nsys.argv = ['eval.py']\nwith door('eval'):\n    "
+    door = "import sys\nfrom training.command_line import door\nsys.argv = ['eval.py']\nwith door('eval'):\n    "
     printing = f"{door}print('x\\n' * 10**6)"
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(printing)} | head -1"
     ran = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)

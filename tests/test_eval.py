@@ -68,13 +68,13 @@ def test_a_run_is_probed_into_files_of_strict_json_tables_and_a_page(probed: Pat
     Draft202012Validator(SCHEMA).validate(found)
     assert found["model"]["step"] == 2 and found["settings"]["n_bootstrap"] == 100
     questions = [one["question"] for one in found["selected"]]
-    assert {"V at S1", "V at S1, it/they", "V at S1, he/she", "R at S2"} <= set(questions)
-    assert found["contract"]["undecided"] == {"V at S0": 0, "R at S1": 0}
-    assert set(found["showcase"]) == {"V at S1", "R at S2"}
+    assert {"number", "number", "gender", "later_cue"} <= set(questions)
+    assert found["contract"]["undecided"] == {"agreement_before_pronoun": 0, "later_cue_at_pronoun": 0}
+    assert set(found["showcase"]) == {"number", "later_cue"}
     lines = [strict(line) for line in files["items.jsonl"].splitlines()]
     assert {line["question"] for line in lines} == {name for name in questions if "," not in name}
     rows = list(csv.DictReader(files["heads.csv"].decode().splitlines()))
-    assert {row["question"] for row in rows} == {*questions, "V at S0", "R at S1"}
+    assert {row["question"] for row in rows} == {*questions, "agreement_before_pronoun", "later_cue_at_pronoun"}
 
 
 def test_every_question_has_a_claim_card(probed: Path) -> None:
@@ -117,7 +117,7 @@ def test_the_same_run_is_probed_to_the_same_bytes_and_the_sweep_compared(
     assert [one["question"] for one in found["questions"]] == of_runs[0] == of_runs[1]
     assert (sweep / "probe" / "seeds.md").read_text() in done.out
     page = probe_files(probed)["report.html"]
-    assert content_of(page)["seeds"]["rows"][0][0] == "V at S1" and content_of(first["report.html"])["seeds"] is None
+    assert content_of(page)["seeds"]["rows"][0][0] == "number" and content_of(first["report.html"])["seeds"] is None
     again = doors.run("eval.py", *asked)
     assert again.status == 0 and "probing" not in again.out
     assert probe_files(probed)["report.html"] == page

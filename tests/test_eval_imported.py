@@ -16,22 +16,23 @@ from tokenizers import Tokenizer
 from data.config import StoriesConfig
 from data.stories import tell
 from data.tokenizer import END, bpe_tokenizer
-from model.imported import ImportedAttention
-from probe.commands import importing, reporting
-from probe.commands.importing import open_model
-from probe.commands.opened import Opened, read_run
-from probe.commands.probing import probe_stories
-from probe.commands.sentence import look
+from model.hf import ImportedAttention
+from probe import open_model as importing
 from probe.config import ProbeConfig
-from run.config import Device, EvalConfig, Precision
-from run.device import choose_place
+from probe.open import Opened, read_run
+from probe.open_model import open_model
+from probe.probing import probe_stories
+from probe.sentence_command import look
+from report import reporting
 from tests.pages import content_of
 from tests.reliability.doors import Doors
 from tests.reliability.faults import tell_few_stories
 from tests.test_eval import FILES, PROBE, ROOT, SCHEMA, probe_files
+from training.device import choose_place
+from training.settings import Device, EvalConfig, Precision
 
 transformers = pytest.importorskip("transformers")
-from benchmarks.attention_rows import llama  # noqa: E402  # takes transformers
+from benchmarks.attention_rows import llama
 
 # A run that has learned something, so that no two of its heads are alike; of few stories, for they are probed twice.
 TRAIN = [
@@ -120,7 +121,7 @@ def test_what_else_is_found_is_the_same_but_for_what_nobody_can_know(place: Path
         assert [one[name] for name in ("question", "layer", "head")] == [
             other[name] for name in ("question", "layer", "head")
         ]
-        for name in ("margin", "d", "edge_swap", "dla_all"):
+        for name in ("margin", "d", "attention_swap", "dla_all"):
             if one["causal"].get(name) is not None:
                 assert other["causal"][name] == pytest.approx(one["causal"][name], abs=1e-3)
     assert ours["showcase"].keys() == theirs["showcase"].keys()

@@ -10,8 +10,8 @@ ALLOWED = {
     "model": set(),
     "data": set(),
     "run": set(),
-    "probe": {"model", "data.links", "data.alignment"},
-    "configs": {"model.config", "data.config", "run.config", "probe.config"},
+    "probe": {"model", "data.links", "data.links"},
+    "configs": {"model.config", "data.config", "training.settings", "probe.config"},
     # What the doors do once Hydra has done its part: they bring all rooms together and lie above them.
     "run/commands": {"model", "data", "probe", "configs"},
     "probe/commands": {"model", "data", "run", "configs"},

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from run.checkpoint import load_checkpoint, save_checkpoint
-from run.config import ExportConfig, GenerateConfig
 from tests.reliability.calls import call, told
 from tests.reliability.doors import Doors
+from training.checkpoint import load_checkpoint, save_checkpoint
+from training.settings import ExportConfig, GenerateConfig
 
 
 @pytest.fixture(scope="module")

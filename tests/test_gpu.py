@@ -13,18 +13,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from data.supply import Supply
-from model.attention import fused_attention
-from model.positions import within_texts
-from model.transformer import Transformer, attention_maps
-from run.ceiling import matmul_ceiling
-from run.device import resident_room
-from run.logging import Recorder
-from run.muon import StackedMuon
-from run.schedule import set_rates
-from run.training import advance, enough_memory, train_step
+from data.loader import Supply
+from model.observe import attention_maps
+from model.transformer import Transformer, fused_attention, within_texts
 from tests.model.test_attention import config
-from tests.run.test_training import OWN_WARNING, losses, make_training, settings
+from tests.training.test_training import OWN_WARNING, losses, make_training, settings
+from training.ceiling import matmul_ceiling
+from training.device import resident_room
+from training.logging import Recorder
+from training.optim import StackedMuon, set_rates
+from training.trainer import advance, enough_memory, train_step
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once, when it is first used
@@ -70,7 +68,7 @@ def test_what_observed_weights_mix_is_what_the_fused_kernel_gives(numbers: torch
 
 @pytest.mark.parametrize("stories", [False, True])
 def test_losses_of_a_training_are_those_of_the_cpu(stories: bool) -> None:
-    asked = settings("optim=adamw", "optim.learning_rate=0.001", "optim.learning_rate_other=0.001")
+    asked = settings("optim=adamw", "optim.learning_rate=0.001", "optim.embedding_learning_rate=0.001")
     on_cpu = losses(make_training(asked, stories=stories), 20)
     on_gpu = losses(make_training(asked, stories=stories, device="cuda"), 20)
     assert on_gpu == pytest.approx(on_cpu, abs=1e-3)
@@ -92,7 +90,7 @@ def test_bfloat16_trains_as_float32_does() -> None:
 @pytest.mark.parametrize("stories", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_compiled_step_is_the_plain_one_to_rounding(how: str, stories: bool, precision: str) -> None:
-    common = (f"precision={precision}", "accumulate_steps=2")
+    common = (f"precision={precision}", "gradient_accumulation_steps=2")
     plain = losses(make_training(settings(*common), stories=stories, device="cuda"), 25)
     training = make_training(settings(*common, f"compile={how}"), stories=stories, device="cuda")
     assert losses(training, 25) == pytest.approx(plain, abs=0.02 if precision == "float32" else 0.1)
@@ -110,7 +108,7 @@ def test_a_resident_text_changes_no_loss(same_every_time: None) -> None:
 @pytest.mark.parametrize("how", ["none", "graphs"])
 @pytest.mark.parametrize("stories", [False, True])
 def test_a_step_does_not_wait_for_the_device(how: str, stories: bool) -> None:
-    asked = settings("precision=bfloat16", "accumulate_steps=2", f"compile={how}", "model.dropout=0.1")
+    asked = settings("precision=bfloat16", "gradient_accumulation_steps=2", f"compile={how}", "model.dropout=0.1")
     training = make_training(asked, stories=stories, device="cuda", room=2**20)
     losses(training, 5)  # what is compiled, captured and allocated once may wait
     torch.cuda.set_sync_debug_mode("error")
@@ -151,7 +149,7 @@ def test_too_little_memory_is_told_with_what_to_set(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, None)
     torch.cuda.set_per_process_memory_fraction(0.01)  # the logits alone are 38 GB
     try:
-        with pytest.raises(MemoryError, match="accumulate_steps=2"), enough_memory(training):
+        with pytest.raises(MemoryError, match="gradient_accumulation_steps=2"), enough_memory(training):
             advance(training, recorder)
     finally:
         recorder.close()
@@ -189,6 +187,6 @@ def test_a_run_trains_resumes_and_is_probed_as_on_the_cpu(tmp_path: Path) -> Non
         ran = subprocess.run([sys.executable, "eval.py", *asked], cwd=ROOT, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
         found = json.loads((tmp_path / "run" / "probe" / "probe.json").read_text())["selected"]
-        heads[device] = [(one["question"], one["layer"], one["head"], one["dev"]["sel1"]) for one in found]
+        heads[device] = [(one["question"], one["layer"], one["head"], one["dev"]["accuracy"]) for one in found]
     for on_cpu, on_gpu in zip(heads["cpu"], heads["cuda"], strict=True):
         assert on_cpu[:3] == on_gpu[:3] and on_gpu[3] == pytest.approx(on_cpu[3], abs=0.01)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from hydra import compose, initialize_config_dir
 
-from configs import TrainSettings, typed_train
-from configs.memory import check_data_memory, check_model_memory, check_training_memory, machine_memory, want_of_memory
 from model.transformer import Transformer, n_parameters
 from tests.test_configs import CHOICES, CONFIGS, NEED_PATH
+from training.memory import check_data_memory, check_model_memory, check_training_memory, machine_memory, want_of_memory
+from training.settings import TrainSettings, typed_train
 
 GROUPS = [choice for choice in CHOICES if choice.startswith(("model=", "variant="))]
 
@@ -41,7 +41,7 @@ def test_what_the_shipped_files_ask_for_is_not_refused() -> None:
         (["model.n_layer=1000000000"], "weights"),
         (["model.context_length=1000000000000"], "activations"),
         (["tokens_per_batch=1000000000000", "data=text", "data.path=x"], "logits"),
-        (["accumulate_steps=1000000000000"], "batches"),
+        (["gradient_accumulation_steps=1000000000000"], "batches"),
     ],
 )
 def test_what_a_step_needs_beyond_the_machine_is_said_with_its_numbers(overrides: list[str], most: str) -> None:

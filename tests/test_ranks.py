@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from run.checkpoint import go_back, load_checkpoint, read_manifest
-from run.signals import StopRequest
-from run.world import LOST, World
 from tests.ranks import start_ranks, torchrun, wait_for_step
 from tests.reliability.doors import Doors, Ended
-from tests.run.test_training import make_training, settings
+from tests.training.test_training import make_training, settings
 from tests.test_train import lines, losses
 from train import is_asked_to_stop
+from training.checkpoint import go_back, load_checkpoint, read_manifest
+from training.distributed import LOST, World
+from training.signals import StopRequest
 
 TINY = [
     "model=nano", "threads=1", "max_steps=24", "eval_every_steps=8", "log_every_steps=1", "tokens_per_batch=256",
@@ -85,7 +85,7 @@ def test_a_sharded_model_is_the_replicated_one_and_leaves_the_same_checkpoint(
             f"optim={optim}",
             f"sharding={sharding}",
             "max_steps=8",
-            "accumulate_steps=2",
+            "gradient_accumulation_steps=2",
         ]
         first, second = ended(doors, 2, f"out={out}", cache, *TINY, *asked)
         assert (first.status, second.status) == (0, 0), first.err + second.err

@@ -14,7 +14,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.pages import content_of
-from tests.probe.report.browser import opened, running
+from tests.report.browser import opened, running
 from tests.reliability.doors import Doors, Ended
 
 ROOT = Path(__file__).parent.parent
@@ -89,14 +89,14 @@ def test_the_page_says_of_every_question_what_the_probe_wrote(probed: Path) -> N
         assert shown["claim"] == card["claim"] and shown["does_not_show"] == card["does_not_show"]
         for name in ("layer", "head", "verdict", "evidence_level", "reasons", "site"):
             assert shown[name] == one[name]
-        larger = np.maximum(one["heads"]["p_f2"], one["heads"]["p_dd"])
+        larger = np.maximum(one["heads"]["p_pair_accuracy"], one["heads"]["p_pronoun_contrast"])
         assert np.allclose(shown["heads"]["p"], larger, rtol=0, atol=5e-7)
-        assert np.allclose(shown["heads"]["sel1"], one["heads"]["sel1"], rtol=0, atol=5e-7)
+        assert np.allclose(shown["heads"]["accuracy"], one["heads"]["accuracy"], rtol=0, atol=5e-7)
         assert [holdout["name"] for holdout in shown["holdouts"]] == list(one["test"])
         for holdout in shown["holdouts"]:
-            assert holdout["luck"] == round(one["test"][holdout["name"]]["luck_sel1"], 6)
-        turned = next(effect for effect in shown["causal"] if effect["name"] == "edge_swap")
-        known = one["causal"]["edge_swap"]  # None of a head whose model answers by luck
+            assert holdout["luck"] == round(one["test"][holdout["name"]]["chance_level"], 6)
+        turned = next(effect for effect in shown["causal"] if effect["name"] == "attention_swap")
+        known = one["causal"]["attention_swap"]  # None of a head whose model answers by luck
         assert turned["value"] == (None if known is None else pytest.approx(known, rel=0, abs=5e-7))
 
 
@@ -139,7 +139,7 @@ def test_the_showcase_stands_with_its_question_and_with_its_film(probed: Path) -
     first, *_ = page["questions"]
     cells = [sentences[each] for each in first["sentences"] if each.startswith("cells")]
     assert len(cells) == 4 and all(one["next"] for one in cells)
-    shown = json.loads((probed / "probe" / "probe.json").read_text())["showcase"]["V at S1"]
+    shown = json.loads((probed / "probe" / "probe.json").read_text())["showcase"]["number"]
     film, shape = page["emergence"]["film"], (page["run"]["n_layer"], page["run"]["n_head"])
     assert film["steps"][-1] == page["run"]["step"] and film["steps"][0] == 0
     for one, asked in zip(cells, shown, strict=True):
@@ -159,7 +159,7 @@ def test_figures_and_tensorboards_scores_are_written_beside_the_page(place: Path
     assert all(f"figures/{name}" in (place / "stdout").read_text() for name in pictures)
     (events,) = (probed / "tb").glob("*.probe")
     tags = EventAccumulator(str(events)).Reload().Tags()["scalars"]
-    assert {"probe/Sel@1 V at S1", "probe/F4 V at S1", "probe/Sel@1 R at S2"} <= set(tags)
+    assert {"probe/Sel@1 number", "probe/F4 number", "probe/Sel@1 later_cue"} <= set(tags)
 
 
 def test_a_sentence_is_added_to_the_page_and_nothing_is_probed_for_it(doors: Doors, probed: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_sentence_is_added_to_the_page_and_nothing_is_probed_for_it(doors: Doo
     done = look(doors, probed, CAT)
     assert done.status == 0 and done.err == "", done.err
     assert (
-        'at "it"' in done.out and "<- chosen for V at S1" in done.out and "the clue comes after the pronoun" in done.out
+        'at "it"' in done.out and "<- chosen for number" in done.out and "the clue comes after the pronoun" in done.out
     )
     assert done.out.endswith(f"see      {(probed / 'probe' / 'report.html').resolve().as_uri()}#own-1\n")
     page = page_of(probed)
@@ -203,7 +203,7 @@ def test_of_a_run_that_was_not_probed_the_page_has_the_sentence_and_says_how_to_
     own, *others = page["sentences"]
     assert own["asked"] == [] and "does not know zorgon" in own["notes"][0]
     assert {one["group"] for one in others} == {"cells", "twins"}
-    assert page["emergence"]["curves"]["V_S1"]["sel1"]
+    assert page["emergence"]["curves"]["number"]["accuracy"]
 
 
 def test_a_run_of_a_sweep_bears_its_sweeps_name_and_every_run_its_seed(

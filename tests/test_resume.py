@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from run.checkpoint import go_back, load_checkpoint, read_manifest, save_checkpoint
 from tests.reliability.doors import Doors, Ended
 from tests.test_train import QUICK, lines, losses, same_weights
+from training.checkpoint import go_back, load_checkpoint, read_manifest, save_checkpoint
 
 SHORT = [*QUICK, "max_steps=60", "eval_every_steps=20", "sample_tokens=0"]
 
@@ -139,7 +139,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
 def test_a_second_process_is_refused_and_what_the_first_was_killed_over_is_no_run(
     doors: Doors, ended: Path, stopped: Path, cache: str, tmp_path: Path
 ) -> None:
-    from run.directory import claim
+    from training.run_dir import claim
 
     with claim(stopped):
         before = content(stopped)

@@ -14,13 +14,13 @@ import torch
 from hydra import compose, initialize_config_dir
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from configs import TrainSettings, resumed, typed_train
-from configs.command_line import quoted
 from model.transformer import Transformer
-from run.checkpoint import load_checkpoint, read_manifest
 from tests.reliability.doors import Doors, Ended
 from tests.reliability.faults import limit_file_size
 from train import fit
+from training.checkpoint import load_checkpoint, read_manifest
+from training.command_line import quoted
+from training.settings import TrainSettings, resumed, typed_train
 
 ROOT = Path(__file__).parent.parent
 QUICK = [

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from run.checkpoint import load_checkpoint, save_checkpoint
 from tests.reliability import calls
 from tests.reliability.calls import Called, bounded, call, told
 from tests.reliability.doors import ROOT, Doors
+from training.checkpoint import load_checkpoint, save_checkpoint
 
 DOOR = "model/export.py"
 HF = [

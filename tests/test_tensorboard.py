@@ -15,11 +15,11 @@ import pytest
 from PIL import Image
 
 from data.kinds import KINDS, kind_of
-from probe.record import FILM, read_film
-from run.checkpoint import load_checkpoint
-from run.schedule import is_probe_step
+from probe.snapshots import FILM, read_film
 from tests.board import Board, write_scores
 from tests.reliability.doors import Doors, Running
+from training.checkpoint import load_checkpoint
+from training.optim import is_probe_step
 
 pytestmark = pytest.mark.slow
 STEPS, EVERY = 100, 25
@@ -53,8 +53,8 @@ def logdir(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Path:
     killed(doors, out, cache, 10)
     killed(doors, out, cache, EVERY + 10, "resume=true")
     assert train(doors, out, cache, "resume=true").wait().status == 0
-    write_scores(out, STEPS, {"Sel@1 V at S1": 0.25})
-    write_scores(out, STEPS, {"Sel@1 V at S1": 0.75, "F4 V at S1": 0.5, "T V at S1": 1.0})
+    write_scores(out, STEPS, {"Sel@1 number": 0.25})
+    write_scores(out, STEPS, {"Sel@1 number": 0.75, "F4 number": 0.5, "T number": 1.0})
     return found
 
 
@@ -62,7 +62,7 @@ def logdir(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def board(logdir: Path) -> Iterator[Board]:
     found = Board(logdir, "--samples_per_plugin", "images=1000,scalars=10000", "--reload_interval", "1")
     try:
-        found.wait(lambda: "probe/T V at S1" in found.ask("plugin/scalars/tags").get("story/tb", {}))
+        found.wait(lambda: "probe/T number" in found.ask("plugin/scalars/tags").get("story/tb", {}))
         yield found
     finally:
         found.end()
@@ -75,19 +75,26 @@ def test_the_run_is_one_run(board: Board) -> None:
 def test_every_curve_stands_once_at_every_step_though_the_run_was_killed(board: Board) -> None:
     tags = set(board.ask("plugin/scalars/tags")["story/tb"])
     assert {"loss/train", "loss/validation", "floor/validation", "gap/validation", "gap_by_class/payoff"} <= tags
-    assert {"V_S1/sel1", "V_S1/luck", "V_S1/rho", "V_S1_payoff/bayes", "R_S2/sel1", "probe_gap/payoff"} <= tags
+    assert {
+        "number/accuracy",
+        "number/luck",
+        "number/rho",
+        "V_S1_payoff/bayes",
+        "later_cue/accuracy",
+        "probe_gap/payoff",
+    } <= tags
     steps = {tag: [step for step, _ in board.scalars("story/tb", tag)] for tag in tags}
     assert steps["loss/train"] == list(range(5, STEPS + 1, 5))
     assert steps["loss/validation"] == list(range(0, STEPS + 1, EVERY))
-    assert steps["V_S1/sel1"] == PROBES
+    assert steps["number/accuracy"] == PROBES
 
 
 def test_the_custom_layout_names_curves_that_are_there(board: Board) -> None:
     layout = board.ask("plugin/custom_scalars/layout")["category"]
     assert [one["title"] for one in layout] == ["head", "behaviour", "loss gap"]
     charts = {chart["title"]: chart["multiline"]["tag"] for one in layout for chart in one["chart"]}
-    assert charts["V_S1: best head and luck"] == ["^V_S1/sel1$", "^V_S1/luck$"]
-    assert "^V_S1_payoff/bayes$" in charts["V_S1: payoff loss and oracles"] and "^V_S1/rho$" in charts["rho"]
+    assert charts["number: best head and luck"] == ["^number/accuracy$", "^number/luck$"]
+    assert "^V_S1_payoff/bayes$" in charts["number: payoff loss and oracles"] and "^number/rho$" in charts["rho"]
     assert charts["loss"] == ["^loss/train$", "^loss/validation$", "^floor/validation$"]
     assert "^floor_by_class/payoff$" in charts["loss by class and floor"]
     assert charts["gap to the floor"][:2] == ["^gap/validation$", "^gap_by_class/function$"]
@@ -108,9 +115,9 @@ def pictures(board: Board, tag: str) -> dict[int, np.ndarray]:
 
 def test_the_map_of_heads_is_drawn_at_every_probe_and_the_four_cells_at_every_evaluation(board: Board) -> None:
     assert set(board.ask("plugin/images/tags")["story/tb"]) == {
-        "probe/V_S1", "probe/V_S1_dd", "probe/R_S2", "probe/R_S2_dd", "it_to_cat/best_head",
+        "probe/number", "probe/V_S1_pronoun_contrast", "probe/later_cue", "probe/R_S2_pronoun_contrast", "it_to_cat/best_head",
     }  # fmt: skip
-    assert sorted(pictures(board, "probe/V_S1")) == PROBES
+    assert sorted(pictures(board, "probe/number")) == PROBES
     cells = pictures(board, "it_to_cat/best_head")
     assert sorted(cells) == list(range(0, STEPS + 1, EVERY))
     assert len({picture.shape for picture in cells.values()}) == 1 and not (cells[0] == cells[STEPS]).all()
@@ -132,17 +139,17 @@ def test_settings_and_scores_stand_in_one_row_of_hparams_and_it_has_ended(board:
     found = {some["name"]["tag"]: some["value"] for some in one["metricValues"]}
     last = [json.loads(line) for line in (logdir / "story" / "metrics.jsonl").read_text().splitlines()]
     [validation] = [line for line in last if line.get("whole")]
-    probed = [line for line in last if line["split"] == "probe"][-1]["V_S1"]
+    probed = [line for line in last if line["split"] == "probe"][-1]["number"]
     expected = {"loss/validation": validation["loss"], "gap/validation": validation["gap"]}
-    expected |= {f"V_S1/{name}": probed[name] for name in ("sel1", "f4", "dd", "rho")}
-    expected |= {"probe/Sel@1 V at S1": 0.75, "probe/F4 V at S1": 0.5, "probe/T V at S1": 1.0}
+    expected |= {f"number/{name}": probed[name] for name in ("accuracy", "block_accuracy", "pronoun_contrast", "rho")}
+    expected |= {"probe/Sel@1 number": 0.75, "probe/F4 number": 0.5, "probe/T number": 1.0}
     assert {tag: found[tag] for tag in expected} == pytest.approx(expected)
 
 
 def test_a_later_probes_scores_take_the_place_of_the_earlier_ones_while_it_runs(board: Board, logdir: Path) -> None:
-    assert board.scalars("story/tb", "probe/Sel@1 V at S1") == [(STEPS, 0.75)]
-    write_scores(logdir / "story", STEPS, {"Sel@1 V at S1": 0.875, "F4 V at S1": 0.5, "T V at S1": 1.0})
-    board.wait(lambda: board.scalars("story/tb", "probe/Sel@1 V at S1")[-1] == (STEPS, 0.875))
+    assert board.scalars("story/tb", "probe/Sel@1 number") == [(STEPS, 0.75)]
+    write_scores(logdir / "story", STEPS, {"Sel@1 number": 0.875, "F4 number": 0.5, "T number": 1.0})
+    board.wait(lambda: board.scalars("story/tb", "probe/Sel@1 number")[-1] == (STEPS, 0.875))
 
 
 def test_the_projector_has_every_word_with_its_kind(board: Board, logdir: Path) -> None:

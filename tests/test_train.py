@@ -16,18 +16,17 @@ import torch
 from hydra import compose, initialize_config_dir
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from configs import typed_saved, typed_train
-from configs.command_line import quoted
-from data.batches import training_batches
 from data.corpus import CLASSES, load_corpus
-from model.loss import row_losses, token_losses
+from data.loader import training_batches
 from model.transformer import Transformer
-from run.checkpoint import load_checkpoint
-from run.commands.looking import validation_loss
-from run.commands.preparing import Run, prepare
-from run.logging import gap_lines
-from run.schedule import is_probe_step
 from tests.reliability.doors import Doors, Ended, Running
+from training.checkpoint import load_checkpoint
+from training.command_line import quoted
+from training.evaluate import row_losses, token_losses, validation_loss
+from training.logging import gap_lines
+from training.optim import is_probe_step
+from training.settings import typed_saved, typed_train
+from training.setup import Run, prepare
 
 ROOT = Path(__file__).parent.parent
 QUICK = [
@@ -97,15 +96,23 @@ def test_tensorboard_shows_losses_the_probe_and_the_map_of_heads(unbroken: Path)
     events.Reload()
     tags = events.Tags()
     expected = {"loss/train", "loss/validation", "loss_by_class/payoff", "learning_rate/train", "gradient_norm/train"}
-    expected |= {"tokens_per_second/train", "V_S1/sel1", "V_S1/dd", "V_S1/luck", "R_S2/sel1"}
+    expected |= {
+        "tokens_per_second/train",
+        "number/accuracy",
+        "number/pronoun_contrast",
+        "number/luck",
+        "later_cue/accuracy",
+    }
     assert expected <= set(tags["scalars"])
-    assert not {"V_S1/head", "seconds/train", "whole/validation"} & set(tags["scalars"])
+    assert not {"number/head", "seconds/train", "whole/validation"} & set(tags["scalars"])
     assert "custom_scalars__config__" in tags["tensors"]
     expected = {"V_S1_payoff/model", "head_types/previous", "probe_loss/payoff"}
     assert expected <= set(tags["scalars"])
-    assert {"probe/V_S1", "probe/R_S2", "probe/V_S1_dd", "it_to_cat/best_head"} <= set(tags["images"])
+    assert {"probe/number", "probe/later_cue", "probe/V_S1_pronoun_contrast", "it_to_cat/best_head"} <= set(
+        tags["images"]
+    )
     assert "sample/text_summary" in tags["tensors"]
-    assert len(events.Images("probe/V_S1")) == len(lines(unbroken, "probe"))
+    assert len(events.Images("probe/number")) == len(lines(unbroken, "probe"))
 
 
 def test_the_small_probe_keeps_every_heads_scores_at_log_spaced_steps_and_at_evaluations(unbroken: Path) -> None:
@@ -113,9 +120,12 @@ def test_the_small_probe_keeps_every_heads_scores_at_log_spaced_steps_and_at_eva
     steps = [step for step in range(241) if is_probe_step(step, 240) or step % 40 == 0]
     assert [line["step"] for line in probes] == steps and len(steps) > 50
     for line in probes:
-        seen = line["V_S1"]
-        assert len(seen["dd_heads"]) == 1 and len(seen["dd_heads"][0]) == len(seen["sel1_heads"][0]) == 2
-        assert seen["sel1"] == pytest.approx(seen["sel1_heads"][0][seen["head"]], abs=1e-4)
+        seen = line["number"]
+        assert (
+            len(seen["pronoun_contrast_heads"]) == 1
+            and len(seen["pronoun_contrast_heads"][0]) == len(seen["accuracy_heads"][0]) == 2
+        )
+        assert seen["accuracy"] == pytest.approx(seen["accuracy_heads"][0][seen["head"]], abs=1e-4)
         assert 0.5 <= seen["luck"] <= 1 and set(line["head_types"]) >= {"previous", "induction", "first"}
     first, *_, last = probes
     assert last["V_S1_payoff"]["model"] < first["V_S1_payoff"]["model"]
@@ -236,7 +246,7 @@ def test_accumulating_two_batches_is_one_step_over_all_their_tokens(doors: Doors
     found = {}
     for tokens, accumulate in ((256, 2), (256, 1)):
         out = tmp_path / f"{tokens} {accumulate}"
-        arguments = [f"out={out}", *common, f"tokens_per_batch={tokens}", f"accumulate_steps={accumulate}"]
+        arguments = [f"out={out}", *common, f"tokens_per_batch={tokens}", f"gradient_accumulation_steps={accumulate}"]
         assert doors.run("train.py", *arguments).status == 0
         found[accumulate] = losses(out)[0][1]
     assert found[1] != found[2]
@@ -371,7 +381,7 @@ def test_a_model_without_a_mask_is_said_to_cheat_and_its_heads_are_not_probed(
     trained = doors.run("train.py", *settings)
     assert trained.status == 0, trained.err
     assert "this model cheats" in trained.out and "a bug or a leak" not in trained.out
-    assert "V_S1" not in trained.out
+    assert "number" not in trained.out
     asked = doors.run("eval.py", f"run={out}", cache)
     assert asked.status == 0 and "this model cheats" in asked.out, asked.err
     last = [one for one in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()) if one.get("whole")][-1]

@@ -13,7 +13,7 @@ from data.links import Link
 from data.stories.blocks import Story, draw_block, plain_story
 from data.stories.floor import Floor, words
 from data.stories.language import Language, Population, told_frames
-from data.stories.plots import ALL_HOLDOUTS, PLOTS, X_SHARES
+from data.stories.plots import ALL_HOLDOUTS, PLOTS, NO_PRONOUN_SHARES
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -33,11 +33,14 @@ def plot_shares(config: StoriesConfig) -> dict[str, float]:
 
 
 _PARTS = {
-    "v": {"V L1": 0.6, "V L2": 0.4},  # nouns have twice as many kinds to be learned as names have callings
-    "v_told": {"V L3": 1.0}, "v_state": {"V state": 1.0}, "w_before": {"W before": 1.0}, "w_after": {"W after": 1.0},
-    "o_before": {"O before": 1.0}, "o_after": {"O after": 1.0}, "o_not": {"O not": 1.0},
-    "k": {"K L1": 0.6, "K L2": 0.4}, "r": {"R": 1.0}, "a": {"A": 1.0}, "n": {"N": 1.0}, "n_later": {"N later": 1.0},
-    "p": {"P": 1.0}, "x": X_SHARES,
+    "agreement": {"agreement number": 0.6, "agreement gender": 0.4},  # more kinds of nouns than of names to learn
+    "told_gender": {"agreement told_gender": 1.0}, "state": {"agreement state": 1.0},
+    "attribute_before": {"attribute before": 1.0}, "attribute_after": {"attribute after": 1.0},
+    "ownership_before": {"ownership before": 1.0}, "ownership_after": {"ownership after": 1.0},
+    "ownership_object": {"ownership object": 1.0},
+    "several_pronouns": {"several_pronouns number": 0.6, "several_pronouns gender": 0.4},
+    "later_cue": {"later_cue": 1.0}, "ambiguous": {"ambiguous": 1.0}, "no_antecedent": {"no_antecedent": 1.0},
+    "pronoun_first": {"no_antecedent later": 1.0}, "plural": {"plural": 1.0}, "no_pronoun": NO_PRONOUN_SHARES,
 }  # fmt: skip
 
 
@@ -45,7 +48,7 @@ def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
     """Return the language of one population: a hold-out has the training mix's plots but those without a pronoun."""
     shares = plot_shares(config)
     if holdout != "iid":
-        shares = {name: share for name, share in shares.items() if PLOTS[name].family != "X"}
+        shares = {name: share for name, share in shares.items() if PLOTS[name].family != "no_pronoun"}
     skew = config.skew if split == "train" else 0.5
     return Language(Population(split, holdout, skew, config.n_bystanders, tuple(shares.items())))
 
@@ -74,14 +77,14 @@ def tell(config: StoriesConfig, split: str, train: list[Story] | None = None) ->
         return _mixed(config, "train", config.n_train_stories)
     if split == "validation":
         train = train or _mixed(config, "train", config.n_train_stories)
-        told = {story.text for story in train if story.family == "X"}
+        told = {story.text for story in train if story.family == "no_pronoun"}
         return _mixed(config, "validation", config.n_validation_stories, unlike=told)
     return _judged(config, split, _designed(config, split))
 
 
 def as_dataset(stories: list[Story]) -> Dataset:
     """Return stories as rows, their links as lists of structs."""
-    from datasets import Dataset  # not at import: a config error must answer at once
+    from datasets import Dataset
 
     columns = {field.name: [getattr(story, field.name) for story in stories] for field in fields(Story)}
     names = [field.name for field in fields(Link)]
@@ -122,7 +125,7 @@ def _mixed(config: StoriesConfig, split: str, n_stories: int, unlike: Set[str] =
     blocks: list[list[Story]] = []
     for name, share in plot_shares(config).items():
         plot = PLOTS[name]
-        if plot.family == "X":
+        if plot.family == "no_pronoun":
             wanted = len(blocks) + round(n_stories * share)
             while len(blocks) < wanted:
                 story = plain_story(rng, telling, plot)
@@ -154,8 +157,8 @@ def _designed(config: StoriesConfig, split: str) -> list[Story]:
     stories: list[Story] = []
     for name in plot_shares(config):
         plot = PLOTS[name]
-        for holdout in plot.holdouts if plot.family != "X" else ():
-            if split == "dev" and (holdout not in _DEV_HOLDOUTS or plot.family == "N"):
+        for holdout in plot.holdouts if plot.family != "no_pronoun" else ():
+            if split == "dev" and (holdout not in _DEV_HOLDOUTS or plot.family == "no_antecedent"):
                 continue
             language = language_of(config, split, holdout)
             chosen = list(told_frames(plot, language.population))

@@ -81,7 +81,7 @@ def plain_story(rng: Random, language: Language, plot: Plot) -> Story:
         bound |= {"FRAME": frame[0], "A": pair[order].word, "B": pair[1 - order].word}
     text = write(language.rules, rng, ("{OPENER}", *plot.text.split()), bound)
     name = _pair_name(pair) if pair else text.bound["A"]
-    return Story(text.text, (), "X", "", frame[0] or plot.name, name, 0, 0)
+    return Story(text.text, (), "no_pronoun", "", frame[0] or plot.name, name, 0, 0)
 
 
 def _may_stand(plot: Plot, frame: Frame, pair: Pair) -> bool:
@@ -100,14 +100,14 @@ def _link(language: Language, plot: Plot, ask: Ask, text: Text) -> Link | None:
     meant = text.bound["MEANT"]
     pronoun = next(spans for slot, spans in text.spans.items() if slot.startswith("PRONOUN"))[0]
     query = text.before[ask.query[1:]][0] if ask.query[0] == "<" else text.spans[ask.query][0]
-    if ask.site == "S3" and "ADJECTIVE" in text.spans and query == text.spans["ADJECTIVE"][0]:
+    if ask.site == "before_repeat" and "ADJECTIVE" in text.spans and query == text.spans["ADJECTIVE"][0]:
         return None  # the word before the mention is the one that decides: that is S2
     gold, *others = ask.candidates if meant == "A" else ask.candidates[::-1]
     antecedents = _mentions(plot, text, gold, query)
     distractors = tuple(span for slot in (*others, "D", "E") for span in _mentions(plot, text, slot, query))
     first = subject(text.bound["FRAME"])
     subjects = _mentions(plot, text, first, query) if first in ask.candidates else ()
-    if plot.family == "N":  # whatever was mentioned, it does not mean that
+    if plot.family == "no_antecedent":  # whatever was mentioned, it does not mean that
         antecedents, distractors = (), (*antecedents, *distractors)
     payoff = text.spans[ask.payoff][0] if ask.payoff else None
     answers, foils = _answers(language, ask.payoff, text.bound) if ask.payoff else ((), ())

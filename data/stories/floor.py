@@ -160,7 +160,7 @@ class Floor:
         """Return the chance that a rule gives each candidate of being meant; what means nothing is left as it is."""
         if "MEANT" not in bound:
             return [("", 1.0)]
-        if self._language.plot(bound).family in ("N", "X"):
+        if self._language.plot(bound).family in ("no_antecedent", "no_pronoun"):
             return [(bound["MEANT"], 1.0)]
         (first, _), (last, _) = self._language.prior(bound)
         told = bound.get("SUBJECT") if oracle == "subject" else None

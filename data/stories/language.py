@@ -13,18 +13,7 @@ from functools import cache
 from data.stories import frames
 from data.stories.frames import Frame, subject
 from data.stories.grammar import Option, Symbols
-from data.stories.lexicon import (
-    FEELINGS,
-    FOODS,
-    QUALITIES,
-    STATES,
-    Referent,
-    names,
-    nouns,
-    referents,
-    rests,
-    unit_hash,
-)
+from data.stories.lexicon import FEELINGS, FOODS, QUALITIES, STATES, Referent, names, nouns, referents, rests, unit_hash
 from data.stories.plots import PLOTS, Plot
 
 Bound = Mapping[str, str]
@@ -84,7 +73,7 @@ def _pairs(name: str, kept_for: str, kept_apart: bool) -> tuple[Pair, ...]:
     plot = PLOTS[name]
     # Of one pool each two words are one pair: (a, b) and (b, a) tell the same stories, which must share a split.
     every = [(a, b) for one, two in _pools(plot.pools) for a in one for b in two if one is not two or a.word < b.word]
-    if plot.family == "X":
+    if plot.family == "no_pronoun":
         some = [pair for pair in every if _may_meet_in_x(pair) and not (plot.chooses and pair[0].held_out)]
         return tuple(pair for pair in some for _ in range(_weight(pair[0]) * _weight(pair[1])))
     some = [pair for pair in every if _may_meet(pair) and pair[0].held_out == kept_for]

@@ -22,7 +22,7 @@ def leakage(train_rows: Iterable[Mapping[str, Any]], probe_rows: Iterable[Mappin
         probe_rows: of dev or test, with their links.
 
     Returns:
-        For each site the count of each hold-out, {"S1": {"headline": 0}}, and over all of them "asked", how many
+        For each site the count of each hold-out, {"pronoun": {"headline": 0}}, and over all of them "asked", how many
         questions there are, "total", how many leak, "distinct", how many different prefixes those have, and
         "to_payoff", how many leak up to the word before the payoff too.
 

@@ -59,78 +59,78 @@ def _told_or_not() -> tuple[Frame, ...]:
     return tuple((text, text) for text in told)
 
 
-_VERB = (Ask("S1", "PRONOUN", "VERB"),)
+_VERB = (Ask("pronoun", "PRONOUN", "VERB"),)
 _V = "{FRAME} {BYSTANDERS} {FILLERS} {PRONOUN} {VERB} {ENDING}"
 _W = "{FRAME} {FILLERS} {PRONOUN.own} {OWNED} were {TASTE} ."
 _O = "{FRAME} {FILLERS} {PRONOUN} {CALLED} it and the {PET} came ."
 _K = "{PRONOUN} {VERB} {ENDING} {PRONOUN.own} look was {LOOK} . So everybody {DEED} "
-_W_ASKS = (Ask("S1", "PRONOUN.own", "OWNED"),)
-_O_ASKS = (Ask("S1", "IT", "PET", ("P", "Q")), Ask("S3", "<PET", "PET", ("P", "Q")))
+_W_ASKS = (Ask("pronoun", "PRONOUN.own", "OWNED"),)
+_O_ASKS = (Ask("pronoun", "IT", "PET", ("P", "Q")), Ask("before_repeat", "<PET", "PET", ("P", "Q")))
 _O = _O.replace(" it ", " {IT} ")
 
 _EVERY = (
-    Plot("V L1", "V", "L1", _V, "number", frames.noun_frames, (Ask("S0", "<PRONOUN", None), *_VERB), ALL_HOLDOUTS),
-    Plot("V L2", "V", "L2", _V, "gender", frames.name_frames, (Ask("S0", "<PRONOUN", None), *_VERB), ALL_HOLDOUTS),
-    Plot("V L3", "V", "L3", _V, "gender", frames.told_frames, _VERB, ("iid", "nouns", "headline")),
-    Plot("V state", "V", "state", _V, "animals", frames.state_frames, _VERB),
-    Plot("W before", "W", "before", _W, "gender", frames.owned_first_frames, _W_ASKS),
-    Plot("W after", "W", "after", _W, "gender", frames.owner_first_frames, _W_ASKS),
-    Plot("O before", "O", "L4 before", _O, "gender", frames.pet_first_frames, _O_ASKS),
-    Plot("O after", "O", "L4 after", _O, "gender", frames.keeper_first_frames, _O_ASKS),
+    Plot("agreement number", "agreement", "number", _V, "number", frames.noun_frames, (Ask("before_pronoun", "<PRONOUN", None), *_VERB), ALL_HOLDOUTS),
+    Plot("agreement gender", "agreement", "gender", _V, "gender", frames.name_frames, (Ask("before_pronoun", "<PRONOUN", None), *_VERB), ALL_HOLDOUTS),
+    Plot("agreement told_gender", "agreement", "told_gender", _V, "gender", frames.told_frames, _VERB, ("iid", "nouns", "headline")),
+    Plot("agreement state", "agreement", "state", _V, "animals", frames.state_frames, _VERB),
+    Plot("attribute before", "attribute", "before", _W, "gender", frames.owned_first_frames, _W_ASKS),
+    Plot("attribute after", "attribute", "after", _W, "gender", frames.owner_first_frames, _W_ASKS),
+    Plot("ownership before", "ownership", "before", _O, "gender", frames.pet_first_frames, _O_ASKS),
+    Plot("ownership after", "ownership", "after", _O, "gender", frames.keeper_first_frames, _O_ASKS),
     Plot(
-        "O not", "O", "L5", "{FRAME} {FILLERS} {OTHER} {DID} {PRONOUN.object} , so {AGAIN} was {RESULT} .",
+        "ownership object", "ownership", "object", "{FRAME} {FILLERS} {OTHER} {DID} {PRONOUN.object} , so {AGAIN} was {RESULT} .",
         "same gender", frames.name_frames,
-        (Ask("S1", "PRONOUN.object", "AGAIN"), Ask("S3", "<AGAIN", "AGAIN")),
+        (Ask("pronoun", "PRONOUN.object", "AGAIN"), Ask("before_repeat", "<AGAIN", "AGAIN")),
     ),
     Plot(
-        "K L1", "K", "L1", f"{{FRAME}} {{FILLERS}} {_K} the {{AGAIN}} .", "number", frames.noun_frames,
-        (*_VERB, Ask("S3", "<AGAIN", "AGAIN")),
+        "several_pronouns number", "several_pronouns", "number", f"{{FRAME}} {{FILLERS}} {_K} the {{AGAIN}} .", "number", frames.noun_frames,
+        (*_VERB, Ask("before_repeat", "<AGAIN", "AGAIN")),
     ),
     Plot(
-        "K L2", "K", "L2", f"{{FRAME}} {{FILLERS}} {_K} {{AGAIN}} .", "gender", frames.name_frames,
-        (*_VERB, Ask("S3", "<AGAIN", "AGAIN")),
+        "several_pronouns gender", "several_pronouns", "gender", f"{{FRAME}} {{FILLERS}} {_K} {{AGAIN}} .", "gender", frames.name_frames,
+        (*_VERB, Ask("before_repeat", "<AGAIN", "AGAIN")),
     ),
     Plot(
-        "R", "R", "R", "{FRAME} {LATER}", "rest", frames.rest_frames,
-        (Ask("S1", "PRONOUN.low", "AGAIN"), Ask("S2", "ADJECTIVE", "AGAIN"), Ask("S3", "<AGAIN", "AGAIN")),
+        "later_cue", "later_cue", "later_cue", "{FRAME} {LATER}", "rest", frames.rest_frames,
+        (Ask("pronoun", "PRONOUN.low", "AGAIN"), Ask("cue", "ADJECTIVE", "AGAIN"), Ask("before_repeat", "<AGAIN", "AGAIN")),
         ALL_HOLDOUTS[:5], own_orders=True, fixed=True,
     ),
     Plot(
-        "A", "A", "A", "{FRAME} {FILLERS} {PRONOUN} {VERB} {ENDING} So everybody {DEED} the {AGAIN} .", "singular",
-        frames.noun_frames, (Ask("S1", "PRONOUN", None), Ask("S2", "VERB", "AGAIN"), Ask("S3", "<AGAIN", "AGAIN")),
+        "ambiguous", "ambiguous", "ambiguous", "{FRAME} {FILLERS} {PRONOUN} {VERB} {ENDING} So everybody {DEED} the {AGAIN} .", "singular",
+        frames.noun_frames, (Ask("pronoun", "PRONOUN", None), Ask("cue", "VERB", "AGAIN"), Ask("before_repeat", "<AGAIN", "AGAIN")),
     ),
     Plot(
-        "N", "N", "N", "{FRAME} {FILLERS} {ASIDE} , {PRONOUN.low} {NOTHING} .", "number", frames.noun_frames,
-        (Ask("S1", "PRONOUN.low", None),),
+        "no_antecedent", "no_antecedent", "no_antecedent", "{FRAME} {FILLERS} {ASIDE} , {PRONOUN.low} {NOTHING} .", "number", frames.noun_frames,
+        (Ask("pronoun", "PRONOUN.low", None),),
     ),
     Plot(
-        "N later", "N", "cataphora", "{FRAME} {FILLERS} Before {PRONOUN.low} {VERB} , the {A} {POSTURE} {PLACE} .",
-        "number", frames.present_frames, (Ask("S1", "PRONOUN.low", None),), ("iid", "nouns"), own_orders=True,
+        "no_antecedent later", "no_antecedent", "cataphora", "{FRAME} {FILLERS} Before {PRONOUN.low} {VERB} , the {A} {POSTURE} {PLACE} .",
+        "number", frames.present_frames, (Ask("pronoun", "PRONOUN.low", None),), ("iid", "nouns"), own_orders=True,
     ),
     Plot(
-        "P", "P", "P", "{FRAME} {FILLERS} {PRONOUN} {VERB} {ENDING}", "couple", frames.couple_frames, _VERB,
+        "plural", "plural", "plural", "{FRAME} {FILLERS} {PRONOUN} {VERB} {ENDING}", "couple", frames.couple_frames, _VERB,
         own_orders=True, fixed=True,
     ),
     Plot(
-        "X noun", "X", "", "{ALONE} {VERB} {ENDING}", "number", None,
+        "no_pronoun noun", "no_pronoun", "", "{ALONE} {VERB} {ENDING}", "number", None,
         alone=dict.fromkeys(("animal", "thing"), "{NOUN}"),
     ),
-    Plot("X name", "X", "", "{ALONE} {VERB} {ENDING}", "gender", None, alone={"name": "{NAME}"}),
-    Plot("X rest", "X", "", "{ALONE} .", "rest", None, alone={"animal": "{FELT}", "rest": "{BEING}"}),
-    Plot("X nouns", "X", "", "{FRAME} {FILLERS} The {SAID_AGAIN} {VERB} {ENDING}", "number", frames.noun_frames),
-    Plot("X names", "X", "", "{FRAME} {FILLERS} {SAID_AGAIN} {VERB} {ENDING}", "gender", _told_or_not),
+    Plot("no_pronoun name", "no_pronoun", "", "{ALONE} {VERB} {ENDING}", "gender", None, alone={"name": "{NAME}"}),
+    Plot("no_pronoun rest", "no_pronoun", "", "{ALONE} .", "rest", None, alone={"animal": "{FELT}", "rest": "{BEING}"}),
+    Plot("no_pronoun nouns", "no_pronoun", "", "{FRAME} {FILLERS} The {SAID_AGAIN} {VERB} {ENDING}", "number", frames.noun_frames),
+    Plot("no_pronoun names", "no_pronoun", "", "{FRAME} {FILLERS} {SAID_AGAIN} {VERB} {ENDING}", "gender", _told_or_not),
     Plot(
-        "X which noun", "X", "", "{FRAME} {FILLERS} The {WHICH} {VERB} {ENDING}", "number", frames.noun_frames,
+        "no_pronoun which noun", "no_pronoun", "", "{FRAME} {FILLERS} The {WHICH} {VERB} {ENDING}", "number", frames.noun_frames,
         chooses=True,
     ),
     Plot(
-        "X which name", "X", "", "{FRAME} {FILLERS} The {WHICH} {VERB} {ENDING}", "gender", _told_or_not, chooses=True,
+        "no_pronoun which name", "no_pronoun", "", "{FRAME} {FILLERS} The {WHICH} {VERB} {ENDING}", "gender", _told_or_not, chooses=True,
     ),
 )  # fmt: skip
 PLOTS = {plot.name: plot for plot in _EVERY}
 # Of the stories without a pronoun: a noun alone, a name alone, an animal or its rest, two nouns or names of which one
 # is said again, two of which "the animal" or "the girl" must be found.
-X_SHARES = {
-    "X noun": 0.34, "X name": 0.24, "X rest": 0.14, "X nouns": 0.03, "X names": 0.05, "X which noun": 0.12,
-    "X which name": 0.08,
+NO_PRONOUN_SHARES = {
+    "no_pronoun noun": 0.34, "no_pronoun name": 0.24, "no_pronoun rest": 0.14, "no_pronoun nouns": 0.03, "no_pronoun names": 0.05, "no_pronoun which noun": 0.12,
+    "no_pronoun which name": 0.08,
 }  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.attention import FIGURE, PAGE, draw, drawn, printed, tables
 from benchmarks.link_head import RESULTS, ROOT
-from probe.lab.examples import saturation
+from lab.examples import saturation
 
 TEXT = PAGE.read_text()
 
@@ -35,7 +35,7 @@ def test_every_block_of_the_page_is_what_the_code_gives_now() -> None:
 
 
 def test_the_head_on_the_page_is_the_one_that_was_measured() -> None:
-    (first, *_) = json.loads(RESULTS.read_text())["results"][0]["showcase"]["V at S1"]
+    (first, *_) = json.loads(RESULTS.read_text())["results"][0]["showcase"]["number"]
     assert first["text"] in between("trained head")[0] and f"cat {first['weights']['cat']:.2f}" in TEXT
 
 

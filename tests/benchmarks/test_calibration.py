@@ -28,15 +28,14 @@ from benchmarks.calibration import (
 from data.links import LinkItem
 from model.transformer import Transformer
 from probe.interventions import pair_up
-from probe.readout import read_rows
-from probe.scores import check_blocks, score
+from probe.scores import check_blocks, read_rows, score
 from probe.study import HEADLINE
 from tests.probe.story_items import MODEL, planted, random_model, story_items, vocabulary
 
 
 @pytest.fixture(scope="module")
 def items() -> list[LinkItem]:
-    return [item for item in story_items("test", "V", "S1") if item.holdout == HEADLINE]
+    return [item for item in story_items("test", "agreement", "pronoun") if item.holdout == HEADLINE]
 
 
 def gold(item: LinkItem) -> tuple[int, ...]:
@@ -90,19 +89,19 @@ def test_member_labels_call_one_word_gold_whatever_the_pronoun(items: list[LinkI
 
 
 def test_items_that_mean_nothing_are_never_relabelled() -> None:
-    nothing = story_items("test", "N")
+    nothing = story_items("test", "no_antecedent")
     assert nothing and shuffled(nothing, 0) == nothing == shuffled(nothing, 0, MEMBER)
 
 
 def test_a_link_head_is_right_on_the_groups_that_were_not_turned_and_in_half_of_any_member(items) -> None:
     model = planted("coreference")
-    for labels, f4 in ((TURNED, None), (MEMBER, 0)):
+    for labels, block_accuracy in ((TURNED, None), (MEMBER, 0)):
         found = shuffled(items, 5, labels)
         rows = read_rows(model, found, 4096)
         scores = score(rows.preference, rows.selects, rows.strict)
         kept = np.mean([one == another for one, another in zip(items[::4], found[::4], strict=True)])
-        assert scores.f4[:, 0, 0].mean() == (kept if f4 is None else f4)
-        assert scores.sel1[:, 0, 0].mean() == (kept if f4 is None else 0.5)
+        assert scores.block_accuracy[:, 0, 0].mean() == (kept if block_accuracy is None else block_accuracy)
+        assert scores.accuracy[:, 0, 0].mean() == (kept if block_accuracy is None else 0.5)
 
 
 def test_untrained_models_are_the_trainers_start_or_as_large_as_a_trained_one() -> None:
@@ -127,7 +126,14 @@ def test_fewer_pairs_keep_whole_blocks_of_every_frame_and_change_from_frame_to_f
 
 
 def entry(verdict: str, passed: list[str], at_place: bool = True, p: float = 0.5) -> dict:
-    return {"verdict": verdict, "passed": passed, "at_place": at_place, "p_f2": 1.0, "p_dd": p, "sel1": 0.5}
+    return {
+        "verdict": verdict,
+        "passed": passed,
+        "at_place": at_place,
+        "p_pair_accuracy": 1.0,
+        "p_pronoun_contrast": p,
+        "accuracy": 0.5,
+    }
 
 
 def test_a_summary_counts_verdicts_places_and_which_criterion_alone_was_in_the_way() -> None:
@@ -145,13 +151,19 @@ def test_a_summary_counts_verdicts_places_and_which_criterion_alone_was_in_the_w
     assert found["passed"] == dict.fromkeys(every[:4], 4) | {"rests": 3}
     assert found["all_but"] == dict.fromkeys(every[:4], 3) | {"rests": 4}
     assert found["supported_interval"] == pytest.approx((0.0527, 0.8534), abs=1e-4)  # Clopper & Pearson, 2 of 5
-    assert found["smallest_p"] == {"f2": 1.0, "dd": 0.001} and found["p_below_5_percent"] == {"f2": 0, "dd": 2}
+    assert found["smallest_p"] == {"pair_accuracy": 1.0, "pronoun_contrast": 0.001} and found["p_below_5_percent"] == {
+        "pair_accuracy": 0,
+        "pronoun_contrast": 2,
+    }
 
 
 def test_every_group_goes_the_whole_way_and_the_table_lands_between_its_markers(tmp_path: Path) -> None:
     dev = fewer_pairs([item for item in story_items("dev") if item.holdout == "iid"], 1)
     test = fewer_pairs([item for item in story_items("test") if item.holdout == HEADLINE], 1)
-    dev, test = ([one for one in some if (one.family, one.site) in (("V", "S1"), ("N", "S1"))] for some in (dev, test))
+    dev, test = (
+        [one for one in some if (one.family, one.site) in (("agreement", "pronoun"), ("no_antecedent", "pronoun"))]
+        for some in (dev, test)
+    )
     counts = {"n_untrained": 2, "n_shuffled": 2, "n_planted": 3}
     every = calibrate(cases([random_model()], vocabulary(), dev, test, counts, 0), standard_config(), print)
     assert [len(some) for some in every.values()] == [1, 1, 2, 1, 3, 1]
@@ -164,11 +176,11 @@ def test_every_group_goes_the_whole_way_and_the_table_lands_between_its_markers(
 
 
 def test_a_planted_link_head_meets_all_five_criteria_in_its_place_and_another_habit_does_not() -> None:
-    dev = [item for item in story_items("dev", "V", "S1") if item.holdout == "iid"]
-    test = [one for one in story_items("test", site="S1") if one.family in "VN" and one.holdout == HEADLINE]
+    dev = [item for item in story_items("dev", "agreement", "pronoun") if item.holdout == "iid"]
+    test = [one for one in story_items("test", site="pronoun") if one.family in "VN" and one.holdout == HEADLINE]
     for kind, passed in (("coreference", 5), ("singular", 0)):
         case = Case(planted(kind, layer=1, head=2, strength=1.0), dev, test, place=(1, 2))
-        found = probe(case, standard_config())["V at S1"]
+        found = probe(case, standard_config())["number"]
         assert (len(found["passed"]) == 5) == (passed == 5)
         assert (found["verdict"] == "supported") == (passed == 5)
         assert found["at_place"] or not passed  # a habit's head may be the one that dev chooses, and is called nothing

@@ -10,8 +10,8 @@ import torch
 
 from benchmarks.english import RESULTS, compare, gpt2, overlap, readme_lines, tables, train_peer
 from benchmarks.link_head import ROOT
-from data.batches import Split, StreamBatches
-from model.loss import RowLosses, token_losses
+from data.loader import Split, StreamBatches
+from training.evaluate import RowLosses, token_losses
 
 KEPT = json.loads(RESULTS.read_text())
 

@@ -31,11 +31,19 @@ def test_five_seeds_answer_what_the_page_says_and_none_is_below_the_floor() -> N
     assert len({one["seed"] for one in deep}) == 5
     for one in KEPT["results"]:
         assert one["validation"]["gap"] > -3 * one["validation"]["gap_error"]
-    levels = [("V", "L1"), ("V", "L2"), ("V", "state"), ("W", "before"), ("K", "L1"), ("K", "L2"), ("R", "R")]
+    levels = [
+        ("agreement", "number"),
+        ("agreement", "gender"),
+        ("agreement", "state"),
+        ("attribute", "before"),
+        ("several_pronouns", "number"),
+        ("several_pronouns", "gender"),
+        ("later_cue", "later_cue"),
+    ]
     for family, level in levels:
         found = of(family, level)
         assert found and min(rho["least"] for rho in found) >= 0.9, (family, level, found)
-    for level in ("L4 before", "L4 after"):  # two hops come in few seeds
-        (hops,) = of("O", level)
+    for level in ("before", "after"):  # two hops come in few seeds
+        (hops,) = of("ownership", level)
         assert hops["least"] < 0 < hops["mean"] < 0.9
     assert {one["n_layer"] for one in KEPT["results"] if one["seed"] == deep[0]["seed"]} == {1, 2, 4}

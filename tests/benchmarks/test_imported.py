@@ -9,7 +9,7 @@ import pytest
 import torch
 
 pytest.importorskip("transformers")
-from benchmarks.imported import MODELS, gpt2, markdown, train  # noqa: E402  # takes transformers
+from benchmarks.imported import MODELS, gpt2, markdown, train
 
 DOCS = Path(__file__).parents[2] / "docs"
 

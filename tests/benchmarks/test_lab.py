@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks.lab import EXPERIMENTS, FIGURES, PAGE, RESULTS, printed_commands, tables
-from configs.command_line import check_overrides
+from training.command_line import check_overrides
 
 KEPT = json.loads(RESULTS.read_text())
 TEXT = PAGE.read_text()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from probe.report.page import page
-from tests.probe.report import sample
-from tests.probe.report.browser import running
+from report.page import page
+from tests.report import sample
+from tests.report.browser import running
 
 
 def test_a_row_of_times_is_printed_for_a_page(
@@ -20,7 +20,7 @@ def test_a_row_of_times_is_printed_for_a_page(
     path = tmp_path / "report.html"
     path.write_text(page(sample.long()), encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["page", str(path)])
-    monkeypatch.setattr(benchmark, "N", 2)
+    monkeypatch.setattr(benchmark, "no_antecedent", 2)
     benchmark.main()
     row = capsys.readouterr().out.splitlines()[-1].split("|")
     assert [row[1].strip(), row[5].strip()] == [str(path), "512"]

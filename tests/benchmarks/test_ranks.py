@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks.ranks import PAGE, PLAIN, RECIPES, RESULTS, VARIANTS, tables
-from configs.command_line import check_overrides
+from training.command_line import check_overrides
 
 KEPT = json.loads(RESULTS.read_text())
 TEXT = PAGE.read_text()

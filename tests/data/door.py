@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 _LOOP = """
 import json, os, runpy, signal, sys, traceback
 import datasets, huggingface_hub, torch, torch._dynamo
-import data.corpus, data.download, run.training
+import data.corpus, data.download, training.trainer
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in sys.stdin:
     command = json.loads(line)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from data.alignment import word_pieces
+from data.links import word_pieces
 from data.stories.lint import words
 from data.tokenizer import bpe_tokenizer, character_tokenizer, word_tokenizer
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.batches import IGNORE, Split, StoryBatches, StorySplit, StreamBatches, training_batches, validation_batches
+from data.loader import IGNORE, Split, StoryBatches, StorySplit, StreamBatches, training_batches, validation_batches
 
 rng = np.random.default_rng(0)
 LENGTHS = rng.integers(3, 19, size=101)

@@ -213,7 +213,7 @@ def test_items_stand_at_their_words_and_stop_before_the_payoff(corpus: Corpus) -
     words = corpus.tokenizer.id_to_token
     for item in items[::5]:
         assert item.tokens[0] == end
-        assert words(item.tokens[item.query]).lower() in ("it", "they", "she", "he") or item.site != "S1"
+        assert words(item.tokens[item.query]).lower() in ("it", "they", "she", "he") or item.site != "pronoun"
         if item.payoff is not None:
             assert len(item.tokens) == max(item.query, item.payoff) + 1
         assert item.text.split()[0] == words(item.tokens[1])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.command_line import check_overrides
+from training.command_line import check_overrides
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "data.md").read_text()
 COMMANDS = re.findall(r"^    python train\.py (.*)$", TEXT, re.MULTILINE)

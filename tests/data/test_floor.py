@@ -164,7 +164,7 @@ def test_the_filter_is_the_sum_over_all_texts(name: str) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_the_filter_is_the_sum_over_all_texts_of_a_mix_with_bystanders() -> None:
-    some = tiny("V L2", "X rest", n_bystanders=1)
+    some = tiny("agreement gender", "no_pronoun rest", n_bystanders=1)
     texts, _ = told(some.rules)
     assert largest_difference(some, texts) < 1e-9
 
@@ -186,7 +186,7 @@ def test_stories_are_drawn_as_often_as_the_filter_expects(name: str) -> None:
     told_frames = language.told_frames(plot, some.population)
 
     def draw() -> str:
-        if plot.family == "X":
+        if plot.family == "no_pronoun":
             return plain_story(rng, some, plot).text
         return rng.choice(draw_block(rng, some, plot, rng.choice(told_frames), shared=False)).text
 
@@ -195,7 +195,7 @@ def test_stories_are_drawn_as_often_as_the_filter_expects(name: str) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_the_mean_surprise_of_written_stories_is_the_entropy() -> None:
-    some = tiny("V L1", "R", "X name", "A")
+    some = tiny("agreement number", "later_cue", "no_pronoun name", "A")
     texts, _ = told(some.rules)
     rng, floor = Random(1), Floor(some, 0.5)
     written = [write(some.rules, rng, START, {}).text for _ in range(1500)]
@@ -207,9 +207,10 @@ def test_the_mean_surprise_of_written_stories_is_the_entropy() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_stories_of_another_skew_are_told_apart() -> None:
-    rng, texts = Random(1), told(tiny("V L1").rules)[0]
+    rng, texts = Random(1), told(tiny("agreement number").rules)[0]
     written = {
-        skew: [write(tiny("V L1", skew=skew).rules, rng, START, {}).text for _ in range(3000)] for skew in (SKEW, 0.5)
+        skew: [write(tiny("agreement number", skew=skew).rules, rng, START, {}).text for _ in range(3000)]
+        for skew in (SKEW, 0.5)
     }
     assert_drawn_from(written[SKEW], texts)
     with pytest.raises(AssertionError, match="drawn"):
@@ -254,11 +255,11 @@ def oracles(link: dict) -> dict[str, float]:
 def test_the_best_reader_bets_on_the_antecedents_verbs_and_a_blind_one_on_both(judged: dict) -> None:
     n = 0
     for row, link in judged["0.5"]:
-        if row["family"] == "V":
+        if row["family"] == "agreement":
             known, blind = math.log(len(link["answers"])), math.log(2)
             assert oracles(link) == pytest.approx(dict.fromkeys(ORACLES, known + blind) | {"bayes": known}, abs=1e-9)
             n += 1
-        if row["family"] == "R" and link["site"] != "S1":
+        if row["family"] == "later_cue" and link["site"] != "pronoun":
             assert oracles(link)["bayes"] == pytest.approx(0, abs=1e-9)
             assert oracles(link)["blind"] == pytest.approx(math.log(2), abs=1e-9)
     assert n > 50
@@ -267,7 +268,7 @@ def test_the_best_reader_bets_on_the_antecedents_verbs_and_a_blind_one_on_both(j
 def test_where_the_first_mention_was_meant_in_nine_of_ten_the_rules_bet_nine_to_one(judged: dict) -> None:
     beliefs = defaultdict(set)
     for row, link in judged["0.9"]:
-        if row["family"] != "V":
+        if row["family"] != "agreement":
             continue
         first = row["order"] == row["meant"]
         right = math.log(len(link["answers"])) - math.log(0.9)
@@ -285,8 +286,8 @@ def test_where_the_first_mention_was_meant_in_nine_of_ten_the_rules_bet_nine_to_
 def test_what_means_nothing_and_what_means_two_is_read_alike_by_the_rules() -> None:
     floor = Floor(language_of(FULL, "test", "iid"), 0.9)
     for name, text in (
-        ("N", "One sunny day, the cat sat near the buses. Outside, it was raining."),
-        ("X", "One sunny day, the cat was at home. The animal purred."),
+        ("no_antecedent", "One sunny day, the cat sat near the buses. Outside, it was raining."),
+        ("no_pronoun", "One sunny day, the cat was at home. The animal purred."),
     ):
         n = len(words(text))
         _, found = floor.read(text, range(5, n))

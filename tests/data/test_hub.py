@@ -18,12 +18,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 from tokenizers import Tokenizer
 
-from configs import typed_train
 from data.documents import read_pieces
 from data.download import within
 from data.hub import hub_texts, is_known_whole
 from tests.data.door import ROOT, Door
 from tests.data.hub_stand_in import COMMIT, Faults, Hub, wait_until
+from training.settings import typed_train
 
 OTHER_COMMIT = "f" * 40
 SHORT = ("data=hub", "data.name=own/stories", "data.vocab_size=300", "model=nano", "max_steps=2", "threads=1")

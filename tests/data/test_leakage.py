@@ -9,7 +9,7 @@ from tests.data.test_stories import full_stories
 TRAIN = [{"text": "One day, the cat sat. Its fur shone."}, {"text": "One day, the cats ran."}]
 
 
-def probe(text: str, query: str, payoff: str | None, site: str = "S1", holdout: str = "iid") -> dict:
+def probe(text: str, query: str, payoff: str | None, site: str = "pronoun", holdout: str = "iid") -> dict:
     at = text.index(query)
     link = {"site": site, "query": [at, at + len(query)], "payoff": None}
     if payoff:
@@ -20,13 +20,15 @@ def probe(text: str, query: str, payoff: str | None, site: str = "S1", holdout: 
 def test_a_planted_leak_is_counted_once_for_each_question_and_once_as_a_text() -> None:
     leak = probe("One day, the cat sat. Its fur", "Its", "fur")
     found = leakage(TRAIN, [leak, leak, probe("One day, the dog sat. It ran", "It", "ran", holdout="headline")])
-    assert found == {"S1": {"headline": 0, "iid": 2}, "asked": 3, "total": 2, "distinct": 1, "to_payoff": 2}
+    assert found == {"pronoun": {"headline": 0, "iid": 2}, "asked": 3, "total": 2, "distinct": 1, "to_payoff": 2}
     assert json.loads(json.dumps(found)) == found
 
 
 def test_a_beginning_of_a_word_is_no_prefix() -> None:
     assert leakage(TRAIN, [probe("One day, the cat sat. It ran", "It", "ran")])["total"] == 0
-    assert leakage(TRAIN, [probe("One day, the cat ran", "cat", None, site="S0")])["S0"] == {"iid": 1}
+    assert leakage(TRAIN, [probe("One day, the cat ran", "cat", None, site="before_pronoun")])["before_pronoun"] == {
+        "iid": 1
+    }
     assert leakage([], [probe("One day", "day", None)])["total"] == 0
 
 

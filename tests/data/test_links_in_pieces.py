@@ -121,9 +121,17 @@ def by_hand(answers: list[str], foils: list[str], text: str = "It ran") -> tuple
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    about = {"family": "V", "holdout": "iid", "template": "a", "pair": "a b", "order": 0, "meant": 0, "text": text}
+    about = {
+        "family": "agreement",
+        "holdout": "iid",
+        "template": "a",
+        "pair": "a b",
+        "order": 0,
+        "meant": 0,
+        "text": text,
+    }
     link = {
-        "level": "L1", "site": "S1", "query": (0, 2), "antecedents": [], "distractors": [], "subject": None,
+        "level": "number", "site": "pronoun", "query": (0, 2), "antecedents": [], "distractors": [], "subject": None,
         "payoff": (3, len(text)), "surprisal": [1.0], "answers": answers, "foils": foils,
     }  # fmt: skip
     (item,) = link_items([about | {"links": [link]}], tokenizer, 0)

@@ -23,7 +23,10 @@ from data.tokenizer import word_tokenizer
 _NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
 # The default mix, small.
 CONFIG = StoriesConfig(
-    **(_NO_SHARES | {"share_v": 0.36, "share_r": 0.13, "share_n": 0.06, "share_x": 0.45}),
+    **(
+        _NO_SHARES
+        | {"share_agreement": 0.36, "share_later_cue": 0.13, "share_no_antecedent": 0.06, "share_no_pronoun": 0.45}
+    ),
     source="stories",
     seed=3,
     n_train_stories=6000,
@@ -40,7 +43,7 @@ FULL = replace(
     n_validation_stories=200,
     n_test_templates=2,
     n_test_pairs=1,
-    **{name: 0.055 for name in _NO_SHARES} | {"share_x": 1 - 0.055 * (len(_NO_SHARES) - 1)},
+    **{name: 0.055 for name in _NO_SHARES} | {"share_no_pronoun": 1 - 0.055 * (len(_NO_SHARES) - 1)},
 )
 CONTEXT_LENGTH = 64  # of the models that are trained on stories
 PRONOUNS = {"It": "it its", "They": "they them their", "She": "she her", "He": "he him his"}
@@ -77,28 +80,33 @@ def test_every_family_is_told_at_every_site_and_hold_out(stories: dict) -> None:
     for row, link in linked(every(stories)):
         seen[row["family"], link["level"]].add(link["site"])
     assert seen == {
-        ("V", "L1"): {"S0", "S1"},
-        ("V", "L2"): {"S0", "S1"},
-        ("V", "L3"): {"S1"},
-        ("V", "state"): {"S1"},
-        ("W", "before"): {"S1"},
-        ("W", "after"): {"S1"},
-        ("O", "L4 before"): {"S1", "S3"},
-        ("O", "L4 after"): {"S1", "S3"},
-        ("O", "L5"): {"S1", "S3"},
-        ("K", "L1"): {"S1", "S3"},
-        ("K", "L2"): {"S1", "S3"},
-        ("R", "R"): {"S1", "S2", "S3"},
-        ("A", "A"): {"S1", "S2", "S3"},
-        ("N", "N"): {"S1"},
-        ("N", "cataphora"): {"S1"},
-        ("P", "P"): {"S1"},
+        ("agreement", "number"): {"before_pronoun", "pronoun"},
+        ("agreement", "gender"): {"before_pronoun", "pronoun"},
+        ("agreement", "told_gender"): {"pronoun"},
+        ("agreement", "state"): {"pronoun"},
+        ("attribute", "before"): {"pronoun"},
+        ("attribute", "after"): {"pronoun"},
+        ("ownership", "before"): {"pronoun", "before_repeat"},
+        ("ownership", "after"): {"pronoun", "before_repeat"},
+        ("ownership", "object"): {"pronoun", "before_repeat"},
+        ("several_pronouns", "number"): {"pronoun", "before_repeat"},
+        ("several_pronouns", "gender"): {"pronoun", "before_repeat"},
+        ("later_cue", "later_cue"): {"pronoun", "cue", "before_repeat"},
+        ("A", "A"): {"pronoun", "cue", "before_repeat"},
+        ("no_antecedent", "no_antecedent"): {"pronoun"},
+        ("no_antecedent", "cataphora"): {"pronoun"},
+        ("plural", "plural"): {"pronoun"},
     }
-    assert any(row["family"] == "X" for row in stories["train"])
+    assert any(row["family"] == "no_pronoun" for row in stories["train"])
     holdouts = {(row["family"], row["links"][0]["level"], row["holdout"]) for row in stories["test"]}
-    asked = {(plot.family, plot.level, one) for plot in PLOTS.values() if plot.family != "X" for one in plot.holdouts}
+    asked = {
+        (plot.family, plot.level, one)
+        for plot in PLOTS.values()
+        if plot.family != "no_pronoun"
+        for one in plot.holdouts
+    }
     assert holdouts == asked
-    assert {one for _, level, one in holdouts if level == "L1"} == set(ALL_HOLDOUTS)
+    assert {one for _, level, one in holdouts if level == "number"} == set(ALL_HOLDOUTS)
 
 
 def test_links_point_at_the_words_they_name(stories: dict) -> None:
@@ -110,18 +118,18 @@ def test_links_point_at_the_words_they_name(stories: dict) -> None:
         mentions = [word_at(row, span) for span in spans]
         assert set(mentions) <= set(referents()) | set(FOODS)
         gold = [word_at(row, span) for span in link["antecedents"]]
-        if row["family"] == "N":
+        if row["family"] == "no_antecedent":
             assert not gold and mentions and not link["payoff"]
-        elif row["family"] == "P" and pronoun == "They":
+        elif row["family"] == "plural" and pronoun == "They":
             assert {referents()[word].pronoun for word in gold} == {"She", "He"} and len(gold) == 2
-        elif row["family"] not in ("W", "O"):
+        elif row["family"] not in ("attribute", "ownership"):
             assert all(pronoun_fits(pronoun, word) for word in gold)
-        if link["site"] == "S1":
+        if link["site"] == "pronoun":
             assert query.lower() in " ".join(PRONOUNS.values()).split()
-        if link["site"] == "S2":
+        if link["site"] == "cue":
             meant = row["pair"].split()[row["meant"]]
             assert query in FEELINGS + QUALITIES + list(referents()[meant].verbs)
-        if link["site"] == "S0":
+        if link["site"] == "before_pronoun":
             assert link["query"][1] <= link["pronoun"][0] and not link["payoff"]
         if link["subject"]:
             assert word_at(row, link["subject"]) in mentions
@@ -136,20 +144,20 @@ def test_a_payoff_is_one_of_the_answers_and_none_of_the_foils(stories: dict) -> 
             assert link["query"][1] <= link["payoff"][0]
             n[row["family"], link["site"]] += 1
             meant = row["pair"].split()[row["meant"]]
-            if row["family"] == "V" and link["level"] != "state":
+            if row["family"] == "agreement" and link["level"] != "state":
                 assert tuple(link["answers"]) == referents()[meant].verbs
-            if link["site"] == "S3":
+            if link["site"] == "before_repeat":
                 assert link["payoff"][0] == link["query"][1] + 1
-    assert n["V", "S1"] and n["R", "S2"] and n["W", "S1"]
+    assert n["agreement", "pronoun"] and n["later_cue", "cue"] and n["attribute", "pronoun"]
 
 
 def test_the_pronoun_decides_at_l1_l2_and_l3_and_nothing_at_s0(stories: dict) -> None:
     for row, link in linked(every(stories)):
-        if link["level"] in ("L1", "L2", "L3", "state"):
+        if link["level"] in ("number", "gender", "told_gender", "state"):
             pronoun = word_at(row, link["pronoun"])
             one, other = (word_at(row, link[kind][0]) for kind in ("antecedents", "distractors"))
             assert pronoun_fits(pronoun, one) and not pronoun_fits(pronoun, other)
-        if link["level"] == "L3":
+        if link["level"] == "told_gender":
             assert re.search(r"(a (girl|boy) named|the (girl|boy))", row["text"])
 
 
@@ -157,12 +165,16 @@ def test_two_cells_of_one_order_differ_only_from_the_query_on(stories: dict) -> 
     for start in range(0, len(stories["test"]), 4):
         block = stories["test"][start : start + 4]
         assert [(row["order"], row["meant"]) for row in block] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-        if block[0]["family"] in ("N", "O") or block[0]["links"][0]["level"] in ("N", "cataphora", "L5"):
+        if block[0]["family"] in ("no_antecedent", "ownership") or block[0]["links"][0]["level"] in (
+            "no_antecedent",
+            "cataphora",
+            "object",
+        ):
             continue  # what is owned or asked comes after the pronoun, or before it another word parts the two
         for one, two in (block[:2], block[2:]):
             for link in one["links"]:
-                if link["site"] in ("S0", "S1"):
-                    at = link["query"][1 if link["site"] == "S0" else 0]
+                if link["site"] in ("before_pronoun", "pronoun"):
+                    at = link["query"][1 if link["site"] == "before_pronoun" else 0]
                     assert one["text"][:at] == two["text"][:at]
 
 
@@ -183,7 +195,7 @@ def test_every_cue_is_right_in_exactly_half_of_each_family_level_site_and_hold_o
                 assert set(pair) & set(words(row["text"])) == set(pair)
     for group, cues in counts.items():
         everything = cues["all"]
-        if group[1] == "R" and group[3] == "S3":
+        if group[1] == "later_cue" and group[3] == "before_repeat":
             continue  # asked in half of the blocks' texts, of every cell alike
         assert 2 * cues["nearest"] == 2 * cues["first of the pair"] == 2 * cues["mentioned first"] == everything, group
         assert 2 * cues["is subject"] == cues["has subject"], group
@@ -191,7 +203,7 @@ def test_every_cue_is_right_in_exactly_half_of_each_family_level_site_and_hold_o
 
 def test_a_broken_balance_is_noticed() -> None:
     language = language_of(CONFIG, "train", "iid")
-    plot = PLOTS["V L1"]
+    plot = PLOTS["agreement number"]
     block = draw_block(Random(0), language, plot, told_frames(plot, language.population)[0], shared=True)
     assert_balanced(block)
     with pytest.raises(AssertionError, match="not in half"):
@@ -237,7 +249,16 @@ def test_the_vocabulary_and_the_templates_are_as_many_as_designed() -> None:
         assert re.fullmatch(r"\w+", one.word)
     frames = {text for plot in PLOTS.values() if plot.frames for frame in plot.frames() for text in frame}
     assert len(frames) >= 200
-    assert len({plain(frame[0]) for name in ("V L1", "V L2", "R") for frame in PLOTS[name].frames()}) >= 200
+    assert (
+        len(
+            {
+                plain(frame[0])
+                for name in ("agreement number", "agreement gender", "later_cue")
+                for frame in PLOTS[name].frames()
+            }
+        )
+        >= 200
+    )
 
 
 def test_the_hold_outs_hold(stories: dict) -> None:
@@ -251,7 +272,7 @@ def test_the_hold_outs_hold(stories: dict) -> None:
     assert not any(referents()[word].held_out for word in antecedents)
     n = Counter()
     for row in stories["dev"] + stories["test"]:
-        if row["family"] == "X":
+        if row["family"] == "no_pronoun":
             continue
         n[row["holdout"]] += 1
         assert (plain(row["template"]), row["pair"]) not in cells_in_training
@@ -269,7 +290,11 @@ def has_held_out(row: dict) -> bool:
 
 
 def test_a_derived_frame_is_kept_out_with_the_one_it_comes_from() -> None:
-    for name, of in (("V state", "V L1"), ("V L3", "V L2"), ("X names", "V L2")):
+    for name, of in (
+        ("agreement state", "agreement number"),
+        ("agreement told_gender", "agreement gender"),
+        ("no_pronoun names", "agreement gender"),
+    ):
         kept = {frame[0]: held_out(frame[0]) for frame in PLOTS[of].frames()}
         derived = {frame[0] for frame in PLOTS[name].frames()}
         assert not derived & set(kept)
@@ -278,17 +303,21 @@ def test_a_derived_frame_is_kept_out_with_the_one_it_comes_from() -> None:
 
 
 def test_a_couple_is_never_a_pair_that_novel_pairs_keep_out_of_training() -> None:
-    language = Language(Population(shares=(("P", 1.0),)))
+    language = Language(Population(shares=(("plural", 1.0),)))
     boys = {boy.word: boy for boy in names()[1]}
     for girl in names()[0]:
-        drawn = {option.symbols[0] for option in language.rules("C", {"PLOT": "P", "A": girl.word})}
-        kept = {pair[1].word for pair in told_pairs(PLOTS["V L2"], Population("test", "pairs")) if pair[0] == girl}
+        drawn = {option.symbols[0] for option in language.rules("C", {"PLOT": "plural", "A": girl.word})}
+        kept = {
+            pair[1].word
+            for pair in told_pairs(PLOTS["agreement gender"], Population("test", "pairs"))
+            if pair[0] == girl
+        }
         assert drawn and not drawn & kept
         assert all(boys[word].held_out == girl.held_out for word in drawn)
 
 
 def test_two_words_of_one_pool_are_one_pair() -> None:
-    for name in ("A", "O not"):
+    for name in ("A", "ownership object"):
         pairs = {(one.word, two.word) for one, two in told_pairs(PLOTS[name], Population())}
         assert pairs and not {(two, one) for one, two in pairs} & pairs
 
@@ -311,8 +340,14 @@ def test_no_story_of_dev_or_test_stands_in_training(stories: dict) -> None:
 
 
 def test_a_kind_of_story_without_a_share_is_left_out_everywhere() -> None:
-    config = replace(CONFIG, share_r=0.0, share_v=0.49, n_validation_stories=40, n_test_templates=1, n_test_pairs=1)
-    assert {one.family for split in SPLITS for one in tell(config, split)} == {"V", "N", "X"}
+    config = replace(
+        CONFIG, share_later_cue=0.0, share_agreement=0.49, n_validation_stories=40, n_test_templates=1, n_test_pairs=1
+    )
+    assert {one.family for split in SPLITS for one in tell(config, split)} == {
+        "agreement",
+        "no_antecedent",
+        "no_pronoun",
+    }
 
 
 def test_shares_are_spread_over_plots_and_add_up(stories: dict) -> None:
@@ -326,12 +361,12 @@ def test_shares_are_spread_over_plots_and_add_up(stories: dict) -> None:
 
 
 def test_held_out_words_are_known_from_stories_without_pronouns(stories: dict) -> None:
-    told = [set(words(row["text"])) for row in stories["train"] if row["family"] == "X"]
+    told = [set(words(row["text"])) for row in stories["train"] if row["family"] == "no_pronoun"]
     for one in referents().values():
         if one.held_out:
             near = [some for some in told if one.word in some]
             assert near and (not one.verbs or any(set(one.verbs) & some for some in near)), one.word
-    whole = " ".join(row["text"] for row in stories["train"] if row["family"] == "X")
+    whole = " ".join(row["text"] for row in stories["train"] if row["family"] == "no_pronoun")
     for child, side in zip(("girl", "boy"), names(), strict=True):
         for one in side:
             if one.held_out:
@@ -388,7 +423,7 @@ def test_sentences_read_as_english(stories: dict) -> None:
 
 
 def test_a_frame_with_a_pair_has_one_place() -> None:
-    plot = PLOTS["V L1"]
+    plot = PLOTS["agreement number"]
     frame = next(frame for frame in plot.frames() if not held_out(frame[0]))
     places = Counter(placement(plot, frame, (a, b)) for a, _ in nouns() for _, b in nouns())
     assert placement(plot, frame, (nouns()[0][0], nouns()[0][1])) is None
@@ -408,8 +443,8 @@ def test_a_skewed_training_text_means_the_first_mention_in_that_share_and_tests_
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"share_v": 0.5}, "add up to 1"),
-        ({"share_v": -0.1, "share_x": 0.91}, "0 or more"),
+        ({"share_agreement": 0.5}, "add up to 1"),
+        ({"share_agreement": -0.1, "share_no_pronoun": 0.91}, "0 or more"),
         ({"skew": 1.0}, "skew"),
         ({"n_bystanders": 3}, "n_bystanders"),
         ({"n_train_stories": 3}, "4 or more"),

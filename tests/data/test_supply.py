@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.batches import IGNORE, WHOLE, Split, StoryBatches, StreamBatches, training_batches
-from data.supply import ResidentText, Supply
+from data.loader import IGNORE, WHOLE, ResidentText, Split, StoryBatches, StreamBatches, Supply, training_batches
 from tests.data.test_batches import STORIES, STREAM
 
 CPU = torch.device("cpu")
@@ -29,7 +28,7 @@ def test_a_resident_text_gives_the_batches_of_the_host_bit_for_bit_up_to_the_lar
 
 
 def test_a_text_that_is_a_file_is_brought_in_pieces(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.supply._PIECE", 100)
+    monkeypatch.setattr("data.loader._PIECE", 100)
     STREAM.tokens.tofile(tmp_path / "tokens")
     text = ResidentText(Split(np.memmap(tmp_path / "tokens", np.uint16, mode="r"), 1), CPU)
     batch = text.crops(torch.tensor([0, 95, 998]), 10)

@@ -3,10 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import data.words
-from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
-from data.words import training_words
-from probe.outside.subject import words_of
+import data.tokenizer
+from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, training_words, word_tokenizer
+from probe.subject import words_of
 
 TEXTS = ["The cat's whiskers, all of them.", "whiskers", "A na\u00efve cat"]
 WORDS = {"The", "cat", "'", "s", "whiskers", ",", "all", "of", "them", ".", "A", "na\u00efve"}
@@ -51,4 +50,4 @@ def test_of_a_long_text_only_the_beginning_is_read_and_that_is_said(tmp_path: Pa
 def test_words_of_the_training_text_are_cut_as_those_of_a_test() -> None:
     """Two rooms that may not know each other hold the same rule; coverage compares what it cuts."""
     text = 'He didn\'t -- "no," she said: caf\u00e9s\n\nof 1850!'
-    assert data.words._WORD.findall(text) == words_of(text)
+    assert data.tokenizer._WORD.findall(text) == words_of(text)

@@ -4,16 +4,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from model.attention import (
+from model.config import Mask, ModelConfig, Position, Scale, Weighting
+from model.transformer import (
     Attention,
     causal_attention_scores,
     causal_attention_weights,
     fused_attention,
+    head_slopes,
     log_shares,
+    positions_within,
+    rotate,
+    sinusoids,
     summed_attention,
+    within_texts,
 )
-from model.config import Mask, ModelConfig, Position, Scale, Weighting
-from model.positions import head_slopes, positions_within, rotate, sinusoids, within_texts
 from tests.model.standard import PLAIN, VARIANTS
 
 B, H, T, K = 2, 3, 7, 10  # head_dim must be even; the rest are distinct primes

@@ -12,7 +12,6 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from benchmarks.doors import lines
 from data.tokenizer import END, UNKNOWN, bpe_tokenizer, character_tokenizer, word_tokenizer
-from model.attention import causal_attention_scores
 from model.config import ModelConfig
 from model.export import (
     claims_of,
@@ -24,8 +23,8 @@ from model.export import (
     write_gguf,
     write_llama,
 )
-from model.positions import rotary_angles
-from model.transformer import Transformer, attention_maps
+from model.observe import attention_maps
+from model.transformer import Transformer, causal_attention_scores, rotary_angles
 from tests.model.standard import PLAIN, VARIANTS
 
 TEXT = "One sunny day, the cat sat near the buses. It purred. They skidded.\nWhere is it?\n"
@@ -211,11 +210,11 @@ def test_what_fails_half_way_leaves_nothing_and_what_stands_there_is_not_written
 def test_a_claim_is_of_the_step_that_was_probed_or_nothing_is_claimed(tmp_path: Path) -> None:
     assert claims_of(tmp_path, 7).startswith("Nobody has probed this run")
     (tmp_path / "probe").mkdir()
-    (tmp_path / "probe" / "claims.md").write_text("## V at S1\n\nHead L0H0 links\n")
+    (tmp_path / "probe" / "claims.md").write_text("## number\n\nHead L0H0 links\n")
     (tmp_path / "probe" / "probe.json").write_text("[")
     assert claims_of(tmp_path, 7).startswith("Nobody has probed this run")
     (tmp_path / "probe" / "probe.json").write_text('{"model": {"step": 7}}')
-    assert claims_of(tmp_path, 7) == "## V at S1\n\nHead L0H0 links"
+    assert claims_of(tmp_path, 7) == "## number\n\nHead L0H0 links"
     assert claims_of(tmp_path, 8) == "Probed was step 7, and this is step 8: nothing is claimed of any of its heads."
     (tmp_path / "probe" / "claims.md").write_text("\n")
     assert claims_of(tmp_path, 7).startswith("Nobody has probed this run")

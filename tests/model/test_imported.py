@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.imported import Imported, check_can_be_read
-from model.transformer import attention_maps, attention_scores, n_parameters, streams
-from probe.circuits import ov_logits, qk_scores
+from model.hf import Imported, check_can_be_read
+from model.observe import attention_maps, attention_scores, streams
+from model.transformer import n_parameters
 from probe.contract import _observe
+from probe.weights import ov_logits, qk_scores
 
 transformers = pytest.importorskip("transformers")
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from model.generate import generate
-from model.loss import mean_and_error, mean_loss, row_losses, token_losses
 from model.transformer import Transformer
 from tests.model.test_attention import config
+from training.evaluate import mean_and_error, mean_loss, row_losses, token_losses
 
 
 def test_losses_are_minus_the_log_of_what_the_target_was_given() -> None:

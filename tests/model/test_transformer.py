@@ -9,9 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.attention_rows import llama
 from model.config import Mask, Position
-from model.init import EMBEDDING_STD
-from model.positions import positions_within
-from model.transformer import Transformer, attention_maps, flops_per_token, n_parameters, observed, streams
+from model.observe import attention_maps, observed, streams
+from model.transformer import EMBEDDING_STD, Transformer, flops_per_token, n_parameters, positions_within
 from tests.model.standard import VARIANTS
 from tests.model.test_attention import config
 

@@ -15,13 +15,16 @@ from data.stories import as_dataset, tell
 from data.tokenizer import UNKNOWN, end_id, word_tokenizer
 from model.config import ModelConfig
 from model.transformer import Transformer
-from probe.readout import Rows, candidates, reduce_scores
+from probe.scores import Rows, candidates, reduce_scores
 from tests.model.standard import PLAIN
 
 _NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
 # The families of the default mix, small.
 CONFIG = StoriesConfig(
-    **(_NO_SHARES | {"share_v": 0.36, "share_r": 0.13, "share_n": 0.06, "share_x": 0.45}),
+    **(
+        _NO_SHARES
+        | {"share_agreement": 0.36, "share_later_cue": 0.13, "share_no_antecedent": 0.06, "share_no_pronoun": 0.45}
+    ),
     source="stories",
     seed=3,
     n_train_stories=6000,

@@ -20,14 +20,13 @@ from probe.baselines import (
     sieve,
     surrogate,
 )
-from probe.readout import read_rows
-from probe.scores import score
+from probe.scores import read_rows, score
 from tests.probe.story_items import CONFIG, planted, story_items
 
 
 @pytest.fixture(scope="module")
 def dev() -> list[LinkItem]:
-    return learnt_from("V", "S1")
+    return learnt_from("agreement", "pronoun")
 
 
 def learnt_from(family: str, site: str, config: StoriesConfig = CONFIG) -> list[LinkItem]:
@@ -37,7 +36,7 @@ def learnt_from(family: str, site: str, config: StoriesConfig = CONFIG) -> list[
 
 @pytest.fixture(scope="module")
 def test() -> list[LinkItem]:
-    return two_alone("V", "S1")
+    return two_alone("agreement", "pronoun")
 
 
 def two_alone(family: str, site: str, config: StoriesConfig = CONFIG) -> list[LinkItem]:
@@ -45,14 +44,14 @@ def two_alone(family: str, site: str, config: StoriesConfig = CONFIG) -> list[Li
     return [item for item in story_items("test", family, site, config) if len(item.distractors) == 1]
 
 
-@pytest.mark.parametrize(("family", "site"), [("V", "S1"), ("R", "S1"), ("R", "S2")])
+@pytest.mark.parametrize(("family", "site"), [("agreement", "pronoun"), ("later_cue", "pronoun"), ("later_cue", "cue")])
 def test_over_balanced_blocks_every_rule_scores_one_half_but_the_one_that_knows(family: str, site: str) -> None:
     found = baselines(fit_rules(learnt_from(family, site)), two_alone(family, site))
     assert set(KNOWING) == {"sieve"} and set(found) > {"nearest", "first", "subject", "most frequent", "fixed offset"}
     for name, scores in found.items():
-        knows = name == "sieve" and (family, site) != ("R", "S1")  # nothing decides at S1 of R
-        assert scores.sel1.mean() == (1 if knows else 0.5), name
-        assert scores.f4.mean() == (1 if knows else 0), name
+        knows = name == "sieve" and (family, site) != ("later_cue", "pronoun")  # nothing decides at S1 of R
+        assert scores.accuracy.mean() == (1 if knows else 0.5), name
+        assert scores.block_accuracy.mean() == (1 if knows else 0), name
     assert best_baseline(found) != "sieve"
 
 
@@ -123,18 +122,18 @@ def test_position_and_taste_are_foreseen_and_reference_is_not() -> None:
     Of a link it foresees nothing at all where the two cells of an order differ in the pronoun alone, as dev's own do.
     """
     many = replace(CONFIG, n_validation_stories=2400)
-    dev, test = learnt_from("V", "S1", many), two_alone("V", "S1", many)
+    dev, test = learnt_from("agreement", "pronoun", many), two_alone("agreement", "pronoun", many)
     seen = {word for item in dev for word in item.pair.split()}
     known = [item for item in test if set(item.pair.split()) <= seen]
     assert len(known) >= 100
     on_dev, on_test = {}, {}
     for kind in ("first", "lexical", "coreference+first", "coreference"):
         if kind == "coreference":
-            dev = story_items("dev", "V", "S1", many)
+            dev = story_items("dev", "agreement", "pronoun", many)
         preference = [read_rows(planted(kind), some, 4096).preference for some in (dev, known)]
         predicted = surrogate(dev, preference[0], known)
         assert predicted.shape == preference[1].shape
-        assert score(predicted, predicted, predicted > 0).sel1[:, 0, 0].mean() == 0.5
+        assert score(predicted, predicted, predicted > 0).accuracy[:, 0, 0].mean() == 0.5
         on_test[kind] = explained(preference[1], predicted)[0, 0]
         on_dev[kind] = explained(preference[0], surrogate(dev, preference[0], dev))[0, 0]
     assert on_dev["lexical"] > 0.95 and on_test["lexical"] > 0.5  # few texts tell the tastes of two nouns apart
@@ -169,13 +168,13 @@ def heads(items: list[LinkItem], kinds: list[str]) -> np.ndarray:
 def test_a_link_head_scores_one_half_on_labels_by_lot_and_has_a_selectivity_of_one_half(dev: list, test: list) -> None:
     some = [heads(items, ["link", "link"]) for items in (dev, test)]
     found = selectivity(dev, some[0], test, some[1], n_draws=7, seed=0)
-    assert found == {"sel1": 1, "control": 0.5, "selectivity": 0.5}
+    assert found == {"accuracy": 1, "control": 0.5, "selectivity": 0.5}
 
 
 def test_heads_of_taste_alone_have_no_selectivity(dev: list, test: list) -> None:
     some = [heads(items, ["taste", "tie"]) for items in (dev, test)]
     found = selectivity(dev, some[0], test, some[1], n_draws=200, seed=0)
-    assert found["sel1"] == 0.5 and abs(found["selectivity"]) < 0.02
+    assert found["accuracy"] == 0.5 and abs(found["selectivity"]) < 0.02
 
 
 def test_labels_by_lot_can_be_learnt_by_taste_and_cost_selectivity(test: list[LinkItem]) -> None:
@@ -185,8 +184,8 @@ def test_labels_by_lot_can_be_learnt_by_taste_and_cost_selectivity(test: list[Li
     tastes = rng.choice((-1.0, 1.0), size=(11, 1, 1, 64)) * np.array([1, -1, 1, -1])[:, None, None]
     both = np.concatenate([heads(few, ["link"]), tastes.reshape(44, 1, 64)], axis=-1)
     found = selectivity(few, both, few, both, n_draws=50, seed=0)
-    assert found["sel1"] == 1 and 0.7 < found["control"] < 0.95
-    assert found["selectivity"] == pytest.approx(found["sel1"] - found["control"])
+    assert found["accuracy"] == 1 and 0.7 < found["control"] < 0.95
+    assert found["selectivity"] == pytest.approx(found["accuracy"] - found["control"])
 
 
 def test_the_same_seed_draws_the_same_lots(dev: list[LinkItem], test: list[LinkItem]) -> None:

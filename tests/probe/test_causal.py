@@ -11,7 +11,8 @@ import torch
 
 from data.links import LinkItem, Word
 from model.config import ModelConfig, Weighting
-from model.transformer import Transformer, streams
+from model.observe import streams
+from model.transformer import Transformer
 from probe.causal import (
     CHANGES,
     POSITIONS,
@@ -39,7 +40,7 @@ from probe.interventions import (
     with_head,
     with_stream,
 )
-from probe.significance import cluster_interval
+from probe.statistics import cluster_interval
 from tests.model.standard import PLAIN, VARIANTS
 
 L, H, K, V = 2, 3, 10, 53
@@ -52,8 +53,8 @@ def link(tokens: list[int], words: tuple[Word, Word], meant: int, **changes: obj
     last, own = len(tokens) - 1, ((41, 43), (44, 45, 46))
     facts = {"tokens": tuple(tokens), "query": last, "payoff": last, "subject": None, "target": own[meant][0]}
     facts |= {"antecedents": (words[meant],), "distractors": (words[1 - meant],)}
-    facts |= {"answers": own[meant], "foils": own[1 - meant], "surprisal": (), "family": "V", "level": "L1"}
-    facts |= {"site": "S1", "holdout": "iid", "template": "t", "pair": "a b", "block": 0, "order": 0, "text": ""}
+    facts |= {"answers": own[meant], "foils": own[1 - meant], "surprisal": (), "family": "agreement", "level": "number"}
+    facts |= {"site": "pronoun", "holdout": "iid", "template": "t", "pair": "a b", "block": 0, "order": 0, "text": ""}
     return LinkItem(**facts | {"meant": meant} | changes)
 
 
@@ -196,7 +197,7 @@ def test_every_edit_of_an_edge_is_what_a_plain_forward_pass_gives(
                 new[other] = weights[other] * weights[gold].sum() / weights[other].sum()
                 return new
 
-            expected = {"ko_antecedent": knocked(gold), "ko_distractor": knocked(other), "edge_swap": swapped}
+            expected = {"ko_antecedent": knocked(gold), "ko_distractor": knocked(other), "attention_swap": swapped}
             expected |= {"ko_before": knocked(before), "ko_after": knocked(after)}
             expected |= {"removal": removed(gold), "removal_distractor": removed(other)}
             assert set(expected) == set(changed)
@@ -400,7 +401,7 @@ def found() -> dict:
 
 def test_a_head_that_alone_decides_has_every_effect_one(found: dict) -> None:
     assert (found["n_pairs"], found["n_dropped"], found["n_templates"]) == (8, 0, 4)
-    for name in ("resample", "resample_query", "edge_swap", "denoised"):
+    for name in ("resample", "resample_query", "attention_swap", "denoised"):
         assert found[name]["value"] == pytest.approx(1, abs=1e-4)
         assert found[name]["interval"] == pytest.approx((1, 1), abs=1e-4)
     for name in ("zero", "zero_query", "mean_query", "removal"):  # nothing is left to tell the verbs apart: half of 2 D
@@ -427,9 +428,9 @@ def test_a_head_without_effect_has_none_and_is_the_control_of_the_other(found: d
     idle = causal_study(planted(), planted_items(), 0, 0, **SETTINGS)
     for name in (*CHANGES, "es", "denoised", "collateral_nats"):
         assert idle[name]["value"] == 0 and idle[name]["interval"] == (0, 0), name
-    assert found["controls"] == {"heads": [0], "resample": [0], "resample_query": [0], "edge_swap": [0]}
-    assert idle["controls"]["edge_swap"] == pytest.approx([1], abs=1e-4)
-    np.testing.assert_allclose(found["heads"]["edge_swap"], [[0, 1]], atol=1e-4)
+    assert found["controls"] == {"heads": [0], "resample": [0], "resample_query": [0], "attention_swap": [0]}
+    assert idle["controls"]["attention_swap"] == pytest.approx([1], abs=1e-4)
+    np.testing.assert_allclose(found["heads"]["attention_swap"], [[0, 1]], atol=1e-4)
 
 
 def test_a_study_of_random_weights_is_json_the_same_in_any_batches_and_agrees_with_all_heads(
@@ -445,7 +446,7 @@ def test_a_study_of_random_weights_is_json_the_same_in_any_batches_and_agrees_wi
         assert one[name]["value"] != 0
     assert (one["ko_before"]["n"], one["ko_after"]["n"]) == (18, 18)  # of 20: not the first token, not the query
     effects = head_effects(model, labelled, tokens_per_batch=100)
-    for name in ("resample", "resample_query", "edge_swap"):
+    for name in ("resample", "resample_query", "attention_swap"):
         assert effects[name].shape == (L, H)
         assert effects[name][1, 2] == pytest.approx(one[name]["value"], abs=1e-4)
     assert -1 <= one["spearman_attribution"] <= 1

@@ -11,7 +11,7 @@ from scipy import stats
 from data.links import LinkItem
 from model.config import Position, Scale
 from model.transformer import Transformer
-from probe.circuits import (
+from probe.weights import (
     N_SHUFFLES,
     asymmetry,
     continuations,

@@ -9,18 +9,18 @@ import torch
 from data.config import StoriesConfig
 from data.links import ORACLES, LinkItem
 from model.config import ModelConfig
-from model.loss import token_losses
 from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_losses, rho, surprisals
 from probe.emergence import choose_items, crossing, glimpse, is_phase_change, timing, type_maxima
-from probe.questions import QUESTIONS, asked
+from probe.items import QUESTIONS, asked
 from tests.model.standard import PLAIN
 from tests.probe.story_items import CONFIG, FULL, story_items
+from training.evaluate import token_losses
 
 BLIND, BAYES = ORACLES.index("blind"), ORACLES.index("bayes")
 
 
-def block(number: int, family: str = "V", site: str = "S1", **changes: object) -> list[LinkItem]:
+def block(number: int, family: str = "agreement", site: str = "pronoun", **changes: object) -> list[LinkItem]:
     """Four cells: 0, two mentions in both orders, then the pronoun 5 or 6; the payoff comes at once."""
     cells = []
     for order in (0, 1):
@@ -29,7 +29,7 @@ def block(number: int, family: str = "V", site: str = "S1", **changes: object) -
             item = LinkItem(
                 tokens=(0, 1 + number % 3, *((10, 11) if order == 0 else (11, 10)), 20 + number % 7, 5 + meant),
                 query=5, antecedents=((2,) if first else (3,),), distractors=((3,) if first else (2,),), subject=None,
-                payoff=5, target=30 + meant, answers=(30,), foils=(31,), surprisal=(), family=family, level="L1",
+                payoff=5, target=30 + meant, answers=(30,), foils=(31,), surprisal=(), family=family, level="number",
                 site=site, holdout="iid", template=f"t{number % 3}", pair=f"a{number % 2} b{number % 5}",
                 block=number, order=order, meant=meant, text="",
             )  # fmt: skip
@@ -49,23 +49,30 @@ def model() -> Transformer:
 
 def test_every_question_that_is_watched_is_read_in_whole_blocks_of_equal_number() -> None:
     """Left out: parts of another question, sites where nothing is decided, nothing meant, and another hold-out."""
-    items = blocks(11, 0) + blocks(7, 100, level="L2") + blocks(13, 200, family="W", level="before")
-    items += blocks(5, 300, family="N", level="N", antecedents=()) + blocks(5, 400, family="R", level="R", site="S1")
-    items += blocks(9, 500, site="S0") + blocks(9, 600, family="W", level="before", site="S3")
-    items += blocks(5, 700, family="P", level="P", holdout="headline")
+    items = blocks(11, 0) + blocks(7, 100, level="gender") + blocks(13, 200, family="attribute", level="before")
+    items += blocks(5, 300, family="no_antecedent", level="no_antecedent", antecedents=()) + blocks(
+        5, 400, family="later_cue", level="later_cue", site="pronoun"
+    )
+    items += blocks(9, 500, site="before_pronoun") + blocks(
+        9, 600, family="attribute", level="before", site="before_repeat"
+    )
+    items += blocks(5, 700, family="plural", level="plural", holdout="headline")
     chosen = choose_items(items, 93)
-    assert {name: len(some) for name, some in chosen.items()} == {"V_S1": 28, "W_before_S1": 28}
+    assert {name: len(some) for name, some in chosen.items()} == {"number": 28, "attribute_before": 28}
     for some in chosen.values():
         assert [(item.order, item.meant) for item in some] == [(0, 0), (0, 1), (1, 0), (1, 1)] * 7
         assert [item.block for item in some[::4]] == [item.block for item in some[3::4]]
-    assert {item.level for item in chosen["V_S1"]} == {"L1", "L2"}  # spread over the whole, not its beginning
+    assert {item.level for item in chosen["number"]} == {"number", "gender"}  # spread over the whole, not its beginning
 
 
 def test_a_story_that_asks_several_questions_is_read_for_each() -> None:
-    also = {"family": "R", "level": "R", "site": "S2", "query": 4, "payoff": None}
+    also = {"family": "later_cue", "level": "later_cue", "site": "cue", "query": 4, "payoff": None}
     items = [link for item in blocks(2) for link in (item, replace(item, **also))]
     chosen = choose_items(items, 16)
-    assert {name: [item.query for item in some] for name, some in chosen.items()} == {"V_S1": [5] * 8, "R_S2": [4] * 8}
+    assert {name: [item.query for item in some] for name, some in chosen.items()} == {
+        "number": [5] * 8,
+        "later_cue": [4] * 8,
+    }
 
 
 def test_blocks_that_are_not_whole_are_refused() -> None:
@@ -112,21 +119,21 @@ def test_without_oracles_there_is_no_rho() -> None:
 
 def test_a_glimpse_keeps_every_head_and_stands_beside_the_oracles(model: Transformer) -> None:
     surprisal = tuple(float(i) for i in range(len(ORACLES)))
-    items = {"V_S1": blocks(6, surprisal=surprisal), "R_S2": blocks(5, payoff=None, target=None)}
+    items = {"number": blocks(6, surprisal=surprisal), "later_cue": blocks(5, payoff=None, target=None)}
     before = torch.get_rng_state()
     seen, unread = glimpse(model, items, tokens_per_batch=64)
     assert torch.equal(before, torch.get_rng_state())
     record = seen.record()
-    own, payoff = record["V_S1"], record["V_S1_payoff"]
-    assert np.shape(own["sel1_heads"]) == np.shape(own["dd_heads"]) == (2, 3)
-    assert own["sel1"] == pytest.approx(own["sel1_heads"][own["layer"]][own["head"]], abs=1e-4)
-    assert own["dd"] == pytest.approx(own["dd_heads"][own["layer"]][own["head"]], abs=1e-4)
+    own, payoff = record["number"], record["V_S1_payoff"]
+    assert np.shape(own["accuracy_heads"]) == np.shape(own["pronoun_contrast_heads"]) == (2, 3)
+    assert own["accuracy"] == pytest.approx(own["accuracy_heads"][own["layer"]][own["head"]], abs=1e-4)
+    assert own["pronoun_contrast"] == pytest.approx(own["pronoun_contrast_heads"][own["layer"]][own["head"]], abs=1e-4)
     assert payoff == {
-        "model": pytest.approx(read_losses(model, items["V_S1"], 99).mean()),
+        "model": pytest.approx(read_losses(model, items["number"], 99).mean()),
         **dict(zip(ORACLES, surprisal, strict=True)),
     }
     assert own["rho"] == pytest.approx((surprisal[BLIND] - payoff["model"]) / (surprisal[BLIND] - surprisal[BAYES]))
-    assert set(unread.record()) == {"R_S2"} and "rho" not in unread.record()["R_S2"]
+    assert set(unread.record()) == {"later_cue"} and "rho" not in unread.record()["later_cue"]
 
 
 def test_maxima_are_taken_over_all_heads(model: Transformer) -> None:

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from model.config import Position
-from model.transformer import attention_maps
-from probe.head_types import TYPES, entropies, head_types, score_asymmetry, type_scores
+from model.observe import attention_maps
 from probe.verdict import MAX_OTHER_TYPE
+from probe.weights import TYPES, entropies, head_types, score_asymmetry, type_scores
 from tests.probe.story_items import MODEL, first_token, planted, random_model
 
 N = 7  # tokens before the text repeats itself

@@ -17,7 +17,7 @@ from model.transformer import Transformer
 from probe.causal import draw_clusters
 from probe.config import ProbeConfig
 from probe.importance import MEANINGS, N_BLOCKS, agreement, importance_study, read_links, resampled, spread
-from probe.questions import QUESTIONS
+from probe.items import QUESTIONS
 from tests.model.standard import PLAIN
 from tests.probe.conftest import Studied
 from tests.probe.story_items import random_model as story_model
@@ -282,7 +282,7 @@ def test_a_study_asks_the_questions_that_are_watched_and_finds_the_planted_head_
     studied: Studied, studied_planted: Studied, settings: ProbeConfig
 ) -> None:
     results, readings = studied
-    assert [one["question"] for one in results["importance"]] == ["V at S1", "R at S2"]
+    assert [one["question"] for one in results["importance"]] == ["number", "later_cue"]
     for one in results["importance"]:
         chosen = next(each for each in results["selected"] if each["question"] == one["question"])
         assert (one["layer"], one["head"], one["holdout"]) == (chosen["layer"], chosen["head"], "headline")

@@ -10,17 +10,8 @@ from scipy.stats import norm
 from benchmarks.planted import KINDS, plant
 from data.links import LinkItem
 from probe.contract import check_contract
-from probe.readout import Rows, read_margins, read_rows
-from probe.scores import best_head, factorial, score
-from tests.probe.story_items import (
-    MODEL,
-    member,
-    planted,
-    rows_of_scores,
-    scores_by_word,
-    story_items,
-    vocabulary,
-)
+from probe.scores import Rows, best_head, factorial, read_margins, read_rows, score
+from tests.probe.story_items import MODEL, member, planted, rows_of_scores, scores_by_word, story_items, vocabulary
 
 
 def coreference(item, word) -> float:
@@ -47,7 +38,9 @@ def taste(items: list[LinkItem], by: str):
 
 def figures(rows: Rows, *at: int) -> tuple[float, float, float]:
     scores = score(rows.preference, rows.selects, rows.strict)
-    return tuple(getattr(scores, name).mean(axis=0)[at or (0, 0)] for name in ("sel1", "f4", "dd"))
+    return tuple(
+        getattr(scores, name).mean(axis=0)[at or (0, 0)] for name in ("accuracy", "block_accuracy", "pronoun_contrast")
+    )
 
 
 def two_alone(items: list[LinkItem]) -> list[LinkItem]:
@@ -57,7 +50,7 @@ def two_alone(items: list[LinkItem]) -> list[LinkItem]:
 
 @pytest.fixture(scope="module")
 def items() -> list[LinkItem]:
-    return two_alone(story_items("test", "V", "S1"))
+    return two_alone(story_items("test", "agreement", "pronoun"))
 
 
 def test_pure_coreference_scores_one_one_and_two(items: list[LinkItem]) -> None:
@@ -81,9 +74,9 @@ def test_coreference_plus_first_noun_scores_53_hundredths_none_and_one_and_a_hal
     scores = scores_by_word(
         items, lambda item, word: 0.75 * coreference(item, word) + 1.5 * first(item, word) + noise(item, word)
     )
-    sel1, f4, dd = figures(rows_of_scores(items, scores))
-    assert (round(sel1, 2), f4, round(dd, 4)) == (0.53, 0, 1.5)
-    assert sel1 == pytest.approx((1 + norm.sf(1.5)) / 2, abs=0.005)
+    accuracy, block_accuracy, pronoun_contrast = figures(rows_of_scores(items, scores))
+    assert (round(accuracy, 2), block_accuracy, round(pronoun_contrast, 4)) == (0.53, 0, 1.5)
+    assert accuracy == pytest.approx((1 + norm.sf(1.5)) / 2, abs=0.005)
 
     rng = np.random.default_rng(0)
     scores = [rng.normal(size=item.query + 1).astype(np.float32) for item in items]
@@ -148,7 +141,7 @@ def test_words_in_front_and_batching_change_nothing_for_a_head_without_positions
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("family", "site"), [("V", "S1"), ("R", "S2")])
+@pytest.mark.parametrize(("family", "site"), [("agreement", "pronoun"), ("later_cue", "cue")])
 def test_a_planted_transformer_scores_what_its_habit_says(kind: str, family: str, site: str) -> None:
     some = two_alone(story_items("test", family, site))
     rows = read_rows(planted(kind, layer=1, head=2, seed=5), some, 4096)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from data.links import LinkItem, undecided
-from probe.questions import EMPTY, QUESTIONS, UNDECIDED, Question, asked, curve_name
-from probe.readout import read_rows
-from probe.scores import check_blocks, score
+from probe.items import EMPTY, QUESTIONS, UNDECIDED, Question, asked, curve_name
+from probe.scores import check_blocks, read_rows, score
 from probe.study import only_the_two
 from tests.probe.story_items import CONFIG, FULL, random_model, story_items
 
@@ -18,7 +17,7 @@ EVERY = (*QUESTIONS, *UNDECIDED, EMPTY)
 def test_names_and_curves_are_unique() -> None:
     for names in ([one.name for one in EVERY], [one.curve for one in EVERY]):
         assert max(Counter(names).values()) == 1
-    assert curve_name("V at S1") == "V_S1" and curve_name("O before at S1") == "O_before_S1"
+    assert curve_name("number") == "number" and curve_name("ownership_before") == "O_before_S1"
     assert not any(set(one.curve) & {" ", "/"} for one in QUESTIONS if one.watched)
 
 
@@ -29,7 +28,7 @@ def test_the_full_mix_asks_every_question_and_the_default_mix_the_first_few() ->
     assert [question for question in on_dev if question.watched] == watched  # not every frame says a mention again
     of_default = [one.name for one in asked(EVERY, story_items("test", config=CONFIG))]
     assert of_default == [
-        "V at S1", "V at S1, it/they", "V at S1, he/she", "R at S2", "R at S3", "V at S0", "R at S1", "N at S1",
+        "number", "number", "gender", "later_cue", "later_cue_repeat", "agreement_before_pronoun", "later_cue_at_pronoun", "no_antecedent",
     ]  # fmt: skip
 
 
@@ -71,12 +70,16 @@ def test_where_nothing_is_decided_every_head_is_right_in_exactly_half(question: 
     for some in every:
         rows = read_rows(model, only_the_two(some), tokens_per_batch=4096)
         scores = score(rows.preference, rows.selects, rows.strict)
-        assert (scores.sel1 == 0.5).all() and (scores.f2 == 0).all()
+        assert (scores.accuracy == 0.5).all() and (scores.pair_accuracy == 0).all()
 
 
 def test_a_third_mention_is_left_out_of_undecided_sites_and_the_two_are_kept() -> None:
-    items = [item for item in story_items("test", "V", "S0", FULL) if len(item.distractors) > 1]
-    whole = [item for item in story_items("test", "V", "S0", FULL) if item.block in {one.block for one in items}]
+    items = [item for item in story_items("test", "agreement", "before_pronoun", FULL) if len(item.distractors) > 1]
+    whole = [
+        item
+        for item in story_items("test", "agreement", "before_pronoun", FULL)
+        if item.block in {one.block for one in items}
+    ]
     assert items
     for item, alone in zip(whole, only_the_two(whole), strict=True):
         assert alone.antecedents == item.antecedents and len(alone.distractors) == 1

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from data.links import LinkItem
-from model.transformer import Transformer, attention_maps, streams
+from model.observe import attention_maps, streams
+from model.transformer import Transformer
 from probe.baselines import BASELINES, score_baseline
-from probe.questions import QUESTIONS, asked
-from probe.readout import Rows, length_fair, read_margins, read_rows
-from probe.scores import score
+from probe.items import QUESTIONS, asked
+from probe.scores import Rows, length_fair, read_margins, read_rows, score
 from tests.probe.story_items import MODEL, random_model, rows_of_scores, story_items, vocabulary
 
 
@@ -114,7 +114,7 @@ def test_a_word_is_chosen_by_the_sum_of_its_pieces_and_not_by_the_largest() -> N
 
 
 def test_a_head_that_moves_nothing_prefers_nothing_by_what_it_moves() -> None:
-    item = story_items("test", "V", "S1")[0]
+    item = story_items("test", "agreement", "pronoun")[0]
     rows = read_rows(Transformer(MODEL, len(vocabulary()), seed=0).eval(), [item], 100)
     assert (rows.value_preference == 0).all() and (rows.preference != 0).all()
 
@@ -134,7 +134,7 @@ def test_how_items_are_batched_changes_nothing(model: Transformer, items: dict) 
 
 def test_the_row_at_it_is_bit_identical_for_the_tired_and_the_soft_twin(model: Transformer, items: dict) -> None:
     """Both have read the same words up to "it": whatever decides stands after it."""
-    twins = story_items("test", "R", "S1")
+    twins = story_items("test", "later_cue", "pronoun")
     rows = read_rows(model, twins, tokens_per_batch=4096)
     assert len(twins) >= 100
     for i in range(0, len(twins), 2):
@@ -149,14 +149,14 @@ def test_accuracy_pooled_over_tired_and_soft_is_exactly_one_half_for_every_head(
     model: Transformer, items: dict
 ) -> None:
     """Read from the whole texts, each on its own, and through the readout: the same."""
-    twins = story_items("test", "R", "S1")
+    twins = story_items("test", "later_cue", "pronoun")
     right = []
     for item in twins[:80]:
         weights = attention_maps(model, torch.tensor([item.tokens]))[:, 0, :, item.query]
         right.append((weights[..., item.antecedents[0][0]] > weights[..., item.distractors[0][0]]).double())
     assert (torch.stack(right).mean(0) == 0.5).all()
     rows = read_rows(model, twins, tokens_per_batch=4096)
-    assert (score(rows.preference, rows.selects, rows.strict).sel1.mean(axis=0) == 0.5).all()
+    assert (score(rows.preference, rows.selects, rows.strict).accuracy.mean(axis=0) == 0.5).all()
 
 
 @pytest.mark.parametrize("rule", BASELINES)
@@ -169,8 +169,8 @@ def test_rules_that_know_nothing_of_reference_score_exactly_one_half(items: dict
             some = [item for item in items["test"] if question.picks(item) and item.holdout == holdout]
             if some:
                 scores = score_baseline(BASELINES[rule], some)
-                assert scores.f4.mean() == 0
-                assert scores.sel1.mean() == 0.5 or (holdout == "distractors" and scores.sel1.mean() < 0.5)
+                assert scores.block_accuracy.mean() == 0
+                assert scores.accuracy.mean() == 0.5 or (holdout == "distractors" and scores.accuracy.mean() < 0.5)
 
 
 def test_margins_compare_the_right_words_at_the_right_place(model: Transformer, items: dict) -> None:

@@ -10,9 +10,8 @@ import pytest
 from data.stories.lint import words
 from model.config import ModelConfig
 from model.transformer import Transformer
-from probe.record import FILM, choose_film, frame, read_film, shoot
-from probe.sentence import Sentence
-from probe.views import view
+from probe.sentences import Sentence, view
+from probe.snapshots import FILM, choose_film, frame, read_film, shoot
 from tests.model.standard import PLAIN
 
 UNKNOWN = 1

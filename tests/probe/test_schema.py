@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from probe.report.tables import heads_csv, items_jsonl
 from probe.verdict import Criterion, Verdict, finite, judge
+from report.tables import heads_csv, items_jsonl
 from tests.probe.conftest import Studied
 from tests.probe.test_verdict import STRONG, entry
 
@@ -33,7 +33,7 @@ def whole(studied: Studied) -> dict[str, Any]:
         "model": {"run": "runs/x", "step": 17, "n_layer": 2, "n_head": 3, "dropout": 0.0},
         "data": {"generator_version": 1, "fingerprint": "f0", "leakage": {"iid": 0}},
         "settings": {"seed": 0},
-        "showcase": {"V at S1": [{"text": "It", "word": "It", "weights": {"cat": 0.9}, "next": [["purred", 0.5]]}]},
+        "showcase": {"number": [{"text": "It", "word": "It", "weights": {"cat": 0.9}, "next": [["purred", 0.5]]}]},
         "warnings": [],
     }
     return finite(about | results)
@@ -72,7 +72,10 @@ def changed(whole: dict[str, Any], path: tuple) -> tuple[dict[str, Any], dict[st
 
 
 def test_every_fixed_object_refuses_a_key_too_many_and_one_too_few(whole: dict[str, Any]) -> None:
-    valid, optional = Draft202012Validator(SCHEMA).is_valid, {"untrained", "lambda_n", "lambda_n_interval"}
+    valid, optional = (
+        Draft202012Validator(SCHEMA).is_valid,
+        {"untrained", "value_weighted_contrast", "value_weighted_contrast_interval"},
+    )
     whole = whole | {name: whole[name][:1] for name in ("selected", "behaviour")}  # the others are like the first
     every = places(whole)
     assert len(every) > 15
@@ -93,8 +96,8 @@ def test_every_fixed_object_refuses_a_key_too_many_and_one_too_few(whole: dict[s
         (("selected", 0), "verdict", "true"),
         (("selected", 0), "evidence_level", "E5"),
         (("selected", 0), "site", "S9"),
-        (("selected", 0, "test", "headline"), "sel1", 1.2),
-        (("selected", 0, "test", "headline"), "sel1_interval", [0.1]),
+        (("selected", 0, "test", "headline"), "accuracy", 1.2),
+        (("selected", 0, "test", "headline"), "accuracy_interval", [0.1]),
         (("selected", 0), "causal", [0.3]),
         (("selected", 0, "criteria", 0), "passed", "yes"),
         (("behaviour", 0), "n", 2.5),

@@ -24,7 +24,10 @@ def planted(
 
 def measure(preference: np.ndarray) -> tuple[float, float, float, float]:
     scores = score(preference, preference, (preference > 0).astype(float))
-    return tuple(float(getattr(scores, name).mean()) for name in ("sel1", "f2", "f4", "dd"))
+    return tuple(
+        float(getattr(scores, name).mean())
+        for name in ("accuracy", "pair_accuracy", "block_accuracy", "pronoun_contrast")
+    )
 
 
 def test_pure_coreference_scores_one_and_two() -> None:
@@ -36,7 +39,7 @@ def test_position_number_and_taste_score_a_half_and_nothing(habit: str) -> None:
     assert measure(planted(**{habit: 2})) == pytest.approx((0.5, 0, 0, 0))
 
 
-def test_a_habit_on_top_of_coreference_is_cancelled_in_dd_but_not_in_f4() -> None:
+def test_a_habit_on_top_of_coreference_is_cancelled_in_pronoun_contrast_but_not_in_block_accuracy() -> None:
     assert measure(planted(coreference=1.5, first=2)) == (0.5, 0, 0, 1.5)
     assert measure(planted(coreference=2, first=1.5)) == (1, 1, 1, 2)
 
@@ -52,8 +55,8 @@ def test_a_tie_counts_half_and_is_never_right() -> None:
 def test_scores_keep_the_axes_of_layers_and_heads() -> None:
     values = np.stack([planted(coreference=2), planted(first=1)], axis=-1)[:, None]  # [N, 1 layer, 2 heads]
     scores = score(values, values, (values > 0).astype(float))
-    assert scores.f4.shape == (13, 1, 2)
-    assert scores.f4.mean(axis=0).tolist() == [[1, 0]]
+    assert scores.block_accuracy.shape == (13, 1, 2)
+    assert scores.block_accuracy.mean(axis=0).tolist() == [[1, 0]]
     assert best_head(scores) == (0, 0)
 
 

@@ -7,9 +7,10 @@ import torch
 from data.stories.lint import words
 from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from model.config import ModelConfig
-from model.transformer import Transformer, attention_maps
-from probe.report.tables import sentence_lines
-from probe.sentence import Sentence, next_words, word_rows
+from model.observe import attention_maps
+from model.transformer import Transformer
+from probe.sentences import Sentence, next_words, word_rows
+from report.tables import sentence_lines
 from tests.model.standard import PLAIN
 
 TEXT = "The cat sat near the  buses. It purred."
@@ -42,8 +43,8 @@ def test_the_lines_name_the_three_largest_and_the_chosen_head() -> None:
     encoding, every = tokenizer.encode(TEXT), words(TEXT)
     ids = [end_id(tokenizer), *encoding.ids]
     rows = word_rows(model, Sentence(ids, encoding.offsets, every), [every[-2][1]])
-    lines = sentence_lines([word for word, _ in every], rows, {(0, 0): ["V at S1", "R at S2"]})
+    lines = sentence_lines([word for word, _ in every], rows, {(0, 0): ["number", "later_cue"]})
     assert lines[1].startswith('at "purred"')
-    assert "L0H0" in lines[2] and "chosen for V at S1; R at S2" in lines[2]
+    assert "L0H0" in lines[2] and "chosen for number; later_cue" in lines[2]
     likely = next_words(model, ids, 3)
     assert len(likely) == 3 and likely[0][1] >= likely[1][1] >= likely[2][1]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from probe.significance import (
+from probe.statistics import (
     cluster_interval,
     luck_line,
     max_t_p,

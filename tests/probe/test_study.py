@@ -9,9 +9,8 @@ import pytest
 from data.links import ORACLES, LinkItem
 from probe.behaviour import read_losses
 from probe.config import ProbeConfig
-from probe.questions import QUESTIONS, UNDECIDED
-from probe.readout import read_margins, read_rows
-from probe.scores import best_head, score
+from probe.items import QUESTIONS, UNDECIDED
+from probe.scores import best_head, read_margins, read_rows, score
 from probe.study import Reading, behaviour, study
 from probe.verdict import LEVELS
 from tests.probe.conftest import Studied, blank
@@ -27,15 +26,18 @@ def of(results: dict, question: str) -> dict:
 def test_the_planted_head_is_named_and_meets_what_its_habit_can_meet(studied_planted: Studied) -> None:
     """All but rest: whether it looks at nouns where nothing is meant was left to chance."""
     results, _ = studied_planted
-    for question in ("V at S1", "V at S1, it/they", "V at S1, he/she"):
+    for question in ("number", "number", "gender"):
         one = of(results, question)
         assert (one["layer"], one["head"]) == (1, 2)
         assert set(one["test"]) == HOLDOUTS
-        assert all(found["sel1"] == found["f4"] == found["sel1_flipped"] == 1 for found in one["test"].values())
+        assert all(
+            found["accuracy"] == found["block_accuracy"] == found["accuracy_flipped"] == 1
+            for found in one["test"].values()
+        )
         assert one["coreference_share"] > 0.95
-    one = of(results, "V at S1")
-    assert {name: one["causal"][name] > 0.5 for name in ("edge_swap", "head_effect", "denoising")} == {
-        "edge_swap": True,
+    one = of(results, "number")
+    assert {name: one["causal"][name] > 0.5 for name in ("attention_swap", "head_effect", "denoising")} == {
+        "attention_swap": True,
         "head_effect": True,
         "denoising": True,
     }
@@ -47,15 +49,17 @@ def test_the_planted_head_is_named_and_meets_what_its_habit_can_meet(studied_pla
 def test_random_weights_get_a_head_for_every_question_and_stay_within_luck(studied: Studied) -> None:
     results, _ = studied
     assert [one["question"] for one in results["selected"]] == [
-        "V at S1", "V at S1, it/they", "V at S1, he/she", "R at S2", "R at S3",
+        "number", "number", "gender", "later_cue", "later_cue_repeat",
     ]  # fmt: skip
     for one in results["selected"]:
-        assert set(one["test"]) == (HOLDOUTS if one["family"] == "V" else HOLDOUTS - {"distance", "distractors"})
+        assert set(one["test"]) == (
+            HOLDOUTS if one["family"] == "agreement" else HOLDOUTS - {"distance", "distractors"}
+        )
         assert one["verdict"] != "supported" and one["evidence_level"] in LEVELS
         for found in one["test"].values():
-            low, high = found["sel1_interval"]
-            assert low <= found["sel1"] <= high
-            assert found["sel1"] < 0.9
+            low, high = found["accuracy_interval"]
+            assert low <= found["accuracy"] <= high
+            assert found["accuracy"] < 0.9
 
 
 def test_the_head_is_chosen_on_dev_alone_and_every_untrained_model_chooses_its_own(
@@ -71,16 +75,16 @@ def test_the_head_is_chosen_on_dev_alone_and_every_untrained_model_chooses_its_o
             rows = read_rows(model, some, settings.tokens_per_batch)
             found[split] = score(rows.preference, rows.selects, rows.strict)
         head = best_head(found["dev"])
-        return head, found["test"].sel1[:, *head].mean()
+        return head, found["test"].accuracy[:, *head].mean()
 
-    one = of(results, "V at S1")
-    head, sel1 = chosen_and_tested(random_model())
+    one = of(results, "number")
+    head, accuracy = chosen_and_tested(random_model())
     assert (one["layer"], one["head"]) == head
-    assert one["test"]["headline"]["sel1"] == pytest.approx(sel1)
+    assert one["test"]["headline"]["accuracy"] == pytest.approx(accuracy)
     own = [chosen_and_tested(model)[1] for model in blank(MODEL)]
     without = one["test"]["headline"]["untrained"]
-    assert without["sel1"] == pytest.approx(np.mean(own)) and without["n_models"] == 2
-    assert without["sel1_range"] == pytest.approx((min(own), max(own)))
+    assert without["accuracy"] == pytest.approx(np.mean(own)) and without["n_models"] == 2
+    assert without["accuracy_range"] == pytest.approx((min(own), max(own)))
     assert {item.holdout for item in readings["dev"].items} == {"iid"}
 
 
@@ -90,12 +94,12 @@ def test_what_is_kept_of_every_head_is_what_stands_beside_the_chosen_one(studied
         tested, (layer, head) = one["test"]["headline"], (one["layer"], one["head"])
         kept = {name: values[layer][head] for name, values in one["heads"].items()}
         assert kept == {
-            "sel1": tested["sel1"], "f4": tested["f4"], "dd": tested["dd"],
-            "p_f2": tested["p_max_t_f2"], "p_dd": tested["p_max_t_dd"],
+            "accuracy": tested["accuracy"], "block_accuracy": tested["block_accuracy"], "pronoun_contrast": tested["pronoun_contrast"],
+            "p_pair_accuracy": tested["p_pair_accuracy"], "p_pronoun_contrast": tested["p_pronoun_contrast"],
         }  # fmt: skip
         squares = {name: value**2 for name, value in one["cues"].items()}
         assert squares["coreference"] / sum(squares.values()) == pytest.approx(one["coreference_share"])
-        assert all(found.keys() >= {"sel1"} and "heads" not in found for found in one["test"].values())
+        assert all(found.keys() >= {"accuracy"} and "heads" not in found for found in one["test"].values())
 
 
 def test_the_median_block_has_as_many_below_as_above(studied: Studied) -> None:
@@ -108,8 +112,11 @@ def test_the_median_block_has_as_many_below_as_above(studied: Studied) -> None:
         median = one["median"]
         assert median["n_blocks"] == len(values) and median["holdout"] == "headline"
         (place,) = {i // 4 for i in range(len(index)) if reading.items[index[i]].block == median["block"]}
-        assert median["dd"] == pytest.approx(values[place], abs=1e-6)
-        below, above = (values < median["dd"] - 1e-9).sum(), (values > median["dd"] + 1e-9).sum()
+        assert median["pronoun_contrast"] == pytest.approx(values[place], abs=1e-6)
+        below, above = (
+            (values < median["pronoun_contrast"] - 1e-9).sum(),
+            (values > median["pronoun_contrast"] + 1e-9).sum(),
+        )
         assert below <= (len(values) - 1) // 2 and above <= len(values) // 2
 
 
@@ -124,12 +131,12 @@ def test_flipped_items_are_those_in_which_the_second_mention_is_meant(studied: S
             selects = readings["test"].rows.selects[index][:, one["layer"], one["head"]]
             second = [min(item.antecedents + item.distractors[:1]) not in item.antecedents for item in items]
             assert sum(second) == len(items) / 2
-            assert found["sel1_flipped"] == pytest.approx((selects[second] > 0).mean())
+            assert found["accuracy_flipped"] == pytest.approx((selects[second] > 0).mean())
 
 
 def test_a_head_that_follows_the_first_mention_is_never_right_in_flipped_items(settings: ProbeConfig) -> None:
     kept = ("iid", "headline")
-    dev, test = ([one for one in story_items(split, "V", "S1") if one.holdout in kept] for split in SPLITS)
+    dev, test = ([one for one in story_items(split, "agreement", "pronoun") if one.holdout in kept] for split in SPLITS)
     results, _ = study(planted("first"), [], dev, test, settings)
     question = QUESTIONS[0]
     reading = Reading(test, read_rows(planted("first"), test, 4096))
@@ -137,7 +144,7 @@ def test_a_head_that_follows_the_first_mention_is_never_right_in_flipped_items(s
     flipped = np.array([test[i].order != test[i].meant for i in index])
     right = reading.rows.selects[index][:, 0, 0] > 0
     assert not right[flipped].any() and right[~flipped].all()
-    assert all(one["test"]["headline"]["f4"] < 1 for one in results["selected"])
+    assert all(one["test"]["headline"]["block_accuracy"] < 1 for one in results["selected"])
 
 
 SPLITS = ("dev", "test")
@@ -147,12 +154,14 @@ def test_a_model_that_breaks_the_contract_is_refused(settings: ProbeConfig) -> N
     model = planted("coreference")
     sound = model.forward
     model.forward = lambda tokens: sound(tokens) * 1.001
-    dev, test = (story_items(split, "V", "S1") for split in SPLITS)
+    dev, test = (story_items(split, "agreement", "pronoun") for split in SPLITS)
     with pytest.raises(ValueError, match="does not end in the model's logits"):
         study(model, [], dev, test, settings)
 
 
-@pytest.mark.parametrize(("family", "site", "other"), [("V", "S1", "S0"), ("R", "S2", "S1")])
+@pytest.mark.parametrize(
+    ("family", "site", "other"), [("agreement", "pronoun", "before_pronoun"), ("later_cue", "cue", "pronoun")]
+)
 def test_nothing_is_reported_where_an_undecided_site_is_decided(
     settings: ProbeConfig, family: str, site: str, other: str
 ) -> None:
@@ -164,7 +173,7 @@ def test_nothing_is_reported_where_an_undecided_site_is_decided(
 
 def test_a_third_mention_leaves_undecided_sites_at_exactly_one_half(studied_full: Studied) -> None:
     results, readings = studied_full
-    assert any(len(item.distractors) > 1 for item in story_items("test", "V", "S0", FULL))
+    assert any(len(item.distractors) > 1 for item in story_items("test", "agreement", "before_pronoun", FULL))
     assert results["contract"]["undecided"] == {question.name: 0 for question in UNDECIDED}
 
 
@@ -174,11 +183,11 @@ def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(
 ) -> None:
     """So few frames may leave one: then the others are still reported."""
     kept = ("iid", "headline")
-    items = {name: [one for one in story_items(name, "R") if one.holdout in kept] for name in SPLITS}
-    assert all({one.holdout for one in some if one.site == "S3"} == set(kept) for some in items.values())
-    items[split] = [one for one in items[split] if (one.site, one.holdout) != ("S3", holdout)]
+    items = {name: [one for one in story_items(name, "later_cue") if one.holdout in kept] for name in SPLITS}
+    assert all({one.holdout for one in some if one.site == "before_repeat"} == set(kept) for some in items.values())
+    items[split] = [one for one in items[split] if (one.site, one.holdout) != ("before_repeat", holdout)]
     results, _ = study(random_model(), [], items["dev"], items["test"], settings)
-    assert [one["question"] for one in results["selected"]] == ["R at S2"]
+    assert [one["question"] for one in results["selected"]] == ["later_cue"]
 
 
 def payoffs(items: list[LinkItem]) -> set[tuple[str, int]]:
@@ -193,8 +202,8 @@ def test_every_payoff_counts_once_at_the_first_site_where_it_is_decided(
     items = story_items("test") if name == "studied" else story_items("test", config=FULL)
     assert sum(one["n"] for one in results["behaviour"]) == len(payoffs(items))
     sites = {(one["family"], one["site"]) for one in results["behaviour"]}
-    assert ("V", "S0") not in sites and {("V", "S1"), ("R", "S2")} <= sites
-    assert ("R", "S1") not in sites and ("A", "S1") not in sites
+    assert ("agreement", "before_pronoun") not in sites and {("agreement", "pronoun"), ("later_cue", "cue")} <= sites
+    assert ("later_cue", "pronoun") not in sites and ("A", "pronoun") not in sites
     counts = Counter((one["family"], one["level"], one["site"], one["holdout"]) for one in results["behaviour"])
     assert set(counts.values()) == {1}
 
@@ -207,13 +216,13 @@ def test_answers_are_counted_as_the_margins_say(studied: Studied, settings: Prob
             some = [item for item in some if item.holdout == "headline" and item.payoff is not None]
             margins = read_margins(random_model(), some, settings.tokens_per_batch)
             assert one["n"] == len(some)
-            assert one["pair_accuracy"] == pytest.approx((margins > 0).mean())
+            assert one["accuracy"] == pytest.approx((margins > 0).mean())
             assert one["nll"] == pytest.approx(read_losses(random_model(), some, 999).mean(), abs=1e-4)
 
 
 def test_rho_is_one_of_a_model_that_does_what_the_best_reader_does(settings: ProbeConfig) -> None:
     """And 0 of one that does as well as the blind, and 1/4 of one a quarter of the way from there."""
-    items = [item for item in story_items("test", "V", "S1") if item.holdout == "iid"]
+    items = [item for item in story_items("test", "agreement", "pronoun") if item.holdout == "iid"]
     model = random_model()
     own = read_losses(model, items, settings.tokens_per_batch)
 

@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[2]
 CARD = ROOT / "docs" / "claim_card.json"  # what the benchmark writes; README's example is made from it
 
 STRONG = Evidence(
-    p_f2=0.0005,
-    p_dd=0.0005,
+    p_pair_accuracy=0.0005,
+    p_pronoun_contrast=0.0005,
     smallest_p=0.0005,
     n_clusters=13,
     over_best=(0.3, 0.5),
     selectivity=0.5,
-    edge_swap=0.7,
+    attention_swap=0.7,
     edge_specificity=(0.2, 0.4),
     linked_mass=0.8,
     unlinked_mass=0.1,
@@ -32,7 +32,7 @@ STRONG = Evidence(
 )
 # One way to miss each criterion, with what the reason must say of it.
 MISSES: dict[str, tuple[dict[str, float | Interval], str]] = {
-    "flips": ({"p_dd": 0.02}, "0.02 on DD"),
+    "flips": ({"p_pronoun_contrast": 0.02}, "0.02 on DD"),
     "beats baselines": ({"over_best": (-0.01, 0.5)}, "-0.01"),
     "selective": ({"selectivity": 0.15}, "0.15"),
     "causal edge": ({"edge_specificity": (-0.3, 0.4)}, "-0.3"),
@@ -73,8 +73,8 @@ def test_two_of_five_suggest(n_missed: int) -> None:
 
 
 def test_either_p_and_either_part_of_the_edge_is_enough_to_miss() -> None:
-    assert not judge(replace(STRONG, p_f2=0.01)).criteria[0].passed
-    assert not judge(replace(STRONG, edge_swap=0.2)).criteria[3].passed
+    assert not judge(replace(STRONG, p_pair_accuracy=0.01)).criteria[0].passed
+    assert not judge(replace(STRONG, attention_swap=0.2)).criteria[3].passed
 
 
 @pytest.mark.parametrize("change", [{"previous": 0.41}, {"induction": 0.5}, {"norm_preference": -0.1}])
@@ -87,12 +87,19 @@ def test_another_type_or_values_that_disagree_leave_no_claim_whatever_else_is_th
 
 def test_what_was_not_measured_or_is_no_number_did_not_pass() -> None:
     nothing = dict.fromkeys(
-        "p_f2 p_dd over_best selectivity edge_swap edge_specificity linked_mass unlinked_mass previous induction "
+        "p_pair_accuracy p_pronoun_contrast over_best selectivity attention_swap edge_specificity linked_mass unlinked_mass previous induction "
         "preference norm_preference".split()
     )
     for empty in (
         replace(STRONG, **nothing),
-        replace(STRONG, p_f2=np.nan, over_best=(np.nan, np.nan), selectivity=np.nan, edge_swap=np.nan, linked_mass=0),
+        replace(
+            STRONG,
+            p_pair_accuracy=np.nan,
+            over_best=(np.nan, np.nan),
+            selectivity=np.nan,
+            attention_swap=np.nan,
+            linked_mass=0,
+        ),
     ):
         verdict = judge(empty)
         assert (verdict.word, verdict.level) == ("not established", "E0")
@@ -100,9 +107,9 @@ def test_what_was_not_measured_or_is_no_number_did_not_pass() -> None:
 
 
 def test_few_words_are_named_as_the_reason_that_no_p_could_be_reached() -> None:
-    few = judge(replace(STRONG, p_f2=1 / 64, p_dd=1 / 64, smallest_p=1 / 64, n_clusters=6))
+    few = judge(replace(STRONG, p_pair_accuracy=1 / 64, p_pronoun_contrast=1 / 64, smallest_p=1 / 64, n_clusters=6))
     assert "cannot be reached with 6 clusters" in few.reasons[0]
-    assert "cannot" not in judge(replace(STRONG, p_f2=0.5)).reasons[0]
+    assert "cannot" not in judge(replace(STRONG, p_pair_accuracy=0.5)).reasons[0]
 
 
 def test_levels_build_on_each_other() -> None:
@@ -110,8 +117,8 @@ def test_levels_build_on_each_other() -> None:
     assert judge(whole).level == "E4"
     for level, change in {
         "E3": {"n_seeds_supported": 3},
-        "E2": {"edge_swap": 0.1},
-        "E1": {"p_f2": 0.3},
+        "E2": {"attention_swap": 0.1},
+        "E1": {"p_pair_accuracy": 0.3},
         "E0": {"over_best": (0, 0.2)},
     }.items():
         assert judge(replace(whole, **change)).level == level
@@ -122,7 +129,7 @@ def test_levels_build_on_each_other() -> None:
 def test_only_what_json_can_hold_is_written() -> None:
     kept = finite({"a": np.array([1.0, np.nan]), "b": (np.int64(3), float("inf")), 5: [np.float32(0.5)], "d": "x"})
     assert kept == {"a": [1.0, None], "b": [3, None], "5": [0.5], "d": "x"}
-    json.dumps(finite(judge(replace(STRONG, p_f2=np.nan)).entry()), allow_nan=False)
+    json.dumps(finite(judge(replace(STRONG, p_pair_accuracy=np.nan)).entry()), allow_nan=False)
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -130,23 +137,23 @@ def entry(**changes: Any) -> dict[str, Any]:
     found = {
         "n_items": 188,
         "clusters": {"templates": 29, "first_words": 13, "second_words": 17, "pairs": 43},
-        "sel1": 0.9876,
-        "sel1_interval": [0.961, 1.0],
-        "f2": 0.95,
-        "f4": 0.9,
+        "accuracy": 0.9876,
+        "accuracy_interval": [0.961, 1.0],
+        "pair_accuracy": 0.95,
+        "block_accuracy": 0.9,
         "lambda": 2.0,
-        "dd": 2.0,
-        "lambda_n": 1.5,
-        "p_max_t_f2": 0.0005,
-        "p_max_t_dd": 0.0005,
+        "pronoun_contrast": 2.0,
+        "value_weighted_contrast": 1.5,
+        "p_pair_accuracy": 0.0005,
+        "p_pronoun_contrast": 0.0005,
         "smallest_p": 0.0005,
-        "best_baseline": {"name": "nearest", "sel1": 0.5, "over_interval": [0.461, 0.5]},
-        "untrained": {"n_models": 11, "sel1": 0.47, "sel1_interval": [0.4, 0.54]},
+        "best_baseline": {"name": "nearest", "accuracy": 0.5, "difference_interval": [0.461, 0.5]},
+        "untrained": {"n_models": 11, "accuracy": 0.47, "accuracy_interval": [0.4, 0.54]},
     }
     one = {
-        "question": "V at S1",
-        "family": "V",
-        "site": "S1",
+        "question": "number",
+        "family": "agreement",
+        "site": "pronoun",
         "layer": 1,
         "head": 2,
         "test": {"headline": found},
@@ -154,7 +161,7 @@ def entry(**changes: Any) -> dict[str, Any]:
         "coreference_share": 0.93,
         "head_type": {"previous": 0.05, "induction": 0.02},
         "mass": {"linked": 0.8, "unlinked": 0.1},
-        "causal": {"edge_swap": 0.7, "edge_specificity": 0.3, "edge_specificity_interval": [0.2, 0.4]},
+        "causal": {"attention_swap": 0.7, "edge_specificity": 0.3, "edge_specificity_interval": [0.2, 0.4]},
         "weights": {},
     } | changes
     return one | judge(evidence_of(one, "headline")).entry()
@@ -172,14 +179,14 @@ def test_evidence_is_gathered_from_probe_json() -> None:
 def test_a_supported_claim_says_what_where_and_beside_what() -> None:
     card = claim_card(entry(), {"n_layer": 2}, "headline")
     assert card["claim"] == (
-        "Head L1H2 links a pronoun to its antecedent (V at S1): supported, E3 (its edge is causal). It prefers the "
+        "Head L1H2 links a pronoun to its antecedent (number): supported, E3 (its edge is causal). It prefers the "
         "antecedent in 98.8 % [96.1, 100.0] of 188 items whose nouns training never let a pronoun mean, in frames it "
         "never used; the best that knows nothing (nearest) in 50.0 %, untrained models in 47.0 %."
     )
     assert "one seed, where 5 are needed" in " ".join(card["does_not_show"])
     assert "13 first words" in card["does_not_show"][-1] and "how rare failures are" not in str(card)
     flawless = entry()
-    flawless["test"]["headline"] |= {"sel1": 1.0, "sel1_interval": [1.0, 1.0]}
+    flawless["test"]["headline"] |= {"accuracy": 1.0, "accuracy_interval": [1.0, 1.0]}
     assert "how rare failures are" in " ".join(claim_card(flawless, {}, "headline")["does_not_show"])
     shifted = claim_card(entry(), {"token_shift": True}, "headline")["does_not_show"]
     assert set(shifted) - set(card["does_not_show"]) == {
@@ -189,7 +196,7 @@ def test_a_supported_claim_says_what_where_and_beside_what() -> None:
 
 def test_a_null_result_is_worded_as_one() -> None:
     card = claim_card(entry(selectivity=0.0, causal=None, mass={}, head_type={"previous": 0.9}), {}, "headline")
-    assert card["claim"].startswith("No head is shown to link a pronoun to its antecedent (V at S1): not established")
+    assert card["claim"].startswith("No head is shown to link a pronoun to its antecedent (number): not established")
     assert card["claim"].endswith("Criteria missed: selective. Criteria not measured: causal edge, rests.")
     assert any("attention alone is no cause" in one for one in card["does_not_show"])
     assert "previous-token head" in claim_markdown(card)
@@ -213,7 +220,7 @@ def test_words_are_made_from_the_card_alone(tmp_path: Path) -> None:
     assert claim_markdown(read) == claim_markdown(card) and readme_example(read) == readme_example(card)
     for shown in ("0.988 [0.961, 1.000]", "0.0005 on F2", "4 of 5 supported", "13 first words", "0.300 [0.200, 0.400]"):
         assert shown in claim_markdown(card)
-    read["scores"]["sel1"] = 0.5
+    read["scores"]["accuracy"] = 0.5
     assert readme_example(read) != readme_example(card)
 
 

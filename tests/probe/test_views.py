@@ -7,9 +7,22 @@ import pytest
 import torch
 
 from model.config import ModelConfig
-from model.transformer import Transformer, attention_maps
-from probe.sentence import Sentence, word_rows
-from probe.views import START, Layout, by_word, dense, layout, sparse, unwritten, view, written, written_words
+from model.observe import attention_maps
+from model.transformer import Transformer
+from probe.sentences import (
+    START,
+    Layout,
+    Sentence,
+    by_word,
+    dense,
+    layout,
+    sparse,
+    unwritten,
+    view,
+    word_rows,
+    written,
+    written_words,
+)
 from tests.model.standard import PLAIN
 
 TEXT = "Tom's 7 cats sat."

@@ -17,14 +17,13 @@ LEFT = 99  # exit status of a process that left in the middle
 
 def speak_soon() -> None:
     """Let a rank wait for the first one's word no longer than a test wants to: what it does then is the same."""
-    import run.world
+    import training.distributed
 
-    run.world._FIRST_SPEAKS = 1.0
+    training.distributed._FIRST_SPEAKS = 1.0
 
 
 def tell_few_stories() -> None:
     """Let the default stories be few: what a door does with them is the same."""
-    import configs
 
     typed = configs.typed_train
 
@@ -111,14 +110,14 @@ def clock_back(seconds: float) -> None:
 
 def freeze_clock() -> None:
     """Let every run begin in the same microsecond."""
-    import run.directory
+    import training.run_dir
 
     class Frozen(datetime):
         @classmethod
         def now(cls, tz: Any = None) -> "Frozen":
             return cls(2026, 1, 1, tzinfo=tz)
 
-    run.directory.datetime = Frozen
+    training.run_dir.datetime = Frozen
 
 
 def limit_file_size(n_bytes: int) -> None:
@@ -135,7 +134,7 @@ def give_up_rights() -> None:
 
 def send_before_run(number: int, count: int) -> None:
     """Send this process a signal when the run with that count, from 0 on, of a sweep is about to be set up."""
-    from run.commands import preparing
+    from training import setup as preparing
 
     prepare, places = preparing.prepare, itertools.count()
 
@@ -149,7 +148,7 @@ def send_before_run(number: int, count: int) -> None:
 
 def forget(part: str) -> None:
     """Go on from a checkpoint as a trainer would that had left a part of it out: a negative control."""
-    from run.training import Training
+    from training.trainer import Training
 
     load = Training.load
 
@@ -161,7 +160,7 @@ def forget(part: str) -> None:
             state = state | {"optimizers": fresh["optimizers"]}
         load(training, state)
         if part == "position":  # the order of batches begins again
-            batch_at, begun = training.batch_at, training.step * training.own.accumulate_steps
+            batch_at, begun = training.batch_at, training.step * training.own.gradient_accumulation_steps
             training.batch_at = lambda number: batch_at(number - begun)
 
     Training.load = load_without

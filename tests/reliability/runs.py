@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from run.checkpoint import load_checkpoint
+from training.checkpoint import load_checkpoint
 
 STEPS, EVERY = 600, 40
 # Nano, with all that a checkpoint must bring back: dropout, two optimizers, order of batches; and every record.

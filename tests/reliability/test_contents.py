@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from run.checkpoint import load_checkpoint, read_manifest
 from tests.reliability.doors import Ended
 from tests.reliability.runs import differences, hashes
 from tests.reliability.test_directories import is_one_line
+from training.checkpoint import load_checkpoint, read_manifest
 
 Resume = Callable[..., Ended]
 _AWAY, _ELSEWHERE = "away.pt", "elsewhere.pt"  # whole checkpoints beside the run, which a manifest may name

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from data.config import SCHEMAS
 from model.config import ModelConfig
 from probe.config import ProbeConfig
-from run.config import EvalConfig, GenerateConfig, OptimConfig, RunConfig
 from tests.reliability.calls import Called, call, told
 from tests.reliability.counts import counted
 from tests.reliability.doors import Doors
+from training.settings import EvalConfig, GenerateConfig, OptimConfig, RunConfig
 
 pytestmark = pytest.mark.slow
 
@@ -213,7 +213,7 @@ _SOUND = {
         "optim.learning_rate=1000", "optim.learning_rate=1e-30", "optim.weight_decay=1000", "optim.clip_norm=1e-30",
         "optim.decay_power=1e30", "optim.warmup_steps=0", "optim.warmup_steps=9223372036854775807",
         "precision=bfloat16",
-        "accumulate_steps=3", "log_every_steps=1", "eval_every_steps=1", "tokens_per_batch=1", "validation_tokens=1",
+        "gradient_accumulation_steps=3", "log_every_steps=1", "eval_every_steps=1", "tokens_per_batch=1", "validation_tokens=1",
         "probe_sequences=0", "probe_sequences=9", "sample_tokens=0", "sample_prompt=\u202e<|endoftext|>",
         "out=made", "out=a b/c,d", "out=\u65e5\u672c", "-m", "device=cpu", "++max_steps=2", "threads=2",
         "model.scale=inverse_sqrt",
@@ -300,7 +300,7 @@ ODD = [
     ("train.py", [*_TEXT, "model.n_layer=1000000000000"], "needs at least"),
     ("train.py", [*_TEXT, "model.context_length=1000000000000"], "needs at least"),
     ("train.py", [*_TEXT, "tokens_per_batch=1000000000000"], "needs at least"),
-    ("train.py", [*_TEXT, "accumulate_steps=1000000000000"], "needs at least"),
+    ("train.py", [*_TEXT, "gradient_accumulation_steps=1000000000000"], "needs at least"),
     ("train.py", [*_STORIES, "model.context_length=1000000000000"], "needs at least"),
     ("train.py", [*_STORIES, "data.n_train_stories=1000000000000"], "needs at least"),
     ("train.py", [*_STORIES, "data.n_validation_stories=1000000000000"], "needs at least"),

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import torch
 
-from run.checkpoint import save_checkpoint
 from tests.reliability.calls import call, told
 from tests.reliability.doors import Doors
+from training.checkpoint import save_checkpoint
 
 _MARK = "executed"  # the file that a gadget would make
 

@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from configs import typed_generate
 from data.documents import local_sources, read_pieces
 from data.tokenizer import bpe_tokenizer, character_tokenizer, encode, end_id, load_tokenizer, word_tokenizer
-from probe.commands.opened import Opened, open_run
-from probe.commands.reporting import write_page
-from probe.commands.sentence import look
-from run.config import Device, EvalConfig
+from probe.open import Opened, open_run
+from probe.sentence_command import look
+from report.reporting import write_page
 from tests.reliability.calls import call, told
 from tests.reliability.doors import Doors
+from training.settings import Device, EvalConfig, typed_generate
 
 _PARTS = [
     "</script><script>alert({n})</script>", "<img src=x onerror=alert({n})>", "<svg/onload=alert({n})>", "<!--<script>",

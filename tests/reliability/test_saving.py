@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from run.checkpoint import load_checkpoint, read_manifest
 from tests.reliability import faults
 from tests.reliability.counts import counted
 from tests.reliability.doors import Ended
 from tests.reliability.runs import EVERY, STEPS, differences, digest, saved_step
+from training.checkpoint import load_checkpoint, read_manifest
 
 Figure = Callable[[str, str, str, bool], None]
 Resume = Callable[..., Ended]

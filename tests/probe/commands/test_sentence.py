@@ -9,8 +9,8 @@ import pytest
 from data.tokenizer import bpe_tokenizer, end_id
 from model.config import ModelConfig
 from model.transformer import Transformer
-from probe.commands.opened import Opened
-from probe.commands.sentence import look
+from probe.open import Opened
+from probe.sentence_command import look
 from tests.model.standard import PLAIN
 
 

@@ -1,0 +1,1 @@
+"""Worked examples of the founding texts, and comparison of model variants."""

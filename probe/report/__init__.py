@@ -1,1 +1,0 @@
-"""What a person sees of a probe: tables, pictures, one page."""

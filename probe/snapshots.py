@@ -1,0 +1,119 @@
+"""What training keeps of the showcase's attention: every head's weights, step after step, so that it can be replayed.
+
+attention.jsonl of a run holds one object a line. The first, of step -1, says what is seen: {"step": -1, "version",
+"n_layer", "n_head", "texts": [{"text", "pieces", "words", "owner"}]} (`views.Layout`). Every other is one step:
+{"step", "data": [for each text the base64 of `views.dense` in uint8]}.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from model.observe import attention_maps
+from model.transformer import Transformer
+from probe.sentences import FOUR_CELLS, TWINS, Asked, Layout, Sentence, dense, layout
+
+FILM = "attention.jsonl"
+
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Film:
+    """The sentences that are looked at again at every step."""
+
+    asked: tuple[Asked, ...]
+    sentences: tuple[Sentence, ...]
+    layouts: tuple[Layout, ...]
+
+    def header(self, n_layer: int, n_head: int) -> dict[str, Any]:
+        """Return the first line, without its step."""
+        texts = [{"text": one.text, **asdict(how)} for one, how in zip(self.asked, self.layouts, strict=True)]
+        return {"version": _VERSION, "n_layer": n_layer, "n_head": n_head, "texts": texts}
+
+
+def choose_film(cut: Callable[[str], Sentence], unknown: int | None, context_length: int) -> Film:
+    """Return the film of the showcase's different texts that a model can read.
+
+    Args:
+        cut: how a text is given to the model.
+        unknown: the token of what the tokenizer cannot write; None where it can write anything.
+        context_length: tokens; of a longer text nothing is kept.
+
+    """
+    different = {one.text: one for one in (*FOUR_CELLS, *TWINS)}.values()  # twins are asked about twice
+    found = [(one, cut(one.text)) for one in different]
+    read = [(one, some) for one, some in found if len(some.ids) <= context_length and unknown not in some.ids]
+    layouts = tuple(layout(some, one.text) for one, some in read)
+    return Film(tuple(one for one, _ in read), tuple(some for _, some in read), layouts)
+
+
+@torch.no_grad()
+def shoot(model: Transformer, film: Film) -> list[np.ndarray]:
+    """Return every head's weights over each sentence of `film`: [L, H, T, T] float32.
+
+    Args:
+        model: causal, in eval mode: shorter sentences are filled up behind, where no word looks.
+        film: one sentence or more.
+
+    """
+    lengths = [len(one.ids) for one in film.sentences]
+    filled = [one.ids + [0] * (max(lengths) - len(one.ids)) for one in film.sentences]
+    maps = attention_maps(model, torch.tensor(filled, device=model.token_embedding.weight.device))
+    every = maps.float().cpu().numpy()  # [L, B, H, T, T]
+    return [every[:, place, :, :length, :length] for place, length in enumerate(lengths)]
+
+
+def frame(weights: list[np.ndarray]) -> dict[str, Any]:
+    """Return what a step's line holds of the weights [L, H, T, T] of each sentence."""
+    return {"data": [b64encode(dense(one, np.uint8)).decode() for one in weights]}
+
+
+def read_film(path: Path) -> dict[str, Any] | None:
+    """Read attention.jsonl: {"n_layer", "n_head", "texts": [layouts], "steps": [...], "data": [[base64 per text]]}.
+
+    Args:
+        path: of the file. Its last line may be cut off, for training may still be going on: it is left out.
+
+    Returns:
+        None where there is no file.
+
+    Raises:
+        ValueError: in one line, that the file is damaged.
+
+    """
+    if not path.is_file():
+        return None
+    try:
+        lines = path.read_text().splitlines(keepends=True)
+        header, *frames = [json.loads(line) for line in lines if line.endswith("\n")]
+        sizes = [_size(header, one) for one in header["texts"]]
+        steps = [one["step"] for one in frames]
+        known = header["version"] == _VERSION and header["step"] == -1
+        in_order = all(type(step) is int for step in steps) and steps == sorted({-1, *steps})[1:]
+        whole = all([len(b64decode(some, validate=True)) for some in one["data"]] == sizes for one in frames)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        known = in_order = whole = False
+    if not (known and in_order and whole):
+        raise ValueError(f"{path} is damaged: delete it to go without the pictures of training")
+    about = {name: header[name] for name in ("n_layer", "n_head", "texts")}
+    return {**about, "steps": steps, "data": [one["data"] for one in frames]}
+
+
+def _size(header: dict[str, Any], text: dict[str, Any]) -> int:
+    """Return how many bytes a step keeps of one text; ValueError where its layout does not fit together."""
+    length = len(text["pieces"])
+    fits = len(text["owner"]) == length and all(-1 <= one < len(text["words"]) for one in text["owner"])
+    strings = [text["text"], *text["pieces"], *text["words"]]
+    if not fits or not all(isinstance(one, str) for one in strings):
+        raise ValueError("not a layout")
+    return int(header["n_layer"] * header["n_head"] * length * (length + 1) // 2)

@@ -1,138 +1,203 @@
-"""How far luck alone reaches: intervals over clusters, and the best of many heads that know nothing."""
+"""Statistics of clustered scores: bootstrap intervals, sign-flip tests corrected for many heads, exact intervals.
 
-from collections.abc import Sequence
+Stories share templates (sentence frames) and words, so blocks of stories are not independent. Every interval and test
+here takes whole clusters as its unit.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import special, stats
 
 from data.links import LinkItem
 
 CONFIDENCE = 0.95  # of every interval
+MIN_CLUSTERS = 5  # fewer clusters give no useful one-way bootstrap: with four, 1 draw in 64 repeats a single cluster
+MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
+Design = Sequence[np.ndarray]  # clusterings, each [N], that are crossed: resampled independently of each other
+_ROUNDING = 1e-12  # share of a sum of squares below which a variance counts as zero
 
 
-MIN_SEEDS = 5  # below it nothing is said about models trained in one way
+def story_clusters(items: Sequence[LinkItem]) -> dict[str, np.ndarray]:
+    """Return the template, the first word, the second word and the word pair of each item, each [N].
 
-
-_RELATIVE_ZERO = 1e-12  # of a sum of squares: what rounding leaves of a variance that is none
-
-
-def clusters_of(items: Sequence[LinkItem]) -> dict[str, np.ndarray]:
-    """Return the template, the first word, the second word and the pair of each item, each [N]; of blocks, give one.
-
-    These are the ways in which items are not independent: a head that knows nothing has a taste for a frame, and for
-    each single word together with a pronoun, so thousands of items may rest on a handful of words.
+    For scores per block, pass one item of each block.
     """
     words = [item.pair.split() for item in items]
     return {
         "templates": np.array([item.template for item in items]),
-        "first_words": np.array([one[0] for one in words]),
-        "second_words": np.array([one[-1] for one in words]),
+        "first_words": np.array([pair[0] for pair in words]),
+        "second_words": np.array([pair[-1] for pair in words]),
         "pairs": np.array([item.pair for item in items]),
     }
 
 
-def cluster_interval(values: np.ndarray, clusters: np.ndarray, n_bootstrap: int, seed: int) -> tuple[float, float]:
-    """Return the 95 % percentile-bootstrap interval of a mean, resampling whole clusters.
+def story_designs(clusters: Mapping[str, np.ndarray]) -> list[Design]:
+    """Return the designs of a story interval: templates crossed with pairs, with first and with second words.
+
+    The widest of the three covers 93 to 95 % if words and templates have effects of one size, and 91 % if effects of
+    both words dominate (simulated with 11 + 11 words and 37 templates).
+    """
+    return [(clusters["templates"], clusters[name]) for name in ("pairs", "first_words", "second_words")]
+
+
+def bootstrap_interval(
+    statistic: Callable[[np.ndarray], np.ndarray], designs: Sequence[Design], n_bootstrap: int, seed: int
+) -> np.ndarray:
+    """Return the 95 % bootstrap interval [2, ...] of a statistic of N clustered values.
+
+    A design with one clustering is the cluster bootstrap. A design with two is the pigeonhole bootstrap (Owen 2007):
+    both clusterings are resampled independently, and a value's weight is the product of its two counts. If there are
+    several designs, the widest interval is returned. The quantiles are those of the expanded percentile interval
+    (Hesterberg 2015, section 4.3), because with six clusters the plain percentile interval covers 87 %, not 95 %.
 
     Args:
-        values: [N] one score per block.
-        clusters: [N] the cluster of each; blocks of one cluster are not independent of each other.
-        n_bootstrap: resamplings.
+        statistic: maps weights [B, N] to the weighted statistic [B, ...].
+        designs: one or more designs of N values.
+        n_bootstrap: number of resamplings.
         seed: of the resamplings.
 
+    Returns:
+        low and high of each statistic; nan if a clustering has a single cluster.
+
     """
-    low, high = np.percentile(resampled_means(values, clusters, n_bootstrap, seed), (2.5, 97.5))
-    return float(low), float(high)
+    intervals = np.stack([_design_interval(statistic, design, n_bootstrap, seed) for design in designs])
+    widest = np.argmax(intervals[:, 1] - intervals[:, 0], axis=0)  # argmax returns nan first
+    chosen: np.ndarray = np.take_along_axis(intervals, widest[None, None], axis=0)[0]
+    return chosen
 
 
-def resampled_means(values: np.ndarray, clusters: np.ndarray, n_bootstrap: int, seed: int) -> np.ndarray:
-    """Return [n_bootstrap] means of `values` [N], each over as many whole clusters, drawn with replacement."""
-    names, index = np.unique(clusters, return_inverse=True)
-    sums = np.bincount(index, weights=values, minlength=len(names))
-    sizes = np.bincount(index, minlength=len(names))
+def mean_interval(values: np.ndarray, designs: Sequence[Design], n_bootstrap: int, seed: int) -> np.ndarray:
+    """Return the `bootstrap_interval` [2, ...] of the means of values [N, ...] over their first axis."""
+    flat = values.reshape(len(values), -1).astype(float)
+
+    def means(weights: np.ndarray) -> np.ndarray:
+        weighted: np.ndarray = weights @ flat / weights.sum(axis=1, keepdims=True)
+        return weighted.reshape(-1, *values.shape[1:])
+
+    return bootstrap_interval(means, designs, n_bootstrap, seed)
+
+
+def ratio_interval(
+    numerator: np.ndarray, denominator: np.ndarray, designs: Sequence[Design], n_bootstrap: int, seed: int
+) -> np.ndarray:
+    """Return the `bootstrap_interval` [2] of mean(numerator) / mean(denominator), both [N]."""
+    pair = np.stack([numerator, denominator], axis=1).astype(float)
+
+    def ratios(weights: np.ndarray) -> np.ndarray:
+        above, below = (weights @ pair).T
+        return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
+
+    return bootstrap_interval(ratios, designs, n_bootstrap, seed)
+
+
+def _design_interval(
+    statistic: Callable[[np.ndarray], np.ndarray], design: Design, n_bootstrap: int, seed: int
+) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=n_bootstrap)  # [B, clusters]
-    means: np.ndarray = drawn @ sums / (drawn @ sizes)
-    return means
+    counts = [_resampling_counts(clusters, n_bootstrap, rng) for clusters in design]
+    n_clusters = min(len(np.unique(clusters)) for clusters in design)
+    weights = np.prod(counts, axis=0)
+    drawn = statistic(weights[weights.any(axis=1)])  # crossed draws of few clusters may be empty
+    if n_clusters < 2:
+        return np.full((2, *drawn.shape[1:]), np.nan)
+    expanded = np.sqrt(n_clusters / (n_clusters - 1)) * special.stdtrit(n_clusters - 1, (1 + CONFIDENCE) / 2)
+    tail = special.ndtr(-expanded)
+    quantiles: np.ndarray = np.nanquantile(drawn, (tail, 1 - tail), axis=0)
+    return quantiles
 
 
-def luck_line(values: np.ndarray, clusterings: Sequence[np.ndarray], centre: float, n_flips: int, seed: int) -> float:
-    """Return what the best of these heads would reach in 95 % of cases if none of them knew anything.
-
-    Under that hypothesis a cluster's mean is as likely to lie as far below `centre` as above it, so signs are
-    flipped by whole clusters and the maximum over heads is taken each time (max-T, Westfall & Young 1993). A head
-    may have a taste for a template or for a pair of words and still know nothing: of several ways to cluster, the one
-    that lets luck reach farthest counts.
-
-    Args:
-        values: [N, ...] one score per block and head.
-        clusterings: each [N], the cluster of each block.
-        centre: the score of knowing nothing, 0.5 for Sel@1.
-        n_flips: sign flips drawn for each clustering.
-        seed: of the flips.
-
-    """
-    centred = values.reshape(len(values), -1) - centre
-    lines = []
-    for clusters in clusterings:
-        names, index = np.unique(clusters, return_inverse=True)
-        sums = np.zeros((len(names), centred.shape[1]))
-        np.add.at(sums, index, centred)
-        signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=(n_flips, len(names)))
-        lines.append(float(np.percentile((signs @ sums).max(axis=1) / len(values), 95)))
-    return centre + max(lines)
+def _resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Generator) -> np.ndarray:
+    """Return how often each value's cluster is drawn [B, N] if as many clusters are drawn as there are."""
+    names, index = np.unique(clusters, return_inverse=True)
+    return rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=n_bootstrap)[:, index].astype(float)
 
 
-@dataclass(frozen=True, slots=True)
-class MaxT:
-    """What max-T sign flips say of every head."""
+def chance_level(
+    values: np.ndarray, clusterings: Sequence[np.ndarray], centre: float, n_flips: int, seed: int
+) -> float:
+    """Return the 95th percentile of the best head's mean score under the null hypothesis that no head is above centre.
 
-    p: np.ndarray  # [...] corrected for the search over all heads, one-sided
-    n_clusters: int  # of the clustering with the fewest
-    smallest_p: float  # that no head could beat with so few clusters, however good
-
-
-def max_t_p(values: np.ndarray, clusterings: Sequence[np.ndarray], centre: float, n_flips: int, seed: int) -> MaxT:
-    """Test that each head's mean is above `centre`, corrected for having looked at all of them.
-
-    p_h = (1 + #{max T* >= T_h}) / (B + 1): signs are flipped by whole clusters and the maximum of T* over heads is
-    taken (Westfall & Young 1993). Where all 2^n sign patterns are no more than `n_flips`, they are enumerated, the
-    identity among them, and p_h = #{max T* >= T_h} / 2^n. The largest p over the clusterings counts.
-
-    T is studentised, so that a head whose scores are large and erratic does not set the bar for the others. The
-    observed T is divided by the root of the SUM of the variances that each clustering gives the mean, T* by the
-    one of its own: where blocks share templates and words the variances add, and flips of one clustering alone
-    see only their part. (Largest p of plain one-way flips, measured with tastes for 20 + 20 words: 30 % false
-    positives at .05; so 1.7 %.) The sum counts what two clusterings share twice and so errs to the safe side
-    (Cameron, Gelbach & Miller 2011, without the subtraction, which can go below zero). With one clustering it
-    is the plain exact test.
+    Under the null hypothesis a cluster's mean lies above or below `centre` with equal probability. So the signs of
+    whole clusters are flipped at random and the maximum over heads is taken (max-T, Westfall & Young 1993). The
+    clustering that gives the highest level counts.
 
     Args:
         values: [N_b, ...] one score per block and head.
         clusterings: each [N_b], the cluster of each block.
-        centre: the score of knowing nothing. 0 for DD. 1/2 for F2: a head that knows nothing gets both pronouns
-            of a prefix right at most as often as both wrong, so at most in half of the cases.
-        n_flips: B.
+        centre: the score expected of chance, 0.5 for accuracy.
+        n_flips: sign patterns drawn per clustering.
         seed: of the flips.
 
     """
+    centred = values.reshape(len(values), -1) - centre
+    levels = []
+    for clusters in clusterings:
+        sums, sizes = _cluster_sums(centred, clusters)
+        signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=(n_flips, len(sizes)))
+        levels.append(float(np.percentile((signs @ sums).max(axis=1) / len(values), 95)))
+    return centre + max(levels)
+
+
+@dataclass(frozen=True, slots=True)
+class MaxT:
+    """The result of the max-T sign-flip test."""
+
+    p: np.ndarray  # [...] of each head, corrected for the search over all heads
+    n_clusters: int  # of the clustering with the fewest
+    smallest_p: float  # the smallest p that is possible with so few clusters
+
+
+def max_t_test(
+    values: np.ndarray,
+    clusterings: Sequence[np.ndarray],
+    centre: float,
+    n_flips: int,
+    seed: int,
+    two_sided: bool = False,
+) -> MaxT:
+    """Test for each head whether its mean score is above `centre`, corrected for the search over all heads.
+
+    p_h = (1 + #{max T* >= T_h}) / (B + 1), where T* is the statistic after random sign flips of whole clusters and the
+    maximum is over heads (Westfall & Young 1993). If there are at most `n_flips` sign patterns, all of them are
+    enumerated and p_h = #{max T* >= T_h} / 2^n. The largest p over the clusterings is returned.
+
+    T is studentised, so that a head with large, erratic scores does not set the threshold for the others. The observed
+    T is divided by the root of the sum of the variances under each clustering, T* by the root of its own clustering's
+    variance: if blocks share templates and words, the variances add, and flips of one clustering see only their
+    share. (The largest p of unstudentised one-way flips gave 30 % false positives at .05 with effects of 20 + 20
+    words; this test gave 1.7 %.) The sum counts the overlap of two clusterings twice and is therefore conservative
+    (Cameron, Gelbach & Miller 2011, without the subtraction, which can be negative). With one clustering the test is
+    exact.
+
+    Args:
+        values: [N_b, ...] one score per block and head.
+        clusterings: each [N_b], the cluster of each block.
+        centre: 0 for the pronoun contrast. 1/2 for pair accuracy: by chance, both pronouns of a prefix are right at
+            most as often as both are wrong, so at most in half of the cases.
+        n_flips: B.
+        seed: of the flips.
+        two_sided: if True, test for a difference in either direction.
+
+    """
     centred = values.reshape(len(values), -1).astype(float) - centre
-    sums = [_cluster_sums(centred, clusters) for clusters in clusterings]
-    n_clusters = min(len(sizes) for _, sizes in sums)
+    tables = [_cluster_sums(centred, clusters) for clusters in clusterings]
+    n_clusters = min(len(sizes) for _, sizes in tables)
     if n_clusters < 2:
         return MaxT(np.ones(values.shape[1:]), n_clusters, 1.0)
-    whole = [np.ones((1, len(sizes))) for _, sizes in sums]
-    variance = sum(_flipped(*one, plus)[1][0] for one, plus in zip(sums, whole, strict=True))
-    smallest = max(_smallest_p(len(sizes), n_flips) for _, sizes in sums)
+    variance = sum(_flipped_totals(sums, sizes, np.ones((1, len(sizes))))[1][0] for sums, sizes in tables)
+    magnitude = np.abs if two_sided else np.positive
     p = np.zeros(centred.shape[1])
-    for one in sums:
-        signs = _signs(len(one[1]), n_flips, seed)
-        totals, spread = _flipped(*one, signs)
-        reached = (totals / np.sqrt(spread)).max(axis=1)  # [B]
-        observed = centred.sum(axis=0) / np.sqrt(np.maximum(variance, _floor(one[0])))
-        hits = (reached[:, None] >= observed - 1e-9 * np.abs(observed)).sum(axis=0)
-        exact = len(signs) == 2 ** len(one[1])
-        p = np.maximum(p, hits / len(signs) if exact else (1 + hits) / (1 + len(signs)))
+    for sums, sizes in tables:
+        signs = _sign_patterns(len(sizes), n_flips, seed)
+        totals, variances = _flipped_totals(sums, sizes, signs)
+        null = magnitude(totals / np.sqrt(variances)).max(axis=1)  # [B]
+        observed = magnitude(centred.sum(axis=0) / np.sqrt(np.maximum(variance, _variance_floor(sums))))
+        hits = (null[:, None] >= observed - 1e-9 * np.abs(observed)).sum(axis=0)
+        is_exact = len(signs) == 2 ** len(sizes)
+        p = np.maximum(p, hits / len(signs) if is_exact else (1 + hits) / (1 + len(signs)))
+    smallest = max(_smallest_p(len(sizes), n_flips, two_sided) for _, sizes in tables)
     return MaxT(p.reshape(values.shape[1:]), n_clusters, smallest)
 
 
@@ -144,144 +209,87 @@ def _cluster_sums(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray,
     return sums, np.bincount(index).astype(float)
 
 
-def _flipped(sums: np.ndarray, sizes: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (total, its variance), both [B, heads], under each row of signs [B, C]; the variance is never 0.
+def _flipped_totals(sums: np.ndarray, sizes: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the total and its variance, both [B, heads], under each sign pattern [B, C].
 
-    The variance is that of a sum of C independent clusters about their common mean m: C/(C-1) sum (s S - n m)^2.
+    The variance is that of a sum of C independent clusters about their common mean m: C / (C - 1) sum (s S - n m)^2.
     """
     totals = signs @ sums
     mean = totals / sizes.sum()
     squares = (sums**2).sum(axis=0) - 2 * mean * (signs @ (sizes[:, None] * sums)) + mean**2 * (sizes**2).sum()
-    return totals, np.maximum(squares * len(sizes) / (len(sizes) - 1), _floor(sums))
+    return totals, np.maximum(squares * len(sizes) / (len(sizes) - 1), _variance_floor(sums))
 
 
-def _floor(sums: np.ndarray) -> np.ndarray:
-    return np.maximum(_RELATIVE_ZERO * (sums**2).sum(axis=0), np.finfo(float).tiny)
+def _variance_floor(sums: np.ndarray) -> np.ndarray:
+    return np.maximum(_ROUNDING * (sums**2).sum(axis=0), np.finfo(float).tiny)
 
 
-def _signs(n_clusters: int, n_flips: int, seed: int) -> np.ndarray:
-    """Return every pattern of signs [2^C, C] where those are few enough, else `n_flips` drawn ones [B, C]."""
-    if n_clusters < 60 and 2**n_clusters <= n_flips:  # beyond 60 a 64-bit integer is too short
+def _sign_patterns(n_clusters: int, n_flips: int, seed: int) -> np.ndarray:
+    """Return all sign patterns [2^C, C] if there are at most `n_flips`, else `n_flips` random ones [B, C]."""
+    if n_clusters < 60 and 2**n_clusters <= n_flips:  # 2^60 still fits a 64-bit integer
         return 1.0 - 2.0 * ((np.arange(2**n_clusters)[:, None] >> np.arange(n_clusters)) & 1)
     return np.random.default_rng(seed).choice((-1.0, 1.0), size=(n_flips, n_clusters))
 
 
-def _smallest_p(n_clusters: int, n_flips: int) -> float:
-    return max(2.0**-n_clusters, 1 / (n_flips + 1))
-
-
-def two_way_interval(
-    values: np.ndarray, rows: np.ndarray, columns: Sequence[np.ndarray], n_bootstrap: int, seed: int
-) -> np.ndarray:
-    """Return the 95 % interval [2, ...] of means over blocks that share a row and a column of a design.
-
-    The pigeonhole bootstrap (Owen 2007): rows and columns are resampled independently and a block weighs as often as
-    both were drawn together. Of several ways to name the columns the widest interval counts: (template x pair) says
-    nothing of how few words the pairs are made of. Quantiles are those of the expanded percentile interval (Hesterberg
-    2015, section 4.3), without which six clusters cover 87 % instead of 95 %. nan where a clustering has one cluster.
-
-    Args:
-        values: [N_b, ...] scores per block.
-        rows: [N_b] as the template of each block.
-        columns: each [N_b], as the pair, the first and the second word of each block.
-        n_bootstrap: resamplings.
-        seed: of the resamplings.
-
-    """
-    flat = values.reshape(len(values), -1).astype(float)
-    found = np.stack([_pigeonhole(flat, rows, names, n_bootstrap, seed) for names in columns])  # [ways, 2, scores]
-    widest = np.argmax(found[:, 1] - found[:, 0], axis=0)  # nan counts as widest
-    return found[widest, :, np.arange(flat.shape[1])].T.reshape(2, *values.shape[1:])
-
-
-def _pigeonhole(values: np.ndarray, rows: np.ndarray, columns: np.ndarray, n_bootstrap: int, seed: int) -> np.ndarray:
-    """Return the interval [2, scores] of the means of values [N_b, scores]."""
-    from scipy import special
-
-    n_clusters = min(len(np.unique(rows)), len(np.unique(columns)))
-    if n_clusters < 2:
-        return np.full((2, values.shape[1]), np.nan)
-    rng = np.random.default_rng(seed)
-    weights = _times_drawn(rows, n_bootstrap, rng) * _times_drawn(columns, n_bootstrap, rng)  # [B, N_b]
-    weights = weights[weights.any(axis=1)]  # of few cells, a draw may take none
-    means = weights @ values / weights.sum(axis=1, keepdims=True)
-    expanded = np.sqrt(n_clusters / (n_clusters - 1)) * special.stdtrit(n_clusters - 1, (1 + CONFIDENCE) / 2)
-    tail = special.ndtr(-expanded)
-    return np.quantile(means, (tail, 1 - tail), axis=0)
-
-
-def _times_drawn(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Generator) -> np.ndarray:
-    """Return how often each block's cluster is drawn [B, N_b], as many clusters being drawn as there are."""
-    names, index = np.unique(clusters, return_inverse=True)
-    return rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=n_bootstrap)[:, index].astype(float)
-
-
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Return the rank of each of `values` [n], from 1; those alike share the mean of theirs."""
-    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    found: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[index]
-    return found
+def _smallest_p(n_clusters: int, n_flips: int, two_sided: bool) -> float:
+    return max((2.0 if two_sided else 1.0) * 2.0**-n_clusters, 1 / (n_flips + 1))
 
 
 def seeds_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % t interval of a mean over training seeds; ValueError below five.
+    """Return the 95 % Student t interval of a mean over training seeds.
 
-    Student's t and not a sign or rank interval: with five seeds the widest of those, from the least to the greatest,
-    covers 1 - 2 / 2^5 = 93.75 % and no more. A share's interval may pass 0 or 1: clip it where it is shown.
+    A sign or rank interval of five seeds would cover at most 1 - 2 / 2^5 = 93.75 %. The interval of a share may extend
+    beyond 0 or 1: clip it for display.
+
+    Raises:
+        ValueError: fewer than MIN_SEEDS values.
+
     """
-    from scipy import stats
-
     if len(values) < MIN_SEEDS:
-        raise ValueError(f"{len(values)} seeds say nothing about models trained this way: at least {MIN_SEEDS} needed")
-    spread = stats.sem(values)
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * spread)
+        raise ValueError(f"{len(values)} training seeds give no interval: at least {MIN_SEEDS} are needed")
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values))
     return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
-def share_interval(n_found: int, n: int) -> tuple[float, float]:
-    """Return the exact 95 % interval of a share (Clopper & Pearson 1934), as of models called supported."""
-    from scipy import stats
-
-    found = stats.binomtest(n_found, n).proportion_ci(CONFIDENCE, method="exact")
-    return float(found.low), float(found.high)
+def share_interval(n_successes: int, n: int) -> tuple[float, float]:
+    """Return the exact 95 % interval of a share of n independent cases (Clopper & Pearson 1934)."""
+    interval = stats.binomtest(n_successes, n).proportion_ci(CONFIDENCE, method="exact")
+    return float(interval.low), float(interval.high)
 
 
-MIN_CLUSTERS = 5  # below it a resampling of clusters says nothing: with four, 1 in 256 draws is of one alone
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of `n` independent items (Wilson 1927); a tie may have counted half."""
-    from scipy import stats
-
+def wilson_interval(share: float, n: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of n independent items in which a tie may count half (Wilson 1927)."""
     z = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * float(np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)))
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+# Names that callers still use; they go with the rewrite of those callers.
+clusters_of = story_clusters
+luck_line = chance_level
+wilson = wilson_interval
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Return the ranks of values [n], ties averaged."""
+    result: np.ndarray = stats.rankdata(values)
+    return result
+
+
+def cluster_interval(values: np.ndarray, clusters: np.ndarray, n_bootstrap: int, seed: int) -> tuple[float, float]:
+    """Return the `mean_interval` over one clustering."""
+    low, high = mean_interval(values, [(clusters,)], n_bootstrap, seed).tolist()
+    return low, high
+
+
 def clustered(values: np.ndarray, clusters: np.ndarray, n_bootstrap: int, seed: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean, whole clusters being resampled; None below MIN_CLUSTERS.
-
-    Quantiles are those of the expanded percentile interval (Hesterberg 2015, section 4.3), since the plain one is too
-    narrow with few clusters.
-
-    Args:
-        values: [N] one number per item.
-        clusters: [N] the cluster of each: a document, a word.
-        n_bootstrap: resamplings.
-        seed: of the resamplings.
-
-    """
-    from scipy import stats
-
-    n = len(np.unique(clusters))
-    if n < MIN_CLUSTERS:
+    """Return the `mean_interval` over one clustering, None below MIN_CLUSTERS."""
+    if len(np.unique(clusters)) < MIN_CLUSTERS:
         return None
-    tail = stats.norm.cdf(-np.sqrt(n / (n - 1)) * stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
-    low, high = np.quantile(resampled_means(values, clusters, n_bootstrap, seed), (tail, 1 - tail))
-    return float(low), float(high)
+    return cluster_interval(values, clusters, n_bootstrap, seed)
 
 
 def widest(*intervals: tuple[float, float] | None) -> tuple[float, float]:
-    """Return the widest of some intervals; what is None is passed over."""
-    return max((one for one in intervals if one is not None), key=lambda one: one[1] - one[0])
+    """Return the widest interval; None is ignored."""
+    return max((interval for interval in intervals if interval is not None), key=lambda pair: pair[1] - pair[0])

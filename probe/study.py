@@ -23,7 +23,7 @@ from probe.importance import importance_study
 from probe.interventions import pair_up
 from probe.items import EMPTY, QUESTIONS, UNDECIDED, Question, asked
 from probe.scores import Rows, Scores, Texts, best_head, check_blocks, factorial, read_rows, read_texts, score
-from probe.statistics import cluster_interval, clusters_of, luck_line, max_t_p, two_way_interval
+from probe.statistics import chance_level, max_t_test, mean_interval, story_clusters, story_designs
 from probe.verdict import evidence_of, judge
 from probe.weights import entropies, head_types, score_asymmetry, weights_study
 
@@ -238,7 +238,7 @@ def held_out(
     `rules`: those that heads are held against, having learnt from dev.
     """
     items, scores = bench.test.picked(question, holdout), bench.test.scores(question, holdout)
-    clusters = clusters_of(items[::4])
+    clusters = story_clusters(items[::4])
     words = [clusters[name] for name in ("first_words", "second_words")]
     alike = (clusters["templates"], *words)
     found: dict[str, Any] = {"n_items": len(items)}
@@ -248,9 +248,8 @@ def held_out(
     best = best_baseline(scored)
     values = {name: getattr(scores, name)[:, *head] for name in Scores.__dataclass_fields__}
     over_best = values["accuracy"] - scored[best].accuracy
-    intervals = two_way_interval(
-        np.stack([*values.values(), over_best], axis=1), clusters["templates"], (clusters["pairs"], *words), *bench.luck
-    ).T.tolist()
+    stacked = np.stack([*values.values(), over_best], axis=1)
+    intervals = mean_interval(stacked, story_designs(clusters), *bench.luck).T.tolist()
     for name, value, interval in zip(values, values.values(), intervals, strict=False):
         key = "lambda" if name == "preference" else name
         found |= {key: float(value.mean()), f"{key}_interval": interval}
@@ -261,12 +260,12 @@ def held_out(
     found["value_weighted_contrast"] = float(rows.value_preference[:, *head].mean())
     flipped = np.array([is_flipped(item) for item in items])
     found["accuracy_flipped"] = float(_right(rows.selects[flipped][:, *head]).mean())
-    found["chance_level"] = luck_line(scores.accuracy, alike, 0.5, *bench.luck)
+    found["chance_level"] = chance_level(scores.accuracy, alike, 0.5, *bench.luck)
     found["heads"] = {
         name: getattr(scores, name).mean(axis=0).tolist() for name in ("accuracy", "block_accuracy", "pronoun_contrast")
     }
     for name, centre in (("pair_accuracy", 0.5), ("pronoun_contrast", 0)):
-        tested = max_t_p(getattr(scores, name), alike, centre, *bench.luck)
+        tested = max_t_test(getattr(scores, name), alike, centre, *bench.luck)
         found[f"p_{name}"] = float(tested.p[head])
         found["smallest_p"] = tested.smallest_p
         found["heads"][f"p_{name}"] = tested.p.tolist()
@@ -385,7 +384,7 @@ def _untrained(question: Question, holdout: str, bench: Bench) -> dict[str, Any]
     return {
         "n_models": len(bench.blank),
         "accuracy": float(np.mean(accuracy)),
-        "accuracy_interval": cluster_interval(np.array(accuracy), np.arange(len(accuracy)), *bench.luck),
+        "accuracy_interval": mean_interval(np.array(accuracy), [(np.arange(len(accuracy)),)], *bench.luck).tolist(),
         "accuracy_range": (min(accuracy), max(accuracy)),
         "block_accuracy": float(np.mean(block_accuracy)),
         "block_accuracy_range": (min(block_accuracy), max(block_accuracy)),
@@ -414,10 +413,9 @@ def behaviour(model: Transformer, items: Sequence[LinkItem], config: ProbeConfig
 
 
 def _answers(items: Sequence[LinkItem], margins: np.ndarray, losses: np.ndarray, config: ProbeConfig) -> dict[str, Any]:
-    clusters = clusters_of(items)
-    columns = [clusters[name] for name in ("pairs", "first_words", "second_words")]
+    clusters = story_clusters(items)
     right = _right(margins)
-    interval = two_way_interval(right, clusters["templates"], columns, config.n_bootstrap, config.seed).tolist()
+    interval = mean_interval(right, story_designs(clusters), config.n_bootstrap, config.seed).tolist()
     surprisal = surprisals(items)
     oracles = oracle_losses(surprisal)
     return {

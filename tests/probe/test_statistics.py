@@ -1,0 +1,219 @@
+"""Intervals cover what they claim, and tests keep their error rate under clustering."""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from probe.statistics import (
+    bootstrap_interval,
+    chance_level,
+    max_t_test,
+    mean_interval,
+    ratio_interval,
+    seeds_interval,
+    share_interval,
+    story_designs,
+    wilson_interval,
+)
+
+
+class Blocks(NamedTuple):
+    """Three clusterings of the same blocks."""
+
+    template: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+
+
+def draw_blocks(n_templates: int, n_words: int, n_blocks: int, rng: np.random.Generator) -> Blocks:
+    return Blocks(*(rng.integers(n, size=n_blocks) for n in (n_templates, n_words, n_words)))
+
+
+def null_scores(blocks: Blocks, n_heads: int, rng: np.random.Generator) -> np.ndarray:
+    """Scores of mean 0 with random effects of each word and each template."""
+    per_word, per_template = rng.normal(size=(2, 100, n_heads)), rng.normal(size=(100, n_heads))
+    noise = rng.normal(size=(len(blocks.first), n_heads)) / 2
+    return per_word[0][blocks.first] - per_word[1][blocks.second] + per_template[blocks.template] / 2 + noise
+
+
+def test_the_cluster_bootstrap_covers_the_mean_in_95_of_100_cases() -> None:
+    rng = np.random.default_rng(0)
+    clusters, covered = np.repeat(np.arange(40), 5), 0
+    for trial in range(300):
+        values = rng.random(200) < np.repeat(rng.beta(8, 2, size=40), 5)
+        low, high = mean_interval(values, [(clusters,)], 400, seed=trial)
+        covered += low <= 0.8 <= high
+    assert 0.91 <= covered / 300 <= 0.99
+
+
+def test_repeating_blocks_inside_their_cluster_does_not_narrow_the_interval() -> None:
+    values = np.random.default_rng(1).random(30)
+    once = mean_interval(values, [(np.arange(30),)], 2000, seed=0)
+    tenfold = mean_interval(values.repeat(10), [(np.arange(30).repeat(10),)], 2000, seed=0)
+    assert tenfold == pytest.approx(once)
+
+
+def test_the_interval_of_a_constant_is_a_point() -> None:
+    assert mean_interval(np.full(12, 0.3), [(np.arange(12) // 2,)], 500, seed=0) == pytest.approx([0.3, 0.3])
+
+
+def test_one_cluster_gives_no_interval() -> None:
+    clusters = np.arange(12)
+    assert np.isnan(mean_interval(np.arange(12.0), [(clusters, np.zeros(12))], 200, seed=0)).all()
+
+
+@pytest.mark.parametrize("n_words", [6, 11])
+def test_the_crossed_bootstrap_covers_where_one_clustering_is_too_narrow(n_words: int) -> None:
+    rng = np.random.default_rng(6)
+    n_trials, crossed, templates_only = 250, 0, 0
+    for trial in range(n_trials):
+        blocks = draw_blocks(37, n_words, 151, rng)
+        per_word, per_template = rng.normal(size=(2, n_words)), rng.normal(size=37)
+        values = per_word[0][blocks.first] + per_word[1][blocks.second] + per_template[blocks.template]
+        values += rng.normal(size=151)
+        clusters = {"templates": blocks.template, "first_words": blocks.first, "second_words": blocks.second}
+        designs = story_designs(clusters | {"pairs": blocks.first * 1000 + blocks.second})
+        low, high = mean_interval(values, designs, 300, seed=trial)
+        crossed += low <= 0 <= high
+        low, high = mean_interval(values, [(blocks.template,)], 300, seed=trial)
+        templates_only += low <= 0 <= high
+    assert crossed / n_trials >= 0.92
+    assert templates_only / n_trials < 0.80
+
+
+def test_the_widest_design_counts_for_each_score() -> None:
+    rng = np.random.default_rng(8)
+    blocks = draw_blocks(11, 5, 67, rng)
+    values = rng.normal(size=(67, 2, 3))
+    designs = [(blocks.template, blocks.first), (blocks.template, blocks.second)]
+    together = mean_interval(values, designs, 200, seed=0)
+    alone = [mean_interval(values[:, 1, 2], [design], 200, seed=0) for design in designs]
+    assert together.shape == (2, 2, 3)
+    assert together[:, 1, 2] == pytest.approx(max(alone, key=np.ptp))
+
+
+def test_the_interval_of_a_ratio_divides_means_not_values() -> None:
+    rng = np.random.default_rng(9)
+    denominator, clusters = rng.normal(1, 3, size=80), np.arange(80)
+    assert ratio_interval(3 * denominator, denominator, [(clusters,)], 400, seed=0) == pytest.approx([3, 3])
+
+
+def test_any_weighted_statistic_can_be_bootstrapped() -> None:
+    """The variance of normal values, weights being counts: its interval is near the chi-square interval."""
+    values = np.random.default_rng(10).normal(size=500)
+
+    def variance(weights: np.ndarray) -> np.ndarray:
+        shares = weights / weights.sum(axis=1, keepdims=True)
+        return shares @ values**2 - (shares @ values) ** 2
+
+    interval = bootstrap_interval(variance, [(np.arange(500),)], 2000, seed=0)
+    expected = 499 * values.var(ddof=1) / stats.chi2.ppf([0.975, 0.025], 499)
+    assert interval == pytest.approx(expected, rel=0.05)
+
+
+def test_the_best_of_many_chance_heads_passes_the_chance_level_in_5_of_100_cases() -> None:
+    rng = np.random.default_rng(2)
+    passed = 0
+    for trial in range(300):
+        values = rng.integers(0, 5, size=(60, 6, 6)) / 4  # accuracy of a block: 0, 1/4 .. 1
+        passed += values.mean(axis=0).max() > chance_level(values, [np.arange(60)], 0.5, 400, seed=trial)
+    assert 0.01 <= passed / 300 <= 0.10
+
+
+def test_the_chance_level_rises_with_heads_and_falls_with_clusters() -> None:
+    rng = np.random.default_rng(3)
+
+    def level(n_blocks: int, n_heads: int) -> float:
+        values = rng.integers(0, 2, size=(n_blocks, n_heads)).astype(float)
+        return chance_level(values, [np.arange(n_blocks)], 0.5, 1000, 0)
+
+    assert level(50, 48) > level(50, 2)
+    assert level(50, 48) > level(500, 48)
+
+
+def test_effects_of_few_words_raise_the_chance_level() -> None:
+    templates, pairs = np.arange(60), np.arange(60) % 6
+    values = (np.random.default_rng(4).integers(0, 3, size=(6, 8)) / 2)[pairs]  # 8 heads, one score per pair
+    by_template = chance_level(values, [templates], 0.5, 1000, 0)
+    assert chance_level(values, [templates, pairs], 0.5, 1000, 0) > by_template + 0.05
+
+
+def test_word_effects_pass_max_t_no_more_often_than_its_level_and_flips_of_templates_alone_fail() -> None:
+    rng = np.random.default_rng(0)
+    n_trials, passed, templates_only = 600, {0.01: 0, 0.05: 0}, 0
+    for trial in range(n_trials):
+        blocks = draw_blocks(37, 11, 211, rng)
+        values = null_scores(blocks, 7, rng)
+        smallest = max_t_test(values, blocks, 0, 299, seed=trial).p.min()
+        for level in passed:
+            passed[level] += smallest <= level
+        templates_only += max_t_test(values, blocks[:1], 0, 299, seed=trial).p.min() <= 0.05
+    for level, count in passed.items():
+        assert stats.binomtest(count, n_trials, level, alternative="greater").pvalue > 0.05, (level, count)
+    assert share_interval(templates_only, n_trials)[0] > 0.4
+
+
+def test_max_t_finds_the_linking_head_among_heads_with_word_effects() -> None:
+    rng = np.random.default_rng(1)
+    detected = false_alarms = 0
+    for trial in range(40):
+        blocks = draw_blocks(37, 19, 211, rng)
+        values = null_scores(blocks, 7, rng)
+        values[:, 3] += 2
+        p = max_t_test(values, blocks, 0, 499, seed=trial).p
+        detected += p[3] < 0.01
+        false_alarms += np.delete(p, 3).min() < 0.01
+    assert detected >= 30
+    assert false_alarms <= 3
+
+
+@pytest.mark.parametrize("two_sided", [False, True])
+def test_few_clusters_enumerate_every_sign_pattern(two_sided: bool) -> None:
+    """Against the definition: one clustering of equal sizes, t = mean / standard error of the cluster means."""
+    rng = np.random.default_rng(2)
+    values = rng.normal(size=(21, 2, 5)) + 0.3
+    means = values.reshape(7, 3, 10).mean(axis=1)
+    magnitude = np.abs if two_sided else np.positive
+
+    def t(cluster_means: np.ndarray) -> np.ndarray:
+        return magnitude(cluster_means.mean(axis=0) / cluster_means.std(axis=0, ddof=1))
+
+    null = np.array([t(np.array(signs)[:, None] * means).max() for signs in itertools.product((1, -1), repeat=7)])
+    test = max_t_test(values, [np.repeat(np.arange(7), 3)], 0, 2000, seed=0, two_sided=two_sided)
+    assert test.p.ravel() == pytest.approx([np.mean(null >= value * (1 - 1e-9)) for value in t(means)])
+    assert (test.n_clusters, test.smallest_p) == (7, (2 if two_sided else 1) / 128)
+
+
+def test_a_two_sided_test_finds_a_negative_effect() -> None:
+    values = np.random.default_rng(5).normal(size=(60, 3))
+    values[:, 1] -= 1
+    one_sided, two_sided = (max_t_test(values, [np.arange(60)], 0, 999, 0, two_sided=flag) for flag in (False, True))
+    assert one_sided.p[1] > 0.9
+    assert two_sided.p[1] < 0.01
+
+
+def test_one_cluster_gives_p_of_one() -> None:
+    test = max_t_test(np.ones((8, 2)), [np.zeros(8)], 0, 99, seed=0)
+    assert test.p.tolist() == [1, 1]
+
+
+def test_the_seeds_interval_is_students_t() -> None:
+    assert seeds_interval([1, 2, 3, 4, 5]) == pytest.approx((3 - 2.7764 * 0.5**0.5, 3 + 2.7764 * 0.5**0.5), abs=1e-4)
+
+
+def test_fewer_than_five_seeds_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 5"):
+        seeds_interval([1, 2, 3, 4])
+
+
+def test_the_share_interval_is_exact() -> None:
+    """None of 200: the upper end solves (1 - p)^200 = .025."""
+    assert share_interval(0, 200) == pytest.approx((0, 1 - 0.025 ** (1 / 200)))
+
+
+def test_the_wilson_interval_is_scipys_for_whole_counts() -> None:
+    expected = stats.binomtest(13, 41).proportion_ci(method="wilson")
+    assert wilson_interval(13 / 41, 41) == pytest.approx((expected.low, expected.high))

@@ -25,9 +25,11 @@ def speak_soon() -> None:
 def tell_few_stories() -> None:
     """Let the default stories be few: what a door does with them is the same."""
 
+    import training.settings as configs
+
     typed = configs.typed_train
 
-    def few(config: Any) -> configs.TrainSettings:
+    def few(config: Any) -> Any:
         settings = typed(config)
         stories = {"n_train_stories": 4000, "n_validation_stories": 40, "n_test_templates": 2, "n_test_pairs": 2}
         return replace(settings, data=replace(settings.data, **stories))

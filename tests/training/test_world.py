@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore
 
+import training.distributed
 from training.distributed import ALONE, LOST, World, broken_connection, lives, lost_line, one_voice, together, world_of
 
 TOLD = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}
@@ -106,7 +107,7 @@ def test_where_they_do_not_meet_that_is_said_and_nobody_is_gone(
 def test_one_that_never_comes_is_waited_for_as_long_as_a_meeting_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(World, "meets", False)
     monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(HashStore(), 0, 2)]))
-    monkeypatch.setattr(run.world, "_MEETING", timedelta(seconds=0.2))
+    monkeypatch.setattr(training.distributed, "_MEETING", timedelta(seconds=0.2))
     with pytest.raises(ConnectionError, match="rank 0 of 2 could not meet the others"):
         World(0, 2).join(cuda=False)
 

@@ -157,7 +157,7 @@ def file_split(tokenizer: Tokenizer, path: str) -> Split:
 def window_losses(model: nn.Module, split: Split, context_length: int) -> RowLosses:
     """Return the losses of every window of a split, in float32."""
     batches = validation_batches(split, tokens_per_batch=1 << 14, context_length=context_length, n_tokens=None)
-    return row_losses(model, ((one.read(), one.targets, None, None) for one in batches), 1)
+    return row_losses(model, ((one.model_inputs(), one.targets, None, None) for one in batches), 1)
 
 
 def short(path: str) -> str:

@@ -19,7 +19,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from benchmarks.files import keep
-from data.loader import Split, Supply
+from data.loader import Split, BatchLoader
 from model.transformer import Transformer, flops_per_token, n_parameters
 from training.ceiling import matmul_ceiling
 from training.device import Place, choose_place
@@ -126,8 +126,8 @@ def made(model_name: str, kind: str, where: str, place: Place) -> tuple[Training
     model = Transformer(settings.model, _VOCABULARY, seed=0).to(place.device)
     training = make_training(settings, model, Split(tokens, len(tokens)), place)
     supply = training.batch_at
-    if isinstance(supply, Supply) and where == "host":
-        training.batch_at = Supply(supply.batches, place.device, full=settings.run.compile is not Compile.none)
+    if isinstance(supply, BatchLoader) and where == "host":
+        training.batch_at = BatchLoader(supply.batches, place.device, pad=settings.run.compile is not Compile.none)
     return training, model
 
 

@@ -33,7 +33,7 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> bool:
         context_length=opened.model.config.context_length,
         n_tokens=None,
     )
-    parts = ((one.read(alone=causal), one.targets, one.classes, one.floor) for one in batches)
+    parts = ((one.model_inputs(single_document=causal), one.targets, one.classes, one.floor) for one in batches)
     rows = row_losses(opened.model, parts, len(CLASSES))
     found = summarise(rows, CLASSES if isinstance(split, StorySplit) else ())
     n_tokens, bits = int(rows.counts.sum()), split.bits_per_byte(found["loss"])

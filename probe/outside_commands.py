@@ -72,7 +72,7 @@ def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> Subject
         for batch in validation_batches(
             split, tokens_per_batch=config.tokens_per_batch, context_length=length, n_tokens=None
         ):
-            yield batch.read(), batch.targets
+            yield batch.model_inputs(), batch.targets
 
     column = "text" if isinstance(opened.data, StoriesConfig) else opened.data.column
 

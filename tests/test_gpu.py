@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data.loader import Supply
+from data.loader import BatchLoader
 from model.observe import attention_maps
 from model.transformer import Transformer, fused_attention, within_texts
 from tests.model.test_attention import config
@@ -99,7 +99,7 @@ def test_the_compiled_step_is_the_plain_one_to_rounding(how: str, stories: bool,
 def test_a_resident_text_changes_no_loss(same_every_time: None) -> None:
     asked = settings("precision=bfloat16")
     host, resident = (make_training(asked, stories=False, device="cuda", room=room) for room in (0, 2**20))
-    assert isinstance(resident.batch_at, Supply) and resident.batch_at.is_resident
+    assert isinstance(resident.batch_at, BatchLoader) and resident.batch_at.is_resident
     assert losses(host, 20) == losses(resident, 20)
     assert resident_room(torch.device("cuda")) > 2**20
 

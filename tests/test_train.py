@@ -259,7 +259,7 @@ def two_batches(run: Path, cache: str) -> float:
     corpus = load_corpus(settings.data, Path(cache.removeprefix("cache_dir=")))
     batches = training_batches(corpus.train, tokens_per_batch=256, context_length=64, seed=settings.run.seed)
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed).eval()
-    rows = row_losses(model, [(one.read(alone=True), one.targets, None, None) for one in map(batches.at, (0, 1))], 1)
+    rows = row_losses(model, [(one.model_inputs(single_document=True), one.targets, None, None) for one in map(batches.at, (0, 1))], 1)
     return (rows.losses.sum() / rows.counts.sum()).item()
 
 

@@ -364,7 +364,7 @@ def validation_loss(run: Run, n_tokens: int | None, stop: StopRequest | None = N
     )
     alone = run.settings.model.is_causal  # stories are rows of their own; who sees the future must not see the padding
     heard = batches if stop is None else stop.before_each(batches)
-    parts = ((one.read(alone=alone), one.targets, one.classes, one.floor) for one in heard)
+    parts = ((one.model_inputs(single_document=alone), one.targets, one.classes, one.floor) for one in heard)
     rows = row_losses(run.model, parts, len(CLASSES), run.training.place.autocast())
     known = isinstance(split, StorySplit) and split.classes is not None
     found = summarise(rows, CLASSES if known else ())

@@ -225,7 +225,7 @@ def make_training(
     """Bring model, batches, loss and optimizers together at step 0; `model` itself is trained unless it is sharded."""
     from copy import deepcopy
 
-    from data.loader import Supply, training_batches
+    from data.loader import BatchLoader, training_batches
     from training.device import resident_room
     from training.evaluate import SummedLoss
     from training.optim import make_optimizers
@@ -241,7 +241,7 @@ def make_training(
     )
 
     full = own.compile is not Compile.none  # each shape would be compiled anew
-    supply = Supply(batches, place.device, full=full, room=resident_room(place.device), share=world.share)
+    supply = BatchLoader(batches, place.device, pad=full, resident_bytes=resident_room(place.device), rows=world.share)
     cut = world.size > 1 and own.sharding is Sharding.fsdp
     learner: nn.Module = model
     spread: nn.Module | None = None

@@ -69,7 +69,7 @@ def subject(
         for batch in validation_batches(
             Split(tokens, n_bytes), tokens_per_batch=settings.tokens_per_batch, context_length=length, n_tokens=None
         ):
-            yield batch.read(), batch.targets
+            yield batch.model_inputs(), batch.targets
 
     return Subject(
         model=model,

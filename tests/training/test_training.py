@@ -12,9 +12,9 @@ import torch
 from hydra import compose, initialize_config_dir
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from data.loader import Split, StoryBatches, StreamBatches, Supply
+from data.loader import Split, StoryBatches, StreamBatches, BatchLoader
 from model.transformer import Transformer
-from tests.data.test_batches import STORIES
+from tests.data.test_loader import STORIES
 from tests.reliability.counts import counted
 from tests.reliability.runs import digest
 from training.device import Place, choose_place
@@ -46,7 +46,7 @@ def make_training(asked: TrainSettings, *, stories: bool, device: str = "cpu", r
         model.to(place.device)
     size = {"tokens_per_batch": own.tokens_per_batch, "context_length": asked.model.context_length, "seed": own.seed}
     batches = StoryBatches(STORIES, **size) if stories else StreamBatches(STREAM, **size)
-    supply = Supply(batches, place.device, full=own.compile is not Compile.none, room=room)
+    supply = BatchLoader(batches, place.device, pad=own.compile is not Compile.none, resident_bytes=room)
     loss = compiled(SummedLoss(model), own.compile, place.device)
     scale = batches.split.bits_per_byte
     return Training(model, loss, supply, scale, make_optimizers(model, asked.optim), place, own, asked.optim)
@@ -99,8 +99,8 @@ def test_a_resident_text_changes_no_loss() -> None:
 def test_rows_that_ask_nothing_change_a_step_by_rounding_alone() -> None:
     asked = settings()
     plain, full = (make_training(asked, stories=True) for _ in range(2))
-    assert isinstance(full.batch_at, Supply)
-    full.batch_at._full = True
+    assert isinstance(full.batch_at, BatchLoader)
+    full.batch_at._min_rows = full.batch_at.batches.n_rows
     assert losses(plain, 25) == pytest.approx(losses(full, 25), abs=1e-4)
 
 

@@ -70,13 +70,13 @@ def own_text(n_stories: int) -> str:
     from hydra import compose, initialize_config_dir
 
     from data.config import StoriesConfig
-    from data.stories import tell
+    from data.stories import generate_split
     from training.settings import typed_train
 
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         config = typed_train(compose("train", [f"data.n_train_stories={n_stories}"])).data
     assert isinstance(config, StoriesConfig)
-    return "\n".join(story.text for story in tell(config, "train"))
+    return "\n".join(story.text for story in generate_split(config, "train"))
 
 
 def made(text: str, n_texts: int) -> tuple[Asked, Transformer]:

@@ -163,10 +163,10 @@ def _uncollected() -> Iterator[None]:
 def _write_split(corpus: Corpus, split: str, folder: Path) -> None:
     import datasets
 
-    from data.stories import as_dataset, tell
+    from data.stories import as_dataset, generate_split
 
     assert isinstance(corpus.config, StoriesConfig)  # a text corpus has no links
-    stories = tell(corpus.config, split)
+    stories = generate_split(corpus.config, split)
     _check_words(corpus.tokenizer, split, [story.text for story in stories], corpus.config)
     datasets.disable_progress_bars()
     beside = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
@@ -231,11 +231,11 @@ def _move_into_place(beside: Path, folder: Path) -> None:
 def _write_stories(config: StoriesConfig, folder: Path) -> None:
     import datasets
 
-    from data.stories import as_dataset, floors, tell
+    from data.stories import as_dataset, floors, generate_split
 
     datasets.disable_progress_bars()
-    train = tell(config, "train")
-    stories = {"train": train, "validation": tell(config, "validation", train)}
+    train = generate_split(config, "train")
+    stories = {"train": train, "validation": generate_split(config, "validation", train)}
     tokenizer = word_tokenizer([story.text for story in stories["train"]])
     _check_words(tokenizer, "validation", [story.text for story in stories["validation"]], config)
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -88,11 +88,11 @@ class Opened:
 
     def cut(self, text: str) -> Sentence:
         """Return the tokens and words of `text`, the END in front."""
-        from data.stories.lint import words
+        from data.stories.lint import word_spans
         from data.tokenizer import with_end
         from probe.sentences import Sentence
 
-        return Sentence(*with_end(self.tokenizer, text, self.end), words(text))
+        return Sentence(*with_end(self.tokenizer, text, self.end), word_spans(text))
 
     def word_of(self, token: int) -> str | None:
         """Return what to call a token: its name where tokens are words of ours, else what it writes."""

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer
 
 from data.config import StoriesConfig
-from data.stories import tell
+from data.stories import generate_split
 from data.tokenizer import END, bpe_tokenizer
 from model.hf import ImportedAttention
 from probe import open_model as importing
@@ -227,7 +227,7 @@ def gpt2_in_pieces(folder: Path, words: list[str]) -> Path:
 
 @pytest.fixture(scope="module")
 def in_pieces(place: Path) -> Path:
-    return gpt2_in_pieces(place / "gpt2", [story.text for story in tell(stories(place), "train")[:300]])
+    return gpt2_in_pieces(place / "gpt2", [story.text for story in generate_split(stories(place), "train")[:300]])
 
 
 def test_a_gpt2_of_word_pieces_is_probed_and_its_pieces_are_shown_as_text(place: Path, in_pieces: Path) -> None:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 def showcase_film(corpus: Corpus, context_length: int) -> Film | None:
     """Return the sentences that are looked at again at every probe; None where the model can read none of them."""
-    from data.stories.lint import words
+    from data.stories.lint import word_spans
     from data.tokenizer import unknown_id, with_end
     from probe.sentences import Sentence
     from probe.snapshots import choose_film
 
     def cut(text: str) -> Sentence:
-        return Sentence(*with_end(corpus.tokenizer, text), words(text))
+        return Sentence(*with_end(corpus.tokenizer, text), word_spans(text))
 
     film = choose_film(cut, unknown_id(corpus.tokenizer), context_length)
     return film if film.asked else None

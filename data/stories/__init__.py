@@ -63,12 +63,12 @@ def load_stories(config: StoriesConfig) -> DatasetDict:
     """
     from datasets import DatasetDict
 
-    train = tell(config, "train")
-    rest = {split: tell(config, split, train) for split in SPLITS[1:]}
+    train = generate_split(config, "train")
+    rest = {split: generate_split(config, split, train) for split in SPLITS[1:]}
     return DatasetDict({split: as_dataset(some) for split, some in ({"train": train} | rest).items()})
 
 
-def tell(config: StoriesConfig, split: str, train: list[Story] | None = None) -> list[Story]:
+def generate_split(config: StoriesConfig, split: str, train: list[Story] | None = None) -> list[Story]:
     """Write one split; every link of dev and test knows how surprised each oracle is at its payoff.
 
     What validation holds depends on `train`, which is written anew if it is not given.

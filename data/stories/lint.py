@@ -31,14 +31,14 @@ class PronounNote:
     note: str  # one sentence for a reader
 
 
-def words(text: str) -> list[tuple[str, Span]]:
+def word_spans(text: str) -> list[tuple[str, Span]]:
     """Return the words and punctuation marks of `text` with their spans."""
     return [(match.group(), match.span()) for match in re.finditer(r"\w+|[^\w\s]+", text)]
 
 
 def lint(text: str) -> list[PronounNote]:
     """Return a note for every personal pronoun of `text`, in any case, in order."""
-    every = words(text)
+    every = word_spans(text)
     found = []
     for place, (word, span) in enumerate(every):
         kind = _KINDS.get(word.lower())
@@ -133,7 +133,7 @@ def _can_be_said(word: str, one: Referent) -> bool:
 def _noted(text: str, one: PronounNote) -> PronounNote:
     pronoun = text[slice(*one.span)]
     some = " or ".join(one.candidates)
-    later = [name.word for name in _mentioned([word for word, _ in words(text[one.span[1] :])])]
+    later = [name.word for name in _mentioned([word for word, _ in word_spans(text[one.span[1] :])])]
     later = [word for word in later if referents().get(word) and referents()[word].pronoun == _KINDS[pronoun.lower()]]
     if not one.candidates and later:
         note = (

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from data.links import word_pieces
-from data.stories.lint import words
+from data.stories.lint import word_spans
 from data.tokenizer import bpe_tokenizer, character_tokenizer, word_tokenizer
 
 TEXT = "The naïve cat 🙂🙃 sat near  the buses.\n\tIt purred, “ja”!"
@@ -18,7 +18,7 @@ def test_the_pieces_of_every_word_spell_it_and_no_piece_is_of_two(kind: str, see
     draw = random.Random(seed)
     text = " ".join(draw.choices(TEXT.split(), k=29)) + draw.choice(["", " ", "\n"])
     encoding = MAKERS[kind]([TEXT, text]).encode(text)
-    spans = [span for _, span in words(text)]
+    spans = [span for _, span in word_spans(text)]
     draw.shuffle(spans)
     found = word_pieces(text, encoding.offsets, spans)
     used = [index for some in found for index in some]

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import chisquare
 
 from data.links import ORACLES
-from data.stories import as_dataset, frames, language, language_of, lexicon, tell
+from data.stories import as_dataset, frames, language, language_of, lexicon, generate_split
 from data.stories.blocks import draw_block, plain_story
 from data.stories.floor import END, Floor, Reader, words
 from data.stories.grammar import Symbols, is_slot, write
@@ -171,8 +171,8 @@ def test_the_filter_is_the_sum_over_all_texts_of_a_mix_with_bystanders() -> None
 
 @pytest.mark.usefixtures("small")
 def test_a_single_derivation_of_an_ambiguous_text_is_no_floor() -> None:
-    texts, best = told(tiny("A").rules)
-    floor = Floor(tiny("A"), 0.5)
+    texts, best = told(tiny("ambiguous").rules)
+    floor = Floor(tiny("ambiguous"), 0.5)
     for text in list(texts)[:50]:
         surprisal = sum(floor.read(" ".join(text))[0])
         assert surprisal == pytest.approx(-math.log(texts[text]), abs=1e-9)
@@ -195,7 +195,7 @@ def test_stories_are_drawn_as_often_as_the_filter_expects(name: str) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_the_mean_surprise_of_written_stories_is_the_entropy() -> None:
-    some = tiny("agreement number", "later_cue", "no_pronoun name", "A")
+    some = tiny("agreement number", "later_cue", "no_pronoun name", "ambiguous")
     texts, _ = told(some.rules)
     rng, floor = Random(1), Floor(some, 0.5)
     written = [write(some.rules, rng, START, {}).text for _ in range(1500)]
@@ -243,7 +243,7 @@ def judged() -> dict[str, list[tuple[dict, dict]]]:
         config = replace(
             CONFIG, skew=skew, n_train_stories=40, n_validation_stories=40, n_test_templates=3, n_test_pairs=1
         )
-        rows = as_dataset(tell(config, "test"))
+        rows = as_dataset(generate_split(config, "test"))
         found[str(skew)] = [(row, link) for row in rows for link in row["links"] if link["payoff"]]
     return found
 

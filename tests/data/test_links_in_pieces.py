@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from data.links import LinkItem, link_items
-from data.stories import as_dataset, tell
+from data.stories import as_dataset, generate_split
 from data.tokenizer import bpe_tokenizer, end_id, word_tokenizer
 from tests.data.test_stories import full_stories
 from tests.probe.story_items import CONFIG
@@ -15,12 +15,12 @@ from tests.probe.story_items import CONFIG
 
 @cache
 def default_rows() -> list[dict[str, Any]]:
-    return list(as_dataset(tell(CONFIG, "test")))
+    return list(as_dataset(generate_split(CONFIG, "test")))
 
 
 @cache
 def texts() -> list[str]:
-    return [story.text for story in tell(CONFIG, "train")]
+    return [story.text for story in generate_split(CONFIG, "train")]
 
 
 def of_gpt2() -> Tokenizer:

@@ -10,7 +10,7 @@ import pytest
 
 from data.config import StoriesConfig
 from data.links import ORACLES
-from data.stories import GENERATOR_VERSION, SPLITS, assert_balanced, language_of, load_stories, plot_shares, tell
+from data.stories import GENERATOR_VERSION, SPLITS, assert_balanced, language_of, load_stories, plot_shares, generate_split
 from data.stories.blocks import draw_block
 from data.stories.floor import words
 from data.stories.frames import OPENERS, held_out, plain
@@ -92,7 +92,7 @@ def test_every_family_is_told_at_every_site_and_hold_out(stories: dict) -> None:
         ("several_pronouns", "number"): {"pronoun", "before_repeat"},
         ("several_pronouns", "gender"): {"pronoun", "before_repeat"},
         ("later_cue", "later_cue"): {"pronoun", "cue", "before_repeat"},
-        ("A", "A"): {"pronoun", "cue", "before_repeat"},
+        ("ambiguous", "ambiguous"): {"pronoun", "cue", "before_repeat"},
         ("no_antecedent", "no_antecedent"): {"pronoun"},
         ("no_antecedent", "cataphora"): {"pronoun"},
         ("plural", "plural"): {"pronoun"},
@@ -264,7 +264,7 @@ def test_the_vocabulary_and_the_templates_are_as_many_as_designed() -> None:
 def test_the_hold_outs_hold(stories: dict) -> None:
     train = stories["train"]
     asked = [row for row in train if row["links"]]
-    frames_in_training = {plain(row["template"]) for row in train}
+    frames_in_training = {plain(row["template"]) for row in train if "{" in row["template"]}
     pairs_in_training = {row["pair"] for row in train if not has_held_out(row)}
     cells_in_training = {(plain(row["template"]), row["pair"]) for row in asked}
     antecedents = {word for row in asked for word in row["pair"].split()}
@@ -317,7 +317,7 @@ def test_a_couple_is_never_a_pair_that_novel_pairs_keep_out_of_training() -> Non
 
 
 def test_two_words_of_one_pool_are_one_pair() -> None:
-    for name in ("A", "ownership object"):
+    for name in ("ambiguous", "ownership object"):
         pairs = {(one.word, two.word) for one, two in told_pairs(PLOTS[name], Population())}
         assert pairs and not {(two, one) for one, two in pairs} & pairs
 
@@ -343,7 +343,7 @@ def test_a_kind_of_story_without_a_share_is_left_out_everywhere() -> None:
     config = replace(
         CONFIG, share_later_cue=0.0, share_agreement=0.49, n_validation_stories=40, n_test_templates=1, n_test_pairs=1
     )
-    assert {one.family for split in SPLITS for one in tell(config, split)} == {
+    assert {one.family for split in SPLITS for one in generate_split(config, split)} == {
         "agreement",
         "no_antecedent",
         "no_pronoun",
@@ -389,7 +389,7 @@ def test_training_never_asks_which_of_two_a_held_out_word_is(stories: dict) -> N
 
 def test_the_same_config_writes_the_same_stories_and_another_seed_others() -> None:
     small = replace(FULL, n_train_stories=1200, n_validation_stories=40, n_test_templates=1, n_test_pairs=1)
-    texts = [tell(config, "train") for config in (small, small, replace(small, seed=4))]
+    texts = [generate_split(config, "train") for config in (small, small, replace(small, seed=4))]
     assert texts[0] == texts[1] != texts[2]
     assert GENERATOR_VERSION == 4
 
@@ -433,7 +433,7 @@ def test_a_frame_with_a_pair_has_one_place() -> None:
 
 def test_a_skewed_training_text_means_the_first_mention_in_that_share_and_tests_stay_balanced() -> None:
     skewed = replace(CONFIG, skew=0.9, n_validation_stories=40, n_test_templates=1, n_test_pairs=1)
-    first = {split: [one.order == one.meant for one in tell(skewed, split) if one.links] for split in SPLITS}
+    first = {split: [one.order == one.meant for one in generate_split(skewed, split) if one.links] for split in SPLITS}
     train = first["train"]
     assert abs(sum(train) / len(train) - 0.9) < 4 * (0.09 / len(train)) ** 0.5
     for split in ("dev", "test"):

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from benchmarks.planted import plant
 from data.config import StoriesConfig
 from data.links import LinkItem, Word, link_items
-from data.stories import as_dataset, tell
+from data.stories import as_dataset, generate_split
 from data.tokenizer import UNKNOWN, end_id, word_tokenizer
 from model.config import ModelConfig
 from model.transformer import Transformer
@@ -48,12 +48,12 @@ MODEL = ModelConfig(n_layer=2, n_head=3, d_model=48, d_mlp=41, context_length=64
 @cache
 def tokenizer() -> Tokenizer:
     """Return one that knows the words of both sets of stories, so that one model reads them."""
-    return word_tokenizer([story.text for config in (CONFIG, FULL) for story in tell(config, "train")])
+    return word_tokenizer([story.text for config in (CONFIG, FULL) for story in generate_split(config, "train")])
 
 
 @cache
 def _items(config: StoriesConfig, split: str) -> list[LinkItem]:
-    items = link_items(as_dataset(tell(config, split)), tokenizer(), end_id(tokenizer()))
+    items = link_items(as_dataset(generate_split(config, split)), tokenizer(), end_id(tokenizer()))
     assert not any(tokenizer().token_to_id(UNKNOWN) in item.tokens for item in items)
     return items
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.stories.lint import words
+from data.stories.lint import word_spans
 from model.config import ModelConfig
 from model.transformer import Transformer
 from probe.sentences import Sentence, view
@@ -19,7 +19,7 @@ UNKNOWN = 1
 
 def cut(text: str) -> Sentence:
     """One token a word; "They" cannot be written."""
-    some = words(text)
+    some = word_spans(text)
     ids = [0] + [UNKNOWN if word == "They" else 2 + len(word) for word, _ in some]
     return Sentence(ids, [span for _, span in some], some)
 

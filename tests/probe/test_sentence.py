@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.stories.lint import words
+from data.stories.lint import word_spans
 from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from model.config import ModelConfig
 from model.observe import attention_maps
@@ -22,7 +22,7 @@ def test_a_word_sums_over_its_pieces_and_looks_from_its_last(kind: str) -> None:
     tokenizer = MAKERS[kind]([TEXT])
     config = ModelConfig(n_layer=2, n_head=3, d_model=30, d_mlp=41, context_length=64, **PLAIN)
     model = Transformer(config, tokenizer.get_vocab_size(), seed=0).eval()
-    encoding, every = tokenizer.encode(TEXT), words(TEXT)
+    encoding, every = tokenizer.encode(TEXT), word_spans(TEXT)
     it = next(span for word, span in every if word == "It")
     ids = [end_id(tokenizer), *encoding.ids]
     [row] = word_rows(model, Sentence(ids, encoding.offsets, every), [it])
@@ -40,7 +40,7 @@ def test_the_lines_name_the_three_largest_and_the_chosen_head() -> None:
     tokenizer = word_tokenizer([TEXT])
     config = ModelConfig(n_layer=1, n_head=1, d_model=8, d_mlp=8, context_length=64, **PLAIN)
     model = Transformer(config, tokenizer.get_vocab_size(), seed=0).eval()
-    encoding, every = tokenizer.encode(TEXT), words(TEXT)
+    encoding, every = tokenizer.encode(TEXT), word_spans(TEXT)
     ids = [end_id(tokenizer), *encoding.ids]
     rows = word_rows(model, Sentence(ids, encoding.offsets, every), [every[-2][1]])
     lines = sentence_lines([word for word, _ in every], rows, {(0, 0): ["number", "later_cue"]})

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from data.stories.lint import words
+from data.stories.lint import word_spans
 from data.tokenizer import with_end
 from probe.sentences import Sentence
 from probe.verdict import MAX_P
@@ -119,7 +119,7 @@ def pen(unknown: str | None = None) -> Pen:
     """Return a model of the stories; `unknown` is a word that it is told not to know."""
 
     def cut(text: str) -> Sentence:
-        return Sentence(*with_end(tokenizer(), text), words(text))
+        return Sentence(*with_end(tokenizer(), text), word_spans(text))
 
     token = None if unknown is None else tokenizer().token_to_id(unknown)
     return Pen(planted("coreference"), cut, str, token, lambda text: [])

@@ -1,0 +1,45 @@
+"""The stories of a config stay the same byte for byte until GENERATOR_VERSION is raised: caches and runs rest on it."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from data.config import StoriesConfig
+from data.stories import GENERATOR_VERSION, SPLITS, generate_split
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "data"
+SIZES = {"n_train_stories": 1200, "n_validation_stories": 100, "n_test_templates": 2, "n_test_pairs": 1}
+# After an intended change of the text, raise GENERATOR_VERSION and replace both digests by what `stories_digest` returns.
+VERSION = 4
+DIGESTS = {
+    "stories": "25fbe7bed111a391cc7d778cb3b165ac1bfb5f3679f2e1dc6d1cb8c3fb8f7441",
+    "stories_full": "3040655b7d4c80a8831dfd5b2762a1fd33bce8fbefb35725088cd8b682a37251",
+}
+
+
+def small_config(mix: str) -> StoriesConfig:
+    values: dict[str, Any] = {}
+    for name in dict.fromkeys(("stories", mix)):
+        values |= {key: value for key, value in OmegaConf.load(CONFIGS / f"{name}.yaml").items() if key != "defaults"}
+    return StoriesConfig(**values | SIZES)
+
+
+def stories_digest(mix: str) -> str:
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        for story in generate_split(small_config(mix), split):
+            row = asdict(story)
+            for link in row["links"]:
+                link["surprisal"] = [round(value, 6) for value in link["surprisal"]]  # the last bits depend on libm
+            digest.update(json.dumps(row, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize("mix", DIGESTS)
+def test_text_and_links_change_only_with_the_generator_version(mix: str) -> None:
+    assert (GENERATOR_VERSION, stories_digest(mix)) == (VERSION, DIGESTS[mix])

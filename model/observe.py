@@ -1,13 +1,222 @@
-"""The whole model, top to bottom: `forward(tokens) -> logits`, and the same pass observed."""
+"""Read a model's attention and run it with single heads edited, the same way for every architecture.
 
-from collections.abc import Iterator
+`ObservableModel` is all that the probe needs of a model. `TransformerView` implements it for our Transformer,
+`model.hf.TransformersView` for the causal language models of transformers. Texts are padded on the right only: the
+causal mask hides the padding from every real token.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from model.transformer import (
-    Transformer,
-)
+from model.transformer import Block, Transformer
+
+
+@dataclass(frozen=True)
+class HeadEdit:
+    """A change of one attention head during a forward pass; edits of the same head apply in their order."""
+
+    layer: int
+    head: int
+    weights: Callable[[Tensor], Tensor] | None = None  # [B, T, T] attention weights of the head -> same shape
+    output: Callable[[Tensor], Tensor] | None = None  # [B, T, K] weighted sum of values of the head -> same shape
+
+
+class LayerRecord(NamedTuple):
+    """What one attention layer computed in a recorded pass."""
+
+    scores: Tensor  # [B, H, Tq, T] float32 before the softmax, -inf where masked; Tq is T if all rows are recorded
+    values: Tensor  # [B, H, T, K], grouped heads repeated
+    head_output: Tensor  # [B, H, T, K] weights @ values, before the output projection
+    inputs: Tensor  # [B, T, D] normalised residual stream that attention reads
+
+
+class ObservableModel(Protocol):
+    """A causal language model in eval mode. No method records gradients."""
+
+    @property
+    def n_layer(self) -> int:
+        """Number of layers, L."""
+
+    @property
+    def n_head(self) -> int:
+        """Number of query heads per layer, H."""
+
+    @property
+    def context_length(self) -> int:
+        """Largest number of tokens in a text."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens the model knows, V."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+
+    def logits(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        edits: Sequence[HeadEdit] = (),
+        streams: Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        """Return float32 logits [B, T, V] of `tokens` [B, T], or [B, V] at `positions` [B] only.
+
+        Args:
+            tokens: [B, T].
+            positions: [B], the only positions wanted (default: all).
+            edits: changes of single heads.
+            streams: `residual_stream(tokens)`. With it an edited pass may start at the lowest edited layer.
+
+        """
+
+    def attention_scores(self, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
+        """Return the scores before the softmax, [L, B, H, Tq, T] float32, -inf where masked.
+
+        Args:
+            tokens: [B, T].
+            query_positions: [B, Tq], the only rows wanted (default: all T).
+
+        """
+
+    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
+        """Return what each layer's attention computes; `query_positions` [B, Tq] limits the rows of the scores."""
+
+    def residual_stream(self, tokens: Tensor) -> list[Tensor]:
+        """Return the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
+
+    def output_weight(self, layer: int) -> Tensor | None:
+        """Return the output projection of each head [H, D, K]; None if the architecture's names are not known."""
+
+    def value_weight(self, layer: int) -> Tensor | None:
+        """Return the value projection of each head [H, K, D], grouped heads repeated; None as `output_weight`."""
+
+    def unembedding(self) -> Tensor:
+        """Return the output embedding [V, D]."""
+
+    def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
+        """Pull a direction after the final norm back to before it, with the norm's divisor held fixed at `stream`.
+
+        The dot product of the result with a term of the residual stream is that term's contribution to the dot
+        product of `direction` with the normalised stream.
+
+        Args:
+            direction: [..., D].
+            stream: [..., D] what the final norm reads.
+
+        Returns:
+            [..., D], or None if the norm is not known.
+
+        """
+
+
+class TransformerView:
+    """The `ObservableModel` of our `Transformer`; the model must be in eval mode and causal."""
+
+    def __init__(self, model: Transformer) -> None:
+        """Wrap `model` without copying it."""
+        self.model = model
+        self.n_layer, self.n_head = model.config.n_layer, model.config.n_head
+        self.context_length, self.vocab_size = model.config.context_length, model.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return self.model.token_embedding.weight.device
+
+    @torch.no_grad()
+    def logits(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        edits: Sequence[HeadEdit] = (),
+        streams: Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        """Return float32 logits [B, T, V], or [B, V] at `positions` [B]; arguments as `ObservableModel.logits`."""
+        first = min((edit.layer for edit in edits), default=self.n_layer) if streams is not None else 0
+        x = self.model.embed(tokens) if streams is None else streams[first]
+        for layer, block in enumerate(self._blocks(first), first):
+            here = [edit for edit in edits if edit.layer == layer]
+            x = edited_block(block, x, here) if here else block(x)
+        if positions is not None:
+            x = x[torch.arange(len(x), device=x.device), positions]
+        return self.model.unembed(x).float()
+
+    @torch.no_grad()
+    def attention_scores(self, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
+        """Return scores [L, B, H, Tq, T] before the softmax, at all rows or at `query_positions` [B, Tq]."""
+        return torch.stack([scores for _, scores in observed(self.model, tokens, query_positions)])
+
+    @torch.no_grad()
+    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
+        """Return what each layer's attention computes, from the fused path but for the scores."""
+        x, records = self.model.embed(tokens), []
+        for block in self.model.layers():
+            inputs = block.norm_1(x)
+            query, key, value = block.attention.project(inputs)
+            head_output = block.attention.mix(query, key, value)
+            scores = block.attention.rows(query, key, query_positions)
+            records.append(LayerRecord(scores, value, head_output, inputs))
+            x = x + block.attention.merge(head_output)
+            x = x + block.mlp(block.norm_2(x))
+        return records
+
+    @torch.no_grad()
+    def residual_stream(self, tokens: Tensor) -> list[Tensor]:
+        """Return the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
+        return list(streams(self.model, tokens))
+
+    def output_weight(self, layer: int) -> Tensor:
+        """Return the output projection of each head [H, D, K]."""
+        return self._blocks(layer)[0].attention.by_head()[3].detach()
+
+    def value_weight(self, layer: int) -> Tensor:
+        """Return the value projection of each head [H, K, D]."""
+        return self._blocks(layer)[0].attention.by_head()[2].detach()
+
+    def unembedding(self) -> Tensor:
+        """Return the output embedding [V, D]."""
+        return self.model.unembedding.detach()
+
+    @torch.no_grad()
+    def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor:
+        """Pull a direction [..., D] back through the final RMSNorm, with the RMS of `stream` [..., D] held fixed."""
+        return self.model.final_norm.before(direction, stream)
+
+    def _blocks(self, first: int) -> list[Block]:
+        return list(self.model.layers())[first:]
+
+
+def edited_block(block: Block, x: Tensor, edits: Sequence[HeadEdit]) -> Tensor:
+    """Return the residual stream [B, T, D] after `block`, computed by the explicit formula with `edits` applied."""
+    query, key, value = block.attention.project(block.norm_1(x))
+    weights = block.attention.rows(query, key).softmax(-1)  # [B, H, T, T]
+    head_output = apply_edits(weights, value, edits)
+    x = x + block.attention.merge(head_output.to(x.dtype))
+    return x + block.mlp(block.norm_2(x))
+
+
+def apply_edits(weights: Tensor, values: Tensor, edits: Sequence[HeadEdit]) -> Tensor:
+    """Return the head outputs [B, H, T, K] of one layer after all edits of its weights, then of its outputs.
+
+    Args:
+        weights: [B, H, T, T]; changed in place.
+        values: [B, H, T, K].
+        edits: of this layer.
+
+    """
+    for edit in edits:
+        if edit.weights is not None:
+            weights[:, edit.head] = edit.weights(weights[:, edit.head])
+    head_output = weights @ values.float()
+    for edit in edits:
+        if edit.output is not None:
+            head_output[:, edit.head] = edit.output(head_output[:, edit.head])
+    return head_output
 
 
 def streams(model: Transformer, tokens: Tensor) -> Iterator[Tensor]:
@@ -22,17 +231,12 @@ def streams(model: Transformer, tokens: Tensor) -> Iterator[Tensor]:
 def observed(
     model: Transformer, tokens: Tensor, query_positions: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield of each layer what it reads and its heads' scores, and compute nothing that these do not need.
-
-    What is projected for the scores carries the stream on; of the last layer there is nothing but its scores.
+    """Yield the attention input [B, T, D] and the scores [B, H, Tq, T] of each layer, computing nothing else.
 
     Args:
-        model: in eval mode, or dropout falls differently on each call.
+        model: in eval mode.
         tokens: [B, T].
-        query_positions: [B, Tq], the only rows wanted; None for all.
-
-    Returns:
-        L pairs of the normalised stream [B, T, D] and scores [B, H, Tq, Tk] as `Attention.judge` gives them.
+        query_positions: [B, Tq], the only rows wanted (default: all).
 
     """
     *below, last = model.layers()
@@ -48,21 +252,10 @@ def observed(
 
 
 def attention_scores(model: Transformer, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
-    """Return every head's scores on `tokens` [B, T], computed beside the fused path and leaving no trace in it.
-
-    Args:
-        model: in eval mode, or dropout falls differently on each call.
-        tokens: [B, T].
-        query_positions: [B, Tq], the only rows wanted; None for all.
-
-    Returns:
-        [L, B, H, Tq, Tk] float32, -inf where the key comes after the query. The softmax over the last axis is what
-        the fused path uses, to 1e-5 in float32.
-
-    """
+    """Return every head's scores [L, B, H, Tq, T] before the softmax; arguments as `observed`."""
     return torch.stack([scores for _, scores in observed(model, tokens, query_positions)])
 
 
 def attention_maps(model: Transformer, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
-    """Return every head's weights [L, B, H, Tq, Tk]: rows sum to 1 and are exactly 0 in the future."""
+    """Return every head's weights [L, B, H, Tq, T]: rows sum to 1 and are exactly 0 in the future."""
     return attention_scores(model, tokens, query_positions).softmax(dim=-1)

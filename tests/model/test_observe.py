@@ -1,0 +1,118 @@
+"""The view of our Transformer against its own forward pass, and single heads edited."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.config import ModelConfig
+from model.observe import HeadEdit, TransformerView
+from model.transformer import Transformer
+from tests.model.standard import PLAIN, VARIANTS
+
+L, H, K, V = 3, 2, 6, 29
+
+
+def make_model(**switches: object) -> Transformer:
+    config = ModelConfig(**{**PLAIN, "n_layer": L, "n_head": H, "d_model": H * K, "d_mlp": 17, "context_length": 11})
+    model = Transformer(ModelConfig(**{**vars_of(config), **switches}), V, seed=0).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for block in model.layers():  # output projections start at zero; without weights no edit would matter
+            block.attention.output.weight.normal_(generator=generator)
+            block.mlp.down.weight.normal_(generator=generator)
+    return model
+
+
+def vars_of(config: ModelConfig) -> dict[str, object]:
+    return {name: getattr(config, name) for name in ModelConfig.__dataclass_fields__}
+
+
+@pytest.fixture
+def tokens() -> Tensor:
+    return torch.randint(V, (4, 7), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
+def test_logits_equal_the_forward_pass(switches: dict, tokens: Tensor) -> None:
+    model = make_model(**switches)
+    torch.testing.assert_close(TransformerView(model).logits(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
+def test_an_edit_that_changes_nothing_leaves_the_logits_unchanged(switches: dict, tokens: Tensor) -> None:
+    view = TransformerView(make_model(**switches))
+    same = [HeadEdit(layer, 1, weights=lambda w: w, output=lambda o: o) for layer in range(L)]
+    torch.testing.assert_close(view.logits(tokens, edits=same), view.logits(tokens), rtol=1e-4, atol=1e-4)
+
+
+def test_positions_select_one_row_of_logits_per_text(tokens: Tensor) -> None:
+    view, positions = TransformerView(make_model()), torch.tensor([6, 0, 3, 5])
+    expected = view.logits(tokens)[torch.arange(4), positions]
+    torch.testing.assert_close(view.logits(tokens, positions), expected)
+
+
+def test_an_edited_pass_started_at_the_edited_layer_equals_the_whole_pass(tokens: Tensor) -> None:
+    view = TransformerView(make_model())
+    edits = [HeadEdit(2, 0, output=torch.zeros_like), HeadEdit(1, 1, weights=lambda w: w.flip(0))]
+    whole = view.logits(tokens, edits=edits)
+    torch.testing.assert_close(view.logits(tokens, edits=edits, streams=view.residual_stream(tokens)), whole)
+    assert not torch.allclose(whole, view.logits(tokens), atol=1e-2)
+
+
+def test_given_the_streams_and_no_edit_the_logits_are_those_of_the_last_stream(tokens: Tensor) -> None:
+    view = TransformerView(make_model())
+    torch.testing.assert_close(view.logits(tokens, streams=view.residual_stream(tokens)), view.logits(tokens))
+
+
+def test_an_output_edit_equals_removing_the_heads_columns_of_the_output_projection(tokens: Tensor) -> None:
+    model = make_model()
+    edited = TransformerView(model).logits(tokens, edits=[HeadEdit(1, 1, output=torch.zeros_like)])
+    with torch.no_grad():
+        list(model.layers())[1].attention.output.weight[:, K:] = 0
+    torch.testing.assert_close(edited, model(tokens))
+
+
+def test_exchanging_two_weights_of_one_query_changes_no_earlier_logits(tokens: Tensor) -> None:
+    def exchange(weights: Tensor) -> Tensor:
+        changed = weights.clone()
+        changed[:, 5, [1, 2]] = weights[:, 5, [2, 1]]
+        return changed
+
+    view = TransformerView(make_model())
+    difference = (view.logits(tokens, edits=[HeadEdit(0, 0, weights=exchange)]) - view.logits(tokens)).abs().amax(-1)
+    assert (difference[:, :5] < 1e-5).all() and (difference[:, 5:] > 1e-3).all()
+
+
+@pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
+def test_the_record_is_consistent_with_itself_and_with_the_streams(switches: dict, tokens: Tensor) -> None:
+    view = TransformerView(make_model(**switches))
+    streams = view.residual_stream(tokens)
+    for layer, record in enumerate(view.record(tokens)):
+        torch.testing.assert_close(record.scores.softmax(-1) @ record.values, record.head_output)
+        values = torch.einsum("btd,hkd->bhtk", record.inputs, view.value_weight(layer))
+        torch.testing.assert_close(record.values, values)
+        added = torch.einsum("bhtk,hdk->btd", record.head_output, view.output_weight(layer))
+        block = list(view.model.layers())[layer]
+        after = streams[layer] + added
+        torch.testing.assert_close(after + block.mlp(block.norm_2(after)), streams[layer + 1], rtol=1e-4, atol=1e-4)
+
+
+def test_scores_at_chosen_queries_are_rows_of_all_scores(tokens: Tensor) -> None:
+    view, queries = TransformerView(make_model()), torch.tensor([[6, 2], [0, 1], [3, 3], [4, 5]])
+    scores, rows = view.attention_scores(tokens), view.attention_scores(tokens, queries)
+    assert scores.shape == (L, 4, H, 7, 7) and rows.shape == (L, 4, H, 2, 7)
+    torch.testing.assert_close(rows, torch.stack([scores[:, b, :, queries[b]] for b in range(4)], 1))
+    torch.testing.assert_close(torch.stack([record.scores for record in view.record(tokens, queries)]), rows)
+
+
+def test_padding_on_the_right_changes_no_logits_of_the_text(tokens: Tensor) -> None:
+    view = TransformerView(make_model())
+    padded = torch.cat([tokens[:, :4], torch.zeros(4, 3, dtype=torch.int64)], dim=1)
+    torch.testing.assert_close(view.logits(padded)[:, :4], view.logits(tokens[:, :4]))
+
+
+def test_contributions_pulled_back_through_the_final_norm_add_up_to_a_logit(tokens: Tensor) -> None:
+    view = TransformerView(make_model())
+    stream, token = view.residual_stream(tokens)[-1], 3
+    direction = view.final_norm_pullback(view.unembedding()[token].expand_as(stream), stream)
+    torch.testing.assert_close((direction * stream).sum(-1), view.logits(tokens)[..., token], rtol=1e-4, atol=1e-4)

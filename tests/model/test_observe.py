@@ -80,7 +80,7 @@ def test_exchanging_two_weights_of_one_query_changes_no_earlier_logits(tokens: T
 
     view = TransformerView(make_model())
     difference = (view.logits(tokens, edits=[HeadEdit(0, 0, weights=exchange)]) - view.logits(tokens)).abs().amax(-1)
-    assert (difference[:, :5] < 1e-5).all() and (difference[:, 5:] > 1e-3).all()
+    assert (difference[:, :5] < 1e-5).all() and (difference[:, 5] > 1e-4).all()
 
 
 @pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)

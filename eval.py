@@ -6,17 +6,14 @@ import os
 import signal
 import sys
 
-import hydra
-from hydra import compose
-from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from training.command_line import door
-from training.settings import one_line_errors, printable, typed_eval, typed_train
+from probe.config import ProbeConfig
+from training.command_line import one_line_errors, printable, run_cli
+from training.settings import CONFIGS, EvalConfig, compose_settings, typed
 
 
-@hydra.main(version_base="1.3", config_path="configs", config_name="eval")
-def main(config: DictConfig) -> None:
+def main(config: DictConfig) -> int:
     """Check the settings, open the run or the model, then look or probe."""
     # Not at import: an error on the command line, or --help, must answer at once.
     from probe.measuring import measure
@@ -30,23 +27,25 @@ def main(config: DictConfig) -> None:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half written is taken away
     with one_line_errors():
-        settings, probe = typed_eval(config)
+        values: dict = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        probe = typed(ProbeConfig, values.pop("probe"), "probe.")
+        settings = typed(EvalConfig, values)
         if settings.figures:
             from report.figures import check_installed
 
             check_installed()
     if settings.runs is not None:
         compare_seeds(settings.runs, settings, probe)
-        return
+        return 0
     if settings.compare is not None:
         with one_line_errors():
-            defaults = typed_train(compose("train"))
+            defaults = compose_settings()
         compare_variants(settings.compare, settings, probe, defaults)
-        return
+        return 0
     opened: Opened
     with one_line_errors():
         if settings.model is not None:
-            opened = open_model(settings, settings.model, typed_train(compose("train")).data)
+            opened = open_model(settings, settings.model, compose_settings().data)
             said = f"model    {opened.origin.source} ({opened.origin.shape['model_type']}), kept in {opened.run}"
         else:
             opened = open_run(settings)
@@ -56,7 +55,7 @@ def main(config: DictConfig) -> None:
         print(printable(f"note     {line}"))
     if settings.task is not None and settings.path is not None:
         take(opened, settings, probe, settings.task, settings.path)
-        return
+        return 0
     if settings.text is not None:
         with one_line_errors():
             has_page = look(opened, settings.text)
@@ -68,8 +67,8 @@ def main(config: DictConfig) -> None:
         with one_line_errors():
             newest = "own-1" if settings.text is not None else ""
             show(opened.run / "probe" / PAGE, in_browser=settings.open, sentence=newest)
+    return 0
 
 
 if __name__ == "__main__":
-    with door("eval", HydraException):
-        main()
+    run_cli(main, {"": [EvalConfig], "probe": [ProbeConfig]}, CONFIGS / "eval", "eval")

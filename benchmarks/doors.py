@@ -30,9 +30,10 @@ from model.export import gguf_weights
 from model.observe import attention_maps
 from probe.minimal_pairs import log_probabilities, outcomes, read_pairs
 from probe.open import OpenedRun, read_run
+from training.command_line import one_line_errors
 from training.device import choose_place
 from training.run_dir import find_run
-from training.settings import Device, Precision, one_line_errors
+from training.settings import Device, Precision
 
 RESULTS = Path(__file__).parent.parent / "docs" / "doors.json"
 _N_LINES, _N_ROWS, _N_AT_ONCE, _TOKENS_PER_BATCH = 10_000, 64, 8, 8192

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.files import keep
+from training.command_line import one_line_errors
 from training.run_dir import environment
-from training.settings import one_line_errors
 
 ROOT = Path(__file__).parent.parent
 N_REPEATS = 5  # seeds, or repeats where nothing is drawn

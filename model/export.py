@@ -331,12 +331,13 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
 
     from data.tokenizer import END
     from probe.open import read_run
+    from training.command_line import one_line_errors, printable
     from training.device import choose_place
     from training.run_dir import find_run
-    from training.settings import Device, Format, Precision, hung_up, one_line_errors, printable, typed_export
+    from training.settings import Device, ExportConfig, Format, Precision, settings_from_arguments
 
-    with hung_up(), one_line_errors():
-        asked = typed_export(sys.argv[1:])
+    with one_line_errors():
+        asked = settings_from_arguments(ExportConfig, sys.argv[1:])
         to_gguf = asked.to is Format.gguf
         if find_spec(package := "gguf" if to_gguf else "safetensors") is None:
             raise ValueError(f"to={'gguf' if to_gguf else 'hf'} takes {package}: pip install '.[export]'")

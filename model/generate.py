@@ -43,15 +43,15 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
 
     from data.tokenizer import UNKNOWN, end_id
     from probe.open import read_run
+    from training.command_line import one_line_errors, printable
     from training.device import choose_place
     from training.run_dir import find_run
-    from training.settings import Device, Precision, hung_up, one_line_errors, printable, typed_generate
+    from training.settings import Device, GenerateConfig, Precision, settings_from_arguments
 
-    with hung_up():
-        with one_line_errors():
-            asked = typed_generate(sys.argv[1:])
-            # As eval.py reads it, so that both refuse the same.
-            opened = read_run(find_run(asked.run), choose_place(Device.cpu, Precision.float32))
+    with one_line_errors():
+        asked = settings_from_arguments(GenerateConfig, sys.argv[1:])
+        # As eval.py reads it, so that both refuse the same.
+        opened = read_run(find_run(asked.run), choose_place(Device.cpu, Precision.float32))
         tokenizer = opened.tokenizer
         end, encoding = end_id(tokenizer), tokenizer.encode(asked.prompt)
         if UNKNOWN in encoding.tokens:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from probe.open import Opened, load_data
 from report.reporting import claim_or_note, write_page
-from training.settings import one_line_errors, printable
+from training.command_line import one_line_errors, printable
 
 if TYPE_CHECKING:
     from probe.config import ProbeConfig

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.settings import TrainSettings, flat, typed_saved
+from training.settings import TrainSettings, flat, saved_settings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -134,7 +134,6 @@ def read_run(run: Path, place: Place) -> OpenedRun:
     from data.tokenizer import end_id
     from model.transformer import Transformer, load_weights
     from training.checkpoint import load_checkpoint
-    from training.memory import check_model_memory
 
     trained, config = read_settings(run)
     tokenizer = read_tokenizer(run, config)
@@ -143,7 +142,6 @@ def read_run(run: Path, place: Place) -> OpenedRun:
         print(f"warning: {line}", file=sys.stderr)
     weights, step = learned(run, state)
     check_config(run, config, state)
-    check_model_memory(trained.model, tokenizer.get_vocab_size())
     model = Transformer(trained.model, tokenizer.get_vocab_size(), seed=0)
     load_weights(model, weights)
     if not all(one.isfinite().all() for one in model.parameters()):
@@ -217,7 +215,7 @@ def read_settings(run: Path) -> tuple[TrainSettings, dict[str, Any]]:
 
     config = read_json(run / "config.json")
     try:
-        return typed_saved(config), config
+        return saved_settings(config), config
     except ValueError as error:
         raise ValueError(f"{run / 'config.json'}: {str(error).removeprefix('config.json ')}") from None
 
@@ -240,7 +238,7 @@ def check_config(run: Path, config: Mapping[str, Any], state: Mapping[str, Any])
     """Raise ValueError where a run's config.json no longer says what its checkpoint was made with."""
     saved = state.get("config", config)  # earlier checkpoints hold none
     with sound(run / "checkpoints", "its checkpoint holds no settings"):
-        then, now = ({**flat(typed_saved(one)), **{name: one.get(name) for name in _KNOWN}} for one in (saved, config))
+        then, now = ({**flat(saved_settings(one)), **{name: one.get(name) for name in _KNOWN}} for one in (saved, config))
     for name, value in now.items():
         fixed = name in _KNOWN or name.startswith(("model.", "data."))
         if fixed and name not in _MAY_DIFFER and value != then.get(name):

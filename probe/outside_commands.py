@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from probe.open import Opened
 from report.reporting import claim_or_note
-from training.settings import one_line_errors, printable
+from training.command_line import one_line_errors, printable
 
 if TYPE_CHECKING:
     import numpy as np

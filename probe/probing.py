@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from probe.open import SCHEMA_VERSION, Opened, load_data
 from report.reporting import PAGE, Probed, claim_or_note, page_content, read_sound_texts, write_found
-from training.settings import one_line_errors, printable
+from training.command_line import one_line_errors, printable
 
 if TYPE_CHECKING:
     from data.corpus import Corpus

@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Any
 from probe.open import again, open_run, read_settings, resumed_with, sound
 from probe.probing import is_probed, probe_stories
 from report.reporting import claim_folder, read_curves, read_probe, write_found, write_page
-from training.settings import (
-    TrainSettings,
-    check_seeds,
-    check_variants,
-    of_result,
-    one_line_errors,
-    printable,
-    typed_saved,
-)
+from training.command_line import one_line_errors, printable
+from training.settings import TrainSettings, check_seeds, check_variants, result_settings, saved_settings
 
 if TYPE_CHECKING:
     from lab.compare import LabRun
@@ -79,7 +72,7 @@ def compare_variants(runs: str, settings: EvalConfig, config: ProbeConfig, defau
     with claimed:
         every = {}
         for path, records in found.items():
-            causal = typed_saved(configs[path.name]).model.is_causal
+            causal = saved_settings(configs[path.name]).model.is_causal
             probe = probed(path, settings, config) if causal else None
             every[path] = LabRun(path.name, *variants[path.name], records, probe)
         with one_line_errors():
@@ -131,7 +124,7 @@ def write_comparison(
     }
     with one_line_errors():
         events = hparams_files(
-            {name: (of_result(typed_saved(configs[name])), measures) for name, measures in values.items()}
+            {name: (result_settings(saved_settings(configs[name])), measures) for name, measures in values.items()}
         )
         earlier = [str(path.relative_to(folder)) for path in (folder / "tb").rglob("*") if path.is_file()]
         gone = ["compare.png", *earlier]  # a figure of other runs is worse than none

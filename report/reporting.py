@@ -254,10 +254,10 @@ def claim_folder(folder: Path) -> FileIO:
         OSError: it cannot be written.
 
     """
-    from training.run_dir import claim
+    from training.run_dir import lock
 
     folder.mkdir(parents=True, exist_ok=True)
-    return claim(folder)
+    return lock(folder)
 
 
 def own_out(out: Path, owner: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.settings import TrainSettings, check_same
+from training.settings import TrainSettings, changed_settings, flat, saved_settings
 
 if TYPE_CHECKING:
     from data.corpus import Corpus
@@ -21,7 +21,7 @@ def described(settings: TrainSettings, corpus: Corpus) -> dict[str, Any]:
 
     tokenizer = sha256(tokenizer_file(corpus)).hexdigest()
     known = {"vocab_size": corpus.tokenizer.get_vocab_size(), "data_fingerprint": corpus.fingerprint}
-    fresh = replace(settings, run=replace(settings.run, resume=False, resume_with_changes=False))
+    fresh = replace(settings, run=replace(settings.run, resume=False))
     config = asdict(fresh) | known | {"tokenizer_sha256": tokenizer}
     return json.loads(json.dumps(config, default=lambda choice: choice.value))
 
@@ -52,13 +52,13 @@ def describe_resume(
     import torch
 
     from training.checkpoint import go_back, save_checkpoint
-    from training.run_dir import add_resume, clear_left_overs, differences, environment, read_json, write_json
+    from training.run_dir import add_resume, differences, environment, read_json, remove_unfinished_files, write_json
 
     step, folder = state["step"], path / "checkpoints"
-    changes = check_same(differences(state["config"], config), settings.run)
+    changes = changed_settings(flat(saved_settings(state["config"])), flat(settings))
     here = environment(place.reason, torch.get_num_threads(), processes)
     moved = differences(known_environment(path, here), here)
-    clear_left_overs(path)
+    remove_unfinished_files(path)
     go_back(folder, step)
     when = datetime.now(UTC).isoformat(timespec="seconds")
     add_resume(path, {"step": step, "time": when, "environment": moved, "settings": changes})

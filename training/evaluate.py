@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from probe.emergence import Glimpse
+    from training.run_dir import StopRequest
     from training.setup import Run
-    from training.signals import StopRequest
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:

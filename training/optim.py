@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from training.plain import PlainAdamW, WithoutCompiler
-from training.settings import OptimConfig, Optimizer
+from training.settings import Optimizer, OptimSettings
 
 
 def orthogonalised(matrices: Tensor, coefficients: tuple[float, float, float], n_steps: int, eps: float) -> Tensor:
@@ -114,7 +114,7 @@ def is_probe_step(step: int, max_steps: int) -> bool:
     return doubled or step % every == 0 or step == max_steps
 
 
-def make_optimizers(model: nn.Module, config: OptimConfig, *, sharded: bool = False) -> list[torch.optim.Optimizer]:
+def make_optimizers(model: nn.Module, config: OptimSettings, *, sharded: bool = False) -> list[torch.optim.Optimizer]:
     """Return the optimizers: Muon (Jordan et al. 2024) for the blocks' matrices and AdamW for the rest, or AdamW alone.
 
     Norm gains are not decayed. Every group keeps its peak rate as "peak". `sharded`: each process has a share of every

@@ -1,7 +1,7 @@
-"""A run's directory: never another's, found again by time, with everything needed to read it later.
+"""The directory of a run: created once, locked while a process writes, found again later; and the request to stop.
 
-config.json, tokenizer.json, environment.json, metrics.jsonl, attention.jsonl (of stories), checkpoints/, tb/, probe/
-and, where it was gone on with, resumes.jsonl.
+It holds config.json, tokenizer.json, environment.json, metrics.jsonl, attention.jsonl (of stories), checkpoints/, tb/,
+probe/ and, after a resume, resumes.jsonl.
 """
 
 import fcntl
@@ -9,166 +9,181 @@ import itertools
 import json
 import os
 import platform
+import signal
 import socket
 import subprocess
-from collections.abc import Mapping
-from contextlib import suppress
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from importlib.metadata import version
 from io import FileIO
+from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 from training.checkpoint import UNFINISHED, write_atomically
 
+T = TypeVar("T")
+
 RUNS = Path("runs")
-
-
 RESUMES = "resumes.jsonl"
+LOCK = ".lock"
+PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "numpy")
 
 
-_LOCK = ".lock"
-
-
-_PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "numpy")
-
-
-def claim(folder: Path) -> FileIO:
-    """Keep every other process from writing to `folder` until what is returned is closed, or this process ends.
-
-    Raises:
-        BlockingIOError: in one line, that another process has claimed it.
-        OSError: it cannot be written.
-
-    """
-    # A link there would be of whoever sent the run, to a file that is not ours to empty.
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    stream = FileIO(descriptor, "r+")
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = stream.read(200).decode(errors="replace").strip() or "another process"
-        stream.close()
-        raise BlockingIOError(f"{folder} is being written by {holder}: wait for its end, or end it") from None
-    except OSError:  # a file system that knows no locks: nobody can be kept out there
-        return stream
-    with suppress(OSError):  # on a full disk: who holds it is for others to read, that it is held is not
-        stream.truncate(0)
-        stream.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-    return stream
-
-
-def check_new(out: str | None) -> None:
-    """Raise OSError where no run can begin in `out`; None: a folder of its own in runs/.
-
-    FileExistsError where it holds anything but what a process that was killed at its start has left.
-    """
-    path = Path(out) if out is not None else RUNS
-    if (
-        out is not None
-        and path.is_dir()
-        and any(one.name != _LOCK and not UNFINISHED.fullmatch(one.name) for one in path.iterdir())
-    ):
-        raise FileExistsError(f"out={path} is not empty: choose another, or go on with its run by resume=true")
-    there = next(one for one in (path, *path.absolute().parents) if one.exists())
-    trial = there / f".{path.name}.{os.getpid()}"
-    try:  # whoever may make this folder may make the run's
-        trial.mkdir(exist_ok=True)
-        trial.rmdir()
-    except OSError as error:
-        raise type(error)(error.errno, error.strerror, str(path)) from None
+# Creating and locking
 
 
 def create_run(out: str | None) -> tuple[Path, FileIO]:
-    """Make a new run's directory and claim it; return both.
+    """Creates the directory of a new run and returns its path and lock.
+
+    Args:
+        out: an empty or missing directory; if None, a new directory in runs/ named by the time.
 
     Raises:
-        FileExistsError: `out` already holds something.
-        BlockingIOError: another process has just begun a run in it.
+        FileExistsError: `out` is not empty.
+        BlockingIOError: another process is writing to `out`.
 
     """
     if out is None:
         for count in itertools.count():
-            now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
-            path = RUNS / (f"{now}_{count}" if count else now)  # counted, for a clock may stand still or go back
+            name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+            path = RUNS / (f"{name}_{count}" if count else name)  # two runs can start in the same microsecond
             try:
                 path.mkdir(parents=True)
-                return path, claim(path)
-            except FileExistsError:  # another run began in the same microsecond
+                return path, lock(path)
+            except FileExistsError:
                 continue
     path = Path(out or "")
     path.mkdir(parents=True, exist_ok=True)
     check_new(out)
-    claimed = claim(path)
-    check_new(out)  # whoever held it may have begun a run meanwhile
-    return path, claimed
+    run_lock = lock(path)
+    check_new(out)  # another process may have started a run before we got the lock
+    return path, run_lock
 
 
-def clear_left_overs(folder: Path) -> None:
-    """Remove the files that a killed process was just writing into `folder`, which must be claimed."""
+def check_new(out: str | None) -> None:
+    """Raises OSError if `create_run` would fail: `out` is not empty, or no directory can be created there."""
+    path = Path(out) if out is not None else RUNS
+    if out is not None and path.is_dir():
+        files = [file.name for file in path.iterdir() if file.name != LOCK and not UNFINISHED.fullmatch(file.name)]
+        if files:
+            raise FileExistsError(f"out={path}: is not empty; choose another directory, or set resume=true")
+    parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    try:
+        tempfile.TemporaryDirectory(dir=parent).cleanup()
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from None
+
+
+def lock(folder: Path) -> FileIO:
+    """Locks `folder` for writing by this process until the returned file is closed or the process ends.
+
+    Raises:
+        BlockingIOError: another process has the lock.
+        OSError: the folder cannot be written.
+
+    """
+    # O_NOFOLLOW: in a run from somebody else the name could be a link to any file of ours.
+    file = FileIO(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = file.read(200).decode(errors="replace").strip() or "another process"
+        file.close()
+        raise BlockingIOError(f"{folder}: {owner} is writing to it; wait until it ends, or stop it") from None
+    except OSError:  # a file system without locks
+        return file
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    return file
+
+
+def remove_unfinished_files(folder: Path) -> None:
+    """Removes the temporary files that a killed process left in `folder`, which must be locked."""
     for path in folder.iterdir():
-        if UNFINISHED.fullmatch(path.name):
-            path.rmdir() if path.is_dir() else path.unlink()
+        if UNFINISHED.fullmatch(path.name) and path.is_file():
+            path.unlink()
+
+
+# Finding
 
 
 def find_run(run: str | None) -> Path:
-    """Return the directory of a run that can be read: `run`, or the newest in runs/ that has a checkpoint.
+    """Returns the directory `run`; if None, the newest in runs/ that has a checkpoint.
 
-    Raises FileNotFoundError where there is none.
+    Raises:
+        FileNotFoundError: no such run.
+
     """
     if run is not None:
         if not (Path(run) / "config.json").is_file():
-            raise FileNotFoundError(f"{run} is not a run's directory: it has no config.json")
+            raise FileNotFoundError(f"{run}: has no config.json, so it is not the directory of a run")
         return Path(run)
     manifests = [*RUNS.glob("*/checkpoints/manifest.json"), *RUNS.glob("*/*/*/checkpoints/manifest.json")]
     if not manifests:
-        raise FileNotFoundError("there is no run in runs/ yet: python train.py makes one")
+        raise FileNotFoundError("runs/: has no run yet; train one with python train.py")
     return max(manifests, key=lambda path: path.stat().st_mtime).parent.parent
 
 
-def find_runs(runs: str) -> list[Path]:
-    """Return the directories of the runs of one sweep, by number or name; FileNotFoundError where there are none."""
-    if (Path(runs) / "config.json").is_file():
-        raise FileNotFoundError(f"{runs} is a single run: run={runs} probes it")
-    if not runs or not Path(runs).is_dir():
-        raise FileNotFoundError(f"there is no directory {runs or 'of that name'}")
-    found = [path.parent for path in Path(runs).glob("*/config.json")]
-    if not found:
-        raise FileNotFoundError(f"{runs} holds no runs: python train.py -m seed=1,2,3,4,5 makes some")
-    return sorted(found, key=lambda path: (int(path.name) if path.name.isdecimal() else 0, path.name))
+def find_runs(sweep: str) -> list[Path]:
+    """Returns the directories of the runs of a sweep in the order of their numbers, then names.
 
+    Raises:
+        FileNotFoundError: the directory is missing, is itself a run, or holds no runs.
 
-def check_writable(run: Path) -> None:
-    """Raise PermissionError in one line where a probe could not write into a run's directory."""
-    if folder := unwritable(run):
-        raise PermissionError(f"{folder} cannot be written: nothing has been looked at")
+    """
+    if (Path(sweep) / "config.json").is_file():
+        raise FileNotFoundError(f"{sweep}: is a single run; use run={sweep}")
+    runs = [path.parent for path in Path(sweep).glob("*/config.json")] if sweep else []
+    if not runs:
+        raise FileNotFoundError(f"{sweep or 'runs='}: holds no runs; train a sweep with python train.py -m seed=1,2,3")
+    return sorted(runs, key=lambda path: (int(path.name) if path.name.isdecimal() else 0, path.name))
 
 
 def unwritable(run: Path) -> Path | None:
-    """Return the folder of a run in which a probe would have to write and cannot; None where it can."""
+    """Returns the folder of a run that eval.py would have to write to and cannot; None if it can write."""
     folders = (run, run / "probe", run / "tb")
-    return next((one for one in folders if one.exists() and not os.access(one, os.W_OK | os.X_OK)), None)
+    return next((folder for folder in folders if folder.exists() and not os.access(folder, os.W_OK | os.X_OK)), None)
+
+
+def check_writable(run: Path) -> None:
+    """Raises PermissionError if eval.py could not write its results to a run."""
+    if folder := unwritable(run):
+        raise PermissionError(f"{folder}: cannot be written, so the run was not probed")
+
+
+# Files
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file of a run; raise ValueError in one line where it is damaged."""
+    """Returns the content of a JSON file; raises ValueError if it is damaged."""
     try:
         return json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise ValueError(f"{path}: damaged JSON: {error}") from None
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file whole or not at all."""
+    """Writes a JSON file atomically."""
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
+def add_resume(run: Path, record: Mapping[str, Any]) -> None:
+    """Appends a line to resumes.jsonl: the step, the changed settings and the changed environment of a resume."""
+    path = run / RESUMES
+    content = path.read_bytes() if path.exists() else b""
+    write_atomically(path, content + json.dumps(record).encode() + b"\n")
+
+
 def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]:
-    """Return what a result depends on besides its config: versions, machine, threads, processes, commit."""
+    """Returns what a result depends on besides the settings: versions, machine, threads, processes, git commit."""
     commit = _git("rev-parse", "HEAD")
     return {
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in _PACKAGES},
+        "packages": {name: version(name) for name in PACKAGES},
         "machine": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -180,30 +195,85 @@ def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]
     }
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return [before, now] of every value in which two JSON objects differ, by name; of a nested one as outer.inner."""
-    found: dict[str, list[Any]] = {}
-    for name in sorted(before.keys() | now.keys()):
-        one, other = before.get(name), now.get(name)
-        if isinstance(one, dict) and isinstance(other, dict):
-            found |= {f"{name}.{inner}": both for inner, both in differences(one, other).items()}
-        elif one != other:
-            found[name] = [one, other]
-    return found
-
-
-def add_resume(run: Path, line: Mapping[str, Any]) -> None:
-    """Add a line to resumes.jsonl, whole or not at all: from where a run was gone on with, and what was changed."""
-    path = run / RESUMES
-    before = path.read_bytes() if path.exists() else b""
-    write_atomically(path, before + json.dumps(line).encode() + b"\n")
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Returns [value before, value after] by name for two JSON objects; the names of nested values are outer.inner."""
+    changes: dict[str, list[Any]] = {}
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name), after.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            changes |= {f"{name}.{inner}": values for inner, values in differences(old, new).items()}
+        elif old != new:
+            changes[name] = [old, new]
+    return changes
 
 
 def _git(*arguments: str) -> str | None:
+    command = ["git", *arguments]
     try:
-        ran = subprocess.run(
-            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=5
+        result = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=5
         )
-    except (OSError, subprocess.TimeoutExpired):  # no git here, or no time for it
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    return ran.stdout.strip() or None
+    return result.stdout.strip() or None
+
+
+# Stopping
+
+
+class Stopped(Exception):
+    """Raised inside an evaluation when a signal asks the run to stop."""
+
+
+class StopRequest:
+    """Remembers the first SIGINT, SIGTERM or SIGHUP, so that the run can save a checkpoint and exit.
+
+    A second signal ends the process at once, unless it comes within two seconds: Ctrl-C reaches a process of torchrun
+    twice, from the terminal and from torchrun. A signal that is ignored (SIGHUP under nohup) or has a handler of its own
+    (SIGTERM in jobs of submitit) stays as it is. Must be created in the main thread.
+    """
+
+    def __init__(self) -> None:
+        """Installs the handlers."""
+        self._received: int | None = None
+        self._received_at = 0.0
+        self._old_handlers: dict[int, Any] = {}
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                self._old_handlers[number] = signal.signal(number, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._received is None:
+            self._received, self._received_at = number, time.monotonic()
+        elif time.monotonic() > self._received_at + 2:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    def close(self) -> None:
+        """Restores the handlers from before."""
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+
+    @property
+    def signal(self) -> int | None:
+        """The number of the first signal, None if there was none."""
+        parent = parent_process()
+        if self._received is None and parent is not None and parent.pid != os.getppid():
+            self._received = signal.SIGTERM  # the sweep that started this process (hydra/launcher=joblib) has ended
+        return self._received
+
+    def receive(self, number: int) -> None:
+        """Takes over the signal that another process of this run received; 0: none."""
+        self._received = self._received or number or None
+
+    def before_each(self, items: Iterable[T]) -> Iterator[T]:
+        """Yields `items`; raises Stopped before the next of them after a signal."""
+        for item in items:
+            if self.signal is not None:
+                raise Stopped
+            yield item
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status of the process: 0 without a signal, else 128 + its number, as shells expect."""
+        return 128 + self.signal if self.signal is not None else 0

@@ -1,27 +1,31 @@
-"""What can be set about a run and its optimiser; the values are in configs/train.yaml and configs/optim/."""
+"""Settings of training: types, limits, and the one place where YAML, command line and saved runs become dataclasses."""
 
 import difflib
 import math
-import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
 from enum import Enum
 from inspect import cleandoc
+from pathlib import Path
 from typing import Any
 
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from data.config import SCHEMAS, DataConfig
 from model.config import ModelConfig
-from probe.config import ProbeConfig
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+MAX_THREADS = 1024
+MAX_SAMPLE_TOKENS = 2**16
+MAX_LEARNING_RATE = 1e18  # products with larger rates overflow float32
 
 
 class Device(Enum):
-    """Where to compute."""
+    """Where to compute; auto: CUDA if there is a device, else the CPU."""
 
     auto = "auto"
     cpu = "cpu"
@@ -29,7 +33,7 @@ class Device(Enum):
 
 
 class Precision(Enum):
-    """In which numbers to multiply matrices; weights and losses are always float32."""
+    """Number format of matrix products; weights and losses are always float32. auto: bfloat16 where it is fast."""
 
     auto = "auto"
     float32 = "float32"
@@ -37,25 +41,362 @@ class Precision(Enum):
 
 
 class Compile(Enum):
-    """What torch.compile does to the step."""
+    """Mode of torch.compile for the training step."""
 
     none = "none"
-    default = "default"  # fuses what lies between matrix products
-    graphs = "graphs"  # and replays the launches as CUDA graphs: a CUDA device only
+    default = "default"
+    graphs = "graphs"  # with CUDA graphs (mode="reduce-overhead"); needs a CUDA device
 
 
 class Sharding(Enum):
-    """How several processes share a model."""
+    """How several processes hold the model."""
 
-    none = "none"  # each has all of it (DDP)
-    fsdp = "fsdp"  # each has a share of every weight and of its optimizer's state (FSDP2); one process has all
+    none = "none"  # a full replica in each (DDP)
+    fsdp = "fsdp"  # parameters, gradients and optimizer state sharded (FSDP2)
 
 
 class Optimizer(Enum):
-    """What moves the matrices; embeddings and norms are always moved by AdamW."""
+    """Optimizer of the matrices in the blocks; embeddings and norms always use AdamW."""
 
     muon = "muon"
     adamw = "adamw"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSettings:
+    """Settings of one run of train.py outside the groups model, data and optim (values: configs/train.yaml)."""
+
+    seed: int  # of the initial weights, the batch order and dropout; 0 to 2**32 - 1
+    out: str | None  # directory of the run; if None, a new one in runs/ named by the time
+    resume: bool  # continue the run in `out`
+    device: Device
+    precision: Precision
+    threads: int | None  # of the CPU; if None, the default of torch
+    compile: Compile
+    sharding: Sharding
+    max_steps: int  # optimizer steps
+    tokens_per_batch: int  # of one forward pass, summed over all processes
+    gradient_accumulation_steps: int  # forward passes per optimizer step
+    log_every_steps: int
+    eval_every_steps: int  # also the interval between checkpoints
+    keep_checkpoints: int  # number of newest checkpoints to keep besides the best
+    validation_tokens: int  # of each evaluation except the last, which reads the whole split
+    probe_sequences: int  # of the probe during training; 0: no probe
+    sample_tokens: int  # length of the text generated at each evaluation; 0: none
+    sample_prompt: str
+    cache_dir: str  # of tokenized corpora
+
+    def __post_init__(self) -> None:
+        """Check the limits."""
+        counts = "max_steps tokens_per_batch gradient_accumulation_steps log_every_steps eval_every_steps"
+        for name in [*counts.split(), "keep_checkpoints", "validation_tokens"]:
+            check_limits(name, getattr(self, name), 1)
+        check_limits("seed", self.seed, 0, 2**32 - 1)
+        check_limits("probe_sequences", self.probe_sequences, 0)
+        check_limits("sample_tokens", self.sample_tokens, 0, MAX_SAMPLE_TOKENS)
+        check_threads(self.threads)
+        if self.resume and self.out is None:
+            raise ValueError("resume=true: needs out=DIR, the directory of the run to resume")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimSettings:
+    """Settings of the optimizer and the learning-rate schedule (values: configs/optim/)."""
+
+    name: Optimizer
+    learning_rate: float  # peak, of the matrices in the blocks
+    embedding_learning_rate: float  # peak, of embeddings and norms
+    weight_decay: float  # decoupled, of the matrices in the blocks
+    embedding_weight_decay: float  # of the embeddings; norms have none
+    momentum: float  # of Muon
+    beta_1: float  # of AdamW
+    beta_2: float  # of AdamW
+    warmup_steps: int  # linear from 0 to the peak
+    decay_power: float  # after the warm-up: peak * (remaining fraction of the steps) ** decay_power
+    clip_norm: float  # upper limit of the global gradient norm
+
+    def __post_init__(self) -> None:
+        """Check the limits."""
+        for name in ("learning_rate", "embedding_learning_rate", "decay_power", "clip_norm"):
+            if not 0 < getattr(self, name) <= MAX_LEARNING_RATE:
+                raise ValueError(f"optim.{name}={getattr(self, name)}: must be above 0 and at most 1e18")
+        for name in ("weight_decay", "embedding_weight_decay"):
+            check_limits(f"optim.{name}", getattr(self, name), 0, MAX_LEARNING_RATE)
+        for name in ("momentum", "beta_1", "beta_2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"optim.{name}={getattr(self, name)}: must be at least 0 and below 1")
+        check_limits("optim.warmup_steps", self.warmup_steps, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainSettings:
+    """All settings of a training run."""
+
+    run: RunSettings
+    model: ModelConfig
+    data: DataConfig
+    optim: OptimSettings
+
+
+def check_limits(name: str, value: float, low: float, high: float | None = None) -> None:
+    """Raises ValueError unless low <= value <= high."""
+    if value < low or (high is not None and value > high):
+        limits = f"{low} or more" if high is None else f"between {low} and {high:,}"
+        raise ValueError(f"{name}={value}: must be {limits}")
+
+
+def check_threads(threads: int | None) -> None:
+    """Raises ValueError for an impossible number of CPU threads."""
+    if threads is not None:
+        check_limits("threads", threads, 1, MAX_THREADS)
+
+
+# Conversion of untyped values
+
+
+def typed(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
+    """Returns an instance of the dataclass `schema`, with every value checked and converted by OmegaConf.
+
+    Args:
+        schema: a flat dataclass.
+        values: by field name.
+        prefix: of the setting names in messages, for example "model.".
+
+    Raises:
+        ValueError: an unknown, missing or badly typed setting; the message is one line.
+
+    """
+    names = [field.name for field in fields(schema)]
+    for name, value in values.items():
+        if name not in names:
+            raise ValueError(f"{prefix}{name}={value}: no such setting{did_you_mean(str(name), names)}")
+        if isinstance(value, str) and "${" in value:  # text is data: it must not become an interpolation
+            raise ValueError(f"{prefix}{name}={value}: may not contain ${{")
+    for field in fields(schema):
+        if values.get(field.name, field.default) in (MISSING, "???"):
+            raise ValueError(f"{prefix}{field.name}: no value; set it with {prefix}{field.name}=VALUE")
+    try:
+        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(values)))
+    except OmegaConfBaseException as error:
+        name = str(error.full_key or error.key)
+        problem = str(error).splitlines()[0]
+        raise ValueError(f"{prefix}{name}={values.get(name)}: {problem}") from None
+    for name in names:
+        check_number(prefix + name, getattr(settings, name))
+    return settings
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raises ValueError for a float that is not finite and for an integer beyond 64 bits."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name}={value}: must be a finite number")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name}: an integer beyond 64 bits")
+
+
+def did_you_mean(name: str, names: Sequence[str]) -> str:
+    """Returns "; did you mean X?" with the most similar of `names`, or "" if none is similar."""
+    similar = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
+
+
+def settings_from_arguments(schema: type, arguments: Sequence[str]) -> Any:
+    """Returns an instance of `schema` from NAME=VALUE arguments, for programs without Hydra.
+
+    --help prints the docstring of `schema` and exits.
+    """
+    if {"-h", "--help"} & set(arguments):
+        print(cleandoc(schema.__doc__ or ""))
+        raise SystemExit(0)
+    values = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals:
+            raise ValueError(f"{argument}: settings are written NAME=VALUE")
+        values[name] = value
+    return typed(schema, values)
+
+
+def train_settings(config: DictConfig) -> TrainSettings:
+    """Returns the settings in Hydra's config; raises ValueError with a one-line message."""
+    values: Any = OmegaConf.to_container(config, resolve=True)
+    groups = {name: values.pop(name) for name in ("model", "data", "optim")}
+    return _from_groups({"run": values} | groups)
+
+
+def compose_settings(overrides: Sequence[str] = ()) -> TrainSettings:
+    """Returns the settings of train.py with these arguments, for other programs."""
+    GlobalHydra.instance().clear()  # set in a program that Hydra started
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return train_settings(compose("train", list(overrides)))
+
+
+def saved_settings(config: Any) -> TrainSettings:
+    """Returns the settings in the config.json of a run; raises ValueError if they are damaged or of another version."""
+    if not isinstance(config, dict) or not all(
+        isinstance(config.get(n), dict) for n in ("run", "model", "data", "optim")
+    ):
+        raise ValueError("config.json: not the settings of a run")
+    try:
+        return _from_groups(config)
+    except ValueError as error:
+        raise ValueError(f"config.json: {error}; the file is damaged or another version wrote it") from None
+
+
+def _from_groups(groups: Mapping[str, Any]) -> TrainSettings:
+    source = groups["data"].get("source")
+    if source not in SCHEMAS:
+        raise ValueError(f"data.source={source}: must be one of {', '.join(SCHEMAS)}")
+    return TrainSettings(
+        run=typed(RunSettings, groups["run"]),
+        model=typed(ModelConfig, groups["model"], "model."),
+        data=typed(SCHEMAS[source], groups["data"], "data."),
+        optim=typed(OptimSettings, groups["optim"], "optim."),
+    )
+
+
+def flat(settings: TrainSettings) -> dict[str, Any]:
+    """Returns every setting by its name on the command line, enums by their value."""
+    values: dict[str, Any] = {}
+    for group, settings_of_group in asdict(settings).items():
+        for name, value in settings_of_group.items():
+            values[name if group == "run" else f"{group}.{name}"] = value.value if isinstance(value, Enum) else value
+    return values
+
+
+# Resuming
+
+# Location: a resumed run may have another one, and the change is not recorded.
+_LOCATION = {"out", "resume", "cache_dir", "data.path", "data.validation_path", "data.tokenizer_path"}
+# A checkpoint fits no other value of these. (The text itself is compared by its fingerprint.)
+_FIXED = re.compile(r"seed|optim\.name|(model|data)\..*")
+
+
+def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: Sequence[str]) -> TrainSettings:
+    """Returns the settings of a resumed run: those it was started with, replaced by the ones on the command line.
+
+    Args:
+        requested: the settings that this command line would give to a new run.
+        saved: the settings in the run's config.json.
+        overrides: NAME=VALUE arguments of the command line. A group (model, data, optim, experiment, variant) stands
+            for all the settings that it can change.
+
+    Raises:
+        ValueError: the checkpoint does not fit one of the new settings.
+
+    """
+    names = {override.lstrip("+").partition("=")[0] for override in overrides}
+    values = flat(saved)
+    for name, value in flat(requested).items():
+        group = name.rpartition(".")[0]
+        sources = {name, group, "experiment", "variant" if group == "model" else name}
+        is_branch = name == "data.revision" and not re.fullmatch("[0-9a-f]{40}", value or "")
+        if name in ("out", "resume", "cache_dir") or (sources & names and not is_branch):
+            values[name] = value  # a branch of a dataset was resolved to a commit when the run began
+    check_changes(changed_settings(flat(saved), values))
+    groups: dict[str, dict[str, Any]] = {"run": {}, "model": {}, "data": {}, "optim": {}}
+    for name, value in values.items():
+        group, _, field = name.rpartition(".")
+        groups[group or "run"][field] = value
+    return _from_groups(groups)
+
+
+def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Returns [value before, value after] by name of the `flat` settings that differ, except those of location."""
+    names = [name for name in {**before, **after} if name not in _LOCATION]
+    return {name: [before.get(name), after.get(name)] for name in names if before.get(name) != after.get(name)}
+
+
+def check_changes(changes: Mapping[str, Sequence[Any]]) -> None:
+    """Raises ValueError if a checkpoint cannot be used with `changes` (see `changed_settings`)."""
+    for name, (before, after) in changes.items():
+        if _FIXED.fullmatch(name):
+            raise ValueError(
+                f"{name}={after}: the checkpoint was trained with {name}={before}; start a new run instead"
+            )
+
+
+# Comparing runs
+
+# Settings without influence on what a model learns.
+_PRESENTATION = {"threads", "sharding", "log_every_steps", "sample_tokens", "sample_prompt", "keep_checkpoints"}
+# Settings by which runs with one seed would read other batches.
+_BATCH_ORDER = {"tokens_per_batch", "gradient_accumulation_steps", "model.context_length"}
+
+
+def result_settings(settings: TrainSettings) -> dict[str, Any]:
+    """Returns the `flat` settings that a result depends on."""
+    ignored = {"out", "resume", "cache_dir"} | _PRESENTATION
+    return {name: value for name, value in flat(settings).items() if name not in ignored}
+
+
+def check_seeds(configs: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the seed of each run, from the content of their config.json files by run name.
+
+    Raises:
+        ValueError: a run was trained on a text, two have one seed, or they differ in more than the seed.
+
+    """
+    settings_by_run = _story_runs(configs)
+    first, reference = next(iter(settings_by_run.items()))
+    seeds: dict[str, int] = {}
+    for run, settings in settings_by_run.items():
+        changes = changed_settings(reference | {"seed": 0}, settings | {"seed": 0})
+        for name, (value, other) in changes.items():
+            raise ValueError(
+                f"{run}: {name}={other}, but {first} has {name}={value}; compare runs that differ by seed only"
+            )
+        if settings["seed"] in seeds.values():
+            raise ValueError(f"{run}: seed={settings['seed']} occurs twice; leave out one of the two runs")
+        seeds[run] = settings["seed"]
+    return seeds
+
+
+def check_variants(
+    configs: Mapping[str, Any], defaults: TrainSettings
+) -> tuple[dict[str, tuple[int, dict[str, Any]]], dict[str, Any]]:
+    """Returns the seed of each run and its settings that differ from the standard variant, and the standard's values.
+
+    The standard is the first run with the fewest differences from the defaults.
+
+    Args:
+        configs: content of config.json by run name.
+        defaults: settings of train.py without arguments.
+
+    Raises:
+        ValueError: a run was trained on a text, or runs did not read the same stories in the same order.
+
+    """
+    settings_by_run = _story_runs(configs)
+    variants = {
+        run: {name: value for name, value in settings.items() if name not in ("seed", "probe_sequences")}
+        for run, settings in settings_by_run.items()
+    }
+    default_values = result_settings(defaults)
+    first = min(variants, key=lambda run: sum(value != default_values.get(n) for n, value in variants[run].items()))
+    runs: dict[str, tuple[int, dict[str, Any]]] = {}
+    for run, variant in variants.items():
+        changes = changed_settings(variants[first], variant)
+        for name in changes:
+            if name in _BATCH_ORDER or name.startswith("data"):
+                raise ValueError(f"{run}: {name} differs from {first}; compare runs that read the same batches")
+        runs[run] = settings_by_run[run]["seed"], {name: value for name, (_, value) in sorted(changes.items())}
+    names = sorted({name for _, changes in runs.values() for name in changes})
+    return runs, {name: variants[first][name] for name in names}
+
+
+def _story_runs(configs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the `result_settings` of each run and its data fingerprint; ValueError for a run on a text."""
+    runs = {}
+    for run, config in configs.items():
+        settings = result_settings(saved_settings(config))
+        if settings["data.source"] != "stories":
+            raise ValueError(f"{run}: data.source={settings['data.source']}: only runs on stories can be compared")
+        runs[run] = settings | {"data_fingerprint": config.get("data_fingerprint")}
+    return runs
+
+
+# Settings of other programs, until their owners move them, and names that callers still use.
 
 
 class Format(Enum):
@@ -72,68 +413,6 @@ class Task(Enum):
     links = "links"
     winobias = "winobias"
     text = "text"
-
-
-_MOST_THREADS = 1024  # CPU_SETSIZE of glibc; OpenMP ends the process where the system gives it no more
-
-
-_MOST_SAMPLED = 2**16  # tokens of one sample, which TensorBoard keeps as one text
-
-
-_HIGHEST_RATE = 1e18  # far above what trains; what is above float32 when weights are multiplied by it ends the process
-
-
-def check_threads(threads: int | None) -> None:
-    """Raise ValueError for a number of threads that cannot be."""
-    if threads is not None and not 1 <= threads <= _MOST_THREADS:
-        raise ValueError(f"threads must be 1 to {_MOST_THREADS:,}, got {threads}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunConfig:
-    """One run of train.py."""
-
-    seed: int  # of initial weights, batch order and dropout, 0 or more
-    out: str | None  # the new run's directory; None: runs/<time, unique>
-    resume: bool  # go on with the run in `out`
-    resume_with_changes: bool  # settings given anew, or edited in its config.json, take the place of the run's own
-    device: Device
-    precision: Precision
-    threads: int | None  # for the CPU; None: what torch chooses
-    compile: Compile  # of forward pass, loss and backward pass
-    sharding: Sharding  # of several processes
-    max_steps: int  # 1 or more
-    tokens_per_batch: int  # of one forward pass of all processes together, 1 or more
-    gradient_accumulation_steps: int  # forward passes to one optimizer step, 1 or more
-    log_every_steps: int  # 1 or more
-    eval_every_steps: int  # 1 or more; also how often a checkpoint is kept
-    keep_checkpoints: int  # the newest ones, 1 or more; the best stays as well
-    validation_tokens: int  # of each evaluation but the last, which reads the whole split
-    probe_sequences: int  # of each probe during training, 0 for none
-    sample_tokens: int  # written at each evaluation, 0 for none
-    sample_prompt: str  # what they go on from
-    cache_dir: str  # where tokenized corpora are kept
-
-    def __post_init__(self) -> None:
-        """Refuse counts that mean nothing."""
-        positive = (
-            "max_steps tokens_per_batch gradient_accumulation_steps log_every_steps eval_every_steps validation_tokens"
-        )
-        for name in f"{positive} keep_checkpoints".split():
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        for name in ("seed", "probe_sequences", "sample_tokens"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
-        if self.sample_tokens > _MOST_SAMPLED:
-            raise ValueError(f"sample_tokens must be {_MOST_SAMPLED:,} or less, got {self.sample_tokens}")
-        if self.seed >= 2**32:
-            raise ValueError(f"seed must be below 2**32, got {self.seed}")
-        check_threads(self.threads)
-        if self.resume and self.out is None:
-            raise ValueError("resume=true needs out=DIR, the run to go on with")
-        if self.resume_with_changes and not self.resume:
-            raise ValueError("resume_with_changes=true goes with resume=true")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,398 +505,5 @@ class ExportConfig:
             raise ValueError(f"to= is missing: one of {', '.join(one.value for one in Format)}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OptimConfig:
-    """How the weights are moved."""
-
-    name: Optimizer
-    learning_rate: float  # peak, of the matrices inside the blocks
-    embedding_learning_rate: float  # peak, of embedding and norms
-    weight_decay: float  # decoupled, of the matrices inside the blocks
-    embedding_weight_decay: float  # of the embedding; norms do not decay
-    momentum: float  # of Muon
-    beta_1: float  # of AdamW
-    beta_2: float  # of AdamW
-    warmup_steps: int  # linear from 0
-    decay_power: float  # then (what is left of training) to this power, down to 0; above 0
-    clip_norm: float  # of the whole gradient, above 0
-
-    def __post_init__(self) -> None:
-        """Refuse rates that cannot train."""
-        for name in ("learning_rate", "embedding_learning_rate", "decay_power", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"optim.{name} must be above 0, got {getattr(self, name)}")
-        for name in ("learning_rate", "embedding_learning_rate", "weight_decay", "embedding_weight_decay"):
-            if getattr(self, name) > _HIGHEST_RATE:
-                raise ValueError(f"optim.{name} must be {_HIGHEST_RATE:g} or less, got {getattr(self, name)}")
-        for name in ("momentum", "beta_1", "beta_2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"optim.{name} must lie in [0, 1), got {getattr(self, name)}")
-        for name in ("weight_decay", "embedding_weight_decay", "warmup_steps"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"optim.{name} must be 0 or more, got {getattr(self, name)}")
-
-
-# What each door can be told: the schema of its own settings and those of its groups.
-ENTRIES: dict[str, tuple[type, dict[str, list[type]]]] = {
-    "train": (
-        RunConfig,
-        {"model": [ModelConfig], "data": [*SCHEMAS.values()], "optim": [OptimConfig], "experiment": [], "variant": []},
-    ),
-    "eval": (EvalConfig, {"probe": [ProbeConfig]}),
-}
-
-
-MODEL_NAME = "name"  # under which eval.py's model= is handed through Hydra, which would take it for a choice
-
-
-# Settings that a resumed run need not share with its beginning.
-_PLACES = ("out", "resume", "resume_with_changes", "cache_dir")
-
-
-# And those that it need not share where they are given anew: a text is known by its content.
-_MOVABLE = {"device", "sharding", "data.path", "data.validation_path", "data.tokenizer_path"}
-
-
-# Where a run is and what is told of it: nothing that is learned depends on it.
-_BESIDE = {*_PLACES, "threads", "sharding", "log_every_steps", "sample_tokens", "sample_prompt", "keep_checkpoints"}
-
-
-# What a checkpoint's weights, its optimizers' state and its mark as the best hang on, whatever is asked for.
-_OF_CHECKPOINT = re.compile(
-    r"model\.(?!dropout$)|data\.|optim\.name$|(validation_tokens|vocab_size|data_fingerprint|tokenizer_sha256)$"
-)
-
-
-# Settings that make no variant, and settings by which runs of one seed would read other batches.
-_SAME_VARIANT = {*_BESIDE, "seed", "probe_sequences"}
-
-
-_SAME_ORDER = {"tokens_per_batch", "gradient_accumulation_steps", "model.context_length"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainSettings:
-    """Everything train.py can be told."""
-
-    run: RunConfig
-    model: ModelConfig
-    data: DataConfig
-    optim: OptimConfig
-
-
-def typed_train(config: DictConfig) -> TrainSettings:
-    """Turn Hydra's config into settings; raise ValueError with one line for anything that does not fit."""
-    source = config.data.get("source")
-    if source not in SCHEMAS:
-        raise ValueError(f"data.source={source} is not one of {', '.join(SCHEMAS)}")
-    return TrainSettings(
-        run=_typed(RunConfig, _own(config, "train")),
-        model=_typed(ModelConfig, config.model, "model."),
-        data=_typed(SCHEMAS[source], config.data, "data."),
-        optim=_typed(OptimConfig, config.optim, "optim."),
-    )
-
-
-def typed_eval(config: DictConfig) -> tuple[EvalConfig, ProbeConfig]:
-    """Turn Hydra's config into settings; raise ValueError with one line for anything that does not fit."""
-    own = _own(config, "eval")
-    if isinstance(own["model"], DictConfig):
-        own["model"] = own["model"][MODEL_NAME]
-    return _typed(EvalConfig, own), _typed(ProbeConfig, config.probe, "probe.")
-
-
-def typed_generate(arguments: list[str]) -> GenerateConfig:
-    """Read NAME=VALUE arguments; raise ValueError with one line for anything that does not fit."""
-    return _typed_arguments(GenerateConfig, arguments, {"n_tokens": int, "seed": int, "temperature": float})
-
-
-def typed_export(arguments: list[str]) -> ExportConfig:
-    """Read NAME=VALUE arguments; raise ValueError with one line for anything that does not fit."""
-    return _typed_arguments(ExportConfig, arguments, {"to": Format})
-
-
-def _typed_arguments(schema: type, arguments: list[str], kinds: Mapping[str, Callable[[str], Any]]) -> Any:
-    """Read NAME=VALUE arguments of a door that is not Hydra's; `kinds` makes values of those that are no text.
-
-    Where help is asked for, `schema` says it and that is all.
-    """
-    if {"-h", "--help"} & set(arguments):
-        print(cleandoc(schema.__doc__ or ""))
-        sys.exit()
-    names = [field.name for field in fields(schema)]
-    given: dict[str, Any] = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        argument.encode()  # what is no text raises ValueError here
-        if not equals or name not in names:
-            raise ValueError(f"{argument} is not NAME=VALUE with NAME one of {', '.join(names)}{hint(name, names)}")
-        try:
-            given[name] = kinds.get(name, str)(value)
-        except ValueError:
-            choices = getattr(kinds[name], "__members__", ())  # of an Enum
-            what = f"one of {', '.join(choices)}" if choices else "such a number"
-            raise ValueError(f"{argument}: {value} is not {what}") from None
-    return schema(**given)
-
-
-def typed_saved(values: Any) -> TrainSettings:
-    """Turn a run's config.json back into its settings; raise ValueError with one line where it is not one."""
-    groups: dict[str, dict[str, Any]] = {}
-    values = values if isinstance(values, dict) else {}
-    for name in ("run", "model", "data", "optim"):
-        if not isinstance(values.get(name), dict):
-            raise ValueError(f"config.json is not a run's: it has no {name}")
-        groups[name] = values[name]
-    if groups["data"].get("source") not in SCHEMAS:
-        raise ValueError(f"config.json is not a run's: its data.source is not one of {', '.join(SCHEMAS)}")
-    source = SCHEMAS[groups["data"]["source"]]
-    schemas = {"run": RunConfig, "model": ModelConfig, "data": source, "optim": OptimConfig}
-    for name, schema in schemas.items():
-        missing = [field.name for field in fields(schema) if field.name not in groups[name]]
-        if missing:
-            raise ValueError(f"config.json lacks {name}.{missing[0]}: the run was made before there was such a setting")
-    try:
-        return TrainSettings(
-            run=_typed(RunConfig, groups["run"]),
-            model=_typed(ModelConfig, groups["model"], "model."),
-            data=_typed(source, groups["data"], "data."),
-            optim=_typed(OptimConfig, groups["optim"], "optim."),
-        )
-    except ValueError as error:
-        raise ValueError(f"config.json: {error}") from None
-
-
-def resumed(asked: TrainSettings, config: Any, overrides: list[str]) -> TrainSettings:
-    """Return the settings of a run that is gone on with; ValueError if one that was given anew is another.
-
-    With resume_with_changes=true it is taken instead, unless the checkpoint would not fit it.
-
-    Args:
-        asked: what this call would have trained with.
-        config: the run's config.json.
-        overrides: of this call's command line.
-
-    """
-    saved = typed_saved(config)
-    given = {override.lstrip("+").partition("=")[0] for override in overrides}
-    wanted, anew = flat(asked), {*_PLACES, *(_MOVABLE & given)}
-    taken = {where: wanted[where] for where in anew if where in wanted}
-    for where, value in flat(saved).items():
-        group = where.rpartition(".")[0]
-        names = {where, group, "experiment", *(["variant"] if group == "model" else [])}  # variants are of the model
-        other = wanted.get(where)
-        if where == "data.revision" and not re.fullmatch("[0-9a-f]{40}", other or ""):  # what was a commit then
-            continue
-        if where not in anew and given & names and other != value:
-            check_change(where, value, other, asked.run)
-            taken[where] = other
-    return _with(saved, taken)
-
-
-def check_same(differences: dict[str, list[Any]], run: RunConfig) -> dict[str, list[Any]]:
-    """Return the settings in which a run goes on otherwise than its checkpoint was made: [before, now] of each.
-
-    Args:
-        differences: of config.json then and now, by group and name; whether the command line or an edit of the file
-            made them does not matter.
-        run: of this call.
-
-    Raises:
-        ValueError: in one line, the first that is not allowed.
-
-    """
-    every = {name.removeprefix("run."): both for name, both in differences.items()}
-    found = {name: both for name, both in every.items() if name not in {*_PLACES, *_MOVABLE}}
-    for name, (before, now) in found.items():
-        check_change(name, before, now, run)
-    return found
-
-
-def check_change(where: str, before: Any, now: Any, run: RunConfig) -> None:
-    """Raise ValueError, with both values, where a run that is gone on with may not have another value of a setting."""
-    before, now = (one.value if isinstance(one, Enum) else one for one in (before, now))
-    if not run.resume_with_changes:
-        raise ValueError(
-            f"resume=true keeps the run's settings: {where} is {before}, not {now}; "
-            "resume_with_changes=true takes the new"
-        )
-    if _OF_CHECKPOINT.match(where):
-        raise ValueError(f"{where} is {before}, not {now}: what the run has learned would not fit that, in no way")
-
-
-def _with(settings: TrainSettings, values: dict[str, Any]) -> TrainSettings:
-    """Return `settings` with some of its values, named as on the command line, replaced."""
-    groups = {}
-    for group in fields(settings):
-        part, prefix = getattr(settings, group.name), "" if group.name == "run" else f"{group.name}."
-        own = {one.name: values[prefix + one.name] for one in fields(part) if prefix + one.name in values}
-        groups[group.name] = replace(part, **own)
-    return TrainSettings(**groups)
-
-
-def check_seeds(configs: dict[str, Any]) -> dict[str, int]:
-    """Return the seed of each run; ValueError where runs learned anything else or differ in nothing, or are of a text.
-
-    Args:
-        configs: each run's config.json by the run's name.
-
-    """
-    every = {
-        name: flat(typed_saved(config)) | {"data_fingerprint": config.get("data_fingerprint")}
-        for name, config in configs.items()
-    }
-    first = next(iter(every))
-    seeds: dict[str, int] = {}
-    for name, here in every.items():
-        if here["data.source"] != "stories":
-            raise ValueError(f"{name} was trained on a text, which has no gold links to compare heads by")
-        for where in sorted((here.keys() | every[first].keys()) - {"seed", *_BESIDE}):
-            ours, theirs = every[first].get(where), here.get(where)
-            if ours != theirs:
-                raise ValueError(
-                    f"runs differ in more than their seed: {where} is {ours} in {first}, {theirs} in {name}"
-                )
-        if here["seed"] in seeds.values():
-            raise ValueError(f"seed={here['seed']} is there twice, the second time in {name}")
-        seeds[name] = here["seed"]
-    return seeds
-
-
-def check_variants(
-    configs: dict[str, Any], defaults: TrainSettings
-) -> tuple[dict[str, tuple[int, dict[str, Any]]], dict[str, Any]]:
-    """Return of each run its seed and the settings in which it is not as the standard, and the standard's values there.
-
-    The standard is the variant with the fewest departures from the defaults, of several the first.
-
-    Args:
-        configs: each run's config.json by the run's name.
-        defaults: what train.py does without being told anything.
-
-    Raises:
-        ValueError: a run of a text, or runs that did not read the same stories in the same order.
-
-    """
-    every = {name: flat(typed_saved(config)) for name, config in configs.items()}
-    for name, here in every.items():
-        if here["data.source"] != "stories":
-            raise ValueError(f"{name} was trained on a text, which has no gold links to compare heads by")
-    expected = flat(defaults)
-    departures = {
-        name: sum(value != expected.get(where) for where, value in here.items() if where not in _SAME_VARIANT)
-        for name, here in every.items()
-    }
-    first = min(every, key=lambda name: departures[name])
-    for name, config in configs.items():
-        others = {where for where in every[name] if every[name][where] != every[first].get(where)}
-        other = sorted(where for where in others if where.startswith("data.") or where in _SAME_ORDER)
-        if other or config.get("data_fingerprint") != configs[first].get("data_fingerprint"):
-            what = other[0] if other else "the generator"
-            raise ValueError(f"{first} and {name} did not read the same stories in the same order: {what} is another")
-    found = {
-        name: (
-            here["seed"],
-            {where: here[where] for where in sorted(here.keys() - _SAME_VARIANT) if here[where] != every[first][where]},
-        )
-        for name, here in every.items()
-    }
-    changed = sorted({where for _, some in found.values() for where in some})
-    return found, {where: every[first][where] for where in changed}
-
-
-def flat(settings: TrainSettings) -> dict[str, Any]:
-    """Return every setting under the name by which the command line sets it."""
-    values: dict[str, Any] = {}
-    for group, some in asdict(settings).items():
-        values |= {name if group == "run" else f"{group}.{name}": value for name, value in some.items()}
-    return values
-
-
-def of_result(settings: TrainSettings) -> dict[str, Any]:
-    """Return the settings that a result depends on, as the command line has them: a choice by its value."""
-    every = ((name, value) for name, value in flat(settings).items() if name not in _BESIDE)
-    return {name: value.value if isinstance(value, Enum) else value for name, value in every}
-
-
-def _own(config: DictConfig, entry: str) -> dict[str, Any]:
-    return {str(name): config[name] for name in config if name not in ENTRIES[entry][1]}
-
-
-def _typed(schema: type, node: Any, prefix: str = "") -> Any:
-    try:
-        values: Any = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node
-        literal = OmegaConf.create({name: _literal(value) for name, value in values.items()})
-        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), literal))
-    except OmegaConfBaseException as error:
-        first, *_ = str(error).splitlines()
-        key = str(getattr(error, "full_key", "") or getattr(error, "key", "") or "")
-        names = [field.name for field in fields(schema)]
-        if "mandatory" in first:
-            first = f"must be given, as in {prefix}{key}=VALUE"
-        elif key not in names:
-            first = f"is not a setting here{hint(key, names)}"
-        raise ValueError(f"{prefix}{key}: {first}") from None
-    for field in fields(schema):
-        _check_number(prefix + field.name, getattr(typed, field.name))
-    return typed
-
-
-def _check_number(name: str, value: Any) -> None:
-    """Raise ValueError for a number that is none, or that 64 bits cannot hold."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} must be a number that is finite, got {value}")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError(f"{name} must be below 2**63 in size")
-
-
-def _literal(value: Any) -> Any:
-    """Write a string so that OmegaConf takes it as it stands: what a user wrote is never interpolated."""
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
-
-
-def hint(name: str, names: list[str]) -> str:
-    """Return the question whether the nearest of `names` was meant; "" where none is near."""
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f": did you mean {near[0]}?" if near else ""
-
-
-def printable(text: str) -> str:
-    """Return `text` in which nothing steers a terminal, whatever it holds; line ends and tabs stay."""
-    return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
-
-
-@contextmanager
-def one_line_errors(*kinds: type[Exception], label: str = "") -> Iterator[None]:
-    """Turn errors of `kinds`, by default those that bad input raises, into one line on stderr and exit status 2.
-
-    `label`: says which of several runs it is.
-    """
-    try:
-        yield
-    except Exception as error:
-        from training.memory import want_of_memory
-
-        message = want_of_memory(error) or ""
-        if not message and not isinstance(error, kinds or (ValueError, OSError, OmegaConfBaseException)):
-            raise
-        if isinstance(error, BrokenPipeError):  # nobody's bad input
-            raise
-        message = message or str(error)
-        if isinstance(error, OSError) and error.strerror and error.filename:
-            message = f"{error.strerror}: {error.filename}"
-        print(f"error: {label}{printable(' '.join(message.split()))}", file=sys.stderr)
-        sys.exit(2)
-
-
-@contextmanager
-def hung_up() -> Iterator[None]:
-    """Let nobody's leaving be an error: neither Ctrl-C nor the end of whoever reads what is printed."""
-    try:
-        yield
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # whoever read what is printed has had enough; Python would complain once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+RunConfig, OptimConfig = RunSettings, OptimSettings
+typed_train, typed_saved, of_result = train_settings, saved_settings, result_settings

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from data.config import DataConfig
 from training.describing import describe, describe_resume, described, mend_tokenizer
 from training.distributed import ALONE, World
-from training.settings import TrainSettings, check_same, of_result
+from training.settings import (
+    TrainSettings,
+    changed_settings,
+    check_changes,
+    flat,
+    result_settings,
+    saved_settings,
+)
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -64,23 +71,17 @@ def prepare(settings: TrainSettings, label: str = "", world: World = ALONE) -> R
     from data.corpus import load_corpus
     from model.transformer import Transformer
     from training.logging import Progress
-    from training.memory import check_data_memory, check_training_memory
-    from training.run_dir import check_new, claim, create_run
+    from training.run_dir import check_new, create_run, lock
     from training.watching import showcase_film
 
     own, path = settings.run, Path(settings.run.out or "")
     place = settle(settings)
     check_processes(settings, world)
     if own.resume:
-        claimed = claim(path)
+        claimed = lock(path)
     else:
         check_new(own.out)  # said before anything takes time
-    on_cpu = place.device.type == "cpu"
-    check_data_memory(settings)
-    share = replace(settings, run=replace(own, tokens_per_batch=-(-own.tokens_per_batch // world.size)))
-    check_training_memory(share, 1, 1, on_cpu=on_cpu)
     corpus = load_corpus(settings.data, Path(own.cache_dir))
-    check_training_memory(share, corpus.tokenizer.get_vocab_size(), len(corpus.train.tokens), on_cpu=on_cpu)
     settings = replace(settings, data=corpus.config)  # the newest revision has become a commit
     config = described(settings, corpus)
     state = load_state(path, config, settings) if own.resume else None
@@ -172,7 +173,7 @@ def load_state(path: Path, config: dict[str, Any], settings: TrainSettings) -> d
     Raises ValueError in one line where `config` differs from the run's or from the checkpoint's in what may not change.
     """
     from training.checkpoint import load_checkpoint
-    from training.run_dir import differences, read_json
+    from training.run_dir import read_json
 
     if read_json(path / "config.json").get("data_fingerprint") != config["data_fingerprint"]:
         raise ValueError(f"{path} cannot go on: its data, a text or the generator of the stories, has changed since")
@@ -189,7 +190,8 @@ def load_state(path: Path, config: dict[str, Any], settings: TrainSettings) -> d
         print(f"warning: {line}", file=sys.stderr)
     if not isinstance(state.get("config"), dict):
         raise ValueError(f"{path} cannot go on: its checkpoint does not hold its settings, another version wrote it")
-    changes = check_same(differences(state["config"], config), settings.run)
+    changes = changed_settings(flat(saved_settings(state["config"])), flat(settings))
+    check_changes(changes)
     step, last = state.get("step"), settings.run.max_steps
     if type(step) is not int or step < 0:
         raise ValueError(f"{path} cannot go on: its checkpoint does not say after how many steps it was made")
@@ -301,7 +303,7 @@ def open_records(
     recorder = Recorder(path, resumed_step, looked=looked)
     recorder.board.overlay(charts(CLASSES if known else (), list(items), ORACLES, floor=floor))
     named = {question.curve: question.name for question in QUESTIONS if question.curve in items}
-    recorder.board.settings(of_result(settings), measures(named, floor=floor))
+    recorder.board.settings(result_settings(settings), measures(named, floor=floor))
     if film is not None:
         recorder.beside(FILM, film.header(settings.model.n_layer, settings.model.n_head))
     for line in recorder.lost:

@@ -15,7 +15,7 @@ from training.device import Place
 from training.distributed import ALONE, World
 from training.logging import Recorder
 from training.optim import rate_factor, set_rates
-from training.settings import Compile, OptimConfig, RunConfig, Sharding
+from training.settings import Compile, OptimSettings, RunSettings, Sharding
 
 # Skipped steps in a row that end a run, looked at when a step is recorded. A bad batch is one step, or a few; weights
 # that ten batches in a row have found beyond repair stay so, for skipping leaves them as they are.
@@ -34,8 +34,8 @@ class Training:
     bits_per_byte: Callable[[float], float]  # of the training text, from nats per token
     optimizers: list[torch.optim.Optimizer]
     place: Place
-    own: RunConfig
-    optim: OptimConfig
+    own: RunSettings
+    optim: OptimSettings
     world: World = ALONE
     spread: nn.Module | None = None  # what sends gradients from process to process (run/shards.py); None: there is one
     gathered: dict[str, Any] | None = None  # of a sharded model, what it has learned up to this step, whole
@@ -215,7 +215,7 @@ def what_to_try(training: Training, run: Path) -> str:
     precision = ", or precision=float32 (now bfloat16)" if training.place.bfloat16 else ""
     return (
         f"try a lower {rates}{precision}; from the last checkpoint goes on: "
-        f"python train.py resume=true resume_with_changes=true optim.learning_rate=... {quote(f'out={run}')}"
+        f"python train.py resume=true optim.learning_rate=... {quote(f'out={run}')}"
     )
 
 

@@ -1,1 +1,1 @@
-"""What measures us: each file prints its own table and is run from the project's root by python -m benchmarks.NAME."""
+"""Programs that produce the published numbers: each writes docs/results/NAME.json and NAME.md."""

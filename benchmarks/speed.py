@@ -1,170 +1,207 @@
-"""The whole goal table: python -m benchmarks.speed nanogpt=PATH data.path=input.txt [out=docs/benchmarks.json].
+"""Speed beside peers, in one run: python -m benchmarks.speed data.path=input.txt nanogpt=PATH [seeds=1,2,3].
 
-Runs every row script in a process of its own, one after the other, and prints one table: what was wanted, what was
-found, and what was left out, with the reason. [only=shakespeare,growth]: those alone; what `out` holds of the others
-stays, each with the machine and commit it was measured on. [quick=true] measures everything once and little, and shows
-only that it runs. With out=docs/benchmarks.json the table in docs/benchmarks.md is written too, with growth's own
-tables and figure. Exit status 1 where a script fails or a goal is missed. An hour or more, on an idle machine.
+- Training: characters of tiny Shakespeare by `experiment=shakespeare/cpu_quick` and by nanoGPT's own CPU recipe (a
+  checkout of github.com/karpathy/nanoGPT, in which nothing is written), one thread, one after the other for each seed.
+  The figure is the CPU-seconds of the training loop without evaluations, and the mean loss over the whole validation
+  part in windows that do not overlap.
+- Attention: the maps of all heads over the same sentences, by our view and by transformers' eager attention on the
+  exported model.
+
+Writes docs/results/speed.{json,md}. Needs requirements-dev.txt.
 """
 
 import json
+import pickle
+import re
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import growth
-from benchmarks.files import keep, paste
-from benchmarks.rows import ROOT, Row, machine, machine_line, read, settings, table
+import numpy as np
+import torch
 
-PAGE, RESULTS = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.json"
-# Row scripts in the order of the table, and what each must be given to run.
-SCRIPTS: dict[str, tuple[str, ...]] = {
-    "shakespeare": ("data.path", "nanogpt"),
-    "utilisation": (),
-    "stories": (),
-    "attention_rows": (),
-    "probing": (),
-    "tokenizing": (),
-    "startup": (),
-    "growth": (),
-}
-KNOWN = ("data.path", "nanogpt", "only")
+from benchmarks.measure import arguments, fail, markdown_table, median_range, read_records, run_command, write_results
+from model.config import ModelConfig
+from model.hf import export_transformers
+from model.observe import TransformerView
+from model.transformer import Transformer
 
-
-@dataclass(frozen=True)
-class Part:
-    """What one script has measured, and on what."""
-
-    rows: list[Row]
-    environment: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Table:
-    """What came of all scripts."""
-
-    parts: dict[str, Part]  # by script, in the order of the table
-    left_out: dict[str, str]  # the reason, by script
-    quick: bool
-
-    @property
-    def rows(self) -> list[Row]:
-        """All rows."""
-        return [row for part in self.parts.values() for row in part.rows]
-
-
-def gather(given: Mapping[str, str], out: Path | None) -> tuple[Table, bool]:
-    """Run every script that can be, and write the table to `out` after each; return it, and whether one failed."""
-    names = given["only"].split(",") if "only" in given else list(SCRIPTS)
-    if unknown := {*names} - SCRIPTS.keys():
-        sys.exit(f"only={','.join(sorted(unknown))}: known are {', '.join(SCRIPTS)}")
-    about, quick, has_failed = machine(), given.get("quick") == "true", False
-    parts, reasons = kept(out, quick=quick), dict.fromkeys(SCRIPTS, "not asked for")
-    for name in names:
-        reason = why_not(name, given)
-        if not reason:
-            reason, rows = measured(name, given, out)
-            has_failed = has_failed or bool(reason)
-        if not reason:
-            parts[name] = Part(rows, about)
-        elif name in parts:
-            print(f"{name}: {reason}; its earlier rows stay", file=sys.stderr)
-        reasons[name] = reason
-        if out is not None:
-            write_table(out, in_order(parts, reasons, quick=quick))
-    return in_order(parts, reasons, quick=quick), has_failed
+MAX_LOSS = 1.88  # nats per character over the whole validation part
+STEPS = 2000  # of nanoGPT's CPU recipe
+# The README of nanoGPT, "I only have a macbook", with evaluations at the first and the last step only.
+RECIPE = """config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 --log_interval=1
+--block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --dropout=0.0""".split()
+# Both programs read a clock around each step. These runners make that clock count CPU-seconds.
+RUN_OURS = """
+import runpy, sys, time
+time.perf_counter = time.process_time
+sys.argv = sys.argv[1:]
+sys.path.insert(0, ".")
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+RUN_NANOGPT = """
+import runpy, sys, time, torch
+time.time, manual_seed, offset = time.process_time, torch.manual_seed, int(sys.argv[1])
+torch.manual_seed = lambda seed: manual_seed(seed + offset)
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+SCORE_NANOGPT = """
+import sys
+import numpy as np, torch
+from model import GPT, GPTConfig
+checkpoint = torch.load(sys.argv[1], map_location="cpu", weights_only=True)
+model, length = GPT(GPTConfig(**checkpoint["model_args"])), checkpoint["model_args"]["block_size"]
+model.load_state_dict(checkpoint["model"])
+model.eval()
+tokens = torch.from_numpy(np.fromfile(sys.argv[2], np.uint16).astype(np.int64))
+inputs, targets = tokens[:-1], tokens[1:]
+full = len(inputs) // length * length
+windows = [*zip(inputs[:full].view(-1, length).split(64), targets[:full].view(-1, length).split(64))]
+windows += [(inputs[None, full:], targets[None, full:])] if full < len(inputs) else []
+with torch.no_grad():
+    print(sum(model(x, y)[1].item() * y.numel() for x, y in windows) / len(inputs))
+"""
 
 
-def in_order(parts: Mapping[str, Part], reasons: Mapping[str, str], *, quick: bool) -> Table:
-    """Return a table of the parts there are; of the others the reason why not."""
-    there = {name: parts[name] for name in SCRIPTS if name in parts}
-    return Table(there, {name: reasons[name] for name in SCRIPTS if name not in parts}, quick)
+def train_ours(text: Path, seed: int, folder: Path) -> dict[str, float]:
+    """Train the quick recipe on one thread; return its full validation loss and CPU-seconds."""
+    run = folder / f"ours_{seed}"
+    settings = [f"data.path={text}", f"seed={seed}", f"out={run}", f"cache_dir={folder / 'cache'}", "threads=1"]
+    recipe = ["experiment=shakespeare/cpu_quick", "sample_tokens=0"]
+    timing = run_command([sys.executable, "-c", RUN_OURS, "train.py", *recipe, *settings])
+    last = read_records(run, "validation")[-1]
+    return {"loss": last["loss"], "loop": last["seconds"], "process": timing.cpu_seconds}
 
 
-def kept(out: Path | None, *, quick: bool) -> dict[str, Part]:
-    """Return the parts that an earlier call has written there; none where either is quick, which counts for nothing."""
-    if out is None or quick or not out.exists():
-        return {}
-    try:
-        before = read_table(out)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        sys.exit(f"{out} is there and holds no table of goals: give another out=")
-    if before.quick:
-        return {}
-    return {name: part for name, part in before.parts.items() if name in SCRIPTS}
+def train_nanogpt(checkout: Path, folder: Path, offset: int) -> dict[str, float]:
+    """Train nanoGPT by its CPU recipe on one thread; return its full validation loss and CPU-seconds."""
+    out = folder / "nanogpt"
+    options = [f"--dataset={folder / 'text'}", f"--out_dir={out}"]
+    options += [f"--max_iters={STEPS}", f"--lr_decay_iters={STEPS}", f"--eval_interval={STEPS}"]
+    timing = run_command([sys.executable, "-c", RUN_NANOGPT, str(offset), "train.py", *RECIPE, *options], checkout)
+    score = [sys.executable, "-c", SCORE_NANOGPT, str(out / "ckpt.pt"), str(folder / "text" / "val.bin")]
+    loss = float(run_command(score, checkout).output.splitlines()[-1])
+    return {"loss": loss, "loop": loop_seconds(timing.output), "process": timing.cpu_seconds}
 
 
-def write_table(path: Path, found: Table) -> None:
-    """Write a table as JSON, whole or not at all."""
-    keep(path, asdict(found))
+def loop_seconds(output: str) -> float:
+    """Return the seconds of nanoGPT's loop from the milliseconds that it prints for each step.
+
+    Its first and last step contain an evaluation; the median of the others stands for the first, the last is extra.
+    """
+    printed = re.findall(r"^iter (\d+): .* time ([\d.]+)ms", output, re.MULTILINE)
+    milliseconds = {int(step): float(duration) for step, duration in printed}
+    if milliseconds.keys() != {*range(STEPS + 1)}:
+        fail(f"nanoGPT printed {len(milliseconds)} steps instead of {STEPS + 1}")
+    steps = [milliseconds[step] for step in range(1, STEPS)]
+    return (sum(steps) + statistics.median(steps)) / 1000
 
 
-def read_table(path: Path) -> Table:
-    """Return what `write_table` has written."""
-    found = json.loads(path.read_text())
-    parts = {
-        name: Part([Row(**row) for row in part["rows"]], part["environment"]) for name, part in found["parts"].items()
-    }
-    return Table(parts, found["left_out"], found["quick"])
+def write_nanogpt_data(text: Path, folder: Path) -> None:
+    """Write the text in the format of nanoGPT's data/shakespeare_char."""
+    folder.mkdir()
+    content = text.read_text()
+    characters = sorted(set(content))
+    ids = {character: index for index, character in enumerate(characters)}
+    tokens, cut = np.array([ids[character] for character in content], np.uint16), int(len(content) * 0.9)
+    tokens[:cut].tofile(folder / "train.bin")
+    tokens[cut:].tofile(folder / "val.bin")
+    meta = {"vocab_size": len(characters), "itos": dict(enumerate(characters)), "stoi": ids}
+    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))  # nanoGPT reads no other format
 
 
-def measured(name: str, given: Mapping[str, str], out: Path | None) -> tuple[str, list[Row]]:
-    """Run a script; return why there are no rows, or "" and its rows. `out`: growth's own page is written beside."""
+def commit(checkout: Path) -> str:
+    """Return the short commit of a checkout."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False).stdout.strip() or "?"
+
+
+def compare_training(text: Path, checkout: Path, seeds: list[int]) -> dict[str, Any]:
+    """Train both for every seed, one after the other."""
+    pairs = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_nanogpt_data(text, folder / "text")
+        for seed in seeds:
+            pair = {"ours": train_ours(text, seed, folder), "nanogpt": train_nanogpt(checkout, folder, seed - 1)}
+            print(json.dumps({"seed": seed} | pair), file=sys.stderr, flush=True)
+            pairs.append(pair)
+    return {"commit": commit(checkout), "seeds": seeds, "pairs": pairs}
+
+
+def compare_attention(n_sentences: int = 1000, length: int = 24, repeats: int = 5) -> dict[str, Any]:
+    """Time the attention maps of all heads, ours and transformers' eager attention, in turns on one thread."""
+    from transformers import LlamaForCausalLM
+
+    torch.set_num_threads(1)
+    config = ModelConfig(
+        n_layer=6, n_head=8, d_model=256, d_mlp=768, context_length=64, rope_theta=1e4, norm_eps=1e-5, dropout=0.0,
+        scale="inverse_sqrt", weighting="softmax", position="rope", mask="causal", tie_query_key=False,
+        tie_key_value=False, token_shift=False,
+    )  # fmt: skip
+    model = Transformer(config, 2048, seed=0).eval()
     with tempfile.TemporaryDirectory() as folder:
-        path = growth.RESULTS if name == "growth" and out == RESULTS else Path(folder) / f"{name}.json"
-        if status := ran(name, given, path):
-            return f"failed with exit status {status}", []
-        return ("", read(path)[0]) if path.exists() else ("it wrote no rows", [])
+        export_transformers(model, Path(folder))
+        peer = LlamaForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    tokens = torch.randint(0, 2048, (n_sentences, length), generator=torch.Generator().manual_seed(0))
+    view = TransformerView(model)
+    seconds: dict[str, list[float]] = {"ours": [], "transformers": []}
+    with torch.no_grad():
+        for _ in range(repeats):
+            start = time.process_time()
+            maps = view.attention_scores(tokens).softmax(-1)
+            seconds["ours"].append(time.process_time() - start)
+            start = time.process_time()
+            peer_maps = torch.stack(peer(tokens, output_attentions=True).attentions)
+            seconds["transformers"].append(time.process_time() - start)
+    difference = float((maps - peer_maps).abs().max())
+    return {"seconds": seconds, "difference": difference, "n_sentences": n_sentences, "length": length}
 
 
-def why_not(name: str, given: Mapping[str, str]) -> str:
-    """Return why a script cannot be run; "" where it can."""
-    missing = [one for one in SCRIPTS[name] if one not in given]
-    return f"{' and '.join(missing)} {'were' if len(missing) > 1 else 'was'} not given" if missing else ""
-
-
-def ran(name: str, given: Mapping[str, str], path: Path) -> int:
-    """Run a script that writes to `path`, its table to stderr; return its exit status."""
-    passed = [f"{one}={given[one]}" for one in (*SCRIPTS[name], "quick") if one in given]
-    command = [sys.executable, "-m", f"benchmarks.{name}", *passed, f"out={path}"]
-    print(f"+ {' '.join(command[1:])}", file=sys.stderr, flush=True)
-    return subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=False).returncode
-
-
-def page(found: Table) -> list[str]:
-    """Return everything that is to be said."""
-    rows = found.rows
-    met, aims = sum(row.met for row in rows), [row.aim_met for row in rows if row.aim_met is not None]
-    said = [f"{met} of {len(rows)} rows met, {sum(aims)} of {len(aims)} aims."]
-    if found.quick:
-        said.insert(0, "Measured once and little, to show that it runs: no figure here counts.")
-    said += [f"Left out: {name} ({reason})." for name, reason in found.left_out.items()]
-    on: dict[str, list[str]] = {}  # scripts, by the machine and commit that they ran on
-    for name, part in found.parts.items():
-        on.setdefault(machine_line(part.environment), []).append(name)
-    where = [line if len(on) == 1 else f"{', '.join(names)}: {line}" for line, names in on.items()]
-    return [*table(rows), "", *said, "", *where]
-
-
-def page_of(path: Path) -> list[str]:
-    """Return what docs/benchmarks.md has to say, by the JSON at `path`."""
-    return page(read_table(path)) if path.exists() else ["Not measured yet."]
+def lines_of(training: dict[str, Any], attention: dict[str, Any]) -> list[str]:
+    """Return the page's tables."""
+    pairs = training["pairs"]
+    rows = []
+    for name, title in (("ours", "experiment=shakespeare/cpu_quick"), ("nanogpt", "nanoGPT, CPU recipe")):
+        values = {key: [pair[name][key] for pair in pairs] for key in ("loss", "loop", "process")}
+        rows.append([title, median_range(values["loss"], 3), median_range(values["loop"]), median_range(values["process"])])
+    ratios = [pair["nanogpt"]["loop"] / pair["ours"]["loop"] for pair in pairs]
+    reached = sum(pair["ours"]["loss"] <= MAX_LOSS for pair in pairs)
+    maps = [attention["n_sentences"] / second for second in attention["seconds"]["ours"]]
+    peers = [attention["n_sentences"] / second for second in attention["seconds"]["transformers"]]
+    return [
+        f"Characters of tiny Shakespeare, one thread, seeds {', '.join(map(str, training['seeds']))}; median (range).",
+        f"nanoGPT is commit {training['commit']} and computes in float32; ours takes bfloat16 where the CPU has it.",
+        "",
+        *markdown_table(["recipe", "full validation loss, nats", "training loop, CPU-s", "whole process, CPU-s"], rows),
+        "",
+        f"A full loss of {MAX_LOSS} or less in {reached} of {len(pairs)} seeds; "
+        f"nanoGPT's loop takes {median_range(ratios)} times as long.",
+        "",
+        f"Attention maps of all heads (6 layers x 8 heads, width 256, {attention['n_sentences']} sentences of "
+        f"{attention['length']} tokens, float32, one thread), sentences per CPU-second; largest difference of a weight "
+        f"{attention['difference']:.1e}:",
+        "",
+        *markdown_table(["this project", "transformers, eager"], [[median_range(maps, 0), median_range(peers, 0)]]),
+    ]
 
 
 def main() -> None:
-    """Measure, print, and write down where asked."""
-    given = settings(KNOWN)
-    out = Path(given["out"]).resolve() if "out" in given else None
-    found, has_failed = gather(given, out)
-    print("\n".join(page(found)))
-    if out == RESULTS:
-        paste(PAGE, "goals", page_of(RESULTS))
-    if has_failed or not found.rows or not all(row.met for row in found.rows):
-        sys.exit(1)
+    """Measure, write, print."""
+    given = arguments({"seeds": "1,2,3"}, required=["data.path", "nanogpt"])
+    text, checkout = Path(given["data.path"]).resolve(), Path(given["nanogpt"]).resolve()
+    for path, hint in ((text, "data.path"), (checkout / "train.py", "nanogpt")):
+        if not path.exists():
+            fail(f"{hint}={given[hint]}: {path.name} does not exist")
+    attention = compare_attention()
+    training = compare_training(text, checkout, [int(seed) for seed in given["seeds"].split(",")])
+    results = {"training": training, "attention": attention}
+    write_results("speed", "Speed beside peers", results, lines_of(training, attention), threads=1)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from benchmarks.files import keep
-from data.loader import Split, BatchLoader
+from data.loader import BatchLoader, Split
 from model.transformer import Transformer, flops_per_token, n_parameters
 from training.ceiling import matmul_ceiling
 from training.device import Place, choose_place

@@ -169,7 +169,9 @@ def lines_of(training: dict[str, Any], attention: dict[str, Any]) -> list[str]:
     rows = []
     for name, title in (("ours", "experiment=shakespeare/cpu_quick"), ("nanogpt", "nanoGPT, CPU recipe")):
         values = {key: [pair[name][key] for pair in pairs] for key in ("loss", "loop", "process")}
-        rows.append([title, median_range(values["loss"], 3), median_range(values["loop"]), median_range(values["process"])])
+        rows.append(
+            [title, median_range(values["loss"], 3), median_range(values["loop"]), median_range(values["process"])]
+        )
     ratios = [pair["nanogpt"]["loop"] / pair["ours"]["loop"] for pair in pairs]
     reached = sum(pair["ours"]["loss"] <= MAX_LOSS for pair in pairs)
     maps = [attention["n_sentences"] / second for second in attention["seconds"]["ours"]]

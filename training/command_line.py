@@ -69,6 +69,8 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
         name, equals, value = argument.partition("=")
         name = name.lstrip("+")
         if argument.startswith("-") or (not equals and argument in CFG_VALUES):
+            if argument in ("-m", "--multirun") and "variant" not in groups:
+                raise ValueError(f"{argument}: only train.py has sweeps; eval.py reads one with runs=DIR or compare=DIR")
             if argument not in (*FLAGS, *CFG_VALUES):
                 raise ValueError(f"{argument}: no such flag{did_you_mean(argument, FLAGS)}")
         elif not equals:
@@ -79,6 +81,16 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
             raise ValueError(f"{name}={value}: no such setting{did_you_mean(name, names)}")
         elif name in groups and "(" not in value:
             check_choices(name, value)
+    check_data_group(arguments, groups)
+
+
+def check_data_group(arguments: Sequence[str], groups: Groups) -> None:
+    """Raises ValueError for a setting of a text without data=, since the default data are the stories."""
+    given = [argument.partition("=")[0] for argument in arguments]
+    of_stories = setting_names({"data": groups.get("data", [])[:1]})
+    for name in given:
+        if name.startswith("data.") and name not in of_stories and not {"data", "experiment"} & set(given):
+            raise ValueError(f"{name}: not a setting of data=stories, the default; choose data=text or data=hub")
 
 
 def check_hydra_setting(argument: str) -> None:

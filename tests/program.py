@@ -1,0 +1,117 @@
+"""Running train.py and eval.py: inside the test's process, which takes no start-up time, or in one of their own."""
+
+import io
+import os
+import random
+import runpy
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).parent.parent
+# A run of a second: one layer, few stories.
+SMALL_DATA = [
+    "data.n_train_stories=4000", "data.n_validation_stories=40", "data.n_test_templates=2", "data.n_test_pairs=2",
+]  # fmt: skip
+SMALL = [
+    "model=nano", "max_steps=4", "eval_every_steps=2", "log_every_steps=1", "tokens_per_batch=256",
+    "validation_tokens=200", "probe_sequences=0", "sample_tokens=0", *SMALL_DATA,
+]  # fmt: skip
+SMALL_PROBE = ["probe.n_bootstrap=100", "probe.n_untrained=2", "probe.n_controls=10"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a program ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The message of a program that ended as a user's error should: exit status 2 and one line on stderr."""
+        assert self.status == 2 and self.err.startswith("error: ") and self.err.count("\n") == 1, self
+        return self.err.removeprefix("error: ").rstrip("\n")
+
+
+def run_program(script: str, *arguments: str, cwd: Path = ROOT) -> Result:
+    """Runs train.py or eval.py, as `script`, in this process; an exception that it does not handle is raised here."""
+    out, err = io.StringIO(), io.StringIO()
+    status: Any = 0
+    with process_state(), redirect_stdout(out), redirect_stderr(err):
+        os.chdir(cwd)
+        sys.argv = [script, *arguments]
+        try:
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+        except SystemExit as exit_:
+            status = exit_.code or 0
+    return Result(status, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def process_state() -> Iterator[None]:
+    """Restores everything in this process that a program may change."""
+    argv, folder, environment, threads = sys.argv, Path.cwd(), dict(os.environ), torch.get_num_threads()
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with warnings.catch_warnings(action="default"):
+            yield
+    finally:
+        sys.argv = argv
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        torch.set_num_threads(threads)
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(states[2])
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def start_program(
+    script: str,
+    *arguments: str,
+    cwd: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+    before: Callable[[], None] = lambda: None,
+) -> subprocess.Popen[str]:
+    """Starts a script in a process of its own, with the default reaction to signals, whatever nohup has set.
+
+    `before` is called in the new process before the script.
+    """
+
+    def prepare() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        before()
+
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / script), *arguments],
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        preexec_fn=prepare,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait(process: subprocess.Popen[str], seconds: float = 120) -> Result:
+    """Returns how a started process ended; statuses are those of a shell (128 + the number of a signal)."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    return Result(process.returncode if process.returncode >= 0 else 128 - process.returncode, out, err)

@@ -1,0 +1,180 @@
+"""Command lines: what is refused before Hydra starts, and how a user's errors end a program."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from data.config import SCHEMAS
+from model.config import ModelConfig
+from tests.program import ROOT, run_program
+from training.command_line import (
+    check_arguments,
+    error_message,
+    hydra_arguments,
+    one_line_errors,
+    printable,
+    quote_text,
+)
+from training.settings import OptimSettings, RunSettings
+
+GROUPS = {
+    "": [RunSettings], "model": [ModelConfig], "data": list(SCHEMAS.values()), "optim": [OptimSettings],
+    "experiment": [], "variant": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argument", "suggestion"),
+    [
+        ("model.n_haed=3", "model.n_head"), ("modle=tiny", "model"), ("max_step=5", "max_steps"), ("--hlep", "--help"),
+        ("model=tinny", "tiny"), ("variant=one_haed", "one_head"), ("experiment=lab/head", "lab/heads"),
+    ],
+)  # fmt: skip
+def test_a_misspelled_name_is_answered_with_the_most_similar(argument: str, suggestion: str) -> None:
+    with pytest.raises(ValueError, match=f"did you mean {suggestion}\\?"):
+        check_arguments([argument], GROUPS)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "+typo=1", "max_steps", "~model", "~model=tiny", "=3", "--foo", "model=null", "model=../../x", "model=tiny,x",
+        "experiment=lab/_base", "data@model=text", "data.path=x", "sample_prompt=\udcff", "--config-dir=/",
+    ],
+)  # fmt: skip
+def test_an_argument_that_is_no_setting_is_refused(argument: str) -> None:
+    with pytest.raises(ValueError):
+        check_arguments([argument], GROUPS)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "hydra.launcher._target_=os.system", "+hydra.launcher._target_=os.system", "hydra.sweeper._target_=x",
+        "hydra.launcher.additional_parameters={_target_:os.system}", "hydra.launcher.x=${seed}", "hydra.launcher.a.b=1",
+        "hydra.callbacks.x._target_=os.getcwd", "hydra.searchpath=[file:///]", "hydra=null", "hydra/callbacks=x",
+        "hydra.run.dir=x", "hydra.job.chdir=true", "hydra.sweep.subdir=../..", "hydra/launcher={_target_:os.system}",
+    ],
+)  # fmt: skip
+def test_hydra_cannot_be_made_to_call_or_write_anything_else(argument: str) -> None:
+    with pytest.raises(ValueError):
+        check_arguments([argument], GROUPS)
+
+
+def test_sweeps_and_launchers_are_allowed() -> None:
+    check_arguments(["-m", "seed=range(1,6)", "model=tiny,nano", "variant=glob(*)", "+max_steps=3"], GROUPS)
+    check_arguments(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=x", "--cfg", "job"], GROUPS)
+
+
+TEXTS = [
+    "plain", "a, b", "it's", 'say "it"', "[1,2]", "{a: 1}", "a=b", "back\\slash", "end\\", "\\'", "end\\\\", "$x", "(",
+    "=", "~", "tab\there", "line\nbreak", "é 日本 🙂", " spaces ", "key: value", "#", "null ", "@", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_hydra_reads_free_text_as_it_was_written(text: str) -> None:
+    (argument,) = hydra_arguments([f"sample_prompt={text}"], GROUPS)
+    assert OverridesParser.create().parse_override(argument).value() == text
+
+
+def test_null_numbers_and_quoted_text_stay_as_they_are() -> None:
+    for argument in ("out=null", "max_steps=3", "seed=1,2", "out='a, b'"):
+        assert quote_text(argument, ["out"]) == argument
+
+
+def test_flags_come_first_and_a_sweep_gets_the_directory_in_out() -> None:
+    arguments = hydra_arguments(["seed=1,2", "-m", "out=x"], GROUPS)
+    assert arguments == ["-m", "seed=1,2", "out='x'", "hydra.sweep.dir='x'"]
+    assert hydra_arguments(["out=x"], GROUPS) == ["out='x'"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("a\nb"), FileNotFoundError(2, "No such file", "x"), FloatingPointError("a"), MemoryError(),
+        ModuleNotFoundError("a"), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("CUDA out of memory. Tried"),
+    ],
+)  # fmt: skip
+def test_an_error_that_a_user_can_cause_is_one_line_and_status_2(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_, one_line_errors():
+        raise error
+    text = capsys.readouterr().err
+    assert exit_.value.code == 2 and text.count("\n") == 1
+    assert text.startswith("error: ") and len(text) > len("error: \n")
+
+
+def test_an_error_of_the_file_system_names_the_file() -> None:
+    assert (error_message(PermissionError(13, "Permission denied", "/a/b")) or "").startswith("/a/b: ")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shape"), TypeError(), KeyError("x"), AssertionError()])
+def test_an_error_of_the_program_keeps_its_traceback(error: Exception) -> None:
+    with pytest.raises(type(error)), one_line_errors():
+        raise error
+
+
+def test_antecedent_traceback_keeps_every_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTECEDENT_TRACEBACK", "1")
+    with pytest.raises(ValueError), one_line_errors():
+        raise ValueError("x")
+
+
+def test_ctrl_c_ends_with_status_130() -> None:
+    with pytest.raises(SystemExit) as exit_, one_line_errors():
+        raise KeyboardInterrupt
+    assert exit_.value.code == 130
+
+
+def test_another_rank_names_itself_in_its_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    with pytest.raises(SystemExit), one_line_errors():
+        raise ValueError("x")
+    assert capsys.readouterr().err == "error: [rank 3] x\n"
+
+
+def test_control_characters_are_replaced_and_all_other_text_stays() -> None:
+    assert printable("é 日本\n\tx") == "é 日本\n\tx"
+    assert not set(printable("\x1b[31m\x9b\x07\r\u202e\u200b\x00")) & set("\x1b\x9b\x07\r\u202e\u200b\x00")
+
+
+# The programs
+
+
+@pytest.mark.parametrize("script", ["train.py", "eval.py"])
+def test_help_lists_the_settings(script: str) -> None:
+    result = run_program(script, "--help")
+    assert result.status == 0 and result.err == "" and "threads" in result.out
+
+
+@pytest.mark.parametrize(
+    ("script", "argument", "name"),
+    [
+        ("train.py", "max_steps=0", "max_steps"), ("train.py", "sed=1", "sed"), ("train.py", "seed=[1", "[1"),
+        ("train.py", "seed=1,2", "seed"), ("train.py", "sample_prompt=${nowhere}", "nowhere"), ("train.py", "-x", "-x"),
+        ("train.py", "hydra/launcher=nowhere", "nowhere"), ("eval.py", "probe.n_untrained=0", "n_untrained"),
+        ("eval.py", "probe.n=1", "probe.n"), ("eval.py", "-m", "-m"), ("eval.py", "run=nowhere", "nowhere"),
+    ],
+)  # fmt: skip
+def test_a_bad_argument_is_one_line_and_writes_nothing(script: str, argument: str, name: str, tmp_path: Path) -> None:
+    assert name in run_program(script, argument, cwd=tmp_path).error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cfg_shows_the_settings_that_a_command_line_would_use() -> None:
+    result = run_program("train.py", "seed=7", "--cfg", "job")
+    assert result.status == 0 and "seed: 7\n" in result.out
+
+
+def test_a_closed_output_pipe_ends_the_program_quietly() -> None:
+    command = f"{sys.executable} train.py --help | head -c 1; exit ${{PIPESTATUS[0]}}"
+    process = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert process.stderr == "" and process.returncode in (0, 141)

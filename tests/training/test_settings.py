@@ -1,0 +1,211 @@
+"""Settings: YAML files, limits, conversion, saved runs, resumes and comparisons of runs."""
+
+import json
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from data.config import StoriesConfig, TextConfig
+from training.settings import (
+    CONFIGS,
+    Optimizer,
+    OptimSettings,
+    TrainSettings,
+    changed_settings,
+    check_changes,
+    check_seeds,
+    check_variants,
+    compose_settings,
+    flat,
+    resumed_settings,
+    saved_settings,
+    settings_from_arguments,
+    typed,
+)
+
+REQUIRED = {"data=text": ["data.path=x"], "data=shakespeare": ["data.path=x"], "data=hub": ["data.name=owner/name"]}
+CHOICES = [
+    f"{group}={path.relative_to(CONFIGS / group).with_suffix('').as_posix()}"
+    for group in ("model", "data", "optim", "experiment", "variant")
+    for path in sorted((CONFIGS / group).rglob("*.yaml"))
+    if not path.name.startswith("_")
+]
+
+
+@dataclass(frozen=True)
+class Example:
+    n: int
+    rate: float
+    name: str = ""
+
+
+def saved(*overrides: str) -> dict:
+    """Returns config.json of a run as JSON gives it back."""
+    settings = asdict(compose_settings(overrides))
+    return json.loads(json.dumps(settings, default=lambda value: value.value if isinstance(value, Enum) else value))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_yaml_file_gives_valid_settings(choice: str) -> None:
+    needs_path = choice.startswith(("experiment=shakespeare", "experiment=english"))
+    settings = compose_settings([choice, *(REQUIRED.get(choice) or (["data.path=x"] if needs_path else []))])
+    assert isinstance(settings, TrainSettings)
+
+
+def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults() -> None:
+    default = compose_settings()
+    experiment = compose_settings(["experiment=shakespeare/cpu_quick", "data.path=x"])
+    overridden = compose_settings(["experiment=shakespeare/cpu_quick", "data.path=x", "max_steps=7", "optim=adamw"])
+    assert isinstance(default.data, StoriesConfig) and isinstance(experiment.data, TextConfig)
+    assert default.run.max_steps != experiment.run.max_steps == 160
+    assert overridden.run.max_steps == 7 and overridden.optim.name is Optimizer.adamw
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "max_steps=0", "seed=-1", "seed=4294967296", "sample_tokens=65537", "threads=0", "threads=1025", "resume=true",
+        "tokens_per_batch=0", "gradient_accumulation_steps=0", "keep_checkpoints=0", "probe_sequences=-1",
+        "optim.learning_rate=0", "optim.learning_rate=nan", "optim.learning_rate=inf", "optim.weight_decay=-1",
+        "optim.momentum=1", "optim.beta_1=-0.1", "optim.warmup_steps=-1", "optim.clip_norm=0", "model.n_layer=0",
+        "model.n_head=3", "model.dropout=1", "max_steps=abc", "max_steps=1.5", "max_steps=null", "max_steps=[1]",
+        "device=tpu", "optim.name=sgd", "model.rope_theta=1e999", "data.skew=2", "max_steps=99999999999999999999",
+    ],
+)  # fmt: skip
+def test_a_value_outside_its_limits_or_type_is_an_error_that_names_the_setting(override: str) -> None:
+    with pytest.raises(ValueError) as error:
+        compose_settings([override])
+    assert override.partition("=")[0] in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_unknown_setting_is_answered_with_the_most_similar_name() -> None:
+    with pytest.raises(ValueError, match="optim.learning_rat=.*did you mean learning_rate"):
+        typed(OptimSettings, {"learning_rat": 1.0}, "optim.")
+
+
+def test_a_missing_setting_is_an_error_that_names_it() -> None:
+    with pytest.raises(ValueError, match="data.path: "):
+        compose_settings(["data=text"])
+
+
+def test_an_interpolation_in_a_saved_text_is_refused_instead_of_resolved() -> None:
+    config = saved("sample_prompt=x")
+    config["run"]["sample_prompt"] = "${oc.env:HOME}"
+    with pytest.raises(ValueError, match="sample_prompt"):
+        saved_settings(config)
+
+
+def test_saved_settings_are_the_settings_that_were_saved() -> None:
+    assert saved_settings(saved("optim=adamw", "seed=3")) == compose_settings(["optim=adamw", "seed=3"])
+
+
+@pytest.mark.parametrize("content", [[], {}, {"run": {}}, "text", {"run": 1, "model": 2, "data": 3, "optim": 4}])
+def test_a_config_json_of_another_shape_is_an_error(content: object) -> None:
+    with pytest.raises(ValueError, match="config.json"):
+        saved_settings(content)
+
+
+@pytest.mark.parametrize("name", ["run.max_steps", "model.n_head", "data.source", "optim.name"])
+def test_a_config_json_that_lacks_a_setting_is_an_error_that_names_it(name: str) -> None:
+    config = saved()
+    group, field = name.split(".")
+    del config[group][field]
+    with pytest.raises(ValueError, match=field):
+        saved_settings(config)
+
+
+def test_arguments_outside_hydra_become_settings_of_the_right_types() -> None:
+    settings = settings_from_arguments(Example, ["n=3", "rate=0.5", "name=yes, 1: 2"])
+    assert settings == Example(n=3, rate=0.5, name="yes, 1: 2")
+    with pytest.raises(ValueError, match="NAME=VALUE"):
+        settings_from_arguments(Example, ["n"])
+
+
+# Resuming
+
+
+def resumed(run: list[str], *overrides: str) -> TrainSettings:
+    requested = compose_settings([*overrides, "resume=true", "out=x"])
+    return resumed_settings(requested, compose_settings(run), [*overrides, "resume=true", "out=x"])
+
+
+def test_a_resumed_run_keeps_the_settings_that_the_command_line_does_not_name() -> None:
+    settings = resumed(["max_steps=500", "optim=adamw", "seed=4", "model=nano"])
+    assert (settings.run.max_steps, settings.optim.name, settings.run.seed) == (500, Optimizer.adamw, 4)
+    assert settings.model == compose_settings(["model=nano"]).model
+    assert settings.run.resume and settings.run.out == "x"
+
+
+def test_a_resumed_run_takes_the_settings_that_the_command_line_names() -> None:
+    settings = resumed(["max_steps=500"], "max_steps=900", "optim.learning_rate=0.001", "eval_every_steps=9")
+    assert (settings.run.max_steps, settings.optim.learning_rate, settings.run.eval_every_steps) == (900, 0.001, 9)
+
+
+def test_an_experiment_on_the_command_line_of_a_resume_names_all_its_settings() -> None:
+    settings = resumed(["max_steps=3"], "experiment=skewed", "data.skew=0.5")
+    assert settings.run.max_steps == compose_settings().run.max_steps
+
+
+@pytest.mark.parametrize(
+    "override", ["seed=2", "model.n_layer=1", "model=nano", "variant=one_head", "data.seed=1", "optim=adamw"]
+)
+def test_a_resume_with_a_setting_that_the_checkpoint_does_not_fit_is_an_error(override: str) -> None:
+    with pytest.raises(ValueError, match="the checkpoint was trained with"):
+        resumed([], override)
+
+
+def test_a_text_that_was_moved_can_be_resumed_from_its_new_path() -> None:
+    settings = resumed(["data=text", "data.path=old.txt"], "data=text", "data.path=new.txt")
+    assert settings.data.path == "new.txt"
+
+
+def test_the_commit_of_a_dataset_stays_when_the_command_line_names_its_branch() -> None:
+    hub = ["data=hub", "data.name=owner/name"]
+    commit = "0123456789" * 4
+    assert resumed([*hub, f"data.revision={commit}"], *hub, "data.revision=main").data.revision == commit
+
+
+def test_changed_settings_are_those_that_differ_and_matter() -> None:
+    before, after = flat(compose_settings(["out=a"])), flat(compose_settings(["out=b", "max_steps=7", "cache_dir=z"]))
+    assert changed_settings(before, after) == {"max_steps": [1200, 7]}
+    check_changes(changed_settings(before, after))
+
+
+# Comparing runs
+
+
+def test_seeds_of_runs_that_differ_in_nothing_else_are_returned() -> None:
+    runs = {"a": saved("seed=1"), "b": saved("seed=2", "threads=1", "log_every_steps=3")}
+    assert check_seeds(runs) == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("override", ["seed=1", "max_steps=3", "data.seed=5", "optim.learning_rate=0.3"])
+def test_runs_with_the_same_seed_or_another_difference_are_not_compared_over_seeds(override: str) -> None:
+    overrides = [override] if override == "seed=1" else ["seed=2", override]
+    with pytest.raises(ValueError, match=override.partition("=")[0]):
+        check_seeds({"a": saved("seed=1"), "b": saved(*overrides)})
+
+
+def test_runs_on_a_text_are_not_compared() -> None:
+    with pytest.raises(ValueError, match="data.source=text"):
+        check_seeds({"a": saved("data=text", "data.path=x")})
+
+
+def test_variants_are_described_by_the_settings_that_differ_from_the_standard() -> None:
+    runs = {"0": saved("variant=one_head", "seed=1"), "1": saved("seed=1"), "2": saved("seed=2")}
+    by_run, standard = check_variants(runs, compose_settings())
+    assert by_run == {"0": (1, {"model.n_head": 1}), "1": (1, {}), "2": (2, {})}
+    assert standard == {"model.n_head": compose_settings().model.n_head}
+
+
+@pytest.mark.parametrize("override", ["tokens_per_batch=1024", "data.skew=0.9", "model.context_length=32"])
+def test_runs_that_read_other_batches_are_not_compared_as_variants(override: str) -> None:
+    with pytest.raises(ValueError, match=override.partition("=")[0]):
+        check_variants({"0": saved(), "1": saved(override)}, compose_settings())
+
+
+def test_configs_hold_no_target_that_hydra_could_call() -> None:
+    files = list(Path(CONFIGS).rglob("*.yaml"))
+    assert len(files) > 20 and not any("_target_" in path.read_text() for path in files)

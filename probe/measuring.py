@@ -54,5 +54,5 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> bool:
                 if has_page:
                     write_page(opened, figures=settings.figures)
         print('next     this text has no gold links; look at a sentence: python eval.py text="...", or take tests of')
-        print("         others: python eval.py task=minimal_pairs path=FOLDER (docs/outside.md)")
+        print("         others: python eval.py task=minimal_pairs path=FOLDER (docs/english.md)")
     return has_page

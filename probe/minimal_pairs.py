@@ -1,267 +1,207 @@
-"""Minimal pairs: of two sentences that differ in a word or so, does the model find the good one likelier?
+"""Minimal pairs (BLiMP, Zorro): does the model give the grammatical sentence the higher probability?
 
-Scored as in BLiMP (Warstadt et al. 2020, section 3): by the probability of the whole sentence. An END stands in front,
-so that the first word is predicted too; that a text ends after the sentence is not asked, since it is no part of it.
+Scored as in BLiMP (Warstadt et al. 2020, section 3): log-probability of the whole sentence, the first word included
+(a start token precedes it), the end of the text excluded.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
-from model.transformer import Transformer
-from probe.gold import anchors_of, field, find_files, read_lines, read_objects
-from probe.statistics import clustered, widest, wilson
-from probe.subject import Report, Subject, between, cover, coverage_line, is_known, markdown_table, percent, words_of
-from training.evaluate import token_losses
+from model.observe import ObservableModel
+from probe.external import (
+    EvaluatedModel,
+    Report,
+    coverage,
+    coverage_line,
+    field,
+    find_files,
+    is_covered,
+    markdown_table,
+    percent,
+    percent_interval,
+    read_lines,
+    read_objects,
+    words_of,
+)
+from probe.scores import text_batches
+from probe.statistics import clustered, widest, wilson_interval
 
-ENDINGS = (".jsonl", ".txt")
-
-
-# nats. Sums of float32 logs that differ by less are a tie: which rows share a batch moves a sum by up to 7e-6
-# (measured on 1,200 pairs of BLiMP, 1.9 M parameters), and what is only rounding must not decide.
-TIE = 1e-4
-
-
-_IGNORE = -100
+TIE = 1e-4  # nats; batching moves a float32 sum of log-probabilities by up to 7e-6 (1,200 BLiMP pairs, 1.9M parameters)
+_MODELS = ("5-gram", "LSTM", "Transformer-XL", "GPT-2", "human")
+# Accuracy on full sentences. BLiMP: raw_results/summary of its repository (Warstadt et al. 2020); Zorro: Huebner et
+# al. 2021.
+PUBLISHED = {
+    "anaphor_gender_agreement": dict(zip(_MODELS, (0.439, 0.882, 0.912, 0.994, 0.96), strict=True)),
+    "anaphor_number_agreement": dict(zip(_MODELS, (0.519, 0.952, 0.970, 0.992, 0.99), strict=True)),
+    "principle_A_c_command": dict(zip(_MODELS, (0.578, 0.588, 0.608, 0.737, 0.86), strict=True)),
+    "principle_A_case_1": dict(zip(_MODELS, (1.0, 1.0, 1.0, 1.0, 0.98), strict=True)),
+    "principle_A_case_2": dict(zip(_MODELS, (0.489, 0.873, 0.953, 0.948, 0.96), strict=True)),
+    "principle_A_domain_1": dict(zip(_MODELS, (0.952, 0.983, 0.991, 0.984, 0.95), strict=True)),
+    "principle_A_domain_2": dict(zip(_MODELS, (0.564, 0.683, 0.697, 0.775, 0.75), strict=True)),
+    "principle_A_domain_3": dict(zip(_MODELS, (0.522, 0.552, 0.600, 0.754, 0.829), strict=True)),
+    "principle_A_reconstruction": dict(zip(_MODELS, (0.404, 0.464, 0.379, 0.468, 0.78), strict=True)),
+    "anaphor_agreement-pronoun_gender": {"RoBERTa-base": 0.910},
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sentences, of which people accept one."""
+    """A grammatical and an ungrammatical sentence."""
 
     good: str
     bad: str
 
     @property
     def difference(self) -> tuple[str, str]:
-        """What differs, good and bad, once the words that both begin and end with are cut."""
+        """The differing words of the good and of the bad sentence, without the common beginning and end."""
         good, bad = words_of(self.good), words_of(self.bad)
         n = min(len(good), len(bad))
         start = next((i for i in range(n) if good[i] != bad[i]), n)
         stop = next((i for i in range(n - start) if good[-1 - i] != bad[-1 - i]), n - start)
         return " ".join(good[start : len(good) - stop]), " ".join(bad[start : len(bad) - stop])
 
-    @property
-    def first_word(self) -> str:
-        """The sentence's first word: often a name, and the same in many pairs."""
-        return words_of(self.good)[0]
-
 
 def read_pairs(file: Path) -> list[Pair]:
-    """Read BLiMP's .jsonl, or a .txt in which an odd line is bad and the even line after it good, as Zorro's.
+    """Read BLiMP's .jsonl (sentence_good, sentence_bad) or Zorro's .txt (bad and good sentence on alternate lines).
 
     Raises:
-        ValueError: a line does not fit, or both sentences of a pair are the same.
+        ValueError: a line does not have this form, or most neighbouring lines of a .txt share few words.
 
     """
-    pairs: list[Pair] = []
     if file.suffix == ".jsonl":
-        for number, value in read_objects(file):
-            where = f"{file} line {number}"
-            good, bad = (field(value, name, str, where).strip() for name in ("sentence_good", "sentence_bad"))
-            pairs.append(_pair(good, bad, where))
-        return pairs
+        return [
+            _pair(field(value, "sentence_good", str, where), field(value, "sentence_bad", str, where), where)
+            for where, value in read_objects(file)
+        ]
     lines = read_lines(file)
     if len(lines) % 2:
-        raise ValueError(f"{file} line {lines[-1][0]}: a bad sentence without its good one on the next line")
-    for (_, bad), (number, good) in zip(lines[::2], lines[1::2], strict=True):
-        pairs.append(_pair(good.strip(), bad.strip(), f"{file} line {number}"))
-    alike = sum(len(shared) >= len(short) / 2 for shared, short in map(_words_shared, pairs))
-    if alike < len(pairs) / 2:  # prose read as pairs would be given a score that means nothing
-        raise ValueError(
-            f"{file}: lines 1 and 2, 3 and 4, and so on are not pairs: most share less than half their words"
-        )
+        raise ValueError(f"{file} line {lines[-1][0]}: a bad sentence without its good sentence on the next line")
+    pairs = [
+        _pair(good, bad, f"{file} line {number}")
+        for (_, bad), (number, good) in zip(lines[::2], lines[1::2], strict=True)
+    ]
+    words = [(set(words_of(pair.good)), set(words_of(pair.bad))) for pair in pairs]
+    if 2 * sum(len(good & bad) >= min(len(good), len(bad)) / 2 for good, bad in words) < len(pairs):
+        raise ValueError(f"{file}: not minimal pairs; most lines share less than half their words with the next line")
     return pairs
 
 
-def _words_shared(pair: Pair) -> tuple[set[str], set[str]]:
-    """Return the words that both sentences have, and those of the one that has fewer."""
-    both = [set(words_of(text)) for text in (pair.good, pair.bad)]
-    return both[0] & both[1], min(both, key=len)
-
-
 def _pair(good: str, bad: str, where: str) -> Pair:
-    if not good or not bad or good == bad:
-        raise ValueError(f"{where}: {'an empty sentence' if not good or not bad else 'both sentences are the same'}")
-    return Pair(good, bad)
+    pair = Pair(good.strip(), bad.strip())
+    if not pair.good or not pair.bad or pair.good == pair.bad:
+        raise ValueError(f"{where}: the two sentences are equal or one is empty")
+    return pair
 
 
-@torch.no_grad()
-def log_probabilities(
-    model: Transformer, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], tokens_per_batch: int
-) -> np.ndarray:
-    """Return log p of the good and the bad sentence of each pair, [N, 2] float64 in nats.
+def log_probabilities(model: ObservableModel, texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> np.ndarray:
+    """Return the log-probability [N] in nats of each text's tokens after its first."""
+    totals = np.empty(len(texts))
+    for members, rows, tokens in text_batches(texts, tokens_per_batch):
+        lengths = torch.zeros(len(tokens), dtype=torch.int64)
+        lengths[rows] = torch.tensor([len(texts[i]) for i in members])
+        targets = tokens[:, 1:].masked_fill(torch.arange(1, tokens.shape[1]) >= lengths[:, None], -100)
+        logits = model.logits(tokens.to(model.device))[:, :-1]
+        losses = F.cross_entropy(logits.mT, targets.to(model.device), ignore_index=-100, reduction="none")
+        totals[members] = -losses.double().sum(1).cpu().numpy()[rows]
+    return totals
 
-    Both sentences of a pair are read in one batch, padded behind to one width, and sentences of the same tokens in one
-    row: what the model cannot tell apart ties to the last bit. Losses are float32, their sum over a sentence float64.
 
-    Args:
-        model: in eval mode, causal.
-        pairs: the tokens of the good and the bad sentence, END first.
-        tokens_per_batch: of one forward pass.
+def outcomes(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
+    """Return [N] 1 if the good sentence has the higher log-probability, 0 if the bad one has, 1/2 for a tie."""
+    return np.where(np.abs(good - bad) <= TIE, 0.5, (good > bad).astype(float))
 
+
+def context_free_ceiling(pairs: Sequence[Pair]) -> float | None:
+    """Return the best accuracy of a predictor that sees the differing word but nothing before it.
+
+    For each pair of words it prefers the word that is right more often in this file, so this is an upper bound, and
+    an accuracy at or below it shows nothing about reference. None if a pair differs in more than one word.
     """
-    found = np.empty((len(pairs), 2))
-    device = model.token_embedding.weight.device
-    order = sorted(range(len(pairs)), key=lambda i: (max(map(len, pairs[i])), i))
-    while order:
-        width = max(map(len, pairs[order[-1]]))
-        n = max(1, tokens_per_batch // (2 * width))
-        some, order = order[-n:], order[:-n]
-        rows = {ids: row for row, ids in enumerate(dict.fromkeys(ids for i in some for ids in pairs[i]))}
-        tokens = np.zeros((len(rows), width), dtype=np.int64)
-        targets = np.full((len(rows), width), _IGNORE)
-        for ids, row in rows.items():
-            tokens[row, : len(ids)] = ids
-            targets[row, : len(ids) - 1] = ids[1:]
-        logits = model(torch.from_numpy(tokens).to(device))
-        sums = -token_losses(logits, torch.from_numpy(targets).to(device)).double().sum(1).cpu().numpy()
-        for i in some:
-            found[i] = [sums[rows[ids]] for ids in pairs[i]]
-    return found
-
-
-def outcomes(scores: np.ndarray) -> np.ndarray:
-    """Return 1 where the good sentence is likelier, 0 where the bad one is, 1/2 where neither is: [N] from [N, 2]."""
-    difference = scores[:, 0] - scores[:, 1]
-    return np.where(np.abs(difference) <= TIE, 0.5, (difference > 0).astype(float))
-
-
-def blind_ceiling(pairs: Sequence[Pair]) -> float | None:
-    """Return the most that a reader can get who sees what differs and nothing before it.
-
-    Of two words it must prefer one, whoever stands before them: at best the one that is right more often in this very
-    file. The labels of the file decide, so it is an upper bound. What follows the word is the same in both sentences
-    and cannot tell such a reader more than which sentence of the file it reads. At or below the ceiling nothing is
-    shown about reference.
-
-    Returns:
-        None where a pair differs in more than one word for one: what differs then holds the order of the words too,
-        and there is nothing to be blind to.
-
-    """
-    rights: dict[frozenset[str], Counter[str]] = defaultdict(Counter)
+    counts: dict[frozenset[str], Counter[str]] = defaultdict(Counter)
     for pair in pairs:
         good, bad = pair.difference
         if len(good.split()) != 1 or len(bad.split()) != 1:
             return None
-        rights[frozenset((good, bad))][good] += 1
-    return sum(max(some.values()) for some in rights.values()) / len(pairs)
+        counts[frozenset((good, bad))][good] += 1
+    return sum(max(counter.values()) for counter in counts.values()) / len(pairs)
 
 
-def score_file(subject: Subject, name: str, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Score one file's pairs; sentences longer than the context are left out and counted."""
-    config, limit = subject.config, subject.limit
-    ids = [tuple((subject.end, *subject.encode(text)[0]) for text in (pair.good, pair.bad)) for pair in pairs]
-    fits = [max(map(len, both)) <= limit + 1 for both in ids]
-    kept = [pair for pair, fit in zip(pairs, fits, strict=True) if fit]
-    tokens = [(both[0], both[1]) for both, fit in zip(ids, fits, strict=True) if fit]
-    critical = [[is_known(subject, word) for word in pair.difference] for pair in kept]
-    covered = np.array([not any(known is False for known in both) for both in critical], dtype=bool)
-    found: dict[str, Any] = {
+def score_file(evaluated: EvaluatedModel, name: str, pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Return the accuracy on all pairs that fit into the context, and on the covered ones."""
+    tokens = [[(evaluated.start_token, *evaluated.encode(text)[0]) for text in (pair.good, pair.bad)] for pair in pairs]
+    fitting = [i for i, both in enumerate(tokens) if max(map(len, both)) <= evaluated.max_tokens + 1]
+    n_too_long = len(pairs) - len(fitting)
+    pairs, tokens = [pairs[i] for i in fitting], [tokens[i] for i in fitting]
+    sides = [
+        log_probabilities(evaluated.model, side, evaluated.config.tokens_per_batch)
+        for side in zip(*tokens, strict=True)
+    ]
+    right = outcomes(*sides) if sides else np.empty(0)
+    covered = [i for i, pair in enumerate(pairs) if all(is_covered(evaluated, words) for words in pair.difference)]
+    is_known = evaluated.training_words is not None
+    ceiling, accuracy = context_free_ceiling(pairs) if pairs else None, _accuracy(right, pairs, evaluated)
+    return {
         "file": name,
         "n_pairs": len(pairs),
-        "n_too_long": len(pairs) - len(kept),
-        "coverage": asdict(cover(subject, [text for pair in pairs for text in (pair.good, pair.bad)])),
-        "covered_is_known": subject.known is not None,
-        "n_covered": int(covered.sum()) if subject.known is not None else None,
-        "blind_ceiling": blind_ceiling(kept) if kept else None,
-        "anchors": [asdict(one) for one in anchors_of(Path(name).stem)],
+        "n_too_long": n_too_long,
+        "coverage": coverage(evaluated, [text for pair in pairs for text in (pair.good, pair.bad)]),
+        "accuracy": accuracy,
+        "n_ties": int((right == 0.5).sum()),
+        "n_covered": len(covered) if is_known else None,
+        "accuracy_covered": _accuracy(right[covered], [pairs[i] for i in covered], evaluated) if is_known else None,
+        "context_free_ceiling": ceiling,
+        "above_ceiling": None if ceiling is None or accuracy is None else accuracy["interval"][0] > ceiling,
+        "published": PUBLISHED.get(Path(name).stem, {}),
     }
-    right = outcomes(log_probabilities(subject.model, tokens, config.tokens_per_batch))
-    shorter = np.array([np.sign(len(bad) - len(good)) for good, bad in tokens], dtype=float)
-    found["same_probability_for_every_token"] = float((1 + shorter.mean()) / 2) if kept else None
-    found["n_ties"] = int((right == 0.5).sum())
-    for what, some in (("all", np.ones(len(kept), dtype=bool)), ("covered", covered)):
-        found[what] = _accuracy(right[some], [one for one, take in zip(kept, some, strict=True) if take], subject)
-    if subject.known is None:
-        found["covered"] = None
-    ceiling, accuracy = found["blind_ceiling"], found["all"]
-    found["above_blind_ceiling"] = None if ceiling is None or accuracy is None else accuracy["interval"][0] > ceiling
-    return found
 
 
-def _accuracy(right: np.ndarray, pairs: Sequence[Pair], subject: Subject) -> dict[str, Any] | None:
-    """Return the share right with its intervals; None where there is no pair."""
+def _accuracy(right: np.ndarray, pairs: Sequence[Pair], evaluated: EvaluatedModel) -> dict[str, Any] | None:
+    """Return the accuracy with the widest of three intervals: over pairs, differing words and first words."""
     if not len(right):
         return None
-    settings = subject.config.n_bootstrap, subject.config.seed
-    share = float(right.mean())
-    clusters = {
-        "critical words": np.array([" / ".join(sorted(pair.difference)) for pair in pairs]),
-        "first words": np.array([pair.first_word for pair in pairs]),
-    }
-    over_pairs = wilson(share, len(right))
-    over_clusters = {name: clustered(right, names, *settings) for name, names in clusters.items()}
-    return {
-        "accuracy": share,
-        "interval": widest(over_pairs, *over_clusters.values()),
-        "interval_over_pairs": over_pairs,
-        "interval_over_clusters": over_clusters,
-        "n_clusters": {name: len(np.unique(names)) for name, names in clusters.items()},
-    }
+    settings = evaluated.config.n_bootstrap, evaluated.config.seed
+    words = np.array([" / ".join(sorted(pair.difference)) for pair in pairs])
+    first_words = np.array([words_of(pair.good)[0] for pair in pairs])
+    intervals = [clustered(right, clusters, *settings) for clusters in (words, first_words)]
+    accuracy = float(right.mean())
+    return {"value": accuracy, "interval": widest(wilson_interval(accuracy, len(right)), *intervals)}
 
 
-def minimal_pairs(subject: Subject, path: str) -> Report:
-    """Score every file meant by `path`."""
-    files = find_files(path, ENDINGS)
-    read = {str(file): read_pairs(file) for file in files}  # all of them before any is scored
-    results = [score_file(subject, name, pairs) for name, pairs in read.items()]
-    texts = [text for pairs in read.values() for pair in pairs for text in (pair.good, pair.bad)]
-    lines = [coverage_line(subject, cover(subject, texts), "all files"), ""]
-    lines += [*_table(results), "", *_notes(results)]
-    return Report({"tie_nats": TIE, "files": results}, lines, [])
-
-
-def _table(results: Sequence[dict[str, Any]]) -> list[str]:
-    header = ["file", "pairs", "words seen %", "right %", "95 %", "covered pairs", "right %", "ties", "blind ceiling"]
-    header += ["above it", "same p for every token", "published"]
-    rows = []
-    for one in results:
-        accuracy, covered = one["all"] or {}, one["covered"] or {}
-        above = {True: "yes", False: "no", None: "-"}[one["above_blind_ceiling"]]
-        known = one["covered_is_known"]
-        rows.append(
-            [
-                Path(one["file"]).stem,
-                str(one["n_pairs"] - one["n_too_long"]),
-                percent(one["coverage"]["seen_words"]) if known else "unknown",
-                percent(accuracy.get("accuracy")),
-                between(accuracy.get("interval")),
-                str(one["n_covered"]) if known else "unknown",
-                percent(covered.get("accuracy")) if known else "-",
-                str(one["n_ties"]),
-                percent(one["blind_ceiling"]),
-                above,
-                percent(one["same_probability_for_every_token"]),
-                ", ".join(f"{anchor['name']} {percent(anchor['share'])}" for anchor in one["anchors"]) or "-",
-            ]
-        )
-    return markdown_table(header, rows)
-
-
-def _notes(results: Sequence[dict[str, Any]]) -> list[str]:
-    lines = [
-        "right: the good sentence is likelier as a whole; a tie counts half, so a model that tells nothing gets 50.0",
-        "95 %: the widest of three intervals, over pairs (Wilson), over pairs of critical words and over first words,",
-        "  since pairs share their words and templates; words that come in fewer than five kinds are not resampled",
-        "covered: every word in which the two differ was seen in training; of the others the model can know nothing",
-        "blind ceiling: the most for a reader that never sees the antecedent and always prefers the word right more",
-        "  often in this file; at or below it nothing is shown about reference; -: they differ in more than a word",
-        "same p for every token: right by the number of tokens alone",
+def minimal_pairs(evaluated: EvaluatedModel, path: str) -> Report:
+    """Score every .jsonl and .txt file of `path`."""
+    pairs_of = {str(file): read_pairs(file) for file in find_files(path, (".jsonl", ".txt"))}
+    files = [score_file(evaluated, name, pairs) for name, pairs in pairs_of.items()]
+    texts = [text for pairs in pairs_of.values() for pair in pairs for text in (pair.good, pair.bad)]
+    header = "file", "pairs", "right %", "95 %", "ties", "covered", "right %", "ceiling", "above it", "published"
+    lines = [coverage_line(evaluated, coverage(evaluated, texts), "all files"), ""]
+    lines += [*markdown_table(header, [_row(result) for result in files]), ""]
+    lines += [
+        "right: share of pairs whose good sentence has the higher log-probability; a tie counts half",
+        "covered: pairs whose differing words all occur in the training text",
+        "ceiling: best accuracy of a predictor that does not see the context; at or below it, no evidence of reference",
     ]
-    too_long = sum(one["n_too_long"] for one in results)
-    if too_long:
-        lines.append(f"left out: {too_long} pairs longer than the model's context")
-    for one in results:
-        if one["blind_ceiling"] == 1.0:
-            lines.append(f"{Path(one['file']).stem}: one word is right in every pair, so nothing about reference shows")
-        if one["n_covered"] == 0:
-            lines.append(f"{Path(one['file']).stem}: no pair is covered, so its score says nothing about this model")
-    sources = dict.fromkeys(anchor["source"] for one in results for anchor in one["anchors"])
-    return [*lines, *(f"published: {source}" for source in sources)]
+    return Report({"tie_nats": TIE, "files": files}, lines)
+
+
+def _row(result: dict[str, Any]) -> list[str]:
+    accuracy, covered = result["accuracy"] or {}, result["accuracy_covered"] or {}
+    published = ", ".join(f"{name} {percent(share)}" for name, share in result["published"].items())
+    return [
+        Path(result["file"]).stem,
+        str(result["n_pairs"]),
+        percent(accuracy.get("value")),
+        percent_interval(accuracy.get("interval")),
+        str(result["n_ties"]),
+        "unknown" if result["n_covered"] is None else str(result["n_covered"]),
+        percent(covered.get("value")),
+        percent(result["context_free_ceiling"]),
+        {True: "yes", False: "no", None: "-"}[result["above_ceiling"]],
+        published or "-",
+    ]

@@ -1,6 +1,5 @@
 """eval.py task= from outside: tables, files, and one line for what does not fit."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -35,10 +34,6 @@ def place(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [json.dumps({"sentence_good": good, "sentence_bad": bad}) for good, bad in pairs]
     (here / "pairs.jsonl").write_text("\n".join(lines) + "\n")
     (here / "links.jsonl").write_text("".join(json.dumps(ROW | {"doc": f"d{i}"}) + "\n" for i in range(12)))
-    for side, one in (("pro", "he"), ("anti", "she")):
-        sentences = [f"[The {a}] saw the {b} and [{one}] ran.\nThe {a} saw [the {b}] and [{one}] hid.\n"
-                     for a, b in (("cat", "dog"), ("nurse", "guard"), ("cook", "baker"))]  # fmt: skip
-        (here / f"{side}_stereotyped_type1.txt.dev").write_text("".join(sentences))
     return here
 
 
@@ -47,9 +42,8 @@ def asked(doors: Doors, place: Path, run: str, *overrides: str) -> Ended:
 
 
 @pytest.mark.parametrize(
-    ("task", "path"), [("minimal_pairs", "pairs.jsonl"), ("links", "links.jsonl"), ("winobias", "*type1.txt.dev"),
-                       ("text", "text.txt")]
-)  # fmt: skip
+    ("task", "path"), [("minimal_pairs", "pairs.jsonl"), ("links", "links.jsonl")]
+)
 def test_every_task_begins_with_coverage_and_is_written_as_it_is_printed(
     doors: Doors, place: Path, task: str, path: str
 ) -> None:
@@ -60,21 +54,7 @@ def test_every_task_begins_with_coverage_and_is_written_as_it_is_printed(
     found = json.loads((folder / f"{task}.json").read_text())
     assert found["task"] == task and found["step"] == 2 and found["settings"]["n_bootstrap"] == 100
     assert (folder / f"{task}.md").read_text() in done.out
-    if task in ("links", "winobias"):
-        rows = list(csv.DictReader((folder / f"{task}_heads.csv").read_text().splitlines()))
-        assert {(row["layer"], row["head"]) for row in rows} == {("0", "0"), ("0", "1")}
     assert done.out.endswith(f"to {folder}\n")
-
-
-def test_bits_per_byte_of_the_validation_text_are_those_that_eval_prints(doors: Doors, place: Path) -> None:
-    """The whole text has one document; the last tenth is held out, and asked again as a file of its own."""
-    whole = asked(doors, place, "bpe")
-    text = TEXT * 40
-    (place / "held_out.txt").write_text(text[int(len(text) * 0.9) :])
-    done = asked(doors, place, "bpe", "task=text", f"path={place / 'held_out.txt'}")
-    assert done.status == 0, done.err
-    found = json.loads((place / "bpe" / "probe" / "outside" / "text.json").read_text())["files"][0]
-    assert f"{found['nats_per_token']:.4f} nats/token, {found['bits_per_byte']:.4f} bits/byte" in whole.out
 
 
 def test_of_english_the_stories_words_cover_little_and_the_training_text_nearly_all(doors: Doors, place: Path) -> None:
@@ -92,7 +72,7 @@ def test_without_the_cache_the_coverage_is_said_to_be_unknown(doors: Doors, plac
         "eval.py", f"run={place / 'bpe'}", f"cache_dir={tmp_path}", *PROBE, "task=minimal_pairs",
         f"path={place / 'pairs.jsonl'}",
     )  # fmt: skip
-    assert done.status == 0 and "is unknown: the training text is no longer in the cache" in done.out
+    assert done.status == 0 and "the training text is no longer in the cache" in done.out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -103,7 +83,7 @@ def test_without_the_cache_the_coverage_is_said_to_be_unknown(doors: Doors, plac
         (["path=x.jsonl"], "task= is missing"),
         (["task=links", "path=x.jsonl", "text=It"], "goes with none of runs=, compare= and text="),
         (["task=lynx", "path=x.jsonl"], "lynx"),
-        (["task=links", "path=nothing.jsonl"], "no file of .jsonl at nothing.jsonl"),
+        (["task=links", "path=nothing.jsonl"], "path=nothing.jsonl"),
         (["task=links", "path={place}/pairs.jsonl"], "pairs.jsonl line 1: no field doc"),
     ],
 )

@@ -407,12 +407,10 @@ class Format(Enum):
 
 
 class Task(Enum):
-    """A test that nobody here wrote (docs/outside.md)."""
+    """An external test set (docs/english.md)."""
 
     minimal_pairs = "minimal_pairs"
     links = "links"
-    winobias = "winobias"
-    text = "text"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

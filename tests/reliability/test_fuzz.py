@@ -219,7 +219,7 @@ _SOUND = {
         "model.scale=inverse_sqrt",
     ],
     "eval.py": [
-        "text=The cat saw it.", "text=\x1b[31mTom saw him", "text='It'", "task=text", "path=here.txt", "open=true",
+        "text=The cat saw it.", "text=\x1b[31mTom saw him", "text='It'", "task=links", "path=here.txt", "open=true",
         "threads=2",
         "device=cpu", "probe.seed=3", "probe.tokens_per_batch=1", "figures=true", "path=here.jsonl",
     ],

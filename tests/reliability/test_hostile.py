@@ -289,15 +289,13 @@ def test_the_tests_of_others_may_hold_any_text(doors: Doors, place: Path) -> Non
     for task, path in (
         ("minimal_pairs", "pairs.jsonl"),
         ("links", "links.jsonl"),
-        ("text", "odd"),
-        ("winobias", "odd"),
     ):
         called = call(doors, place, "eval.py", "run=bpe", f"task={task}", f"path={path}", *small)
         assert called.status in (0, 2), (task, called.err)
         if called.status == 2:
             told(called)
         assert not _CONTROL.search(called.out + called.err), (task, called.out[:500])
-        assert task == "winobias" or called.status == 0, (task, called.err)
+        assert called.status == 0, (task, called.err)
     assert {path for path in place.rglob("*") if "probe" not in path.parts} == before
 
 

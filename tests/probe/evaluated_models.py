@@ -1,0 +1,75 @@
+"""Small models and tokenizers for the tests of external test sets."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from tokenizers import Tokenizer
+
+from data.tokenizer import UNKNOWN, bpe_tokenizer, end_id, word_tokenizer
+from model.config import ModelConfig
+from model.observe import TransformerView
+from model.transformer import Transformer
+from probe.config import ProbeConfig
+from probe.external import EvaluatedModel
+from tests.model.standard import PLAIN
+
+SETTINGS = ProbeConfig(seed=0, tokens_per_batch=512, n_bootstrap=200, n_untrained=2, n_controls=10)
+
+
+def model_config(context_length: int = 64, **changes: object) -> ModelConfig:
+    sizes = {"n_layer": 2, "n_head": 3, "d_model": 42, "d_mlp": 37, "context_length": context_length}
+    return ModelConfig(**(sizes | PLAIN | changes))
+
+
+def randomise(model: Transformer, std: float = 0.3, seed: int = 7) -> Transformer:
+    """Give every matrix random entries, so that no block is the identity."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, std, generator=generator)
+    return model.eval()
+
+
+def make_uniform(model: Transformer) -> Transformer:
+    """Give every token the same probability in every context."""
+    with torch.no_grad():
+        model.token_embedding.weight.zero_()
+    return model.eval()
+
+
+def evaluated_model(tokenizer: Tokenizer, model: Transformer, words: Sequence[str] | None = None) -> EvaluatedModel:
+    def encode(text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoding = tokenizer.encode(text)
+        return encoding.ids, encoding.offsets
+
+    def untrained(number: int) -> TransformerView:
+        return TransformerView(Transformer(model.config, model.vocab_size, seed=100 + number).eval())
+
+    return EvaluatedModel(
+        model=TransformerView(model),
+        encode=encode,
+        start_token=end_id(tokenizer),
+        unknown_token=tokenizer.token_to_id(UNKNOWN),
+        training_words=None if words is None else frozenset(words),
+        training_words_source="the training text",
+        untrained=untrained,
+        config=SETTINGS,
+    )
+
+
+def word_model(
+    texts: Sequence[str], change: Callable[[Transformer], Transformer] = randomise, **changes: object
+) -> EvaluatedModel:
+    """Return a random model whose tokenizer has the words of `texts`."""
+    tokenizer = word_tokenizer(texts)
+    model = change(Transformer(model_config(**changes), tokenizer.get_vocab_size(), seed=0))
+    return evaluated_model(tokenizer, model, [word for word in tokenizer.get_vocab() if not word.startswith("<|")])
+
+
+def bpe_model(texts: Sequence[str], vocab_size: int = 300, **changes: object) -> EvaluatedModel:
+    """Return a random model with byte-level BPE trained on `texts`."""
+    tokenizer = bpe_tokenizer(texts, vocab_size)
+    return evaluated_model(
+        tokenizer, randomise(Transformer(model_config(**changes), tokenizer.get_vocab_size(), seed=0))
+    )

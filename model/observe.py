@@ -158,10 +158,10 @@ class TransformerView:
         for block in self.model.layers():
             inputs = block.norm_1(x)
             query, key, value = block.attention.project(inputs)
-            head_output = block.attention.mix(query, key, value)
-            scores = block.attention.rows(query, key, query_positions)
+            head_output = block.attention.weighted_values(query, key, value)
+            scores = block.attention.observed_scores(query, key, query_positions)
             records.append(LayerRecord(scores, value, head_output, inputs))
-            x = x + block.attention.merge(head_output)
+            x = x + block.attention.merge_heads(head_output)
             x = x + block.mlp(block.norm_2(x))
         return records
 
@@ -185,7 +185,7 @@ class TransformerView:
     @torch.no_grad()
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor:
         """Pull a direction [..., D] back through the final RMSNorm, with the RMS of `stream` [..., D] held fixed."""
-        return self.model.final_norm.before(direction, stream)
+        return self.model.final_norm.pull_back(direction, stream)
 
     def _blocks(self, first: int) -> list[Block]:
         return list(self.model.layers())[first:]
@@ -194,9 +194,9 @@ class TransformerView:
 def edited_block(block: Block, x: Tensor, edits: Sequence[HeadEdit]) -> Tensor:
     """Return the residual stream [B, T, D] after `block`, computed by the explicit formula with `edits` applied."""
     query, key, value = block.attention.project(block.norm_1(x))
-    weights = block.attention.rows(query, key).softmax(-1)  # [B, H, T, T]
+    weights = block.attention.observed_scores(query, key).softmax(-1)  # [B, H, T, T]
     head_output = apply_edits(weights, value, edits)
-    x = x + block.attention.merge(head_output.to(x.dtype))
+    x = x + block.attention.merge_heads(head_output.to(x.dtype))
     return x + block.mlp(block.norm_2(x))
 
 
@@ -244,8 +244,8 @@ def observed(
     for block in below:
         normed = block.norm_1(x)
         query, key, value = block.attention.project(normed)
-        yield normed, block.attention.rows(query, key, query_positions)
-        x = x + block.attention.merge(block.attention.mix(query, key, value))
+        yield normed, block.attention.observed_scores(query, key, query_positions)
+        x = x + block.attention.merge_heads(block.attention.weighted_values(query, key, value))
         x = x + block.mlp(block.norm_2(x))
     normed = last.norm_1(x)
     yield normed, last.attention.scores(normed, query_positions)

@@ -12,7 +12,7 @@ from probe.open import Opened, Origin, place_of
 if TYPE_CHECKING:
     from data.config import DataConfig
     from data.links import LinkItem
-    from model.hf import Imported
+    from model.imported import Imported
     from training.settings import EvalConfig
 
 PROBES = Path("probes")  # beside runs/: nothing is written where a model comes from
@@ -37,7 +37,7 @@ def open_model(settings: EvalConfig, asked: str, data: DataConfig) -> Opened:
     from data.config import StoriesConfig
     from data.corpus import stories_fingerprint
     from data.tokenizer import imported_tokenizer
-    from model.hf import check_installed, load, sha256_of, weights_of
+    from model.imported import check_installed, load, sha256_of, weights_of
 
     assert isinstance(data, StoriesConfig)  # what train.py does without being told anything
     check_installed()

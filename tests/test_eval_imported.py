@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from data.config import StoriesConfig
 from data.stories import generate_split
 from data.tokenizer import END, bpe_tokenizer
-from model.hf import ImportedAttention
+from model.imported import ImportedAttention
 from probe import open_model as importing
 from probe.config import ProbeConfig
 from probe.open import Opened, read_run

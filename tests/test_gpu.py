@@ -15,8 +15,8 @@ import torch
 
 from data.loader import BatchLoader
 from model.observe import attention_maps
-from model.transformer import Transformer, fused_attention, within_texts
-from tests.model.test_attention import config
+from model.transformer import Transformer, attend, document_mask
+from tests.model.standard import config
 from tests.training.test_training import OWN_WARNING, losses, make_training, settings
 from training.ceiling import matmul_ceiling
 from training.device import resident_room
@@ -58,10 +58,10 @@ def test_what_observed_weights_mix_is_what_the_fused_kernel_gives(numbers: torch
     generator = torch.Generator("cuda").manual_seed(1)
     query, key, value = torch.randn(3, 4, 6, 67, 64, generator=generator, device="cuda").to(numbers)
     texts = torch.arange(67, device="cuda")[None].expand(4, -1) // 23
-    allowed = within_texts(texts) if packed else torch.ones(67, 67, dtype=torch.bool, device="cuda").tril()
+    allowed = document_mask(texts) if packed else torch.ones(67, 67, dtype=torch.bool, device="cuda").tril()
     scores = query.double() @ key.double().mT / 8
     weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
-    fused = fused_attention(query, key, value, within_texts(texts) if packed else None)
+    fused = attend(query, key, value, document_mask(texts) if packed else None)
     error = 1e-5 if numbers is torch.float32 else 2e-2  # bfloat16 keeps eight bits
     torch.testing.assert_close(fused.double(), weights @ value.double(), atol=error, rtol=0)
 

@@ -1,8 +1,11 @@
-"""What the models of the tests have in common: a plain Llama, every switch of the lab where it stands by default."""
+"""Small models for the tests. Every axis has another size, so that a transposed axis cannot go unnoticed."""
 
 from typing import Any
 
-from model.config import Mask, Position, Scale, Weighting
+import torch
+
+from model.config import Mask, ModelConfig, Position, Scale, Weighting
+from model.transformer import Transformer
 
 PLAIN: dict[str, Any] = {
     "rope_theta": 1e4,
@@ -17,15 +20,33 @@ PLAIN: dict[str, Any] = {
     "token_shift": False,
 }
 
-# Each switch turned somewhere, in mixes that are possible; what holds for attention holds in all of them.
+# Together these use each switch of the lab that keeps a model causal.
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "shares of a sum, learned positions": {"weighting": Weighting.sum, "position": Position.learned},
-    "queries are keys, sinusoidal positions": {"tie_query_key": True, "position": Position.sinusoidal},
-    "values are keys, unscaled, no positions": {
+    "sum, learned positions": {"weighting": Weighting.sum, "position": Position.learned},
+    "tied query and key, sinusoidal positions": {"tie_query_key": True, "position": Position.sinusoidal},
+    "tied key and value, unscaled, no positions": {
         "tie_key_value": True,
         "scale": Scale.none,
         "position": Position.none,
     },
-    "falling scores, the token before mixed in": {"position": Position.alibi, "token_shift": True},
+    "alibi, token shift": {"position": Position.alibi, "token_shift": True},
 }
+
+L, H, K, M, T, V = 2, 3, 10, 41, 13, 29  # layers, heads, head dimension, d_mlp, context length, vocabulary
+
+
+def config(**changes: object) -> ModelConfig:
+    shape = {"n_layer": L, "n_head": H, "d_model": H * K, "d_mlp": M, "context_length": T}
+    return ModelConfig(**{**PLAIN, **shape, **changes})
+
+
+def random_model(**changes: object) -> Transformer:
+    """Return a model in eval mode none of whose weights are 0: new models have output projections of 0."""
+    model = Transformer(config(**changes), V, seed=3)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("output.weight", "down.weight", "shift")):
+                parameter.normal_(0, 0.3, generator=generator)
+    return model.eval()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 pytest.importorskip("transformers")
-from model.hf import Imported, load
+from model.imported import Imported, load
 from tests.model.test_imported import _LLAMA3, SHAPES, T, V, gpt2, llama, theirs
 
 
@@ -152,7 +152,7 @@ def test_whatever_goes_wrong_in_reading_is_one_line_with_the_name(
     def fail(*_: Any) -> None:
         raise error("lost")
 
-    monkeypatch.setattr("model.hf._departures", fail)
+    monkeypatch.setattr("model.imported._departures", fail)
     with pytest.raises(ValueError, match=f"^it cannot be read: {error.__name__}: .?lost"):
         load(saved(tmp_path), "it", torch.device("cpu"))
 

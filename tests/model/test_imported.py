@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.hf import Imported, check_can_be_read
+from model.imported import Imported, check_can_be_read
 from model.observe import attention_maps, attention_scores, streams
 from model.transformer import n_parameters
 from probe.contract import _observe

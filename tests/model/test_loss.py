@@ -8,7 +8,7 @@ import torch
 
 from model.generate import generate
 from model.transformer import Transformer
-from tests.model.test_attention import config
+from tests.model.standard import config
 from training.evaluate import mean_and_error, mean_loss, row_losses, token_losses
 
 

@@ -1,30 +1,16 @@
 """The view of our Transformer against its own forward pass, and single heads edited."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
-from model.config import ModelConfig
 from model.observe import HeadEdit, TransformerView
-from model.transformer import Transformer
-from tests.model.standard import PLAIN, VARIANTS
+from tests.model.standard import VARIANTS, H, K, V, random_model
 
-L, H, K, V = 3, 2, 6, 29
-
-
-def make_model(**switches: object) -> Transformer:
-    config = ModelConfig(**{**PLAIN, "n_layer": L, "n_head": H, "d_model": H * K, "d_mlp": 17, "context_length": 11})
-    model = Transformer(ModelConfig(**{**vars_of(config), **switches}), V, seed=0).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for block in model.layers():  # output projections start at zero; without weights no edit would matter
-            block.attention.output.weight.normal_(generator=generator)
-            block.mlp.down.weight.normal_(generator=generator)
-    return model
-
-
-def vars_of(config: ModelConfig) -> dict[str, object]:
-    return {name: getattr(config, name) for name in ModelConfig.__dataclass_fields__}
+L = 3
+make_model = partial(random_model, n_layer=L)
 
 
 @pytest.fixture
@@ -68,7 +54,7 @@ def test_an_output_edit_equals_removing_the_heads_columns_of_the_output_projecti
     model = make_model()
     edited = TransformerView(model).logits(tokens, edits=[HeadEdit(1, 1, output=torch.zeros_like)])
     with torch.no_grad():
-        list(model.layers())[1].attention.output.weight[:, K:] = 0
+        list(model.layers())[1].attention.output.weight[:, K : 2 * K] = 0
     torch.testing.assert_close(edited, model(tokens))
 
 

@@ -1,200 +1,342 @@
-"""The whole model: causal, observable without a trace, and a Llama."""
+"""The transformer against formulas, hand-made cases and PyTorch's own functions."""
 
 import math
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.attention_rows import llama
-from model.config import Mask, Position
-from model.observe import attention_maps, observed, streams
-from model.transformer import EMBEDDING_STD, Transformer, flops_per_token, n_parameters, positions_within
-from tests.model.standard import VARIANTS
-from tests.model.test_attention import config
+from model.config import Mask, ModelConfig, Position, Scale, Weighting
+from model.transformer import (
+    Attention,
+    RMSNorm,
+    Transformer,
+    alibi_slopes,
+    apply_rope,
+    attend,
+    causal_attention_scores,
+    causal_attention_weights,
+    document_mask,
+    document_positions,
+    flops_per_token,
+    load_weights,
+    log_shares,
+    n_parameters,
+    sinusoids,
+    sum_normalised,
+)
+from tests.model.standard import VARIANTS, H, K, V, config, random_model
 
-V, B, T = 29, 2, 11
-
-
-def carrying(**switches: object) -> Transformer:
-    """Return a model whose output projections are not zero, so that every path carries something."""
-    model = Transformer(config(**switches), V, seed=3)
-    generator = torch.Generator().manual_seed(4)
-    for name, parameter in model.named_parameters():
-        if name.endswith(("output.weight", "down.weight")):
-            with torch.no_grad():
-                parameter.normal_(0, 0.1, generator=generator)
-    return model.eval()
-
-
-@pytest.fixture
-def model() -> Transformer:
-    return carrying()
-
-
-@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
-def any_model(request: pytest.FixtureRequest) -> Transformer:
-    return carrying(**request.param)
+B, T = 2, 7
+Heads = tuple[Tensor, Tensor, Tensor]
+each_variant = pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
 
 
 @pytest.fixture
-def tokens() -> torch.Tensor:
-    return torch.randint(V, (B, T), generator=torch.Generator().manual_seed(5))
+def heads() -> Heads:
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(3, B, H, T, K, generator=generator))  # type: ignore[return-value]
 
 
-def test_forward_gives_a_logit_for_every_word_at_every_place(model: Transformer, tokens: torch.Tensor) -> None:
-    assert model(tokens).shape == (B, T, V)
+@pytest.fixture
+def tokens() -> Tensor:
+    return torch.randint(V, (B, 11), generator=torch.Generator().manual_seed(5))
 
 
-def test_future_tokens_do_not_change_past_logits(any_model: Transformer, tokens: torch.Tensor) -> None:
-    """By gradient: the logits at a place depend on every embedding up to it and on none after."""
-    place = 6
-    embedded = any_model.embed(tokens).detach().requires_grad_()
+def random_attention(**switches: object) -> tuple[Attention, Tensor]:
+    torch.manual_seed(6)
+    return Attention(config(**switches)), torch.randn(B, T, H * K)
+
+
+# Attention
+
+
+def test_two_tokens_by_hand() -> None:
+    query = torch.tensor([[[[1.0, 0.0], [1.0, 1.0]]]])
+    key = torch.tensor([[[[2.0, 0.0], [0.0, 4.0]]]])
+    odds = math.exp((4.0 - 2.0) / math.sqrt(2))  # of the second key over the first: e^((q·k2 - q·k1) / sqrt(2))
+    expected = torch.tensor([[1.0, 0.0], [1 / (1 + odds), odds / (1 + odds)]])
+    torch.testing.assert_close(causal_attention_weights(query, key)[0, 0], expected)
+
+
+def test_weights_of_the_future_are_exactly_zero_and_rows_sum_to_one(heads: Heads) -> None:
+    weights = causal_attention_weights(heads[0], heads[1])
+    assert torch.equal(weights > 0, torch.ones(T, T, dtype=torch.bool).tril().expand(B, H, T, T))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, T))
+
+
+def test_explicit_weights_times_values_equal_the_fused_kernel(heads: Heads) -> None:
+    query, key, value = heads
+    torch.testing.assert_close(
+        causal_attention_weights(query, key) @ value, attend(query, key, value), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("slopes", [None, alibi_slopes(H)], ids=["no slopes", "alibi"])
+def test_attention_on_the_cpu_in_bfloat16_equals_float32_to_eight_bits(
+    heads: Heads, scaled: bool, slopes: Tensor | None
+) -> None:
+    expected = attend(*heads, scaled=scaled, slopes=slopes)
+    output = attend(*(head.bfloat16() for head in heads), scaled=scaled, slopes=slopes)
+    assert output.dtype == torch.bfloat16
+    assert (output.float() - expected).norm() / expected.norm() < 0.02
+
+
+def test_attention_in_bfloat16_gives_no_gradient_to_the_future(heads: Heads) -> None:
+    leaves = [head.bfloat16().requires_grad_() for head in heads]
+    attend(*leaves)[:, :, :4].float().sum().backward()
+    for leaf in leaves:
+        assert leaf.grad is not None and (leaf.grad[:, :, 4:] == 0).all() and leaf.grad[:, :, 1:4].any()
+
+
+def test_without_a_scale_the_scores_are_dot_products(heads: Heads) -> None:
+    query, key, value = heads
+    past = torch.ones(T, T, dtype=torch.bool).tril()
+    scores = causal_attention_scores(query, key, scaled=False)
+    torch.testing.assert_close(scores[..., past], (query @ key.mT)[..., past])
+    expected = F.scaled_dot_product_attention(query * K**0.5, key, value, is_causal=True)
+    torch.testing.assert_close(attend(query, key, value, scaled=False), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_alibi_slopes_of_eight_heads_are_the_papers() -> None:
+    assert alibi_slopes(8).tolist() == [2.0**-i for i in range(1, 9)]  # Press et al. 2022, section 3
+
+
+def test_alibi_lowers_each_score_by_slope_times_distance(heads: Heads) -> None:
+    query, key, _ = heads
+    difference = causal_attention_scores(query, key) - causal_attention_scores(query, key, slopes=alibi_slopes(H))
+    torch.testing.assert_close(difference[1, :, 5, 2], 3 * alibi_slopes(H), rtol=1e-4, atol=1e-5)
+
+
+def test_scores_at_chosen_queries_are_rows_of_all_scores() -> None:
+    attention, x = random_attention()
+    chosen = torch.tensor([[6, 2, 0], [1, 1, 5]])
+    scores, rows = attention.scores(x), attention.scores(x, chosen)
+    assert rows.shape == (B, H, 3, T)
+    for b in range(B):
+        torch.testing.assert_close(rows[b], scores[b][:, chosen[b]])
+
+
+@each_variant
+def test_observed_scores_give_the_weights_that_the_model_uses(switches: dict) -> None:
+    attention, x = random_attention(**switches)
+    weights = attention.scores(x).softmax(-1)
+    assert (weights.triu(1) == 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, T))
+    value = attention.project(x)[2]
+    torch.testing.assert_close(attention.merge_heads(weights @ value), attention(x), rtol=1e-4, atol=1e-5)
+
+
+def test_sum_weights_by_hand() -> None:
+    """Scores 3, 1, -2 give 3/4, 1/4 and about 0; without a positive score all keys get the same weight."""
+    scores = torch.tensor([[3.0, 1.0, -2.0], [-1.0, -5.0, -0.5], [2.0, 2.0, float("-inf")]])
+    expected = torch.tensor([[0.75, 0.25, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0]])
+    torch.testing.assert_close(sum_normalised(scores), expected, rtol=0, atol=1e-4)
+
+
+def test_the_softmax_of_log_shares_equals_the_sum_weights(heads: Heads) -> None:
+    scores = causal_attention_scores(heads[0], heads[1])
+    torch.testing.assert_close(log_shares(scores).softmax(-1), sum_normalised(scores))
+
+
+def test_tied_projections_share_one_matrix() -> None:
+    attention, x = random_attention(tie_query_key=True, tie_key_value=True, position=Position.none)
+    assert len(list(attention.parameters())) == 2
+    query, key, value = attention.project(x)
+    assert torch.equal(query, key) and torch.equal(key, value)
+
+
+def test_weights_by_head_add_up_to_the_whole_projections() -> None:
+    attention, x = random_attention(position=Position.none)
+    *inputs, output = attention.by_head()
+    for weight, projected in zip(inputs, attention.project(x), strict=True):
+        torch.testing.assert_close(torch.einsum("btd,hkd->bhtk", x, weight), projected, rtol=1e-4, atol=1e-5)
+    value = attention.project(x)[2]
+    expected = torch.einsum("bhtk,hdk->btd", value, output)
+    torch.testing.assert_close(attention.merge_heads(value), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_projected_from_their_own_position_equal_those_of_the_whole_text() -> None:
+    attention, x = random_attention()
+    for whole, rest in zip(attention.project(x), attention.project(x[:, 4:], first=4), strict=True):
+        torch.testing.assert_close(rest, whole[:, :, 4:], rtol=1e-4, atol=1e-5)
+
+
+# Positions and norm
+
+
+def test_rope_rotates_one_pair_by_the_position_in_radians() -> None:
+    rotated = apply_rope(torch.tensor([[1.0, 0.0]]), torch.tensor([2]), theta=10.0)
+    torch.testing.assert_close(rotated, torch.tensor([[math.cos(2), math.sin(2)]]))
+
+
+def test_rope_keeps_lengths_and_scores_depend_on_distance_only() -> None:
+    x, y = torch.randn(2, T, K, generator=torch.Generator().manual_seed(1))
+    near, far = torch.arange(T), torch.arange(T) + 11
+    torch.testing.assert_close(apply_rope(x, near, 100.0).norm(dim=-1), x.norm(dim=-1))
+    scores = apply_rope(x, near, 100.0) @ apply_rope(y, near, 100.0).T
+    torch.testing.assert_close(scores, apply_rope(x, far, 100.0) @ apply_rope(y, far, 100.0).T, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(scores, x @ y.T, atol=0.1)
+
+
+def test_sinusoids_are_the_papers_over_sqrt_width() -> None:
+    angles = 3 * 10000.0 ** (-torch.tensor([0.0, 2.0, 4.0]) / 6)
+    expected = torch.stack([torch.tensor([0.0, 0, 0, 1, 1, 1]), torch.cat([angles.sin(), angles.cos()])]) / 6**0.5
+    torch.testing.assert_close(sinusoids(torch.tensor([0, 3]), 6), expected)
+
+
+def test_document_positions_restart_with_each_document() -> None:
+    ids = torch.tensor([[0, 0, 0, 1, 1, -1], [4, 5, 5, 5, -1, -1]])
+    assert document_positions(ids).tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("causal", "expected"),
+    [(True, [[1, 0, 0], [1, 1, 0], [0, 0, 1]]), (False, [[1, 1, 0], [1, 1, 0], [0, 0, 1]])],
+)
+def test_the_document_mask_lets_a_token_see_its_own_document(causal: bool, expected: list) -> None:
+    assert document_mask(torch.tensor([[0, 0, 1]]), causal=causal)[0, 0].tolist() == expected
+
+
+def test_rms_norm_by_hand() -> None:
+    norm = RMSNorm(2, eps=0.0)
+    norm.gain.data = torch.tensor([1.0, 2.0])
+    torch.testing.assert_close(norm(torch.tensor([3.0, 4.0])), torch.tensor([3.0, 8.0]) / 12.5**0.5)
+
+
+# The whole model
+
+
+@each_variant
+def test_future_tokens_do_not_change_earlier_logits(switches: dict, tokens: Tensor) -> None:
+    """By gradient: the logits at position 6 depend on every embedding up to it and on none after."""
+    model = random_model(**switches)
+    embedded = model.embed(tokens).detach().requires_grad_()
     x = embedded
-    for block in any_model.blocks:
+    for block in model.layers():
         x = block(x)
-    any_model.unembed(x)[:, place].sum().backward()
-    reached = embedded.grad.abs().sum(-1) > 0
-    assert reached[:, : place + 1].all()
-    assert not reached[:, place + 1 :].any()
+    model.unembed(x)[:, 6].sum().backward()
+    assert embedded.grad is not None
+    assert torch.equal(embedded.grad.abs().sum(-1) > 0, (torch.arange(11) <= 6).expand(B, 11))
 
 
-def test_texts_packed_into_a_row_are_read_as_if_each_stood_alone(any_model: Transformer) -> None:
-    parts = torch.randint(V, (13,), generator=torch.Generator().manual_seed(6)).split([3, 5, 4, 1])
-    texts = torch.tensor([number for number, part in enumerate(parts[:3]) for _ in part] + [-1])
-    packed = any_model(torch.cat(parts)[None], texts[None])[0]
-    for number, part in enumerate(parts[:3]):
-        alone = any_model(part[None])[0]
-        assert torch.allclose(packed[texts == number], alone, atol=1e-5)
-    assert not torch.allclose(any_model(torch.cat(parts)[None])[0][3:8], any_model(parts[1][None])[0], atol=1e-2)
+@each_variant
+def test_documents_in_one_row_are_read_as_if_each_stood_alone(switches: dict) -> None:
+    model = random_model(**switches)
+    documents = torch.randint(V, (12,), generator=torch.Generator().manual_seed(6)).split([3, 5, 4])
+    ids = torch.tensor([[0] * 3 + [1] * 5 + [2] * 4])
+    logits = model(torch.cat(documents)[None], ids)[0]
+    for number, document in enumerate(documents):
+        torch.testing.assert_close(logits[ids[0] == number], model(document[None])[0], rtol=1e-4, atol=1e-5)
 
 
-def test_observed_maps_are_the_weights_the_fused_path_uses(any_model: Transformer, tokens: torch.Tensor) -> None:
-    """Rebuild every layer from the observed weights: the logits agree with the fused path to 1e-5."""
-    maps = attention_maps(any_model, tokens)
-    assert maps.shape == (2, B, 3, T, T)
-    x = any_model.embed(tokens)
-    for layer, block in enumerate(any_model.blocks):
-        _, _, value = block.attention.project(block.norm_1(x))
-        x = x + block.attention.output((maps[layer] @ value).transpose(1, 2).flatten(2))
-        x = x + block.mlp(block.norm_2(x))
-    torch.testing.assert_close(any_model.unembed(x), any_model(tokens), atol=1e-5, rtol=0)
+def test_without_a_mask_the_future_reaches_every_logit_of_the_same_document_only() -> None:
+    model, ids = random_model(mask=Mask.none), torch.tensor([[0, 0, 0, 1, 1]])
+    first, second = (model(torch.tensor([[5, 7, token, 2, 3]]), ids)[0] for token in (11, 12))
+    changed = (first - second).abs().amax(-1)
+    assert (changed[:3] > 1e-4).all() and (changed[3:] == 0).all()
 
 
-def test_what_is_observed_layer_by_layer_is_what_each_layer_reads(any_model: Transformer, tokens: torch.Tensor) -> None:
-    query = torch.tensor([[3, 10], [7, 0]])
-    seen = list(observed(any_model, tokens, query))
-    for block, x, (normed, scores) in zip(any_model.layers(), streams(any_model, tokens), seen, strict=False):
-        torch.testing.assert_close(normed, block.norm_1(x), atol=1e-5, rtol=0)
-        expected = block.attention.scores(block.norm_1(x))[torch.arange(B)[:, None], :, query].transpose(1, 2)
-        torch.testing.assert_close(scores, expected, atol=1e-5, rtol=0)
-    assert len(seen) == any_model.config.n_layer
+def test_without_a_mask_scores_are_refused() -> None:
+    attention, x = random_attention(mask=Mask.none)
+    with pytest.raises(ValueError, match="model.mask=none"):
+        attention.scores(x)
 
 
-def test_observing_leaves_no_trace(model: Transformer, tokens: torch.Tensor) -> None:
-    before = model(tokens)
-    attention_maps(model, tokens)
-    assert torch.equal(before, model(tokens))
+@pytest.mark.parametrize("position", [Position.learned, Position.sinusoidal])
+def test_added_positions_are_part_of_the_embedding(position: Position, tokens: Tensor) -> None:
+    model = random_model(position=position)
+    added = model.embed(tokens) - model.token_embedding(tokens)
+    table = model.position_embedding.weight[:11] if position is Position.learned else sinusoids(torch.arange(11), H * K)
+    torch.testing.assert_close(added, table.expand(B, -1, -1), rtol=1e-4, atol=1e-6)
 
 
-def test_initial_weights_follow_the_table_and_come_from_the_seed_alone() -> None:
-    wide = Transformer(config(), 1009, seed=7)
-    torch.manual_seed(99)
-    again = Transformer(config(), 1009, seed=7)
-    for (name, one), two in zip(wide.named_parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, two)
+def test_token_shift_adds_a_share_of_the_previous_embedding_in_the_same_document() -> None:
+    model, tokens = random_model(token_shift=True), torch.tensor([[5, 7, 11, 2]])
+    embedding = model.token_embedding(tokens)[0]
+    shifted = model.embed(tokens, document_positions(torch.tensor([[0, 0, 1, 1]])))[0]
+    expected = embedding + model.shift * torch.stack([0 * embedding[0], embedding[0], 0 * embedding[0], embedding[2]])
+    torch.testing.assert_close(shifted, expected)
+
+
+def test_initial_weights_follow_the_table() -> None:
+    model = Transformer(config(position=Position.learned, token_shift=True), 1009, seed=7)
+    for name, weight in model.named_parameters():
         if name.endswith("gain"):
-            assert (one == 1).all()
-        elif name.endswith(("output.weight", "down.weight")):
-            assert (one == 0).all()
+            assert (weight == 1).all()
+        elif name.endswith(("output.weight", "down.weight", "shift")):
+            assert (weight == 0).all()
         else:
-            expected = EMBEDDING_STD if name == "token_embedding.weight" else 1 / math.sqrt(30)
-            assert one.std().item() == pytest.approx(expected, rel=0.1)
-    assert not torch.equal(wide.token_embedding.weight, Transformer(config(), 1009, seed=8).token_embedding.weight)
+            sd = 0.02 if "embedding" in name else 1 / math.sqrt(H * K)
+            assert weight.std().item() == pytest.approx(sd, rel=0.15), name
 
 
-def test_a_new_model_knows_nothing(tokens: torch.Tensor) -> None:
-    """Every block starts as the identity, so the first loss is about log V."""
-    new = Transformer(config(), V, seed=3)
-    loss = torch.nn.functional.cross_entropy(new(tokens).flatten(0, 1), tokens.flatten().roll(1))
+def test_initial_weights_depend_on_the_seed_alone() -> None:
+    first = Transformer(config(), V, seed=7)
+    torch.manual_seed(99)
+    second, other = Transformer(config(), V, seed=7), Transformer(config(), V, seed=8)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not torch.equal(first.token_embedding.weight, other.token_embedding.weight)
+
+
+def test_the_loss_of_a_new_model_is_about_log_v(tokens: Tensor) -> None:
+    loss = F.cross_entropy(Transformer(config(), V, seed=3)(tokens).flatten(0, 1), tokens.flatten().roll(1))
     assert loss.item() == pytest.approx(math.log(V), abs=0.2)
 
 
-def test_parameters_are_counted_with_the_tied_embedding_once(model: Transformer) -> None:
-    per_block = 4 * 30 * 30 + 3 * 30 * 41 + 2 * 30
-    assert n_parameters(model) == V * 30 + 2 * per_block + 30
+def test_dropout_applies_to_the_updates_of_the_residual_stream_in_training_only(tokens: Tensor) -> None:
+    model, plain = random_model(dropout=1 - 1e-9), random_model()
+    assert torch.equal(model(tokens), plain(tokens))
+    torch.testing.assert_close(model.train()(tokens), model.unembed(model.embed(tokens)))
 
 
-def test_logits_equal_llamas_with_the_same_weights(model: Transformer, tokens: torch.Tensor) -> None:
-    pytest.importorskip("transformers")
-    with torch.no_grad():
-        out = llama(model)(tokens, output_attentions=True)
-        torch.testing.assert_close(model(tokens), out.logits, atol=1e-5, rtol=0)
-        torch.testing.assert_close(attention_maps(model, tokens), torch.stack(out.attentions), atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("position", Position)
-def test_a_token_said_at_another_place_reads_as_another_unless_nothing_tells_places(position: Position) -> None:
-    """The same three tokens before the last, in another order: only a model that is told positions can notice."""
-    one, two = torch.tensor([[5, 7, 11, 2]]), torch.tensor([[11, 5, 7, 2]])
-    shallow = carrying(position=position, n_layer=1)
-    same = torch.allclose(shallow(one)[0, -1], shallow(two)[0, -1], atol=1e-5)
-    assert same == (position is Position.none)
-
-
-def test_a_share_of_the_token_before_is_added_but_not_across_texts() -> None:
-    model = Transformer(config(token_shift=True), V, seed=5)
-    tokens, texts = torch.tensor([[5, 7, 11, 2, 3]]), torch.tensor([[0, 0, 1, 1, 1]])
-    plain = model.token_embedding(tokens)
-    assert torch.equal(model.embed(tokens), plain)  # it begins as a model without it
-    model.shift.data.uniform_(generator=torch.Generator().manual_seed(6))
-    mixed = plain + model.shift * torch.cat([torch.zeros_like(plain[:, :1]), plain[:, :-1]], dim=1)
-    torch.testing.assert_close(model.embed(tokens), mixed)
-    apart = model.embed(tokens, positions_within(texts))
-    assert torch.equal(apart[:, 2], plain[:, 2]) and torch.equal(apart[:, [1, 3, 4]], mixed[:, [1, 3, 4]])
-    assert model.config.n_parameters(V) == n_parameters(model)
-
-
-def test_two_layers_without_positions_still_notice_order_through_the_mask() -> None:
-    blind = carrying(position=Position.none)
-    one, two = (blind(torch.tensor([some]))[0, -1] for some in ([5, 7, 11, 2], [11, 5, 7, 2]))
-    assert not torch.allclose(one, two, atol=1e-3)
-
-
-def test_without_a_mask_the_future_reaches_every_logit_but_not_that_of_another_text() -> None:
-    cheat = carrying(mask=Mask.none)
-    tokens = torch.tensor([[5, 7, 11, 2, 3]])
-    texts = torch.tensor([[0, 0, 0, 1, 1]])
-    changed = torch.tensor([[5, 7, 12, 2, 3]])
-    apart = (cheat(tokens, texts) - cheat(changed, texts)).abs().amax(-1)[0]
-    assert (apart[:3] > 1e-4).all() and (apart[3:] == 0).all()
-    alone = cheat(tokens[:, :3])
-    torch.testing.assert_close(cheat(tokens, texts)[:, :3], alone, atol=1e-5, rtol=0)
+def test_parameters_are_counted_with_the_tied_embedding_once() -> None:
+    block = 4 * 30 * 30 + 3 * 30 * 41 + 2 * 30
+    assert n_parameters(random_model()) == V * 30 + 2 * block + 30
 
 
 @pytest.mark.parametrize("switches", [{}, {"tie_query_key": True}, {"position": Position.learned}])
-def test_flops_per_token_are_those_that_torch_counts_but_for_the_half_that_a_mask_hides(switches: dict) -> None:
-    model, length = Transformer(config(**switches), V, seed=0), config().context_length
+def test_flops_per_token_equal_pytorchs_count_less_the_masked_half_of_attention(switches: dict) -> None:
+    model = random_model(**switches)
+    length, width = model.config.context_length, model.config.d_model
     tokens = torch.randint(V, (B, length), generator=torch.Generator().manual_seed(0))
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counted:  # of kernels that recompute nothing
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(tokens).sum().backward()
-    attention = 12 * model.config.n_layer * length * model.config.d_model
-    assert counted.get_total_flops() == tokens.numel() * (flops_per_token(model) + attention / 2)
+    masked = 12 * model.config.n_layer * length * width / 2
+    assert counter.get_total_flops() == tokens.numel() * (flops_per_token(model) + masked)
 
 
-def test_flops_of_a_model_without_a_mask_count_all_of_attention() -> None:
-    masked, unmasked = (Transformer(config(mask=mask), V, seed=0) for mask in (Mask.causal, Mask.none))
-    products = 12 * masked.config.n_layer * masked.config.context_length * masked.config.d_model
-    assert flops_per_token(unmasked) - flops_per_token(masked) == products / 2
+def test_loading_weights_of_another_shape_names_the_first_that_differs() -> None:
+    weights = dict(random_model().state_dict())
+    weights["final_norm.gain"] = torch.ones(7)
+    with pytest.raises(ValueError, match=r"final_norm.gain is \(7,\), not \(30,\)"):
+        load_weights(random_model(), weights)
 
 
-def test_dropout_falls_on_what_each_half_of_a_block_adds_and_on_nothing_else(tokens: torch.Tensor) -> None:
-    """With nearly everything dropped, the stream is what was embedded: no gradient reaches a block's weights."""
-    model = carrying(dropout=1 - 1e-9)
-    plain = carrying()
-    assert torch.equal(model(tokens), plain(tokens))  # none in eval mode
-    stream = model.train().embed(tokens)
-    for block in model.layers():
-        assert torch.equal(block(stream), stream)
-    torch.testing.assert_close(model(tokens), model.unembed(stream), atol=0, rtol=0)
+@pytest.mark.parametrize(
+    ("switches", "setting"),
+    [
+        ({"weighting": Weighting.sum, "scale": Scale.none}, "model.scale=none"),
+        ({"weighting": Weighting.sum, "position": Position.alibi}, "model.position=alibi"),
+        ({"n_head": 6, "d_model": 30}, "model.d_model=30"),
+        ({"n_head": 1, "d_model": 15, "position": Position.sinusoidal}, "model.d_model=15"),
+        ({"n_head": 7}, "model.d_model=30"),
+        ({"context_length": 1}, "model.context_length=1"),
+        ({"dropout": 1.0}, "model.dropout=1.0"),
+        ({"norm_eps": 0.0}, "model.norm_eps=0.0"),
+    ],
+)
+def test_impossible_settings_are_refused_by_name(switches: dict, setting: str) -> None:
+    with pytest.raises(ValueError, match=setting):
+        config(**switches)
+
+
+def test_every_switch_of_the_lab_has_a_variant() -> None:
+    switches = {name for variant in VARIANTS.values() for name in variant} | {"mask"}
+    assert set(ModelConfig.__dataclass_fields__) - set(switches) == {
+        *"n_layer n_head d_model d_mlp context_length rope_theta norm_eps dropout".split()
+    }

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
-from model.transformer import Attention, Block, Mlp, Norm, Transformer
+from model.transformer import Attention, Block, RMSNorm, SwiGLU, Transformer
 
 _COUNTS = (
     "num_hidden_layers num_attention_heads num_key_value_heads head_dim hidden_size max_position_embeddings "
@@ -187,7 +187,7 @@ class ImportedConfig(ModelConfig):
         return self.d_head
 
 
-class ImportedNorm(Norm):
+class ImportedNorm(RMSNorm):
     """Their LayerNorm or RMSNorm, and what of it is linear."""
 
     def __init__(self, theirs: nn.Module, eps: float) -> None:
@@ -205,7 +205,7 @@ class ImportedNorm(Norm):
         """Return `x` [..., D] as the norm leaves it, but for the division by its size and for what is always added."""
         return self._centred(x) * self.gain
 
-    def before(self, direction: Tensor, x: Tensor) -> Tensor:
+    def pull_back(self, direction: Tensor, x: Tensor) -> Tensor:
         """Return what `direction` [..., D] behind the norm is in front of it, where the norm reads `x` [..., D]."""
         size = (self._centred(x).pow(2).mean(-1, keepdim=True) + self.eps).sqrt()
         return self._centred(direction * self.gain) / size  # taking the mean away is its own transpose
@@ -219,7 +219,7 @@ class ImportedNorm(Norm):
         return x - x.mean(-1, keepdim=True) if self.is_centred else x
 
 
-class ImportedMlp(Mlp):
+class ImportedMlp(SwiGLU):
     """Their MLP, of whatever kind."""
 
     def __init__(self, theirs: nn.Module) -> None:
@@ -248,15 +248,17 @@ class ImportedAttention(Attention):
         nn.Module.__init__(self)
         self.n_head, self.theta = config.n_head, config.rope_theta
         self.scaled, self.causal = config.scale is Scale.inverse_sqrt, True
-        self.turned, self.summed = angles is not None, False
+        self.has_rope, self.sums = angles is not None, False
         self.register_buffer("slopes", None, persistent=False)
         self.query, self.key, self.value, self.output = (linears[name] for name in ("query", "key", "value", "output"))
         self.angles = angles
 
     def project(self, x: Tensor, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Return query, key (both turned by their positions) and value of `x` [B, T, D], each [B, H, T, K]."""
-        query, key, value = (self._heads(linear(x)) for linear in (self.query, self.key, self.value))
-        if self.turned:
+        query, key, value = (
+            linear(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2) for linear in (self.query, self.key, self.value)
+        )
+        if self.has_rope:
             positions = torch.arange(first, first + x.shape[1], device=x.device)
             query, key = self.turn(query, positions), self.turn(key, positions)
         return query, key, value
@@ -270,7 +272,7 @@ class ImportedAttention(Attention):
         one, other = x.chunk(2, dim=-1)
         return x * cos + torch.cat([-other, one], dim=-1) * sin
 
-    def merge(self, mixed: Tensor) -> Tensor:
+    def merge_heads(self, mixed: Tensor) -> Tensor:
         """Return what all heads together add to the stream, [B, T, D] from the values they mixed [B, H, T, K]."""
         return self.output(mixed.transpose(1, 2).flatten(2))
 
@@ -284,11 +286,11 @@ class ImportedAttention(Attention):
 class ImportedBlock(Block):
     """One of their layers, taken apart."""
 
-    def __init__(self, norms: tuple[Norm, Norm], attention: Attention, mlp: Mlp) -> None:
+    def __init__(self, norms: tuple[RMSNorm, RMSNorm], attention: Attention, mlp: SwiGLU) -> None:
         """Put the parts where ours are."""
         nn.Module.__init__(self)
         (self.norm_1, self.norm_2), self.attention, self.mlp = norms, attention, mlp
-        self.dropout, self.can_be_fast = nn.Dropout(0.0), False
+        self.dropout = nn.Dropout(0.0)
 
     def adds(self) -> bool:
         """Say yes: theirs begin with weights that are not zero."""
@@ -332,7 +334,7 @@ class Imported(Transformer):
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """Return the stream [B, T, D] that enters the first block; arguments as `Transformer.embed`."""
         x = self.token_embedding(self._known(tokens))
-        if not self.config.asks_places:
+        if self.config.position is not Position.learned:
             return x
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)

@@ -1,22 +1,21 @@
-"""What can be set about a probe; the values are in configs/probe/."""
+"""Settings of the probe; the values are in configs/probe/."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeConfig:
-    """How thoroughly heads are tested."""
+    """Batch size, random seed and sample sizes of the probe's tests."""
 
-    seed: int  # of resamplings and untrained models, 0 or more
-    tokens_per_batch: int  # of one forward pass, 1 or more
-    n_bootstrap: int  # resamplings behind each interval, 100 or more
-    n_untrained: int  # models of random weights probed in the same way, 2 or more
-    n_controls: int  # sets of labels drawn by lot, for selectivity, 10 or more
+    seed: int  # of resamplings, label controls and untrained models, 0 or more
+    tokens_per_batch: int  # of a forward pass, 1 or more
+    n_bootstrap: int  # resamplings per interval and sign flips per test, 100 or more
+    n_untrained: int  # untrained models that are probed in the same way, 2 or more
+    n_controls: int  # sets of random labels for selectivity, 10 or more
 
     def __post_init__(self) -> None:
-        """Refuse counts too small to mean anything."""
-        for name, least in (("seed", 0), ("tokens_per_batch", 1), ("n_bootstrap", 100), ("n_untrained", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"probe.{name} must be {least} or more, got {getattr(self, name)}")
-        if self.n_controls < 10:
-            raise ValueError(f"probe.n_controls must be 10 or more, got {self.n_controls}")
+        """Raise ValueError if a value is too small."""
+        minimum = {"seed": 0, "tokens_per_batch": 1, "n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
+        for name, value in asdict(self).items():
+            if value < minimum[name]:
+                raise ValueError(f"probe.{name}={value}: must be {minimum[name]} or more")

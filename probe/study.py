@@ -1,6 +1,4 @@
-"""The probe itself: choose a head on dev, test it once, on every hold-out, beside what knows nothing, and judge it."""
-
-from __future__ import annotations
+"""The probe: choose a head for each question on dev, test it once on every hold-out, and judge it on the headline."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,418 +11,354 @@ import torch
 from torch import Tensor
 
 from data.links import LinkItem, Word, is_flipped
-from model.transformer import Transformer
-from probe.baselines import Rule, baselines, best_baseline, explained, fit_rules, selectivity, surrogate
+from model.observe import ObservableModel
+from probe.baselines import Rule, best_baseline, explained_share, fit_rules, habit_prediction, score_rules, selectivity
 from probe.behaviour import oracle_losses, read_payoffs, rho, surprisals
 from probe.causal import causal_study
 from probe.config import ProbeConfig
 from probe.contract import check_contract
 from probe.importance import importance_study
 from probe.interventions import pair_up
-from probe.items import EMPTY, QUESTIONS, UNDECIDED, Question, asked
-from probe.scores import Rows, Scores, Texts, best_head, check_blocks, factorial, read_rows, read_texts, score
+from probe.items import EMPTY, QUESTIONS, UNDECIDED, Question, questions_with_items
+from probe.scores import (
+    HeadRows,
+    Scores,
+    best_head,
+    check_blocks,
+    cue_effects,
+    item_batches,
+    read_batches,
+    read_heads,
+    score_heads,
+)
 from probe.statistics import chance_level, max_t_test, mean_interval, story_clusters, story_designs
 from probe.verdict import evidence_of, judge
 from probe.weights import entropies, head_types, score_asymmetry, weights_study
 
-HEADLINE = "headline"  # antecedents and frames that training never used
+HEADLINE = "headline"  # the hold-out of the verdict: new nouns in new templates
+_RULE_SCORES = ("accuracy", "pair_accuracy", "block_accuracy")
+_MAP_SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A model's rows on some items, ready to be scored by question and hold-out."""
+    """What every head of a model does on some items, by question and hold-out."""
 
     items: Sequence[LinkItem]
-    rows: Rows
+    rows: HeadRows
 
     @cached_property
-    def _places(self) -> dict[tuple[str, str, str, str], list[int]]:
-        """The places of the items that no question and hold-out tells apart, in the order in which they stand."""
-        found: dict[tuple[str, str, str, str], list[int]] = {}
+    def _groups(self) -> list[list[int]]:
+        """Indices of the items that share family, site, level and hold-out, in the order of the items."""
+        groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
         for i, item in enumerate(self.items):
-            found.setdefault((item.family, item.site, item.level, item.holdout), []).append(i)
-        return found
+            groups[item.family, item.site, item.level, item.holdout].append(i)
+        return list(groups.values())
 
-    def scores(self, question: Question, holdout: str) -> Scores:
-        """Return the scores of every head; ValueError without whole blocks."""
-        check_blocks(self.picked(question, holdout))
-        rows = self.rows.take(self.index(question, holdout))
-        return score(rows.preference, rows.selects, rows.strict)
-
-    def picked(self, question: Question, holdout: str) -> list[LinkItem]:
-        """Return the items of a question and hold-out."""
-        return [self.items[i] for i in self.index(question, holdout)]
-
-    def index(self, question: Question, holdout: str) -> np.ndarray:
-        """Return the places of the items of a question and hold-out."""
-        every = self._picked(question)
-        return np.array(sorted(i for some in every if self.items[some[0]].holdout == holdout for i in some), int)
+    def _groups_of(self, question: Question) -> list[list[int]]:
+        return [group for group in self._groups if question.matches(self.items[group[0]])]
 
     def holdouts(self, question: Question) -> list[str]:
-        """Return the hold-outs of a question in the order in which they stand."""
-        return list(dict.fromkeys(self.items[some[0]].holdout for some in self._picked(question)))
+        """Return the hold-outs of a question, in the order of the items."""
+        return list(dict.fromkeys(self.items[group[0]].holdout for group in self._groups_of(question)))
 
-    def _picked(self, question: Question) -> list[list[int]]:
-        return [some for some in self._places.values() if question.picks(self.items[some[0]])]
+    def index(self, question: Question, holdout: str) -> np.ndarray:
+        """Return the indices of the items of a question and hold-out."""
+        groups = [group for group in self._groups_of(question) if self.items[group[0]].holdout == holdout]
+        return np.array(sorted(i for group in groups for i in group), dtype=int)
+
+    def select(self, question: Question, holdout: str) -> tuple[list[LinkItem], HeadRows]:
+        """Return the items of a question and hold-out, and their rows."""
+        index = self.index(question, holdout)
+        return [self.items[i] for i in index], self.rows.take(index)
+
+    def scores(self, question: Question, holdout: str) -> Scores:
+        """Return the scores of every head [N_b, L, H]; ValueError unless the items are whole blocks."""
+        items, rows = self.select(question, holdout)
+        check_blocks(items)
+        return score_heads(rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """Everything a question is put to: the model, its readings, and the models that never saw a text."""
+class ProbeContext:
+    """Everything that a question is answered from."""
 
-    model: Transformer
+    model: ObservableModel
     dev: Reading
     test: Reading
-    blank: list[tuple[Reading, Reading]]  # dev and test of each untrained model
-    types: dict[str, np.ndarray]  # [L, H] by type
+    untrained: list[tuple[Reading, Reading]]  # dev and test of each untrained model
+    head_types: dict[str, np.ndarray]  # [L, H] by type
     config: ProbeConfig
 
     @property
-    def luck(self) -> tuple[int, int]:
-        """Resamplings and their seed."""
+    def resampling(self) -> tuple[int, int]:
+        """The number of resamplings and their seed."""
         return self.config.n_bootstrap, self.config.seed
 
 
 def study(
-    model: Transformer,
-    untrained: Iterable[Transformer],
+    model: ObservableModel,
+    untrained: Iterable[ObservableModel],
     dev: Sequence[LinkItem],
     test: Sequence[LinkItem],
     config: ProbeConfig,
-    say: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str], None] = lambda question: None,
 ) -> tuple[dict[str, Any], dict[str, Reading]]:
     """Probe `model` and return (results for probe.json, readings by split).
 
     Args:
-        model: trained, in eval mode, float32.
-        untrained: models of the same shape that never saw a text, each allowed to choose its own best head on dev. One
-            at a time is asked for: where they are made when asked for, no two need memory.
-        dev: items to choose heads on.
+        model: the trained model in float32.
+        untrained: models of the same shape; each chooses its own best head on dev. Consumed one at a time.
+        dev: items to choose heads on; only the hold-out "iid" is used.
         test: items to test the chosen heads on, once.
-        config: resamplings and seeds.
-        say: is told what is being done.
+        config: sample sizes and seed.
+        progress: called with the name of each question before it is studied.
 
     Raises:
-        ValueError: the model's attention is not what its weights say it is, so nothing may be reported.
+        ValueError: the recorded attention is not the attention the model uses, so nothing may be reported.
 
     """
-    # Few frames may leave a question without items in some population: then no head is chosen, or none tested, for it.
-    questions = asked(QUESTIONS, [item for item in dev if item.holdout == "iid"])
-    questions = asked(questions, [item for item in test if item.holdout == HEADLINE])
-    bench = make_bench(model, untrained, questions, dev, test, config)
-    contract = check_contract(model, bench.test.items)
-    selected = []
+    # With few templates a question may lack items in a population; then it is left out.
+    questions = questions_with_items(QUESTIONS, [item for item in dev if item.holdout == "iid"])
+    questions = questions_with_items(questions, [item for item in test if item.holdout == HEADLINE])
+    context = make_context(model, untrained, questions, dev, test, config)
+    contract: dict[str, Any] = check_contract(model, context.test.items)
+    entries = []
     for question in questions:
-        say(question.name)
-        selected.append(ask(question, bench))
-    texts = texts_of_one_length(bench.test.items)
+        progress(question.name)
+        entries.append(study_question(question, context))
+    texts = texts_of_one_length(context.test.items)
     results = {
-        "contract": contract | {"undecided": check_undecided(bench.test)},
-        "attention": {
-            "entropy": entropies(model, texts).tolist(),
-            "score_asymmetry": score_asymmetry(model).tolist(),
-        },
+        "contract": contract | {"undecided": check_undecided(context.test)},
+        "attention": {"entropy": entropies(model, texts), "score_asymmetry": score_asymmetry(model)},
         "behaviour": behaviour(model, [item for item in test if item.payoff is not None], config),
-        "selected": selected,
+        "selected": entries,
         "importance": [
-            _importance(question, bench, (one["layer"], one["head"]))
-            for question, one in zip(questions, selected, strict=True)
-            if question.watched and one["causal"] is not None
+            _importance(question, context, (entry["layer"], entry["head"]))
+            for question, entry in zip(questions, entries, strict=True)
+            if question.watched and entry["causal"] is not None
         ],
     }
-    return results, {"dev": bench.dev, "test": bench.test}
+    return results, {"dev": context.dev, "test": context.test}
 
 
-def make_bench(
-    model: Transformer,
-    untrained: Iterable[Transformer],
+def make_context(
+    model: ObservableModel,
+    untrained: Iterable[ObservableModel],
     questions: Sequence[Question],
     dev: Sequence[LinkItem],
     test: Sequence[LinkItem],
     config: ProbeConfig,
-) -> Bench:
-    """Read every head of every model at the items that some question asks about."""
+) -> ProbeContext:
+    """Read every head of every model at the items of the questions; untrained models on iid and headline only."""
 
-    def picked(items: Sequence[LinkItem], some: Sequence[Question], holdouts: tuple[str, ...] | None) -> list[LinkItem]:
-        return [
-            item
-            for item in items
-            if any(one.picks(item) for one in some) and (holdouts is None or item.holdout in holdouts)
-        ]
+    def matching(items: Sequence[LinkItem], wanted: Sequence[Question], *holdouts: str) -> list[LinkItem]:
+        in_holdouts = [item for item in items if not holdouts or item.holdout in holdouts]
+        return [item for item in in_holdouts if any(question.matches(item) for question in wanted)]
 
-    def read(one: Transformer, items: list[LinkItem]) -> Reading:
-        return Reading(items, read_rows(one, items, config.tokens_per_batch))
-
-    choosing = picked(dev, questions, ("iid",))
-    testing = picked(test, (*questions, EMPTY), None) + only_the_two(picked(test, UNDECIDED, ("iid",)))
-    compared = picked(test, questions, ("iid", HEADLINE))
-    laid_out = [(items, Texts.of(items, config.tokens_per_batch)) for items in (choosing, compared)]  # for all models
-    blank = []
-    for one in untrained:
-        on_dev, on_test = (Reading(items, read_texts(one, texts)) for items, texts in laid_out)
-        blank.append((on_dev, on_test))
-    types = head_types(model, dev[0].tokens[0], config.seed)
-    return Bench(model, read(model, choosing), read(model, testing), blank, types, config)
-
-
-def texts_of_one_length(items: Sequence[LinkItem], n_texts: int = 256) -> Tensor:
-    """Return up to `n_texts` different texts [B, T] of the commonest length, in even steps from the first."""
-    by_length: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
-    for item in items:
-        by_length[len(item.tokens)][tuple(item.tokens)] = None
-    commonest = max(by_length.values(), key=len)
-    found = list(commonest)
-    return torch.tensor(found[:: max(1, len(found) // n_texts)][:n_texts])
+    dev_items = matching(dev, questions, "iid")
+    test_items = matching(test, (*questions, EMPTY)) + without_bystanders(matching(test, UNDECIDED, "iid"))
+    twin_items = matching(test, questions, "iid", HEADLINE)
+    batches = [(items, item_batches(items, config.tokens_per_batch)) for items in (dev_items, twin_items)]
+    twins = []
+    for twin in untrained:
+        dev_reading, test_reading = (Reading(items, read_batches(twin, layout)) for items, layout in batches)
+        twins.append((dev_reading, test_reading))
+    return ProbeContext(
+        model,
+        Reading(dev_items, read_batches(model, batches[0][1])),
+        Reading(test_items, read_heads(model, test_items, config.tokens_per_batch)),
+        twins,
+        head_types(model, dev[0].tokens[0], config.seed),
+        config,
+    )
 
 
-def only_the_two(items: Sequence[LinkItem]) -> list[LinkItem]:
-    """Return items without the candidates that no cell of their block and order means.
+def study_question(question: Question, context: ProbeContext) -> dict[str, Any]:
+    """Choose the head on dev, test it on every hold-out, run the causal tests, and judge it on the headline."""
+    dev_scores = context.dev.scores(question, "iid")
+    head = best_head(dev_scores)
+    rules = fit_rules(context.dev.select(question, "iid")[0])
+    entry: dict[str, Any] = {"question": question.name, "family": question.family, "site": question.site}
+    entry |= {"layer": head[0], "head": head[1]}
+    entry["dev"] = {name: float(getattr(dev_scores, name)[:, *head].mean()) for name in _MAP_SCORES}
+    entry["test"] = {}
+    for holdout in context.test.holdouts(question):
+        entry["test"][holdout], heads = evaluate_head(question, holdout, context, head, rules)
+        if holdout == HEADLINE:
+            entry["heads"] = heads
+    entry |= {"median": _median_block(question, context, head)} | _controls(question, context, head)
+    return entry | judge(evidence_of(entry, HEADLINE)).entry()
 
-    A head that prefers one of those is right in neither cell, so it would fall below 1/2 without having read on.
+
+def evaluate_head(
+    question: Question, holdout: str, context: ProbeContext, head: tuple[int, int], rules: Mapping[str, Rule]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return probe.json's `test.<holdout>` of one head, and the scores and p of all heads [L][H]."""
+    items, rows = context.test.select(question, holdout)
+    scores = score_heads(rows)
+    clusters = story_clusters(items[::4])
+    clusterings = [clusters[name] for name in ("templates", "first_words", "second_words")]
+    flipped = np.array([is_flipped(item) for item in items])
+    result: dict[str, Any] = {
+        "n_items": len(items),
+        "clusters": {name: len(set(labels)) for name, labels in clusters.items()},
+        **_head_and_rules(scores, items, head, rules, context),
+        "chance_level": chance_level(scores.accuracy, clusterings, 0.5, *context.resampling),
+        "accuracy_flipped": float(share_right(rows.margin[flipped][:, *head]).mean()),
+        "value_weighted_contrast": float(rows.value_log_ratio[:, *head].mean()),
+        "habit_baseline": _habit_baseline(question, context, head, items, rows),
+    }
+    heads = {name: getattr(scores, name).mean(axis=0).tolist() for name in _MAP_SCORES}
+    tests = {
+        "p_pair_accuracy": max_t_test(scores.pair_accuracy, clusterings, 0.5, *context.resampling),
+        "p_pronoun_contrast": max_t_test(scores.pronoun_contrast, clusterings, 0.0, *context.resampling),
+    }
+    heads |= {name: test.p.tolist() for name, test in tests.items()}
+    result |= {name: float(test.p[head]) for name, test in tests.items()}
+    result["p_corrected"] = max(result[name] for name in tests)  # a link must pass both tests
+    result["smallest_p"] = max(test.smallest_p for test in tests.values())
+    if context.untrained and holdout in ("iid", HEADLINE):
+        result["untrained"] = _untrained(question, holdout, context)
+    return result, heads
+
+
+def _head_and_rules(
+    scores: Scores, items: Sequence[LinkItem], head: tuple[int, int], rules: Mapping[str, Rule], context: ProbeContext
+) -> dict[str, Any]:
+    """Return a head's scores with intervals, those of the rules, and the head's lead over the best rule."""
+    rule_scores = score_rules(rules, items)
+    best = best_baseline(rule_scores)
+    values = {field.name: getattr(scores, field.name)[:, *head] for field in fields(Scores)}
+    lead = values["accuracy"] - rule_scores[best].accuracy
+    columns = np.stack([*values.values(), lead], axis=1)
+    designs = story_designs(story_clusters(items[::4]))
+    *intervals, lead_interval = mean_interval(columns, designs, *context.resampling).T.tolist()
+    result: dict[str, Any] = {}
+    for (name, value), interval in zip(values.items(), intervals, strict=True):
+        result |= {name: float(value.mean()), f"{name}_interval": interval}
+    result["baselines"] = {
+        rule: {name: float(getattr(scores_of_rule, name).mean()) for name in _RULE_SCORES}
+        for rule, scores_of_rule in rule_scores.items()
+    }
+    accuracy = result["baselines"][best]["accuracy"]
+    result["best_baseline"] = {"name": best, "accuracy": accuracy, "difference_interval": lead_interval}
+    return result
+
+
+def _habit_baseline(
+    question: Question, context: ProbeContext, head: tuple[int, int], items: Sequence[LinkItem], rows: HeadRows
+) -> dict[str, float]:
+    """Return the accuracy of the head's habits fitted on dev, and how much of the head's log ratio they explain."""
+    dev_items, dev_rows = context.dev.select(question, "iid")
+    predicted = habit_prediction(dev_items, dev_rows.log_ratio[:, *head], items)
+    explained = float(explained_share(rows.log_ratio[:, *head], predicted))
+    return {"accuracy": float(share_right(predicted).mean()), "explained": explained}
+
+
+def _untrained(question: Question, holdout: str, context: ProbeContext) -> dict[str, Any]:
+    """Return the test scores of the untrained models' own best dev heads: mean, interval over models, range."""
+    accuracy, block_accuracy = [], []
+    for dev, test in context.untrained:
+        layer, head = best_head(dev.scores(question, "iid"))
+        scores = test.scores(question, holdout)
+        accuracy.append(float(scores.accuracy[:, layer, head].mean()))
+        block_accuracy.append(float(scores.block_accuracy[:, layer, head].mean()))
+    models = np.arange(len(accuracy))
+    return {
+        "n_models": len(accuracy),
+        "accuracy": float(np.mean(accuracy)),
+        "accuracy_interval": mean_interval(np.array(accuracy), [(models,)], *context.resampling).tolist(),
+        "accuracy_range": [min(accuracy), max(accuracy)],
+        "block_accuracy": float(np.mean(block_accuracy)),
+        "block_accuracy_range": [min(block_accuracy), max(block_accuracy)],
+    }
+
+
+def _median_block(question: Question, context: ProbeContext, head: tuple[int, int]) -> dict[str, Any]:
+    """Return the headline block of median pronoun contrast, so that the example shown is no better than half of all."""
+    values = context.test.scores(question, HEADLINE).pronoun_contrast[:, *head]
+    middle = int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
+    block = context.test.select(question, HEADLINE)[0][4 * middle].block
+    return {"holdout": HEADLINE, "block": block, "pronoun_contrast": float(values[middle]), "n_blocks": len(values)}
+
+
+def _controls(question: Question, context: ProbeContext, head: tuple[int, int]) -> dict[str, Any]:
+    """Return selectivity, cues, head types, causal effects and weights of a head on the headline."""
+    config, model = context.config, context.model
+    dev_items, dev_rows = context.dev.select(question, "iid")
+    items, rows = context.test.select(question, HEADLINE)
+    control = selectivity(dev_items, dev_rows.margin, items, rows.margin, config.n_controls, config.seed)
+    cues = cue_effects(rows.log_ratio, items)
+    unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
+    causal = None
+    if pair_up(items)[0]:  # a tokenizer may begin all possible answers with the same token: then nothing can be paired
+        sizes = {"tokens_per_batch": config.tokens_per_batch, "n_bootstrap": config.n_bootstrap, "seed": config.seed}
+        causal = causal_study(model, items, *head, **sizes)
+    return {
+        "selectivity": control["selectivity"],
+        "coreference_share": float(cues.coreference_share[head]),
+        "cues": {field.name: float(getattr(cues, field.name)[head]) for field in fields(cues)},
+        "head_type": {name: float(values[head]) for name, values in context.head_types.items()},
+        "mass": {
+            "linked": float(rows.mass[:, *head].mean()),
+            "unlinked": float(unlinked[:, *head].mean()) if len(unlinked) else None,
+        },
+        "causal": causal,
+        "weights": weights_study(model, items, *head, seed=config.seed),
+    }
+
+
+def _importance(question: Question, context: ProbeContext, head: tuple[int, int]) -> dict[str, Any]:
+    """Return how attention weight, value norm and causal effect agree over the headline's links."""
+    config = context.config
+    sizes = {"tokens_per_batch": config.tokens_per_batch, "n_bootstrap": config.n_bootstrap, "seed": config.seed}
+    items, _ = context.test.select(question, HEADLINE)
+    entry = {"question": question.name, "holdout": HEADLINE, "layer": head[0], "head": head[1]}
+    return entry | importance_study(context.model, items, *head, **sizes)
+
+
+def share_right(values: np.ndarray) -> np.ndarray:
+    """Return 1 where a log ratio or margin favours the antecedent, 1/2 for a tie, else 0."""
+    return (values > 0) + 0.5 * (values == 0)
+
+
+def without_bystanders(items: Sequence[LinkItem]) -> list[LinkItem]:
+    """Return the items without distractors that no cell of the same block and order means.
+
+    At undecided sites a head that prefers such a distractor is wrong in both cells, so its accuracy would fall below
+    1/2 although it has read nothing.
     """
     meant: dict[tuple[str, int, int], set[Word]] = defaultdict(set)
     for item in items:
         meant[item.site, item.block, item.order].update(item.antecedents)
     return [
-        replace(item, distractors=tuple(one for one in item.distractors if one in meant[where]))
+        replace(item, distractors=tuple(w for w in item.distractors if w in meant[item.site, item.block, item.order]))
         for item in items
-        for where in [(item.site, item.block, item.order)]
     ]
 
 
 def check_undecided(reading: Reading) -> dict[str, float]:
-    """Return the largest distance from 1/2 of any head's Sel@1 at each site where nothing is decided: exactly 0.
+    """Return the largest distance from accuracy 1/2 of any head at each undecided site: exactly 0.
 
-    Raises ValueError where it is not: a row there would have read what comes after it.
+    Raises:
+        ValueError: the distance is not 0, so the row has read later tokens.
+
     """
-    found = {}
-    for question in asked(UNDECIDED, reading.items):
+    distances = {}
+    for question in questions_with_items(UNDECIDED, reading.items):
         for holdout in reading.holdouts(question):
-            apart = float(np.abs(reading.scores(question, holdout).accuracy.mean(axis=0) - 0.5).max())
-            if apart > 0:
-                raise ValueError(f"nothing is reported of this model: {question.name} is decided before it is said")
-            found[question.name] = apart
-    return found
+            distance = float(np.abs(reading.scores(question, holdout).accuracy.mean(axis=0) - 0.5).max())
+            if distance > 0:
+                raise ValueError(f"no report for this model: {question.name} is decided before its cue is read")
+            distances[question.name] = distance
+    return distances
 
 
-def ask(question: Question, bench: Bench) -> dict[str, Any]:
-    """Choose the head on dev, test it on every hold-out, ask for causes, and judge it on the headline."""
-    chosen_on = bench.dev.scores(question, "iid")
-    head = best_head(chosen_on)
-    one: dict[str, Any] = {"question": question.name, "family": question.family, "site": question.site}
-    one |= {"layer": head[0], "head": head[1]}
-    one["dev"] = {
-        name: float(getattr(chosen_on, name)[:, *head].mean())
-        for name in ("accuracy", "block_accuracy", "pronoun_contrast")
-    }
-    one["test"], rules = {}, fit_rules(bench.dev.picked(question, "iid"))
-    for holdout in bench.test.holdouts(question):
-        found = held_out(question, holdout, bench, head, rules)
-        if bench.blank and holdout in ("iid", HEADLINE):
-            found["untrained"] = _untrained(question, holdout, bench)
-        every = found.pop("heads")  # of one hold-out they are enough to draw the map
-        if holdout == HEADLINE:
-            one["heads"] = every
-        one["test"][holdout] = found
-    one |= {"median": _median_block(question, bench, head)} | _explained(question, bench, head)
-    return one | judge(evidence_of(one, HEADLINE)).entry()
-
-
-def held_out(
-    question: Question, holdout: str, bench: Bench, head: tuple[int, int], rules: Mapping[str, Rule]
-) -> dict[str, Any]:
-    """Return how one head does on items it was not chosen on, how far luck would have gone, and how every head does.
-
-    `rules`: those that heads are held against, having learnt from dev.
-    """
-    items, scores = bench.test.picked(question, holdout), bench.test.scores(question, holdout)
-    clusters = story_clusters(items[::4])
-    words = [clusters[name] for name in ("first_words", "second_words")]
-    alike = (clusters["templates"], *words)
-    found: dict[str, Any] = {"n_items": len(items)}
-    found["clusters"] = {name: len(set(which)) for name, which in clusters.items()}
-    scored = baselines(rules, items)
-    found["baselines"] = {name: _means(one) for name, one in scored.items()}
-    best = best_baseline(scored)
-    values = {name: getattr(scores, name)[:, *head] for name in Scores.__dataclass_fields__}
-    over_best = values["accuracy"] - scored[best].accuracy
-    stacked = np.stack([*values.values(), over_best], axis=1)
-    intervals = mean_interval(stacked, story_designs(clusters), *bench.luck).T.tolist()
-    for name, value, interval in zip(values, values.values(), intervals, strict=False):
-        key = "lambda" if name == "preference" else name
-        found |= {key: float(value.mean()), f"{key}_interval": interval}
-    accuracy = found["baselines"][best]["accuracy"]
-    found["best_baseline"] = {"name": best, "accuracy": accuracy, "difference_interval": intervals[-1]}
-    rows = bench.test.rows.take(bench.test.index(question, holdout))
-    found["surrogate"] = _surrogate(question, bench, head, items, rows)
-    found["value_weighted_contrast"] = float(rows.value_preference[:, *head].mean())
-    flipped = np.array([is_flipped(item) for item in items])
-    found["accuracy_flipped"] = float(_right(rows.selects[flipped][:, *head]).mean())
-    found["chance_level"] = chance_level(scores.accuracy, alike, 0.5, *bench.luck)
-    found["heads"] = {
-        name: getattr(scores, name).mean(axis=0).tolist() for name in ("accuracy", "block_accuracy", "pronoun_contrast")
-    }
-    for name, centre in (("pair_accuracy", 0.5), ("pronoun_contrast", 0)):
-        tested = max_t_test(getattr(scores, name), alike, centre, *bench.luck)
-        found[f"p_{name}"] = float(tested.p[head])
-        found["smallest_p"] = tested.smallest_p
-        found["heads"][f"p_{name}"] = tested.p.tolist()
-    return found
-
-
-def _median_block(question: Question, bench: Bench, head: tuple[int, int]) -> dict[str, Any]:
-    """Return the block of the headline whose DD is the median for this head, the lower of two: what to show of it.
-
-    A rule and no choice, so that the picture is as good as half of the others and no better.
-    """
-    values = bench.test.scores(question, HEADLINE).pronoun_contrast[:, *head]
-    middle = int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
-    block = bench.test.picked(question, HEADLINE)[4 * middle].block
-    return {"holdout": HEADLINE, "block": block, "pronoun_contrast": float(values[middle]), "n_blocks": len(values)}
-
-
-def _surrogate(
-    question: Question, bench: Bench, head: tuple[int, int], items: Sequence[LinkItem], rows: Rows
-) -> dict[str, float]:
-    """Return what the head's own place and taste, learnt on dev, would do, and how much of the head that explains."""
-    dev = bench.dev.index(question, "iid")
-    learnt = bench.dev.rows.take(dev).preference[:, *head]
-    predicted = surrogate(bench.dev.picked(question, "iid"), learnt, items)
-    share = float(explained(rows.preference[:, *head], predicted))
-    return {"accuracy": float(_right(predicted).mean()), "explained": share}
-
-
-def _explained(question: Question, bench: Bench, head: tuple[int, int]) -> dict[str, Any]:
-    """Return what else is known of a head on the headline: controls, kind, causes and what its weights say."""
-    dev, test = bench.dev.picked(question, "iid"), bench.test.picked(question, HEADLINE)
-    dev_rows, rows = (
-        one.rows.take(one.index(question, holdout)) for one, holdout in ((bench.dev, "iid"), (bench.test, HEADLINE))
-    )
-    control = selectivity(dev, dev_rows.selects, test, rows.selects, bench.config.n_controls, bench.config.seed)
-    effects = factorial(rows.preference, test)
-    config = bench.config
-    causal = None
-    if pair_up(test)[0]:  # else nothing pays off: a tokenizer from elsewhere may begin all that could come alike
-        causal = causal_study(
-            bench.model,
-            test,
-            *head,
-            tokens_per_batch=config.tokens_per_batch,
-            n_bootstrap=config.n_bootstrap,
-            seed=config.seed,
-        )
-    return {
-        "selectivity": control["selectivity"],
-        "coreference_share": float(effects.share[head]),
-        "cues": {one.name: float(getattr(effects, one.name)[head]) for one in fields(effects)},
-        "head_type": {name: float(values[head]) for name, values in bench.types.items()},
-        "mass": {"linked": float(rows.mass[:, *head].mean()), "unlinked": _unlinked_mass(bench, head)},
-        "causal": None if causal is None else _named(causal),
-        "weights": weights_study(bench.model, test, *head, seed=config.seed),
-    }
-
-
-def _importance(question: Question, bench: Bench, head: tuple[int, int]) -> dict[str, Any]:
-    """Return how weight, what is moved and what hangs on it agree over the headline's links."""
-    config = bench.config
-    found = importance_study(
-        bench.model,
-        bench.test.picked(question, HEADLINE),
-        *head,
-        tokens_per_batch=config.tokens_per_batch,
-        n_bootstrap=config.n_bootstrap,
-        seed=config.seed,
-    )
-    return {"question": question.name, "holdout": HEADLINE, "layer": head[0], "head": head[1]} | found
-
-
-def _unlinked_mass(bench: Bench, head: tuple[int, int]) -> float | None:
-    """Return a head's mean weight on mentions at pronouns that mean none of them."""
-    index = bench.test.index(EMPTY, HEADLINE)
-    return float(bench.test.rows.take(index).mass[:, *head].mean()) if len(index) else None
-
-
-_EFFECTS = {
-    "attention_swap": "attention_swap",
-    "es": "edge_specificity",
-    "resample": "head_effect",
-    "denoised": "denoising",
-}
-
-
-def _named(causal: dict[str, Any]) -> dict[str, Any]:
-    """Return the causal effects flat, each value with its interval beside it, the four of the claim by their names."""
-    found: dict[str, Any] = {}
-    for key, value in causal.items():
-        name = _EFFECTS.get(key, key)
-        if isinstance(value, dict) and set(value) == {"value", "interval", "n"}:
-            found |= {name: value["value"], f"{name}_interval": value["interval"]}
-        else:
-            found[name] = value
-    return found
-
-
-def _means(scores: Scores) -> dict[str, float]:
-    return {name: float(getattr(scores, name).mean()) for name in ("accuracy", "pair_accuracy", "block_accuracy")}
-
-
-def _right(values: np.ndarray) -> np.ndarray:
-    """Return 1 where a preference or margin is for the antecedent, 1/2 for a tie."""
-    return (values > 0) + 0.5 * (values == 0)
-
-
-def _untrained(question: Question, holdout: str, bench: Bench) -> dict[str, Any]:
-    """Return how the untrained models' own best dev heads do on test: mean, its interval over models, and range."""
-    accuracy, block_accuracy = [], []
-    for dev, test in bench.blank:
-        layer, head = best_head(dev.scores(question, "iid"))
-        scores = test.scores(question, holdout)
-        accuracy.append(float(scores.accuracy[:, layer, head].mean()))
-        block_accuracy.append(float(scores.block_accuracy[:, layer, head].mean()))
-    return {
-        "n_models": len(bench.blank),
-        "accuracy": float(np.mean(accuracy)),
-        "accuracy_interval": mean_interval(np.array(accuracy), [(np.arange(len(accuracy)),)], *bench.luck).tolist(),
-        "accuracy_range": (min(accuracy), max(accuracy)),
-        "block_accuracy": float(np.mean(block_accuracy)),
-        "block_accuracy_range": (min(block_accuracy), max(block_accuracy)),
-    }
-
-
-def behaviour(model: Transformer, items: Sequence[LinkItem], config: ProbeConfig) -> list[dict[str, Any]]:
-    """Return how the model itself goes on at every payoff, by family, level, site and hold-out.
-
-    A payoff that several links of a story ask about counts once, at the first site where it is decided.
-    """
-    first: dict[tuple[str, int | None], LinkItem] = {}
+def texts_of_one_length(items: Sequence[LinkItem], n_texts: int = 256) -> Tensor:
+    """Return up to `n_texts` different, evenly spaced texts [B, T] of the most common length."""
+    by_length: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
     for item in items:
-        if not any(question.picks(item) for question in UNDECIDED):
-            first.setdefault((item.text, item.payoff), item)
-    once = list(first.values())
-    margins, losses = read_payoffs(model, once, config.tokens_per_batch)
-    groups: dict[tuple[str, str, str, str], list[int]] = {}
-    for i, item in enumerate(once):
-        groups.setdefault((item.family, item.level, item.site, item.holdout), []).append(i)
-    return [
-        dict(zip(("family", "level", "site", "holdout"), key, strict=True))
-        | _answers([once[i] for i in index], margins[index], losses[index], config)
-        for key, index in groups.items()
-    ]
-
-
-def _answers(items: Sequence[LinkItem], margins: np.ndarray, losses: np.ndarray, config: ProbeConfig) -> dict[str, Any]:
-    clusters = story_clusters(items)
-    right = _right(margins)
-    interval = mean_interval(right, story_designs(clusters), config.n_bootstrap, config.seed).tolist()
-    surprisal = surprisals(items)
-    oracles = oracle_losses(surprisal)
-    return {
-        "n": len(items),
-        "clusters": {name: len(set(which)) for name, which in clusters.items()},
-        "accuracy": float(right.mean()),
-        "interval": interval,
-        "rho": rho(losses, surprisal),
-        "nll": float(losses.mean()),
-        "h_bayes": oracles.get("bayes"),
-        "h_blind": oracles.get("blind"),
-    }
+        by_length[len(item.tokens)][tuple(item.tokens)] = None
+    texts = list(max(by_length.values(), key=len))
+    return torch.tensor(texts[:: max(1, len(texts) // n_texts)][:n_texts])

@@ -147,11 +147,11 @@ def _rho(probe: Mapping[str, Any], holdout: str) -> float | None:
     some = [
         one
         for one in probe["behaviour"]
-        if (one["family"], one["site"], one["holdout"]) == (family, site, holdout) and one["h_bayes"] is not None
+        if (one["family"], one["site"], one["holdout"]) == (family, site, holdout) and one["bayes_loss"] is not None
     ]
     if not some:
         return None
-    blind, nll, bayes = (sum(one["n"] * one[name] for one in some) for name in ("h_blind", "nll", "h_bayes"))
+    blind, nll, bayes = (sum(one["n"] * one[name] for one in some) for name in ("blind_loss", "loss", "bayes_loss"))
     return (blind - nll) / (blind - bayes)
 
 
@@ -165,7 +165,7 @@ def _variant(
     found: dict[str, Any] = {}
     for one in MEASURES:
         by_seed = [values[seed][one.name] for seed in seeds]
-        found[one.name] = {"by_seed": by_seed, **summary(by_seed, share=one.share)}
+        found[one.name] = {"by_seed": by_seed, **summary(by_seed, is_share=one.share)}
         if name != STANDARD:
             pairs = [(values[seed][one.name], theirs[seed][one.name]) for seed in shared]
             found[one.name]["difference"] = difference([a - b for a, b in pairs if a is not None and b is not None])

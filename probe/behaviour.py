@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from data.links import ORACLES, LinkItem
+from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.scores import margins_of, payoff_logits
 from training.evaluate import token_losses
@@ -15,7 +16,7 @@ from training.evaluate import token_losses
 def read_losses(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: int) -> np.ndarray:
     """Return [N] -log p(target) in nats at each item's payoff, nan for items without one; `model` in eval mode."""
     losses = np.full(len(items), np.nan)
-    for places, logits in payoff_logits(model, items, tokens_per_batch):
+    for places, logits in payoff_logits(TransformerView(model), items, tokens_per_batch):
         losses[places] = _losses([items[i] for i in places], logits)
     return losses
 
@@ -23,7 +24,7 @@ def read_losses(model: Transformer, items: Sequence[LinkItem], tokens_per_batch:
 def read_payoffs(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: int) -> tuple[np.ndarray, np.ndarray]:
     """Return `read_margins` and `read_losses` [N] of one pass over the texts."""
     margins, losses = np.full((2, len(items)), np.nan)
-    for places, logits in payoff_logits(model, items, tokens_per_batch):
+    for places, logits in payoff_logits(TransformerView(model), items, tokens_per_batch):
         some = [items[i] for i in places]
         margins[places], losses[places] = margins_of(some, logits), _losses(some, logits)
     return margins, losses

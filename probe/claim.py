@@ -1,246 +1,193 @@
-"""The claim card: all that is said of one head, in one dictionary, and the words made from it alone."""
+"""The claim card: everything that may be said about one head, as a dictionary and as text made from it alone."""
 
-from __future__ import annotations
-
-import json
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from probe.statistics import MIN_SEEDS
 from probe.verdict import LEVELS, NOT_ESTABLISHED, SUPPORTED, finite
 
-CARD_VERSION = 1
+Card = dict[str, Any]
 _LINKS = {
-    "before_pronoun": "the word before a pronoun to what comes up again",
+    "before_pronoun": "the token before a pronoun to the next referent",
     "pronoun": "a pronoun to its antecedent",
-    "cue": "the word that decides to what the pronoun before it meant",
-    "before_repeat": "the word before a second mention to what is mentioned again",
+    "cue": "the word that decides a pronoun to the pronoun's antecedent",
+    "before_repeat": "the token before a repeated mention to the first mention",
 }
 _HOLDOUTS = {
-    "iid": "of the kind it was trained on",
-    "pairs": "whose pairs of nouns training never put together",
-    "nouns": "whose nouns training never let a pronoun mean",
-    "templates": "whose frames training never used",
-    "headline": "whose nouns training never let a pronoun mean, in frames it never used",
+    "iid": "of the training distribution",
+    "pairs": "with noun pairs that training never combined",
+    "nouns": "with nouns that were never antecedents in training",
+    "templates": "with sentence frames that training never used",
+    "headline": "with nouns that were never antecedents in training, in sentence frames that training never used",
 }
-# Of a model that was trained elsewhere all that is known is what its head was chosen on.
-_HOLDOUTS_ELSEWHERE = {
-    "iid": "of the kind its head was chosen on",
-    "pairs": "whose pairs of nouns its head was not chosen on",
-    "nouns": "whose nouns its head was not chosen on",
-    "templates": "whose frames its head was not chosen on",
-    "headline": "whose nouns and frames its head was not chosen on",
+_EXTERNAL_HOLDOUTS = {  # the training data of an external model are unknown
+    "iid": "of the kind its head was selected on",
+    "pairs": "with noun pairs its head was not selected on",
+    "nouns": "with nouns its head was not selected on",
+    "templates": "with sentence frames its head was not selected on",
+    "headline": "with nouns and sentence frames its head was not selected on",
 }
 _COPIED = "question family site layer head verdict evidence_level criteria reasons".split()
 _MEASURED = "selectivity coreference_share head_type mass causal weights".split()
-_SCORES = (
-    "accuracy",
-    "pair_accuracy",
-    "block_accuracy",
-    "pronoun_contrast",
-    "strict_accuracy",
-    "value_weighted_contrast",
-)
+_SCORES = "accuracy pair_accuracy block_accuracy pronoun_contrast strict_accuracy value_weighted_contrast".split()
+_SHOWN_SCORES = ("accuracy", "pair_accuracy", "block_accuracy", "pronoun_contrast")
+_SHOWN_EFFECTS = ("head_effect", "attention_swap", "edge_specificity", "denoising_patch")
 
 
 def claim_card(
-    one: dict[str, Any], model: dict[str, Any], holdout: str, seeds: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the card of one judged entry of probe.json's `selected`.
+    entry: Mapping[str, Any], model: Mapping[str, Any], holdout: str, seeds: Mapping[str, Any] | None = None
+) -> Card:
+    """Return the claim card of one judged entry of probe.json's `selected`.
 
     Args:
-        one: the entry, with its verdict.
-        model: what it is and, if that is known, how long it was trained; no path.
-        holdout: where the claim was tested.
-        seeds: {"n", "n_supported", "accuracy_interval"} over training seeds, where there are several.
+        entry: with its verdict.
+        model: shape and, if it is known, training step.
+        holdout: the hold-out of the claim.
+        seeds: {"n", "n_supported"} over training seeds, if there are several.
 
     """
-    found = one["test"][holdout]
-    card = {"card_version": CARD_VERSION, "claim": ""} | {name: one[name] for name in _COPIED}
-    card |= {"model": model, "holdout": holdout, "n_items": found["n_items"], "clusters": found["clusters"]}
-    card["scores"] = {name: found.get(name) for name in _SCORES}
-    card["intervals"] = {name: found.get(f"{name}_interval") for name in _SCORES}
+    test = entry["test"][holdout]
+    card: Card = {"claim": ""} | {name: entry[name] for name in _COPIED}
+    card |= {"model": dict(model), "holdout": holdout, "n_items": test["n_items"], "clusters": test["clusters"]}
+    card["scores"] = {name: test.get(name) for name in _SCORES}
+    card["intervals"] = {name: test.get(f"{name}_interval") for name in _SCORES}
     card["p"] = {
-        "pair_accuracy": found["p_pair_accuracy"],
-        "pronoun_contrast": found["p_pronoun_contrast"],
-        "smallest": found["smallest_p"],
+        "pair_accuracy": test["p_pair_accuracy"],
+        "pronoun_contrast": test["p_pronoun_contrast"],
+        "corrected": test["p_corrected"],
+        "smallest": test["smallest_p"],
     }
-    card |= {"best_baseline": found["best_baseline"], "untrained": found.get("untrained")}
-    card |= {name: one.get(name) for name in _MEASURED} | {"seeds": seeds}
-    card["does_not_show"] = _not_shown(card)
+    card |= {"best_baseline": test["best_baseline"], "untrained": test.get("untrained")}
+    card |= {name: entry.get(name) for name in _MEASURED} | {"seeds": seeds}
+    card["does_not_show"] = _limits(card)
     card["claim"] = _claim(card)
-    return finite(card)
+    result: Card = finite(card)
+    return result
 
 
-def is_from_elsewhere(model: dict[str, Any]) -> bool:
-    """Whether a card's, or probe.json's, model was not trained here, so that its text, seed and steps are not known."""
+def is_external(model: Mapping[str, Any]) -> bool:
+    """Return whether the model of a card or of probe.json was trained elsewhere, so its training data are unknown."""
     return "source" in model
 
 
-def read_card(path: Path) -> dict[str, Any]:
-    """Read a card; ValueError where it is none or of another version."""
-    try:
-        card = json.loads(path.read_text(encoding="utf-8"))
-        version = card["card_version"]
-    except (json.JSONDecodeError, KeyError, TypeError):
-        raise ValueError(f"{path} is not a claim card") from None
-    if version != CARD_VERSION:
-        raise ValueError(f"{path} is a claim card of version {version}, not {CARD_VERSION}")
-    return card
-
-
-def claim_markdown(card: dict[str, Any]) -> str:
-    """Return the whole card as Markdown: the claim, what was measured, what each criterion said, what is not shown."""
-    lines = [
-        f"**{card['claim']}**",
-        "",
-        *_table(_rows(card)),
-        "",
-        "| criterion | measured | bar | |",
-        "|---|---|---|---|",
-    ]
-    for one in card["criteria"]:
-        measured = ", ".join(f"{name} {_number(value)}" for name, value in one["measured"].items())
-        bars = ", ".join(f"{name} {_number(value)}" for name, value in one["bars"].items())
-        lines.append(f"| {one['name']} | {measured} | {bars} | {_outcome(one)} |")
+def claim_markdown(card: Card) -> str:
+    """Return the whole card as Markdown: the claim, the measurements, the criteria and what is not shown."""
+    lines = [f"**{card['claim']}**", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in _measurements(card)]
+    lines += ["", "| criterion | measured | bar | |", "|---|---|---|---|"]
+    for criterion in card["criteria"]:
+        measured, bars = _values(criterion["measured"]), _values(criterion["bars"])
+        lines.append(f"| {_words(criterion['name'])} | {measured} | {bars} | {_outcome(criterion)} |")
     if card["reasons"]:
         lines += ["", "Why no more is claimed:", *(f"- {reason}" for reason in card["reasons"])]
-    return "\n".join([*lines, "", "It does not show:", *(f"- {one}" for one in card["does_not_show"])]) + "\n"
+    return "\n".join([*lines, "", "This does not show:", *(f"- {limit}" for limit in card["does_not_show"])]) + "\n"
 
 
-def readme_example(card: dict[str, Any]) -> str:
-    """Return the short form for the README: the claim, its main figures side by side, what it does not show."""
-    rows = [row for row in _rows(card) if row[0] in _SHORT]
-    lines = [
-        f"> {card['claim']}",
-        "",
-        f"| {' | '.join(name for name, _ in rows)} |",
-        "|---" * len(rows) + "|",
-        f"| {' | '.join(value for _, value in rows)} |",
-        "",
-        f"It does not show {'; '.join(card['does_not_show'])}.",
-    ]
-    return "\n".join(lines)
-
-
-_SHORT = (
-    "Sel@1 [95 %]", "F4 [95 %]", "p, max-T over all heads", "selectivity", "T: its two weights exchanged",
-    "ES: its edge cut", "payoff-OV AUC", "training seeds",
-)  # fmt: skip
-
-
-def _claim(card: dict[str, Any]) -> str:
+def _claim(card: Card) -> str:
+    """Return the claim in two or three sentences."""
     head, link = f"L{card['layer']}H{card['head']}", _LINKS[card["site"]]
-    said = f"({card['question']}): {card['verdict']}, {card['evidence_level']} ({LEVELS[card['evidence_level']]})."
-    accuracy, best, blank = _share(card, "accuracy"), card["best_baseline"], card["untrained"]
-    if card["verdict"] == NOT_ESTABLISHED:
-        opening = f"No head is shown to link {link} {said} The likeliest, {head}, prefers the antecedent"
-    else:
-        verb = "links" if card["verdict"] == SUPPORTED else "may link"
-        opening = f"Head {head} {verb} {link} {said} It prefers the antecedent"
-    holdouts = _HOLDOUTS_ELSEWHERE if is_from_elsewhere(card["model"]) else _HOLDOUTS
-    text = f"{opening} in {accuracy} of {card['n_items']} items {holdouts[card['holdout']]}"
-    text += f"; the best that knows nothing ({best['name']}) in {_percent(best['accuracy'])}"
-    text += f", untrained models in {_percent(blank['accuracy'])}" if blank else ""
-    for said in ("missed", "not measured"):
-        names = [one["name"] for one in card["criteria"] if _outcome(one) == said]
-        text += f". Criteria {said}: {', '.join(names)}" if names else ""
-    return f"{text}."
-
-
-def _outcome(criterion: dict[str, Any]) -> str:
-    if criterion["passed"]:
-        return "met"
-    return "not measured" if None in criterion["measured"].values() else "missed"
-
-
-def _not_shown(card: dict[str, Any]) -> list[str]:
-    """Return what a reader might take the card to say and it does not."""
     level = card["evidence_level"]
-    found = ["understanding", "that this head index means anything in another run"]
-    if level in ("E0", "E1", "E2"):
-        found.append("that the model's answer comes by this head: attention alone is no cause")
-    if is_from_elsewhere(card["model"]):
-        found.append("that these words or frames were new to it: what it was trained on is not known")
-    if not card["seeds"] or card["seeds"]["n"] < MIN_SEEDS:
-        found.append(f"anything about models trained this way: one seed, where {MIN_SEEDS} are needed")
-    if card["model"].get("token_shift"):
-        found.append("that a head fetches the word before: model.token_shift hands it to every place without one")
-    fewest = min(card["clusters"], key=card["clusters"].__getitem__)
-    if card["intervals"]["accuracy"] and card["intervals"]["accuracy"][0] == card["intervals"]["accuracy"][1]:
-        found.append("how rare failures are: none was seen, and resamplings of none show none")
-    found.append(f"more words or frames than it rests on: {card['clusters'][fewest]} {fewest.replace('_', ' ')}")
-    return found
-
-
-def _rows(card: dict[str, Any]) -> list[tuple[str, str]]:
-    scores, intervals, clusters = card["scores"], card["intervals"], card["clusters"]
-    blank, best, p, seeds = card["untrained"], card["best_baseline"], card["p"], card["seeds"]
-    behind = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in clusters.items())
-    rows = [("head", f"L{card['layer']}H{card['head']}"), ("n", f"{card['n_items']} items: {behind}")]
-    rows += [(label, _measured(scores[name], intervals[name])) for name, label in _LABELS.items()]
-    rows.append(
-        ("p, max-T over all heads", f"{_number(p['pair_accuracy'])} on F2, {_number(p['pronoun_contrast'])} on DD")
+    verdict = f'Question "{_words(card["question"])}": {card["verdict"]}, evidence level {level} ({LEVELS[level]}).'
+    if card["verdict"] == NOT_ESTABLISHED:
+        opening = f"No attention head is shown to link {link}; the best candidate is {head}."
+    else:
+        opening = f"Attention head {head} {'links' if card['verdict'] == SUPPORTED else 'may link'} {link}."
+    holdouts = _EXTERNAL_HOLDOUTS if is_external(card["model"]) else _HOLDOUTS
+    score = (
+        f"{head} attends to the antecedent more than to the distractor in {_accuracy(card)} of {card['n_items']} items "
+        f"{holdouts[card['holdout']]}; the best baseline ({card['best_baseline']['name']}) is right in "
+        f"{_percent(card['best_baseline']['accuracy'])}"
     )
-    over = _interval(best["difference_interval"])
-    rows.append((f"best baseline: {best['name']}", f"Sel@1 {_number(best['accuracy'])}; the head's minus it {over}"))
-    if blank:
-        rows.append((f"{blank['n_models']} untrained models", _measured(blank["accuracy"], blank["accuracy_interval"])))
-    rows += [(name.replace("_", " "), _number(card[name])) for name in ("selectivity", "coreference_share")]
-    for group in ("causal", "weights"):
-        rows += [(label, _effect(card[group] or {}, name)) for name, label in _EFFECTS[group].items()]
-    rows.append(("training seeds", f"{seeds['n_supported']} of {seeds['n']} supported" if seeds else "one"))
+    if card["untrained"]:
+        score += f", the best heads of untrained models in {_percent(card['untrained']['accuracy'])}"
+    sentences = [opening, verdict, f"{score}."]
+    for outcome in ("not met", "not measured"):
+        names = [_words(criterion["name"]) for criterion in card["criteria"] if _outcome(criterion) == outcome]
+        sentences += [f"Criteria {outcome}: {', '.join(names)}."] if names else []
+    return " ".join(sentences)
+
+
+def _limits(card: Card) -> list[str]:
+    """Return what a reader might infer from the card and should not."""
+    limits = ["that the model understands the text", "that another run has such a head at the same index"]
+    if card["evidence_level"] in ("E0", "E1", "E2"):
+        limits.append("that the model's answer depends on this head: attention alone is not a cause")
+    if is_external(card["model"]):
+        limits.append("that the words or frames were new to the model: its training data are unknown")
+    if not card["seeds"] or card["seeds"]["n"] < MIN_SEEDS:
+        limits.append(f"anything about models trained this way: that needs at least {MIN_SEEDS} training seeds")
+    if card["model"].get("token_shift"):
+        limits.append("that a head fetches the previous token: model.token_shift adds it to every position")
+    interval = card["intervals"]["accuracy"]
+    if interval and interval[0] == interval[1]:
+        limits.append("how rare errors are: there was none, so resampling shows none")
+    fewest = min(card["clusters"], key=card["clusters"].__getitem__)
+    limits.append(f"anything beyond the {card['clusters'][fewest]} {_words(fewest)} it was tested on")
+    return limits
+
+
+def _measurements(card: Card) -> list[tuple[str, str]]:
+    """Return (name, value) of every row of the card's first table."""
+    scores, intervals, p, best = card["scores"], card["intervals"], card["p"], card["best_baseline"]
+    clusters = ", ".join(f"{n} {_words(name)}" for name, n in card["clusters"].items())
+    rows = [("head", f"L{card['layer']}H{card['head']}"), ("test items", f"{card['n_items']}: {clusters}")]
+    rows += [(f"{_words(name)} [95 %]", _measured(scores[name], intervals[name])) for name in _SHOWN_SCORES]
+    tests = f"pair accuracy {_number(p['pair_accuracy'])}, pronoun contrast {_number(p['pronoun_contrast'])}"
+    rows.append(("p, corrected for all heads (max-T)", tests))
+    lead = _interval(best["difference_interval"])
+    rows.append((f"best baseline: {best['name']}", f"accuracy {_number(best['accuracy'])}; the head's lead {lead}"))
+    twins = card["untrained"]
+    if twins:
+        accuracy = _measured(twins["accuracy"], twins["accuracy_interval"])
+        rows.append((f"accuracy of {twins['n_models']} untrained models", accuracy))
+    rows += [(_words(name), _number(card[name])) for name in ("selectivity", "coreference_share")]
+    rows += [(_words(name), _effect(card["causal"], name)) for name in _SHOWN_EFFECTS]
+    rows.append(("OV AUC (values carry the answer)", _effect(card["weights"], "ov_auc")))
+    seeds = card["seeds"]
+    rows.append(("training seeds", f"{seeds['n_supported']} of {seeds['n']} supported" if seeds else "1"))
     return rows
 
 
-_LABELS = {
-    "accuracy": "Sel@1 [95 %]",
-    "pair_accuracy": "F2 [95 %]",
-    "block_accuracy": "F4 [95 %]",
-    "pronoun_contrast": "DD [95 %]",
-}
-_EFFECTS = {
-    "causal": {
-        "head_effect": "E: the head resampled",
-        "attention_swap": "T: its two weights exchanged",
-        "edge_specificity": "ES: its edge cut",
-        "denoising": "denoising: it alone put right",
-    },
-    "weights": {"ov_auc": "payoff-OV AUC"},
-}
+def _outcome(criterion: Mapping[str, Any]) -> str:
+    if criterion["passed"]:
+        return "met"
+    return "not measured" if None in criterion["measured"].values() else "not met"
 
 
-def _effect(group: dict[str, Any], name: str) -> str:
-    return _measured(group.get(name), group.get(f"{name}_interval"))
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
-def _table(rows: list[tuple[str, str]]) -> list[str]:
-    return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+def _values(values: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{_words(name)} {_number(value)}" for name, value in values.items())
 
 
-def _measured(value: float | None, interval: list[float] | None) -> str:
+def _effect(group: Mapping[str, Any] | None, name: str) -> str:
+    return _measured((group or {}).get(name), (group or {}).get(f"{name}_interval"))
+
+
+def _measured(value: float | None, interval: Sequence[float | None] | None) -> str:
     return _number(value) + (f" {_interval(interval)}" if interval else "")
 
 
-def _share(card: dict[str, Any], name: str) -> str:
-    value, interval = card["scores"][name], card["intervals"][name]
-    within = f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if _known(interval) else ""
-    return _percent(value) + within
+def _accuracy(card: Card) -> str:
+    interval = card["intervals"]["accuracy"]
+    is_known = interval and all(bound is not None and bound == bound for bound in interval)
+    bounds = f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if is_known else ""
+    return _percent(card["scores"]["accuracy"]) + bounds
 
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def _interval(interval: list[float] | None) -> str:
-    return f"[{interval[0]:.3f}, {interval[1]:.3f}]" if interval and _known(interval) else "[no interval]"
+def _interval(interval: Sequence[float | None] | None) -> str:
+    if not interval or any(bound is None or bound != bound for bound in interval):
+        return "[no interval]"
+    return "[" + ", ".join(f"{bound:.3f}" for bound in interval) + "]"
 
 
 def _number(value: float | None) -> str:
     if value is None:
         return "not measured"
     return f"{value:.2g}" if 0 < abs(value) < 0.01 else f"{value:.3f}"
-
-
-def _known(interval: list[float] | None) -> bool:
-    return interval is not None and all(one is not None and one == one for one in interval)

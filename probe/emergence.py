@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from data.links import LinkItem
+from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_losses, rho, surprisals
-from probe.items import QUESTIONS, asked
-from probe.scores import best_head, check_blocks, read_rows, score
+from probe.items import QUESTIONS, questions_with_items
+from probe.scores import best_head, check_blocks, read_heads, score_heads
 from probe.statistics import clusters_of, luck_line
 from probe.weights import head_types
 
@@ -57,8 +58,8 @@ def choose_items(items: Sequence[LinkItem], n_sequences: int) -> dict[str, list[
     The questions share alike, spread over the frames of each.
     """
     by_name: dict[str, list[LinkItem]] = {}
-    for question in asked([one for one in QUESTIONS if one.watched], items):
-        by_name[question.curve] = [item for item in items if item.holdout == "iid" and question.picks(item)]
+    for question in questions_with_items([one for one in QUESTIONS if one.watched], items):
+        by_name[question.name] = [item for item in items if item.holdout == "iid" and question.matches(item)]
     n_blocks = n_sequences // 4 // max(1, len(by_name))
     chosen = {}
     for name, some in by_name.items():
@@ -74,8 +75,8 @@ def glimpse(model: Transformer, items: dict[str, list[LinkItem]], tokens_per_bat
     """Probe `model` (in eval mode) on the items of `choose_items`; the global random state is left alone."""
     found = []
     for name, some in items.items():
-        rows = read_rows(model, some, tokens_per_batch)
-        scores = score(rows.preference, rows.selects, rows.strict)
+        rows = read_heads(TransformerView(model), some, tokens_per_batch)
+        scores = score_heads(rows)
         nll, surprisal = read_losses(model, some, tokens_per_batch), surprisals(some)
         accuracy, pronoun_contrast, block_accuracy = (
             values.mean(axis=0) for values in (scores.accuracy, scores.pronoun_contrast, scores.block_accuracy)

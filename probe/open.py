@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from training.device import Place
     from training.settings import EvalConfig
 
-SCHEMA_VERSION = 5  # of probe.json
+SCHEMA_VERSION = 6  # of probe.json
 
 
 # What config.json and a checkpoint must agree in; a text may stand elsewhere now, and dropout is for training alone.

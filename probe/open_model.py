@@ -76,12 +76,13 @@ def check_readable(opened: Opened) -> None:
     """
     import torch
 
+    from model.observe import TransformerView
     from probe.contract import check_observed
 
     length = min(opened.model.config.context_length, 32)
     tokens = torch.linspace(0, opened.model.vocab_size - 1, length).long()
     try:
-        check_observed(opened.model, tokens[None], torch.tensor([[length // 2]]))
+        check_observed(TransformerView(opened.model), tokens[None], torch.tensor([[length // 2]]))
     except ValueError as error:
         raise ValueError(f"{opened.origin.source}: {error}") from None
 

@@ -80,13 +80,14 @@ def studied(
     opened: Opened, dev: Sequence[LinkItem], test: Sequence[LinkItem], config: ProbeConfig
 ) -> tuple[dict[str, Any], dict[str, Reading]]:
     """Return what the probe finds, the showcase of the chosen heads among it, and what it has read."""
+    from model.observe import TransformerView
     from probe.sentences import SHOWCASE, Reader, cells
     from probe.study import study
 
-    untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
+    untrained = (TransformerView(opened.untrained(config.seed + i)) for i in range(config.n_untrained))
     with one_line_errors():
         try:
-            results, readings = study(opened.model, untrained, dev, test, config, under_way)
+            results, readings = study(TransformerView(opened.model), untrained, dev, test, config, under_way)
         finally:
             under_way("")
     heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}

@@ -1,4 +1,4 @@
-"""Read every attention head at the query of every item, and score how well it separates antecedents from distractors."""
+"""Read every attention head at the query of every item, and score how well it finds the antecedent."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields

@@ -1,6 +1,6 @@
-"""What holds over training seeds: in how many there is a link head, where it is, when it came and after what.
+"""Results over training seeds: how many runs have a link head, its scores, and when it emerges.
 
-Heads are matched by what they do, the one each run's own dev items chose for a question, never by their index.
+Heads are matched by function: each run's head is the one its own dev items selected, whatever its index.
 """
 
 from collections import Counter
@@ -11,228 +11,235 @@ from typing import Any
 import numpy as np
 
 from probe.emergence import is_phase_change, timing
-from probe.items import curve_name
 from probe.statistics import MIN_SEEDS, seeds_interval, share_interval
+from probe.verdict import SUPPORTED
 
-HEADLINE = "headline"  # the hold-out that claims are made on; the first there is where it is missing
-SUPPORTED = "supported"
-CURVES = ("payoff loss", "head Sel@1", "head DD", "rho")
-Curve = tuple[list[float], list[float], float | None]  # steps, values, and the value of knowing nothing
+HEADLINE = "headline"
+CURVES = ("answer loss", "accuracy", "pronoun contrast", "resolved share")
+Curve = tuple[list[float], list[float], float | None]  # steps, values, the chance value
+_GROUP = ("family", "level", "site", "holdout")
+_SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
+_NEVER: dict[str, float | None] = dict.fromkeys(("t10", "t50", "t90", "width", "end"))  # of a curve that did not rise
 
 
 @dataclass(frozen=True, slots=True)
 class SeedRun:
-    """What one run left."""
+    """The files of one run."""
 
     name: str
     seed: int
-    probe: Mapping[str, Any]  # its probe.json
-    metrics: Sequence[Mapping[str, Any]]  # its metrics.jsonl
+    probe: Mapping[str, Any]  # probe.json
+    metrics: Sequence[Mapping[str, Any]]  # metrics.jsonl
 
 
 def over_seeds(runs: Sequence[SeedRun]) -> dict[str, Any]:
-    """Return what seeds.json holds; every question that all the runs were asked has an entry.
-
-    Args:
-        runs: of one setting, of different seeds.
-
-    """
-    asked = [[one["question"] for one in run.probe["selected"]] for run in runs]
-    common = [question for question in asked[0] if all(question in some for some in asked)]
+    """Return the content of seeds.json for runs with the same settings and different seeds."""
+    names = [[entry["question"] for entry in run.probe["selected"]] for run in runs]
+    common = [name for name in names[0] if all(name in other for other in names)]
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "seeds": [run.seed for run in runs],
         "runs": [run.name for run in runs],
-        "questions": [_question(question, runs) for question in common],
+        "questions": [_question(name, runs) for name in common],
         "behaviour": _behaviour(runs),
     }
 
 
 def _behaviour(runs: Sequence[SeedRun]) -> list[dict[str, Any]]:
-    """Return what the models themselves do at every payoff that all of them were asked for, over the seeds."""
-    by_place: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    """Return the models' answers over seeds, for every group of items that all runs have."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for run in runs:
-        for one in run.probe["behaviour"]:
-            by_place.setdefault(tuple(one[name] for name in ("family", "level", "site", "holdout")), []).append(one)
+        for entry in run.probe["behaviour"]:
+            groups.setdefault(tuple(entry[name] for name in _GROUP), []).append(entry)
     return [
         {
-            **dict(zip(("family", "level", "site", "holdout"), place, strict=True)),
-            "n_items": [one["n"] for one in some],
-            "rho": summary([one["rho"] for one in some]),
-            "accuracy": summary([one["accuracy"] for one in some], share=True),
+            **dict(zip(_GROUP, group, strict=True)),
+            "n_items": [entry["n"] for entry in entries],
+            "resolved_share": summary([entry["resolved_share"] for entry in entries]),
+            "accuracy": summary([entry["accuracy"] for entry in entries], is_share=True),
         }
-        for place, some in by_place.items()
-        if len(some) == len(runs)
+        for group, entries in groups.items()
+        if len(entries) == len(runs)
     ]
 
 
-def _question(question: str, runs: Sequence[SeedRun]) -> dict[str, Any]:
-    heads = [_head(question, run) for run in runs]
-    verdicts = [one["verdict"] for one in heads if one["verdict"] is not None]
-    judged = len(verdicts) == len(heads)
-    n_supported = sum(one["verdict"] == SUPPORTED if judged else one["above_luck"] for one in heads)
-    times = [_times(question, one, run) for one, run in zip(heads, runs, strict=True)]
-    curves = [name for name in CURVES if all(name in some for some in times)]
+def _question(name: str, runs: Sequence[SeedRun]) -> dict[str, Any]:
+    heads = [_head(name, run) for run in runs]
+    n_supported = sum(head["verdict"] == SUPPORTED for head in heads)
+    times = [_times(name, head, run) for head, run in zip(heads, runs, strict=True)]
+    curves = [curve for curve in CURVES if all(curve in run_times for run_times in times)]
     return {
-        "question": question,
+        "question": name,
         "n": len(heads),
         "n_supported": n_supported,
         "share_interval": share_interval(n_supported, len(heads)),
-        "by": "verdict" if judged else "Sel@1 above luck",
-        "verdicts": dict(Counter(verdicts)) if judged else {},
-        "same_index": len({(one["layer"], one["head"]) for one in heads}) == 1,
+        "verdicts": dict(Counter(head["verdict"] for head in heads)),
+        "same_index": len({(head["layer"], head["head"]) for head in heads}) == 1,
         "heads": heads,
         "scores": {
-            name: summary([one[name] for one in heads], share=name != "pronoun_contrast")
-            for name in ("accuracy", "block_accuracy", "pronoun_contrast")
+            score: summary([head[score] for head in heads], is_share=score != "pronoun_contrast") for score in _SCORES
         },
-        "timing": {name: _over_curves(name, [some[name] for some in times]) for name in curves},
-        "order": _order([{name: some[name]["t50"] for name in curves} for some in times]),
+        "timing": {curve: _curve_over_seeds(curve, [run_times[curve] for run_times in times]) for curve in curves},
+        "order": _order([{curve: run_times[curve]["t50"] for curve in curves} for run_times in times]),
     }
 
 
-def _head(question: str, run: SeedRun) -> dict[str, Any]:
-    """Return where a run's own head for a question is and what it scores on the hold-out that counts."""
-    one = next(one for one in run.probe["selected"] if one["question"] == question)
-    holdout = HEADLINE if HEADLINE in one["test"] else next(iter(one["test"]))
-    found = one["test"][holdout]
-    interval, luck = found.get("accuracy_interval"), found.get("chance_level")
-    return {
-        "seed": run.seed,
-        "layer": one["layer"],
-        "head": one["head"],
-        "holdout": holdout,
-        **{name: found[name] for name in ("accuracy", "block_accuracy", "pronoun_contrast")},
-        "above_luck": interval is not None and None not in (luck, interval[0]) and interval[0] > luck,
-        "verdict": one.get("verdict"),
-        "evidence_level": one.get("evidence_level"),
-    }
+def _head(name: str, run: SeedRun) -> dict[str, Any]:
+    """Return the index, headline scores and verdict of the run's own head for a question."""
+    entry = next(entry for entry in run.probe["selected"] if entry["question"] == name)
+    test = entry["test"][HEADLINE]
+    head = {"seed": run.seed, "layer": entry["layer"], "head": entry["head"]}
+    head |= {score: test[score] for score in _SCORES}
+    return head | {"verdict": entry["verdict"], "evidence_level": entry["evidence_level"]}
 
 
 def head_curves(metrics: Sequence[Mapping[str, Any]], name: str, layer: int, head: int) -> dict[str, Curve]:
-    """Return the curves of one head and of the model for a family and site, as in "number", from a run's records.
+    """Return the training curves of one head and of the model for a question, from a run's metrics.jsonl.
 
-    A head that ends within luck has no curves of its own, and a rho that ends at or below 0 none: there is nothing of
-    which to say when it came.
+    A head that ends below the chance level has no curves, and a resolved share that ends at or below 0 has none:
+    nothing has emerged.
     """
-    found = [one for one in metrics if one["split"] == "probe" and name in one]
-    if not found:
+    records = [record for record in metrics if record["split"] == "probe" and name in record]
+    if not records:
         return {}
-    steps = [float(one["step"]) for one in found]
-    accuracy, pronoun_contrast = (
-        [one[name][f"{score}_heads"][layer][head] for one in found] for score in ("accuracy", "pronoun_contrast")
-    )
+    steps = [float(record["step"]) for record in records]
+    readings = [record[name] for record in records]
+    accuracy = [reading["accuracy_heads"][layer][head] for reading in readings]
+    contrast = [reading["pronoun_contrast_heads"][layer][head] for reading in readings]
     curves: dict[str, Curve] = {}
-    if accuracy[-1] > found[-1][name]["luck"]:
-        curves |= {"head Sel@1": (steps, accuracy, 0.5), "head DD": (steps, pronoun_contrast, 0.0)}
-    if all("rho" in one[name] for one in found) and found[-1][name]["rho"] > 0:
-        curves["rho"] = (steps, [one[name]["rho"] for one in found], 0.0)
-    if all(f"{name}_payoff" in one for one in found):
-        curves["payoff loss"] = (steps, [one[f"{name}_payoff"]["model"] for one in found], None)
+    if accuracy[-1] > readings[-1]["chance_level"]:
+        curves |= {"accuracy": (steps, accuracy, 0.5), "pronoun contrast": (steps, contrast, 0.0)}
+    resolved = [reading.get("resolved_share") for reading in readings]
+    if None not in resolved and resolved[-1] > 0:
+        curves["resolved share"] = (steps, resolved, 0.0)
+    if all(f"{name}_answer" in record for record in records):
+        curves["answer loss"] = (steps, [record[f"{name}_answer"]["model"] for record in records], None)
     return curves
 
 
-def _times(question: str, head: Mapping[str, Any], run: SeedRun) -> dict[str, dict[str, float | None]]:
-    """Return the timing of every curve, None in a curve that did not rise; none for a part of a family."""
-    curves = head_curves(run.metrics, curve_name(question), head["layer"], head["head"])
+def _times(name: str, head: Mapping[str, Any], run: SeedRun) -> dict[str, dict[str, float | None]]:
+    """Return the timing of every curve, all None for a curve that did not rise; empty without any curve."""
+    curves = head_curves(run.metrics, name, head["layer"], head["head"])
     if not curves:
         return {}
-    found = {name: {**timing(*curve), "end": curve[1][-1]} for name, curve in curves.items()}
-    never: dict[str, float | None] = dict.fromkeys(("t10", "t50", "t90", "width", "end"))
-    measured = any("rho" in one.get(curve_name(question), ()) for one in run.metrics)
-    return {name: never for name in ("head Sel@1", "head DD", *(["rho"] if measured else []))} | found
+    measured = ["accuracy", "pronoun contrast"]
+    if any(record.get(name, {}).get("resolved_share") is not None for record in run.metrics):
+        measured.append("resolved share")
+    times = {curve: {**timing(*values), "end": values[1][-1]} for curve, values in curves.items()}
+    return dict.fromkeys(measured, _NEVER) | times
 
 
-def _over_curves(name: str, times: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    summaries = {name: summary([one[name] for one in times]) for name in ("t50", "width")}
-    summaries["end"] = summary([one["end"] for one in times], share=name == "head Sel@1")
-    return {"by_seed": list(times), **summaries, "phase_change": is_phase_change([one["width"] for one in times])}
+def _curve_over_seeds(curve: str, times: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
+    widths = [seed_times["width"] for seed_times in times]
+    return {
+        "by_seed": list(times),
+        "t50": summary([seed_times["t50"] for seed_times in times]),
+        "width": summary(widths),
+        "end": summary([seed_times["end"] for seed_times in times], is_share=curve == "accuracy"),
+        "phase_change": is_phase_change(widths),
+    }
 
 
 def _order(t50: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Return in which order the curves pass their half, seed by seed, and in how many seeds the commonest holds."""
-    orders = [
-        [name for name, step in sorted(one.items(), key=lambda pair: pair[1] or 0.0) if step is not None] for one in t50
-    ]
-    commonest, n = Counter(map(tuple, orders)).most_common(1)[0]
-    return {"by_seed": orders, "commonest": list(commonest), "n_commonest": n}
+    """Return the order in which the curves reach half their rise in each seed, and the most common order."""
+    orders = []
+    for seed_times in t50:
+        steps = {curve: step for curve, step in seed_times.items() if step is not None}
+        orders.append(sorted(steps, key=steps.__getitem__))
+    order, count = Counter(map(tuple, orders)).most_common(1)[0]
+    return {"by_seed": orders, "most_common": list(order), "n_most_common": count}
 
 
-def summary(values: Sequence[float | None], *, share: bool = False) -> dict[str, Any]:
-    """Return how many values are known, their mean, the least, and the mean's 95 % interval where seeds are enough.
+def summary(values: Sequence[float | None], *, is_share: bool = False) -> dict[str, Any]:
+    """Return count, mean, minimum and 95 % interval of the values that are not None.
 
-    The interval of a share is cut off at 0 and 1, which Student's t knows nothing of.
+    The interval is None below MIN_SEEDS values; that of a share is clipped to 0 and 1.
     """
-    known = [value for value in values if value is not None]
-    interval = seeds_interval(known) if len(known) >= MIN_SEEDS else None
-    if interval and share:
+    numbers = [value for value in values if value is not None]
+    interval = seeds_interval(numbers) if len(numbers) >= MIN_SEEDS else None
+    if interval and is_share:
         interval = (max(0.0, interval[0]), min(1.0, interval[1]))
     return {
-        "n": len(known),
-        "mean": float(np.mean(known)) if known else None,
-        "least": min(known) if known else None,
+        "n": len(numbers),
+        "mean": float(np.mean(numbers)) if numbers else None,
+        "minimum": min(numbers) if numbers else None,
         "interval": interval,
     }
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """Return the tables a person reads."""
+    """Return the tables of seeds.md."""
+    timed = [entry for entry in results["questions"] if entry["timing"]]
+    answered = [entry for entry in results["behaviour"] if entry["resolved_share"]["n"]]
     lines = [
-        f"# The same settings over training seeds: {', '.join(map(str, results['seeds']))}",
+        f"# Results over training seeds {', '.join(map(str, results['seeds']))}",
         "",
-        "A head is the one that a run's own dev items chose; which index it has says nothing. t50: the step at which",
-        "a curve has gone half its way from knowing nothing to its end. Phase change: t10 to t90 under 10 % of the",
-        f"training in every seed, two or more. Means have their 95 % interval from {MIN_SEEDS} seeds on.",
+        "Each run's head is the one its own dev items selected. Scores are means over seeds on the headline hold-out,",
+        f"with 95 % intervals from {MIN_SEEDS} seeds on.",
         "",
+        *_table(*overview(results)),
     ]
-    header, rows = overview(results)
-    lines += [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-    timed = [one for one in results["questions"] if one["timing"]]
-    lines += (
-        ["", "| question | curve | ends at | t50 (step) | t10→t90, share of training | phase change |"] if timed else []
-    )
-    lines += ["|---|---|---|---|---|---|"] if timed else []
-    for one in timed:
-        for name, found in one["timing"].items():
-            seen = [_shown(found["end"], ".2f"), _shown(found["t50"], ".0f"), _shown(found["width"], ".2f")]
-            change = "yes" if found["phase_change"] else "no"
-            lines.append(f"| {one['question']} | {name} | {' | '.join(seen)} | {change} |")
-    for one in timed:
-        order = one["order"]
-        seeds = f"{order['n_commonest']} of {one['n']} seeds"
-        lines += ["", f"{one['question']}, order of t50 in {seeds}: {', '.join(order['commonest'])}."]
-    answered = [one for one in results["behaviour"] if one["rho"]["n"]]
-    lines += [
-        "",
-        "What the models do at the payoff. rho: 0 the pronoun is ignored, 1 as good as can be, below 0 misled;",
-        "prefers: how often the antecedent's words are likelier than the other's.",
-        "",
-        "| payoff | hold-out | n | rho | worst seed | prefers | worst seed |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for one in answered:
-        name = one["family"] if one["family"] == one["level"] else f"{one['family']} {one['level']}"
-        figures = [f"{_shown(one[key], '.3f')} | {one[key]['least']:.3f}" for key in ("rho", "accuracy")]
-        n_items = min(one["n_items"])
-        lines.append(f"| {name} at {one['site']} | {one['holdout']} | {n_items} | {' | '.join(figures)} |")
+    if timed:
+        lines += [
+            "",
+            "t50: the step at which a curve has risen half way from chance to its end. Phase change: from 10 to 90 %",
+            "within a tenth of training in every seed.",
+            "",
+            *_table(
+                ["question", "curve", "end", "t50 (step)", "t10 to t90 (share of training)", "phase change"],
+                [_timing_row(entry["question"], *curve) for entry in timed for curve in entry["timing"].items()],
+            ),
+        ]
+    for entry in timed:
+        order = entry["order"]
+        count = f"{order['n_most_common']} of {entry['n']} seeds"
+        lines += ["", f"{entry['question']}: order of t50 in {count}: {', '.join(order['most_common'])}."]
+    if answered:
+        lines += [
+            "",
+            "The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound, below 0",
+            "if the model is misled.",
+            "",
+            *_table(
+                ["answers", "hold-out", "n", "resolved share", "minimum", "accuracy", "minimum"],
+                list(map(_answer_row, answered)),
+            ),
+        ]
     return "\n".join(lines) + "\n"
 
 
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _timing_row(question: str, curve: str, times: Mapping[str, Any]) -> list[str]:
+    numbers = [_show(times["end"], ".2f"), _show(times["t50"], ".0f"), _show(times["width"], ".2f")]
+    return [question, curve, *numbers, "yes" if times["phase_change"] else "no"]
+
+
+def _answer_row(entry: Mapping[str, Any]) -> list[str]:
+    name = entry["family"] if entry["family"] == entry["level"] else f"{entry['family']} {entry['level']}"
+    resolved, accuracy = entry["resolved_share"], entry["accuracy"]
+    numbers = [text for score in (resolved, accuracy) for text in (_show(score, ".3f"), f"{score['minimum']:.3f}")]
+    return [f"{name} at {entry['site']}", entry["holdout"], str(min(entry["n_items"])), *numbers]
+
+
 def overview(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the rows of the first table: what every question's own heads do."""
+    """Return the header and the rows of the first table: what each question's heads do over seeds."""
     rows = []
-    for one in results["questions"]:
-        low, high = one["share_interval"]
-        share = f"{one['n_supported']} of {one['n']} [{low:.2f}, {high:.2f}]"
-        by = ", ".join(f"{word} {count}" for word, count in one["verdicts"].items()) or one["by"]
-        where = " ".join(f"L{head['layer']}H{head['head']}" for head in one["heads"])
-        scores = [_shown(one["scores"][name], ".3f") for name in ("accuracy", "block_accuracy", "pronoun_contrast")]
-        rows.append([one["question"], share, by, *scores, where])
-    return ["question", "link head in", "by", "Sel@1", "F4", "DD", "head of each seed"], rows
+    for entry in results["questions"]:
+        low, high = entry["share_interval"]
+        supported = f"{entry['n_supported']} of {entry['n']} [{low:.2f}, {high:.2f}]"
+        verdicts = ", ".join(f"{verdict} {count}" for verdict, count in entry["verdicts"].items())
+        scores = [_show(entry["scores"][score], ".3f") for score in _SCORES]
+        heads = " ".join(f"L{head['layer']}H{head['head']}" for head in entry["heads"])
+        rows.append([entry["question"], supported, verdicts, *scores, heads])
+    header = ["question", "supported in", "verdicts", "accuracy", "block accuracy", "pronoun contrast", "head per seed"]
+    return header, rows
 
 
-def _shown(found: Mapping[str, Any], form: str) -> str:
-    if found["mean"] is None:
+def _show(result: Mapping[str, Any], form: str) -> str:
+    if result["mean"] is None:
         return "never"
-    interval = ", ".join(format(value, form) for value in found["interval"] or ())
-    return format(found["mean"], form) + (f" [{interval}]" if interval else "")
+    interval = ", ".join(format(bound, form) for bound in result["interval"] or ())
+    return format(result["mean"], form) + (f" [{interval}]" if interval else "")

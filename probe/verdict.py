@@ -1,13 +1,10 @@
-"""What may be said of a head: supported, suggestive or not established, how far the evidence goes, and why not further.
+"""The verdict on a head: supported, suggestive or not established, with an evidence level and the reasons.
 
-The bars are conventions, ours where no source is named, fixed before anything was measured against them.
-A null result is a result and is worded as one.
+The bars were fixed before anything was measured against them. They are our conventions where no source is named.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,210 +12,207 @@ from probe.statistics import MIN_SEEDS
 
 SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED = "supported", "suggestive", "not established"
 LEVELS = {
-    "E0": "a picture",
-    "E1": "beats every baseline",
-    "E2": "flips with the pronoun on held-out items",
-    "E3": "its edge is causal",
-    "E4": "it suffices, its values carry the answer, and other seeds have one too",
+    "E0": "an attention pattern only",
+    "E1": "beats every simple rule",
+    "E2": "follows the pronoun on held-out items",
+    "E3": "the model's answer depends on this attention edge",
+    "E4": "the head alone restores the answer, its values carry it, and other seeds have such a head",
 }
-MAX_P = 0.01  # of the max-T test, so corrected for the search over heads already
-MIN_SELECTIVITY = 0.15  # ours: Hewitt & Liang 2019 give no bar; a pure link has .5, as random labels leave it 1/2
-MIN_EDGE_SWAP = 0.2  # ours: a fifth of the answer hangs on which of the two this one head looks at
-MAX_UNLINKED_MASS = 0.5  # ours: weight on nouns where nothing is meant, as a share of that where one is
-MAX_OTHER_TYPE = 0.4  # ours: mean weight of a head of another kind on its own target, on random tokens
-MIN_SUFFICIENCY = 0.5  # ours: most of the answer comes back when the head alone is put right
-MIN_SHARE_OF_SEEDS = 0.8  # ours: four of five
-_SUGGESTIVE_FROM = 2  # criteria met
-Interval = tuple[float, float]
+MAX_P = 0.01  # of the max-T tests, already corrected for the search over heads
+MIN_SELECTIVITY = 0.15  # a pure link head has 1/2; Hewitt & Liang 2019 give no bar
+MIN_ATTENTION_SWAP = 0.2  # a fifth of the answer depends on which of the two mentions this head attends to
+MAX_UNLINKED_MASS = 0.5  # weight on nouns without an antecedent, as a share of the weight with one
+MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its own target, on random tokens
+MIN_DENOISING = 0.5  # at least half of the answer is restored
+MIN_SHARE_OF_SEEDS = 0.8  # four of five
+_MIN_CRITERIA = 2  # for "suggestive"
+Interval = Sequence[float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was measured of one head for one question on the headline hold-out. None: not measured, so not shown."""
+    """Measurements of one head for one question on the headline hold-out; None: not measured."""
 
-    p_pair_accuracy: float | None  # max-T, F2 above 1/2
-    p_pronoun_contrast: float | None  # max-T, DD above 0
-    smallest_p: float  # that could have been reached
-    n_clusters: int  # of the clustering that has the fewest
-    over_best: Interval | None  # Sel@1 minus that of the best rule that knows nothing
-    selectivity: float | None
-    attention_swap: float | None  # T
-    edge_specificity: Interval | None  # ES
-    linked_mass: float | None  # weight on all mentions where the pronoun means one
-    unlinked_mass: float | None  # weight on all nouns where it means none
-    previous: float | None  # weight on the previous token, on random tokens
-    induction: float | None  # weight on the token after the same token's last occurrence
-    preference: float | None  # mean lambda
-    norm_preference: float | None  # mean lambda of the value-weighted norms
-    denoising: float | None = None  # share of the answer that comes back when this head alone is put right
-    ov_auc: Interval | None = None  # that a noun's path through the head raises its own verbs
+    p_pair_accuracy: float | None = None  # max-T, pair accuracy above 1/2
+    p_pronoun_contrast: float | None = None  # max-T, pronoun contrast above 0
+    smallest_p: float = 1.0  # that is possible with so few clusters
+    n_clusters: int = 0  # of the clustering with the fewest
+    lead: Interval | None = None  # interval of accuracy minus that of the best baseline
+    selectivity: float | None = None
+    attention_swap: float | None = None
+    edge_specificity: Interval | None = None
+    linked_mass: float | None = None  # weight on all mentions at a pronoun with an antecedent
+    unlinked_mass: float | None = None  # weight on all mentions at a pronoun without one
+    previous: float | None = None  # weight on the previous token, on random tokens
+    induction: float | None = None  # weight on the token after an earlier copy of the query's token
+    pronoun_contrast: float | None = None
+    value_weighted_contrast: float | None = None  # the same for value-weighted attention
+    denoising_patch: float | None = None  # share of the answer restored by patching this head alone
+    ov_auc: Interval | None = None  # interval of the AUC that a mention raises its own continuations
     n_seeds: int = 1
-    n_seeds_supported: int = 0  # by themselves, this seed among them
+    n_seeds_supported: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One of the five bars."""
+    """One of the five criteria of "supported"."""
 
     name: str
     measured: dict[str, float | None]
     bars: dict[str, float]  # by the names in `measured`
     passed: bool
-    reason: str  # why not, in plain English; empty where passed
+    reason: str  # why it is not met; empty if it is
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What may be said, and why no more."""
+    """What may be claimed of a head, and why no more."""
 
     word: str  # SUPPORTED, SUGGESTIVE or NOT_ESTABLISHED
     level: str  # one of LEVELS
     criteria: tuple[Criterion, ...]
-    reasons: tuple[str, ...]  # what forbids a claim, then what each missed criterion missed by
+    reasons: tuple[str, ...]  # exclusions, then the reason of each criterion that is not met
 
     def entry(self) -> dict[str, Any]:
-        """Return what probe.json keeps of it."""
-        return finite(
-            {
-                "verdict": self.word,
-                "evidence_level": self.level,
-                "criteria": [asdict(one) for one in self.criteria],
-                "reasons": list(self.reasons),
-            }
-        )
+        """Return the fields of probe.json."""
+        fields = {"verdict": self.word, "evidence_level": self.level, "reasons": list(self.reasons)}
+        return finite(fields | {"criteria": [asdict(criterion) for criterion in self.criteria]})
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """Return the verdict: supported by all five criteria, suggestive by two to four, else not established.
+    """Return the verdict: all five criteria: supported; two to four, including one of the first two: suggestive.
 
-    One of the two must say that the head tells antecedents apart: random weights were seen to meet two of the others.
-
-    A head of another type, or one whose values tell another story than its weights, is nothing of the kind whatever
-    else it does. What was not measured did not pass.
+    One of the first two is required because random weights can meet two of the others. A previous-token or induction
+    head, or one whose value-weighted attention contradicts its attention, gets no claim. Missing values do not pass.
     """
-    criteria = tuple(criterion(evidence) for criterion in CRITERIA)
-    barred = _barred(evidence)
-    n_passed = sum(one.passed for one in criteria)
-    word, level = NOT_ESTABLISHED, "E0" if barred else _level(evidence, criteria)
-    tells_apart = any(one.passed for one in criteria if one.name in ("flips", "beats baselines"))
-    if not barred and tells_apart and n_passed >= _SUGGESTIVE_FROM:
-        word = SUPPORTED if n_passed == len(criteria) else SUGGESTIVE
-    missed = tuple(one.reason for one in criteria if not one.passed)
-    return Verdict(word, level, criteria, barred + missed)
+    criteria = (
+        _pronoun_flip(evidence),
+        _beats_baselines(evidence),
+        _selective(evidence),
+        _causal_edge(evidence),
+        _rests_without_antecedent(evidence),
+    )
+    exclusions = _exclusions(evidence)
+    passed = {criterion.name for criterion in criteria if criterion.passed}
+    word = NOT_ESTABLISHED
+    if not exclusions and len(passed) == len(criteria):
+        word = SUPPORTED
+    elif not exclusions and len(passed) >= _MIN_CRITERIA and passed & {"pronoun_flip", "beats_baselines"}:
+        word = SUGGESTIVE
+    level = "E0" if exclusions else _level(evidence, passed)
+    return Verdict(word, level, criteria, exclusions + tuple(c.reason for c in criteria if not c.passed))
 
 
-def _flips(evidence: Evidence) -> Criterion:
+def _pronoun_flip(evidence: Evidence) -> Criterion:
     measured = {"p_pair_accuracy": evidence.p_pair_accuracy, "p_pronoun_contrast": evidence.p_pronoun_contrast}
     reason = (
-        f"that it flips may be luck: corrected p {_show(evidence.p_pair_accuracy)} on F2, {_show(evidence.p_pronoun_contrast)} on DD; "
-        f"needed: below {MAX_P}"
+        f"following the pronoun may be chance: corrected p {_show(evidence.p_pair_accuracy)} (pair accuracy) and "
+        f"{_show(evidence.p_pronoun_contrast)} (pronoun contrast); needed: below {MAX_P}"
     )
     if evidence.smallest_p >= MAX_P:
-        reason += f", which cannot be reached with {evidence.n_clusters} clusters (least {_show(evidence.smallest_p)})"
-    return _criterion("flips", measured, dict.fromkeys(measured, MAX_P), _below, reason)
+        reason += f"; impossible with {evidence.n_clusters} clusters (smallest p {_show(evidence.smallest_p)})"
+    return _criterion("pronoun_flip", measured, dict.fromkeys(measured, MAX_P), reason, upper=True)
 
 
 def _beats_baselines(evidence: Evidence) -> Criterion:
-    low = _low(evidence.over_best)
-    reason = f"it does not beat the best baseline: the interval of Sel@1 minus that one's begins at {_show(low)}"
-    return _criterion("beats baselines", {"over_best_low": low}, {"over_best_low": 0.0}, _above, reason)
+    low = _low(evidence.lead)
+    reason = f"it does not beat the best baseline: its lead in accuracy may be as low as {_show(low)}"
+    return _criterion("beats_baselines", {"lead_low": low}, {"lead_low": 0.0}, reason)
 
 
 def _selective(evidence: Evidence) -> Criterion:
     reason = f"random labels fit it too: selectivity {_show(evidence.selectivity)}; needed: above {MIN_SELECTIVITY}"
     measured, bars = {"selectivity": evidence.selectivity}, {"selectivity": MIN_SELECTIVITY}
-    return _criterion("selective", measured, bars, _above, reason)
+    return _criterion("selective", measured, bars, reason)
 
 
-def _causal(evidence: Evidence) -> Criterion:
-    measured = {"attention_swap": evidence.attention_swap, "edge_specificity_low": _low(evidence.edge_specificity)}
-    bars = {"attention_swap": MIN_EDGE_SWAP, "edge_specificity_low": 0.0}
+def _causal_edge(evidence: Evidence) -> Criterion:
+    low = _low(evidence.edge_specificity)
     reason = (
-        f"the model's answer is not shown to come by this edge: T {_show(measured['attention_swap'])}, ES's interval begins "
-        f"at {_show(measured['edge_specificity_low'])}; needed: above {MIN_EDGE_SWAP} and above 0"
+        f"the model's answer is not shown to depend on this edge: attention swap {_show(evidence.attention_swap)}, "
+        f"edge specificity from {_show(low)}; needed: above {MIN_ATTENTION_SWAP} and above 0"
     )
-    return _criterion("causal edge", measured, bars, _above, reason)
+    measured = {"attention_swap": evidence.attention_swap, "edge_specificity_low": low}
+    return _criterion(
+        "causal_edge", measured, {"attention_swap": MIN_ATTENTION_SWAP, "edge_specificity_low": 0.0}, reason
+    )
 
 
-def _rests(evidence: Evidence) -> Criterion:
+def _rests_without_antecedent(evidence: Evidence) -> Criterion:
     share = None
     if evidence.linked_mass and evidence.unlinked_mass is not None:
         share = evidence.unlinked_mass / evidence.linked_mass
     reason = (
-        f"it looks at nouns where a pronoun means none: {_show(share)} of the weight they get where it means one; "
+        f"it attends to nouns at a pronoun without antecedent: {_show(share)} of the weight they get otherwise; "
         f"needed: below {MAX_UNLINKED_MASS}"
     )
-    return _criterion("rests", {"unlinked_mass": share}, {"unlinked_mass": MAX_UNLINKED_MASS}, _below, reason)
-
-
-CRITERIA: tuple[Callable[[Evidence], Criterion], ...] = (_flips, _beats_baselines, _selective, _causal, _rests)
+    measured, bars = {"unlinked_mass": share}, {"unlinked_mass": MAX_UNLINKED_MASS}
+    return _criterion("rests_without_antecedent", measured, bars, reason, upper=True)
 
 
 def _criterion(
-    name: str,
-    measured: dict[str, float | None],
-    bars: dict[str, float],
-    meets: Callable[[float | None, float], bool],
-    reason: str,
+    name: str, measured: dict[str, float | None], bars: dict[str, float], reason: str, upper: bool = False
 ) -> Criterion:
-    """Return one whose values must all meet their bars, with `reason` where one does not."""
+    """Return the criterion that every measured value exceeds its bar, or with `upper` stays below it."""
+    missing = [key.replace("_", " ") for key, value in measured.items() if value is None or not math.isfinite(value)]
+    if missing:
+        return Criterion(name, measured, bars, False, f"{' and '.join(missing)} not measured, so {name} is not met")
+    meets = _below if upper else _above
     passed = all(meets(value, bars[key]) for key, value in measured.items())
-    unknown = [key.replace("_", " ") for key, value in measured.items() if value is None or not math.isfinite(value)]
-    if unknown:
-        reason = f"{' and '.join(unknown)} not measured, so the criterion '{name}' is not met"
     return Criterion(name, measured, bars, passed, "" if passed else reason)
 
 
-def _barred(evidence: Evidence) -> tuple[str, ...]:
+def _exclusions(evidence: Evidence) -> tuple[str, ...]:
+    """Return the reasons why nothing may be claimed of this head, whatever else it does."""
     reasons = []
     for name, weight in (("previous-token", evidence.previous), ("induction", evidence.induction)):
         if _above(weight, MAX_OTHER_TYPE):
-            reasons.append(f"no claim: it is a {name} head (weight {_show(weight)}, barred above {MAX_OTHER_TYPE})")
-    weights, norms = evidence.preference, evidence.norm_preference
-    if weights is not None and norms is not None and weights * norms < 0:
-        both = f"lambda {_show(weights)}, by value norm {_show(norms)}"
-        reasons.append(f"no claim: its weights and what they carry disagree ({both})")
+            reasons.append(f"no claim: it is a {name} head (weight {_show(weight)}; at most {MAX_OTHER_TYPE})")
+    attention, weighted = evidence.pronoun_contrast, evidence.value_weighted_contrast
+    if attention is not None and weighted is not None and attention * weighted < 0:
+        contrasts = f"contrasts {_show(attention)} and {_show(weighted)}"
+        reasons.append(f"no claim: attention and value-weighted attention disagree ({contrasts})")
     return tuple(reasons)
 
 
-def _level(evidence: Evidence, criteria: tuple[Criterion, ...]) -> str:
-    """Return the highest level whose evidence, and that of every level below it, is there."""
-    passed = {one.name: one.passed for one in criteria}
-    replicated = evidence.n_seeds >= MIN_SEEDS and evidence.n_seeds_supported >= MIN_SHARE_OF_SEEDS * evidence.n_seeds
-    mechanism = _above(evidence.denoising, MIN_SUFFICIENCY) and _above(_low(evidence.ov_auc), 0.5)
-    steps = (passed["beats baselines"], passed["flips"], passed["causal edge"], mechanism and replicated)
-    reached = next((i for i, step in enumerate(steps) if not step), len(steps))
-    return f"E{reached}"
+def _level(evidence: Evidence, passed: set[str]) -> str:
+    """Return the highest level for which it and all lower levels have evidence."""
+    is_replicated = (
+        evidence.n_seeds >= MIN_SEEDS and evidence.n_seeds_supported >= MIN_SHARE_OF_SEEDS * evidence.n_seeds
+    )
+    is_sufficient = _above(evidence.denoising_patch, MIN_DENOISING) and _above(_low(evidence.ov_auc), 0.5)
+    steps = [name in passed for name in ("beats_baselines", "pronoun_flip", "causal_edge")]
+    steps.append(is_sufficient and is_replicated)
+    return f"E{steps.index(False) if False in steps else len(steps)}"
 
 
-def evidence_of(one: dict[str, Any], holdout: str, seeds: dict[str, Any] | None = None) -> Evidence:
-    """Gather the evidence from an entry of probe.json's `selected`; what is not there was not measured.
+def evidence_of(entry: Mapping[str, Any], holdout: str, seeds: Mapping[str, Any] | None = None) -> Evidence:
+    """Return the evidence in an entry of probe.json's `selected`.
 
     Args:
-        one: the entry, before its verdict.
-        holdout: where claims are tested.
-        seeds: {"n", "n_supported", ...} over training seeds, where there are several.
+        entry: with or without its verdict; missing values count as not measured.
+        holdout: the hold-out of the claim.
+        seeds: {"n", "n_supported"} over training seeds, if there are several.
 
     """
-    found = one["test"].get(holdout, {})
-    kind, mass, causal, weights = (one.get(name) or {} for name in ("head_type", "mass", "causal", "weights"))
-    best = found.get("best_baseline") or {}
+    test = entry["test"].get(holdout, {})
+    types, mass, causal, weights = (entry.get(name) or {} for name in ("head_type", "mass", "causal", "weights"))
     return Evidence(
-        p_pair_accuracy=found.get("p_pair_accuracy"),
-        p_pronoun_contrast=found.get("p_pronoun_contrast"),
-        smallest_p=found.get("smallest_p", 1.0),
-        n_clusters=min(found.get("clusters", {"none": 0}).values()),
-        over_best=best.get("difference_interval"),
-        selectivity=one.get("selectivity"),
+        p_pair_accuracy=test.get("p_pair_accuracy"),
+        p_pronoun_contrast=test.get("p_pronoun_contrast"),
+        smallest_p=test.get("smallest_p", 1.0),
+        n_clusters=min(test.get("clusters", {"none": 0}).values()),
+        lead=(test.get("best_baseline") or {}).get("difference_interval"),
+        selectivity=entry.get("selectivity"),
         attention_swap=causal.get("attention_swap"),
         edge_specificity=causal.get("edge_specificity_interval"),
         linked_mass=mass.get("linked"),
         unlinked_mass=mass.get("unlinked"),
-        previous=kind.get("previous"),
-        induction=kind.get("induction"),
-        preference=found.get("lambda"),
-        norm_preference=found.get("value_weighted_contrast"),
-        denoising=causal.get("denoising"),
+        previous=types.get("previous"),
+        induction=types.get("induction"),
+        pronoun_contrast=test.get("pronoun_contrast"),
+        value_weighted_contrast=test.get("value_weighted_contrast"),
+        denoising_patch=causal.get("denoising_patch"),
         ov_auc=weights.get("ov_auc_interval"),
         n_seeds=seeds["n"] if seeds else 1,
         n_seeds_supported=seeds["n_supported"] if seeds else 0,
@@ -226,24 +220,24 @@ def evidence_of(one: dict[str, Any], holdout: str, seeds: dict[str, Any] | None 
 
 
 def corrected_p(heads: Mapping[str, Any]) -> list[list[float]]:
-    """Return one p of every head [L][H] from those of F2 and DD: the larger, for a link must pass both."""
+    """Return the corrected p of every head [L][H]: the larger of its two tests, because a link must pass both."""
     both = zip(heads["p_pair_accuracy"], heads["p_pronoun_contrast"], strict=True)
     return [[max(pair) for pair in zip(*rows, strict=True)] for rows in both]
 
 
 def finite(value: Any) -> Any:
-    """Return `value` as JSON can hold it: arrays and tuples as lists, NumPy's numbers as Python's, nan and inf None."""
+    """Return `value` in JSON types: arrays and tuples as lists, NumPy scalars as numbers, nan and inf as None."""
     if isinstance(value, dict):
-        return {str(key): finite(one) for key, one in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if hasattr(value, "tolist"):
         return finite(value.tolist())
     if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _above(value: float | None, bar: float) -> bool:
-    return value is not None and value > bar  # never for nan
+    return value is not None and value > bar  # False for nan
 
 
 def _below(value: float | None, bar: float) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data.links import ORACLES
-from probe.baselines import KNOWING
-from probe.items import QUESTIONS, curve_name
+from probe.baselines import REFERENCE_RULES
+from probe.items import QUESTIONS
 from probe.study import HEADLINE
 from probe.verdict import LEVELS, MAX_P, corrected_p, finite
 
@@ -130,11 +130,11 @@ def _scene(film: Mapping[str, Any] | None, text: str) -> int | None:
 
 def _question(one: Mapping[str, Any], found: Found, present: Set[str]) -> dict[str, Any]:
     """Return what is shown of one question: the card's words, the map of every head, the hold-outs and the causes."""
-    name, heads, curve = one["question"], one["heads"], curve_name(one["question"])
+    name, heads, curve = one["question"], one["heads"], one["question"]
     card = next((card for card in found.cards if card["question"] == name), None)
     return {
         "name": name,
-        "meaning": next((question.meaning for question in QUESTIONS if question.name == name), ""),
+        "meaning": next((question.description for question in QUESTIONS if question.name == name), ""),
         **{key: one[key] for key in ("site", "layer", "head", "verdict", "evidence_level", "criteria", "reasons")},
         "evidence": LEVELS[one["evidence_level"]],
         "claim": card["claim"] if card else "",
@@ -167,8 +167,8 @@ def _holdout(name: str, tested: Mapping[str, Any]) -> dict[str, Any]:
             )
         },
         "luck": tested["chance_level"],
-        "baselines": {rule: accuracy for rule, accuracy in rules.items() if rule not in KNOWING},
-        "knowing": {rule: accuracy for rule, accuracy in rules.items() if rule in KNOWING},
+        "baselines": {rule: accuracy for rule, accuracy in rules.items() if rule not in REFERENCE_RULES},
+        "knowing": {rule: accuracy for rule, accuracy in rules.items() if rule in REFERENCE_RULES},
         "untrained": {"accuracy": blank["accuracy"], "interval": blank["accuracy_interval"], "n": blank["n_models"]}
         if blank
         else None,
@@ -180,8 +180,8 @@ _EFFECTS = (
     ("attention_swap", "T: its two weights exchanged", "share of the answer that turns; 1: this head alone decides"),
     ("edge_specificity", "ES: its edge cut", "harm of cutting the edge to the antecedent, less that of the other edge"),
     ("head_effect", "E: the head resampled", "share of the answer lost when the head says what it says elsewhere"),
-    ("denoising", "denoising: it alone put right", "share of the answer that comes back; 1: this head suffices"),
-    ("zero", "the head set to zero", "share of the answer lost; a lower bound, for later layers repair"),
+    ("denoising_patch", "denoising: it alone put right", "share of the answer that comes back; 1: this head suffices"),
+    ("zero_ablation", "the head set to zero", "share of the answer lost; a lower bound, for later layers repair"),
 )
 
 
@@ -213,7 +213,7 @@ def _emergence(metrics: Sequence[Mapping[str, Any]], film: Mapping[str, Any] | N
     if not losses:
         return None
     floors = [one.get("floor") for one in losses]
-    names = [curve_name(question.name) for question in QUESTIONS if question.watched]
+    names = [question.name for question in QUESTIONS if question.watched]
     return {
         "steps": [one["step"] for one in probes],
         "curves": {name: _curves(name, probes) for name in names if probes and all(name in one for one in probes)},

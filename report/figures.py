@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probe.items import curve_name
 from probe.sentences import Layout, by_word, unwritten
 from probe.verdict import MAX_P
 from report.colours import AGAINST, FOR, Colour, ink, score_colour
@@ -387,7 +386,7 @@ def _curves_of_seeds(
     question: Mapping[str, Any], runs: Sequence[str], records: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> dict[str, list[tuple[list[int], list[float]]]]:
     """Return (steps, values) of each seed, Sel@1 and DD of its own head and rho; {} where training did not watch."""
-    name = curve_name(question["question"])
+    name = question["question"]
     curves: dict[str, list[tuple[list[int], list[float]]]] = {"Sel@1": [], "DD": [], "rho": []}
     for run, head in zip(runs, question["heads"], strict=True):
         found = [one for one in records[run] if one["split"] == "probe" and name in one]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from probe.baselines import KNOWING
-from probe.claim import is_from_elsewhere
-from probe.items import QUESTIONS, UNDECIDED, asked
+from probe.baselines import REFERENCE_RULES
+from probe.claim import is_external
+from probe.items import QUESTIONS, UNDECIDED, questions_with_items
 from probe.scores import Scores
 from probe.sentences import WordRow
 from probe.study import HEADLINE, Reading
@@ -60,13 +60,13 @@ def table(results: dict[str, Any], maps: Sequence[str] = ()) -> list[str]:
     for one in results["behaviour"]:
         if len(some) <= _MANY or one["holdout"] in ("iid", HEADLINE):
             lines.append(_behaviour_line(one))
-    if is_from_elsewhere(results.get("model", {})):
+    if is_external(results.get("model", {})):
         return [*lines, "", *_LEGEND[:-2], *_LEGEND_ELSEWHERE, _LEGEND[-1]]
     return [*lines, "", *_LEGEND]
 
 
 def _meaning(name: str) -> str:
-    return next(question.meaning for question in QUESTIONS if question.name == name)
+    return next(question.description for question in QUESTIONS if question.name == name)
 
 
 def _overview_line(one: dict[str, Any]) -> str:
@@ -94,7 +94,7 @@ def _effect(value: float | None) -> str:
 
 def _behaviour_line(one: dict[str, Any]) -> str:
     where = f"{one['family']} {one['level']}" if one["family"] != one["level"] else one["family"]
-    rho = "  -   " if one["rho"] is None else f"{one['rho']:6.3f}"
+    rho = "  -   " if one["resolved_share"] is None else f"{one['resolved_share']:6.3f}"
     share = f"{one['accuracy']:.3f} {_between(one['interval'])}"
     return f"  {where:<11} {one['site']} {one['holdout']:<11} {one['n']:>5}  {rho}  {share}"
 
@@ -112,13 +112,13 @@ def _holdout_line(name: str, found: dict[str, Any]) -> str:
 def _nothing_lines(name: str, found: dict[str, Any]) -> list[str]:
     by_score: dict[str, list[str]] = {}
     for rule, scores in found["baselines"].items():
-        if rule not in KNOWING:
+        if rule not in REFERENCE_RULES:
             by_score.setdefault(f"{scores['accuracy']:.3f}", []).append(rule)
     rules = "; ".join(f"{', '.join(some)} {score}" for score, some in by_score.items())
     knowing = ", ".join(
-        f"{rule} {found['baselines'][rule]['accuracy']:.3f}" for rule in found["baselines"] if rule in KNOWING
+        f"{rule} {found['baselines'][rule]['accuracy']:.3f}" for rule in found["baselines"] if rule in REFERENCE_RULES
     )
-    blank, own = found["untrained"], found["surrogate"]
+    blank, own = found["untrained"], found["habit_baseline"]
     (low, high), (least, most) = blank["accuracy_interval"], blank["accuracy_range"]
     return [
         f"  {name:<11} Sel@1 of what knows nothing: {rules};",
@@ -191,10 +191,10 @@ def heads_csv(readings: dict[str, Reading]) -> str:
     """Return one row for each question, hold-out, split and head."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    names, of_rows = list(Scores.__dataclass_fields__), ("value_preference", "mass", "first_mass", "share")
+    names, of_rows = list(Scores.__dataclass_fields__), ("value_log_ratio", "mass", "first_mass", "share")
     writer.writerow(["question", "family", "site", "split", "holdout", "layer", "head", "n_blocks", *names, *of_rows])
     for split, reading in readings.items():
-        for question in asked((*QUESTIONS, *UNDECIDED), reading.items):
+        for question in questions_with_items((*QUESTIONS, *UNDECIDED), reading.items):
             for holdout in reading.holdouts(question):
                 scores = reading.scores(question, holdout)
                 rows = reading.rows.take(reading.index(question, holdout))
@@ -212,7 +212,7 @@ def items_jsonl(results: dict[str, Any], reading: Reading) -> str:
     heads = {one["question"]: (one["layer"], one["head"]) for one in results["selected"]}
     lines: list[str] = []
     for question in QUESTIONS:
-        if question.name not in heads or "," in question.name:  # a part of another question: its items stand there
+        if question.name not in heads:
             continue
         layer, head = heads[question.name]
         for holdout in reading.holdouts(question):
@@ -220,7 +220,7 @@ def items_jsonl(results: dict[str, Any], reading: Reading) -> str:
                 item = reading.items[i]
                 numbers = {
                     name: round(float(getattr(reading.rows, name)[i, layer, head]), 5)
-                    for name in ("preference", "value_preference", "selects", "strict", "mass", "first_mass")
+                    for name in ("log_ratio", "value_log_ratio", "margin", "strict", "mass", "first_mass")
                 }
                 about = {name: getattr(item, name) for name in _ABOUT}
                 lines.append(json.dumps({"question": question.name, "layer": layer, "head": head} | about | numbers))

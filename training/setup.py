@@ -302,7 +302,7 @@ def open_records(
     floor = isinstance(split, StorySplit) and split.floor is not None
     recorder = Recorder(path, resumed_step, looked=looked)
     recorder.board.overlay(charts(CLASSES if known else (), list(items), ORACLES, floor=floor))
-    named = {question.curve: question.name for question in QUESTIONS if question.curve in items}
+    named = {question.name: question.name for question in QUESTIONS if question.name in items}
     recorder.board.settings(result_settings(settings), measures(named, floor=floor))
     if film is not None:
         recorder.beside(FILM, film.header(settings.model.n_layer, settings.model.n_head))

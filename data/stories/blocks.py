@@ -1,7 +1,7 @@
-"""Stories come in blocks of four cells, order of the two mentions x which is meant, over one frame and one pair.
+"""Blocks of four stories (cells): order of the two mentions x which of them is the antecedent.
 
-So every cue that could stand in for reference (order, nearness, subject, number, gender, noun, pronoun) is right in
-exactly half of every block.
+The cells share a frame and a pair, so every cue other than the pronoun itself (order, distance, subject, number,
+gender, noun) points to the antecedent in exactly half of every block.
 """
 
 from dataclasses import dataclass
@@ -9,121 +9,147 @@ from random import Random
 
 from data.links import Link, Span
 from data.stories.frames import Frame, subject
-from data.stories.grammar import Text, write
-from data.stories.language import Language, Pair, placement, told_frames, told_pairs
-from data.stories.lexicon import Referent
-from data.stories.plots import Ask, Plot
+from data.stories.grammar import Bindings, Derivation, sample
+from data.stories.language import Language, Pair, frames_of, pairs_of, placement
+from data.stories.plots import LinkSpec, Plot
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One text with its gold links and its place in the design."""
+    """One text with its gold links and its cell of the design."""
 
     text: str
     links: tuple[Link, ...]
     family: str
     holdout: str
-    template: str
-    pair: str
-    order: int  # which member of the pair is mentioned first
-    meant: int  # which member of the pair is meant
+    template: str  # the frame
+    pair: str  # the two words, separated by a space
+    order: int  # index in the pair of the word that is mentioned first
+    meant: int  # index in the pair of the antecedent
 
 
-def draw_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, shared: bool) -> list[Story]:
-    """Write the four cells of one block over a fresh pair that belongs to the language's split and hold-out.
+def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, minimal_pairs: bool) -> list[Story]:
+    """Return the four cells of a block, with a pair drawn from the language's split and hold-out.
 
-    With `shared` the cells share all that is drawn before the pronoun, so that two cells of one order differ in the
-    pronoun alone: what a probe needs. Without it they vary, which is what training needs.
+    With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe needs. Otherwise the
+    cells differ in everything but frame and pair, as training needs.
     """
-    pair = draw_pair(rng, language, plot, frame)
+    pair = _sample_pair(rng, language, plot, frame)
     seed = rng.random()
-    cells = []
-    for order in (0, 1):
-        for meant in (0, 1):
-            own = Random(seed) if shared else rng  # the same draws in the same order
-            cells.append(write_cell(own, language, plot, frame, pair, order, meant))
-    return cells
+    return [
+        # The same seed makes the same draws in the same order.
+        _sample_cell(Random(seed) if minimal_pairs else rng, language, plot, frame, pair, order, meant)
+        for order in (0, 1)
+        for meant in (0, 1)
+    ]
 
 
-def draw_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> Pair:
-    """Draw a pair whose cell with `frame` belongs to the language's split and hold-out."""
+def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> Pair:
+    """Draw pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
     population = language.population
-    place = population.holdout if population.holdout not in ("distance", "distractors") else "iid"
-    pairs = told_pairs(plot, population)
+    holdout = "iid" if population.holdout in ("distance", "distractors") else population.holdout
+    pairs = pairs_of(plot, population)
     while True:
         pair = rng.choice(pairs)
-        if placement(plot, frame, pair) == (population.split, place):
+        if placement(frame, pair) == (population.split, holdout):
             return pair
 
 
-def write_cell(rng: Random, language: Language, plot: Plot, frame: Frame, pair: Pair, order: int, meant: int) -> Story:
-    """Write one cell of a block."""
-    slots = (0, 1) if plot.fixed else (order, 1 - order)
-    if plot.own_orders and not plot.fixed:  # {A} comes after the pronoun and is what it means
+def _sample_cell(
+    rng: Random, language: Language, plot: Plot, frame: Frame, pair: Pair, order: int, meant: int
+) -> Story:
+    slots = (order, 1 - order)  # the members of the pair in the slots A and B
+    if plot.fixed_roles:
+        slots = (0, 1)
+    elif plot.two_orders:  # cataphora: {A} comes after the pronoun and is its referent
         slots = (meant, 1 - meant)
-    bound = {"PLOT": plot.name, "FRAME": frame[order], "FIRST": "AB"[order] if plot.own_orders else "A"}
-    bound |= {"A": pair[slots[0]].word, "B": pair[slots[1]].word, "MEANT": "A" if slots[0] == meant else "B"}
-    text = write(language.rules, rng, ("{OPENER}", *plot.text.split()), bound)
-    links = tuple(link for ask in plot.asks if (link := _link(language, plot, ask, text)) is not None)
+    bindings = {
+        "PLOT": plot.name,
+        "FRAME": frame[order],
+        "FIRST": "AB"[order] if plot.two_orders else "A",
+        "A": pair[slots[0]].word,
+        "B": pair[slots[1]].word,
+        "MEANT": "A" if slots[0] == meant else "B",
+    }
+    derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
+    links = [_link(language, plot, spec, derivation) for spec in plot.links if not _is_cue(spec, derivation)]
     holdout = language.population.holdout
-    return Story(text.text, links, plot.family, holdout, frame[0], _pair_name(pair), order, meant)
+    return Story(derivation.text, tuple(links), plot.family, holdout, frame[0], _pair_name(pair), order, meant)
 
 
-def plain_story(rng: Random, language: Language, plot: Plot) -> Story:
-    """Write a story without a pronoun, its pair one that may stand in its frame in training."""
-    bound = {"PLOT": plot.name}
-    frame, pair = ("", ""), None
-    if plot.frames is not None:
-        frame = rng.choice(told_frames(plot, language.population))
-        while pair is None or not _may_stand(plot, frame, pair):
-            pair = rng.choice(told_pairs(plot, language.population))
-        order = rng.randrange(2)
-        bound |= {"FRAME": frame[0], "A": pair[order].word, "B": pair[1 - order].word}
-    text = write(language.rules, rng, ("{OPENER}", *plot.text.split()), bound)
-    name = _pair_name(pair) if pair else text.bound["A"]
-    return Story(text.text, (), "no_pronoun", "", frame[0] or plot.name, name, 0, 0)
+def sample_plain_story(rng: Random, language: Language, plot: Plot) -> Story:
+    """Return a story without a pronoun, with a pair and a frame that training may combine."""
+    bindings = {"PLOT": plot.name}
+    if plot.frames is None:
+        derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
+        return Story(derivation.text, (), "no_pronoun", "", plot.name, derivation.bindings["A"], 0, 0)
+    frame = rng.choice(frames_of(plot, language.population))
+    pair = rng.choice(pairs_of(plot, language.population))
+    while not _trained_together(frame, pair):
+        pair = rng.choice(pairs_of(plot, language.population))
+    order = rng.randrange(2)
+    bindings |= {"FRAME": frame[0], "A": pair[order].word, "B": pair[1 - order].word}
+    derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
+    return Story(derivation.text, (), "no_pronoun", "", frame[0], _pair_name(pair), 0, 0)
 
 
-def _may_stand(plot: Plot, frame: Frame, pair: Pair) -> bool:
-    """Whether X may put a pair into a frame: one with a held-out word, which only X tells of, or training's own."""
-    if pair[0].held_out or pair[1].held_out:
-        return True
-    return placement(plot, frame, pair) == ("train", "iid")
+def _trained_together(frame: Frame, pair: Pair) -> bool:
+    """Return True for training cells and for pairs with a held-out word, which only these stories contain."""
+    return bool(pair[0].held_out or pair[1].held_out) or placement(frame, pair) == ("train", "iid")
 
 
-def _pair_name(pair: tuple[Referent, Referent]) -> str:
+def _pair_name(pair: Pair) -> str:
     return f"{pair[0].word} {pair[1].word}"
 
 
-def _link(language: Language, plot: Plot, ask: Ask, text: Text) -> Link | None:
-    """Return the link of one question, or None where this story does not ask it."""
-    meant = text.bound["MEANT"]
-    pronoun = next(spans for slot, spans in text.spans.items() if slot.startswith("PRONOUN"))[0]
-    query = text.before[ask.query[1:]][0] if ask.query[0] == "<" else text.spans[ask.query][0]
-    if ask.site == "before_repeat" and "ADJECTIVE" in text.spans and query == text.spans["ADJECTIVE"][0]:
-        return None  # the word before the mention is the one that decides: that is S2
-    gold, *others = ask.candidates if meant == "A" else ask.candidates[::-1]
-    antecedents = _mentions(plot, text, gold, query)
-    distractors = tuple(span for slot in (*others, "D", "E") for span in _mentions(plot, text, slot, query))
-    first = subject(text.bound["FRAME"])
-    subjects = _mentions(plot, text, first, query) if first in ask.candidates else ()
-    if plot.family == "no_antecedent":  # whatever was mentioned, it does not mean that
+def _link(language: Language, plot: Plot, spec: LinkSpec, derivation: Derivation) -> Link:
+    """Return the gold link of one position of a story."""
+    bindings, spans = derivation.bindings, derivation.spans
+    query = _query(spec, derivation)
+    antecedent, distractor = spec.candidates if bindings["MEANT"] == "A" else spec.candidates[::-1]
+    antecedents = _mentions(plot, derivation, antecedent, query)
+    distractors = tuple(span for slot in (distractor, "D", "E") for span in _mentions(plot, derivation, slot, query))
+    subject_slot = subject(bindings["FRAME"])
+    subjects = _mentions(plot, derivation, subject_slot, query) if subject_slot in spec.candidates else ()
+    if plot.family == "no_antecedent":
         antecedents, distractors = (), (*antecedents, *distractors)
-    payoff = text.spans[ask.payoff][0] if ask.payoff else None
-    answers, foils = _answers(language, ask.payoff, text.bound) if ask.payoff else ((), ())
-    subject_span = subjects[0] if subjects else None
-    return Link(plot.level, ask.site, pronoun, query, antecedents, distractors, subject_span, payoff, answers, foils)
+    answers, foils = _answers(language, spec.payoff, bindings) if spec.payoff else ((), ())
+    return Link(
+        level=plot.level,
+        site=spec.site,
+        pronoun=next(uses[0] for slot, uses in spans.items() if slot.startswith("PRONOUN")),
+        query=query,
+        antecedents=antecedents,
+        distractors=distractors,
+        subject=subjects[0] if subjects else None,
+        payoff=spans[spec.payoff][0] if spec.payoff else None,
+        answers=answers,
+        foils=foils,
+    )
 
 
-def _answers(language: Language, slot: str, bound: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the words a payoff is drawn from, and the others that it would be if the other mention were meant."""
-    answers = language.words(slot, bound)
-    others = language.words(slot, {**bound, "MEANT": "B" if bound["MEANT"] == "A" else "A"})
-    return answers, tuple(word for word in others if word not in answers)
+def _query(spec: LinkSpec, derivation: Derivation) -> Span:
+    if spec.query.startswith("<"):
+        return derivation.previous[spec.query[1:]][0]
+    return derivation.spans[spec.query][0]
 
 
-def _mentions(plot: Plot, text: Text, slot: str, query: Span) -> tuple[Span, ...]:
-    """Return where what `slot` stands for has been mentioned before the query."""
+def _is_cue(spec: LinkSpec, derivation: Derivation) -> bool:
+    """Return True if the word before the repeated mention is the deciding word, whose site is "cue" already."""
+    if spec.site != "before_repeat" or "ADJECTIVE" not in derivation.spans:
+        return False
+    return _query(spec, derivation) == derivation.spans["ADJECTIVE"][0]
+
+
+def _answers(language: Language, slot: str, bindings: Bindings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the possible words of a payoff, and the words that only the other antecedent would allow."""
+    answers = language.first_words(slot, bindings)
+    foils = language.first_words(slot, {**bindings, "MEANT": "B" if bindings["MEANT"] == "A" else "A"})
+    return answers, tuple(word for word in foils if word not in answers)
+
+
+def _mentions(plot: Plot, derivation: Derivation, slot: str, query: Span) -> tuple[Span, ...]:
+    """Return the mentions of a slot up to the query; the slot of a couple stands for both members."""
     slots = (slot, "C") if slot == "A" and plot.pools == "couple" else (slot,)
-    spans = [span for one in slots for span in text.spans.get(one, []) if span[1] <= query[0]]
+    spans = [span for name in slots for span in derivation.spans.get(name, []) if span[1] <= query[0]]
     return tuple(sorted(spans))

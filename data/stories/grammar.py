@@ -1,8 +1,8 @@
-"""A story as a leftmost derivation: one set of rules, which a writer draws from and a reader weighs.
+"""A probabilistic grammar: the generator samples from it, and the Bayes-optimal predictor sums over it (floor.py).
 
-A story begins as a list of symbols, words and slots. The leftmost slot is replaced by one of its options, which may
-bind names for the slots to its right, until only words are left. So each word depends on nothing but what has been
-said and bound before it, and the exact chance of any next word can be computed by a forward filter (floor.py).
+A story starts as a list of symbols: words and slots. A derivation replaces the leftmost slot by one of its options
+until only words are left. An option may also bind names, such as A = cat, that later slots read. So every word depends
+only on the words and bindings before it, and the exact probability of the next word can be computed.
 """
 
 from collections import defaultdict
@@ -13,62 +13,63 @@ from random import Random
 from data.links import Span
 
 Symbols = tuple[str, ...]  # words, and slots such as {A} or {A.was}
+Bindings = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to replace a slot."""
+    """One replacement of a slot."""
 
-    chance: float  # above 0; those of a slot add up to 1
+    probability: float  # above 0; the options of a slot sum to 1
     symbols: Symbols
-    binds: tuple[tuple[str, str], ...] = ()  # names and values for what comes later
+    binds: tuple[tuple[str, str], ...] = ()  # (name, value) pairs for the slots to the right
 
 
-Rules = Callable[[str, Mapping[str, str]], list[Option]]  # from a slot, without braces, and what is bound
+Rules = Callable[[str, Bindings], list[Option]]  # from a slot without braces and the bindings so far
 
 
 def is_slot(symbol: str) -> bool:
-    """Whether a symbol is still to be replaced."""
+    """Return True if a symbol is still to be replaced."""
     return symbol[0] == "{"
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A finished story: its text, where each slot's words stand in order of use, and what was bound."""
+class Derivation:
+    """A finished story, with the positions of all slots in its text."""
 
     text: str
-    spans: dict[str, list[Span]]
-    before: dict[str, list[Span]]  # the word before each use of a slot
-    bound: dict[str, str]
+    spans: dict[str, list[Span]]  # per slot, the characters of each use, in order
+    previous: dict[str, list[Span]]  # per slot, the word before each use
+    bindings: dict[str, str]
 
 
-def write(rules: Rules, rng: Random, start: Symbols, bound: Mapping[str, str]) -> Text:
-    """Derive one story from `start`, drawing every choice that `bound` leaves open; close up spaces before marks."""
-    bound = dict(bound)
-    todo: list[str | tuple[str, int]] = [*reversed(start)]  # a tuple: a slot that ends here, and where it began
+def sample(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Derivation:
+    """Derive one story from `start`, drawing at random every choice that `bindings` leaves open."""
+    bindings = dict(bindings)
+    stack: list[str | tuple[str, int]] = [*reversed(start)]  # a tuple marks the end of a slot: (slot, its first word)
     text = ""
     words: list[Span] = []
-    spans, before = defaultdict(list), defaultdict(list)
-    while todo:
-        symbol = todo.pop()
+    spans, previous = defaultdict(list), defaultdict(list)
+    while stack:
+        symbol = stack.pop()
         if isinstance(symbol, tuple):
             slot, first = symbol
             if first < len(words):
                 spans[slot].append((words[first][0], words[-1][1]))
-                before[slot].append(words[first - 1])
+                previous[slot].append(words[first - 1])
         elif is_slot(symbol):
             slot = symbol[1:-1]
-            option = _draw(rng, rules(slot, bound))
-            bound.update(option.binds)
-            todo.append((slot, len(words)))
-            todo.extend(reversed(option.symbols))
+            option = _draw(rng, rules(slot, bindings))
+            bindings.update(option.binds)
+            stack.append((slot, len(words)))
+            stack.extend(reversed(option.symbols))
         else:
             text += symbol if symbol in ".," or not text else f" {symbol}"
             words.append((len(text) - len(symbol), len(text)))
-    return Text(text, dict(spans), dict(before), bound)
+    return Derivation(text, dict(spans), dict(previous), bindings)
 
 
 def _draw(rng: Random, options: list[Option]) -> Option:
     if len(options) == 1:
         return options[0]
-    return rng.choices(options, [option.chance for option in options])[0]
+    return rng.choices(options, [option.probability for option in options])[0]

@@ -1,15 +1,16 @@
-"""The words of the stories: who acts, what they do, and what can be said of them.
+"""The vocabulary of the stories: nouns, names, their verbs, and adjectives.
 
-A noun's payoff is the four verbs of its kind: whoever knows the antecedent of "It" knows which four verbs can come
-next, and whoever does not must spread the bet over the verbs of every candidate. That is what makes resolving the
-pronoun pay at the pronoun itself. Two mentions of one story are never of one kind.
+Each kind of noun has four verbs that no other kind has. They are the payoff of a pronoun: after "It", a model that
+has resolved the antecedent chooses among four verbs, and a model that has not must also give probability to the verbs
+of the other candidate. So resolving the pronoun lowers the loss at the very next token. The two mentions of a story
+never share a verb.
 """
 
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cache
 
-# Nouns of a kind, each as singular/plural, and the four verbs that they and no other kind have.
+# Per line: the nouns of one kind as singular/plural, and the four verbs of that kind alone.
 ANIMALS = """
 cat/cats kitten/kittens lion/lions tiger/tigers panther/panthers: purred pounced prowled stretched
 dog/dogs puppy/puppies wolf/wolves fox/foxes hound/hounds coyote/coyotes jackal/jackals: barked growled howled panted
@@ -47,15 +48,15 @@ MASCULINE = (
     "Luke Mark Nick Oscar Paul Peter Ralph Simon Ted Victor Walter Arthur Bruno Chris Dennis Edward Felix "
     "Greg Hugo Ivan Jacob Karl Louis Martin Noah Owen Roger"
 ).split()
-# Invented, so that nothing but the story says whether a girl or a boy is meant.
-# The first four of each serve dev, the other twelve test, so that a test that flips whole words has its power.
+# Invented, so that their gender can be learned from the stories only. Dev uses the first four of each, test the other
+# twelve: the permutation test permutes whole words, and its power grows with their number.
 FEMININE_HELD_OUT = "Zor Mib Talu Pex Ifa Neshi Orla Yumi Keva Shoni Delpa Rixa Jumi Bresa Falu Onda".split()
 MASCULINE_HELD_OUT = "Vek Dorp Hask Rulo Tovi Brask Uzo Kerr Drav Olko Sterm Quade Yorn Zent Harv Pilko".split()
 
-# What people do, by calling; a name has one calling, so twelve things to know of a name and not 48.
-DEEDS = tuple(
-    tuple(calling.split())
-    for calling in (
+# The verbs of people, by calling. Each name has one calling: a model learns twelve sets of verbs, not one per name.
+CALLINGS = tuple(
+    tuple(verbs.split())
+    for verbs in (
         "painted drew sewed knitted", "sang danced clapped bowed", "read wrote studied prayed",
         "cooked baked gardened juggled", "swam skated jogged hiked", "rowed fished camped cycled",
         "cried wept sighed frowned", "laughed giggled smiled joked", "jumped skipped cheered shouted",
@@ -63,15 +64,16 @@ DEEDS = tuple(
     )
 )  # fmt: skip
 
-RESTS = (
+RESTS = (  # things on which an animal lies
     "mat rug sofa cushion pillow blanket bed couch carpet quilt hammock bench mattress armchair towel shawl basket cot "
     "stool sheet cradle duvet recliner doormat futon crib bunk beanbag footstool divan lounger bathmat"
 ).split()
-FEELINGS = "tired sleepy hungry thirsty scared sad happy bored lonely curious shy cold".split()  # of an animal
-QUALITIES = "soft fluffy cosy padded comfortable spotless new wide cheap smooth woven handmade".split()  # of a rest
-STATES = {
-    one.split(": ")[0]: tuple(one.split(": ")[1].split())
-    for one in (
+# FEELINGS are said only about animals, QUALITIES only about rests.
+FEELINGS = "tired sleepy hungry thirsty scared sad happy bored lonely curious shy cold".split()
+QUALITIES = "soft fluffy cosy padded comfortable spotless new wide cheap smooth woven handmade".split()
+STATES = {  # state: its four payoff verbs
+    line.split(": ")[0]: tuple(line.split(": ")[1].split())
+    for line in (
         "hungry: ate feasted chomped gobbled", "thirsty: drank sipped gulped slurped",
         "sleepy: slept snored napped drowsed", "scared: fled cowered shrieked quivered",
         "happy: rejoiced played grinned beamed", "wet: dripped shivered sloshed squelched",
@@ -87,100 +89,100 @@ FOODS = (
 
 @dataclass(frozen=True, slots=True)
 class Referent:
-    """Something a pronoun can stand for, in the form in which a story mentions it."""
+    """A noun or name that a pronoun can refer to, in the form in which a story mentions it."""
 
-    word: str  # the one token of its mention: "cat", "buses", "Lily"
-    lemma: str  # the same for both numbers: "cat", "bus", "Lily"
+    word: str  # the single token of the mention: "cat", "buses", "Lily"
+    lemma: str  # the same for singular and plural: "cat", "bus", "Lily"
     kind: str  # animal, thing, name or rest
     pronoun: str  # It, They, She or He
-    verbs: tuple[str, ...]  # its four payoffs
-    held_out: str  # "dev" or "test": never the antecedent of a pronoun in training; "": it may be
+    verbs: tuple[str, ...]  # its four payoff verbs
+    held_out: str  # "dev" or "test": never an antecedent in training; "": may be an antecedent in training
 
     @property
     def plural(self) -> bool:
-        """Whether it takes "were" and "some"."""
+        """True if the mention takes "were" and "some"."""
         return self.pronoun == "They"
 
     @property
     def article(self) -> str:
-        """The indefinite article of its mention."""
+        """The indefinite article of the mention."""
         if self.plural:
             return "some"
         return "an" if self.word[0] in "aeiou" else "a"
 
 
-def unit_hash(*parts: str) -> float:
-    """Map a name to a fixed number in [0, 1), the same on every machine: what holds the hold-outs still."""
-    digest = hashlib.sha256("|".join(parts).encode()).digest()
+def unit_hash(*strings: str) -> float:
+    """Return a number in [0, 1) that depends on the strings alone; all hold-outs are decided by it."""
+    digest = hashlib.sha256("|".join(strings).encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def hold_out(words: list[str], n_dev: int, n_test: int) -> dict[str, str]:
-    """Give the `n_dev` words of lowest hash to dev and the next `n_test` to test: a choice nobody made.
+    """Return {word: "dev" or "test"} for the held-out words: those with the lowest hashes.
 
-    The words of the README's pictures are never among them.
+    The words of the README's example sentences are never held out.
     """
     ranked = sorted(set(words) - {"cat", "bus", "mat"}, key=lambda word: unit_hash("held out", word))
     return dict.fromkeys(ranked[:n_dev], "dev") | dict.fromkeys(ranked[n_dev : n_dev + n_test], "test")
 
 
-def _nouns(table: str, kind: str, n_test: int) -> list[tuple[Referent, Referent]]:
+def _parse_nouns(table: str, kind: str, n_test: int) -> list[tuple[Referent, Referent]]:
     rows = [line.split(": ") for line in table.strip().splitlines()]
-    forms = [(one.split("/"), tuple(verbs.split())) for some, verbs in rows for one in some.split()]
+    forms = [(noun.split("/"), tuple(verbs.split())) for nouns, verbs in rows for noun in nouns.split()]
     held_out = hold_out([singular for (singular, _), _ in forms], 6, n_test)
-    nouns = []
+    referents = []
     for (singular, plural), verbs in forms:
-        one = Referent(singular, singular, kind, "It", verbs, held_out.get(singular, ""))
-        nouns.append((one, replace(one, word=plural, pronoun="They")))
-    return nouns
+        referent = Referent(singular, singular, kind, "It", verbs, held_out.get(singular, ""))
+        referents.append((referent, replace(referent, word=plural, pronoun="They")))
+    return referents
 
 
 @cache
 def nouns() -> tuple[tuple[Referent, Referent], ...]:
     """Return the 103 nouns as (singular, plural); dev holds out 6 animals and 6 things, test 12 and 8.
 
-    Twelve animals because each question at S2 is between an animal and a rest: with eight of each, a head that always
-    looks at the antecedent met the corrected p in half of the cases (docs/probe.md).
+    Test has twelve animals because each later-cue question is between an animal and a rest: with eight of each, a head
+    that always attends to the antecedent reached the corrected p in only half of the cases.
     """
-    return tuple(_nouns(ANIMALS, "animal", 12) + _nouns(THINGS, "thing", 8))
+    return tuple(_parse_nouns(ANIMALS, "animal", 12) + _parse_nouns(THINGS, "thing", 8))
 
 
 @cache
 def rests() -> tuple[Referent, ...]:
-    """Return the 32 things an animal lies on; they have qualities but no verbs of their own."""
+    """Return the 32 things on which an animal lies; they have qualities but no verbs."""
     held_out = hold_out(RESTS, 3, 12)
     return tuple(Referent(word, word, "rest", "It", (), held_out.get(word, "")) for word in RESTS)
 
 
 @cache
 def names() -> tuple[tuple[Referent, ...], tuple[Referent, ...]]:
-    """Return (feminine, masculine) names, each with a calling given by hash, every calling to as many."""
+    """Return (feminine, masculine) names; each has the verbs of one calling, and callings are equally frequent."""
+    return _name_referents(FEMININE, FEMININE_HELD_OUT, "She"), _name_referents(MASCULINE, MASCULINE_HELD_OUT, "He")
 
-    def some(trained: list[str], held_out: list[str], pronoun: str) -> tuple[Referent, ...]:
-        places = [""] * len(trained) + ["dev"] * 4 + ["test"] * (len(held_out) - 4)
-        callings: dict[str, tuple[str, ...]] = {}
-        for kept in (trained, held_out):
-            ranked = sorted(kept, key=lambda name: unit_hash("calling", name))
-            callings |= {name: DEEDS[i % len(DEEDS)] for i, name in enumerate(ranked)}
-        return tuple(
-            Referent(name, name, "name", pronoun, callings[name], place)
-            for name, place in zip([*trained, *held_out], places, strict=True)
-        )
 
-    return some(FEMININE, FEMININE_HELD_OUT, "She"), some(MASCULINE, MASCULINE_HELD_OUT, "He")
+def _name_referents(trained: list[str], held_out: list[str], pronoun: str) -> tuple[Referent, ...]:
+    splits = [""] * len(trained) + ["dev"] * 4 + ["test"] * (len(held_out) - 4)
+    verbs: dict[str, tuple[str, ...]] = {}
+    for group in (trained, held_out):
+        ranked = sorted(group, key=lambda name: unit_hash("calling", name))
+        verbs |= {name: CALLINGS[i % len(CALLINGS)] for i, name in enumerate(ranked)}
+    return tuple(
+        Referent(name, name, "name", pronoun, verbs[name], split)
+        for name, split in zip([*trained, *held_out], splits, strict=True)
+    )
 
 
 @cache
 def referents() -> dict[str, Referent]:
-    """Return every mention's word with its referent."""
-    pairs = [form for noun in nouns() for form in noun]
-    return {one.word: one for one in [*pairs, *rests(), *names()[0], *names()[1]]}
+    """Return {word: referent} for every word that a story can mention."""
+    both_numbers = [referent for noun in nouns() for referent in noun]
+    return {referent.word: referent for referent in [*both_numbers, *rests(), *names()[0], *names()[1]]}
 
 
 def word_classes() -> dict[str, str]:
-    """Return the token class of every word that is not a function word: pronoun or content."""
+    """Return {word: "pronoun" or "content"} for all words but function words."""
     content = set(referents()) | {*FEELINGS, *QUALITIES, *STATES, *FOODS}
-    content |= {verb for one in referents().values() for verb in one.verbs}
+    content |= {verb for referent in referents().values() for verb in referent.verbs}
     content |= {verb for verbs in STATES.values() for verb in verbs}
     pronouns = "It They She He it they she he him her Its Their His Her".split()
     return dict.fromkeys(content, "content") | dict.fromkeys(pronouns, "pronoun")

@@ -1,7 +1,7 @@
-"""What the stories' own grammar knows of a sentence: which words a pronoun could mean, and when that is decided.
+"""Notes about the pronouns of any sentence: which words can be the antecedent, and which word decides.
 
-A causal model at a pronoun has read only what stands before it. Where that leaves two candidates, whatever decides
-between them comes later, and no row at the pronoun can show it.
+A causal model at a pronoun has read only the text before it. If that leaves two candidates, the deciding word comes
+later, and no attention weight at the pronoun can show the link.
 """
 
 import re
@@ -11,145 +11,152 @@ from data.links import Span
 from data.stories.frames import OWNING
 from data.stories.lexicon import FEELINGS, QUALITIES, STATES, Referent, referents
 
-_KINDS = {
-    form: kind
-    for kind, forms in {
-        "It": "it its", "They": "they them their", "She": "she her", "He": "he him his",
-    }.items()
-    for form in forms.split()
-}  # fmt: skip
-_OBJECTS = ("him", "her", "them")  # "it" is left out: what is washed is seldom what washes
+_FORMS = {"It": "it its", "They": "they them their", "She": "she her", "He": "he him his"}
+_PRONOUNS = {form: pronoun for pronoun, forms in _FORMS.items() for form in forms.split()}
+_OBJECTS = ("him", "her", "them")  # "it" is excluded: an object "it" rarely competes with a subject
+_SENTENCE_ENDS = ". ! ?"
+_CLAUSE_ENDS = ". ! ? , and but while"
 
 
 @dataclass(frozen=True, slots=True)
 class PronounNote:
-    """What can be said of one pronoun of a sentence."""
+    """The analysis of one pronoun."""
 
     span: Span
-    candidates: tuple[str, ...]  # the mentions before it that agree with it
-    clue: Span | None  # a later word that decides between them, where there is one
-    note: str  # one sentence for a reader
+    candidates: tuple[str, ...]  # the earlier mentions that agree with the pronoun
+    clue: Span | None  # a later word that decides between several candidates
+    note: str  # one sentence for the reader of the report
 
 
 def word_spans(text: str) -> list[tuple[str, Span]]:
-    """Return the words and punctuation marks of `text` with their spans."""
+    """Return the words and punctuation marks of `text` with their characters [start, end)."""
     return [(match.group(), match.span()) for match in re.finditer(r"\w+|[^\w\s]+", text)]
 
 
 def lint(text: str) -> list[PronounNote]:
-    """Return a note for every personal pronoun of `text`, in any case, in order."""
-    every = word_spans(text)
-    found = []
-    for place, (word, span) in enumerate(every):
-        kind = _KINDS.get(word.lower())
-        if kind is None:
+    """Return a note for every personal or possessive pronoun of `text`, in order."""
+    words = [word for word, _ in word_spans(text)]
+    spans = [span for _, span in word_spans(text)]
+    notes = []
+    for position, word in enumerate(words):
+        pronoun = _PRONOUNS.get(word.lower())
+        if pronoun is None:
             continue
-        fitting = _fitting([one for one, _ in every[: place + 2]], place, kind)
-        clue = next((every[i][1] for i in range(place + 1, len(every)) if _decides(every, i, fitting)), None)
-        candidates = tuple(one.word for one in fitting)
-        found.append(PronounNote(span, candidates, clue if len(fitting) > 1 else None, ""))
-    return [_noted(text, one) for one in found]
+        candidates = _candidates(words, position, pronoun)
+        later = range(position + 1, len(words)) if len(candidates) > 1 else ()
+        clue = next((i for i in later if _decides(words, i, candidates)), None)
+        note = _note(words, position, clue, candidates)
+        names = tuple(candidate.word for candidate in candidates)
+        notes.append(PronounNote(spans[position], names, None if clue is None else spans[clue], note))
+    return notes
 
 
-def _fitting(some: list[str], place: int, kind: str) -> list[Referent]:
-    """Return what has been mentioned before the pronoun at `place` and agrees with it, each once."""
-    known = _mentioned(some[:place])
-    fitting = [one for one in known if one.pronoun == kind]
-    if kind == "They":
-        fitting += _couples(some[:place], known)
-    follows = some[place + 1] if place + 1 < len(some) else "."
-    if place > 1 and some[place] in _OBJECTS and not (some[place] == "her" and follows.isalpha() and follows != "so"):
-        fitting = [one for one in fitting if one.word != some[place - 2]]  # "Tom washed him": not himself
-    if kind == "It":
-        fitting = _owned(some[:place], fitting) or fitting
-    return fitting
+def _candidates(words: list[str], position: int, pronoun: str) -> list[Referent]:
+    """Return the referents before `position` that agree with the pronoun there, without repetition."""
+    mentioned = _mentioned(words[:position])
+    candidates = [referent for referent in mentioned if referent.pronoun == pronoun]
+    if pronoun == "They":
+        candidates += _couples(words[:position], mentioned)
+    word, following = words[position], words[position + 1] if position + 1 < len(words) else "."
+    is_possessive = word == "her" and following.isalpha() and following != "so"
+    if position > 1 and word in _OBJECTS and not is_possessive:  # "Tom washed him": the subject is excluded
+        candidates = [referent for referent in candidates if referent.word != words[position - 2]]
+    if pronoun == "It":
+        candidates = _owned(words[:position], candidates) or candidates
+    return candidates
 
 
-def _mentioned(some: list[str]) -> list[Referent]:
-    """Return the referents of some words in order, each once, with the verbs of a state said before it."""
-    found: dict[str, Referent] = {}
-    for i, word in enumerate(some):
-        told = _told(some, i)
-        one = found.get(word) or referents().get(word) or (Referent(word, word, "name", told, (), "") if told else None)
-        if one is not None:
-            found[word] = replace(one, verbs=one.verbs + STATES.get(some[i - 1] if i else "", ()))
-    return list(found.values())
+def _mentioned(words: list[str]) -> list[Referent]:
+    """Return the referents among the words, without repetition, with the verbs of a state before the noun added."""
+    mentioned: dict[str, Referent] = {}
+    for i, word in enumerate(words):
+        pronoun = _stated_pronoun(words, i)
+        referent = mentioned.get(word) or referents().get(word)
+        if referent is None and pronoun:
+            referent = Referent(word, word, "name", pronoun, (), "")
+        if referent is not None:
+            state = words[i - 1] if i else ""
+            mentioned[word] = replace(referent, verbs=referent.verbs + STATES.get(state, ()))
+    return list(mentioned.values())
 
 
-def _told(some: list[str], i: int) -> str:
-    """Return She or He where the words around a name say which it is, as "a girl named Zor" and "Zor the girl"."""
-    before, after = some[max(0, i - 2) : i], some[i + 1 : i + 3]
-    child = before[0] if before[1:] == ["named"] else after[1] if after[:1] == ["the"] and len(after) > 1 else ""
-    return {"girl": "She", "boy": "He"}.get(child, "") if some[i][0].isupper() else ""
+def _stated_pronoun(words: list[str], i: int) -> str:
+    """Return She or He for a name whose gender is stated, as in "a girl named Zor" or "Zor the girl"; "" otherwise."""
+    previous, following = words[max(0, i - 2) : i], words[i + 1 : i + 3]
+    child = ""
+    if previous[1:] == ["named"]:
+        child = previous[0]
+    elif following[:1] == ["the"] and len(following) > 1:
+        child = following[1]
+    return {"girl": "She", "boy": "He"}.get(child, "") if words[i][0].isupper() else ""
 
 
-def _sentences(some: list[str], ends: str) -> list[list[str]]:
-    """Return the runs of words between those of `ends`."""
-    found: list[list[str]] = [[]]
-    for word in some:
-        found.append([]) if word in ends.split() else found[-1].append(word)
-    return found
+def _split(words: list[str], separators: str) -> list[list[str]]:
+    """Return the runs of words between separators."""
+    runs: list[list[str]] = [[]]
+    for word in words:
+        if word in separators.split():
+            runs.append([])
+        else:
+            runs[-1].append(word)
+    return runs
 
 
-def _couples(some: list[str], known: list[Referent]) -> list[Referent]:
-    """Return two people of one sentence as one candidate, whose verbs are those of both."""
-    people = {one.word: one for one in known if one.kind == "name"}
-    pairs = [[people[word] for word in dict.fromkeys(run) if word in people] for run in _sentences(some, ". ! ?")]
+def _couples(words: list[str], mentioned: list[Referent]) -> list[Referent]:
+    """Return two people of one sentence as one candidate with the verbs of both."""
+    people = {referent.word: referent for referent in mentioned if referent.kind == "name"}
+    sentences = _split(words, _SENTENCE_ENDS)
+    couples = [[people[word] for word in dict.fromkeys(sentence) if word in people] for sentence in sentences]
     return [
-        Referent(f"{pair[0].word} and {pair[1].word}", "", "couple", "They", pair[0].verbs + pair[1].verbs, "")
-        for pair in pairs
-        if len(pair) == 2
+        Referent(f"{couple[0].word} and {couple[1].word}", "", "couple", "They", couple[0].verbs + couple[1].verbs, "")
+        for couple in couples
+        if len(couple) == 2
     ]
 
 
-def _owned(some: list[str], fitting: list[Referent]) -> list[Referent]:
-    """Return those of the candidates that belong to the one whom "she" or "he" in the same sentence means."""
-    people = [one for one in _mentioned(some) if one.kind == "name"]
-    kinds = {_KINDS[word.lower()] for word in _sentences(some, ". ! ?")[-1] if word.lower() in ("she", "he")}
-    owners = [one.word for one in people if one.pronoun in kinds]
+def _owned(words: list[str], candidates: list[Referent]) -> list[Referent]:
+    """Return the candidates that belong to the referent of a "she" or "he" earlier in the same sentence."""
+    people = [referent for referent in _mentioned(words) if referent.kind == "name"]
+    sentence = [word.lower() for word in _split(words, _SENTENCE_ENDS)[-1]]
+    pronouns = {_PRONOUNS[word] for word in sentence if word in ("she", "he")}
+    owners = {referent.word for referent in people if referent.pronoun in pronouns}
     owned = set()
-    for run in _sentences(some, ". ! ? , and but while"):
-        named = {one.word for one in people} & set(run)
-        if named == set(owners) and len(named) == 1 and any(f" {verb} " in f" {' '.join(run)} " for verb in OWNING):
-            owned.update(run)
-    return [one for one in fitting if one.word in owned]
+    for clause in _split(words, _CLAUSE_ENDS):
+        names = {referent.word for referent in people} & set(clause)
+        if names == owners and len(names) == 1 and any(f" {verb} " in f" {' '.join(clause)} " for verb in OWNING):
+            owned.update(clause)
+    return [referent for referent in candidates if referent.word in owned]
 
 
-def _decides(every: list[tuple[str, Span]], i: int, candidates: list[Referent]) -> bool:
-    """Whether the word at `i` can be said of exactly one of several candidates, or names it after "so"."""
-    word = every[i][0]
-    if any(word == one.word for one in candidates):
-        sentence = _sentences([other for other, _ in every[:i]], ". ! ?")[-1]
-        return "so" in [other.lower() for other in sentence]
-    return sum(_can_be_said(word, one) for one in candidates) == 1
+def _decides(words: list[str], i: int, candidates: list[Referent]) -> bool:
+    """Return True if word `i` fits exactly one of several candidates, or names it after "so"."""
+    if any(words[i] == candidate.word for candidate in candidates):
+        return "so" in [word.lower() for word in _split(words[:i], _SENTENCE_ENDS)[-1]]
+    return sum(_fits(words[i], candidate) for candidate in candidates) == 1
 
 
-def _can_be_said(word: str, one: Referent) -> bool:
-    return (
-        word in one.verbs or (word in FEELINGS and one.kind == "animal") or (word in QUALITIES and one.kind == "rest")
-    )
+def _fits(word: str, referent: Referent) -> bool:
+    adjectives = {"animal": FEELINGS, "rest": QUALITIES}.get(referent.kind, [])
+    return word in referent.verbs or word in adjectives
 
 
-def _noted(text: str, one: PronounNote) -> PronounNote:
-    pronoun = text[slice(*one.span)]
-    some = " or ".join(one.candidates)
-    later = [name.word for name in _mentioned([word for word, _ in word_spans(text[one.span[1] :])])]
-    later = [word for word in later if referents().get(word) and referents()[word].pronoun == _KINDS[pronoun.lower()]]
-    if not one.candidates and later:
-        note = (
-            f'what "{pronoun}" could mean, {" or ".join(later)}, comes only after it: the row at "{pronoun}" has not '
-            "read it and cannot look there"
+def _note(words: list[str], position: int, clue: int | None, candidates: list[Referent]) -> str:
+    pronoun = words[position]
+    later = [referents()[mention.word] for mention in _mentioned(words[position + 1 :]) if mention.word in referents()]
+    later_names = [referent.word for referent in later if referent.pronoun == _PRONOUNS[pronoun.lower()]]
+    names = " or ".join(candidate.word for candidate in candidates)
+    if not candidates and later_names:
+        return (
+            f'"{pronoun}" can only refer to {" or ".join(later_names)}, which comes after it: '
+            f'attention at "{pronoun}" cannot reach a later word'
         )
-    elif not one.candidates:
-        note = f'no word known to the stories stands before "{pronoun}" that it could mean'
-    elif len(one.candidates) == 1:
-        note = f'what stands before "{pronoun}" leaves one candidate: {some}'
-    elif one.clue:
-        clue = text[slice(*one.clue)]
-        note = (
-            f'the clue comes after the pronoun: "{pronoun}" could mean {some} until "{clue}", '
-            f'and the row at "{pronoun}" cannot know which; read the row at "{clue}"'
+    if not candidates:
+        return f'no word before "{pronoun}" that is in the stories\' vocabulary can be its antecedent'
+    if len(candidates) == 1:
+        return f'the text before "{pronoun}" leaves one candidate: {names}'
+    if clue is not None:
+        return (
+            f'the clue comes after the pronoun: "{pronoun}" can refer to {names} until "{words[clue]}"; attention at '
+            f'"{pronoun}" cannot show which, so read the row at "{words[clue]}"'
         )
-    else:
-        note = f'nothing in the sentence decides whether "{pronoun}" means {some}'
-    return PronounNote(one.span, one.candidates, one.clue, note)
+    return f'nothing in the sentence decides whether "{pronoun}" refers to {names}'

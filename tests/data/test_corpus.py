@@ -204,7 +204,7 @@ def test_the_floor_lies_under_its_own_tokens(corpus: Corpus) -> None:
         tokens = split.tokens[split.starts[i] + 1 : split.starts[i + 1] + 1]
         assert [corpus.tokenizer.id_to_token(int(token)) for token in tokens] == [*words(mixed[i]), END]
         own = split.floor[split.starts[i] + 1 : split.starts[i + 1] + 1]
-        np.testing.assert_allclose(own, floor.read(mixed[i])[0], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(own, floor.surprisal(mixed[i])[0], rtol=1e-6, atol=1e-6)
 
 
 def test_items_stand_at_their_words_and_stop_before_the_payoff(corpus: Corpus) -> None:

@@ -332,7 +332,7 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
     from data.tokenizer import END
     from probe.open import read_run
     from training.command_line import one_line_errors, printable
-    from training.device import choose_place
+    from training.device import choose_device
     from training.run_dir import find_run
     from training.settings import Device, ExportConfig, Format, Precision, settings_from_arguments
 
@@ -345,7 +345,7 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
         out = Path(asked.out or run / "export" / ("model.gguf" if to_gguf else "hf"))
         check_new(out)
         # As eval.py reads it, so that both refuse the same.
-        opened = read_run(run, choose_place(Device.cpu, Precision.float32))
+        opened = read_run(run, choose_device(Device.cpu, Precision.float32))
         tokenizer = (run / "tokenizer.json").read_text(encoding="utf-8")
         note = ""
         if to_gguf:

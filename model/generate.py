@@ -44,14 +44,14 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
     from data.tokenizer import UNKNOWN, end_id
     from probe.open import read_run
     from training.command_line import one_line_errors, printable
-    from training.device import choose_place
+    from training.device import choose_device
     from training.run_dir import find_run
     from training.settings import Device, GenerateConfig, Precision, settings_from_arguments
 
     with one_line_errors():
         asked = settings_from_arguments(GenerateConfig, sys.argv[1:])
         # As eval.py reads it, so that both refuse the same.
-        opened = read_run(find_run(asked.run), choose_place(Device.cpu, Precision.float32))
+        opened = read_run(find_run(asked.run), choose_device(Device.cpu, Precision.float32))
         tokenizer = opened.tokenizer
         end, encoding = end_id(tokenizer), tokenizer.encode(asked.prompt)
         if UNKNOWN in encoding.tokens:

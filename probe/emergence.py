@@ -153,3 +153,56 @@ def timing(
 def is_phase_change(widths: Sequence[float | None]) -> bool:
     """Whether the curve went from 10 to 90 % of its way within a tenth of training in every seed, two or more."""
     return len(widths) > 1 and all(width is not None and width < PHASE_CHANGE for width in widths)
+
+
+def training_probe(corpus, settings, draw=None):  # type: ignore[no-untyped-def]
+    """Returns the probe to run while training; None if the text has no gold links."""
+    import numpy as np
+
+    from data.corpus import load_rows
+    from data.links import link_items
+    from data.loader import StorySplit
+    from data.stories.lint import word_spans as words
+    from data.tokenizer import end_id, unknown_id, with_end
+    from probe.sentences import Sentence
+    from probe.snapshots import choose_film, frame, shoot
+    from training.evaluate import validation_loss
+    from training.trainer import ProbeReading
+
+    split, tokenizer = corpus.validation, corpus.tokenizer
+    if not isinstance(corpus.train, StorySplit) or not settings.model.is_causal:
+        return None
+    items = choose_items(
+        link_items(load_rows(corpus, "dev"), tokenizer, end_id(tokenizer)), settings.run.probe_sequences
+    )
+    if not items:
+        return None
+    film = choose_film(
+        lambda text: Sentence(*with_end(tokenizer, text), words(text)),
+        unknown_id(tokenizer),
+        settings.model.context_length,
+    )
+    n_tokens = int(split.starts[: settings.run.probe_sequences // 2 + 1][-1])
+
+    def probe(model, step):  # type: ignore[no-untyped-def]
+        loss = validation_loss(model, split, 4 * settings.run.tokens_per_batch, n_tokens)
+        readings = glimpse(model, items, settings.run.tokens_per_batch) if np.isfinite(loss["loss"]) else []
+        if not readings or any(np.isnan(reading.pronoun_contrast).any() for reading in readings):
+            return None
+        values = {f"probe_{name}": loss[f"{name}_by_class"] for name in ("loss", "gap") if f"{name}_by_class" in loss}
+        values["head_types"] = type_maxima(model, end_id(tokenizer))
+        for reading in readings:
+            values |= reading.record()
+        snapshot = None
+        if film.asked:
+            snapshot = {
+                "header": film.header(settings.model.n_layer, settings.model.n_head),
+                **frame(shoot(model, film)),
+            }
+        summary = [
+            f"{r.name} L{r.layer}H{r.head} {r.accuracy[r.layer, r.head]:.2f} (chance level {r.luck:.2f})"
+            for r in readings
+        ]
+        return ProbeReading(values, {}, snapshot, summary)
+
+    return probe

@@ -33,14 +33,13 @@ def measure(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> bool:
         context_length=opened.model.config.context_length,
         n_tokens=None,
     )
-    parts = ((one.model_inputs(single_document=causal), one.targets, one.classes, one.floor) for one in batches)
-    rows = row_losses(opened.model, parts, len(CLASSES))
+    rows = row_losses(opened.model, batches, len(CLASSES), single_document=causal)
     found = summarise(rows, CLASSES if isinstance(split, StorySplit) else ())
     n_tokens, bits = int(rows.counts.sum()), split.bits_per_byte(found["loss"])
     print(f"loss     {found['loss']:.4f} nats/token, {bits:.4f} bits/byte over all {n_tokens:,} validation tokens")
     for note in corpus.notes:
         print(printable(f"note     {note}"))
-    for line in gap_lines(found, cheats=not causal):
+    for line in gap_lines(found, is_causal=causal):
         print(line)
     for asked in ("open", "figures"):
         if not causal and getattr(settings, asked):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from data.corpus import Corpus
     from model.transformer import Transformer
     from probe.sentences import Sentence
-    from training.device import Place
+    from training.device import ComputeDevice
     from training.settings import EvalConfig
 
 SCHEMA_VERSION = 6  # of probe.json
@@ -115,19 +115,19 @@ def open_run(settings: EvalConfig) -> OpenedRun:
     return read_run(find_run(settings.run), place_of(settings))
 
 
-def place_of(settings: EvalConfig) -> Place:
+def place_of(settings: EvalConfig) -> ComputeDevice:
     """Return where to compute, and let torch take as many threads as are asked for."""
     import torch
 
-    from training.device import choose_place
+    from training.device import choose_device
     from training.settings import Precision
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    return choose_place(settings.device, Precision.float32)
+    return choose_device(settings.device, Precision.float32)
 
 
-def read_run(run: Path, place: Place) -> OpenedRun:
+def read_run(run: Path, place: ComputeDevice) -> OpenedRun:
     """Load a run's best checkpoint onto a device; ValueError or OSError where it cannot be."""
     import sys
 
@@ -159,7 +159,7 @@ def read_run(run: Path, place: Place) -> OpenedRun:
         end=end_id(tokenizer),
         model=model.to(place.device).eval(),
         untrained=untrained,
-        place=place.where,
+        place=place.description,
         resumed=tuple(resumed_with(run)),
         settings=trained,
     )

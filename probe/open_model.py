@@ -63,7 +63,7 @@ def open_model(settings: EvalConfig, asked: str, data: DataConfig) -> Opened:
         end=first,
         model=model,
         untrained=lambda seed: model.untrained(10_000 + seed),
-        place=place.where,
+        place=place.description,
     )
     check_readable(opened)
     return opened

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, path: str) -> None:
     """Take a test that nobody here wrote, print its table and write the run's probe/outside/."""
-    from training.checkpoint import write_set
+    from training.checkpoint import write_files
 
     with one_line_errors():
         if not opened.model.config.is_causal:
@@ -41,7 +41,7 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
         claimed = claim_or_note(opened, folder)
         with claimed or nullcontext():
             if claimed is not None:
-                write_set(folder, files, f"{task.value}.json")
+                write_files(folder, files, f"{task.value}.json")
                 print(printable(f"\nwrote    {', '.join(files)} to {folder}"))
 
 

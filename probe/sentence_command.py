@@ -25,7 +25,7 @@ def look(opened: Opened, text: str) -> bool:
     from report.sentences import unknown_note
     from report.tables import sentence_lines
     from report.terminal import printable
-    from training.checkpoint import write_set
+    from training.checkpoint import write_files
 
     if not text.strip():
         raise ValueError("text is empty")
@@ -50,7 +50,7 @@ def look(opened: Opened, text: str) -> bool:
             lines = sentence_lines([word for word, _ in sentence.words], rows, chosen_heads(probed))
             print("\n".join(printable(line) for line in lines))
         if claimed is not None:
-            write_set(opened.run / "probe", files)
+            write_files(opened.run / "probe", files)
     return claimed is not None
 
 

@@ -107,7 +107,7 @@ def write_comparison(
     """Print what a comparison has found, write it to `folder`, and return the files' names."""
     from lab.compare import LEGEND, draw, markdown, measured, table_csv
     from training.board import hparams_files
-    from training.checkpoint import write_set
+    from training.checkpoint import write_files
 
     files: dict[str, str | bytes] = {
         "compare.json": json.dumps(results, indent=2) + "\n",
@@ -128,7 +128,7 @@ def write_comparison(
         )
         earlier = [str(path.relative_to(folder)) for path in (folder / "tb").rglob("*") if path.is_file()]
         gone = ["compare.png", *earlier]  # a figure of other runs is worse than none
-        write_set(folder, files | {f"tb/{name}": content for name, content in events.items()}, "compare.json", gone)
+        write_files(folder, files | {f"tb/{name}": content for name, content in events.items()}, "compare.json", gone)
     return list(files)
 
 

@@ -297,7 +297,7 @@ def write_found(
     pictures: Mapping[str, bytes] | None,
     gone: Iterable[str] = (),
 ) -> None:
-    """Write what was found, and its figures, all of it or nothing (`training.checkpoint.write_set`).
+    """Write what was found, and its figures, all of it or nothing (`training.checkpoint.write_files`).
 
     Args:
         folder: made if need be.
@@ -307,13 +307,13 @@ def write_found(
         gone: earlier files that are taken away.
 
     """
-    from training.checkpoint import write_set
+    from training.checkpoint import write_files
 
     known, wanted = folder / mark, files[mark]
     is_same = known.is_file() and known.read_bytes() == (wanted.encode() if isinstance(wanted, str) else wanted)
     if pictures is not None or not is_same:
         gone = [*gone, *other_figures(pictures or {})]
-    write_set(folder, {**files, **figure_files(pictures or {})}, mark, gone)
+    write_files(folder, {**files, **figure_files(pictures or {})}, mark, gone)
 
 
 def figure_files(pictures: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -340,13 +340,13 @@ def write_page(opened: Opened, *, figures: bool = False) -> None:
     """
     from report.figures import draw_run
     from report.page import page
-    from training.checkpoint import write_set
+    from training.checkpoint import write_files
 
     probed, missing = read_probe(opened)
     content = page_content(opened, probed, read_sound_texts(opened.run), missing)
     pictures = draw_run(content) if figures else {}
     files: dict[str, str | bytes] = {PAGE: page(content), **figure_files(pictures)}
-    write_set(opened.run / "probe", files, gone=other_figures(pictures) if figures else ())
+    write_files(opened.run / "probe", files, gone=other_figures(pictures) if figures else ())
 
 
 def show(path: Path, *, in_browser: bool, sentence: str = "") -> None:

@@ -1,4 +1,4 @@
-"""A file that a run adds to as it goes: its errors name it, and what was said can be brought to the disk."""
+"""Files that a crash cannot damage: atomic writes, checkpoints with checksums, and sets of files under one marker."""
 
 import errno
 import hashlib
@@ -8,96 +8,53 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-
-class Stream:
-    """Bytes, one after the other; every OSError names the file, which the operating system's own does not."""
-
-    def __init__(self, path: Path) -> None:
-        """Open `path` to add to it; it is made if need be."""
-        self._path = path
-        self._file = path.open("ab")
-        self.is_empty = self._file.tell() == 0
-        self._waiting = 0  # bytes that the operating system may not have yet
-
-    def write(self, content: bytes) -> None:
-        """Add `content`; who reads the file sees it after `flush`."""
-        self._waiting += len(content)
-        with self._named():
-            self._file.write(content)
-
-    def flush(self) -> None:
-        """Hand everything to the operating system: it outlives this process."""
-        with self._named():
-            self._file.flush()
-        self._waiting = 0
-
-    def sync(self) -> None:
-        """Bring everything to the disk: it outlives a power cut."""
-        self.flush()
-        with self._named():
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Flush and close; closed it is even if the last of it cannot be written."""
-        with self._named():
-            self._file.close()
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise named(error, self._path, self._waiting) from None
+MANIFESTS = ("manifest.json", "manifest_copy.json")
+CHECKPOINT = re.compile(r"step_\d{8}\.pt")
+UNFINISHED = re.compile(r"\..+\.\d+")  # temporary files of `write_atomically`, left by a killed process
+STAGING = ".unfinished"
 
 
-def named(error: OSError, path: Path, n_bytes: int) -> OSError:
-    """Return `error` with the file's name and, where there was no room, the bytes that were to be written."""
-    said = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        said += f" for {n_bytes:,} bytes ({shutil.disk_usage(path.parent).free:,} are free)"
-    elif error.errno == errno.EFBIG:
-        said += f" by {n_bytes:,} bytes"
-    return type(error)(error.errno, said, str(path))
-
-
-_MANIFESTS = ("manifest.json", "manifest_copy.json")
-
-
-_FILE = re.compile(r"step_\d+(_again)?\.pt")
-
-
-UNFINISHED = re.compile(r"\..+\.\d+")  # of what a killed process was just writing
+# Single files
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path` so that a reader, or a crash at any moment, sees the old file or the new one.
+    """Writes a file so that readers see the old content or the new content, also after a crash.
 
-    Raises OSError that names the path and, where there is no room, the bytes; then the old file is as it was.
+    Raises:
+        OSError: with the path and, if the disk is full, the bytes; the old file is unchanged.
+
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        beside.replace(path)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
         sync_folder(path.parent)
     except BaseException as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise named(error, path, len(content)) from None
+            raise with_path(error, path, len(content)) from None
         raise
 
 
+def with_path(error: OSError, path: Path, n_bytes: int) -> OSError:
+    """Returns `error` with the path and, if there was no space, how many bytes were to be written."""
+    message = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        message += f" (writing {n_bytes:,} bytes; {shutil.disk_usage(path.parent).free:,} are free)"
+    return type(error)(error.errno, message, str(path))
+
+
 def sync_folder(folder: Path) -> None:
-    """Bring the names in `folder` to the disk."""
+    """Flushes the names in `folder` to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -105,18 +62,21 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+# Checkpoints
+
+
 def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: bool, keep: int = 2) -> None:
-    """Add the state of `step` to `folder`; `best` marks it the one that evaluation should use.
+    """Saves the state after `step` and deletes older checkpoints.
 
     Args:
-        folder: the run's checkpoints/, made if need be.
-        state: tensors and plain Python only, as torch.load's weights_only takes them.
+        folder: checkpoints/ of the run; created if missing.
+        state: tensors and plain Python values, as torch.load accepts them with weights_only=True.
         step: optimizer steps taken.
-        best: whether its validation loss is the lowest so far.
-        keep: newest checkpoints that stay besides the best, 1 or more.
+        best: its validation loss is the lowest so far.
+        keep: number of newest checkpoints to keep besides the best.
 
     Raises:
-        OSError: it cannot be written; what was saved before is as it was.
+        OSError: it cannot be written; the checkpoints from before are unchanged.
 
     """
     folder.mkdir(exist_ok=True)
@@ -124,186 +84,151 @@ def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: boo
     torch.save(state, buffer)
     content = buffer.getvalue()
     try:
-        before = read_manifest(folder)
-    except ValueError:  # damaged in both copies: this checkpoint at least shall be found
-        before = []
-    # Never over a file that counts: until the manifest says otherwise the old one is the run's.
-    used = {one["file"] for one in before}
-    file = next(name for name in (f"step_{step:08d}.pt", f"step_{step:08d}_again.pt") if name not in used)
-    entry = {"file": file, "step": step, "sha256": hashlib.sha256(content).hexdigest(), "best": best}
-    write_atomically(folder / file, content)
-    for one in before:
-        if one["step"] == step:
-            entry["best"] |= one["best"]
-    others = [one | {"best": one["best"] and not best} for one in before if one["step"] != step]
-    entries = sorted([*others, entry], key=lambda one: one["step"])
-    kept = [one for one in entries if one["best"] or one in entries[-keep:]]
-    _write_manifest(folder, kept)
-    for name in used - {one["file"] for one in kept}:
-        (folder / name).unlink(missing_ok=True)
+        entries = [entry for entry in read_manifest(folder) if entry["step"] != step]
+    except ValueError:  # both copies are damaged; this checkpoint starts a new manifest
+        entries = []
+    path = folder / f"step_{step:08d}.pt"
+    write_atomically(path, content)
+    entries = [entry | {"best": entry["best"] and not best} for entry in entries]
+    entries.append({"file": path.name, "step": step, "sha256": hashlib.sha256(content).hexdigest(), "best": best})
+    _keep_only(folder, [entry for entry in entries if entry["best"] or entry in entries[-keep:]])
 
 
-def go_back(folder: Path, step: int) -> None:
-    """Forget what was saved after `step`, and remove what a killed process has left unfinished.
+def load_checkpoint(folder: Path, *, best: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """Returns the newest undamaged state in `folder`, or the best, and a warning for each damaged file.
 
-    What was saved later is damaged, or training would go on from there; it is written again. Whoever calls this must
-    be the only one that writes to `folder`.
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        ValueError: every checkpoint is damaged.
+
     """
+    entries, warnings_ = _read_manifest(folder)
+    if not entries:
+        raise FileNotFoundError(f"{folder}: has no checkpoint yet")
+    for entry in sorted(reversed(entries), key=lambda entry: best and not entry["best"]):  # stable: newest first
+        path = folder / entry["file"]
+        content = path.read_bytes() if path.is_file() else b""
+        if hashlib.sha256(content).hexdigest() == entry["sha256"]:
+            return _unpickled(path, content), warnings_
+        warnings_.append(f"{path}: damaged (sha256 differs from the manifest); using another checkpoint")
+    if read_manifest(folder) != entries:  # a running training has replaced them meanwhile
+        return load_checkpoint(folder, best=best)
+    raise ValueError(f"{folder}: every checkpoint is damaged; copy them from a backup, or train again")
+
+
+def drop_checkpoints_after(folder: Path, step: int) -> None:
+    """Deletes the checkpoints of later steps, which are damaged, and what a killed process left in `folder`."""
     if not folder.is_dir():
         return
-    kept = [one for one in read_manifest(folder) if one["step"] <= step]
-    _write_manifest(folder, kept)
-    known = {*_MANIFESTS, *(one["file"] for one in kept)}
+    _keep_only(folder, [entry for entry in read_manifest(folder) if entry["step"] <= step])
     for path in folder.iterdir():
-        if path.name not in known and (_FILE.fullmatch(path.name) or UNFINISHED.fullmatch(path.name)):
+        if UNFINISHED.fullmatch(path.name):
             path.unlink()
 
 
 def read_manifest(folder: Path) -> list[dict[str, Any]]:
-    """Return the manifest's entries, oldest first; none where there is no manifest, ValueError where it is damaged."""
+    """Returns {"file", "step", "sha256", "best"} of each checkpoint, oldest first; [] if there is no manifest.
+
+    Raises:
+        ValueError: both copies of the manifest are damaged or missing.
+
+    """
     return _read_manifest(folder)[0]
 
 
 def _read_manifest(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the entries of the first copy that is whole, and a line for each damaged one passed over."""
-    damaged: list[str] = []
-    for path in (folder / name for name in _MANIFESTS):
+    """Returns the entries of the first undamaged copy, and a warning for each damaged one."""
+    damaged = []
+    for path in (folder / name for name in MANIFESTS):
         if not path.exists():
             continue
         try:
-            said = json.loads(path.read_text())
-            if said["sha256"] == _hash_of(said["checkpoints"]) and all(map(_is_entry, said["checkpoints"])):
-                return said["checkpoints"], damaged
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            content = json.loads(path.read_text())
+            entries = content["checkpoints"]
+            if content["sha256"] == _checksum(entries) and all(
+                CHECKPOINT.fullmatch(entry["file"]) for entry in entries
+            ):
+                return entries, damaged
+        except (ValueError, KeyError, TypeError, RecursionError):
             pass
-        damaged.append(f"{path} is damaged: passed over")
+        damaged.append(f"{path}: damaged; using the other copy")
     if damaged:
-        raise ValueError(f"{folder / _MANIFESTS[0]} is damaged, and so is its copy")
-    if any(int(one.name[5:13]) for one in folder.glob("step_????????.pt") if _FILE.fullmatch(one.name)):
-        # Killed over the very first, of step 0, a run begins again; it does not begin again over any other.
-        raise ValueError(
-            f"{folder / _MANIFESTS[0]} is gone and checkpoints are there: copy it from where the run was made, or "
-            "delete the folder to begin again"
-        )
+        raise ValueError(f"{folder / MANIFESTS[0]}: damaged, and so is {MANIFESTS[1]}; copy it from a backup")
+    if any(CHECKPOINT.fullmatch(path.name) and path.name != "step_00000000.pt" for path in folder.glob("step_*")):
+        raise ValueError(f"{folder / MANIFESTS[0]}: missing; copy it from a backup, or delete {folder} to train again")
     return [], damaged
 
 
-def _is_entry(one: Any) -> bool:
-    """Whether this is what `save_checkpoint` enters: its file is deleted in time, so it must be one of the folder's."""
-    kinds = {"file": str, "step": int, "sha256": str, "best": bool}
-    return {name: type(value) for name, value in one.items()} == kinds and bool(_FILE.fullmatch(one["file"]))
-
-
-def _write_manifest(folder: Path, entries: list[dict[str, Any]]) -> None:
-    content = json.dumps({"sha256": _hash_of(entries), "checkpoints": entries}, indent=1).encode()
-    for name in _MANIFESTS:
+def _keep_only(folder: Path, entries: list[dict[str, Any]]) -> None:
+    """Writes the manifest, then deletes the checkpoints that it does not list."""
+    content = json.dumps({"sha256": _checksum(entries), "checkpoints": entries}, indent=1).encode()
+    for name in MANIFESTS:
         write_atomically(folder / name, content)
+    files = {entry["file"] for entry in entries}
+    for path in folder.iterdir():
+        if CHECKPOINT.fullmatch(path.name) and path.name not in files:
+            path.unlink()
 
 
-def _hash_of(entries: Any) -> str:
+def _checksum(entries: Any) -> str:
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
-def load_checkpoint(folder: Path, *, best: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """Return the newest whole state in `folder`, or the best one, and a line for each damaged file passed over.
-
-    A run that is still training may replace its files meanwhile: then it is looked for once more.
-
-    Raises:
-        FileNotFoundError: nothing has been saved yet.
-        ValueError: everything that was saved is damaged.
-
-    """
-    while True:
-        entries, damaged = _read_manifest(folder)
-        if not entries:
-            raise FileNotFoundError(f"{folder} holds no checkpoint yet")
-        found = None
-        for entry in sorted(entries[::-1], key=lambda one: best and not one["best"]):  # stable: the newest first
-            path = folder / entry["file"]
-            content = _read(path)
-            if hashlib.sha256(content).hexdigest() == entry["sha256"]:
-                found = path, content
-                break
-            damaged.append(f"{path} is damaged (its sha256 is not the one recorded): passed over")
-        if not damaged or read_manifest(folder) == entries:  # else it was not damaged: the run has gone on meanwhile
-            break
-    if found is None:
-        raise ValueError(f"every checkpoint in {folder} is damaged: {', '.join(one['file'] for one in entries[::-1])}")
-    return _unpacked(*found), damaged
-
-
-def _read(path: Path) -> bytes:
+def _unpickled(path: Path, content: bytes) -> dict[str, Any]:
+    """Returns the state; raises ValueError if the file holds anything but tensors and plain values (never run)."""
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-
-
-def _unpacked(path: Path, content: bytes) -> dict[str, Any]:
-    """Return the state in `content`; ValueError where it is none, or holds code, which is not run."""
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of what is refused anyway, in lines of torch's own
+        with warnings.catch_warnings(action="ignore"):
             state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception:  # torch raises many kinds, none of them documented
+    except Exception:  # torch documents no error types
         state = None
     if not isinstance(state, dict):
-        raise ValueError(
-            f"{path} is no checkpoint: it holds more than tensors and plain Python, or is no file of torch"
-        )
+        raise ValueError(f"{path}: not a checkpoint: torch.load with weights_only=True refuses it")
     return state
 
 
-_STAGING = ".unfinished"
+# Sets of files
 
 
-def write_set(
-    folder: Path, files: Mapping[str, str | bytes], mark: str | None = None, gone: Iterable[str] = ()
+def write_files(
+    folder: Path, files: Mapping[str, str | bytes], marker: str | None = None, obsolete: Iterable[str] = ()
 ) -> None:
-    """Write files into `folder`, made if need be, so that those of two writings never stand under one `mark`.
+    """Writes several files so that `marker` exists only if all of them are from the same call.
 
-    All are brought to the disk beside their places first: where that fails, nothing has changed. Then `mark` is taken
-    away, the others are moved into place, and `mark` comes last. After a kill in between there is no `mark`, and what
-    else is there does not count. What a killed process has left beside is removed. Whoever calls this must be the only
-    one that writes there.
+    The files are first written to a temporary folder; an error there changes nothing. Then `marker` is deleted, the
+    others are moved into place, and `marker` is moved last. Only one process may write to `folder` at a time.
 
     Args:
-        folder: of the files.
-        files: by their paths from `folder`; the folders between are made if need be.
-        mark: the one of them that says what the others are of; None where each is whole by itself.
-        gone: paths of earlier files that the new ones have no like of.
+        folder: created if missing.
+        files: content by path in `folder`.
+        marker: the path in `files` that readers look for; None if each file stands for itself.
+        obsolete: paths to delete.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: a file cannot be written.
 
     """
-    staging = folder / _STAGING
-    staged: dict[str, Path] = {}
+    staging = folder / STAGING
     try:
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)  # of a killed process
         staging.mkdir(parents=True)
         for number, (name, content) in enumerate(files.items()):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             if (folder / name).is_dir():
-                raise IsADirectoryError(f"{folder / name} is a folder: a file of that name is to be written")
-            staged[name] = staging / f"{number}_{Path(name).name}"
-            write_atomically(staged[name], content.encode() if isinstance(content, str) else content)
-        _move(staged, folder, mark, gone)
+                raise IsADirectoryError(
+                    errno.EISDIR, "is a folder, and a file must be written there", str(folder / name)
+                )
+            write_atomically(staging / str(number), content.encode() if isinstance(content, str) else content)
+        if marker is not None:
+            (folder / marker).unlink(missing_ok=True)
+            sync_folder((folder / marker).parent)
+        for name in obsolete:
+            (folder / name).unlink(missing_ok=True)
+        numbers = {name: str(number) for number, name in enumerate(files)}
+        for name in sorted(files, key=lambda name: name == marker):
+            (staging / numbers[name]).replace(folder / name)
+            sync_folder((folder / name).parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _move(staged: Mapping[str, Path], folder: Path, mark: str | None, gone: Iterable[str]) -> None:
-    if mark is not None:
-        (folder / mark).unlink(missing_ok=True)
-        sync_folder((folder / mark).parent)  # or the disk might keep it, and the others' new contents with it
-    for name in gone:
-        (folder / name).unlink(missing_ok=True)
-    others = [name for name in staged if name != mark]
-    for name in others:
-        staged[name].replace(folder / name)
-    for parent in {(folder / name).parent for name in others}:
-        sync_folder(parent)
-    if mark is not None:
-        staged[mark].replace(folder / mark)
-        sync_folder((folder / mark).parent)
+write_set = write_files  # until its callers are renamed

@@ -1,182 +1,161 @@
-"""What a run says while it goes: metrics.jsonl (the exact record), TensorBoard, and lines for a person."""
-
-from __future__ import annotations
+"""Records of a run: metrics.jsonl (exact), attention.jsonl, TensorBoard, and the lines on the terminal."""
 
 import json
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterable
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from training.board import EventFile
-from training.checkpoint import Stream, write_atomically
+import numpy as np
+from torch.utils.tensorboard import SummaryWriter
 
-_BELOW_FLOOR = 3  # standard errors; no luck takes a loss so far below what is possible
+from training.checkpoint import with_path, write_atomically
+
+MAX_STANDARD_ERRORS = 3  # a loss that lies so far below its lower bound is no chance result
+NOT_PLOTTED = {"layer", "head", "seconds", "whole"}
 
 
-# For metrics.jsonl alone: a line through them says nothing.
-_NO_CURVE = {"step", "layer", "head", "whole", "seconds", "counted_5grams"}
+class JsonLines:
+    """A file with one JSON object per step."""
 
-
-class Lines:
-    """A file of one JSON object a line, each of a step, oldest first."""
-
-    def __init__(self, path: Path, resumed_step: int | None, *, looked: bool = True) -> None:
-        """Open it to go on; what will be written again is dropped (see `Recorder`)."""
-        self.lost = ""  # what is not there though it was written, in one line
-        if resumed_step is not None and path.exists():
-            lines = _read_lines(path)
-            kept = [line for line in lines if _is_kept(line, resumed_step, looked=looked)]
-            # The last may have been cut off by a kill; then it is written again.
-            if n_damaged := sum(_step_of(line) == float("inf") for line in lines[:-1]):
-                self.lost = f"{path}: {n_damaged} damaged line{'s' * (n_damaged > 1)} left out"
-            write_atomically(path, "".join(kept).encode())
-        elif resumed_step is not None and resumed_step > 0:
-            self.lost = f"{path} is gone: what was recorded up to step {resumed_step} is lost"
-        self._stream = Stream(path)
-        self.is_empty = self._stream.is_empty
+    def __init__(self, path: Path, resumed_step: int) -> None:
+        """Opens `path` to append, without the lines after `resumed_step` (-1: a new run), which are recorded again."""
+        self.path = path
+        if path.exists():
+            lines = [line for line in _lines(path) if _step(line) <= resumed_step]
+            write_atomically(path, "".join(lines).encode())
+        elif resumed_step > 0:
+            print(f"warning: {path}: missing; the records up to step {resumed_step} are lost", file=sys.stderr)
+        self._file = path.open("ab")
+        self.is_empty = self._file.tell() == 0
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """Add one object; what it holds of numbers that are not finite becomes null, for JSON has none."""
-        self._stream.write(f"{json.dumps({'step': step, **_finite(values)}, allow_nan=False)}\n".encode())
-        self._stream.flush()
-
-    def sync(self) -> None:
-        """Bring everything written so far to the disk."""
-        self._stream.sync()
+        """Appends one object; numbers that are not finite become null."""
+        line = json.dumps({"step": step, **_finite(values)}, allow_nan=False).encode() + b"\n"
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise with_path(error, self.path, len(line)) from None
+        self.is_empty = False
 
     def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
+        """Closes the file."""
+        self._file.close()
 
 
-def _is_kept(line: str, resumed_step: int, *, looked: bool) -> bool:
-    step = _step_of(line)
-    return step < resumed_step or (step == resumed_step and (looked or json.loads(line).get("split") == "train"))
+class RunLog:
+    """Writes the numbers of a run to metrics.jsonl and TensorBoard, each step once after any number of resumes."""
 
-
-def _finite(value: Any) -> Any:
-    """Return a value of JSON with null for every number that is not finite."""
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
-
-
-class Recorder:
-    """Writes every number of a run once, to metrics.jsonl and to TensorBoard."""
-
-    def __init__(self, run: Path, resumed_step: int | None, *, looked: bool = True) -> None:
-        """Open the run's records; what will be written again is dropped.
-
-        Args:
-            run: its directory.
-            resumed_step: the step gone on from; None: a run that begins.
-            looked: whether the evaluation or probe of that very step, if one was due, is behind us and kept.
-
-        """
-        self.run = run
-        self._resumed_step, self._looked = resumed_step, looked
-        self._lines = Lines(run / "metrics.jsonl", resumed_step, looked=looked)
-        self._beside: dict[str, Lines] = {}
-        # A fresh run too says that it starts: TensorBoard's slow loader takes the first start that it sees for none.
-        self.board = EventFile(run / "tb", purge=0 if resumed_step is None else resumed_step + looked)
-        if resumed_step is not None and not looked:  # the step itself is kept, but TensorBoard hides steps whole
-            for one in read_records(run):
-                if one["step"] == resumed_step:
-                    self._draw(resumed_step, one.pop("split"), one)
+    def __init__(self, run: Path, resumed_step: int = -1) -> None:
+        """Opens the records of `run`; what was recorded after `resumed_step` (default: a new run) is dropped."""
+        self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
+        self._attention = (
+            JsonLines(run / "attention.jsonl", resumed_step) if (run / "attention.jsonl").exists() else None
+        )
+        self._run, self._resumed_step = run, resumed_step
+        # TensorBoard hides the events of earlier files from purge_step on.
+        self.board = SummaryWriter(str(run / "tb"), purge_step=resumed_step + 1)
 
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:
-        """Write one object to metrics.jsonl and each of its numbers to TensorBoard as <name>/<split>.
+        """Records the values of one step.
 
-        A nested dict becomes <outer>/<inner>, so that its curves stand together. What is no number, or not a finite
-        one, has no point.
+        Args:
+            step: optimizer steps taken.
+            split: "train", "validation" or "probe".
+            values: JSON values by name. TensorBoard gets the finite numbers, as name/split, or outer/inner if nested.
+
         """
-        self._lines.write(step, {"split": split, **values})
-        self._draw(step, split, values)
-
-    def _draw(self, step: int, split: str, values: dict[str, Any]) -> None:
+        self._metrics.write(step, {"split": split, **values})
         for name, value in values.items():
-            curves = value if isinstance(value, dict) else {split: value}
-            for inner, number in curves.items():
+            for inner, number in (value if isinstance(value, dict) else {split: value}).items():
                 is_number = isinstance(number, int | float) and isfinite(number)
-                if is_number and not {name, inner} & _NO_CURVE:
-                    self.board.scalar(step, f"{name}/{inner}", number)
+                if is_number and not {name, inner} & NOT_PLOTTED:
+                    self.board.add_scalar(f"{name}/{inner}", number, step)
         self.board.flush()
 
-    @property
-    def lost(self) -> list[str]:
-        """What of the records of a resumed run was damaged or gone, in lines."""
-        return [lines.lost for lines in (self._lines, *self._beside.values()) if lines.lost]
+    def layout(self, questions: Iterable[str]) -> None:
+        """Shows curves that belong together in one chart of TensorBoard's custom scalars."""
+        heads = {name: ["Multiline", [f"{name}/accuracy", f"{name}/chance_level"]] for name in questions}
+        loss = {"loss and lower bound": ["Multiline", ["loss/train", "loss/validation", "floor/validation"]]}
+        self.board.add_custom_scalars({"loss": loss, "accuracy of the best head and chance level": heads})
 
-    def beside(self, file: str, header: dict[str, Any]) -> None:
-        """Open another record of the run, `file`, that begins with `header` as of step -1."""
-        lines = self._beside[file] = Lines(self.run / file, self._resumed_step, looked=self._looked)
-        if lines.is_empty:
-            lines.write(-1, header)
+    def hyperparameters(self, step: int, settings: dict[str, Any], results: dict[str, float]) -> None:
+        """Enters the run with its results in TensorBoard's table of hyperparameters."""
+        plain = {
+            name: value if isinstance(value, int | float | str) else str(value) for name, value in settings.items()
+        }
+        self.board.add_hparams(
+            plain, {f"final/{name}": value for name, value in results.items()}, run_name=".", global_step=step
+        )
 
-    def keep(self, file: str, step: int, values: dict[str, Any]) -> None:
-        """Write one object to a record opened by `beside`."""
-        self._beside[file].write(step, values)
+    def images(self, step: int, images: dict[str, np.ndarray]) -> None:
+        """Shows images [height, width, 3] uint8 in TensorBoard."""
+        for tag, image in images.items():
+            self.board.add_image(tag, image, step, dataformats="HWC")
 
-    def sync(self) -> None:
-        """Bring everything said so far to the disk: a checkpoint must never be newer than its records."""
-        for record in self._every():
-            record.sync()
+    def text(self, step: int, tag: str, text: str) -> None:
+        """Shows `text` in TensorBoard as a code block, so that none of it is taken for Markdown."""
+        self.board.add_text(tag, "\n".join(f"    {line}" for line in text.splitlines()), step)
+
+    def attention(self, step: int, snapshot: dict[str, Any]) -> None:
+        """Records a line of attention.jsonl; its entry "header" is written once, as step -1."""
+        if self._attention is None:
+            self._attention = JsonLines(self._run / "attention.jsonl", self._resumed_step)
+        if self._attention.is_empty and "header" in snapshot:
+            self._attention.write(-1, snapshot["header"])
+        self._attention.write(step, {name: value for name, value in snapshot.items() if name != "header"})
 
     def close(self) -> None:
-        """Close every record, and raise an OSError where the last of one could not be written."""
-        with ExitStack() as stack:
-            for record in self._every():
-                stack.callback(record.close)
-
-    def _every(self) -> list[Lines | EventFile]:
-        return [self._lines, *self._beside.values(), self.board]
+        """Closes all records."""
+        for record in (self._metrics, self._attention, self.board):
+            if record is not None:
+                record.close()
 
 
-def gap_lines(measured: dict[str, Any], *, cheats: bool = False) -> list[str]:
-    """Return what to say of the gap to the floor: nothing where the floor is not known.
+def gap_lines(measured: dict[str, Any], *, is_causal: bool = True) -> list[str]:
+    """Returns lines for the terminal about the gap in `summarise`'s result; none if the lower bound is unknown.
 
-    `cheats`: the model sees what it must predict, so it is no wonder to find it below.
+    Args:
+        measured: of the whole validation split.
+        is_causal: False: the model attends to its own targets, so that it can have any loss.
+
     """
-    note = "note: model.mask=none lets each word see the one it must predict: this model cheats, it cannot write"
-    if "gap" not in measured:
-        return [note] if cheats else []
-    error, gaps = measured["gap_error"], {"all": measured["gap"]} | measured.get("gap_by_class", {})
-    seen = "  ".join(f"{name} {gap:.3f}" for name, gap in gaps.items())
-    lines = [f"gap     to the floor, nats/token: {seen} (standard error of all {error:.3f})"]
-    # Only the whole is bounded: who expects pronouns too often gains on them what other words then cost.
-    if cheats:
-        lines.append(note)
-    elif measured["gap"] < -_BELOW_FLOOR * error:
-        lines.append(f"warning: below the floor by more than {_BELOW_FLOOR} standard errors: a bug or a leak")
+    lines = []
+    if "gap" in measured:
+        by_class = "  ".join(f"{name} {gap:.3f}" for name, gap in measured.get("gap_by_class", {}).items())
+        error = measured["gap_error"]
+        lines.append(f"gap to the entropy lower bound: {measured['gap']:.3f} ± {error:.3f} nats/token  ({by_class})")
+        if is_causal and measured["gap"] < -MAX_STANDARD_ERRORS * error:
+            lines.append("warning: the loss is below its lower bound by more than 3 standard errors: a bug or a leak")
+    if not is_causal:
+        lines.append("note: model.mask=none: the model attends to the tokens it predicts, so the loss means nothing")
     return lines
 
 
 def read_records(run: Path) -> list[dict[str, Any]]:
-    """Return what a run has recorded, oldest first; ValueError in one line where it is damaged.
+    """Returns the objects in metrics.jsonl, oldest first, without a last line that is not complete.
 
-    A last line that was cut off is left out: the run was killed there, or is still writing it.
+    Raises:
+        ValueError: the file is damaged.
+
     """
-    path = run / "metrics.jsonl"
-    lines = _read_lines(path)
+    lines = _lines(run / "metrics.jsonl")
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
-    if not all(_step_of(line) < float("inf") for line in lines):
-        raise ValueError(f"{path} is damaged")
+    if not all(isfinite(_step(line)) for line in lines):
+        raise ValueError(f"{run / 'metrics.jsonl'}: damaged")
     return [json.loads(line) for line in lines]
 
 
-def _read_lines(path: Path) -> list[str]:
-    """Return the lines of a record with their ends; what is no text is left to JSON to refuse."""
+def _lines(path: Path) -> list[str]:
     return path.read_bytes().decode(errors="replace").splitlines(keepends=True)
 
 
-def _step_of(line: str) -> float:
-    """Return the step of a line, or infinity for one that was cut off or damaged."""
+def _step(line: str) -> float:
+    """Returns the step of a line; infinity if it is damaged or not complete."""
     try:
         step = json.loads(line)["step"] if line.endswith("\n") else None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -184,31 +163,37 @@ def _step_of(line: str) -> float:
     return step if isinstance(step, int) else float("inf")
 
 
-class Progress:
-    """One line that moves, on a terminal only: a log gets none of it."""
+def _finite(value: Any) -> Any:
+    """Returns nested JSON values with None for every number that is not finite, which JSON cannot hold."""
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
-    def __init__(self, max_steps: int, first_step: int, label: str = "") -> None:
-        """Start counting at `first_step`; `label` stands before every line that stays."""
-        self._label = label
-        self._max_steps, self._first_step, self._began = max_steps, first_step, time.monotonic()
-        self._shown, self._visible = 0.0, sys.stderr.isatty()
 
-    def show(self, step: int) -> None:
-        """Redraw the line, at most ten times a second."""
-        now = time.monotonic()
-        if not self._visible or now - self._shown < 0.1:
-            return
-        self._shown = now
-        done = step - self._first_step
-        left = (now - self._began) / max(1, done) * (self._max_steps - step)
-        filled = 30 * step // self._max_steps
-        bar = "#" * filled + "." * (30 - filled)
-        sys.stderr.write(f"\r[{bar}] step {step}/{self._max_steps}  about {left:.0f} s left \033[K")
-        sys.stderr.flush()
+class Console:
+    """Lines on stdout, and below them a progress bar if stderr is a terminal."""
 
-    def say(self, line: str) -> None:
-        """Print a line that stays."""
-        if self._visible:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
+    def __init__(self, first_step: int, max_steps: int, label: str = "") -> None:
+        """Starts the clock; `label` precedes every line."""
+        self._label, self._first_step, self._max_steps = label, first_step, max_steps
+        self._start, self._drawn = time.monotonic(), 0.0
+        self._has_bar = sys.stderr.isatty()
+
+    def print(self, line: str) -> None:
+        """Prints a line."""
+        if self._has_bar:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
         print(f"{self._label}{line}", flush=True)
+
+    def progress(self, step: int) -> None:
+        """Draws the progress bar, at most ten times a second."""
+        now = time.monotonic()
+        if not self._has_bar or now < self._drawn + 0.1:
+            return
+        self._drawn = now
+        seconds_left = (now - self._start) / max(1, step - self._first_step) * (self._max_steps - step)
+        bar = "#" * (30 * step // self._max_steps)
+        line = f"\r[{bar:.<30}] step {step}/{self._max_steps}, about {seconds_left:.0f} s left\033[K"
+        print(line, end="", file=sys.stderr, flush=True)

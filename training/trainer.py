@@ -1,263 +1,564 @@
-"""One step after the other: what changes while a model learns, kept so that it can be stopped and gone on with."""
+"""Training: `train` sets up a run and loops over step, evaluation, probe and checkpoint until the last step."""
 
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.device import Place
-from training.distributed import ALONE, World
-from training.logging import Recorder
-from training.optim import rate_factor, set_rates
-from training.settings import Compile, OptimSettings, RunSettings, Sharding
+from data.corpus import Corpus, load_corpus
+from data.loader import BatchLoader, Split, training_batches
+from model.transformer import Transformer, n_parameters
+from training.checkpoint import (
+    drop_checkpoints_after,
+    load_checkpoint,
+    read_manifest,
+    save_checkpoint,
+    write_atomically,
+)
+from training.device import ComputeDevice, choose_device
+from training.distributed import (
+    Distributed,
+    full_state,
+    gradient_sync,
+    load_full_state,
+    process_group,
+    replicate,
+    shard,
+)
+from training.evaluate import SummedLoss, sample_text, validation_loss
+from training.logging import Console, RunLog, gap_lines, read_records
+from training.optim import learning_rate_factor, make_optimizers, set_learning_rates
+from training.run_dir import (
+    StopRequest,
+    add_resume,
+    check_new,
+    create_run,
+    differences,
+    environment,
+    lock,
+    read_json,
+    remove_unfinished_files,
+    write_json,
+)
+from training.settings import (
+    Compile,
+    Device,
+    Sharding,
+    TrainSettings,
+    changed_settings,
+    flat,
+    result_settings,
+    saved_settings,
+)
 
-# Skipped steps in a row that end a run, looked at when a step is recorded. A bad batch is one step, or a few; weights
-# that ten batches in a row have found beyond repair stay so, for skipping leaves them as they are.
-PATIENCE = 10
+MAX_SKIPPED_STEPS = 10  # in a row; a bad batch is one step or a few, and diverged weights stay diverged
+
+
+@dataclass(frozen=True)
+class ProbeReading:
+    """Result of the probe at one step."""
+
+    values: dict[str, Any]  # of metrics.jsonl, split "probe"
+    images: dict[str, np.ndarray] = field(default_factory=dict)  # TensorBoard tag -> [height, width, 3] uint8
+    snapshot: dict[str, Any] | None = None  # of attention.jsonl
+    summary: list[str] = field(default_factory=list)  # per question: "number L1H0 0.98 (chance level 0.61)"
+
+
+Probe = Callable[[Transformer, int], ProbeReading | None]  # model in eval mode, step
+MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: the text has no gold links
+
+
+# Set-up
 
 
 @dataclass
 class Training:
-    """Everything a step needs, and what changes from step to step."""
+    """Model, loss, batches and optimizers, and the counters that a checkpoint holds."""
 
+    settings: TrainSettings
     model: nn.Module
-    summed_loss: Callable[..., Tensor]  # (targets, what the model reads) -> sum in nats, a scalar; compiled if so asked
-    # Number of a batch -> what the model reads of this process's rows, tokens first, their targets (below 0: none) and
-    # how many targets there are in the rows of all processes.
-    batch_at: Callable[[int], tuple[tuple[Tensor, ...], Tensor, int]]
-    bits_per_byte: Callable[[float], float]  # of the training text, from nats per token
+    loss: Callable[..., Tensor]  # (targets, *model inputs) -> summed loss, a scalar
+    synchronised: nn.Module  # the module whose backward pass averages gradients over ranks
+    loader: BatchLoader
     optimizers: list[torch.optim.Optimizer]
-    place: Place
-    own: RunSettings
-    optim: OptimSettings
-    world: World = ALONE
-    spread: nn.Module | None = None  # what sends gradients from process to process (run/shards.py); None: there is one
-    gathered: dict[str, Any] | None = None  # of a sharded model, what it has learned up to this step, whole
-    step: int = 0  # optimizer steps taken
-    seconds: float = 0.0  # spent in steps, evaluations left out
-    unrecorded: tuple[int, float] = (0, 0.0)  # tokens and seconds since the last record
-    pace: tuple[int, float] = (0, 0.0)  # of this process's steps but the first, which compiles and fills caches
-    has_begun: bool = False  # in this process
-    looked_step: int = -1  # the last whose evaluation or probe, where one was due, is behind us; -1: none
-    saved: tuple[int, int] = (-1, -1)  # step and looked_step of the newest checkpoint
-    evaluated_finite: bool = True  # whether the last evaluation gave a finite loss
-    best_loss: float = float("inf")  # lowest validation loss so far
-    # Steps whose loss or gradient was not finite: in all, and since the last that was. On the device, which counts.
-    skipped: Tensor = field(init=False)  # scalar, int64
-    skipped_in_row: Tensor = field(init=False)  # scalar, int64
-
-    def __post_init__(self) -> None:
-        """Begin to count."""
-        self.skipped, self.skipped_in_row = torch.zeros(2, dtype=torch.int64, device=self.place.device).unbind()
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether an evaluation follows this step."""
-        return self.step % self.own.eval_every_steps == 0 or self.step == self.own.max_steps
-
-    @property
-    def is_astray(self) -> bool:
-        """Whether nobody could go on from these weights: by their loss, or by two skipped steps in a row.
-
-        One is a bad batch; weights that have exploded may still give a loss, but no gradient. Waits for the device.
-        """
-        return not self.evaluated_finite or bool(self.skipped_in_row > 1)
+    device: ComputeDevice
+    distributed: Distributed
+    step: int = 0  # optimizer steps taken, skipped steps included
+    seconds: float = 0.0  # in training steps
+    best_loss: float = float("inf")  # lowest validation loss
+    skipped: int = 0  # steps whose loss or gradient was not finite
+    skipped_in_row: int = 0
+    saved_step: int = -1  # of the newest checkpoint, -1: none
 
     @property
     def is_sharded(self) -> bool:
-        """Whether this process has but a share of every weight."""
-        return self.world.size > 1 and self.own.sharding is Sharding.fsdp
-
-    def gather(self) -> None:
-        """Bring a sharded model's weights and optimizers' states together: every process must come here.
-
-        Nothing is to be done where each has all of them.
-        """
-        if self.is_sharded and self.gathered is None:
-            from training.shards import whole
-
-            gathered = whole(self._learned())
-            self.gathered = gathered if self.world.is_first else {}  # nobody else saves it
-
-    def _learned(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-        }
-
-    def part(self, *, is_last: bool) -> AbstractContextManager:
-        """Return the context of one forward and backward pass of a step."""
-        if self.world.size == 1:
-            return nullcontext()
-        from training.shards import exchanging
-
-        return exchanging(self.spread, is_last=is_last)
-
-    def rate_factor(self, step: int) -> float:
-        """Return the share of the peak rates that the step after `step` of them takes."""
-        return rate_factor(step, self.optim.warmup_steps, self.own.max_steps, self.optim.decay_power)
+        """True if this rank has only a shard of the weights."""
+        return self.distributed.world_size > 1 and self.settings.run.sharding is Sharding.fsdp
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds: with the settings, all that the following steps depend on.
-
-        The same whatever number of processes has learned it. Of a sharded model what `gather` has brought together.
-        """
-        assert self.gathered is not None or not self.is_sharded
-        return {
-            **(self.gathered or self._learned()),
-            "random": torch.get_rng_state(),
-            "random_cuda": [torch.cuda.get_rng_state(self.place.device)] if self.place.device.type == "cuda" else [],
-            "step": self.step,
-            "looked_step": self.looked_step,
-            "seconds": self.seconds,
-            "best_loss": self.best_loss,
-            "skipped": self.skipped,
-            "skipped_in_row": self.skipped_in_row,
-        }
+        """Returns what a checkpoint holds; a collective call if the model is sharded."""
+        counters = ("step", "seconds", "best_loss", "skipped", "skipped_in_row")
+        return full_state(self.model, self.optimizers) | {name: getattr(self, name) for name in counters}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go back to the moment of `state`."""
-        if self.is_sharded:
-            from training.shards import cut
+        """Restores the result of `state`. Learning rates and other settings stay as they are."""
+        load_full_state(self.model, self.optimizers, state)
+        for name in ("step", "seconds", "best_loss", "skipped", "skipped_in_row"):
+            setattr(self, name, state[name])
+        self.saved_step = self.step
 
-            state = state | cut(state, self.model, self.optimizers)
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            groups = optimizer.state_dict()["param_groups"]  # rates and the like are the settings', not the state's
-            optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
-        torch.set_rng_state(state["random"])
-        if state["random_cuda"] and self.place.device.type == "cuda":
-            torch.cuda.set_rng_state(state["random_cuda"][0], self.place.device)
-        self.step, self.seconds, self.best_loss = state["step"], state["seconds"], state["best_loss"]
-        self.looked_step = state["looked_step"]
-        self.saved = (self.step, self.looked_step)
-        if self.step:  # as the last step left them, for a checkpoint without another step must hold the same
-            set_rates(self.optimizers, self.rate_factor(self.step - 1))
-        self.skipped, self.skipped_in_row = (
-            state[name].to(self.place.device) for name in ("skipped", "skipped_in_row")
+
+def make_training(
+    settings: TrainSettings,
+    model: Transformer,
+    split: Split,
+    device: ComputeDevice,
+    distributed: Distributed = Distributed(),
+) -> Training:
+    """Returns the training of `model`, which is on `device`, on `split`, at step 0; it needs no run directory."""
+    run, context_length = settings.run, settings.model.context_length
+    n_rows = max(1, run.tokens_per_batch // context_length)
+    if n_rows < distributed.world_size:
+        raise ValueError(
+            f"tokens_per_batch={run.tokens_per_batch}: {n_rows} rows of model.context_length={context_length} for "
+            f"{distributed.world_size} processes; raise it, or start fewer processes"
         )
+    batches = training_batches(
+        split, tokens_per_batch=run.tokens_per_batch, context_length=context_length, seed=run.seed
+    )
+    is_cuda = device.device.type == "cuda"
+    loader = BatchLoader(
+        batches,
+        device.device,
+        pad=run.compile is not Compile.none,  # torch.compile would compile each batch shape again
+        resident_bytes=torch.cuda.mem_get_info(device.device)[0] // 4 if is_cuda else 0,
+        rows=distributed.rows,
+    )
+    loss: nn.Module = SummedLoss(model)
+    if distributed.world_size > 1 and run.sharding is Sharding.fsdp:
+        shard(model, device.device)
+    elif distributed.world_size > 1:
+        loss = replicate(loss)
+    optimizers = make_optimizers(model, settings.optim)
+    compiled = compile_loss(loss, run.compile, device, distributed)
+    return Training(settings, model, compiled, loss, loader, optimizers, device, distributed)
 
 
-def compiled(summed_loss: nn.Module, how: Compile, device: torch.device) -> Callable[..., Tensor]:
-    """Return `summed_loss` as torch.compile makes it, or as it is; ValueError for CUDA graphs without a CUDA device."""
-    if how is Compile.none:
-        return summed_loss
-    if how is Compile.graphs and device.type != "cuda":
-        raise ValueError("compile=graphs needs a CUDA device: use compile=default or compile=none")
-    if how is Compile.graphs:
-        # A graph writes each result where it wrote the last one. Gradients added up in memory of their own, and never
-        # taken from the graph, are not overwritten by the next part of an accumulated step.
-        for parameter in summed_loss.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-    # dynamic=False: every batch has one shape (data/supply.py, full), and kernels for that shape alone are faster.
-    mode = "reduce-overhead" if how is Compile.graphs else None
-    return torch.compile(summed_loss, dynamic=False, mode=mode)
+def compile_loss(
+    loss: nn.Module, mode: Compile, device: ComputeDevice, distributed: Distributed
+) -> Callable[..., Tensor]:
+    """Returns `loss` compiled by torch.compile in the mode of the settings."""
+    if mode is Compile.none:
+        return loss
+    if mode is Compile.graphs:
+        if device.device.type != "cuda" or distributed.world_size > 1:
+            raise ValueError("compile=graphs: needs a CUDA device and a single process; use compile=default")
+        for weight in loss.parameters():  # a graph may not own the gradients: its next replay would overwrite them
+            weight.grad = torch.zeros_like(weight)
+    return torch.compile(loss, dynamic=False, mode="reduce-overhead" if mode is Compile.graphs else None)
+
+
+@dataclass
+class Output:
+    """What rank 0 writes, and what it evaluates."""
+
+    run: Path  # the directory
+    config: dict[str, Any]  # the content of config.json
+    corpus: Corpus
+    model: Transformer  # the trained model; with FSDP an unsharded copy, updated before each evaluation
+    probe: Probe | None
+    log: RunLog
+    console: Console
 
 
 @contextmanager
-def enough_memory(training: Training) -> Iterator[None]:
-    """Turn a want of memory, the device's or the machine's, into a MemoryError that says what to set."""
-    own = training.own
+def set_up(
+    settings: TrainSettings, make_probe: MakeProbe | None, label: str, distributed: Distributed
+) -> Iterator[tuple[Training, Output | None]]:
+    """Yields the training, at step 0 or at the newest checkpoint, and on rank 0 the output.
+
+    Every rank comes this way. Rank 0 prepares the data and reads the checkpoint first, and broadcasts the rest.
+    """
+    run = settings.run
+    device = choose_device(run.device, run.precision, run.threads)
+    if distributed.is_first and not run.resume:
+        check_new(run.out)  # before the data are prepared, which can take long
+    corpus = load_corpus(settings.data, Path(run.cache_dir)) if distributed.is_first else None
+    state, config = None, {}
+    if corpus is not None:
+        settings = replace(settings, data=corpus.config)  # names the commit of a dataset
+        config = run_config(settings, corpus)
+        state = load_state(Path(run.out or ""), config) if run.resume else None
+    settings, state, config = distributed.broadcast((settings, state, config))
+    corpus = corpus or load_corpus(settings.data, Path(run.cache_dir))
+    if corpus.fingerprint != config["data_fingerprint"]:
+        raise ValueError(f"data: rank {distributed.rank} has other data than rank 0; copy them from its machine")
+    model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), run.seed).to(device.device)
+    is_sharded_copy = distributed.world_size > 1 and run.sharding is Sharding.fsdp and distributed.is_first
+    training = make_training(settings, deepcopy(model) if is_sharded_copy else model, corpus.train, device, distributed)
+    if state is not None:
+        load_or_refuse(training, state)
+    if not distributed.is_first:
+        yield training, None
+        return
+    path, run_lock = (Path(run.out or ""), lock(Path(run.out or ""))) if run.resume else create_run(run.out)
+    with closing(run_lock):
+        write_run_files(path, config, corpus, training, state)
+        with closing(RunLog(path, training.saved_step)) as log:
+            probe = make_probe(corpus, settings) if make_probe and run.probe_sequences else None
+            console = Console(training.step, run.max_steps, label)
+            yield training, Output(path, config, corpus, model, probe, log, console)
+
+
+def run_config(settings: TrainSettings, corpus: Corpus) -> dict[str, Any]:
+    """Returns the content of config.json: the settings and what identifies the data."""
+    new = replace(settings, run=replace(settings.run, resume=False))
+    config = asdict(new) | {
+        "vocab_size": corpus.tokenizer.get_vocab_size(),
+        "data_fingerprint": corpus.fingerprint,
+        "tokenizer_sha256": sha256(corpus.tokenizer.to_str(pretty=True).encode()).hexdigest(),
+    }
+    return json.loads(json.dumps(config, default=lambda enum: enum.value))
+
+
+def load_state(path: Path, config: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the newest undamaged checkpoint of a run; None if it was killed before its first.
+
+    Raises:
+        ValueError: the checkpoint does not fit `config`, the content that config.json would have now.
+
+    """
+    if read_json(path / "config.json").get("data_fingerprint") != config["data_fingerprint"]:
+        raise ValueError(f"{path}: the text, or the generator of the stories, has changed; start a new run")
     try:
-        yield
-    except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+        state, warnings = load_checkpoint(path / "checkpoints")
+    except FileNotFoundError:
+        recorded = read_records(path) if (path / "metrics.jsonl").exists() else []
+        if any(record["step"] > 0 for record in recorded):
+            raise ValueError(
+                f"{path}: the checkpoints are missing; copy them from a backup, or start a new run"
+            ) from None
+        return None
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    max_steps = config["run"]["max_steps"]
+    if not isinstance(state.get("step"), int) or not isinstance(state.get("config"), dict):
+        raise ValueError(f"{path}: the checkpoint was written by another version; start a new run")
+    if state["step"] > max_steps:
+        raise ValueError(f"max_steps={max_steps}: the run has already taken {state['step']} steps; raise it")
+    return state
+
+
+def load_or_refuse(training: Training, state: dict[str, Any]) -> None:
+    """Loads a checkpoint; raises ValueError if its tensors do not fit the model."""
+    try:
+        training.load(state)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise MemoryError(
-            f"{training.place.where} has too little memory for tokens_per_batch={own.tokens_per_batch}: half of it "
-            f"with gradient_accumulation_steps={2 * own.gradient_accumulation_steps} reads as much in a step and needs about half as much"
-        ) from None
+        problem = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"the checkpoint does not fit the model ({problem}); start a new run") from None
 
 
-def advance(training: Training, recorder: Recorder | None) -> None:
-    """Take one optimizer step and record it when it is due; None: another process does."""
-    own = training.own
-    began = time.perf_counter()
-    factor = training.rate_factor(training.step)
-    set_rates(training.optimizers, factor)
-    loss, norm, n_tokens = train_step(training)
-    training.step, training.gathered = training.step + 1, None
-    due = training.step % own.log_every_steps == 0 or training.step == own.max_steps
-    values = {}
-    if due or training.evaluates:  # what follows must not wait for these steps in our place
-        mean = loss.item()  # waits for the device
-        values = {"loss": mean, "bits_per_byte": training.bits_per_byte(mean), "gradient_norm": norm.item()}
-    seconds = time.perf_counter() - began
+def write_run_files(
+    path: Path, config: dict[str, Any], corpus: Corpus, training: Training, state: dict[str, Any] | None
+) -> None:
+    """Writes config.json, tokenizer.json and environment.json; for a resumed run also a line of resumes.jsonl."""
+    here = environment(training.device.description, torch.get_num_threads(), training.distributed.world_size)
+    remove_unfinished_files(path)
+    if state is None or not (path / "environment.json").exists():
+        write_json(path / "environment.json", here)
+    if state is not None:
+        drop_checkpoints_after(path / "checkpoints", state["step"])
+        moved = differences(read_json(path / "environment.json"), here)
+        changes = changed_settings(flat(saved_settings(state["config"])), flat(saved_settings(config)))
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        add_resume(path, {"step": state["step"], "time": when, "environment": moved, "settings": changes})
+        if moved:
+            print(f"warning: losses may differ in the last bits: {', '.join(moved)} changed", file=sys.stderr)
+        for name, (before, after) in changes.items():
+            print(f"warning: {name}={after} from step {state['step']} on (before: {before})", file=sys.stderr)
+    write_json(path / "config.json", config)
+    write_atomically(path / "tokenizer.json", corpus.tokenizer.to_str(pretty=True).encode())
+
+
+# The loop
+
+
+def train(settings: TrainSettings, make_probe: MakeProbe | None = None, label: str = "") -> int:
+    """Trains from the start, or from the newest checkpoint (resume=true), to max_steps.
+
+    Args:
+        settings: of the run; with several processes those of rank 0 count.
+        make_probe: returns the probe to run while training (default: no probe).
+        label: precedes every printed line.
+
+    Returns:
+        The exit status: 0, or 128 + the number of the signal that stopped the run.
+
+    """
+    with (
+        process_group(use_cuda=settings.run.device is not Device.cpu) as distributed,
+        closing(StopRequest()) as stop,
+        set_up(settings, make_probe, label, distributed) as (training, output),
+    ):
+        max_steps = training.settings.run.max_steps
+        if output:
+            print_start(training, output)
+        if training.saved_step < 0:
+            evaluate(training, output)
+        while training.step < max_steps and not is_stopped(stop, distributed):
+            step = train_step(training)
+            log_step(training, output, step)
+            evaluate(training, output)
+        if training.step < max_steps:
+            stop_early(training, output)
+        elif output:
+            print_end(training, output)
+    return stop.exit_status
+
+
+def is_stopped(stop: StopRequest, distributed: Distributed) -> bool:
+    """Returns True on every rank if any of them has received a signal, so that all stop after the same step."""
+    stop.receive(distributed.max(stop.signal or 0))
+    return stop.signal is not None
+
+
+class Step(NamedTuple):
+    """Measurements of one training step."""
+
+    loss: float  # nats per token
+    gradient_norm: float  # before clipping
+    n_tokens: int  # read by all ranks
+    seconds: float
+
+
+def train_step(training: Training) -> Step:
+    """Takes one optimizer step; if the loss or the gradient is not finite, weights and optimizer stay as they are."""
+    settings, world_size = training.settings, training.distributed.world_size
+    start, n_micro_batches = time.perf_counter(), settings.run.gradient_accumulation_steps
+    use_graphs = settings.run.compile is Compile.graphs
+    optim = settings.optim
+    factor = learning_rate_factor(training.step, optim.warmup_steps, settings.run.max_steps, optim.decay_power)
+    set_learning_rates(training.optimizers, factor)
+    seed_dropout(settings.run.seed, training.step, training.distributed.rank)
+    micro_batches = [training.loader(training.step * n_micro_batches + i) for i in range(n_micro_batches)]
+    n_targets = sum(batch.n_targets for batch in micro_batches)
+
+    # Accumulate the gradient of the mean loss; the ranks synchronise in the last backward pass only.
+    loss = torch.zeros((), device=training.device.device)
+    for i, batch in enumerate(micro_batches):
+        if use_graphs:
+            torch.compiler.cudagraph_mark_step_begin()
+        with gradient_sync(training.synchronised, enabled=i == n_micro_batches - 1):
+            with training.device.autocast():
+                micro_loss = training.loss(batch.targets, *batch.inputs) / n_targets
+            (micro_loss * world_size).backward()  # DDP and FSDP average gradients over ranks
+        loss += micro_loss.detach() * world_size
+    loss = training.distributed.mean(loss)
+
+    # Clip the gradient.
+    norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), optim.clip_norm)
+    norm = norm.full_tensor() if training.is_sharded else norm  # type: ignore[attr-defined]
+
+    # Step the optimizers, or skip.
+    step_loss, step_norm = loss.item(), norm.item()
+    is_finite = isfinite(step_loss) and isfinite(step_norm)
+    if is_finite:
+        for optimizer in training.optimizers:
+            optimizer.step()
+    training.skipped += not is_finite
+    training.skipped_in_row = 0 if is_finite else training.skipped_in_row + 1
+
+    # Free the gradients.
+    for optimizer in training.optimizers:
+        optimizer.zero_grad(set_to_none=not use_graphs)  # a graph needs them at the same addresses
+
+    training.step += 1
+    seconds = time.perf_counter() - start
     training.seconds += seconds
-    if training.has_begun:
-        training.pace = (training.pace[0] + n_tokens, training.pace[1] + seconds)
-    training.has_begun = True
-    n_tokens, seconds = n_tokens + training.unrecorded[0], seconds + training.unrecorded[1]
-    training.unrecorded = (0, 0.0) if due else (n_tokens, seconds)
-    if due and recorder is not None:
-        rate = training.optim.learning_rate * factor
-        values |= {"learning_rate": rate, "skipped": int(training.skipped)}
-        values |= {"tokens_per_second": round(n_tokens / seconds), "seconds": round(training.seconds, 3)}
-        recorder.record(training.step, "train", values)
-        if training.skipped_in_row >= PATIENCE:
-            raise FloatingPointError(
-                f"{int(training.skipped_in_row)} steps in a row, up to step {training.step}, had a loss or a gradient "
-                f"that is not finite and were skipped; {what_to_try(training, recorder.run)}"
-            )
+    n_tokens = world_size * sum(batch.targets.numel() for batch in micro_batches)
+    return Step(step_loss, step_norm, n_tokens, seconds)
 
 
-def what_to_try(training: Training, run: Path) -> str:
-    """Return how to go on with a run whose numbers are no longer finite."""
-    optim = training.optim
-    rates = f"optim.learning_rate (now {optim.learning_rate:g}) or optim.embedding_learning_rate "
-    rates += f"(now {optim.embedding_learning_rate:g})"
-    precision = ", or precision=float32 (now bfloat16)" if training.place.bfloat16 else ""
-    return (
-        f"try a lower {rates}{precision}; from the last checkpoint goes on: "
-        f"python train.py resume=true optim.learning_rate=... {quote(f'out={run}')}"
+def seed_dropout(seed: int, step: int, rank: int) -> None:
+    """Makes dropout a function of (seed, step, rank), so that a checkpoint needs no state of the random generator."""
+    (value,) = np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)
+    torch.manual_seed(int(value >> np.uint64(1)))
+
+
+def log_step(training: Training, output: Output | None, step: Step) -> None:
+    """Records a training step when it is due, and stops a run that has diverged."""
+    run = training.settings.run
+    if output:
+        output.console.progress(training.step)
+        if training.step % run.log_every_steps == 0 or training.step == run.max_steps:
+            values = {
+                "loss": step.loss,
+                "bits_per_byte": output.corpus.train.bits_per_byte(step.loss),
+                "gradient_norm": step.gradient_norm,
+                "learning_rate": training.optimizers[0].param_groups[0]["lr"],
+                "skipped": training.skipped,
+                "tokens_per_second": round(step.n_tokens / step.seconds),
+                "seconds": round(training.seconds, 3),
+            }
+            output.log.record(training.step, "train", values)
+    if training.skipped_in_row >= MAX_SKIPPED_STEPS:
+        raise diverged(training, f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that is not finite")
+
+
+def diverged(training: Training, problem: str) -> FloatingPointError:
+    """Returns the error of a run that cannot be continued."""
+    optim, run = training.settings.optim, training.settings.run
+    precision = " or precision=float32" if training.device.dtype is torch.bfloat16 else ""
+    resume = f"with resume=true {quote(f'out={run.out}')} " if run.out else ""
+    return FloatingPointError(
+        f"step {training.step}: {problem}; try {resume}a lower optim.learning_rate (now {optim.learning_rate:g}) or "
+        f"optim.embedding_learning_rate (now {optim.embedding_learning_rate:g}){precision}"
     )
 
 
-def train_step(training: Training) -> tuple[Tensor, Tensor, int]:
-    """Move the weights once; return the mean loss, the gradient's norm before clipping and the tokens read.
-
-    A step whose loss or gradient is not finite is skipped: weights and optimizers stay as they are to the bit. Nothing
-    here waits for the device: whoever asks for the numbers does.
-    """
-    accumulate, graphs = training.own.gradient_accumulation_steps, training.own.compile is Compile.graphs
-    n_processes = training.world.size
-    training.world.reseed(training.own.seed, training.step)
-    batches = [training.batch_at(training.step * accumulate + part) for part in range(accumulate)]
-    n_targets = sum(count for _, _, count in batches)
-    total = torch.zeros((), device=training.place.device, dtype=torch.float32 if n_processes == 1 else torch.float64)
-    for part, (read, targets, _) in enumerate(batches, start=1):
-        if graphs:
-            torch.compiler.cudagraph_mark_step_begin()  # what the last replay returned is no longer needed
-        with training.part(is_last=part == accumulate):
-            with training.place.autocast():
-                # Gradients of several processes are averaged, so each counts its rows so many times.
-                loss = training.summed_loss(targets, *read) / (n_targets / n_processes)
-            loss.backward()
-        total += loss.detach()
-    total = training.world.mean(total)
-    norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), training.optim.clip_norm)
-    if training.is_sharded:
-        norm = norm.full_tensor()  # type: ignore[attr-defined]
-    move(training, ~(total.isfinite() & norm.isfinite()))
-    for optimizer in training.optimizers:
-        optimizer.zero_grad(set_to_none=not graphs)
-    return total, norm, n_processes * sum(targets.numel() for _, targets, _ in batches)
+# Evaluation, probe and checkpoints
 
 
-def move(training: Training, is_bad: Tensor) -> None:
-    """Let the optimizers step, or skip the step and count it where `is_bad`, a scalar bool, says so."""
-    training.skipped = training.skipped + is_bad
-    training.skipped_in_row = (training.skipped_in_row + 1) * is_bad
-    if training.place.works_ahead:  # the device itself is told not to move anything
-        for optimizer in training.optimizers:
-            optimizer.grad_scale, optimizer.found_inf = None, is_bad.float()  # type: ignore[attr-defined]
-            optimizer.step()
-    elif not is_bad:
-        for optimizer in training.optimizers:
-            optimizer.step()
+def is_probe_step(step: int, max_steps: int) -> bool:
+    """Returns True at the steps 0, 1, 2, 4 ... 512, at every 2 % of the training, and at its end."""
+    interval = max(1, round(max_steps / 50))
+    is_power_of_two = step <= 512 and step & (step - 1) == 0
+    return is_power_of_two or step % interval == 0 or step == max_steps
+
+
+def evaluate(training: Training, output: Output | None) -> None:
+    """Runs what is due after this step: the probe, the validation loss, and after that a checkpoint."""
+    run, step = training.settings.run, training.step
+    is_last = step == run.max_steps
+    is_evaluation = step % run.eval_every_steps == 0 or is_last
+    if not is_evaluation and not is_probe_step(step, run.max_steps):
+        return
+    state = training.state() if is_evaluation or training.is_sharded else None  # a collective call with FSDP
+    if output is None:
+        return
+    if training.is_sharded and state is not None:
+        output.model.load_state_dict(state["model"])
+    output.model.eval()
+    summary = run_probe(output, step)
+    if is_evaluation and state is not None:
+        validate(training, output, state, summary, is_last=is_last)
+    output.model.train()
+
+
+def run_probe(output: Output, step: int) -> list[str]:
+    """Probes the model, records the result, and returns its summary."""
+    reading = output.probe(output.model, step) if output.probe else None
+    if reading is None:
+        return []
+    if step == 0:
+        output.log.layout(
+            name for name, value in reading.values.items() if isinstance(value, dict) and "chance_level" in value
+        )
+    output.log.record(step, "probe", reading.values)
+    output.log.images(step, reading.images)
+    if reading.snapshot is not None:
+        output.log.attention(step, reading.snapshot)
+    return reading.summary
+
+
+def validate(training: Training, output: Output, state: dict[str, Any], summary: list[str], *, is_last: bool) -> None:
+    """Measures the validation loss, prints it with the probe's summary, and saves a checkpoint."""
+    run, split, model = training.settings.run, output.corpus.validation, output.model
+    tokens_per_batch = run.tokens_per_batch // training.distributed.world_size  # what fits one device in training
+    loss = validation_loss(model, split, tokens_per_batch, run.validation_tokens, training.device.autocast())
+    measured = loss  # on the same tokens each time, so that steps can be compared; the last evaluation reads all
+    if is_last:
+        measured = validation_loss(model, split, tokens_per_batch, None, training.device.autocast())
+    is_finite = isfinite(loss["loss"]) and isfinite(measured["loss"])
+    if run.sample_tokens and is_finite:
+        text = sample_text(model, output.corpus.tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
+        output.log.text(training.step, "sample", text)
+    output.log.record(training.step, "validation", measured | {"whole": is_last, "seconds": round(training.seconds, 3)})
+    skipped = f"skipped steps {training.skipped}" if training.skipped else ""
+    line = [f"step {training.step:>5}", f"validation loss {measured['loss']:.3f}", *summary, skipped]
+    output.console.print("  ".join(filter(None, line)))
+    if not is_finite and is_last:
+        raise diverged(training, "the validation loss is not finite")
+    if is_finite and training.skipped_in_row < 2:  # else the weights have diverged
+        is_best = loss["loss"] <= training.best_loss
+        training.best_loss = min(training.best_loss, loss["loss"])
+        save(training, output, state | {"best_loss": training.best_loss}, is_best=is_best)
+    if is_last:
+        print_result(training, output, measured)
+
+
+def save(training: Training, output: Output, state: dict[str, Any], *, is_best: bool) -> None:
+    """Saves a checkpoint; the records of its step are on the disk by then."""
+    folder, keep = output.run / "checkpoints", training.settings.run.keep_checkpoints
+    save_checkpoint(folder, state | {"config": output.config}, training.step, best=is_best, keep=keep)
+    training.saved_step = training.step
+
+
+def stop_early(training: Training, output: Output | None) -> None:
+    """Saves a checkpoint of a run that was asked to stop, unless it has diverged."""
+    state = training.state()
+    if output is None:
+        return
+    if training.saved_step != training.step and training.skipped_in_row < 2:
+        save(training, output, state, is_best=False)
+    resume = f"python train.py resume=true {quote(f'out={output.run}')}"
+    output.console.print(f"stopped at step {max(0, training.saved_step)}; resume with: {resume}")
+
+
+# What is printed
+
+
+def print_start(training: Training, output: Output) -> None:
+    """Prints what is trained, on which data, and where."""
+    shape, corpus, run = training.settings.model, output.corpus, training.settings.run
+    ranks = training.distributed.world_size
+    sharding = "sharded (FSDP)" if training.is_sharded else "replicated (DDP)"
+    output.console.print(
+        f"device  {training.device.description}" + (f"; {ranks} processes, model {sharding}" if ranks > 1 else "")
+    )
+    output.console.print(
+        f"data    {training.settings.data.source}: {len(corpus.train.tokens):,} training and "
+        f"{len(corpus.validation.tokens):,} validation tokens, vocabulary {output.model.vocab_size:,}"
+    )
+    for note in corpus.notes:
+        output.console.print(f"note    {note}")
+    output.console.print(
+        f"model   {n_parameters(output.model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
+        f"width {shape.d_model}, context {shape.context_length}"
+    )
+    output.console.print(
+        f"run     {output.run}, step {training.step} of {run.max_steps:,}; watch it with: "
+        f"tensorboard --logdir {quote(str(output.run.parent))}"
+    )
+
+
+def print_result(training: Training, output: Output, measured: dict[str, Any]) -> None:
+    """Prints the gap to the entropy lower bound, and adds the run to TensorBoard's table of hyperparameters."""
+    for line in gap_lines(measured, is_causal=training.settings.model.is_causal):
+        output.console.print(line)
+    best = [entry["step"] for entry in read_manifest(output.run / "checkpoints") if entry["best"]]
+    if best and best[0] != training.step:
+        output.console.print(f"best validation loss {training.best_loss:.3f} at step {best[0]}; eval.py reads that one")
+    results = {name: measured[name] for name in ("loss", "bits_per_byte", "gap") if name in measured}
+    output.log.hyperparameters(training.step, result_settings(training.settings), results)
+
+
+def print_end(training: Training, output: Output) -> None:
+    """Prints the duration and the next command."""
+    run = quote(f"run={output.run}")
+    output.console.print(f"done    {training.seconds:.0f} s of training; next: python eval.py {run}")

@@ -275,7 +275,7 @@ def read_corpus(
     runs: Sequence[str], cache_dir: str, n_pairs: int
 ) -> tuple[list[Transformer], dict[str, int], Any, Any]:
     """Open runs of one corpus and return (their models, vocabulary, dev items, headline items)."""
-    from data.corpus import load_split
+    from data.corpus import load_rows
     from data.links import link_items
     from data.tokenizer import end_id
     from probe.open import load_data, open_run
@@ -305,7 +305,7 @@ def read_corpus(
     corpus, tokenizer = load_data(opened[0], settings[0]), opened[0].tokenizer
 
     def items(split: str, holdout: str, questions: Sequence[Question]) -> list[LinkItem]:
-        rows = (row for row in load_split(corpus, split) if row["holdout"] == holdout)
+        rows = (row for row in load_rows(corpus, split) if row["holdout"] == holdout)
         every = link_items(rows, tokenizer, end_id(tokenizer))
         some = [item for item in every if any(one.picks(item) for one in questions)]
         return fewer_pairs(some, n_pairs)

@@ -1,297 +1,334 @@
-"""From a data config to token arrays: written once to a cache folder named by the content, then read back.
+"""Corpora: tokenized once into a cache folder named by a hash of their content, then memory-mapped.
 
-The cache holds the flat token ids of both splits (.npy), tokenizer.json, meta.json and, for stories, where each story
-starts and the `datasets.DatasetDict` itself. A folder is written beside its place and renamed, so a cache that is
-there is whole; how a text of any size becomes one is in data/writing.py.
+A folder holds train.bin and validation.bin (flat token ids), tokenizer.json, meta.json and, for stories, the start of
+each story, the class and the floor of each validation token, and the stories with their gold links.
 """
-
-from __future__ import annotations
 
 import gc
 import hashlib
 import json
-import os
-import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import datasets
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
+from tqdm import tqdm
 
-from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig
-from data.documents import local_sources
-from data.hub import hub_texts, pinned
+from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig, TokenizerKind
 from data.loader import Split, StorySplit
-from data.stories import GENERATOR_VERSION
-from data.tokenizer import UNKNOWN, end_id, load_tokenizer, word_tokenizer
-from data.writing import Texts, write_once, write_texts
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-    from data.stories.blocks import Story
+from data.stories import GENERATOR_VERSION, as_dataset, floors, generate_split
+from data.stories.blocks import Story
+from data.stories.lexicon import word_classes
+from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
+from data.tokenizer import (
+    UNKNOWN,
+    bpe_tokenizer,
+    character_tokenizer,
+    encode,
+    end_id,
+    file_tokenizer,
+    load_tokenizer,
+    unknown_id,
+    word_tokenizer,
+)
 
 CLASSES = ("function", "content", "pronoun", "payoff", "end")
-# Raised whenever the same input would be written differently; texts and stories apart, as measured figures name theirs.
-_STORIES_VERSION = 2
-_TEXTS_VERSION = 4
-_PLACES = ("path", "validation_path", "tokenizer_path")  # settings that say where something is, not what
+SPLITS = ("train", "validation")
+_FORMAT = 1  # of the files of a folder; a new number makes every corpus be written again
+_SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")  # the files are hashed instead
+_SAMPLE_CHARACTERS = 2**25  # that BPE and words are trained on; twice as many save 0.3 % of the tokens
+_BATCH_PIECES = 128  # tokenized at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Everything a run needs to know of its data."""
+    """A tokenized text, memory-mapped."""
 
     tokenizer: Tokenizer
     train: Split
     validation: Split
-    folder: Path  # the cache folder
-    fingerprint: str  # of the content
-    config: DataConfig
-    notes: tuple[str, ...]  # lines that belong beside its figures: what its tokenizer cannot write back
+    folder: Path  # in the cache
+    fingerprint: str  # a hash of the content
+    config: DataConfig  # with a commit as its revision
+    notes: tuple[str, ...]  # limits of the tokenizer that the user must know
 
 
 def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
-    """Return the corpus of `config`, tokenizing it only if the cache does not hold it yet.
-
-    What a killed process has written of a text is gone on with.
+    """Returns the corpus of `config`; tokenizes it first if it is not in the cache.
 
     Raises:
         ValueError: in one line, why the text or the tokenizer cannot be used.
-        OSError: in one line, what is missing, may not be read or has no room.
+        OSError: a file or the hub cannot be read, or the disk is full.
 
     """
     if isinstance(config, HubConfig):
-        config = pinned(config)
-    texts = _texts(config) if isinstance(config, TextConfig) else Texts([], None)
-    fingerprint = _fingerprint(config, texts)
+        config = pin_revision(config)
+    fingerprint = corpus_fingerprint(config)
     folder = corpus_folder(config.source, fingerprint, cache_dir)
-    if not folder.is_dir():
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        if isinstance(config, StoriesConfig):
-            _write_into_place(config, folder)
-        else:
-            texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else texts
-            write_once(folder, partial(write_texts, texts, config))
+    if isinstance(config, StoriesConfig):
+        with _no_garbage_collection():
+            _write_once(folder, lambda path: _write_stories(config, path))
+    elif not folder.is_dir():
+        texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
+        _write_once(folder, lambda path: _write_text(texts, config, path))
     meta = json.loads((folder / "meta.json").read_text())
-    splits = {name: _read_split(folder, name, meta["n_bytes"][name]) for name in ("train", "validation")}
-    return Corpus(
-        load_tokenizer(folder / "tokenizer.json"),
-        **splits,
-        folder=folder,
-        fingerprint=fingerprint,
-        config=config,
-        notes=() if isinstance(config, StoriesConfig) else tuple(_notes(meta)),
-    )
+    train, validation = (_open_split(folder, split, meta) for split in SPLITS)
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    return Corpus(tokenizer, train, validation, folder, fingerprint, config, tuple(meta["notes"]))
 
 
-def stories_fingerprint(config: StoriesConfig) -> str:
-    """Return the fingerprint of stories, which are told by nothing but their settings and the generator."""
-    return _fingerprint(config, Texts([], None))
+def corpus_fingerprint(config: DataConfig) -> str:
+    """Returns a hash of all that determines the tokens: the settings and the generator's version, commit or files."""
+    settings = {name: value for name, value in asdict(config).items() if name not in _SETTINGS_WITHOUT_CONTENT}
+    content: list[Any] = [_FORMAT, settings]
+    if isinstance(config, StoriesConfig):
+        content.append(GENERATOR_VERSION)
+    elif config.tokenizer_path:
+        if not Path(config.tokenizer_path).is_file():
+            raise ValueError(f"data.tokenizer_path={config.tokenizer_path}: no such file")
+        content.append(_file_hash(Path(config.tokenizer_path)))
+    if isinstance(config, TextConfig):
+        for files in config_files(config):
+            content.append(files and [("".join(file.suffixes), _file_hash(file)) for file in files])
+    return hashlib.sha256(json.dumps(content, default=str, sort_keys=True).encode()).hexdigest()
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def corpus_folder(source: str, fingerprint: str, cache_dir: Path) -> Path:
-    """Return where the cache keeps a corpus, whether or not it is there."""
+    """Returns the cache folder of a corpus, whether or not it exists."""
     return cache_dir / f"{source}-{fingerprint[:16]}"
 
 
-def _notes(meta: dict[str, Any]) -> list[str]:
-    """Say what is to be known of a text's tokenizer, and what its bits per byte leave out."""
-    shares = [f"{meta['n_unknown'][name] / meta['n_tokens'][name]:.2%} of {name}" for name in meta["n_tokens"]]
-    if any(meta["n_unknown"].values()):
-        lost = f"the tokenizer has no token for {' and '.join(shares)}"
-    elif not meta["round_trips"]:
-        lost = "the tokenizer does not give every text back as it was"
-    else:
-        return list(meta["notes"])
-    return [*meta["notes"], f"{lost}: bits/byte counts bytes that no token tells and is too low"]
-
-
-def load_split(corpus: Corpus, split: str) -> Dataset:
-    """Return the "train", "validation", "dev" or "test" stories of a stories corpus with their links.
-
-    Dev and test are written when they are first asked for: learning never needs them.
-    """
-    from datasets import load_from_disk
-
-    return load_from_disk(str(_split_folder(corpus, split)))
-
-
 def load_rows(corpus: Corpus, split: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of `load_split`, read without `datasets`, which takes 0.7 s to import.
+    """Returns the stories of a split with their gold links.
 
-    `columns`: of these alone, which is quicker; None for all.
+    Args:
+        corpus: of stories.
+        split: "train", "validation", "dev" or "test"; the last two are generated at their first use.
+        columns: of data.stories.blocks.Story; None: all.
+
     """
-    import pyarrow
+    config, folder = corpus.config, corpus.folder / "stories" / split
+    assert isinstance(config, StoriesConfig)  # other texts have no gold links
 
-    folder, rows = _split_folder(corpus, split), []
-    for file in json.loads((folder / "state.json").read_text())["_data_files"]:
-        with pyarrow.memory_map(str(folder / file["filename"])) as stored:
-            table = pyarrow.ipc.open_stream(stored).read_all()
-            rows += (table.select(columns) if columns else table).to_pylist()
-    return rows
+    def write(path: Path) -> None:
+        stories = generate_split(config, split)
+        _check_words(corpus.tokenizer, split, stories, config)
+        _save_stories(stories, path)
+
+    with _no_garbage_collection():
+        _write_once(folder, write)
+    rows = datasets.load_from_disk(str(folder))
+    return (rows.select_columns(list(columns)) if columns else rows).to_list()
 
 
-def _split_folder(corpus: Corpus, split: str) -> Path:
-    folder = corpus.folder / "stories" / split
-    if not folder.is_dir():
-        _write_split(corpus, split, folder)
-    return folder
+def _write_once(folder: Path, write: Callable[[Path], None]) -> None:
+    """Writes a folder under a temporary name and renames it, so that an existing folder is always complete."""
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder.parent) as temporary:
+        path = Path(temporary) / folder.name
+        path.mkdir()
+        write(path)
+        try:
+            path.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # otherwise another process has written the same content
+                raise
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Let Python's collector rest, which looks through millions of tuples for cycles that are not there.
-
-    It took a third of the time in which the floor is worked out (measured).
-    """
-    was_on = gc.isenabled()
+def _no_garbage_collection() -> Iterator[None]:
+    """Halves the time of the floor, whose millions of tuples have no cycles."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
+        if was_enabled:
             gc.enable()
 
 
-@_uncollected()
-def _write_split(corpus: Corpus, split: str, folder: Path) -> None:
-    import datasets
-
-    from data.stories import as_dataset, generate_split
-
-    assert isinstance(corpus.config, StoriesConfig)  # a text corpus has no links
-    stories = generate_split(corpus.config, split)
-    _check_words(corpus.tokenizer, split, [story.text for story in stories], corpus.config)
-    datasets.disable_progress_bars()
-    beside = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
-    try:
-        as_dataset(stories).save_to_disk(str(beside / split))
-        _move_into_place(beside / split, folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+def _open_split(folder: Path, split: str, meta: dict[str, Any]) -> Split:
+    tokens = np.memmap(folder / f"{split}.bin", dtype=meta["dtype"], mode="r")
+    starts, *by_token = (folder / f"{split}_{name}.npy" for name in ("starts", "classes", "floor"))
+    if not starts.exists():
+        return Split(tokens, meta["n_bytes"][split])
+    classes, floor = (np.load(path) if path.exists() else None for path in by_token)
+    return StorySplit(tokens, meta["n_bytes"][split], np.load(starts), classes, floor)
 
 
-def _texts(config: TextConfig) -> Texts:
-    """Find the files of a text; ValueError where one is both learned from and held out."""
-    train = local_sources(config.path)
-    validation = local_sources(config.validation_path, "data.validation_path") if config.validation_path else None
-    held_out = {os.path.realpath(source.place) for source in validation or []}
-    if twice := [source.place for source in train if os.path.realpath(source.place) in held_out]:
-        raise ValueError(f"{twice[0]} is in data.path and in data.validation_path: it would be learned and measured on")
-    return Texts(train, validation)
+# --- stories
 
 
-def _fingerprint(config: DataConfig, texts: Texts) -> str:
-    """Hash what decides the arrays: the settings and either the generator's version or the files and their bytes.
-
-    Where a text or a tokenizer lies does not count: moved to another folder or machine it is the same. The settings
-    of a text from the hub name its commit, which never changes: its files need not be here.
-    """
-    if isinstance(config, StoriesConfig):
-        said: list[Any] = [_STORIES_VERSION, GENERATOR_VERSION, asdict(config)]
-        files = []
-    else:
-        sources = [*texts.train, *(texts.validation or [])]
-        read_as = [(one.kind, one.compression) for one in sources]
-        settings = {name: value for name, value in asdict(config).items() if name not in _PLACES}
-        said = [_TEXTS_VERSION, settings, len(texts.train), texts.validation is None, read_as]
-        files = [Path(one.place) for one in sources]
-        files += [Path(config.tokenizer_path)] if config.tokenizer_path else []
-    digest = hashlib.sha256(json.dumps(said, default=str, sort_keys=True).encode())
-    for file in files:
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()
-
-
-def _write_into_place(config: StoriesConfig, folder: Path) -> None:
-    beside = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
-    try:
-        _write_stories(config, beside)
-        _move_into_place(beside, folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-def _move_into_place(beside: Path, folder: Path) -> None:
-    try:
-        beside.rename(folder)
-    except OSError:  # another run has written the same content in the meantime
-        if not folder.is_dir():
-            raise
-
-
-@_uncollected()
 def _write_stories(config: StoriesConfig, folder: Path) -> None:
-    import datasets
-
-    from data.stories import as_dataset, floors, generate_split
-
-    datasets.disable_progress_bars()
     train = generate_split(config, "train")
-    stories = {"train": train, "validation": generate_split(config, "validation", train)}
-    tokenizer = word_tokenizer([story.text for story in stories["train"]])
-    _check_words(tokenizer, "validation", [story.text for story in stories["validation"]], config)
+    tokenizer = word_tokenizer(story.text for story in train)
     tokenizer.save(str(folder / "tokenizer.json"))
     n_bytes = {}
-    for name, some in stories.items():
-        encodings = tokenizer.encode_batch([story.text for story in some])
+    for split, stories in (("train", train), ("validation", generate_split(config, "validation", train))):
+        _check_words(tokenizer, split, stories, config)
+        n_bytes[split] = sum(len(story.text.encode()) for story in stories)
+        encodings = tokenizer.encode_batch([story.text for story in stories])
         end = end_id(tokenizer)
-        lengths = np.array([len(one.ids) + 1 for one in encodings])
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        tokens = np.array([i for one in encodings for i in (end, *one.ids)] + [end]).astype(np.uint16)
-        np.save(folder / f"{name}.npy", tokens)
-        np.save(folder / f"{name}_starts.npy", starts)
-        n_bytes[name] = sum(len(story.text.encode()) for story in some)
-        if name == "validation":
-            np.save(folder / "validation_classes.npy", _classes(some, encodings, tokenizer, tokens, starts))
-            surprisal = floors(config, [story.text for story in some])
-            floor = np.concatenate([[np.nan], *surprisal])  # nothing predicts the very first END
-            if len(floor) != len(tokens):
-                raise ValueError("the tokenizer does not cut the stories where their grammar does")
+        tokens = np.array([i for encoding in encodings for i in (end, *encoding.ids)] + [end], _dtype(tokenizer))
+        starts = np.cumsum([0, *(len(encoding.ids) + 1 for encoding in encodings)])
+        tokens.tofile(folder / f"{split}.bin")
+        np.save(folder / f"{split}_starts.npy", starts)
+        _save_stories(stories, folder / "stories" / split)
+        if split == "validation":
+            np.save(folder / "validation_classes.npy", _classes(stories, encodings, tokenizer, tokens, starts))
+            floor = np.concatenate([[np.nan], *floors(config, [story.text for story in stories])])
+            assert len(floor) == len(tokens)  # one value per target; the first token is none
             np.save(folder / "validation_floor.npy", floor.astype(np.float32))
-    for split, some in stories.items():
-        as_dataset(some).save_to_disk(str(folder / "stories" / split))
-    (folder / "meta.json").write_text(json.dumps({"n_bytes": n_bytes}))
+    _write_meta(folder, dtype=_dtype(tokenizer), n_bytes=n_bytes, notes=[])
 
 
-def _check_words(tokenizer: Tokenizer, split: str, texts: list[str], config: StoriesConfig) -> None:
-    """Raise ValueError where a split has a word that training has not."""
+def _save_stories(stories: list[Story], folder: Path) -> None:
+    datasets.disable_progress_bars()
+    as_dataset(stories).save_to_disk(str(folder))
+
+
+def _check_words(tokenizer: Tokenizer, split: str, stories: list[Story], config: StoriesConfig) -> None:
+    """Raises ValueError if a split has a word that the training stories do not have."""
     unknown = tokenizer.token_to_id(UNKNOWN)
-    if any(unknown in one.ids for one in tokenizer.encode_batch_fast(texts)):
-        remedy = "raise it" if split == "validation" else "train on more of them"  # who asks for others has trained
-        raise ValueError(f"data.n_train_stories={config.n_train_stories} leaves words of {split} unseen: {remedy}")
+    if any(unknown in encoding.ids for encoding in tokenizer.encode_batch_fast([story.text for story in stories])):
+        problem = f"the training stories lack words of the {split} stories; set it higher"
+        raise ValueError(f"data.n_train_stories={config.n_train_stories}: {problem}")
 
 
 def _classes(
-    stories: list[Story], encodings: list, tokenizer: Tokenizer, tokens: np.ndarray, starts: np.ndarray
+    stories: list[Story], encodings: list[Encoding], tokenizer: Tokenizer, tokens: np.ndarray, starts: np.ndarray
 ) -> np.ndarray:
-    """Return the class of every token, those of payoffs taken from the links."""
-    from data.stories.lexicon import word_classes
-
-    by_id = np.zeros(tokenizer.get_vocab_size(), dtype=np.uint8)
+    """Returns the class of each token [N]: that of its word, or "payoff" where a gold link says so."""
+    class_of_token = np.zeros(tokenizer.get_vocab_size(), np.uint8)
     for word, name in word_classes().items():
         if (token := tokenizer.token_to_id(word)) is not None:
-            by_id[token] = CLASSES.index(name)
-    by_id[end_id(tokenizer)] = CLASSES.index("end")
-    classes = by_id[tokens]
-    for start, story, one in zip(starts, stories, encodings, strict=False):
+            class_of_token[token] = CLASSES.index(name)
+    class_of_token[end_id(tokenizer)] = CLASSES.index("end")
+    classes = class_of_token[tokens]
+    for start, story, encoding in zip(starts, stories, encodings, strict=False):
         for link in story.links:
             if link.payoff:
-                classes[start + 1 + one.char_to_token(link.payoff[0])] = CLASSES.index("payoff")
+                classes[start + 1 + encoding.char_to_token(link.payoff[0])] = CLASSES.index("payoff")
     return classes
 
 
-def _read_split(folder: Path, name: str, n_bytes: int) -> Split:
-    tokens = np.load(folder / f"{name}.npy", mmap_mode="r")
-    starts, *known = (folder / f"{name}_{part}.npy" for part in ("starts", "classes", "floor"))
-    if not starts.exists():
-        return Split(tokens, n_bytes)
-    classes, floor = (np.load(path) if path.exists() else None for path in known)
-    return StorySplit(tokens, n_bytes, np.load(starts), classes, floor)
+# --- text
+
+
+def _write_text(texts: Texts, config: TextConfig | HubConfig, folder: Path) -> None:
+    n_characters, validation_start = _measure(texts, config.validation_fraction)
+    tokenizer, notes = _make_tokenizer(texts, config, validation_start)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    n_bytes, n_tokens, n_unknown = (dict.fromkeys(SPLITS, 0) for _ in range(3))
+    end, unknown, is_exact = end_id(tokenizer), unknown_id(tokenizer), True
+    streams = {split: (folder / f"{split}.bin").open("wb") for split in SPLITS}
+    pieces = _split_pieces(texts, validation_start)
+    with streams["train"], streams["validation"], _progress("tokenizing", n_characters) as progress:
+        while batch := list(islice(pieces, _BATCH_PIECES)):
+            encodings = encode(tokenizer, [piece.text for _, piece in batch])
+            is_exact &= tokenizer.decode(encodings[0], skip_special_tokens=False) == batch[0][1].text  # a sample
+            for (split, piece), ids in zip(batch, encodings, strict=True):
+                has_end = piece.starts_document or not n_tokens[split]
+                tokens = np.array([end, *ids] if has_end else ids, _dtype(tokenizer))
+                tokens.tofile(streams[split])
+                n_bytes[split] += len(piece.text.encode())
+                n_tokens[split] += len(tokens)
+                n_unknown[split] += int((tokens == unknown).sum()) if unknown is not None else 0
+                progress.update(len(piece.text))
+    for split in SPLITS:
+        if n_tokens[split] < 2:
+            raise ValueError(f"data.validation_fraction={config.validation_fraction}: no text is left for {split}")
+    if any(n_unknown.values()) or not is_exact:
+        shares = ", ".join(f"{n_unknown[split] / n_tokens[split]:.2%} of {split}" for split in SPLITS)
+        notes = [*notes, f"the tokenizer loses text (unknown tokens: {shares}), so bits/byte is too low"]
+    revision = {"name": config.name, "revision": config.revision} if isinstance(config, HubConfig) else {}
+    _write_meta(folder, dtype=_dtype(tokenizer), n_bytes=n_bytes, n_tokens=n_tokens, notes=notes, **revision)
+
+
+def _measure(texts: Texts, validation_fraction: float) -> tuple[int, int]:
+    """Returns the length of all texts and the start of the validation part in the training text, in characters.
+
+    It starts with the first document after the given fraction. If no document starts there, as in a text that is one
+    document, it starts with the character: nanoGPT's 90/10 split.
+    """
+    starts, n_train = array("q"), 0
+    for text, starts_document in texts.train():
+        if starts_document:
+            starts.append(n_train)
+        n_train += len(text)
+    if n_train == 0:
+        raise ValueError("data: the training text is empty")
+    if texts.validation is not None:
+        n_validation = sum(len(piece.text) for piece in texts.validation())
+        if n_validation == 0:
+            raise ValueError("data: the validation text is empty")
+        return n_train + n_validation, n_train
+    character = int(n_train * (1 - validation_fraction))
+    later = int(np.searchsorted(np.asarray(starts), max(1, character)))
+    return n_train, starts[later] if later < len(starts) else character
+
+
+def _split_pieces(texts: Texts, validation_start: int) -> Iterator[tuple[str, Piece]]:
+    """Yields (split, piece); the training text from character `validation_start` on is for validation."""
+    position = 0
+    for text, starts_document in texts.train():
+        n_train = min(len(text), max(0, validation_start - position))
+        if n_train:
+            yield "train", Piece(text[:n_train], starts_document)
+        if n_train < len(text):
+            yield "validation", Piece(text[n_train:], starts_document and not n_train)
+        position += len(text)
+    for piece in texts.validation() if texts.validation else ():
+        yield "validation", piece
+
+
+def _make_tokenizer(texts: Texts, config: TextConfig | HubConfig, n_train: int) -> tuple[Tokenizer, list[str]]:
+    """Returns the tokenizer of `config` and notes on it."""
+    if config.tokenizer is TokenizerKind.file:
+        return file_tokenizer(Path(str(config.tokenizer_path)))
+    if config.tokenizer is TokenizerKind.characters:
+        return character_tokenizer(piece.text for _, piece in _split_pieces(texts, n_train)), []
+    make = word_tokenizer if config.tokenizer is TokenizerKind.words else bpe_tokenizer
+    return make(_sample(texts.train(), n_train), config.vocab_size), []
+
+
+def _sample(pieces: Iterable[Piece], n_train: int) -> Iterator[str]:
+    """Yields pieces spread evenly over the first `n_train` characters, `_SAMPLE_CHARACTERS` in all."""
+    position = n_sampled = 0
+    with _progress("training the tokenizer", n_train) as progress:
+        for piece in pieces:
+            text = piece.text[: n_train - position]
+            if not text:
+                return
+            if n_sampled * n_train <= position * _SAMPLE_CHARACTERS:
+                n_sampled += len(text)
+                yield text
+            position += len(text)
+            progress.update(len(text))
+
+
+def _dtype(tokenizer: Tokenizer) -> str:
+    return "uint16" if tokenizer.get_vocab_size() <= 2**16 else "uint32"
+
+
+def _progress(name: str, n_characters: int) -> tqdm:
+    """Returns a progress bar, shown on a terminal only."""
+    return tqdm(desc=name, total=n_characters, unit="char", unit_scale=True, leave=False, disable=None)
+
+
+def _write_meta(folder: Path, **values: Any) -> None:
+    (folder / "meta.json").write_text(json.dumps(values))

@@ -1,62 +1,58 @@
-"""The gold links of a text: which words a pronoun could mean, which it does mean, and where that shows."""
+"""Gold links: the mentions that a pronoun could refer to, the one that it refers to, and the word that shows it."""
 
-from __future__ import annotations
-
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from os.path import commonprefix
+from typing import Any
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from tokenizers import Tokenizer
+
+from data.tokenizer import encode_text
 
 Span = tuple[int, int]  # characters [start, end)
+Word = tuple[int, ...]  # the positions of a word's tokens, ascending
 
-
-# Readers of whom the surprise at each payoff is known, from the exact filter over the stories' own grammar.
+# Predictors with a known surprisal at each payoff; "bayes" is the exact one, the others use less of the text.
 ORACLES = ("blind", "nearest", "first", "subject", "default", "bayes")
-
-
-Word = tuple[int, ...]  # the positions of a word's tokens, one after the other
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One question to an attention head: standing at `query`, which mention do you look at?
+    """A question to an attention head: at the word `query`, which mention gets the most attention?
 
-    Spans count characters, so that any tokenizer can read them. `distractors` are the other mentions that
-    could have been meant. `antecedents` is empty where nothing is meant ("It was raining").
+    Spans count characters and so fit every tokenizer.
     """
 
-    level: str  # L1 number decides, L2 gender decides, R a later word decides, N nothing is meant
-    site: str  # S1 the pronoun, S2 the word that decides
+    level: str  # what decides: number, gender, told_gender, state, before, after, object, later_cue, ...
+    site: str  # where the head is read: before_pronoun, pronoun, cue, before_repeat
     pronoun: Span
-    query: Span  # where to read: the pronoun at S1, the deciding word at S2
-    antecedents: tuple[Span, ...]
-    distractors: tuple[Span, ...]
-    subject: Span | None  # the mention that is the grammatical subject of its sentence, where one is
-    payoff: Span | None  # the first word that only the antecedent explains; None where nothing is meant
-    answers: tuple[str, ...]  # the words the payoff is drawn from
-    foils: tuple[str, ...]  # the words it would be drawn from if the distractor were meant
-    surprisal: tuple[float, ...] = ()  # -log p in nats of the payoff by each of ORACLES
+    query: Span  # the word of the site
+    antecedents: tuple[Span, ...]  # empty if the pronoun refers to nothing ("It was raining")
+    distractors: tuple[Span, ...]  # the other mentions that fit the pronoun's role
+    subject: Span | None  # the mention that is the subject of its sentence
+    payoff: Span | None  # the first word that only the antecedent explains
+    answers: tuple[str, ...]  # the words that fit at the payoff
+    foils: tuple[str, ...]  # the words that would fit if a distractor were the antecedent
+    surprisal: tuple[float, ...] = ()  # -log p in nats of the payoff for each of ORACLES
 
 
 @dataclass(frozen=True, slots=True)
 class LinkItem:
-    """A link in the tokens of one tokenizer, with its place in the design; positions count the END in front as 0."""
+    """A link in the tokens of one tokenizer, with its place in the design; position 0 is the END token."""
 
-    tokens: tuple[int, ...]  # END and the text up to and including the word before the payoff, or to the query
-    query: int  # of a word of several tokens the last, the first that has read it whole
+    tokens: tuple[int, ...]  # END and the text up to the query, or to the token before the payoff if that is later
+    query: int  # the last token of the query word
     antecedents: tuple[Word, ...]
     distractors: tuple[Word, ...]
     subject: Word | None
-    payoff: int | None  # the position whose next token the antecedent decides
-    target: int | None  # the token id that does come there
+    payoff: int | None  # the position whose next token depends on the antecedent
+    target: int | None  # the next token at that position
     answers: tuple[int, ...]  # token ids
     foils: tuple[int, ...]  # token ids
-    surprisal: tuple[float, ...]  # -log p(target) in nats by each of ORACLES; empty where it is not known
+    surprisal: tuple[float, ...]  # -log p(target) in nats for each of ORACLES; empty if it is not known
     family: str
     level: str
     site: str
@@ -64,207 +60,152 @@ class LinkItem:
     template: str
     pair: str
     block: int  # the same for the four cells of one block
-    order: int
-    meant: int
+    order: int  # the member of the pair that is mentioned first
+    meant: int  # the member of the pair that the pronoun refers to
     text: str
 
 
-def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int) -> list[LinkItem]:
-    """Turn dataset rows into items; a word may be one token or several.
+def is_flipped(item: LinkItem) -> bool:
+    """Returns True if the antecedent is the second mention."""
+    return item.order != item.meant
 
-    Of the words that could come next one piece each is asked for: the first, a space in front counting as one where it
-    is, or after whatever all of them begin with the next. A piece that stands for an answer and for a foil tells
-    nothing and is neither; where that leaves a side without any, nothing pays off.
+
+def token_spans(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> list[Word]:
+    """Returns the indices of the tokens of each word: the tokens that overlap it.
+
+    A byte-level token may begin with the space before its word. The bytes of one character may be several tokens.
 
     Args:
-        rows: of a stories split, whole blocks in order.
-        tokenizer: anything whose `encode(text)` gives `ids` and `char_to_token`.
-        end_id: the token that stands before every text.
+        text: the tokenized text.
+        offsets: the characters [start, end) of each token; empty for special tokens.
+        spans: the characters [start, end) of the words.
+
+    Raises:
+        ValueError: words overlap, or a word has no tokens, or shares a token with its neighbour.
+
+    """
+    spans = list(spans)
+    for (start, end), (next_start, next_end) in pairwise(sorted(set(spans))):
+        if end > next_start:
+            raise ValueError(f"the words {text[start:end]!r} and {text[next_start:next_end]!r} overlap")
+    tokens = [i for i, (start, end) in enumerate(offsets) if start < end]
+    starts, ends = [offsets[i][0] for i in tokens], [offsets[i][1] for i in tokens]
+    words = []
+    for start, end in spans:
+        first, stop = bisect_right(ends, start), bisect_left(starts, end)
+        word = text[start:end]
+        if first >= stop or text[min(starts[first:stop]) : max(ends[first:stop])].strip() != word.strip():
+            raise ValueError(f"{word!r} has no tokens for itself in {text[max(0, start - 20) : end + 20]!r}")
+        words.append(tuple(tokens[first:stop]))
+    return words
+
+
+def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int) -> list[LinkItem]:
+    """Returns the items of story rows; a word may be several tokens.
+
+    Args:
+        rows: of a split of stories, whole blocks in order.
+        tokenizer: of the model.
+        end_id: the token before every text.
 
     Raises:
         ValueError: a word of a link shares a token with its neighbour or has none.
 
     """
-    pieces_of = _pieces(tokenizer)
-    items, n_stories = [], 0
+    payoff_choices = cache(partial(_payoff_choices, tokenizer))
+    items: list[LinkItem] = []
+    n_stories = 0
     for row in rows:
         if not row["links"]:
             continue
-        encoding = encoded(tokenizer, row["text"])
-        ids, at = encoding.ids, _Positions(row["text"], encoding)
+        text, encoding = row["text"], encode_text(tokenizer, row["text"])
+        position = _word_positions(text, encoding.offsets, row["links"])
+        design = {name: row[name] for name in ("family", "holdout", "template", "pair", "order", "meant", "text")}
         for link in row["links"]:
-            answers, foils = ({word: pieces_of(word) for word in link[side]} for side in ("answers", "foils"))
-            shared = _n_shared([*answers.values(), *foils.values()]) if answers and foils else 0
-            own = at.with_space(link["payoff"]) if link["payoff"] else ()
-            payoff = own[0] - 1 + shared if own else None
-            query = at.of(link["query"])[-1]
-            is_known = len(own) == 1 and [one[0] for one in (answers | foils).values()].count(ids[own[0] - 1]) <= 1
-            right, wrong = _telling(answers, foils, shared), _telling(foils, answers, shared)
-            if own and answers and foils and not (right and wrong):
-                payoff = None
+            query = position[tuple(link["query"])][-1]
+            choices = payoff_choices(tuple(link["answers"]), tuple(link["foils"]))
+            payoff, is_whole_word = None, False
+            if link["payoff"] and choices.can_be_measured:
+                word = _with_space(text, encoding.offsets, position[tuple(link["payoff"])])
+                payoff = word[0] - 1 + choices.n_shared
+                is_whole_word = len(word) == 1 and choices.first_tokens.count(encoding.ids[word[0] - 1]) <= 1
             items.append(
                 LinkItem(
-                    tokens=(end_id, *ids[: max(query, payoff or 0)]),
+                    tokens=(end_id, *encoding.ids[: max(query, payoff or 0)]),
                     query=query,
-                    antecedents=tuple(at.of(span) for span in link["antecedents"]),
-                    distractors=tuple(at.of(span) for span in link["distractors"]),
-                    subject=at.of(link["subject"]) if link["subject"] else None,
+                    antecedents=tuple(position[tuple(span)] for span in link["antecedents"]),
+                    distractors=tuple(position[tuple(span)] for span in link["distractors"]),
+                    subject=position[tuple(link["subject"])] if link["subject"] else None,
                     payoff=payoff,
                     target=None if payoff is None else encoding.ids[payoff],
-                    answers=right,
-                    foils=wrong,
-                    surprisal=tuple(link["surprisal"]) if is_known else (),  # of a whole word, of no part of it
+                    answers=choices.answers,
+                    foils=choices.foils,
+                    surprisal=tuple(link["surprisal"]) if is_whole_word else (),
                     level=link["level"],
                     site=link["site"],
                     block=n_stories // 4,
-                    **{name: row[name] for name in ("family", "holdout", "template", "pair", "order", "meant", "text")},
+                    **design,
                 )
             )
         n_stories += 1
     return items
 
 
-_BEFORE = "It "  # any word of the stories may follow it
+def _word_positions(text: str, offsets: Sequence[Span], links: Sequence[dict[str, Any]]) -> dict[Span, Word]:
+    """Returns the positions of the words of all links, counted with the END token in front."""
+    spans = set[Span]()
+    for link in links:
+        words = [link["query"], link["subject"], link["payoff"], *link["antecedents"], *link["distractors"]]
+        spans.update(tuple(span) for span in words if span)
+    ordered = sorted(spans)
+    return {
+        span: tuple(i + 1 for i in word)
+        for span, word in zip(ordered, token_spans(text, offsets, ordered), strict=True)
+    }
 
 
-def _pieces(tokenizer: Tokenizer) -> Callable[[str], tuple[int, ...]]:
-    """Return what gives the tokens of a word that follows another in a text, the space between them included."""
-
-    @cache  # the same few words answer again and again
-    def pieces_of(word: str) -> tuple[int, ...]:
-        text = _BEFORE + word
-        encoding = encoded(tokenizer, text)
-        return tuple(
-            encoding.ids[place - 1] for place in _Positions(text, encoding).with_space((len(_BEFORE), len(text)))
-        )
-
-    return pieces_of
+def _with_space(text: str, offsets: Sequence[Span], word: Word) -> Word:
+    """Returns the positions of a word and of the tokens before it that hold nothing but its space."""
+    first = word[0]
+    while first > 1 and offsets[first - 2] != (0, 0) and not text[slice(*offsets[first - 2])].strip():
+        first -= 1
+    return (*range(first, word[0]), *word)
 
 
-def _n_shared(words: Sequence[tuple[int, ...]]) -> int:
-    """Return how many pieces all of some words begin with, one of each word being left over."""
-    most = min(map(len, words)) - 1
-    return next((place for place in range(most) if len({word[place] for word in words}) > 1), most)
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """The tokens that can come at a payoff. Where all words begin alike, the first token that differs is measured."""
+
+    n_shared: int  # the number of tokens with which all words begin
+    answers: tuple[int, ...]  # tokens of answers; a token of an answer and a foil is in neither
+    foils: tuple[int, ...]
+    first_tokens: tuple[int, ...]  # of all words
+    can_be_measured: bool
 
 
-def encoded(tokenizer: Tokenizer, text: str) -> Any:
-    """Return what the tokenizer makes of `text`; ValueError where it cannot write it."""
-    try:
-        return tokenizer.encode(text)
-    except Exception as error:  # of a tokenizer from elsewhere that has no token for something and none for unknown
-        raise ValueError(f"the tokenizer cannot write {text!r}: {error}") from None
+_CONTEXT = "It "  # any word can follow it
 
 
-def _telling(words: dict[str, tuple[int, ...]], others: dict[str, tuple[int, ...]], place: int) -> tuple[int, ...]:
-    """Return the pieces that some words have at `place`, each once, but for those that another word of `others` has."""
-    there = {(pieces[place], word) for word, pieces in others.items()}
-    found = {}
-    for word, pieces in words.items():
-        if not any(piece == pieces[place] and other != word for piece, other in there):
-            found[pieces[place]] = word
-    return tuple(found)
+def _payoff_choices(tokenizer: Tokenizer, answers: tuple[str, ...], foils: tuple[str, ...]) -> _Choices:
+    tokens: dict[str, Word] = {}
+    for word in (*answers, *foils):
+        text = _CONTEXT + word
+        encoding = encode_text(tokenizer, text)
+        (indices,) = token_spans(text, encoding.offsets, [(len(_CONTEXT), len(text))])
+        positions = _with_space(text, encoding.offsets, tuple(i + 1 for i in indices))
+        tokens[word] = tuple(encoding.ids[position - 1] for position in positions)
+    n_shared = 0
+    if answers and foils:
+        shortest = min(map(len, tokens.values())) - 1
+        n_shared = len(commonprefix([word[:shortest] for word in tokens.values()]))
+    at_payoff = {word: ids[n_shared] for word, ids in tokens.items()}
+    answer_tokens, foil_tokens = (
+        tuple(dict.fromkeys(at_payoff[word] for word in words if not _is_shared(word, others, at_payoff)))
+        for words, others in ((answers, foils), (foils, answers))
+    )
+    can_be_measured = not (answers and foils) or bool(answer_tokens and foil_tokens)
+    return _Choices(n_shared, answer_tokens, foil_tokens, tuple(ids[0] for ids in tokens.values()), can_be_measured)
 
 
-def decided(block: Sequence[LinkItem]) -> bool:
-    """Whether the text up to the query already tells which mention is meant.
-
-    Args:
-        block: the four cells of one block at one site, in their order: two for each order of the mentions.
-
-    Returns:
-        False where the two cells of an order have read the same tokens up to and including their queries: whatever
-        decides between them comes later, so no row of attention at the query can show it.
-
-    """
-    read = [item.tokens[: item.query + 1] for item in block]
-    return read[0] != read[1] and read[2] != read[3]
-
-
-def undecided(items: Iterable[LinkItem]) -> set[tuple[str, str, str]]:
-    """Return the (family, level, site) that have a block in which the clue comes after the query.
-
-    There a head can only guess, right in half of the items, and no score may be counted as a finding.
-    Blocks that are not whole, and items in which nothing is meant, are passed over.
-    """
-    blocks: dict[tuple[int, str], list[LinkItem]] = defaultdict(list)
-    for item in items:
-        if item.antecedents:
-            blocks[item.block, item.site].append(item)
-    whole = (sorted(some, key=lambda item: (item.order, item.meant)) for some in blocks.values() if len(some) == 4)
-    return {(some[0].family, some[0].level, some[0].site) for some in whole if not decided(some)}
-
-
-def is_flipped(item: LinkItem) -> bool:
-    """Whether the second mention is meant."""
-    return item.order != item.meant
-
-
-def flipped(items: Iterable[LinkItem]) -> list[LinkItem]:
-    """Return the items in which the second mention is meant: the hold-out of text that mostly means the first."""
-    return [item for item in items if is_flipped(item)]
-
-
-class _Positions:
-    def __init__(self, text: str, encoding: Any) -> None:
-        self._text, self._encoding = text, encoding
-
-    def of(self, span: Span) -> Word:
-        """Return the positions of the tokens that make up the word at `span`, and nothing else."""
-        first, last = (self._encoding.char_to_token(char) for char in (span[0], span[1] - 1))
-        if first is None or last is None or not self._covers(first, last, span):
-            raise ValueError(f"{self._text[span[0] : span[1]]!r} has no tokens of its own in {self._text!r}")
-        return tuple(range(first + 1, last + 2))  # the END in front counts
-
-    def with_space(self, span: Span) -> Word:
-        """Return `of` with the tokens in front that stand for nothing but the space before the word."""
-        first, *others = self.of(span)
-        offsets = self._encoding.offsets
-        while first > 1 and offsets[first - 2] != (0, 0) and not self._text[slice(*offsets[first - 2])].strip():
-            others, first = [first, *others], first - 1
-        return (first, *others)
-
-    def _covers(self, first: int, last: int, span: Span) -> bool:
-        """Whether tokens first to last hold the word and at most the space before it."""
-        start, end = self._encoding.offsets[first][0], self._encoding.offsets[last][1]
-        return self._text[start : span[0]].strip() == "" and end == span[1]
-
-
-def word_pieces(text: str, offsets: Sequence[Span], spans: Sequence[Span]) -> list[tuple[int, ...]]:
-    """Return, for each word, the indices of the tokens that overlap it.
-
-    A token of byte-level BPE may begin with the space before its word; it belongs to the word all the same. A character
-    of several bytes may be several tokens with the same characters; all of them belong to its word.
-
-    Args:
-        text: what was cut into tokens.
-        offsets: the characters [start, end) of each token; empty for one that stands for none.
-        spans: the characters [start, end) of the words asked for, in any order, none overlapping another.
-
-    Returns:
-        for each of `spans` the indices of its tokens, ascending.
-
-    Raises:
-        ValueError: a word has no tokens, or they hold more than it and the space around it, as where a token belongs
-            to two words.
-
-    """
-    real = [(index, start, end) for index, (start, end) in enumerate(offsets) if start < end]
-    order = sorted(range(len(spans)), key=lambda i: spans[i])
-    for before, after in pairwise(order):
-        if spans[before][1] > spans[after][0]:
-            raise ValueError(f"the words {text[slice(*spans[before])]!r} and {text[slice(*spans[after])]!r} overlap")
-    found: list[tuple[int, ...]] = [()] * len(spans)
-    first = 0
-    for i in order:
-        begin, finish = spans[i]
-        while first < len(real) and real[first][2] <= begin:
-            first += 1
-        last = first
-        while last < len(real) and real[last][1] < finish:
-            last += 1
-        some = real[first:last]
-        word = text[begin:finish]
-        if not some or text[min(one[1] for one in some) : max(one[2] for one in some)].strip() != word.strip():
-            raise ValueError(f"{word!r} has no tokens of its own in {text[max(0, begin - 20) : finish + 20]!r}")
-        found[i] = tuple(index for index, _, _ in some)
-    return found
+def _is_shared(word: str, others: tuple[str, ...], token: dict[str, int]) -> bool:
+    return any(other != word and token[other] == token[word] for other in others)

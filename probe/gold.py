@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from data.links import Span, word_pieces
+from data.links import Span, token_spans
 from model.observe import ObservableModel
 from probe.external import (
     EvaluatedModel,
@@ -147,7 +147,7 @@ def make_item(evaluated: EvaluatedModel, row: Row) -> Item | str:
     candidate_words = [i for i, mention in enumerate(mention_of) if mention is not None]
     ids, offsets = evaluated.encode(text)
     try:
-        *pieces, pronoun = word_pieces(text, offsets, [*(spans[i] for i in candidate_words), spans[-1]])
+        *pieces, pronoun = token_spans(text, offsets, [*(spans[i] for i in candidate_words), spans[-1]])
     except ValueError:
         return "a word shares a token with its neighbour"
     stop = pronoun[-1] + 1

@@ -35,7 +35,7 @@ def open_model(settings: EvalConfig, asked: str, data: DataConfig) -> Opened:
 
     """
     from data.config import StoriesConfig
-    from data.corpus import stories_fingerprint
+    from data.corpus import corpus_fingerprint
     from data.tokenizer import imported_tokenizer
     from model.imported import check_installed, load, sha256_of, weights_of
 
@@ -58,7 +58,7 @@ def open_model(settings: EvalConfig, asked: str, data: DataConfig) -> Opened:
         owner=owner,
         origin=_origin(model, asked, name, settings.out, known),
         data=data,
-        data_fingerprint=stories_fingerprint(data),
+        data_fingerprint=corpus_fingerprint(data),
         tokenizer=tokenizer,
         end=first,
         model=model,
@@ -109,8 +109,7 @@ def _origin(model: Imported, asked: str, name: str, out: str | None, known: dict
 
 def find_model(asked: str) -> tuple[Path, str | None]:
     """Return a model's folder and, of one of the hub, its commit; ValueError or OSError where there is none."""
-    from data.download import Unreachable
-    from data.hub_model import hub_model
+    from huggingface_hub import HfApi, snapshot_download
 
     path = Path(asked)
     if path.is_dir():
@@ -120,9 +119,14 @@ def find_model(asked: str) -> tuple[Path, str | None]:
     if asked.startswith((".", "/", "~")):
         raise ValueError(f"model={asked}: there is no such folder")
     try:
-        return hub_model(asked)
-    except Unreachable as error:
-        raise Unreachable(f"model={asked} is no folder here, and {error}") from None
+        info = HfApi().model_info(asked, timeout=3)
+        names = [file.rfilename for file in info.siblings or []]
+        weights = "*.safetensors" if any(name.endswith(".safetensors") for name in names) else "pytorch_model*.bin"
+        files = ["*.json", "*.txt", "*.model", weights]
+        return Path(snapshot_download(asked, revision=info.sha, allow_patterns=files)), info.sha
+    except Exception as error:  # no network, no such model, no access
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"model={asked}: neither a folder nor a model that the hub gives us: {reason}") from None
 
 
 def name_of(folder: Path) -> str:

@@ -48,13 +48,12 @@ def take(opened: Opened, settings: EvalConfig, config: ProbeConfig, task: Task, 
 def tested(opened: Opened, settings: EvalConfig, config: ProbeConfig) -> EvaluatedModel:
     """Return the model with its tokenizer and the words of its training text, as the external test sets use it."""
     from data.corpus import corpus_folder
-    from data.links import encoded
-    from data.tokenizer import training_words, unknown_id
+    from data.tokenizer import encode_text, training_words, unknown_id
     from model.observe import TransformerView
     from probe.external import EvaluatedModel
 
     def encode(text: str) -> tuple[list[int], list[Span]]:
-        encoding = encoded(opened.tokenizer, text)
+        encoding = encode_text(opened.tokenizer, text)
         return encoding.ids, encoding.offsets
 
     words, source = None, "the training text is no longer in the cache"

@@ -1,47 +1,245 @@
-"""What an item can know where it is read."""
+"""Words are aligned with the tokens of every tokenizer, and gold links become items in these tokens."""
 
+import random
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
 
-from data.links import LinkItem, decided, flipped, link_items, undecided
-from data.tokenizer import end_id, word_tokenizer
+import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from data.links import LinkItem, Span, is_flipped, link_items, token_spans
+from data.stories import as_dataset, generate_split
+from data.stories.lint import word_spans
+from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from tests.data.test_stories import full_stories
+from tests.probe.story_items import CONFIG
+
+TEXT = "The naïve cat 🙂🙃 sat near  the buses.\n\tIt purred, “ja”!"
+MAKERS = {"words": word_tokenizer, "characters": character_tokenizer, "bpe": lambda texts: bpe_tokenizer(texts, 270)}
 
 
-def full_items() -> list[LinkItem]:
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_tokens_of_a_word_spell_it_and_no_token_has_two_words(kind: str, seed: int) -> None:
+    draw = random.Random(seed)
+    text = " ".join(draw.choices(TEXT.split(), k=29)) + draw.choice(["", " ", "\n"])
+    offsets = MAKERS[kind]([TEXT, text]).encode(text).offsets
+    spans = [span for _, span in word_spans(text)]
+    draw.shuffle(spans)
+    words = token_spans(text, offsets, spans)
+    in_words = [index for word in words for index in word]
+    assert len(in_words) == len(set(in_words))
+    for (start, end), word in zip(spans, words, strict=True):
+        assert list(word) == list(range(word[0], word[-1] + 1))
+        assert text[offsets[word[0]][0] : offsets[word[-1]][1]].strip() == text[start:end]
+    outside = set(range(len(offsets))) - set(in_words)
+    assert all(not text[slice(*offsets[index])].strip() for index in outside)
+
+
+def test_a_token_with_the_space_before_a_word_belongs_to_the_word() -> None:
+    assert token_spans("a cat", [(0, 0), (0, 1), (1, 5)], [(0, 1), (2, 5), (0, 1)]) == [(1,), (2,), (1,)]
+    assert token_spans("a cat", [(0, 1), (1, 3), (3, 3), (3, 5)], [(2, 5)]) == [(1, 3)]  # (3, 3): a special token
+
+
+@pytest.mark.parametrize(
+    ("offsets", "spans", "word"),
+    [
+        ([(0, 5)], [(0, 1), (2, 5)], "a"),
+        ([(0, 1), (1, 4)], [(2, 5)], "cat"),
+        ([(0, 1)], [(2, 5)], "cat"),
+        ([(0, 1), (2, 5)], [(0, 3), (2, 5)], "a c"),
+    ],
+)
+def test_a_word_without_tokens_for_itself_is_named(offsets: list[Span], spans: list[Span], word: str) -> None:
+    with pytest.raises(ValueError, match=f"'{word}'"):
+        token_spans("a cat", offsets, spans)
+
+
+@cache
+def story_rows() -> list[dict[str, Any]]:
+    return as_dataset(generate_split(CONFIG, "test")).to_list()
+
+
+@cache
+def texts() -> list[str]:
+    return [story.text for story in generate_split(CONFIG, "train")]
+
+
+def llama_tokenizer() -> Tokenizer:
+    """Returns a tokenizer in the layout of Llama 2: no pre-tokenizer, spaces written as a mark before the word."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    tokenizer.train_from_iterator(
+        texts(), trainers.BpeTrainer(vocab_size=756, special_tokens=special, show_progress=False)
+    )
+    tokenizer.pre_tokenizer = None
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
+def mistral_tokenizer() -> Tokenizer:
+    """Returns the Llama tokenizer with the mark put in by the pre-tokenizer."""
+    tokenizer = llama_tokenizer()
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    return tokenizer
+
+
+SUBWORDS: dict[str, Callable[[], Tokenizer]] = {
+    "GPT-2": lambda: bpe_tokenizer(texts(), 640),
+    "Llama": llama_tokenizer,
+    "Mistral": mistral_tokenizer,
+}
+
+
+@pytest.fixture(scope="module", params=list(SUBWORDS))
+def subwords(request: pytest.FixtureRequest) -> tuple[Tokenizer, list[LinkItem]]:
+    tokenizer = SUBWORDS[request.param]()
+    return tokenizer, link_items(story_rows(), tokenizer, 0)
+
+
+def links(rows: Iterable[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return [(row, link) for row in rows for link in row["links"]]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_items_of_one_token_words_hold_the_ids_of_their_link(full: bool) -> None:
+    rows = full_stories()["test"] if full else story_rows()
+    tokenizer = word_tokenizer(row["text"] for row in full_stories()["train"]) if full else word_tokenizer(texts())
+    token = tokenizer.token_to_id
+    items = link_items(rows, tokenizer, end_id(tokenizer))
+    assert len(items) == len(links(rows)) > 500
+    for item, (row, link) in zip(items, links(rows), strict=True):
+        assert item.answers == tuple(map(token, link["answers"])) and item.foils == tuple(map(token, link["foils"]))
+        assert item.surprisal == tuple(link["surprisal"])
+        assert item.target == (token(row["text"][slice(*link["payoff"])]) if link["payoff"] else None)
+
+
+def test_the_tokens_of_each_mention_spell_it(subwords: tuple[Tokenizer, list[LinkItem]]) -> None:
+    tokenizer, items = subwords
+    n_several = 0
+    for item, (_, link) in zip(items, links(story_rows()), strict=True):
+        for side in ("antecedents", "distractors"):
+            for word, span in zip(getattr(item, side), link[side], strict=True):
+                text = tokenizer.decode([item.tokens[position] for position in word], skip_special_tokens=False)
+                assert text.strip() == item.text[slice(*span)]
+                n_several += len(word) > 1
+        text = tokenizer.decode(list(item.tokens[1 : item.query + 1]), skip_special_tokens=False)
+        assert text.strip() == item.text[: link["query"][1]]
+    assert n_several > 100  # words of several tokens are covered
+
+
+def test_answers_and_foils_are_different_tokens_and_the_target_is_no_foil(
+    subwords: tuple[Tokenizer, list[LinkItem]],
+) -> None:
+    items = [item for item in subwords[1] if item.payoff is not None]
+    assert len(items) > 500
+    for item in items:
+        assert item.answers and item.foils and not set(item.answers) & set(item.foils)
+        assert len(item.tokens) == item.payoff + 1 and item.target not in item.foils
+
+
+def is_decided(block: list[LinkItem]) -> bool:
+    """Returns True if the two cells of each order differ up to the query; cells are sorted by order."""
+    first, second, third, fourth = (item.tokens[: item.query + 1] for item in block)
+    return first != second and third != fourth
+
+
+def undecided(items: Iterable[LinkItem]) -> set[tuple[str, str, str]]:
+    """Returns the (family, level, site) with a block whose clue comes after the query."""
+    blocks: dict[tuple[int, str], list[LinkItem]] = defaultdict(list)
+    for item in items:
+        if item.antecedents:
+            blocks[item.block, item.site].append(item)
+    ordered = (sorted(block, key=lambda item: (item.order, item.meant)) for block in blocks.values() if len(block) == 4)
+    return {(block[0].family, block[0].level, block[0].site) for block in ordered if not is_decided(block)}
+
+
+def test_the_clue_comes_before_the_query_except_at_the_undecided_sites() -> None:
     rows = full_stories()
     tokenizer = word_tokenizer(row["text"] for row in rows["train"])
-    return link_items(rows["test"], tokenizer, end_id(tokenizer))
+    assert undecided(link_items(rows["test"], tokenizer, end_id(tokenizer))) == {
+        ("agreement", "number", "before_pronoun"), ("agreement", "gender", "before_pronoun"),
+        ("later_cue", "later_cue", "pronoun"), ("ambiguous", "ambiguous", "pronoun"),
+    }  # fmt: skip
 
 
-def test_what_is_undecided_is_found_from_the_texts_alone() -> None:
-    items = full_items()
-    assert undecided(items) == {
-        ("agreement", "number", "before_pronoun"),
-        ("agreement", "gender", "before_pronoun"),
-        ("later_cue", "later_cue", "pronoun"),
-        ("A", "A", "pronoun"),
-    }
-    assert undecided(reversed(items)) == undecided(items)
+def item_of(answers: list[str], foils: list[str], text: str = "It ran") -> tuple[LinkItem, dict[str, int]]:
+    """Returns the item of a text with its second word as payoff, in the tokens "▁r", "▁s", "an", "at" and letters."""
+    merges = [("▁", "r"), ("a", "n"), ("▁", "s"), ("a", "t")]
+    vocabulary = {token: i for i, token in enumerate(["<s>", *map("".join, merges), "▁", *"AIarntshugm"])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    design = {"family": "agreement", "holdout": "iid", "template": "a", "pair": "a b", "order": 0, "meant": 0}
+    link = {
+        "level": "number", "site": "pronoun", "query": (0, 2), "antecedents": [], "distractors": [], "subject": None,
+        "payoff": (3, len(text)), "surprisal": [1.0], "answers": answers, "foils": foils,
+    }  # fmt: skip
+    (item,) = link_items([design | {"text": text, "links": [link]}], tokenizer, 0)
+    return item, vocabulary
 
 
-def test_a_block_is_decided_if_the_cells_of_both_orders_differ_up_to_the_query() -> None:
-    item = next(item for item in full_items() if item.antecedents)
-
-    def block(*tokens: tuple[int, ...]) -> list[LinkItem]:
-        return [replace(item, tokens=some, query=2) for some in tokens]
-
-    assert decided(block((0, 1, 5, 7), (0, 1, 6, 7), (0, 2, 5), (0, 2, 6)))
-    assert not decided(block((0, 1, 5, 7), (0, 1, 5, 8), (0, 2, 5), (0, 2, 5)))
-    assert not decided(block((0, 1, 5, 7), (0, 1, 6, 7), (0, 2, 5), (0, 2, 5)))
+def test_a_token_that_begins_an_answer_and_a_foil_is_left_out() -> None:
+    item, ids = item_of(["ran", "sat"], ["rang", "hum"])
+    assert item.answers == (ids["▁s"],) and item.foils == (ids["▁"],)
+    assert (item.payoff, item.target, len(item.tokens)) == (2, ids["▁r"], 3)
 
 
-def test_the_second_mention_is_meant_in_every_flipped_item_and_in_half_of_all() -> None:
-    items = [item for item in full_items() if item.antecedents and item.family == "agreement"]
-    some = flipped(items)
-    assert 2 * len(some) == len(items)
-    assert all(min(item.antecedents) > min(item.distractors) for item in some)
-    by_block = defaultdict(int)
-    for item in some:
-        by_block[item.block, item.site] += 1
-    assert set(by_block.values()) == {2}
+@pytest.mark.parametrize(("answers", "foils"), [(["ran", "sat"], ["rang"]), (["ran"], ["rang"])])
+def test_an_item_without_a_token_for_one_side_has_no_payoff(answers: list[str], foils: list[str]) -> None:
+    item, _ = item_of(answers, foils)
+    assert (item.payoff, item.target, item.foils, item.surprisal) == (None, None, (), ())
+
+
+def test_words_that_begin_alike_are_measured_at_the_first_different_token() -> None:
+    item, ids = item_of(["ran"], ["rum"])
+    assert (item.answers, item.foils) == ((ids["an"],), (ids["u"],))
+    assert (item.payoff, item.target, item.tokens) == (3, ids["an"], (0, ids["I"], ids["t"], ids["▁r"]))
+
+
+def test_a_token_of_the_space_alone_is_the_first_token_of_the_next_word() -> None:
+    item, ids = item_of(["hum"], ["ran"], text="It hum")
+    assert (item.answers, item.foils) == ((ids["▁"],), (ids["▁r"],))
+    assert (item.payoff, item.target, item.tokens) == (2, ids["▁"], (0, ids["I"], ids["t"]))
+    item, ids = item_of(["hum"], ["tug"], text="It hum")
+    assert (item.answers, item.foils, item.payoff) == ((ids["h"],), (ids["t"],), 3)
+
+
+def test_the_surprisal_is_known_only_for_a_word_of_one_token_that_begins_no_other_word(
+    subwords: tuple[Tokenizer, list[LinkItem]],
+) -> None:
+    tokenizer, items = subwords
+
+    def tokens(word: str) -> list[int]:
+        return tokenizer.encode(f"It {word}").ids[len(tokenizer.encode("It").ids) :]
+
+    n_known = n_unknown = 0
+    for item, (_, link) in zip(items, links(story_rows()), strict=True):
+        if item.payoff is not None:
+            word = tokens(item.text[slice(*link["payoff"])])
+            alike = [other for other in (*link["answers"], *link["foils"]) if tokens(other)[0] == word[0]]
+            is_known = len(word) == 1 and len(alike) == 1
+            assert item.surprisal == (tuple(link["surprisal"]) if is_known else ())
+            n_known, n_unknown = n_known + is_known, n_unknown + (not is_known)
+    assert n_unknown > 100 and n_known > 10
+
+
+def test_a_tokenizer_that_cannot_encode_a_story_is_a_value_error() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"It": 0}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    with pytest.raises(ValueError, match="tokenizer cannot encode|no tokens for itself"):
+        link_items(story_rows()[:4], tokenizer, 0)
+
+
+def test_the_antecedent_is_the_second_mention_in_the_flipped_half_of_each_block() -> None:
+    tokenizer = word_tokenizer(texts())
+    n_flipped: dict[tuple[int, str], list[bool]] = defaultdict(list)
+    for item in link_items(story_rows(), tokenizer, end_id(tokenizer)):
+        if item.antecedents and item.family == "agreement":
+            assert is_flipped(item) == (min(item.antecedents) > min(item.distractors))
+            n_flipped[item.block, item.site].append(is_flipped(item))
+    assert {(len(cells), sum(cells)) for cells in n_flipped.values()} == {(4, 2)}

@@ -5,10 +5,11 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from data.links import LinkItem, undecided
+from data.links import LinkItem
 from probe.items import EMPTY, QUESTIONS, UNDECIDED, Question, asked, curve_name
 from probe.scores import check_blocks, read_rows, score
 from probe.study import only_the_two
+from tests.data.test_links import undecided
 from tests.probe.story_items import CONFIG, FULL, random_model, story_items
 
 EVERY = (*QUESTIONS, *UNDECIDED, EMPTY)

@@ -1,0 +1,302 @@
+"""Documents from text files and from datasets of the Hugging Face hub, read piece by piece."""
+
+import glob
+import hashlib
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import datasets
+import fsspec
+import huggingface_hub
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+from data.config import HubConfig, RowsKind, TextConfig
+from data.tokenizer import END
+
+_BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # of `datasets`, by file name
+_COMPRESSED = (".gz", ".zst")
+READABLE = ".txt .jsonl .csv .parquet, also .gz and .zst"
+_PIECE_CHARACTERS = 8192  # a longer document is tokenized in pieces, which bounds the memory
+_BATCH_ROWS = 256
+_TIMEOUT = 3.0  # seconds until the hub answers
+
+
+class Piece(NamedTuple):
+    """A document or a part of it with LF line ends; the pieces of a document join to its text."""
+
+    text: str
+    starts_document: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts of a corpus; each call reads from the start."""
+
+    train: Callable[[], Iterable[Piece]]
+    validation: Callable[[], Iterable[Piece]] | None  # None: the last part of the training text is held out
+
+
+def file_texts(config: TextConfig) -> Texts:
+    """Returns the texts of the files of `config`; raises ValueError if a file is in both splits."""
+    train, validation = config_files(config)
+    if shared := {path.resolve() for path in train} & {path.resolve() for path in validation or ()}:
+        raise ValueError(f"data.validation_path={config.validation_path}: {min(shared)} is in data.path too; remove it")
+    return Texts(
+        lambda: first_bytes(read_files(train, config.column), config.max_bytes),
+        None if validation is None else lambda: read_files(validation, config.column),
+    )
+
+
+def config_files(config: TextConfig) -> tuple[list[Path], list[Path] | None]:
+    """Returns the training files and the validation files; None if a part of the training text is held out."""
+    validation = config.validation_path and text_files(config.validation_path, "data.validation_path")
+    return text_files(config.path), validation or None
+
+
+def text_files(path: str, setting: str = "data.path") -> list[Path]:
+    """Returns the files of a path, a folder, a glob or several of them separated by commas; each file once.
+
+    A folder stands for all readable files below it, sorted by path, without hidden ones.
+
+    Args:
+        path: the value of the setting.
+        setting: its name, for errors.
+
+    Raises:
+        FileNotFoundError: no file matches.
+        ValueError: the name of a file has an unknown ending.
+
+    """
+    files: dict[Path, Path] = {}
+    for pattern in [path] if Path(path).expanduser().exists() else path.split(","):
+        start = Path(pattern.strip()).expanduser()
+        if start.is_dir():
+            below = sorted(file for file in start.rglob("*") if file.is_file() and _builder(file))
+            matches = [file for file in below if not re.search(r"(^|/)\.", file.relative_to(start).as_posix())]
+        else:
+            names = [str(start)] if start.is_file() else sorted(glob.glob(str(start), recursive=True))
+            matches = [Path(name) for name in names if Path(name).is_file()]
+        if not matches:
+            raise FileNotFoundError(f"{setting}={path}: no text file at {pattern.strip()}; readable are {READABLE}")
+        for file in matches:
+            if _builder(file) is None:
+                raise ValueError(f"{setting}={path}: cannot read {file}; readable are {READABLE}")
+            files.setdefault(file.resolve(), file)
+    return list(files.values())
+
+
+def _builder(path: Path) -> str | None:
+    """Returns the builder of `datasets` for a file, None if there is none."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _COMPRESSED:
+        suffixes.pop()
+    return _BUILDERS.get(suffixes[-1]) if suffixes else None
+
+
+def read_files(files: Sequence[Path], column: str) -> Iterator[Piece]:
+    """Yields the documents of local files in order.
+
+    A .txt file is one document, or several separated by lines with `END` alone. Each row of the other files is one.
+
+    Args:
+        files: from `text_files`.
+        column: the field of the text in .jsonl, .csv and .parquet.
+
+    Raises:
+        ValueError: in one line, which file cannot be read and why.
+
+    """
+    for file in files:
+        try:
+            if _builder(file) == "text":
+                yield from _read_text(file)
+            elif file.stat().st_size:
+                for text in _column(_open_rows(file, column), column):
+                    yield from _pieces(text.splitlines(keepends=True))
+        except PermissionError:
+            raise
+        except UnicodeError as error:
+            raise ValueError(f"{file}: not UTF-8 ({error}); convert it: iconv -f OLD -t UTF-8") from None
+        except Exception as error:  # pandas, pyarrow and fsspec raise exceptions of many types
+            raise ValueError(f"{file}: {_one_line(error)}") from None
+
+
+def _read_text(file: Path) -> Iterator[Piece]:
+    with fsspec.open(str(file.absolute()), "rt", compression="infer", encoding="utf-8-sig", newline=None) as lines:
+        for is_separator, document in groupby(lines, key=lambda line: line.strip() == END):
+            if not is_separator:
+                yield from _pieces(document)
+
+
+def _open_rows(file: Path, column: str) -> Any:
+    """Returns the rows of a file, streamed: `datasets` then keeps no copy."""
+    options: dict[str, dict[str, Any]] = {
+        "csv": {"keep_default_na": False, "index_col": False, "converters": {column: str}},  # "NA" is a text
+        "parquet": {"batch_size": _BATCH_ROWS},
+    }
+    builder = str(_builder(file))
+    name = glob.escape(str(file.absolute()))
+    _silence()
+    return datasets.load_dataset(builder, data_files=[name], split="train", streaming=True, **options.get(builder, {}))
+
+
+def _column(rows: Any, column: str) -> Iterator[str]:
+    """Yields the texts of a dataset, line ends as newlines, without empty rows."""
+    for batch in rows.iter(batch_size=_BATCH_ROWS):
+        if column not in batch:
+            raise ValueError(f"data.column={column}: no such column; there are {', '.join(map(str, batch))}")
+        for text in batch[column]:
+            if text is not None and not isinstance(text, str):
+                raise ValueError(f"data.column={column}: {type(text).__name__} instead of text")
+            if text:
+                yield text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
+    """Yields a document in pieces that end with a line; lines longer than a piece are cut before a space."""
+    piece, size, starts_document = [], 0, True
+    for line in lines:
+        for text in _cut_line(line):
+            piece.append(text)
+            size += len(text)
+            if size >= _PIECE_CHARACTERS:
+                yield Piece("".join(piece), starts_document)
+                piece, size, starts_document = [], 0, False
+    if piece:
+        yield Piece("".join(piece), starts_document)
+
+
+def _cut_line(line: str) -> Iterator[str]:
+    start = 0
+    while len(line) - start > _PIECE_CHARACTERS:
+        space = line.rfind(" ", start + 1, start + _PIECE_CHARACTERS)
+        end = space if space > 0 else start + _PIECE_CHARACTERS
+        yield line[start:end]
+        start = end
+    yield line[start:]
+
+
+def first_bytes(pieces: Iterable[Piece], max_bytes: int | None) -> Iterator[Piece]:
+    """Yields the first pieces with at most `max_bytes` of UTF-8, or all of them if it is None.
+
+    If the first piece alone is longer, its beginning is yielded.
+    """
+    n_bytes = 0
+    for piece in pieces:
+        encoded = piece.text.encode()
+        if max_bytes is not None and n_bytes + len(encoded) > max_bytes:
+            if n_bytes == 0:
+                yield Piece(encoded[:max_bytes].decode(errors="ignore"), True)
+            return
+        n_bytes += len(encoded)
+        yield piece
+
+
+def pin_revision(config: HubConfig) -> HubConfig:
+    """Returns `config` with the commit in place of a branch, a tag or None; a commit needs no network.
+
+    For a dataset in a local folder the revision is a hash of the names, sizes and times of its files.
+    """
+    folder = Path(config.name)
+    if folder.is_dir():
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        state = [(path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        return replace(config, revision=hashlib.sha256(repr(state).encode()).hexdigest()[:40])
+    if re.fullmatch("[0-9a-f]{40}", config.revision or ""):
+        return config
+    return replace(config, revision=_ask_hub(config))
+
+
+def _ask_hub(config: HubConfig) -> str:
+    """Returns the commit of a dataset. It fails in seconds without network, where `datasets` retries for 23."""
+    name = f"data.name={config.name}"
+    try:
+        info = huggingface_hub.HfApi().dataset_info(config.name, revision=config.revision, timeout=_TIMEOUT)
+    except GatedRepoError:
+        raise ValueError(f"{name}: accept its terms on its page, then run `hf auth login`") from None
+    except RepositoryNotFoundError:
+        raise ValueError(f"{name}: no such dataset; if it is private, run `hf auth login`") from None
+    except RevisionNotFoundError:
+        raise ValueError(f"data.revision={config.revision}: {config.name} has no such revision") from None
+    except Exception as error:  # no network: the type depends on the HTTP library
+        raise ConnectionError(
+            f"{name}: no answer from {huggingface_hub.constants.ENDPOINT} ({_one_line(error)}); use the stories "
+            "(data=stories), a local file (data=text data.path=FILE) or a mirror (HF_ENDPOINT=URL)"
+        ) from None
+    return str(info.sha)
+
+
+def hub_texts(config: HubConfig, cache_dir: Path) -> Texts:
+    """Downloads the splits of `config`, whose revision is pinned, and returns their texts.
+
+    With `max_bytes` only the beginning is downloaded and kept in memory.
+
+    Raises:
+        ValueError: in one line, why a split cannot be read.
+        ConnectionError: the hub does not answer.
+
+    """
+    if not Path(config.name).is_dir():
+        _ask_hub(config)
+    if config.validation_split is None:
+        return Texts(_hub_split(config, config.split, config.max_bytes, cache_dir), None)
+    if shared := {*config.split.split("+")} & {*config.validation_split.split("+")}:
+        raise ValueError(f"data.validation_split={config.validation_split}: {min(shared)} is in data.split too")
+    max_bytes = config.max_bytes and max(1, int(config.max_bytes * config.validation_fraction))
+    return Texts(
+        _hub_split(config, config.split, config.max_bytes, cache_dir),
+        _hub_split(config, config.validation_split, max_bytes, cache_dir),
+    )
+
+
+def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: Path) -> Callable[[], Iterable[Piece]]:
+    _silence()
+    is_local = Path(config.name).is_dir()
+    try:
+        rows = datasets.load_dataset(
+            config.name,
+            config.subset,
+            split="train" if config.files else split,
+            data_files=config.files,
+            revision=None if is_local else config.revision,
+            streaming=max_bytes is not None,
+            cache_dir=str(cache_dir / "datasets"),
+        )
+        if max_bytes is None:
+            return lambda: _hub_pieces(rows, config)
+        beginning = list(first_bytes(_hub_pieces(rows, config), max_bytes))
+    except ConnectionError:
+        raise
+    except Exception as error:  # of `datasets` and its readers
+        setting = f"data.files={config.files}" if config.files else f"data.split={split}"
+        raise ValueError(f"data.name={config.name} {setting}: {_one_line(error)}") from None
+    return lambda: beginning
+
+
+def _hub_pieces(rows: Any, config: HubConfig) -> Iterator[Piece]:
+    is_first = True
+    for text in _column(rows, config.column):
+        for piece in _pieces(text.splitlines(keepends=True)):
+            starts_document = piece.starts_document and (is_first or config.rows is RowsKind.documents)
+            yield Piece(piece.text, starts_document)
+            is_first = False
+
+
+def _silence() -> None:
+    """Turns off the log of `datasets`, whose exceptions become one line here, and its progress bars in a log file."""
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+        huggingface_hub.utils.disable_progress_bars()
+
+
+def _one_line(error: Exception) -> str:
+    """Returns the root cause of an exception in one line."""
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    return " ".join(str(cause).split())[:300] or type(cause).__name__

@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,9 +14,10 @@ from data.links import LinkItem, Span, is_flipped, link_items, token_spans
 from data.stories import as_dataset, generate_split
 from data.stories.lint import word_spans
 from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
+from tests.data.test_stories import CONFIG as STORIES
 from tests.data.test_stories import full_stories
-from tests.probe.story_items import CONFIG
 
+CONFIG = replace(STORIES, n_test_templates=4, n_test_pairs=2)
 TEXT = "The naïve cat 🙂🙃 sat near  the buses.\n\tIt purred, “ja”!"
 MAKERS = {"words": word_tokenizer, "characters": character_tokenizer, "bpe": lambda texts: bpe_tokenizer(texts, 270)}
 

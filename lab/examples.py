@@ -1,54 +1,40 @@
-"""The examples by which attention is explained, in numbers that the model's own attention gives.
+"""Worked examples of attention with numbers small enough to check by hand, computed by the model's own functions.
 
-All are small enough to check by hand, and tests/probe/lab/test_examples.py does. Axes as in model/__init__.py.
+docs/attention.md explains them step by step. Letters in shapes as in model/transformer.py.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
-from model.observe import attention_maps, streams
-from model.transformer import Attention, Transformer, causal_attention_scores, causal_attention_weights, log_shares
+from model.observe import TransformerView
+from model.transformer import (
+    Attention,
+    Transformer,
+    causal_attention_scores,
+    causal_attention_weights,
+    sum_normalised,
+)
 
 RILEY = ("Evan's", "dog", "Riley", "is", "so", "hyper,", "she", "never", "stops", "moving")
-
-
 BEARS = {"object": "i love bears", "verb": "she bears the pain", "subject": "bears won the game"}
-
-
 FLIES = ("time flies like an arrow", "fruit flies like a banana")
-
-
 TIRED_SOFT = ("the cat sat on the mat because it was tired", "the cat sat on the mat because it was soft")
 
-
-WIDTHS = (4, 16, 64, 256, 1024)
-
-
-# "Evan's dog Riley": keys of length 1; a query says what the word would like to know; values are animal, name, owner.
+# "Evan's", "dog", "Riley". Keys: owner, name, kind. A query says what the word needs. Values: animal, name, owner.
 RILEY_KEYS = torch.tensor([[0.8, 0.6, 0.0], [0.0, 0.6, 0.8], [0.0, 0.8, 0.6]])
-
-
 RILEY_QUERIES = torch.tensor([[0.8, 0.6, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-
-
 RILEY_VALUES = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 
-
-# cat, mat, it: animate, singular, subject, content.
+# "cat", "mat", "it". Columns: animate, singular, subject, content.
 CAT_QUERIES = torch.tensor([[0.1, 0.2, 0.3, 0.1], [0.1, 0.1, 0.2, 0.1], [0.9, 0.8, 0.7, 0.1]])
-
-
 CAT_KEYS = torch.tensor([[0.9, 0.9, 0.8, 0.2], [0.1, 0.9, 0.2, 0.2], [0.3, 0.9, 0.5, 0.1]])
-
-
 CAT_VALUES = torch.tensor([[0.7, 0.6, 0.4, 0.9], [0.1, 0.6, 0.3, 0.9], [0.1, 0.5, 0.3, 0.1]])
-
 
 _SMALL = ModelConfig(
     n_layer=2,
@@ -70,20 +56,20 @@ _SMALL = ModelConfig(
 
 
 def one_head(key: Tensor, query: Tensor | None = None, value: Tensor | None = None, **switches: Any) -> Attention:
-    """Return the model's attention with one head, no positions, no mask, and weights set by hand.
+    """Return the model's attention with one head, no positions, no mask, and the given projections.
 
     Args:
-        key: [D, D]; an input x [.., D] has the key x @ key, so that words which enter as one-hot have its rows.
-        query: [D, D]; None where model.tie_query_key makes it the key's.
-        value: [D, D]; None where model.tie_key_value makes it the key's.
+        key: [D, D]; an input x [T, D] has the keys x @ key, so one-hot inputs have the rows of `key` as keys.
+        query: [D, D], or None with tie_query_key.
+        value: [D, D], or None with tie_key_value.
         switches: fields of ModelConfig.
 
     Returns:
-        An Attention of the type of `key` whose output projection changes nothing.
+        An Attention in the dtype of `key` with the identity as output projection.
 
     """
-    plain = replace(_SMALL, n_head=1, d_model=key.shape[0], position=Position.none, mask=Mask.none)
-    attention = Attention(replace(plain, **switches)).to(key.dtype).requires_grad_(False)
+    config = replace(_SMALL, n_head=1, d_model=key.shape[0], position=Position.none, mask=Mask.none)
+    attention = Attention(replace(config, **switches)).to(key.dtype).requires_grad_(False)
     attention.key.weight.copy_(key.T)
     attention.output.weight.copy_(torch.eye(key.shape[0]))
     if query is not None:
@@ -93,135 +79,72 @@ def one_head(key: Tensor, query: Tensor | None = None, value: Tensor | None = No
     return attention
 
 
-def unmasked_scores(query: Tensor, key: Tensor, *, scaled: bool = True) -> Tensor:
-    """Return `causal_attention_scores` [B, H, T, T] as seen from the last place, where nothing lies in the future."""
-    last = torch.full((1, query.shape[-2]), key.shape[-2] - 1)
-    return causal_attention_scores(query, key, last, scaled=scaled)
+def fixed_ratio(order: Sequence[int], word: int = 2, ratio: float = 0.75) -> Tensor:
+    """Return the share [10] of each word of RILEY in one word's value, after mixing in the others with a fixed ratio.
 
+    Args:
+        order: the words that are mixed in, one after the other.
+        word: the word whose value is mixed.
+        ratio: the share that the value so far keeps in each step.
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FixedRatio:
-    """What is in a word's value after it was mixed with the others, by one ratio, one after the other."""
-
-    pair: Tensor  # [3] "Riley" mixed with "dog" alone: animal, name, owner
-    shares: Tensor  # [T] of each word in "Riley", mixed with the other words from left to right
-    reversed_shares: Tensor  # [T] the same from right to left
-
-
-def fixed_ratio(ratio: float = 0.75) -> FixedRatio:
-    """Mix "Riley" with "dog", and then with the whole sentence, keeping `ratio` of it each time.
-
-    With the whole sentence little is left of the word itself, and the others count by their turn alone.
     """
-    everyone, riley = torch.eye(len(RILEY)), RILEY.index("Riley")
-    others = [place for place in range(len(RILEY)) if place != riley]
-
-    def mixed(order: Sequence[int]) -> Tensor:
-        value = everyone[riley]
-        for place in order:
-            value = ratio * value + (1 - ratio) * everyone[place]
-        return value
-
-    _, dog, name = RILEY_VALUES
-    return FixedRatio(pair=ratio * name + (1 - ratio) * dog, shares=mixed(others), reversed_shares=mixed(others[::-1]))
+    words = torch.eye(len(RILEY))
+    value = words[word]
+    for addition in order:
+        value = ratio * value + (1 - ratio) * words[addition]
+    return value
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Relevance:
-    """How much the words "Evan's", "dog", "Riley" matter to one another."""
+class Relevance(NamedTuple):
+    """Attention among "Evan's", "dog" and "Riley"."""
 
-    scores: Tensor  # [T, T] relevances, from the word of the row to that of the column
-    weights: Tensor  # [T, T] the same, each divided by the sum of its row
-    mixed: Tensor  # [T, 3] the new values
-    wrong_row_sums: Tensor  # [T] of scores / scores.sum(axis=1), which divides columns: broadcasting wants keepdim
+    scores: Tensor  # [T, T] relevance of the column's word to the row's word
+    weights: Tensor  # [T, T] scores divided by the sum of their row
+    output: Tensor  # [T, 3] new values
 
 
 def relevance(*, tie_query_key: bool) -> Relevance:
-    """Divide relevances by their sum (model.weighting=sum), from keys alone or with a query of each word's own.
+    """Return sum-normalised attention (model.weighting=sum), with keys as queries or with separate queries.
 
-    From keys alone the scores are symmetric, and weights differ only by what they were divided by.
+    With keys as queries the scores are symmetric, and the weights differ only by the sums of their rows.
     """
     queries = None if tie_query_key else RILEY_QUERIES
     attention = one_head(RILEY_KEYS, queries, RILEY_VALUES, weighting=Weighting.sum, tie_query_key=tie_query_key)
     words = torch.eye(3)[None]
     query, key, _ = attention.project(words)
-    scores = unmasked_scores(query, key, scaled=False)[0, 0]
-    return Relevance(
-        scores=scores,
-        weights=log_shares(unmasked_scores(query, key)).softmax(dim=-1)[0, 0],
-        mixed=attention(words)[0],
-        wrong_row_sums=(scores / scores.sum(dim=1)).sum(dim=1),
-    )
+    scores = causal_attention_scores(query, key, scaled=False, causal=False)[0, 0]
+    weights = sum_normalised(causal_attention_scores(query, key, causal=False))[0, 0]
+    return Relevance(scores, weights, attention(words)[0])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FourNumbers:
-    """What "it" makes of cat, mat and itself."""
+def shared_key_value(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weights [3] of "it" on cat, mat and it, and its output [4], if `vectors` are keys and values.
 
-    raw: Tensor  # [3] q·k
-    scaled: Tensor  # [3] q·k / sqrt(4)
-    weights: Tensor  # [3]
-    output: Tensor  # [4] the mixed values
-
-
-def four_numbers() -> FourNumbers:
-    """Let "it", in four numbers a word, look at cat, mat and itself.
-
-    The words stand in the order cat, mat, it: the causal mask lets "it" see all three.
+    This is model.tie_key_value. CAT_KEYS as values lose the content; CAT_VALUES as keys separate cat and mat less.
     """
-    query, key = CAT_QUERIES[None, None], CAT_KEYS[None, None]
-    weights = causal_attention_weights(query, key)[0, 0, -1]
-    return FourNumbers(
-        raw=causal_attention_scores(query, key, scaled=False)[0, 0, -1],
-        scaled=causal_attention_scores(query, key)[0, 0, -1],
-        weights=weights,
-        output=weights @ CAT_VALUES,
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shared:
-    """What "it" gets where each word has one vector for key and value."""
-
-    weights: Tensor  # [3] on cat, mat, it
-    output: Tensor  # [4]
-
-
-def shared_key_value() -> tuple[Shared, Shared]:
-    """Give each word one vector as key and as value (model.tie_key_value): first its key, then its value.
-
-    The key finds the cat as before, and the fourth number, content, is lost on the way; the value keeps the content and
-    finds the cat less surely. (That fourth number is .9 for the cat and for the mat: it says how much, not what.)
-    """
-    return _shared(CAT_KEYS), _shared(CAT_VALUES)
-
-
-def _shared(vectors: Tensor) -> Shared:
-    padding = (0, 0, 0, 1)  # a fourth word which does not occur makes the table of three square
+    padding = (0, 0, 0, 1)  # a fourth, unused word makes the projections square
     key, query = torch.nn.functional.pad(vectors, padding), torch.nn.functional.pad(CAT_QUERIES, padding)
     attention = one_head(key, query, mask=Mask.causal, tie_key_value=True)
     words = torch.eye(4)[None, :3]
-    return Shared(weights=attention.scores(words).softmax(dim=-1)[0, 0, -1], output=attention(words)[0, -1])
+    return attention.scores(words).softmax(dim=-1)[0, 0, -1], attention(words)[0, -1]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Context:
-    """Two words as the second of them sees them."""
+class Context(NamedTuple):
+    """Two words, seen from the second."""
 
     values: Tensor  # [2, 2]
     weights: Tensor  # [2]
-    norms: Tensor  # [2] ||weight * value||, how much each word adds (Kobayashi et al. 2020)
+    norms: Tensor  # [2] length of weight * value, the contribution of each word (Kobayashi et al. 2020)
     output: Tensor  # [2] weights @ values
 
 
 def equal_outputs() -> tuple[Context, Context]:
-    """Return two contexts with one output, nearly all weight on the first word in one, on the second in the other.
+    """Return two contexts with the same output and opposite weights.
 
-    The output cannot tell them apart, the weights can; and by what they add, the second context's words matter nearly
-    alike.
+    In the second, both words contribute vectors of about the same length although their weights are .02 and .98.
     """
     first = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    # .02 times the first value is [.49, 0], .98 times the second [.49, .02]: together [.98, .02], as above.
+    # .02 times the first value is [.49, 0], .98 times the second [.49, .02]: their sum is [.98, .02], as above.
     second = torch.tensor([[24.5, 0.0], [0.5, 1 / 49]])
     return _context(first, odds=49.0), _context(second, odds=1 / 49)
 
@@ -230,191 +153,114 @@ def _context(values: Tensor, odds: float) -> Context:
     query, key = torch.ones(1, 1, 2, 1), torch.tensor([[[[odds], [1.0]]]]).log()
     weights = causal_attention_weights(query, key)[0, 0, -1]
     norms = (weights[:, None] * values).norm(dim=-1)
-    return Context(values=values, weights=weights, norms=norms, output=weights @ values)
+    return Context(values, weights, norms, weights @ values)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FourWords:
-    """Four words of three numbers, and what softmax over the wrong axis makes of them in a batch."""
+class FourWords(NamedTuple):
+    """Attention among four words of three numbers, in float64."""
 
-    weights: Tensor  # [4, 4] float32, rows sum to 1
-    attention: Tensor  # [4, 3] float64, what comes out
-    wrong_row_sums: Tensor  # [4] of what softmax over dim 1 makes of scores [B, T, T]
-    wrong_column_sums: Tensor  # [4]
+    weights: Tensor  # [4, 4] rows sum to 1
+    output: Tensor  # [4, 3]
+    wrong_weights: Tensor  # [4, 4] softmax over dim 1 of scores [B, T, T]: columns sum to 1, rows do not
 
 
 def four_words() -> FourWords:
-    """Draw query, key and value matrices of integers below 3 from NumPy's seed 42 and look at four words with them.
+    """Return attention with projections of integers below 3 drawn by NumPy with seed 42.
 
-    Over dim 1 a softmax is right for scores [Tq, Tk]; with a batch before them, dim 1 is the queries, and what each
-    query gives no longer sums to 1.
+    Softmax over dim 1 is correct for scores [Tq, Tk]; with a batch dimension in front, dim 1 is the queries.
     """
     draw = np.random.RandomState(42)
     query, key, value = (torch.tensor(draw.randint(3, size=(3, 3)), dtype=torch.float64) for _ in range(3))
     words = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float64)
     attention = one_head(key, query, value)
     queries, keys, _ = attention.project(words[None])
-    scores = unmasked_scores(queries, keys)[:, 0]  # [B, T, T]
-    wrong = scores.softmax(dim=1)[0]
-    return FourWords(
-        weights=scores.softmax(dim=-1)[0],
-        attention=attention(words[None])[0],
-        wrong_row_sums=wrong.sum(dim=1),
-        wrong_column_sums=wrong.sum(dim=0),
-    )
+    scores = causal_attention_scores(queries, keys, causal=False)[:, 0]  # [B, T, T]
+    return FourWords(scores.softmax(dim=-1)[0], attention(words[None])[0], scores.softmax(dim=1)[0])
 
 
-def root_of_an_int(width: int = 3) -> str:
-    """Return the kind of error that torch.sqrt of an int with a dtype raises: it takes tensors, and no dtype."""
-    try:
-        torch.sqrt(width, dtype=torch.float32)  # type: ignore[arg-type, call-arg]
-    except Exception as error:
-        return type(error).__name__
-    return "none"
+def bears(position: Position, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the input [3, D] and the first layer's query [3, H * K] of "bears" as object, verb and subject.
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bears:
-    """One word in three places: last, second and first of its sentence."""
-
-    inputs: Tensor  # [3, D] what enters the first block, by role as in BEARS
-    queries: Tensor  # [3, H * K] the first layer's
-    input_distances: Tensor  # [3, 3]
-    query_distances: Tensor  # [3, 3]
-
-
-def bears(position: Position, seed: int = 0) -> Bears:
-    """Read "bears" as object, verb and subject with an untrained model that is told where words stand in this way.
-
-    Without positions the three are one and the same vector; sines and learned vectors are added to it; RoPE leaves the
-    input alone and turns the query.
+    The model is untrained. Sinusoidal and learned positions change the input; RoPE changes the query only.
     """
-    model, tokens = untrained(list(BEARS.values()), seed, position=position)
+    model, sentences = untrained(list(BEARS.values()), seed, position=position)
     block = next(model.layers())
     inputs, queries = [], []
-    for sentence, row in zip(BEARS.values(), tokens, strict=True):
-        place = sentence.split().index("bears")
-        x = model.embed(row)[:, place : place + 1]
+    for sentence, tokens in zip(BEARS.values(), sentences, strict=True):
+        index = sentence.split().index("bears")
+        x = model.embed(tokens)[:, index : index + 1]
         inputs.append(x.flatten())
-        queries.append(block.attention.project(block.norm_1(x), first=place)[0].flatten())
-    entering, asking = torch.stack(inputs), torch.stack(queries)
-    return Bears(
-        inputs=entering, queries=asking, input_distances=_distances(entering), query_distances=_distances(asking)
-    )
+        queries.append(block.attention.project(block.norm_1(x), first=index)[0].flatten())
+    return torch.stack(inputs), torch.stack(queries)
 
 
-def _distances(vectors: Tensor) -> Tensor:
-    return (vectors[:, None] - vectors[None]).norm(dim=-1)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Saturation:
-    """How decided a softmax over random scores is, at one width of query and key."""
+class Saturation(NamedTuple):
+    """Softmax over random scores at one head dimension; means and median over draws."""
 
     d_k: int
     scaled: bool  # by 1 / sqrt(d_k)
-    entropy: float  # nats of the weights, mean over draws; ln(n_keys) where all weigh alike
-    entropy_error: float  # standard error of that mean
-    gradient: float  # Frobenius norm of the weights' derivative by the scores, mean over draws
-    gradient_error: float
-    gradient_median: float
+    entropy: float  # of the weights, in nats; ln(n_keys) for uniform weights
+    gradient: float  # mean norm of the derivative of the weights with respect to the scores
+    median_gradient: float
 
 
 def saturation(
-    widths: Sequence[int] = WIDTHS, n_keys: int = 8, n_draws: int = 2000, seed: int = 0
-) -> Iterator[Saturation]:
-    """Yield, for each width, what becomes of the softmax with and without 1 / sqrt(d_k) (Vaswani et al. 2017, 3.2.1).
+    widths: Sequence[int] = (4, 16, 64, 256, 1024), n_keys: int = 8, n_draws: int = 2000, seed: int = 0
+) -> list[Saturation]:
+    """Return the softmax with and without scaling at each head dimension (Vaswani et al. 2017, section 3.2.1).
 
-    Queries and keys are normal with variance 1, so q·k has variance d_k: unscaled, the softmax falls on one key, and of
-    the gradient next to nothing passes. The mean lives by the few draws in which two keys come close, the median not.
-
-    Args:
-        widths: the d_k.
-        n_keys: 1 or more.
-        n_draws: of one query and its keys, 2 or more.
-        seed: of the draws.
-
+    Queries and keys are normal with variance 1, so q·k has variance d_k. Without scaling the softmax approaches
+    one-hot weights as d_k grows, and its gradient vanishes. Few draws with two close keys dominate the mean gradient.
     """
     generator = torch.Generator().manual_seed(seed)
+    results = []
     for d_k in widths:
         query = torch.randn(n_draws, 1, 1, d_k, generator=generator)
         key = torch.randn(n_draws, 1, n_keys, d_k, generator=generator)
         for scaled in (True, False):
-            weights = unmasked_scores(query, key, scaled=scaled).softmax(dim=-1)[:, 0, 0].double()
-            entropy, gradient = torch.special.entr(weights).sum(dim=-1), softmax_gradient(weights)
-            yield Saturation(
-                d_k=d_k,
-                scaled=scaled,
-                entropy=entropy.mean().item(),
-                entropy_error=entropy.std().item() / n_draws**0.5,
-                gradient=gradient.mean().item(),
-                gradient_error=gradient.std().item() / n_draws**0.5,
-                gradient_median=gradient.median().item(),
-            )
+            scores = causal_attention_scores(query, key, scaled=scaled, causal=False)  # [n_draws, 1, 1, n_keys]
+            weights = scores.softmax(dim=-1)[:, 0, 0].double()
+            entropy, gradient = torch.special.entr(weights).sum(dim=-1).mean(), softmax_gradient(weights)
+            results.append(Saturation(d_k, scaled, entropy.item(), gradient.mean().item(), gradient.median().item()))
+    return results
 
 
 def softmax_gradient(weights: Tensor) -> Tensor:
-    """Return [...] the Frobenius norm of d weights / d scores = diag(w) - w w^T, from softmax weights [..., Tk]."""
+    """Return [...] the Frobenius norm of d weights / d scores = diag(w) - w w^T, from softmax weights [..., T]."""
     jacobian = weights.diag_embed() - weights[..., :, None] * weights[..., None, :]
     return jacobian.flatten(-2).norm(dim=-1)
 
 
-def times_hundred() -> tuple[Tensor, Tensor]:
-    """Return the softmax of eight numbers drawn with NumPy's seed 42, and of 100 times those numbers, each [8]."""
-    scores = torch.tensor(np.random.RandomState(42).randn(8))
-    return scores.softmax(dim=-1), (100 * scores).softmax(dim=-1)
-
-
-def masked() -> Tensor:
-    """Return the weights [4, 4] of four words whose keys score log 1, 2, 3, 4 with every query, the future hidden.
-
-    Exp(-inf) is 0 and not merely small, and each row is divided by what it may see.
-    """
-    key = torch.tensor([1.0, 2.0, 3.0, 4.0]).log()
-    return causal_attention_weights(torch.ones(1, 1, 4, 1), key[None, None, :, None])[0, 0]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """One place in two sentences that are read side by side."""
+class WordPair(NamedTuple):
+    """The words at one position of two sentences."""
 
     words: tuple[str, str]
-    weights: bool | None  # whether any head's weights differ, bit for bit; None where they cannot be observed
-    stream: bool  # whether what the model knows there differs, bit for bit
+    weights_differ: bool | None  # for any head; None if the mask is none, where attention is not observed
+    stream_differs: bool  # the last residual stream
 
 
-def rows_that_differ(first: str, second: str, mask: Mask = Mask.causal, seed: int = 0) -> list[Row]:
-    """Return, place by place, whether a small untrained model reads two sentences differently.
+def compare_sentences(first: str, second: str, mask: Mask = Mask.causal, seed: int = 0) -> list[WordPair]:
+    """Return, per position, whether a small untrained model computes different bits for two sentences.
 
-    With the causal mask only rows from the first other word on can differ. The first row has one key to look at, so its
-    weights are [1] whatever it is. Without a mask every row may differ.
-
-    Args:
-        first: words with spaces between them.
-        second: as many words.
-        mask: the model's.
-        seed: of its weights.
-
+    With the causal mask, only positions from the first different word on can differ. (The first position has one key,
+    so its weight is 1 in all cases.) Both sentences need the same number of words.
     """
-    model, tokens = untrained([first, second], seed, mask=mask)
-    # Each is read by itself, through the same shapes: in a batch, where a row stands could change its last bit.
-    here, there = ([*streams(model, one)][-1][0] for one in tokens)
-    other_stream = (here != there).any(dim=-1).tolist()
-    other_weights = [None] * len(other_stream)
+    model, sentences = untrained([first, second], seed, mask=mask)
+    view = TransformerView(model)
+    streams = [view.residual_stream(tokens)[-1][0] for tokens in sentences]  # separate passes of equal shape
+    stream_differs = (streams[0] != streams[1]).any(dim=-1).tolist()
+    weights_differ = [None] * len(stream_differs)
     if model.config.is_causal:
-        one, other = (attention_maps(model, row)[:, 0] for row in tokens)  # [L, H, T, T]
-        other_weights = (one != other).any(dim=-1).flatten(0, 1).any(dim=0).tolist()
-    pairs = zip(first.split(), second.split(), strict=True)
-    return [
-        Row(words=words, weights=weights, stream=stream)
-        for words, weights, stream in zip(pairs, other_weights, other_stream, strict=True)
-    ]
+        maps = [view.attention_scores(tokens).softmax(dim=-1)[:, 0] for tokens in sentences]  # each [L, H, T, T]
+        weights_differ = (maps[0] != maps[1]).any(dim=-1).flatten(0, 1).any(dim=0).tolist()
+    words = zip(first.split(), second.split(), strict=True)
+    return [WordPair(*row) for row in zip(words, weights_differ, stream_differs, strict=True)]
 
 
 def untrained(sentences: Sequence[str], seed: int, **switches: Any) -> tuple[Transformer, list[Tensor]]:
-    """Return a small model whose vocabulary are the sentences' words, and the tokens [1, T] of each.
+    """Return a small untrained model whose vocabulary is the sentences' words, and the tokens [1, T] of each.
 
-    A fresh model's blocks add nothing (model/init.py); their outputs are drawn too, or no word would hear of another.
+    The output projections, which a new model initialises to 0, are random, so that attention has an effect.
     """
     vocabulary = sorted({word for sentence in sentences for word in sentence.split()})
     model = Transformer(replace(_SMALL, **switches), len(vocabulary), seed).requires_grad_(False)

@@ -1,4 +1,4 @@
-"""What a switch changes: within seeds, exactly tested, and "no difference seen" where none was."""
+"""Comparison of variants: paired by seed, exactly tested, complete in table and sentence."""
 
 import csv
 import io
@@ -8,190 +8,163 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lab.compare import MEASURES, LabRun, by_variant, difference, draw, markdown, measured, table_csv
-from lab.compare import compare as compare_with
+from lab.compare import MEASURES, LabRun, by_variant, compare, difference, draw, markdown, measured, overview, table_csv
 
-TIED = {"model.tie_query_key": True}
+TIED, UNMASKED = {"model.tie_query_key": True}, {"model.mask": "none"}
+BASE = [0.030, 0.034, 0.028, 0.031, 0.036]
+WORSE = [gap + 0.010 for gap in BASE]
 
 
-def probe_of(rho: float, accuracy: float, entropy: float = 0.5, verdict: str = "supported") -> dict[str, Any]:
-    """A probe.json in which two levels of the question have rho and rho - .2, with 300 and 100 items."""
+def probe_json(resolved_share: float = 0.9, accuracy: float = 0.99, entropy: float = 0.5) -> dict[str, Any]:
+    group = {"family": "agreement", "site": "pronoun"}
     behaviour = [
-        {
-            "family": "agreement",
-            "level": level,
-            "site": "pronoun",
-            "holdout": holdout,
-            "n": n,
-            "h_blind": 2.0,
-            "h_bayes": 1.0,
-        }
-        | {"nll": 2.0 - (rho - less)}
-        for level, n, less in (("number", 300, 0.0), ("gender", 100, 0.2))
-        for holdout in ("iid", "headline")
+        group | {"level": level, "holdout": holdout, "resolved_share": resolved_share - less}
+        for level, more in (("gender", 0.5), ("number", 0.0))
+        for holdout, less in (("iid", more), ("headline", more + 0.1))
     ]
-    tested = {"headline": {"accuracy": accuracy, "block_accuracy": accuracy**2}}
+    headline = {"accuracy": accuracy, "block_accuracy": accuracy**2}
     return {
         "behaviour": behaviour,
-        "selected": [{"question": "number", "verdict": verdict, "test": tested}],
+        "selected": [{"question": "number", "verdict": "supported", "test": {"headline": headline}}],
         "attention": {"entropy": [[entropy, entropy + 0.2]], "score_asymmetry": [[0.7, 0.5]]},
     }
 
 
-def run(name: str, seed: int, gap: float, changed: dict | None = None, probe: dict | None = None) -> LabRun:
+def lab_run(name: str, seed: int, gap: float, changes: dict | None = None, probe: dict | None = None) -> LabRun:
     metrics = [{"split": "train", "step": step, "gradient_norm": float(step)} for step in (5, 20, 25)]
-    metrics += [{"split": "validation", "step": step, "gap": gap + extra} for step, extra in ((0, 5.0), (30, 0.0))]
-    return LabRun(name, seed, changed or {}, metrics, probe)
+    metrics += [{"split": "validation", "step": step, "gap": value} for step, value in ((0, 5.0), (30, gap))]
+    return LabRun(name, seed, changes or {}, metrics, probe)
 
 
-def five(gaps: list[float], changed: dict | None = None, first: int = 0, **probe: Any) -> list[LabRun]:
-    return [
-        run(str(first + i), i + 1, gap, changed, probe_of(**{"rho": 0.9, "accuracy": 0.99} | probe))
-        for i, gap in enumerate(gaps)
-    ]
+def lab_runs(gaps: list[float], changes: dict | None = None, first: int = 0) -> list[LabRun]:
+    probe = None if changes == UNMASKED else probe_json()
+    return [lab_run(str(first + i), i + 1, gap, changes, probe) for i, gap in enumerate(gaps)]
 
 
-def compare(runs: list[LabRun]) -> dict[str, Any]:
-    return compare_with(runs, {"model.tie_query_key": False})
+def compared(runs: list[LabRun]) -> dict[str, Any]:
+    """Return the last variant of a comparison."""
+    return compare(runs, {"model.tie_query_key": False})["variants"][-1]
 
 
-BASE = [0.030, 0.034, 0.028, 0.031, 0.036]
+def test_each_measure_is_read_from_its_field() -> None:
+    run = lab_run("0", 1, 0.03, probe=probe_json(resolved_share=0.9, accuracy=0.8, entropy=0.4))
+    expected = {
+        "gap": 0.03,
+        "resolved_share": 0.9,
+        "resolved_share_headline": 0.8,
+        "accuracy": 0.8,
+        "block_accuracy": 0.64,
+        "entropy": 0.5,
+        "gradient_norm": 12.5,  # steps 5 and 20
+        "asymmetry": 0.6,
+    }
+    assert measured(run) == pytest.approx(expected)
 
 
-def test_each_measure_is_read_where_it_stands() -> None:
-    found = measured(run("0", 1, 0.03, probe=probe_of(rho=0.9, accuracy=0.8, entropy=0.4)))
-    assert found == pytest.approx(
-        {
-            "gap": 0.03,
-            "rho": 0.85,  # (300 x .9 + 100 x .7) / 400
-            "rho_headline": 0.85,
-            "accuracy": 0.8,
-            "block_accuracy": 0.64,
-            "entropy": 0.5,
-            "gradient_norm": 12.5,  # of the steps 5 and 20, not of 25
-            "asymmetry": 0.6,
-        }
-    )
-
-
-def test_a_difference_is_taken_within_seeds_and_seen_where_all_five_agree() -> None:
+def test_differences_are_paired_by_seed_and_not_by_the_order_of_the_runs() -> None:
     noise = [0.001, -0.001, 0.002, 0.0, -0.002]
-    worse = [gap + 0.010 + e for gap, e in zip(BASE, noise, strict=True)]
-    results = compare([*five(BASE), *five(worse, TIED, first=5)])
-    standard, tied = results["variants"]
-    assert standard["name"] == "standard" and tied["name"] == "tie_query_key=true"
-    apart = tied["measures"]["gap"]["difference"]
-    assert apart["mean"] == pytest.approx(0.010) and apart["p"] == apart["least_p"] == 0.0625 and apart["seen"]
+    worse = [gap + e for gap, e in zip(WORSE, noise, strict=True)]
+    tied = compared([*lab_runs(BASE), *lab_runs(worse, TIED, first=5)[::-1]])
+    test = tied["measures"]["gap"]["difference"]
     expected = stats.ttest_rel(worse, BASE).confidence_interval(0.95)
-    assert apart["interval"] == pytest.approx((expected.low, expected.high))
-    same = tied["measures"]["rho"]["difference"]
-    assert same["mean"] == pytest.approx(0.0) and not same["seen"]
-    assert "+0.0100 [" in tied["sentence"] and "no difference seen in rho" in tied["sentence"]
-    assert tied["sentence"].endswith("supported in 5 of 5.")
+    assert test["mean"] == pytest.approx(0.010) and test["interval"] == pytest.approx((expected.low, expected.high))
+    assert test["p"] == test["smallest_p"] == 0.0625 and test["is_significant"]
+    assert not tied["measures"]["resolved_share"]["difference"]["is_significant"]
 
 
-def test_pairs_are_by_seed_and_not_by_the_order_of_the_runs() -> None:
-    worse = [gap + 0.010 for gap in BASE]
-    turned = [run(str(9 - i), i + 1, gap, TIED, probe_of(0.9, 0.99)) for i, gap in enumerate(worse)][::-1]
-    apart = compare([*five(BASE), *turned])["variants"][1]["measures"]["gap"]["difference"]
-    assert apart["interval"] == pytest.approx((0.010, 0.010))
+def test_the_sentence_names_changed_and_unchanged_measures() -> None:
+    sentence = compared([*lab_runs(BASE), *lab_runs(WORSE, TIED, first=5)])["sentence"]
+    changed, unchanged = sentence.split("no significant difference in")
+    assert changed.startswith("tie_query_key=true") and "+0.0100 [" in changed and "resolved share" in unchanged
 
 
-def test_where_seeds_disagree_no_difference_is_seen_and_it_is_said_so() -> None:
+def test_seeds_that_disagree_give_no_significant_difference() -> None:
     mixed = [gap + e for gap, e in zip(BASE, (0.004, -0.003, 0.005, -0.002, 0.001), strict=True)]
-    one = compare([*five(BASE), *five(mixed, TIED, first=5)])["variants"][1]
-    assert one["sentence"] == "tie_query_key=true: no difference seen; supported in 5 of 5."
+    tied = compared([*lab_runs(BASE), *lab_runs(mixed, TIED, first=5)])
+    assert not any(values["difference"]["is_significant"] for values in tied["measures"].values())
 
 
-def test_the_standard_is_told_by_its_settings() -> None:
-    first = compare([*five(BASE), *five(BASE, TIED, first=5)])["variants"][0]
-    assert first["sentence"] == (
-        "standard is tie_query_key=false: what the others are compared with; supported in 5 of 5."
-    )
-
-
-def test_seeds_without_a_partner_are_named_and_left_out() -> None:
-    worse = [gap + 0.010 for gap in BASE]
-    one = compare([*five(BASE), *five(worse, TIED, first=5)[:4], run("9", 17, 9.0, TIED, probe_of(0.9, 0.99))])
-    tied = one["variants"][1]
-    assert tied["alone"] == [5, 17] and tied["n_pairs"] == 4
+def test_seeds_without_a_pair_are_named_and_left_out() -> None:
+    runs = [*lab_runs(BASE), *lab_runs(WORSE, TIED, first=5)[:4], lab_run("9", 17, 9.0, TIED, probe_json())]
+    tied = compared(runs)
+    assert tied["unpaired_seeds"] == [5, 17] and "5, 17" in tied["sentence"]
     assert tied["measures"]["gap"]["difference"]["mean"] == pytest.approx(0.010)
-    assert "seeds 5, 17 have no partner" in tied["sentence"]
 
 
-def test_the_exact_p_is_that_of_every_change_of_signs() -> None:
+def test_the_exact_p_counts_all_sign_changes() -> None:
     differences = [0.3, -0.1, 0.4, 0.2, 0.25, 0.6]
     signs = 1 - 2 * ((np.arange(64)[:, None] >> np.arange(6)) & 1)
     means = np.abs((signs * differences).mean(1))
-    expected = (means >= abs(np.mean(differences)) - 1e-12).mean()
-    assert difference(differences)["p"] == pytest.approx(expected)
+    assert difference(differences)["p"] == pytest.approx((means >= abs(np.mean(differences)) - 1e-12).mean())
 
 
-def test_an_interval_beyond_zero_is_not_enough_where_signs_could_be_chance() -> None:
-    """One of six disagrees a little: two of 64 changes of sign lie farther out, and two as far."""
-    found = difference([1.0, 1.1, 0.9, 1.0, 1.05, -0.1])
-    assert found["interval"][0] > 0 and found["p"] == 0.0625 and found["least_p"] == 0.03125
-    assert not found["seen"]
+def test_an_interval_without_zero_is_not_significant_without_a_small_p() -> None:
+    result = difference([1.0, 1.1, 0.9, 1.0, 1.05, -0.1])  # one of six differs in sign
+    assert result["interval"][0] > 0 and result["p"] == 0.0625 > 0.05 > result["smallest_p"]
+    assert not result["is_significant"]
 
 
-def test_what_rounding_leaves_is_no_difference_and_many_seeds_are_tested_by_drawing() -> None:
-    assert difference([1e-17] * 5)["seen"] is False
-    many = difference(np.random.default_rng(0).standard_normal(25) + 3)
-    assert many["seen"] and many["p"] == pytest.approx(2e-5, abs=1e-6)
+def test_rounding_errors_are_no_difference() -> None:
+    assert difference([1e-17] * 5)["is_significant"] is False
 
 
-def test_where_nothing_differs_it_is_seen_in_one_of_twenty_at_most() -> None:
-    rng = np.random.default_rng(0)
-    for n in (3, 5, 8):
-        seen = np.mean([difference(rng.standard_normal(n))["seen"] for _ in range(1000)])
-        assert seen <= 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
+def test_more_than_sixteen_seeds_are_tested_by_random_permutations() -> None:
+    result = difference(np.random.default_rng(0).standard_normal(25) + 3)
+    assert result["is_significant"] and result["p"] == pytest.approx(2e-5, abs=1e-6)
 
 
-def test_one_or_two_seeds_are_shown_and_not_tested() -> None:
-    some = compare([*five(BASE)[:2], *five([0.05, 0.06], TIED, first=5)])["variants"][1]
-    assert some["measures"]["gap"]["difference"]["seen"] is None
-    assert "too few seeds to test" in some["sentence"] and "+0.0230" in some["sentence"]
+@pytest.mark.parametrize("n", [3, 5, 8])
+def test_without_a_difference_at_most_one_test_in_twenty_is_significant(n: int) -> None:
+    rng = np.random.default_rng(n)
+    rate = np.mean([difference(rng.standard_normal(n))["is_significant"] for _ in range(600)])
+    assert rate <= 0.05 + 3 * (0.05 * 0.95 / 600) ** 0.5
 
 
-def test_a_model_that_cheats_is_called_that_and_its_heads_have_no_scores() -> None:
-    cheats = [run(str(5 + i), i + 1, -0.9, {"model.mask": "none"}) for i in range(5)]
-    results = compare([*five(BASE), *cheats])
-    one = results["variants"][1]
-    assert one["name"] == "mask=none" and one["cheats"] and "cheats" in one["sentence"] and "0.90" in one["sentence"]
-    assert one["measures"]["accuracy"]["mean"] is None and one["n_judged"] == 0
-    assert "BELOW" in one["sentence"] and "changes the gap to the floor (nats/token) -0.93" in one["sentence"]
-    early = [run(str(5 + i), i + 1, 1.2, {"model.mask": "none"}) for i in range(5)]
-    assert "1.20 nats/token above the floor so far" in compare([*five(BASE), *early])["variants"][1]["sentence"]
-    row = next(line for line in markdown(results).splitlines() if line.startswith("| mask=none"))
-    assert "not probed" in row and row.count(" - ") == 6
+def test_two_seeds_are_shown_and_not_tested() -> None:
+    tied = compared([*lab_runs(BASE[:2]), *lab_runs([0.05, 0.06], TIED, first=5)])
+    assert tied["measures"]["gap"]["difference"]["is_significant"] is None and "+0.0230" in tied["sentence"]
 
 
-def test_the_table_has_every_value_and_marks_what_differs() -> None:
-    worse = [gap + 0.010 for gap in BASE]
-    results = compare([*five(BASE), *five(worse, TIED, first=5)])
-    lines = markdown(results).splitlines()
-    assert "| standard | 5 | 0.0318 [" in lines[2] and " * |" not in lines[2]
-    assert "| tie_query_key=true | 5 | 0.0418 [" in lines[3] and lines[3].count(" * |") == 1
+@pytest.mark.parametrize(("gap", "side"), [(-0.9, "below"), (1.2, "above")])
+def test_a_model_without_a_mask_is_not_causal_and_has_no_head_scores(gap: float, side: str) -> None:
+    unmasked = compared([*lab_runs(BASE), *lab_runs([gap] * 5, UNMASKED, first=5)])
+    assert not unmasked["is_causal"] and unmasked["n_tested"] == 0
+    assert unmasked["measures"]["accuracy"]["mean"] is None
+    assert f"{abs(gap):.2f} nats/token {side}" in unmasked["sentence"]
+
+
+def test_the_table_has_a_row_per_variant_and_a_star_per_significant_difference() -> None:
+    results = compare([*lab_runs(BASE), *lab_runs(WORSE, TIED, first=5)], {"model.tie_query_key": False})
+    header, rows = overview(results)
+    assert [row[0] for row in rows] == ["standard", "tie_query_key=true"] and {len(row) for row in rows} == {
+        len(header)
+    }
+    assert [sum("*" in cell for cell in row) for row in rows] == [0, 1]
+    assert all(f"| {' | '.join(row)} |" in markdown(results) for row in rows)
+
+
+def test_the_csv_has_every_value() -> None:
+    results = compare([*lab_runs(BASE), *lab_runs(WORSE, TIED, first=5)], {})
     rows = list(csv.DictReader(io.StringIO(table_csv(results))))
     assert len(rows) == 2 * 5 * len(MEASURES)
-    [one] = [row for row in rows if (row["run"], row["measure"]) == ("7", "gap")]
-    assert float(one["value"]) == pytest.approx(BASE[2] + 0.010) and one["seed"] == "3"
+    (row,) = [row for row in rows if (row["run"], row["measure"]) == ("7", "gap")]
+    assert float(row["value"]) == pytest.approx(WORSE[2]) and row["seed"] == "3"
 
 
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
-        (five(BASE), "differ in nothing but their seed"),
-        ([*five(BASE), run("9", 2, 0.1)], "1 and 9 are the same variant with the same seed"),
-        ([*five(BASE), run("9", 7, 0.1, TIED)], "tie_query_key=true has no seed that the standard has"),
+        (lab_runs(BASE), "runs=DIR"),
+        ([*lab_runs(BASE), lab_run("9", 2, 0.1)], "1 and 9"),
+        ([*lab_runs(BASE), lab_run("9", 7, 0.1, TIED)], "tie_query_key=true"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_refused(runs: list[LabRun], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        by_variant({run.name: (run.seed, run.changed) for run in runs})
+        by_variant({run.name: (run.seed, run.changes) for run in runs})
 
 
 def test_the_figure_is_a_png() -> None:
     pytest.importorskip("matplotlib")
-    cheats = [run(str(5 + i), i + 1, -0.9, {"model.mask": "none"}) for i in range(5)]
-    assert draw(compare([*five(BASE), *cheats]))[:8] == b"\x89PNG\r\n\x1a\n"
+    results = compare([*lab_runs(BASE), *lab_runs([-0.9] * 5, UNMASKED, first=5)], {})
+    assert draw(results)[:8] == b"\x89PNG\r\n\x1a\n"

@@ -138,7 +138,7 @@ def read_manifest(folder: Path) -> list[dict[str, Any]]:
 
 def _read_manifest(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Returns the entries of the first undamaged copy, and a warning for each damaged one."""
-    damaged = []
+    damaged: list[str] = []
     for path in (folder / name for name in MANIFESTS):
         if not path.exists():
             continue

@@ -71,6 +71,9 @@ class Distributed:
         return total / self.world_size
 
 
+SINGLE_PROCESS = Distributed()
+
+
 @contextmanager
 def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
     """Initialises the process group that torchrun describes in the environment, and destroys it at the end.
@@ -81,7 +84,7 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1:
-        yield Distributed()
+        yield SINGLE_PROCESS
         return
     use_cuda = use_cuda and torch.cuda.is_available()
     if use_cuda:
@@ -127,7 +130,7 @@ def full_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dic
     has_state = any(optimizer.state for optimizer in optimizers)  # without a step torch would make up a state
     return {
         "model": get_model_state_dict(model, options=options),
-        "optimizer": get_optimizer_state_dict(model, optimizers, options=options)["state"] if has_state else {},
+        "optimizer": get_optimizer_state_dict(model, optimizers, options=options).get("state", {}) if has_state else {},
     }
 
 

@@ -12,10 +12,13 @@ import platform
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from hashlib import sha256
 from importlib.metadata import version
 from io import FileIO
 from multiprocessing import parent_process
@@ -23,7 +26,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+from tokenizers import Tokenizer
+
 from training.checkpoint import UNFINISHED, write_atomically
+from training.settings import TrainSettings, changed_settings, flat, saved_settings
 
 T = TypeVar("T")
 
@@ -176,6 +182,51 @@ def add_resume(run: Path, record: Mapping[str, Any]) -> None:
     path = run / RESUMES
     content = path.read_bytes() if path.exists() else b""
     write_atomically(path, content + json.dumps(record).encode() + b"\n")
+
+
+def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: str) -> dict[str, Any]:
+    """Returns the content of config.json: the settings and what identifies the data."""
+    config = asdict(replace(settings, run=replace(settings.run, resume=False))) | {
+        "vocab_size": tokenizer.get_vocab_size(),
+        "data_fingerprint": data_fingerprint,
+        "tokenizer_sha256": sha256(tokenizer.to_str(pretty=True).encode()).hexdigest(),
+    }
+    return json.loads(json.dumps(config, default=lambda enum: enum.value))
+
+
+def describe_run(
+    run: Path, config: Mapping[str, Any], tokenizer: Tokenizer, environment: Mapping[str, Any], *, is_new: bool
+) -> None:
+    """Writes config.json and tokenizer.json, for a new run also environment.json."""
+    remove_unfinished_files(run)
+    if is_new or not (run / "environment.json").exists():
+        write_json(run / "environment.json", environment)
+    write_json(run / "config.json", config)
+    write_atomically(run / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
+
+
+def record_resume(
+    run: Path, step: int, before: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, Any]
+) -> None:
+    """Appends a line to resumes.jsonl, and warns of each change of the settings and the environment.
+
+    Args:
+        run: the directory.
+        step: of the checkpoint.
+        before: config.json when the checkpoint was written.
+        config: config.json now.
+        environment: of this process.
+
+    """
+    settings = changed_settings(flat(saved_settings(before)), flat(saved_settings(config)))
+    old_environment = run / "environment.json"
+    moved = differences(read_json(old_environment), environment) if old_environment.exists() else {}
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    add_resume(run, {"step": step, "time": when, "environment": moved, "settings": settings})
+    if moved:
+        print(f"warning: losses may differ in the last bits: {', '.join(moved)} changed", file=sys.stderr)
+    for name, (old, new) in settings.items():
+        print(f"warning: {name}={new} from step {step} on (before: {old})", file=sys.stderr)
 
 
 def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]:

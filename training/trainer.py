@@ -1,14 +1,11 @@
 """Training: `train` sets up a run and loops over step, evaluation, probe and checkpoint until the last step."""
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
-from hashlib import sha256
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from shlex import quote
@@ -21,15 +18,10 @@ from torch import Tensor, nn
 from data.corpus import Corpus, load_corpus
 from data.loader import BatchLoader, Split, training_batches
 from model.transformer import Transformer, n_parameters
-from training.checkpoint import (
-    drop_checkpoints_after,
-    load_checkpoint,
-    read_manifest,
-    save_checkpoint,
-    write_atomically,
-)
-from training.device import ComputeDevice, choose_device
+from training.checkpoint import drop_checkpoints_after, load_checkpoint, read_manifest, save_checkpoint
+from training.device import ComputeDevice, choose_device, keep_freed_memory
 from training.distributed import (
+    SINGLE_PROCESS,
     Distributed,
     full_state,
     gradient_sync,
@@ -43,26 +35,16 @@ from training.logging import Console, RunLog, gap_lines, read_records
 from training.optim import learning_rate_factor, make_optimizers, set_learning_rates
 from training.run_dir import (
     StopRequest,
-    add_resume,
     check_new,
     create_run,
-    differences,
+    describe_run,
     environment,
     lock,
     read_json,
-    remove_unfinished_files,
-    write_json,
+    record_resume,
+    run_config,
 )
-from training.settings import (
-    Compile,
-    Device,
-    Sharding,
-    TrainSettings,
-    changed_settings,
-    flat,
-    result_settings,
-    saved_settings,
-)
+from training.settings import Compile, Device, Sharding, TrainSettings, result_settings
 
 MAX_SKIPPED_STEPS = 10  # in a row; a bad batch is one step or a few, and diverged weights stay diverged
 
@@ -126,7 +108,7 @@ def make_training(
     model: Transformer,
     split: Split,
     device: ComputeDevice,
-    distributed: Distributed = Distributed(),
+    distributed: Distributed = SINGLE_PROCESS,
 ) -> Training:
     """Returns the training of `model`, which is on `device`, on `split`, at step 0; it needs no run directory."""
     run, context_length = settings.run, settings.model.context_length
@@ -194,13 +176,14 @@ def set_up(
     """
     run = settings.run
     device = choose_device(run.device, run.precision, run.threads)
+    keep_freed_memory()
     if distributed.is_first and not run.resume:
         check_new(run.out)  # before the data are prepared, which can take long
     corpus = load_corpus(settings.data, Path(run.cache_dir)) if distributed.is_first else None
     state, config = None, {}
     if corpus is not None:
         settings = replace(settings, data=corpus.config)  # names the commit of a dataset
-        config = run_config(settings, corpus)
+        config = run_config(settings, corpus.tokenizer, corpus.fingerprint)
         state = load_state(Path(run.out or ""), config) if run.resume else None
     settings, state, config = distributed.broadcast((settings, state, config))
     corpus = corpus or load_corpus(settings.data, Path(run.cache_dir))
@@ -216,22 +199,15 @@ def set_up(
         return
     path, run_lock = (Path(run.out or ""), lock(Path(run.out or ""))) if run.resume else create_run(run.out)
     with closing(run_lock):
-        write_run_files(path, config, corpus, training, state)
+        here = environment(device.description, torch.get_num_threads(), distributed.world_size)
+        if state is not None:
+            drop_checkpoints_after(path / "checkpoints", state["step"])
+            record_resume(path, state["step"], state["config"], config, here)
+        describe_run(path, config, corpus.tokenizer, here, is_new=state is None)
         with closing(RunLog(path, training.saved_step)) as log:
             probe = make_probe(corpus, settings) if make_probe and run.probe_sequences else None
             console = Console(training.step, run.max_steps, label)
             yield training, Output(path, config, corpus, model, probe, log, console)
-
-
-def run_config(settings: TrainSettings, corpus: Corpus) -> dict[str, Any]:
-    """Returns the content of config.json: the settings and what identifies the data."""
-    new = replace(settings, run=replace(settings.run, resume=False))
-    config = asdict(new) | {
-        "vocab_size": corpus.tokenizer.get_vocab_size(),
-        "data_fingerprint": corpus.fingerprint,
-        "tokenizer_sha256": sha256(corpus.tokenizer.to_str(pretty=True).encode()).hexdigest(),
-    }
-    return json.loads(json.dumps(config, default=lambda enum: enum.value))
 
 
 def load_state(path: Path, config: dict[str, Any]) -> dict[str, Any] | None:
@@ -271,28 +247,6 @@ def load_or_refuse(training: Training, state: dict[str, Any]) -> None:
             raise
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"the checkpoint does not fit the model ({problem}); start a new run") from None
-
-
-def write_run_files(
-    path: Path, config: dict[str, Any], corpus: Corpus, training: Training, state: dict[str, Any] | None
-) -> None:
-    """Writes config.json, tokenizer.json and environment.json; for a resumed run also a line of resumes.jsonl."""
-    here = environment(training.device.description, torch.get_num_threads(), training.distributed.world_size)
-    remove_unfinished_files(path)
-    if state is None or not (path / "environment.json").exists():
-        write_json(path / "environment.json", here)
-    if state is not None:
-        drop_checkpoints_after(path / "checkpoints", state["step"])
-        moved = differences(read_json(path / "environment.json"), here)
-        changes = changed_settings(flat(saved_settings(state["config"])), flat(saved_settings(config)))
-        when = datetime.now(UTC).isoformat(timespec="seconds")
-        add_resume(path, {"step": state["step"], "time": when, "environment": moved, "settings": changes})
-        if moved:
-            print(f"warning: losses may differ in the last bits: {', '.join(moved)} changed", file=sys.stderr)
-        for name, (before, after) in changes.items():
-            print(f"warning: {name}={after} from step {state['step']} on (before: {before})", file=sys.stderr)
-    write_json(path / "config.json", config)
-    write_atomically(path / "tokenizer.json", corpus.tokenizer.to_str(pretty=True).encode())
 
 
 # The loop
@@ -554,8 +508,10 @@ def print_result(training: Training, output: Output, measured: dict[str, Any]) -
     best = [entry["step"] for entry in read_manifest(output.run / "checkpoints") if entry["best"]]
     if best and best[0] != training.step:
         output.console.print(f"best validation loss {training.best_loss:.3f} at step {best[0]}; eval.py reads that one")
-    results = {name: measured[name] for name in ("loss", "bits_per_byte", "gap") if name in measured}
-    output.log.hyperparameters(training.step, result_settings(training.settings), results)
+    names = [name for name in ("loss", "bits_per_byte", "gap") if name in measured]
+    output.log.hyperparameters(
+        training.step, result_settings(training.settings), {name: measured[name] for name in names}
+    )
 
 
 def print_end(training: Training, output: Output) -> None:

@@ -1,74 +1,72 @@
-"""Probe a run or a model from elsewhere: python eval.py [run=DIR] [model=FOLDER] [text="..."]; --help for the rest."""
+"""Test which attention head links a pronoun to its antecedent: python eval.py [run=DIR] [text="..."]; see --help."""
 
-from __future__ import annotations
-
-import os
 import signal
 import sys
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from probe.config import ProbeConfig
-from training.command_line import one_line_errors, printable, run_cli
-from training.settings import CONFIGS, EvalConfig, compose_settings, typed
+from probe.open import OpenedModel, OpenedRun, open_external, open_run
+from report.commands import EvalSettings, look_at_sentence, measure_loss, take_test_set, test_heads
+from report.figures import check_matplotlib
+from report.results import show_page
+from report.sweeps import compare_seeds, compare_variants
+from training.command_line import printable, run_cli
+from training.device import choose_device
+from training.run_dir import find_run
+from training.settings import CONFIGS, Precision, compose_settings, typed
 
 
 def main(config: DictConfig) -> int:
-    """Check the settings, open the run or the model, then look or probe."""
-    # Not at import: an error on the command line, or --help, must answer at once.
-    from probe.measuring import measure
-    from probe.open import Opened, open_run
-    from probe.open_model import open_model
-    from probe.outside_commands import take
-    from probe.probing import paint_of, probe_stories
-    from probe.sentence_command import look
-    from probe.several import compare_seeds, compare_variants
-    from report.reporting import PAGE, show
-
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half written is taken away
-    with one_line_errors():
-        values: dict = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        probe = typed(ProbeConfig, values.pop("probe"), "probe.")
-        settings = typed(EvalConfig, values)
-        if settings.figures:
-            from report.figures import check_installed
-
-            check_installed()
+    """Run the mode that the settings select; return the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exits through finally blocks, so no file is half written
+    values: Any = OmegaConf.to_container(config, resolve=True)
+    probe = typed(ProbeConfig, values.pop("probe"), "probe.")
+    settings = typed(EvalSettings, values)
+    if settings.figures:
+        check_matplotlib()
     if settings.runs is not None:
-        compare_seeds(settings.runs, settings, probe)
-        return 0
-    if settings.compare is not None:
-        with one_line_errors():
-            defaults = compose_settings()
-        compare_variants(settings.compare, settings, probe, defaults)
-        return 0
-    opened: Opened
-    with one_line_errors():
-        if settings.model is not None:
-            opened = open_model(settings, settings.model, compose_settings().data)
-            said = f"model    {opened.origin.source} ({opened.origin.shape['model_type']}), kept in {opened.run}"
-        else:
-            opened = open_run(settings)
-            said = f"run      {opened.run}, best checkpoint: step {opened.step} of {opened.origin.max_steps}"
-    print(printable(f"{said}; {opened.place}, float32"), flush=True)
-    for line in opened.resumed:
-        print(printable(f"note     {line}"))
-    if settings.task is not None and settings.path is not None:
-        take(opened, settings, probe, settings.task, settings.path)
-        return 0
-    if settings.text is not None:
-        with one_line_errors():
-            has_page = look(opened, settings.text)
-    elif opened.is_testable:
-        has_page = probe_stories(opened, settings, probe, paint=paint_of(sys.stdout, os.environ))
+        compare_seeds(settings, probe)
+    elif settings.compare is not None:
+        compare_variants(settings, probe, compose_settings())
     else:
-        has_page = measure(opened, settings, probe)
-    if has_page:
-        with one_line_errors():
-            newest = "own-1" if settings.text is not None else ""
-            show(opened.run / "probe" / PAGE, in_browser=settings.open, sentence=newest)
+        evaluate_model(opened_model(settings), settings, probe)
     return 0
 
 
+def opened_model(settings: EvalSettings) -> OpenedModel:
+    """Open the model that the settings name, and print what was opened."""
+    device = choose_device(settings.device, Precision.float32, settings.threads)
+    opened: OpenedModel
+    if settings.model is not None:
+        opened = open_external(settings.model, settings.out, compose_settings().data, device.device)
+        line = f"model {opened.source} ({opened.shape['model_type']}); results in {opened.folder}"
+    else:
+        opened = open_run(find_run(settings.run), device.device)
+        line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"
+    print(printable(f"{line}; {device.description}"), flush=True)
+    return opened
+
+
+def evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConfig) -> None:
+    """Take a test set, look at a sentence, test the heads, or measure the loss if the heads cannot be tested."""
+    if isinstance(opened, OpenedRun) and not opened.settings.model.is_causal and (settings.text or settings.task):
+        raise ValueError(
+            "run=: with model.mask=none a word sees the next one, so only the loss can be measured"
+        )
+    if settings.task is not None:
+        take_test_set(opened, settings, probe)
+        return
+    if settings.text is not None:
+        has_page = look_at_sentence(opened, settings.text)
+    elif isinstance(opened, OpenedRun) and not opened.is_testable:
+        has_page = measure_loss(opened, settings, probe)
+    else:
+        has_page = test_heads(opened, settings, probe)
+    if has_page:
+        show_page(opened, in_browser=settings.open, sentence="yours-1" if settings.text is not None else "")
+
+
 if __name__ == "__main__":
-    run_cli(main, {"": [EvalConfig], "probe": [ProbeConfig]}, CONFIGS / "eval", "eval")
+    run_cli(main, {"": [EvalSettings], "probe": [ProbeConfig]}, CONFIGS / "eval", "eval")

@@ -279,30 +279,11 @@ def read_corpus(
     from data.links import link_items
     from data.tokenizer import end_id
     from probe.open import load_data, open_run
-    from training.settings import Device, EvalConfig
 
-    settings = [
-        EvalConfig(
-            run=run,
-            runs=None,
-            compare=None,
-            model=None,
-            out=None,
-            text=None,
-            task=None,
-            path=None,
-            open=False,
-            figures=False,
-            device=Device.cpu,
-            threads=1,
-            cache_dir=cache_dir,
-        )
-        for run in runs
-    ]
-    opened = [open_run(one) for one in settings]
+    opened = [open_run(Path(run), torch.device("cpu")) for run in runs]
     if len({(one.data_fingerprint, one.settings.model) for one in opened}) > 1:
         raise ValueError("runs= are not of one corpus and one shape")
-    corpus, tokenizer = load_data(opened[0], settings[0]), opened[0].tokenizer
+    corpus, tokenizer = load_data(opened[0], cache_dir), opened[0].tokenizer
 
     def items(split: str, holdout: str, questions: Sequence[Question]) -> list[LinkItem]:
         rows = (row for row in load_rows(corpus, split) if row["holdout"] == holdout)
@@ -312,7 +293,7 @@ def read_corpus(
 
     watched = [question for question in QUESTIONS if question.watched]
     dev, test = items("dev", "iid", watched), items("test", HEADLINE, [*watched, EMPTY])
-    return [one.model for one in opened], tokenizer.get_vocab(), dev, test
+    return [one.transformer for one in opened], tokenizer.get_vocab(), dev, test
 
 
 def fewer_pairs(items: Sequence[LinkItem], n_pairs: int) -> list[LinkItem]:

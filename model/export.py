@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
 from model.transformer import n_parameters
 
@@ -330,11 +332,10 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
     from importlib.util import find_spec
 
     from data.tokenizer import END
-    from probe.open import read_run
+    from probe.open import open_run
     from training.command_line import one_line_errors, printable
-    from training.device import choose_device
     from training.run_dir import find_run
-    from training.settings import Device, ExportConfig, Format, Precision, settings_from_arguments
+    from training.settings import ExportConfig, Format, settings_from_arguments
 
     with one_line_errors():
         asked = settings_from_arguments(ExportConfig, sys.argv[1:])
@@ -345,15 +346,15 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
         out = Path(asked.out or run / "export" / ("model.gguf" if to_gguf else "hf"))
         check_new(out)
         # As eval.py reads it, so that both refuse the same.
-        opened = read_run(run, choose_device(Device.cpu, Precision.float32))
+        opened = open_run(run, torch.device("cpu"))
         tokenizer = (run / "tokenizer.json").read_text(encoding="utf-8")
         note = ""
         if to_gguf:
-            note = write_gguf(out, opened.model, tokenizer, END, run.resolve().name)
+            note = write_gguf(out, opened.transformer, tokenizer, END, run.resolve().name)
         else:
             settings = opened.settings
             about = {"Training": f"data={settings.data.source}, step {opened.step} of {settings.run.max_steps}."}
-            write_llama(out, opened.model, tokenizer, END, model_card(opened.model, about, claims_of(run, opened.step)))
+            write_llama(out, opened.transformer, tokenizer, END, model_card(opened.transformer, about, claims_of(run, opened.step)))
         print(printable(f"wrote    {out}"))
         if note:
             print(printable(f"note     {note}"))

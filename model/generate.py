@@ -42,16 +42,15 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
     import sys
 
     from data.tokenizer import UNKNOWN, end_id
-    from probe.open import read_run
+    from probe.open import open_run
     from training.command_line import one_line_errors, printable
-    from training.device import choose_device
     from training.run_dir import find_run
-    from training.settings import Device, GenerateConfig, Precision, settings_from_arguments
+    from training.settings import GenerateConfig, settings_from_arguments
 
     with one_line_errors():
         asked = settings_from_arguments(GenerateConfig, sys.argv[1:])
         # As eval.py reads it, so that both refuse the same.
-        opened = read_run(find_run(asked.run), choose_device(Device.cpu, Precision.float32))
+        opened = open_run(find_run(asked.run), torch.device("cpu"))
         tokenizer = opened.tokenizer
         end, encoding = end_id(tokenizer), tokenizer.encode(asked.prompt)
         if UNKNOWN in encoding.tokens:
@@ -62,5 +61,5 @@ if __name__ == "__main__":  # a door of its own, so only here does the model mee
                 file=sys.stderr,
             )
         start = torch.tensor([end, *encoding.ids])
-        text = generate(opened.model, start, asked.n_tokens, temperature=asked.temperature, seed=asked.seed, end=end)
+        text = generate(opened.transformer, start, asked.n_tokens, temperature=asked.temperature, seed=asked.seed, end=end)
         print(printable(tokenizer.decode(text.tolist())))  # what a text has taught it may steer a terminal

@@ -41,10 +41,10 @@ class Glimpse:
             "block_accuracy": float(self.block_accuracy[at]),
             "pronoun_contrast": float(self.pronoun_contrast[at]),
         }
-        own: dict[str, Any] = {"layer": self.layer, "head": self.head, **scores, "luck": self.luck}
-        own |= {} if self.rho is None else {"rho": self.rho}
+        own: dict[str, Any] = {"layer": self.layer, "head": self.head, **scores, "chance_level": self.luck}
+        own |= {} if self.rho is None else {"resolved_share": self.rho}
         own |= {"accuracy_heads": _written(self.accuracy), "pronoun_contrast_heads": _written(self.pronoun_contrast)}
-        payoff = {} if np.isnan(self.nll) else {f"{self.name}_payoff": {"model": self.nll, **self.oracles}}
+        payoff = {} if np.isnan(self.nll) else {f"{self.name}_answer": {"model": self.nll, **self.oracles}}
         return {self.name: own, **payoff}
 
 

@@ -1,289 +1,387 @@
-"""A model, opened for reading: a run's best checkpoint with its settings, or one from elsewhere (importing.py)."""
-
-from __future__ import annotations
+"""Open a trained model for the probe: the best checkpoint of a run, or an external model of transformers."""
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from data.config import DataConfig, StoriesConfig
+from data.corpus import Corpus, load_corpus, stories_fingerprint
+from data.hub_model import hub_model
+from data.links import LinkItem
+from data.stories.lint import word_spans
+from data.tokenizer import end_id, imported_tokenizer, load_tokenizer, unknown_id, with_end
+from model import imported
+from model.observe import ObservableModel, TransformerView
+from model.transformer import Transformer, load_weights, n_parameters
+from probe.contract import check_observed
+from probe.sentences import Example, TokenizedText, next_tokens, word_attention
+from training.checkpoint import load_checkpoint
+from training.run_dir import RESUMES, RUNS, read_json
 from training.settings import TrainSettings, flat, saved_settings
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from torch import Tensor
+EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
+OWNER = "model.json"  # in such a folder: which model the results are about
+UNTRAINED_SEED = 10_000  # added to the seed of an untrained model, so that none equals a trained model's start
 
-    from data.config import DataConfig
-    from data.corpus import Corpus
-    from model.transformer import Transformer
-    from probe.sentences import Sentence
-    from training.device import ComputeDevice
-    from training.settings import EvalConfig
-
-SCHEMA_VERSION = 6  # of probe.json
-
-
-# What config.json and a checkpoint must agree in; a text may stand elsewhere now, and dropout is for training alone.
-_KNOWN = ("vocab_size", "data_fingerprint", "tokenizer_sha256")
-
-
-_MAY_DIFFER = {"model.dropout", "data.path", "data.validation_path", "data.tokenizer_path"}
-
-
-# Of a decoder as Touvron et al. 2023 have it; whatever is otherwise is said on top of the page.
-_PLAIN = {
-    "scale": "inverse_sqrt", "weighting": "softmax", "position": "rope", "mask": "causal",
-    "tie_query_key": False, "tie_key_value": False, "token_shift": False,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Where a model comes from, as a page, probe.json and the claims say it."""
-
-    name: str  # for people
-    source: str  # the run's directory, or what was asked for: a folder or a name on the hub
-    command: str  # that probes it
-    shape: Mapping[str, Any]  # of the model, and what else is known of it; no path
-    step: int  # 0 where that is not known
-    max_steps: int | None  # None: trained elsewhere, so that neither steps nor seed nor text are known
-    seed: int | None  # of its training
-    departures: tuple[str, ...]  # in what it is no plain Llama
-    made_with: Mapping[str, Any] | None  # None: what the run's environment.json says
+# A Llama-style decoder (Touvron et al. 2023); the page names every setting that differs.
+LLAMA_STYLE = {"scale": "inverse_sqrt", "weighting": "softmax", "position": "rope", "mask": "causal",
+               "tie_query_key": False, "tie_key_value": False, "token_shift": False}  # fmt: skip
+CHECKPOINT_FIELDS = ("vocab_size", "data_fingerprint", "tokenizer_sha256")  # of config.json, besides model and data
+MOVABLE = {"model.dropout", "data.path", "data.validation_path", "data.tokenizer_path"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
-    """A model, ready to be read, and where what is found of it is kept."""
+class OpenedModel:
+    """A model ready for the probe, and what its results say about it."""
 
-    run: Path  # its directory; of a model from elsewhere one that is kept for it. What is found stands in probe/ of it
-    origin: Origin
-    data: DataConfig  # the text that it was trained on; of a model from elsewhere that of the items it is asked
-    data_fingerprint: str  # of that text
+    folder: Path  # the run, or where results about an external model go; results are written to its probe/
+    name: str
+    source: str  # the run's directory; the folder or hub name of an external model
+    command: str  # that evaluates it again
+    model: ObservableModel
+    untrained: Callable[[int], ObservableModel]  # seed -> an untrained model of the same shape
     tokenizer: Tokenizer
-    end: int  # the token that stands before every text
-    model: Transformer  # in eval mode and float32
-    untrained: Callable[[int], Transformer]  # by a seed, a model of the same shape that was never trained
-    place: str  # device and why
-    owner: str | None = None  # of a model from elsewhere, its folder or its name on the hub: whose `run` is
-    resumed: tuple[str, ...] = ()  # a sentence for each time that training went on with something changed
+    start: int  # the token before every text
+    data: DataConfig  # the training data of a run; for an external model the stories it is tested on
+    data_fingerprint: str
+    shape: Mapping[str, Any]  # model settings, for probe.json
+    n_parameters: int
+    departures: tuple[str, ...]  # from a Llama-style decoder
+    environment: Mapping[str, Any]  # versions, for the page
+    step: int = 0
+    max_steps: int | None = None  # None: an external model, so training steps, seed and data are unknown
+    seed: int | None = None
+    resumed: tuple[str, ...] = ()  # a sentence for each resume with other settings
+    owner: str | None = None  # external model: its folder or hub name, recorded in the results folder
 
     @property
-    def step(self) -> int:
-        """The step of its checkpoint, 0 where that is not known."""
-        return self.origin.step
-
-    @property
-    def is_from_elsewhere(self) -> bool:
-        """Whether it was not trained here."""
-        return self.origin.max_steps is None
+    def is_external(self) -> bool:
+        """Whether the model was trained by another program."""
+        return self.max_steps is None
 
     @property
     def is_testable(self) -> bool:
-        """Whether its heads can be probed: its text has gold links, and it does not see what it must predict."""
-        return self.data.source == "stories" and self.model.config.is_causal
+        """Whether heads can be tested: the data has gold links, and the model is causal."""
+        return self.data.source == "stories" and self.shape.get("mask", "causal") == "causal"
 
-    def cut(self, text: str) -> Sentence:
-        """Return the tokens and words of `text`, the END in front."""
-        from data.stories.lint import word_spans
-        from data.tokenizer import with_end
-        from probe.sentences import Sentence
+    @cached_property
+    def unknown(self) -> int | None:
+        """The token that replaces what the tokenizer cannot write, if it has one."""
+        return unknown_id(self.tokenizer)
 
-        return Sentence(*with_end(self.tokenizer, text, self.end), word_spans(text))
+    def tokenize(self, text: str) -> TokenizedText:
+        """Return the tokens and words of `text`, the start token first."""
+        tokens, spans = with_end(self.tokenizer, text, self.start)
+        return TokenizedText(text, tokens, spans, [span for _, span in word_spans(text)])
 
-    def word_of(self, token: int) -> str | None:
-        """Return what to call a token: its name where tokens are words of ours, else what it writes."""
-        if not self.is_from_elsewhere:
-            return self.tokenizer.id_to_token(token)
-        return self.tokenizer.decode([token], skip_special_tokens=False).strip()
+    def fits(self, text: TokenizedText) -> bool:
+        """Return whether the model's context is long enough for `text`."""
+        return len(text.tokens) <= self.model.context_length
+
+    def read_example(self, example: Example, head: tuple[int, int]) -> dict[str, Any]:
+        """Return a head's weights on both nouns at the query, and the most probable next words after a last query."""
+        text = self.tokenize(example.text)
+        row = word_attention(self.model, text)[*head, text.words.index(example.query)]
+        is_last = example.text.endswith(example.query)
+        following = next_tokens(self.model, text.tokens, 3) if is_last else []
+        nouns = sorted((example.antecedent, example.distractor))
+        return {
+            **asdict(example),
+            "weights": {noun: float(row[text.words.index(noun)]) for noun in nouns},
+            "next": [[self.decode(token), probability] for token, probability in following],
+        }
+
+    def decode(self, token: int) -> str:
+        """Return the text of a token, special tokens by their name."""
+        return self.tokenizer.decode([token], skip_special_tokens=False).strip() or repr(
+            self.tokenizer.id_to_token(token)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenedRun(Opened):
-    """A run of train.py."""
+class OpenedRun(OpenedModel):
+    """The best checkpoint of a run of train.py."""
 
-    settings: TrainSettings  # it was trained with
-
-
-def open_run(settings: EvalConfig) -> OpenedRun:
-    """Load the best checkpoint of the run that is asked for; ValueError or OSError where it cannot be."""
-    from training.run_dir import find_run
-
-    return read_run(find_run(settings.run), place_of(settings))
+    settings: TrainSettings
+    transformer: Transformer
 
 
-def place_of(settings: EvalConfig) -> ComputeDevice:
-    """Return where to compute, and let torch take as many threads as are asked for."""
-    import torch
-
-    from training.device import choose_device
-    from training.settings import Precision
-
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    return choose_device(settings.device, Precision.float32)
+# Runs
 
 
-def read_run(run: Path, place: ComputeDevice) -> OpenedRun:
-    """Load a run's best checkpoint onto a device; ValueError or OSError where it cannot be."""
-    import sys
-
-    from data.tokenizer import end_id
-    from model.transformer import Transformer, load_weights
-    from training.checkpoint import load_checkpoint
-
-    trained, config = read_settings(run)
+def open_run(run: Path, device: torch.device) -> OpenedRun:
+    """Load the best checkpoint of a run in float32; ValueError or OSError with one line if that is not possible."""
+    settings, config = read_settings(run)
     tokenizer = read_tokenizer(run, config)
-    state, damaged = load_checkpoint(run / "checkpoints", best=True)
-    for line in damaged:
+    state, warnings = load_checkpoint(run / "checkpoints", best=True)
+    for line in warnings:
         print(f"warning: {line}", file=sys.stderr)
-    weights, step = learned(run, state)
+    weights, step = checkpoint_weights(run, state)
     check_config(run, config, state)
-    model = Transformer(trained.model, tokenizer.get_vocab_size(), seed=0)
-    load_weights(model, weights)
-    if not all(one.isfinite().all() for one in model.parameters()):
-        raise ValueError(f"{run} has weights that are not finite: its training failed, and there is nothing to read")
+    transformer = Transformer(settings.model, tokenizer.get_vocab_size(), seed=0)
+    load_weights(transformer, weights)
+    if not all(weight.isfinite().all() for weight in transformer.parameters()):
+        raise ValueError(f"{run}: the weights are not finite because training diverged; train again")
 
-    def untrained(seed: int) -> Transformer:
-        return Transformer(model.config, model.vocab_size, seed=10_000 + seed).to(place.device).eval()
+    def untrained(seed: int) -> TransformerView:
+        fresh = Transformer(settings.model, transformer.vocab_size, seed=UNTRAINED_SEED + seed)
+        return TransformerView(fresh.to(device).eval())
 
+    values = asdict(settings.model)
     return OpenedRun(
-        run=run,
-        origin=origin_of(run, trained, step),
-        data=trained.data,
-        data_fingerprint=str(config.get("data_fingerprint")),
-        tokenizer=tokenizer,
-        end=end_id(tokenizer),
-        model=model.to(place.device).eval(),
-        untrained=untrained,
-        place=place.description,
-        resumed=tuple(resumed_with(run)),
-        settings=trained,
-    )
-
-
-def origin_of(run: Path, trained: TrainSettings, step: int) -> Origin:
-    """Return what is said of where a run's model comes from."""
-    return Origin(
-        name=title(run),
+        folder=run,
+        name=run_name(run),
         source=str(run),
-        command=again(run),
-        shape=asdict(trained.model),
-        step=step,
-        max_steps=trained.run.max_steps,
-        seed=trained.run.seed,
+        command=f"python eval.py {shlex.quote(f'run={run}')}",
+        model=TransformerView(transformer.to(device).eval()),
+        untrained=untrained,
+        tokenizer=tokenizer,
+        start=end_id(tokenizer),
+        data=settings.data,
+        data_fingerprint=str(config.get("data_fingerprint")),
+        shape=values,
+        n_parameters=n_parameters(transformer),
         departures=tuple(
-            f"{name}={str(getattr(trained.model, name)).lower()}"
-            for name, value in _PLAIN.items()
-            if getattr(trained.model, name) != value
+            f"{key}={str(values[key]).lower()}" for key, value in LLAMA_STYLE.items() if values[key] != value
         ),
-        made_with=None,
+        environment=read_environment(run),
+        step=step,
+        max_steps=settings.run.max_steps,
+        seed=settings.run.seed,
+        resumed=tuple(read_resumes(run)),
+        settings=settings,
+        transformer=transformer,
     )
 
 
-def again(run: Path) -> str:
-    """Return the command that probes a run."""
-    return f"python eval.py {shlex.quote(f'run={run}')}"
-
-
-def title(run: Path) -> str:
-    """Return the name of a run's directory; of one that a sweep has numbered, the sweep's before it."""
-    from training.run_dir import RUNS
-
+def run_name(run: Path) -> str:
+    """Return the name of a run's directory; for a numbered run of a sweep, with the sweep's name."""
     folder = run.resolve()
     is_numbered = folder.name.isdecimal() and folder.parent.name not in ("", RUNS.name)
     return f"{folder.parent.name}/{folder.name}" if is_numbered else folder.name
 
 
-def learned(run: Path, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], int]:
-    """Return the weights of a checkpoint and their step; ValueError where it is none of a model."""
-    import torch
-
-    weights, step = state.get("model"), state.get("step")
-    is_tensors = isinstance(weights, dict) and all(isinstance(one, torch.Tensor) for one in weights.values())
-    if not isinstance(weights, dict) or not is_tensors or not isinstance(step, int):
-        raise ValueError(f"{run / 'checkpoints'} holds no checkpoint of a model: another version or program wrote it")
-    return weights, step
-
-
 def read_settings(run: Path) -> tuple[TrainSettings, dict[str, Any]]:
-    """Return what a run was trained with, typed and as its config.json has it; ValueError names a damaged file."""
-    from training.run_dir import read_json
-
+    """Return the settings of a run and its config.json; ValueError names a damaged file."""
     config = read_json(run / "config.json")
     try:
         return saved_settings(config), config
     except ValueError as error:
-        raise ValueError(f"{run / 'config.json'}: {str(error).removeprefix('config.json ')}") from None
+        raise ValueError(f"{run}/{error}") from None
 
 
 def read_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:
-    """Return a run's tokenizer; ValueError where it is not the one that the run was trained with."""
-    from hashlib import sha256
-
-    from data.tokenizer import load_tokenizer
-
-    path, known = run / "tokenizer.json", config.get("tokenizer_sha256")
+    """Return the tokenizer of a run; ValueError if it is missing or not the one the run was trained with."""
+    path, expected = run / "tokenizer.json", config.get("tokenizer_sha256")
     if not path.is_file():
-        raise ValueError(f"{path} is missing: copy it from where the run was made")
-    if known is not None and sha256(path.read_bytes()).hexdigest() != known:
-        raise ValueError(f"{path} is damaged (its sha256 is not the one recorded): copy it from where the run was made")
+        raise ValueError(f"{path}: missing; copy it from where the run was made")
+    if expected is not None and sha256(path.read_bytes()).hexdigest() != expected:
+        raise ValueError(f"{path}: damaged, another sha256 than recorded; copy it from where the run was made")
     return load_tokenizer(path)
 
 
+def checkpoint_weights(run: Path, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], int]:
+    """Return the weights and the step of a checkpoint; ValueError if it is not the checkpoint of a model."""
+    weights, step = state.get("model"), state.get("step")
+    is_model = isinstance(weights, dict) and all(isinstance(weight, Tensor) for weight in weights.values())
+    if not isinstance(weights, dict) or not is_model or not isinstance(step, int):
+        raise ValueError(f"{run / 'checkpoints'}: not checkpoints of a model; another program or version wrote them")
+    return weights, step
+
+
 def check_config(run: Path, config: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Raise ValueError where a run's config.json no longer says what its checkpoint was made with."""
-    saved = state.get("config", config)  # earlier checkpoints hold none
-    with sound(run / "checkpoints", "its checkpoint holds no settings"):
-        then, now = ({**flat(saved_settings(one)), **{name: one.get(name) for name in _KNOWN}} for one in (saved, config))
-    for name, value in now.items():
-        fixed = name in _KNOWN or name.startswith(("model.", "data."))
-        if fixed and name not in _MAY_DIFFER and value != then.get(name):
+    """Raise ValueError if config.json has other model or data settings than the checkpoint was trained with."""
+    with readable(run / "checkpoints", "train again"):
+        saved, present = (
+            flat(saved_settings(values)) | {name: values.get(name) for name in CHECKPOINT_FIELDS}
+            for values in (state["config"], config)
+        )
+    for name, value in present.items():
+        is_fixed = name in CHECKPOINT_FIELDS or name.startswith(("model.", "data."))
+        if is_fixed and name not in MOVABLE and value != saved.get(name):
             raise ValueError(
-                f"{run / 'config.json'} has been changed: {name} is {value}, but the checkpoint was made with "
-                f"{then.get(name)}: put that back"
+                f"{run / 'config.json'}: {name}={value}, but the checkpoint was trained with {saved.get(name)}; "
+                "restore the file"
             )
 
 
-def resumed_with(run: Path) -> list[str]:
-    """Return a sentence for each time that a run went on with other settings or in another environment."""
-    from training.run_dir import RESUMES
+def read_environment(run: Path) -> dict[str, Any]:
+    """Return the versions of environment.json that the page shows."""
+    path = run / "environment.json"
+    with readable(path, "delete it"):
+        environment = json.loads(path.read_text()) if path.exists() else {}
+        versions = {"python": environment.get("python"), "torch": environment.get("packages", {}).get("torch")}
+        return versions | {"commit": environment.get("commit")}
 
+
+def read_resumes(run: Path) -> list[str]:
+    """Return a sentence for each time that training was resumed with other settings or in another environment."""
     path = run / RESUMES
-    if not path.exists():
-        return []
-    with sound(path, "delete it to go without what it says"):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        every = [(line["step"], {**line["settings"], **line["environment"]}) for line in lines]
-        said = [
-            f"At step {step} training went on with "
-            + ", ".join(f"{name} {now} instead of {before}" for name, (before, now) in changed.items())
-            + "."
-            for step, changed in every
-            if changed
-        ]
-    return list(dict.fromkeys(said))
+    sentences = []
+    with readable(path, "delete it"):
+        for line in path.read_text().splitlines() if path.exists() else ():
+            record = json.loads(line)
+            changes = {**record["settings"], **record["environment"]}
+            changed = ", ".join(f"{name} {after} (before: {before})" for name, (before, after) in changes.items())
+            if changed:
+                sentences.append(f"Resumed at step {record['step']} with {changed}.")
+    return list(dict.fromkeys(sentences))
 
 
 @contextmanager
-def sound(path: Path, remedy: str) -> Iterator[None]:
-    """Turn what reading a damaged or missing file raises into one line that names it and what helps."""
+def readable(path: Path, remedy: str) -> Iterator[None]:
+    """Turn errors of parsing a damaged or missing file into one line that names the file and a remedy."""
     try:
         yield
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing: {remedy}") from None
+        raise ValueError(f"{path}: missing; {remedy}") from None
     except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
-        raise ValueError(f"{path} is damaged: {remedy}") from None
+        raise ValueError(f"{path}: damaged; {remedy}") from None
 
 
-def load_data(opened: Opened, settings: EvalConfig) -> Corpus:
-    """Return the corpus the run was trained on, or is asked about; ValueError if it is not the same any more."""
-    from data.corpus import load_corpus
-
-    corpus = load_corpus(opened.data, Path(settings.cache_dir))
+def load_data(opened: OpenedModel, cache_dir: str) -> Corpus:
+    """Return the corpus of a model; ValueError if it is not the one that the run was trained on."""
+    corpus = load_corpus(opened.data, Path(cache_dir))
     if corpus.fingerprint != opened.data_fingerprint:
-        raise ValueError("the data is no longer what this run was trained on: its text or the generator has changed")
+        raise ValueError(f"{opened.source}: the training data has changed (text or generator); train again")
     return corpus
+
+
+# External models
+
+
+def open_external(name: str, out: str | None, stories: DataConfig, device: torch.device) -> OpenedModel:
+    """Load a causal language model of transformers and its tokenizer, to be tested on `stories`.
+
+    Args:
+        name: a folder written by save_pretrained, or a name on the hub.
+        out: the folder for its results (default: probes/NAME).
+        stories: settings of the stories.
+        device: where to compute.
+
+    Raises:
+        ValueError, OSError: with one line, if the model cannot be loaded or observed.
+
+    """
+    assert isinstance(stories, StoriesConfig)
+    imported.check_installed()
+    folder, commit = find_model(name)
+    short = name if commit else folder_name(folder)
+    results = Path(out) if out is not None else EXTERNAL_RESULTS / short.replace("/", "--")
+    owner = name if commit else str(folder.resolve())
+    check_results_folder(results, owner)
+    model = imported.load(folder, name, device)
+    tokenizer, start = imported_tokenizer(folder, name)
+    if start >= model.vocab_size:
+        raise ValueError(f"model={name}: its start token {start} is outside the model's vocabulary")
+    files = [*imported.weights_of(folder), *sorted(p for p in folder.iterdir() if p.suffix in (".json", ".txt", ".model"))]
+    identity = {"sha256": imported.sha256_of(files), "commit": commit, "transformers": version("transformers")}
+    shape = ("model_type", "n_layer", "n_head", "n_key_value_head", "d_model", "d_head", "context_length")
+    values = {"source": "transformers", "name": short} | {key: getattr(model.config, key) for key in shape}
+    view = TransformerView(model)
+    check_attention(view, name)
+    return OpenedModel(
+        folder=results,
+        name=short,
+        source=name,
+        command=shlex.join(["python", "eval.py", f"model={name}", *([f"out={out}"] if out is not None else [])]),
+        model=view,
+        untrained=lambda seed: TransformerView(model.untrained(UNTRAINED_SEED + seed)),
+        tokenizer=tokenizer,
+        start=start,
+        data=stories,
+        data_fingerprint=stories_fingerprint(stories),
+        shape=values | {"vocab_size": model.vocab_size} | identity,
+        n_parameters=n_parameters(model),
+        departures=tuple(model.departures),
+        environment={"model": name, "type": values["model_type"], **identity},
+        owner=owner,
+    )
+
+
+def find_model(name: str) -> tuple[Path, str | None]:
+    """Return the folder of a model and, if it comes from the hub, its commit."""
+    path = Path(name)
+    if path.is_dir():
+        return path, None
+    if path.exists():
+        raise ValueError(f"model={name}: is a file; give the folder that save_pretrained wrote, or a hub name")
+    if name.startswith((".", "/", "~")):
+        raise ValueError(f"model={name}: no such folder")
+    return hub_model(name)
+
+
+def folder_name(folder: Path) -> str:
+    """Return the name of a model's folder; for the export of a run, the run's name."""
+    path = folder.resolve()
+    return path.parent.parent.name if (path.parent.name, path.name) == ("export", "hf") else path.name
+
+
+def check_results_folder(folder: Path, owner: str) -> None:
+    """Raise ValueError if `folder` cannot take results: it is a run, a file, or has results of another model."""
+    if (folder / "config.json").exists() or folder.resolve() == RUNS.resolve():
+        raise ValueError(f"out={folder}: holds a run or a model; choose another folder")
+    parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not parent.is_dir():
+        raise ValueError(f"out={folder}: {parent} is a file; choose another folder")
+    path = folder / OWNER
+    if path.exists():
+        with readable(path, "delete it"):
+            other = json.loads(path.read_text())["model"]
+        if other != owner:
+            raise ValueError(f"out={folder}: holds results of {other}; choose another folder")
+
+
+def check_attention(model: TransformerView, name: str) -> None:
+    """Raise ValueError if the observed attention is not what the model computes, tested on a row of its tokens."""
+    length = min(model.context_length, 32)
+    tokens = torch.linspace(0, model.vocab_size - 1, length).long()
+    try:
+        check_observed(model, tokens[None], torch.tensor([[length // 2]]))
+    except ValueError as error:
+        raise ValueError(f"model={name}: {error}") from None
+
+
+def check_items(opened: OpenedModel, items: Sequence[LinkItem], n_answers: int) -> list[str]:
+    """Return warnings about the stories in the tokens of an external model.
+
+    Args:
+        opened: the model.
+        items: of all questions.
+        n_answers: how many items have an answer as text; some may have none in these tokens.
+
+    Raises:
+        ValueError: the model cannot read the items.
+
+    """
+    longest, limit = 1 + max(len(item.tokens) for item in items), opened.model.context_length
+    if longest > limit:
+        raise ValueError(f"model={opened.source}: reads {limit} tokens, but the stories need {longest}")
+    tokens = [token for item in items for token in item.tokens]
+    largest = max(max(tokens), *(token for item in items for token in (*item.answers, *item.foils)))
+    if largest >= opened.model.vocab_size:
+        raise ValueError(f"model={opened.source}: its tokenizer writes token {largest}, which the model lacks")
+    warnings = [
+        "The training data of this model is unknown: a hold-out is new relative to the stories its head was chosen on, "
+        "not relative to its training."
+    ]
+    if n_unknown := sum(token == opened.unknown for token in tokens):
+        warnings.append(f"Its tokenizer replaces {n_unknown / len(tokens):.1%} of the stories' tokens by unknown.")
+    if n_lost := n_answers - sum(item.payoff is not None for item in items):
+        warnings.append(
+            f"In {n_lost:,} of {n_answers:,} items both answers begin with the same token, so the model's answer is "
+            "not tested there."
+        )
+    return warnings

@@ -1,16 +1,16 @@
 """What training keeps of the showcase's attention: every head's weights, step after step, so that it can be replayed.
 
 attention.jsonl of a run holds one object a line. The first, of step -1, says what is seen: {"step": -1, "version",
-"n_layer", "n_head", "texts": [{"text", "pieces", "words", "owner"}]} (`views.Layout`). Every other is one step:
-{"step", "data": [for each text the base64 of `views.dense` in uint8]}.
+"n_layer", "n_head", "texts": [{"text", "words"}]}. Every other is one step: {"step", "data": [for each text the base64
+of `sentences.pack_rows` in uint8]}.
 """
 
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 
 from model.observe import attention_maps
 from model.transformer import Transformer
-from probe.sentences import FOUR_CELLS, TWINS, Asked, Layout, Sentence, dense, layout
+from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, pack_rows
 
 FILM = "attention.jsonl"
 
@@ -31,30 +31,30 @@ _VERSION = 1
 class Film:
     """The sentences that are looked at again at every step."""
 
-    asked: tuple[Asked, ...]
-    sentences: tuple[Sentence, ...]
-    layouts: tuple[Layout, ...]
+    examples: tuple[Example, ...]
+    texts: tuple[TokenizedText, ...]
 
     def header(self, n_layer: int, n_head: int) -> dict[str, Any]:
         """Return the first line, without its step."""
-        texts = [{"text": one.text, **asdict(how)} for one, how in zip(self.asked, self.layouts, strict=True)]
+        texts = [{"text": text.text, "words": text.words} for text in self.texts]
         return {"version": _VERSION, "n_layer": n_layer, "n_head": n_head, "texts": texts}
 
 
-def choose_film(cut: Callable[[str], Sentence], unknown: int | None, context_length: int) -> Film:
+def choose_film(tokenize: Callable[[str], TokenizedText], unknown: int | None, context_length: int) -> Film:
     """Return the film of the showcase's different texts that a model can read.
 
     Args:
-        cut: how a text is given to the model.
+        tokenize: returns the tokens of a text.
         unknown: the token of what the tokenizer cannot write; None where it can write anything.
         context_length: tokens; of a longer text nothing is kept.
 
     """
-    different = {one.text: one for one in (*FOUR_CELLS, *TWINS)}.values()  # twins are asked about twice
-    found = [(one, cut(one.text)) for one in different]
-    read = [(one, some) for one, some in found if len(some.ids) <= context_length and unknown not in some.ids]
-    layouts = tuple(layout(some, one.text) for one, some in read)
-    return Film(tuple(one for one, _ in read), tuple(some for _, some in read), layouts)
+    examples = {example.text: example for example in (*FOUR_CELLS, *TIRED_OR_SOFT)}.values()
+    texts = [(example, tokenize(example.text)) for example in examples]
+    read = [
+        (example, text) for example, text in texts if len(text.tokens) <= context_length and unknown not in text.tokens
+    ]
+    return Film(tuple(example for example, _ in read), tuple(text for _, text in read))
 
 
 @torch.no_grad()
@@ -66,8 +66,8 @@ def shoot(model: Transformer, film: Film) -> list[np.ndarray]:
         film: one sentence or more.
 
     """
-    lengths = [len(one.ids) for one in film.sentences]
-    filled = [one.ids + [0] * (max(lengths) - len(one.ids)) for one in film.sentences]
+    lengths = [len(text.tokens) for text in film.texts]
+    filled = [text.tokens + [0] * (max(lengths) - len(text.tokens)) for text in film.texts]
     maps = attention_maps(model, torch.tensor(filled, device=model.token_embedding.weight.device))
     every = maps.float().cpu().numpy()  # [L, B, H, T, T]
     return [every[:, place, :, :length, :length] for place, length in enumerate(lengths)]
@@ -75,7 +75,7 @@ def shoot(model: Transformer, film: Film) -> list[np.ndarray]:
 
 def frame(weights: list[np.ndarray]) -> dict[str, Any]:
     """Return what a step's line holds of the weights [L, H, T, T] of each sentence."""
-    return {"data": [b64encode(dense(one, np.uint8)).decode() for one in weights]}
+    return {"data": [pack_rows(weight, range(weight.shape[-1]), np.uint8) for weight in weights]}
 
 
 def read_film(path: Path) -> dict[str, Any] | None:
@@ -111,9 +111,7 @@ def read_film(path: Path) -> dict[str, Any] | None:
 
 def _size(header: dict[str, Any], text: dict[str, Any]) -> int:
     """Return how many bytes a step keeps of one text; ValueError where its layout does not fit together."""
-    length = len(text["pieces"])
-    fits = len(text["owner"]) == length and all(-1 <= one < len(text["words"]) for one in text["owner"])
-    strings = [text["text"], *text["pieces"], *text["words"]]
-    if not fits or not all(isinstance(one, str) for one in strings):
+    length = len(text["words"])
+    if not all(isinstance(word, str) for word in [text["text"], *text["words"]]):
         raise ValueError("not a layout")
     return int(header["n_layer"] * header["n_head"] * length * (length + 1) // 2)

@@ -1,240 +1,409 @@
-"""Everything the page and the figures show of a run, as one dictionary of plain values, small enough for one file."""
+"""Everything the report page and the figures show of a model, as one JSON value that fits into one file."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from data.links import ORACLES
+import numpy as np
+
+from data.stories.lint import lint
 from probe.baselines import REFERENCE_RULES
 from probe.items import QUESTIONS
+from probe.open import OpenedModel
+from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, next_tokens, pack_rows, word_attention
 from probe.study import HEADLINE
-from probe.verdict import LEVELS, MAX_P, corrected_p, finite
+from probe.verdict import LEVELS, MAX_P, corrected_p
 
-_DECIMALS = 4  # of what is drawn: a share of 920 items needs three
+MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
+MAX_SNAPSHOT_CHARACTERS = 1_500_000
+MAX_WHOLE_WORDS = 64  # a longer sentence stores the rows of its pronouns and last words only
+MAX_ROWS_BYTES = 1_000_000  # of one sentence
 
+SHOWN_EXAMPLES = {"number": ("four_cells", FOUR_CELLS), "later_cue": ("tired_or_soft", TIRED_OR_SOFT)}
 
-# Of what tables print: they round to three once more, and .52850 of .5285016 would become .528, not .529.
-_PRINTED_DECIMALS = 6
-
-
-# Below, so many digits: 20 of 2,001 resamplings are a p of .009995, which must not become the .01 that it is below.
-_SMALL = 0.01
-
-
-_MOST_FILM = 1_500_000  # characters of base64; a page of a default run holds 3 MB at most
-
-
-_MOST_SENTENCES = 4_000_000  # the same, of the weights of all sentences; a long text takes 1,300,000
-
-
-Sentences = list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What there is to show of a run; what was not measured is None or empty."""
-
-    run: Mapping[str, Any]  # what it is
-    sentences: Sequence[Sentences]  # of `report.sentences`: what belongs together, the most important first
-    shown: Mapping[str, Sequence[str]] = field(default_factory=dict)  # the sentences of each question, by id
-    probe: Mapping[str, Any] | None = None  # its probe.json
-    cards: Sequence[Mapping[str, Any]] = ()  # its claims.json
-    metrics: Sequence[Mapping[str, Any]] = ()  # its metrics.jsonl
-    film: Mapping[str, Any] | None = None  # its attention.jsonl: texts, steps, data
-    lab: Mapping[str, Any] | None = None  # the table of the comparison that it is part of
-    seeds: Mapping[str, Any] | None = None  # the same over seeds
-    notes: Sequence[str] = field(default_factory=list)  # what is missing and how to get it
-    resumed: Sequence[str] = ()  # a sentence for each time that training went on with something changed
+# Name in probe.json, label, how to read the number.
+EFFECTS = (
+    ("attention_swap", "attention swap", "share of the answer that flips when the head's weights on antecedent and "
+     "distractor are exchanged; 1: this head alone decides"),
+    ("edge_ablation", "edge to the antecedent cut", "share of the answer lost"),
+    ("distractor_edge_ablation", "edge to the distractor cut", "share of the answer lost; near 0 for a link head"),
+    ("edge_specificity", "edge specificity", "loss from cutting the edge to the antecedent minus the other edge"),
+    ("head_effect", "output of the partner sentence", "share of the answer lost when the head's output comes from the "
+     "same sentence with the other pronoun"),
+    ("mean_ablation", "mean output", "share of the answer lost when the head always writes its mean output"),
+    ("zero_ablation", "no output", "share of the answer lost without the head; later layers may compensate"),
+    ("denoising_patch", "denoising patch", "share of the answer restored when only this head is restored; 1: the head "
+     "suffices"),
+)  # fmt: skip
 
 
-def content(found: Found) -> dict[str, Any]:
-    """Return what a page is made of: finite, `rounded` and cut to size, every cut said under "caps"."""
-    caps: list[str] = []
-    film = _film(found.film, caps)
-    sentences = [one | {"film": _scene(film, one["text"])} for one in _within(found.sentences, caps)]
-    selected = found.probe["selected"] if found.probe else []
-    every = {
-        "run": found.run,
-        "notes": found.notes,
+@dataclass(frozen=True)
+class ProbeResults:
+    """What a probe wrote: probe.json, claims.json and items.jsonl."""
+
+    results: Mapping[str, Any]
+    cards: Sequence[Mapping[str, Any]]
+    items: str
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What else the page shows of a run; empty for an external model."""
+
+    metrics: Sequence[Mapping[str, Any]] = ()  # metrics.jsonl
+    snapshots: Mapping[str, Any] | None = None  # attention.jsonl: {"texts", "steps", "data"}
+    tables: Sequence[Mapping[str, Any]] = ()  # of the sweep the run belongs to: {"title", "header", "rows", "note"}
+
+
+def page_content(
+    opened: OpenedModel,
+    probed: ProbeResults | None,
+    texts: Sequence[str] = (),
+    files: RunFiles = RunFiles(),  # noqa: B008
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the content of the page; finite, and with a note for everything that was left out for its size.
+
+    Args:
+        opened: the model; every sentence is read by it now.
+        probed: results for this checkpoint (default: none, and no claim is shown).
+        texts: the user's own sentences.
+        files: records of the training run.
+        notes: shown on top of the page.
+
+    """
+    omissions: list[str] = []
+    results = probed.results if probed else {"selected": [], "warnings": []}
+    medians = {entry["question"]: median_block(opened, entry, probed.items) for entry in results["selected"] if probed}
+    examples = {name: example_sentences(opened, *shown) for name, shown in SHOWN_EXAMPLES.items()}
+    groups = [*([own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)), *examples.values()]
+    sentences = within_size([*groups, *medians.values()], omissions)
+    snapshots = thinned(files.snapshots, omissions)
+    for sentence in sentences:
+        sentence["snapshot"] = snapshot_index(sentence, snapshots, opened)
+    ids = {sentence["id"] for sentence in sentences}
+    return jsonable({
+        "run": about(opened),
+        "notes": [*notes, *(results["warnings"] if opened.is_external else ())],
         "max_p": MAX_P,
-        "questions": [_question(one, found, {each["id"] for each in sentences}) for one in selected],
+        "questions": [
+            question_content(entry, probed.cards)
+            | {"sentences": [one["id"] for group in (examples.get(entry["question"], ()), medians[entry["question"]])
+                             for one in group if one["id"] in ids]}
+            for entry in results["selected"] if probed
+        ],
         "sentences": sentences,
-        "emergence": _emergence(found.metrics, film),
-        "lab": found.lab,
-        "seeds": found.seeds,
-        "resumed": found.resumed,
-        "caps": caps,
+        "training": training_content(files.metrics, snapshots),
+        "tables": files.tables,
+        "resumed": opened.resumed,
+        "omissions": omissions,
+    })  # fmt: skip
+
+
+def about(opened: OpenedModel) -> dict[str, Any]:
+    """Return the name, training state, shape and provenance of a model."""
+    shape = ("n_layer", "n_head", "context_length")
+    return {
+        **{name: getattr(opened, name) for name in ("name", "seed", "step", "max_steps", "n_parameters", "command")},
+        **{name: getattr(opened.model, name) for name in shape},
+        "d_model": opened.shape["d_model"],
+        "data": None if opened.is_external else opened.data.source,
+        "departures": opened.departures,
+        "environment": opened.environment,
     }
-    return rounded(every) | {"questions": rounded(every["questions"], _PRINTED_DECIMALS)}
 
 
-def rounded(value: Any, decimals: int = _DECIMALS) -> Any:
-    """Return `value` as JSON can hold it, every float to so many decimals, below .01 to so many digits."""
-    value = finite(value)
-    if isinstance(value, dict):
-        return {key: rounded(one, decimals) for key, one in value.items()}
-    if isinstance(value, list):
-        return [rounded(one, decimals) for one in value]
-    if not isinstance(value, float):
-        return value
-    return float(f"{value:.{decimals}g}") if abs(value) < _SMALL else round(value, decimals)
+def jsonable(value: Any) -> Any:
+    """Return `value` as strict JSON can hold it: numbers with six significant digits, NaN and infinity as None."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return jsonable(value.tolist())
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
 
 
-def _within(groups: Sequence[Sentences], caps: list[str]) -> Sentences:
-    """Return the sentences for which there is room, in order; what belongs together is kept or left out together."""
-    kept: Sentences = []
-    room = _MOST_SENTENCES
-    for some in groups:
-        size = sum(len(held["data"]) for one in some for held in _held(one))
+# Sentences
+
+
+def sentence_content(
+    opened: OpenedModel,
+    text: TokenizedText,
+    *,
+    name: str,
+    group: str,
+    title: str,
+    query: Sequence[int] = (),
+    antecedents: Sequence[int] = (),
+    distractors: Sequence[int] = (),
+    predicts: bool = False,
+) -> dict[str, Any]:
+    """Return what the page holds of one sentence.
+
+    Args:
+        opened: the model.
+        text: at most as long as the model's context.
+        name: unique on the page, for the address (report.html#yours-1).
+        group: sentences shown side by side.
+        title: one line about the sentence.
+        query: words at which heads are read, as indices into `text.words`; the first is selected on the page.
+        antecedents: words the query refers to.
+        distractors: the other candidates.
+        predicts: whether to show the most probable next tokens.
+
+    """
+    weights = word_attention(opened.model, text)
+    rows = stored_rows(weights.shape, query)
+    following = next_tokens(opened.model, text.tokens, 5) if predicts else []
+    return {
+        "id": name,
+        "group": group,
+        "title": title,
+        "text": text.text,
+        "words": text.words,
+        "query": list(query),
+        "antecedents": list(antecedents),
+        "distractors": list(distractors),
+        "notes": [],
+        "next": [[opened.decode(token), probability] for token, probability in following],
+        "weights": {"rows": rows, "bytes": 2, "data": pack_rows(weights, rows, np.uint16)},
+    }
+
+
+def stored_rows(shape: tuple[int, ...], query: Sequence[int]) -> list[int]:
+    """Return the rows to store of weights [L, H, W, W]: all of a short text, else the queries and the last words."""
+    n_layer, n_head, n_words, _ = shape
+    if n_words <= MAX_WHOLE_WORDS:
+        return list(range(n_words))
+    most = max(1, MAX_ROWS_BYTES // (2 * n_layer * n_head * n_words))
+    rows = dict.fromkeys([*query, *range(n_words - 1, -1, -1)])
+    return sorted(list(rows)[:most])
+
+
+def example_sentences(opened: OpenedModel, group: str, examples: Sequence[Example]) -> list[dict[str, Any]]:
+    """Return the sentences of a worked example; none if the model cannot read all of them."""
+    texts = [opened.tokenize(example.text) for example in examples]
+    if any(unknown_words(opened, text) or not opened.fits(text) for text in texts):
+        return []
+    sentences = []
+    for i, (example, text) in enumerate(zip(examples, texts, strict=True), 1):
+        query, antecedent, distractor = (
+            text.words.index(word) for word in (example.query, example.antecedent, example.distractor)
+        )
+        title = (
+            f"At “{example.query}”: the antecedent is “{example.antecedent}”, the distractor “{example.distractor}”."
+        )
+        sentences.append(
+            sentence_content(
+                opened,
+                text,
+                name=f"{group}-{i}",
+                group=group,
+                title=title,
+                query=[query],
+                antecedents=[antecedent],
+                distractors=[distractor],
+                predicts=example.text.endswith(example.query),
+            )
+        )
+    return sentences
+
+
+def median_block(opened: OpenedModel, entry: Mapping[str, Any], items: str) -> list[dict[str, Any]]:
+    """Return the four sentences of a question's median block, found in items.jsonl."""
+    median, mark = entry["median"], f'"block": {entry["median"]["block"]},'
+    wanted = (entry["question"], median["holdout"], median["block"])
+    sentences = []
+    for line, item in ((i, json.loads(line)) for i, line in enumerate(items.splitlines(), 1) if mark in line):
+        if (item["question"], item["holdout"], item["block"]) != wanted:
+            continue
+        text = opened.tokenize(item["text"])
+        word_of_token = text.word_of_token
+        sentences.append(
+            sentence_content(
+                opened,
+                text,
+                name=f"median-{entry['question']}-{len(sentences) + 1}",
+                group="median",
+                title=f"Cell {len(sentences) + 1} of 4 of the median of {median['n_blocks']} blocks "
+                f"(line {line} of items.jsonl).",
+                query=[word_of_token[item["query"]]],
+                antecedents=[word_of_token[word[0]] for word in item["antecedents"]],
+                distractors=[word_of_token[word[0]] for word in item["distractors"]],
+            )
+        )
+    if len(sentences) != 4:
+        raise ValueError("items.jsonl lacks the median block")
+    return sentences
+
+
+def own_sentence(opened: OpenedModel, number: int, text: str) -> dict[str, Any]:
+    """Return the user's sentence; heads are read at its pronouns and at later words that decide what those are."""
+    tokenized, notes = opened.tokenize(text), lint(text)
+    spans = [span for note in notes for span in (note.clue, note.span) if span]
+    query = list(dict.fromkeys(1 + tokenized.word_spans.index(span) for span in spans))
+    sentence = sentence_content(
+        opened, tokenized, name=f"yours-{number}", group="yours", title="Your sentence.", query=query, predicts=True
+    )
+    return sentence | {"notes": [*unknown_note(opened, tokenized), *(note.note for note in notes)]}
+
+
+def unknown_words(opened: OpenedModel, text: TokenizedText) -> list[str]:
+    """Return the pieces of a text that the tokenizer replaces by its token for unknown words, each once."""
+    pieces = zip(text.tokens[1:], text.spans, strict=True)
+    return list(dict.fromkeys(text.text[slice(*span)] for token, span in pieces if token == opened.unknown))
+
+
+def unknown_note(opened: OpenedModel, text: TokenizedText) -> list[str]:
+    """Return a note that names the words outside the vocabulary, if there are any."""
+    words = unknown_words(opened, text)
+    return [f"Not in the model's vocabulary, so read as the unknown word: {', '.join(words)}."] if words else []
+
+
+def within_size(groups: Sequence[list[dict[str, Any]]], omissions: list[str]) -> list[dict[str, Any]]:
+    """Return the sentences for which there is room, in order; a group is kept or left out as a whole."""
+    kept: list[dict[str, Any]] = []
+    room = MAX_SENTENCE_CHARACTERS
+    for group in groups:
+        size = sum(len(sentence["weights"]["data"]) for sentence in group)
         if size <= room:
             room -= size
-            kept += some
-    n_lost = sum(map(len, groups)) - len(kept)
-    if n_lost:
-        caps.append(f"{n_lost} sentences are left out: a page holds {_MOST_SENTENCES:,} characters of weights.")
-    cut = sorted({held["kept"] for one in kept for held in _held(one) if held["kept"]})
-    if cut:
-        numbers = " to ".join(map(str, dict.fromkeys((cut[0], cut[-1]))))
-        caps.append(
-            f"Of a text of more than 64 tokens each row keeps its {numbers} largest weights; others are a dash."
-        )
+            kept += group
+    if n_omitted := sum(map(len, groups)) - len(kept):
+        omissions.append(f"{n_omitted} sentences: the page holds {MAX_SENTENCE_CHARACTERS:,} characters of weights.")
     return kept
 
 
-def _held(one: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what a sentence keeps of its weights: of its pieces and, of a long text, of its words."""
-    return [held for held in (one["weights"], one["word_weights"]) if held]
+# Training
 
 
-def _film(film: Mapping[str, Any] | None, caps: list[str]) -> dict[str, Any] | None:
-    """Return the film as the page holds it, every n-th step and the last where there is no room for all."""
-    if not film or not film["steps"]:
+def thinned(snapshots: Mapping[str, Any] | None, omissions: list[str]) -> dict[str, Any] | None:
+    """Return the snapshots as the page holds them: every n-th step and the last if there is no room for all."""
+    if not snapshots or not snapshots["steps"]:
         return None
-    size, n_steps = sum(len(data) for step in film["data"] for data in step), len(film["steps"])
-    stride = -(-size // _MOST_FILM)
-    kept = sorted({*range(0, n_steps, max(1, stride)), n_steps - 1})
+    n_steps = len(snapshots["steps"])
+    size = sum(len(data) for step in snapshots["data"] for data in step)
+    kept = sorted({*range(0, n_steps, max(1, math.ceil(size / MAX_SNAPSHOT_CHARACTERS))), n_steps - 1})
     if len(kept) < n_steps:
-        caps.append(f"Of the film of training {len(kept)} of {n_steps} steps are kept, evenly spread over them.")
+        omissions.append(f"{n_steps - len(kept)} of {n_steps} snapshots of training; {len(kept)} are kept.")
     return {
-        "steps": [film["steps"][i] for i in kept],
-        "texts": [one["text"] for one in film["texts"]],
-        "data": [film["data"][i] for i in kept],
+        "texts": [text["text"] for text in snapshots["texts"]],
+        "steps": [snapshots["steps"][i] for i in kept],
+        "data": [snapshots["data"][i] for i in kept],
     }
 
 
-def _scene(film: Mapping[str, Any] | None, text: str) -> int | None:
-    return film["texts"].index(text) if film and text in film["texts"] else None
+def snapshot_index(sentence: Mapping[str, Any], snapshots: Mapping[str, Any] | None, opened: OpenedModel) -> int | None:
+    """Return where a sentence's snapshots are; None if there are none, or not one weight for each pair of words."""
+    if snapshots is None or sentence["text"] not in snapshots["texts"]:
+        return None
+    index: int = snapshots["texts"].index(sentence["text"])
+    n_words = len(sentence["words"])
+    n_bytes = opened.model.n_layer * opened.model.n_head * n_words * (n_words + 1) // 2
+    return index if len(snapshots["data"][0][index]) == 4 * math.ceil(n_bytes / 3) else None
 
 
-def _question(one: Mapping[str, Any], found: Found, present: Set[str]) -> dict[str, Any]:
-    """Return what is shown of one question: the card's words, the map of every head, the hold-outs and the causes."""
-    name, heads, curve = one["question"], one["heads"], one["question"]
-    card = next((card for card in found.cards if card["question"] == name), None)
-    return {
-        "name": name,
-        "meaning": next((question.description for question in QUESTIONS if question.name == name), ""),
-        **{key: one[key] for key in ("site", "layer", "head", "verdict", "evidence_level", "criteria", "reasons")},
-        "evidence": LEVELS[one["evidence_level"]],
-        "claim": card["claim"] if card else "",
-        "does_not_show": card["does_not_show"] if card else [],
-        "holdout": HEADLINE,
-        "heads": {key: heads[key] for key in ("accuracy", "block_accuracy", "pronoun_contrast")}
-        | {"p": corrected_p(heads)},
-        "holdouts": [_holdout(holdout, tested) for holdout, tested in one["test"].items()],
-        "causal": _causal(one["causal"] or {}),
-        "cues": None if None in one["cues"].values() else one["cues"],
-        "curve": curve if any(curve in record for record in found.metrics) else None,
-        "sentences": [each for each in found.shown.get(name, ()) if each in present],
-    }
-
-
-def _holdout(name: str, tested: Mapping[str, Any]) -> dict[str, Any]:
-    blank = tested.get("untrained")
-    rules = {rule: scores["accuracy"] for rule, scores in tested["baselines"].items()}
-    return {
-        "name": name,
-        "n": tested["n_items"],
-        **{
-            key: tested[key]
-            for key in (
-                "accuracy",
-                "accuracy_interval",
-                "block_accuracy",
-                "block_accuracy_interval",
-                "pronoun_contrast",
-            )
-        },
-        "luck": tested["chance_level"],
-        "baselines": {rule: accuracy for rule, accuracy in rules.items() if rule not in REFERENCE_RULES},
-        "knowing": {rule: accuracy for rule, accuracy in rules.items() if rule in REFERENCE_RULES},
-        "untrained": {"accuracy": blank["accuracy"], "interval": blank["accuracy_interval"], "n": blank["n_models"]}
-        if blank
-        else None,
-    }
-
-
-# Name in probe.json, what is done, how to read it; in the order in which they are told.
-_EFFECTS = (
-    ("attention_swap", "T: its two weights exchanged", "share of the answer that turns; 1: this head alone decides"),
-    ("edge_specificity", "ES: its edge cut", "harm of cutting the edge to the antecedent, less that of the other edge"),
-    ("head_effect", "E: the head resampled", "share of the answer lost when the head says what it says elsewhere"),
-    ("denoising_patch", "denoising: it alone put right", "share of the answer that comes back; 1: this head suffices"),
-    ("zero_ablation", "the head set to zero", "share of the answer lost; a lower bound, for later layers repair"),
-)
-
-
-def _causal(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the effects as shares of what the partner sentence would change, and T of other heads beside them."""
-    shown = [
-        {
-            "name": name,
-            "label": label,
-            "value": found.get(name),
-            "interval": found.get(f"{name}_interval"),
-            "reads": how,
-        }
-        for name, label, how in _EFFECTS
-    ]
-    others = [one for one in (found.get("controls") or {}).get("attention_swap", ()) if one is not None]
-    if others:
-        label, how = f"T of {len(others)} other heads of its layer, the largest", "what any head would show"
-        value = max(others, key=abs)
-        shown.append({"name": "attention_swap_others", "label": label, "value": value, "interval": None, "reads": how})
-    return shown
-
-
-def _emergence(metrics: Sequence[Mapping[str, Any]], film: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the curves of training; None of a run that recorded none."""
-    probes = [one for one in metrics if one["split"] == "probe"]
-    # null: it was not finite, in steps that were skipped
-    losses = [one for one in metrics if one["split"] == "validation" and one["loss"] is not None]
+def training_content(
+    metrics: Sequence[Mapping[str, Any]], snapshots: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """Return the curves of training from metrics.jsonl; None without a validation loss."""
+    probes = [record for record in metrics if record["split"] == "probe"]
+    losses = [record for record in metrics if record["split"] == "validation" and record["loss"] is not None]
     if not losses:
         return None
-    floors = [one.get("floor") for one in losses]
+    floors = [record.get("floor") for record in losses]
     names = [question.name for question in QUESTIONS if question.watched]
     return {
-        "steps": [one["step"] for one in probes],
-        "curves": {name: _curves(name, probes) for name in names if probes and all(name in one for one in probes)},
+        "steps": [record["step"] for record in probes],
+        "curves": {
+            name: head_curves([record[name] for record in probes])
+            for name in names
+            if probes and all(name in record for record in probes)
+        },
         "loss": {
-            "steps": [one["step"] for one in losses],
-            "validation": [one["loss"] for one in losses],
+            "steps": [record["step"] for record in losses],
+            "validation": [record["loss"] for record in losses],
             "floor": None if None in floors else floors,
         },
-        "film": film,
+        "snapshots": snapshots,
     }
 
 
-def _curves(name: str, probes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    own = [one[name] for one in probes]
-    payoffs = [one.get(f"{name}_payoff") for one in probes]
-    readers = [reader for reader in ("model", *ORACLES) if all(one and reader in one for one in payoffs)]
+def head_curves(readings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the curves of one question: scores of all heads [S][L][H], chance level and resolved share [S]."""
+    shares = [reading.get("resolved_share") for reading in readings]
     return {
-        "accuracy": [one["accuracy_heads"] for one in own],
-        "pronoun_contrast": [one["pronoun_contrast_heads"] for one in own],
-        "luck": [one["luck"] for one in own],
-        "rho": [one["rho"] for one in own] if all("rho" in one for one in own) else None,
-        "best": [[one["layer"], one["head"]] for one in own],
-        "payoff": {reader: [one[reader] for one in payoffs if one] for reader in readers} if readers else None,
+        "accuracy": [reading["accuracy_heads"] for reading in readings],
+        "pronoun_contrast": [reading["pronoun_contrast_heads"] for reading in readings],
+        "chance_level": [reading["chance_level"] for reading in readings],
+        "resolved_share": None if None in shares else shares,
     }
+
+
+# Questions
+
+
+def question_content(entry: Mapping[str, Any], cards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the page shows of one entry of probe.json's `selected`: claim, heads, hold-outs and effects."""
+    name, heads = entry["question"], entry["heads"]
+    card: Mapping[str, Any] = next((card for card in cards if card["question"] == name), {})
+    copied = ("layer", "head", "verdict", "evidence_level", "criteria", "reasons")
+    return {
+        "name": name,
+        "description": describe(name),
+        **{key: entry[key] for key in copied},
+        "evidence": LEVELS[entry["evidence_level"]],
+        "claim": card.get("claim", ""),
+        "does_not_show": card.get("does_not_show", []),
+        "holdout": HEADLINE,
+        "heads": {key: heads[key] for key in ("accuracy", "block_accuracy", "pronoun_contrast")} | {"p": head_p(heads)},
+        "holdouts": [holdout_content(holdout, tested) for holdout, tested in entry["test"].items()],
+        "effects": effects_content(entry),
+        "cues": None if None in entry["cues"].values() else entry["cues"],
+        "curve": name,
+    }
+
+
+def describe(question: str) -> str:
+    """Return a question in words."""
+    return next(one.description for one in QUESTIONS if one.name == question)
+
+
+def head_p(heads: Mapping[str, Any]) -> Sequence[Sequence[float]]:
+    """Return the corrected p of every head [L][H]."""
+    return heads["p"] if "p" in heads else corrected_p(heads)
+
+
+def holdout_content(name: str, tested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one row of the hold-out table."""
+    scores = ("accuracy", "accuracy_interval", "block_accuracy", "block_accuracy_interval", "pronoun_contrast")
+    return {
+        "name": name,
+        **{key: tested[key] for key in ("n_items", "chance_level", *scores)},
+        "baselines": {rule: scores["accuracy"] for rule, scores in tested["baselines"].items() if rule not in REFERENCE_RULES},
+        "untrained": tested.get("untrained"),
+    }
+
+
+def effects_content(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the causal effects of a head with their intervals, and the largest attention swap of the control heads."""
+    causal = entry["causal"] or {}
+    shown = [
+        {"name": name, "label": label, "value": causal.get(name), "interval": causal.get(f"{name}_interval"),
+         "meaning": meaning}
+        for name, label, meaning in EFFECTS if causal.get(name) is not None
+    ]  # fmt: skip
+    swaps = [value for value in (causal.get("controls") or {}).get("attention_swap", ()) if value is not None]
+    if swaps:
+        label = f"attention swap of {len(swaps)} other heads"
+        meaning = "the largest of them: what any head of this layer would show"
+        largest = max(swaps, key=abs)
+        shown.insert(
+            1, {"name": "control_swap", "label": label, "value": largest, "interval": None, "meaning": meaning}
+        )
+    return shown

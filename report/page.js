@@ -1,27 +1,24 @@
-// The page put together: what is chosen, what follows from it, and which part is drawn again when something changes.
+// Starts the page: registers which view depends on which part of the state, and draws everything once.
 
-const MOST_RADIOS = 8; // questions; more stand in a menu
+const MOST_RADIO_BUTTONS = 8; // questions; more are offered in a menu
 
 function drawQuestions() {
-  const options = content.questions.map((one, place) => [place, [one.name, make("small", {}, ` ${one.verdict}`)]]);
-  if (options.length < 2) return show("questions");
-  const pick = (place) => chooseQuestion(Number(place));
-  const plain = content.questions.map((one, place) => [place, `${one.name.slice(0, 80)}: ${one.verdict}`]);
-  show(
-    "questions",
-    options.length > MOST_RADIOS
-      ? menu("Question", plain, state.question, pick)
-      : choice("Question", "question", options, state.question, pick),
-  );
+  const list = content.questions;
+  if (list.length < 2) return;
+  const select = (i) => selectQuestion(Number(i));
+  const buttons = list.map(({ name, verdict }, i) => [i, name, element("small", {}, ` ${verdict}`)]);
+  const items = list.map(({ name, verdict }, i) => [i, `${name.slice(0, 80)}: ${verdict}`]);
+  const isMenu = list.length > MOST_RADIO_BUTTONS;
+  show("questions", isMenu ? menu("Question", items, state.question, select) : choice("Question", "question", buttons, state.question, select));
 }
 
-function chooseQuestion(place) {
-  const { layer, head } = content.questions[place];
-  update({ question: place, layer, head });
+function selectQuestion(i) {
+  const { layer, head } = content.questions[i];
+  const group = groupNow();
+  update({ question: i, layer, head });
   const groups = groupsNow();
-  // Its own sentences come first; whoever reads medians or texts of their own goes on with those.
-  const stays = ["median", "own"].includes(state.group) && groups.has(state.group);
-  chooseGroup(stays ? state.group : ([...groups.keys()][0] ?? null));
+  const stays = ["median", "yours"].includes(group) && groups.has(group);
+  selectSentence((stays ? groups.get(group) : [...groups.values()][0])?.[0]);
 }
 
 function showQuestion() {
@@ -30,60 +27,32 @@ function showQuestion() {
   }
 }
 
-function hideWhatIsEmpty() {
+function hideEmptySections() {
   document.getElementById("explorer").hidden = content.sentences.length === 0 && !question();
-  document.getElementById("view").hidden = content.sentences.length === 0;
-  document.getElementById("time").hidden = steps.length === 0;
-  document.getElementById("timeline").hidden = steps.length === 0;
-}
-
-// The sentence that the address names, as in report.html#own-1.
-function wanted() {
-  const sentence = sentences.get(location.hash.slice(1));
-  return sentence ? [sentence] : null;
+  document.getElementById("attention").hidden = content.sentences.length === 0;
+  document.getElementById("training").hidden = !training;
+  document.getElementById("slider").hidden = steps.length === 0;
 }
 
 function begin() {
   document.documentElement.classList.add("scripts");
-  hideWhatIsEmpty();
+  hideEmptySections();
   if (question()) Object.assign(state, { layer: question().layer, head: question().head });
   else state.score = "weight";
-  const first = wanted() ?? [...groupsNow().values()][0];
-  if (first) Object.assign(state, { group: first[0].group, sentence: first[0].id });
-  redraw("question", showQuestion);
-  redraw("score", drawMapControls);
-  redraw("question group", drawGroups);
-  redraw("question group sentence layer head time", drawStrip);
-  redraw("sentence time", drawFilmNote);
-  redraw("sentence unit", drawLarge);
-  redraw("layer head time threshold all focus hover target", drawLines);
-  redraw("question layer head score time sentence unit focus hover target", drawMapOf);
-  redraw("question layer head", drawFacts);
-  redraw("layer head", announceHead);
-  redraw("question layer head", drawCurves);
-  redraw("time", drawCursor);
-  redraw("time", drawStep);
-  drawQuestions();
-  drawTimeline();
-  drawWhy();
-  for (const { draw } of parts) if (draw !== announceHead) draw();
-}
-
-let mapOf = ""; // what the map was last drawn of
-
-// The sentence moves the map only where the map shows its weights.
-function drawMapOf() {
-  const { question: asked, layer, head, score: by, time, sentence, unit, focus, hover, target } = state;
-  const now = JSON.stringify([
-    asked,
-    layer,
-    head,
-    by,
-    time,
-    ...(by === "weight" ? [sentence, unit, focus, hover, target] : []),
-  ]);
-  if (now !== mapOf) drawMap();
-  mapOf = now;
+  const linked = sentences.get(location.hash.slice(1)); // report.html#yours-1
+  state.sentence = (linked ?? [...groupsNow().values()][0]?.[0])?.id ?? null;
+  redrawOn("question", showQuestion);
+  redrawOn("question layer head score time sentence query target", drawHeads);
+  redrawOn("question layer head", drawFacts);
+  redrawOn("question sentence", drawGroups);
+  redrawOn("question sentence layer head time query", drawCards);
+  redrawOn("sentence layer head time score query target", drawSentence);
+  redrawOn("question layer head", drawCharts);
+  redrawOn("time", drawCursors);
+  redrawOn("time", drawStep);
+  for (const draw of [drawQuestions, drawScoreChoice, drawSlider]) draw();
+  for (const { draw } of views) draw();
+  redrawOn("layer head", announceHead);
 }
 
 begin();

@@ -1,240 +1,167 @@
-// The numbers: what the page knows, how a sentence's weights are unpacked, and what a head scores at which step.
+// The page's data, what is selected, and the numbers that both lead to: attention weights and scores of heads.
 
 const content = JSON.parse(document.getElementById("content").textContent);
-const nLayer = content.run.n_layer;
-const nHead = content.run.n_head;
-const emergence = content.emergence;
-const steps = emergence ? emergence.steps : [];
-const END = steps.length; // the place after the last step: what the probe found on the test set
+const { n_layer: nLayer, n_head: nHead } = content.run;
+const training = content.training;
+const steps = training ? training.steps : [];
+const END = steps.length; // the slider's last position: the trained model on the test split
 const sentences = new Map(content.sentences.map((sentence) => [sentence.id, sentence]));
 
-// All that can be chosen. `focus`, `hover` and `target` are places in the words or pieces shown; null is the default.
+// `query` and `target` are positions of words in the selected sentence; null: the sentence's default.
 const state = {
   question: content.questions.length ? 0 : null,
   layer: 0,
   head: 0,
   score: "accuracy",
   time: END,
-  group: null,
   sentence: null,
-  unit: "word",
-  threshold: 0.02,
-  all: false,
-  focus: null,
-  hover: null,
+  query: null,
   target: null,
 };
-const parts = []; // {needs: names in state, draw}
+const views = []; // {inputs: names in `state`, draw}
 
-function redraw(needs, draw) {
-  parts.push({ needs: needs.split(" "), draw });
+function redrawOn(inputs, draw) {
+  views.push({ inputs: inputs.split(" "), draw });
 }
 
 function update(changes) {
-  const changed = new Set(Object.keys(changes).filter((name) => state[name] !== changes[name]));
+  const changed = Object.keys(changes).filter((name) => state[name] !== changes[name]);
   Object.assign(state, changes);
-  for (const part of parts) {
-    if (part.needs.some((name) => changed.has(name))) part.draw();
-  }
+  for (const { inputs, draw } of views) if (inputs.some((name) => changed.includes(name))) draw();
 }
 
 function question() {
   return state.question === null ? null : content.questions[state.question];
 }
 
-function bytesOf(base64) {
-  const text = atob(base64);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  return bytes;
+// Attention weights
+
+const unpacked = new Map();
+
+// Unpacks what probe/sentences.py packs: for each layer and head, row r holds the weights on words 0 to r.
+function unpack(key, { rows, bytes, data }) {
+  if (!unpacked.has(key)) {
+    const raw = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
+    const view = new DataView(raw.buffer);
+    const read = (i) => (bytes === 1 ? raw[i] / 255 : view.getUint16(2 * i, true) / 65535);
+    const offsets = new Map();
+    let size = 0;
+    for (const row of rows) {
+      offsets.set(row, size);
+      size += row + 1;
+    }
+    unpacked.set(key, { read, offsets, size });
+  }
+  return unpacked.get(key);
 }
 
-// Sixteen-bit numbers, low byte first whatever machine this is.
-function pairsOf(base64) {
-  const view = new DataView(bytesOf(base64).buffer);
-  return Uint16Array.from({ length: view.byteLength / 2 }, (_, i) => view.getUint16(2 * i, true));
+function hasSnapshots(sentence) {
+  return Boolean(training && training.snapshots && sentence.snapshot !== null);
 }
 
-// A reader gives the weights [T] of one row: reader(layer, head, row).
-function denseReader(numbers, whole, length) {
-  const size = (length * (length + 1)) / 2;
-  return (layer, head, row) => {
-    const from = (layer * nHead + head) * size + (row * (row + 1)) / 2;
-    return Float64Array.from({ length }, (_, key) => (key <= row ? numbers[from + key] / whole : 0));
-  };
+// The last snapshot at or before the slider's step.
+function snapshotIndex() {
+  return training.snapshots.steps.findLastIndex((step) => step <= steps[state.time]);
 }
 
-function sparseReader(numbers, kept, length) {
-  return (layer, head, row) => {
-    const from = ((layer * nHead + head) * length + row) * kept * 2;
-    const weights = new Float64Array(length);
-    // Largest first: where a row is filled up with keys it does not have, their weight is 0.
-    for (let i = 0; i < kept; i++) weights[numbers[from + 2 * i]] = numbers[from + 2 * i + 1] / 65535;
-    return weights;
-  };
+function packedNow(sentence) {
+  const index = state.time === END || !hasSnapshots(sentence) ? -1 : snapshotIndex();
+  if (index < 0) return unpack(sentence.id, sentence.weights);
+  const rows = sentence.words.map((_, position) => position);
+  const data = training.snapshots.data[index][sentence.snapshot];
+  return unpack(`${sentence.snapshot} at ${index}`, { rows, bytes: 1, data });
 }
 
-const readers = new Map(); // unpacked once
-
-function kept(key, make) {
-  if (!readers.has(key)) readers.set(key, make());
-  return readers.get(key);
+function isStored(sentence, row) {
+  return sentence.weights.rows.includes(row);
 }
 
-function readerOf({ kept: pairs, data }, length) {
-  return pairs === null ? denseReader(pairsOf(data), 65535, length) : sparseReader(pairsOf(data), pairs, length);
+// The weights [words] of one word on every word; all 0 for a row that a long sentence does not store.
+function attentionRow(sentence, row, layer = state.layer, head = state.head) {
+  const weights = new Float64Array(sentence.words.length);
+  const { read, offsets, size } = packedNow(sentence);
+  if (!offsets.has(row)) return weights;
+  const offset = (layer * nHead + head) * size + offsets.get(row);
+  for (let word = 0; word <= row; word++) weights[word] = read(offset + word);
+  return weights;
 }
 
-function endReader(sentence) {
-  return kept(`end ${sentence.id}`, () => readerOf(sentence.weights, sentence.pieces.length));
+function queryOf(sentence) {
+  const selected = sentence.id === state.sentence ? state.query : null;
+  return selected ?? sentence.query[0] ?? sentence.weights.rows.at(-1);
 }
 
-// Of a long text words have weights of their own: the pieces that were kept do not add up to them.
-function wordReader(sentence) {
-  return kept(`words ${sentence.id}`, () => readerOf(sentence.word_weights, sentence.words.length));
+// The attended word of interest: the antecedent, else the word with the most weight between the start and the query.
+function targetOf(sentence) {
+  const selected = sentence.id === state.sentence ? state.target : null;
+  return selected ?? sentence.antecedents[0] ?? largest(attentionRow(sentence, queryOf(sentence)), 1)[0] ?? 0;
 }
 
-// Whether a weight of 0 says only that it was too small to be kept.
-function leavesOut(sentence, unit) {
-  const held = unit === "word" && sentence.word_weights ? sentence.word_weights : sentence.weights;
-  return held.kept !== null;
+// Positions of the n largest weights, without the start token.
+function largest(weights, n) {
+  const positions = [...weights.keys()].slice(1).filter((position) => weights[position] > 0);
+  return positions.sort((a, b) => weights[b] - weights[a]).slice(0, n);
 }
 
-// The last frame that was kept up to a step.
-function frameAt(time) {
-  const frames = emergence.film.steps;
-  let frame = 0;
-  while (frame + 1 < frames.length && frames[frame + 1] <= steps[time]) frame++;
-  return frame;
+function roleOf(sentence, position) {
+  if (sentence.antecedents.includes(position)) return "antecedent";
+  return sentence.distractors.includes(position) ? "distractor" : "plain";
 }
 
-function hasFilm(sentence) {
-  return Boolean(emergence && emergence.film && sentence.film !== null);
-}
-
-function readerAt(sentence, time) {
-  if (time === END || !hasFilm(sentence)) return endReader(sentence);
-  const frame = frameAt(time);
-  const data = emergence.film.data[frame][sentence.film];
-  return kept(`film ${sentence.film} ${frame}`, () => denseReader(bytesOf(data), 255, sentence.pieces.length));
-}
-
-// A sentence as words or as pieces: {labels, owner: each token's place in labels, last: each label's last token}.
-function nodesOf(sentence, unit) {
-  const labels = unit === "word" ? sentence.words : sentence.pieces;
-  const owner = unit === "word" ? sentence.owner : sentence.pieces.map((_, i) => i);
-  const last = labels.map(() => -1);
-  owner.forEach((place, token) => {
-    if (place >= 0) last[place] = token;
-  });
-  return { labels, owner, last };
-}
-
-// The place in words or pieces of one of the places in words that the content names.
-function placeOf(sentence, unit, word) {
-  return unit === "word" ? word : sentence.owner.lastIndexOf(word);
-}
-
-// The weights [places] from one place, each the sum over its tokens; nothing where no token is its own.
-function rowOf(sentence, unit, node, layer = state.layer, head = state.head, time = state.time) {
-  const { labels, owner, last } = nodesOf(sentence, unit);
-  const row = new Float64Array(labels.length);
-  if (last[node] < 0) return row;
-  if (unit === "word" && sentence.word_weights) return wordReader(sentence)(layer, head, node);
-  const weights = readerAt(sentence, time)(layer, head, last[node]);
-  weights.forEach((weight, token) => {
-    if (owner[token] >= 0) row[owner[token]] += weight;
-  });
-  return row;
-}
-
-// The word that is asked; where none is, the last one that is no mere mark.
-function askedPlace(sentence, unit) {
-  const { words, asked } = sentence;
-  const named = words.findLastIndex((word, place) => place > 0 && /[\p{L}\p{N}]/u.test(word));
-  return placeOf(sentence, unit, asked.length ? asked[0] : named > 0 ? named : words.length - 1);
-}
-
-// What a pair of words is about: the antecedent, or the word most looked at that is neither the start nor itself.
-function defaultTarget(sentence, unit, from) {
-  if (sentence.antecedents.length) return placeOf(sentence, unit, sentence.antecedents[0]);
-  const row = rowOf(sentence, unit, from);
-  let best = 0;
-  for (let place = 1; place < from; place++) if (best === 0 || row[place] > row[best]) best = place;
-  return best;
-}
-
-function curve() {
-  const asked = question();
-  return asked && asked.curve && emergence ? emergence.curves[asked.curve] : null;
-}
+// Scores of heads
 
 const SCORES = {
   accuracy: {
-    name: "Sel@1",
+    name: "accuracy",
     centre: 0.5,
-    short: "prefers the antecedent",
-    means: "share of items in which the antecedent gets more weight than the other word; chance is 0.50",
-  },
-  block_accuracy: {
-    name: "F4",
-    centre: 0,
-    short: "all four cells right",
-    means: "share of blocks with all four cells right; a head that knows nothing has about 0",
+    means: "share of items in which the antecedent gets more attention than the distractor; chance is 0.50",
   },
   pronoun_contrast: {
-    name: "DD",
+    name: "pronoun contrast",
     centre: 0,
-    short: "turns with the pronoun",
-    means: "how far its preference turns with the pronoun: mean log ratio of the two weights, 0 is none",
+    means: "half the change of the log attention ratio when only the pronoun changes; 0 is no change",
+  },
+  block_accuracy: {
+    name: "block accuracy",
+    centre: 0,
+    means: "share of blocks with all four cells right (two orders × two pronouns)",
   },
   p: {
     name: "corrected p",
     centre: 0,
-    short: "luck does as well",
-    means: "how often luck alone would make any head of this model so good; what is below the verdict's bar is marked",
+    means: "chance that the best of all heads scores this high without linking anything (max-T test)",
   },
-  weight: { name: "weight", centre: 0, means: "the weight of one line in the sentence below" },
+  weight: { name: "attention weight", centre: 0, means: "" },
 };
 
-// [L][H] of the chosen score at the chosen step; null where it was not measured then.
-function scoresNow() {
-  if (state.score === "weight") return weightsOfPair();
-  if (state.time === END) return question().heads[state.score];
-  const found = curve();
-  return (found && found[state.score] && found[state.score][state.time]) || null;
+function trainingCurves() {
+  const selected = question();
+  return (training && selected && training.curves[selected.curve]) || null;
 }
 
-function weightsOfPair() {
+// Scores [layers][heads] at the slider's step; null if they were not measured then.
+function scoresNow() {
+  if (state.score === "weight") return attentionOfLink();
+  if (state.time === END) return question().heads[state.score];
+  return trainingCurves()?.[state.score]?.[state.time] ?? null;
+}
+
+function attentionOfLink() {
   const sentence = sentences.get(state.sentence);
   if (!sentence) return null;
-  const from = lookingPlace(sentence);
-  const to = targetPlace(sentence);
-  const lost = leavesOut(sentence, state.unit);
-  return perHead((layer, head) => {
-    const weight = rowOf(sentence, state.unit, from, layer, head)[to];
-    return weight === 0 && lost ? null : weight;
-  });
+  const [query, target] = [queryOf(sentence), targetOf(sentence)];
+  return perHead((layer, head) => attentionRow(sentence, query, layer, head)[target]);
 }
 
 function perHead(value) {
   return Array.from({ length: nLayer }, (_, layer) => Array.from({ length: nHead }, (_, head) => value(layer, head)));
 }
 
-function lookingPlace(sentence) {
-  return state.hover ?? state.focus ?? askedPlace(sentence, state.unit);
-}
-
-function targetPlace(sentence) {
-  return state.target ?? defaultTarget(sentence, state.unit, lookingPlace(sentence));
-}
-
 function isSignificant(layer, head) {
-  const asked = question();
-  return Boolean(asked) && asked.heads.p[layer][head] !== null && asked.heads.p[layer][head] < content.max_p;
+  const p = question()?.heads.p[layer][head] ?? null;
+  return p !== null && p < content.max_p;
 }
 
 function isChosen(layer, head) {
-  const asked = question();
-  return Boolean(asked) && asked.layer === layer && asked.head === head;
+  return question()?.layer === layer && question()?.head === head;
 }

@@ -406,55 +406,6 @@ class Format(Enum):
     gguf = "gguf"  # a file for llama.cpp and what builds on it
 
 
-class Task(Enum):
-    """An external test set (docs/english.md)."""
-
-    minimal_pairs = "minimal_pairs"
-    links = "links"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvalConfig:
-    """One run of eval.py."""
-
-    run: str | None  # the run's directory; None: the newest
-    runs: str | None  # the directory of a sweep over seeds, to say what holds over them
-    compare: str | None  # the directory of a sweep over variants and seeds, to say what a switch changes
-    model: str | None  # a folder of transformers or a model on the hub, to probe in place of a run
-    out: str | None  # where what is found of `model` is kept; None: probes/NAME
-    text: str | None  # a sentence to look at instead of the whole probe
-    task: Task | None  # a test of others to take instead of the probe
-    path: str | None  # its files
-    open: bool  # show the page in a browser
-    figures: bool  # draw figures for a paper, which takes matplotlib
-    device: Device
-    threads: int | None  # for the CPU; None: what torch chooses
-    cache_dir: str  # where tokenized corpora are kept
-
-    def __post_init__(self) -> None:
-        """Refuse a number of threads that cannot be, and several runs where one is meant."""
-        for name, given in (("runs", self.runs), ("compare", self.compare)):
-            if given is not None and (self.run is not None or self.text is not None):
-                raise ValueError(f"{name}=DIR is about several runs: it goes with neither run= nor text=")
-        if self.model is not None and (self.run, self.runs, self.compare) != (None, None, None):
-            raise ValueError("model= is a model from elsewhere: it goes with none of run=, runs= and compare=")
-        if self.out is not None and self.model is None:
-            raise ValueError("out=DIR goes with model=: what is found of a run stands in the run")
-        if "" in (self.model, self.out):
-            raise ValueError("model= and out= are names: an empty one is none")
-        if self.runs is not None and self.compare is not None:
-            raise ValueError("runs= asks what holds over seeds, compare= what variants change: one at a time")
-        if (self.task is None) != (self.path is None):
-            raise ValueError(f"task= and path= go together: {'path' if self.path is None else 'task'}= is missing")
-        if self.task is not None and (self.runs, self.compare, self.text) != (None, None, None):
-            raise ValueError("task= is one test of one run: it goes with none of runs=, compare= and text=")
-        if self.open and (self.runs, self.compare, self.task) != (None, None, None):
-            raise ValueError("open=true shows the page of one run: it goes with none of runs=, compare= and task=")
-        if self.figures and (self.compare, self.text, self.task) != (None, None, None):
-            raise ValueError("figures=true draws a probe or runs=: it goes with none of compare=, text= and task=")
-        check_threads(self.threads)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateConfig:
     """Let a model go on from a prompt.

@@ -1,0 +1,309 @@
+"""The modes of eval.py for one model: test its heads, measure its loss, look at a sentence, take a test set."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from data.corpus import CLASSES, corpus_folder, load_rows
+from data.links import LinkItem, encoded, link_items
+from data.loader import StorySplit, validation_batches
+from data.stories import GENERATOR_VERSION
+from data.stories.leakage import leakage
+from data.stories.lint import lint
+from data.tokenizer import training_words
+from probe.claim import claim_card, claim_markdown
+from probe.config import ProbeConfig
+from probe.external import EvaluatedModel
+from probe.gold import links
+from probe.minimal_pairs import minimal_pairs
+from probe.open import OpenedModel, OpenedRun, check_items, load_data
+from probe.sentences import SHOWCASE, word_attention
+from probe.study import HEADLINE, Reading, study
+from report.content import ProbeResults, RunFiles, jsonable, page_content, unknown_note
+from report.figures import draw_run
+from report.page import page
+from report.results import (
+    PAGE,
+    SCHEMA_VERSION,
+    TEXTS,
+    read_results,
+    read_texts,
+    results_folder,
+    run_files,
+    write_page,
+    write_with_figures,
+)
+from report.tables import detail_lines, heads_csv, items_jsonl, sentence_lines, summary_lines
+from report.tensorboard import write_scores
+from training.checkpoint import write_files
+from training.command_line import printable
+from training.evaluate import row_losses, summarise
+from training.logging import gap_lines
+from training.settings import Device, check_threads
+
+MOST_TEXTS = 12  # that a page keeps
+
+
+class Task(Enum):
+    """Test sets of other authors."""
+
+    minimal_pairs = "minimal_pairs"
+    links = "links"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalSettings:
+    """Settings of eval.py outside the group probe (values: configs/eval/eval.yaml)."""
+
+    run: str | None  # directory of a run; if None, the newest
+    runs: str | None  # directory of a sweep over seeds
+    compare: str | None  # directory of a sweep over variants and seeds
+    model: str | None  # an external model: a folder written by save_pretrained, or a hub name
+    out: str | None  # folder for the results about `model`; if None, probes/NAME
+    text: str | None  # a sentence to look at instead of the probe
+    task: Task | None  # a test set to take instead of the probe
+    path: str | None  # its files
+    open: bool  # show the page in a browser
+    figures: bool  # also draw PNG figures; needs matplotlib
+    verbose: bool  # print every hold-out, baseline and importance measure
+    device: Device
+    threads: int | None  # of the CPU; if None, the default of torch
+    cache_dir: str  # of tokenized corpora
+
+    def __post_init__(self) -> None:
+        """Check that the settings select one mode."""
+        modes = [name for name in ("runs", "compare", "model") if getattr(self, name) is not None]
+        if len(modes) > 1 or (modes and self.run is not None):
+            raise ValueError(f"{modes[-1]}=: cannot be combined with {'run' if len(modes) == 1 else modes[0]}=")
+        if self.out is not None and self.model is None:
+            raise ValueError(f"out={self.out}: only for model=; results of a run go into the run")
+        for name in ("model", "out"):
+            if getattr(self, name) == "":
+                raise ValueError(f"{name}=: the name is empty")
+        if (self.task is None) != (self.path is None):
+            name, other = ("task", "path") if self.path is None else ("path", "task")
+            raise ValueError(f"{name}={getattr(self, name)}: needs {other}=")
+        is_sweep = self.runs is not None or self.compare is not None
+        for name, is_wrong in (
+            ("text", is_sweep or self.task is not None),
+            ("task", is_sweep),
+            ("open", self.open and (is_sweep or self.task is not None)),
+            ("figures", self.figures and (self.compare or self.text or self.task) is not None),
+        ):
+            if is_wrong and getattr(self, name):
+                raise ValueError(f"{name}={getattr(self, name)}: has no meaning together with the other settings")
+        check_threads(self.threads)
+
+
+# One model
+
+
+def test_heads(
+    opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
+) -> bool:
+    """Choose a head for each question on dev, test it on test, print the results and write the probe/ folder.
+
+    Returns:
+        Whether the results could be written.
+
+    """
+    texts, files = read_texts(opened.folder), run_files(opened)
+    corpus = load_data(opened, settings.cache_dir)
+    dev_rows, test_rows = load_rows(corpus, "dev"), load_rows(corpus, "test")
+    dev, test = (link_items(rows, opened.tokenizer, opened.start) for rows in (dev_rows, test_rows))
+    warnings = list(opened.resumed)
+    if opened.is_external:
+        n_answers = sum(link["payoff"] is not None for row in [*dev_rows, *test_rows] for link in row["links"])
+        warnings += check_items(opened, [*dev, *test], n_answers)
+    with results_folder(opened, log) as folder:
+        results, readings = study_model(opened, dev, test, config)
+        leaked = None
+        if not opened.is_external:
+            columns = ["text", "holdout", "links"]
+            leaked = leakage(load_rows(corpus, "train", ["text"]), load_rows(corpus, "test", columns))
+        results = jsonable({
+            "schema_version": SCHEMA_VERSION,
+            "model": {"run": opened.source, "step": opened.step, **opened.shape},
+            "data": {"generator_version": GENERATOR_VERSION, "fingerprint": corpus.fingerprint, "leakage": leaked},
+            "settings": asdict(config),
+            "warnings": warnings,
+            **results,
+        })  # fmt: skip
+        lines = [*summary_lines(results), *(detail_lines(results) if settings.verbose else ())]
+        log(printable("\n".join(["", *lines, *(f"note: {line}" for line in warnings)])))
+        if folder is not None:
+            write_results(opened, folder, results, readings, texts, files, figures=settings.figures)
+    return folder is not None
+
+
+def study_model(
+    opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[LinkItem], config: ProbeConfig
+) -> tuple[dict[str, Any], dict[str, Reading]]:
+    """Return the results of the study with the worked examples of the chosen heads, and the readings by split."""
+    untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
+    try:
+        results, readings = study(opened.model, untrained, dev, test, config, show_progress)
+    finally:
+        show_progress("")
+    heads = {entry["question"]: (entry["layer"], entry["head"]) for entry in results["selected"]}
+    results["showcase"] = {
+        question: [opened.read_example(example, heads[question]) for example in examples]
+        for question, examples in SHOWCASE.items()
+        if question in heads
+    }
+    return results, readings
+
+
+def show_progress(question: str) -> None:
+    """Show on a terminal which question is being tested; "" clears the line."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{f'testing {question} ...' if question else ''}\033[K")
+        sys.stderr.flush()
+
+
+def write_results(
+    opened: OpenedModel,
+    folder: Path,
+    results: dict[str, Any],
+    readings: Mapping[str, Reading],
+    texts: Sequence[str],
+    run: RunFiles,
+    *,
+    figures: bool,
+) -> None:
+    """Write probe.json, the claim cards, the tables, the page and, if wanted, figures; all of them or none."""
+    model = dict(opened.shape) if opened.is_external else {"step": opened.step, **opened.shape}
+    cards = [claim_card(entry, model, HEADLINE) for entry in results["selected"] if HEADLINE in entry["test"]]
+    items = items_jsonl(results, readings["test"])
+    content = page_content(opened, ProbeResults(results, cards, items), texts, run)
+    files: dict[str, str | bytes] = {
+        "probe.json": json.dumps(results, indent=2) + "\n",
+        "claims.json": json.dumps(jsonable(cards), indent=2) + "\n",
+        "claims.md": "\n\n".join(f"## {card['question']}\n\n{claim_markdown(card)}" for card in cards),
+        "heads.csv": heads_csv(readings),
+        "items.jsonl": items,
+        PAGE: page(content),
+    }
+    pictures = draw_run(content) if figures else {}
+    write_with_figures(folder, files, "probe.json", pictures)
+    if not opened.is_external:
+        write_scores(opened.folder, opened.step, results["selected"], HEADLINE)
+
+
+def measure_loss(opened: OpenedRun, settings: EvalSettings, config: ProbeConfig) -> bool:
+    """Print the validation loss of a run whose heads cannot be tested: its data has no gold links, or it is non-causal.
+
+    Returns:
+        Whether there is a page.
+
+    """
+    corpus = load_data(opened, settings.cache_dir)
+    split, is_causal = corpus.validation, opened.settings.model.is_causal
+    batches = validation_batches(
+        split,
+        tokens_per_batch=config.tokens_per_batch,
+        context_length=opened.model.context_length,
+        n_tokens=None,
+    )
+    rows = row_losses(opened.transformer, batches, len(CLASSES), single_document=is_causal)
+    losses = summarise(rows, CLASSES if isinstance(split, StorySplit) else ())
+    n_tokens, bits = int(rows.counts.sum()), split.bits_per_byte(losses["loss"])
+    print(f"loss {losses['loss']:.4f} nats/token, {bits:.4f} bits/byte over {n_tokens:,} validation tokens")
+    for note in corpus.notes:
+        print(printable(f"note: {note}"))
+    for line in gap_lines(losses, is_causal=is_causal):
+        print(line)
+    if not is_causal:
+        return False
+    print('This text has no gold links; look at a sentence: python eval.py text="...", or take a test set: task=')
+    with results_folder(opened) as folder:
+        if folder is not None:
+            write_page(opened, folder, figures=settings.figures)
+    return folder is not None
+
+
+def look_at_sentence(opened: OpenedModel, text: str) -> bool:
+    """Print the attention of every head at the pronouns of the user's sentence, and add the sentence to the page.
+
+    Returns:
+        Whether the page could be written.
+
+    Raises:
+        ValueError: the text is empty or too long.
+
+    """
+    if not text.strip():
+        raise ValueError("text=: the text is empty")
+    tokenized, limit = opened.tokenize(text), opened.model.context_length
+    if not opened.fits(tokenized):
+        raise ValueError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit - 1}")
+    notes = lint(text)
+    spans = [span for note in notes for span in (note.span, note.clue) if span]
+    rows = [1 + tokenized.word_spans.index(span) for span in dict.fromkeys(spans)]
+    with results_folder(opened) as folder:
+        probed, missing = read_results(opened)
+        texts = [text, *(other for other in read_texts(opened.folder) if other != text)][:MOST_TEXTS]
+        for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
+            print(f"note: {printable(line)}")
+        if not rows:
+            print("note: no pronoun (it, they, she, he and their forms) in the text; see the page for its attention")
+        weights = word_attention(opened.model, tokenized)
+        print(printable("\n".join(sentence_lines(tokenized, weights, rows, chosen_heads(probed)))))
+        if folder is not None:
+            content = page_content(opened, probed, texts, run_files(opened), missing)
+            write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
+    return folder is not None
+
+
+def chosen_heads(probed: ProbeResults | None) -> dict[tuple[int, int], list[str]]:
+    """Return the questions for which the probe chose a head, by (layer, head)."""
+    chosen: dict[tuple[int, int], list[str]] = {}
+    for entry in probed.results["selected"] if probed else ():
+        chosen.setdefault((entry["layer"], entry["head"]), []).append(entry["question"])
+    return chosen
+
+
+def take_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
+    """Take a test set of other authors, print its table and write it to probe/outside/."""
+    assert settings.task is not None and settings.path is not None
+    take = {Task.minimal_pairs: minimal_pairs, Task.links: links}[settings.task]
+    report = take(evaluated_model(opened, settings, config), settings.path)
+    print(printable("\n".join(report.lines)))
+    name = settings.task.value
+    record = {"task": name, "path": settings.path, "run": opened.source, "step": opened.step}
+    record |= {"settings": asdict(config), **report.results}
+    with results_folder(opened, subfolder="outside") as folder:
+        if folder is not None:
+            files = {
+                f"{name}.json": json.dumps(jsonable(record), indent=2) + "\n",
+                f"{name}.md": "\n".join(report.lines) + "\n",
+            }
+            write_files(folder, files, f"{name}.json")
+            print(f"\nwrote {folder / name}.json and .md")
+
+
+def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> EvaluatedModel:
+    """Return the model as the test sets use it."""
+
+    def encode(text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoding = encoded(opened.tokenizer, text)
+        return encoding.ids, encoding.offsets
+
+    words, source = None, "the training data is unknown"
+    if not opened.is_external:
+        folder = corpus_folder(opened.data.source, opened.data_fingerprint, Path(settings.cache_dir))
+        words, source = training_words(opened.tokenizer, folder) or (None, "the training text is not in the cache")
+    return EvaluatedModel(
+        model=opened.model,
+        encode=encode,
+        start_token=opened.start,
+        unknown_token=opened.unknown,
+        training_words=words,
+        training_words_source=source,
+        untrained=lambda number: opened.untrained(config.seed + number),
+        config=config,
+    )

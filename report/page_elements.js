@@ -1,0 +1,81 @@
+// Builds elements. Every text becomes a text node: nothing in the data is parsed as markup.
+
+const SVG = "http://www.w3.org/2000/svg"; // an XML namespace; it is never fetched
+const LONGEST_WORD = 28; // characters
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null));
+  return node;
+}
+
+function element(name, attributes = {}, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+function shape(name, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, name), attributes, children);
+}
+
+function show(id, ...children) {
+  document.getElementById(id).replaceChildren(...children);
+}
+
+// A word as a label: control characters visible, bidirectional controls removed, long words cut.
+function label(text, longest = LONGEST_WORD) {
+  const visible = text
+    .replace(/[\u0000-\u001f]/g, (control) => String.fromCharCode(0x2400 + control.charCodeAt(0)))
+    .replace(/[\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufffe\uffff]/g, "\ufffd");
+  const characters = Array.from(visible.slice(0, 4 * longest));
+  return characters.length > longest ? `${characters.slice(0, longest - 1).join("")}…` : visible || "∅";
+}
+
+function headName(layer, head) {
+  return `L${layer}H${head}`;
+}
+
+function number(value, digits = 2) {
+  if (value === null || value === undefined) return "–";
+  const text = value.toFixed(digits);
+  return Number(text) === 0 ? (0).toFixed(digits) : text; // no "-0.00"
+}
+
+function pValue(value) {
+  if (value === null || value === undefined) return "–";
+  return value < 0.001 ? "<.001" : value.toFixed(3).replace(/^0/, "");
+}
+
+// Radio buttons: the arrow keys move between them.
+function choice(legend, name, options, selected, select) {
+  const group = element("fieldset", { class: "choice" }, element("legend", {}, legend));
+  for (const [value, ...text] of options) {
+    const input = element("input", { type: "radio", name, value, checked: value === selected });
+    input.addEventListener("change", () => select(value));
+    group.append(element("label", {}, input, element("span", {}, ...text)));
+  }
+  return group;
+}
+
+function menu(legend, options, selected, select) {
+  const items = options.map(([value, text]) => element("option", { value, selected: value === selected }, text));
+  const list = element("select", {}, ...items);
+  list.addEventListener("change", () => select(Number(list.value)));
+  return element("label", { class: "menu" }, element("span", {}, legend), list);
+}
+
+// One tab stop for a set of buttons; arrow keys move the focus, `columns` at a time for up and down.
+function arrowKeys(buttons, columns) {
+  const moves = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns };
+  buttons.forEach((button, i) => {
+    button.addEventListener("keydown", (event) => {
+      const next = { Home: 0, End: buttons.length - 1 }[event.key] ?? i + (moves[event.key] ?? NaN);
+      if (!buttons[next]) return;
+      event.preventDefault();
+      for (const other of buttons) other.tabIndex = -1;
+      buttons[next].tabIndex = 0;
+      buttons[next].focus();
+    });
+  });
+}

@@ -1,0 +1,117 @@
+// All heads as a grid of buttons (layers down, heads across), coloured by one score, and the facts of the selected head.
+
+function drawScoreChoice() {
+  const names = content.questions.length ? Object.keys(SCORES) : ["weight"];
+  const options = names.filter((name) => name !== "weight" || content.sentences.length).map((name) => [name, SCORES[name].name]);
+  const select = (score) => update({ score });
+  show("score-choice", ...(options.length > 1 ? [choice("Colour by", "score", options, state.score, select)] : []));
+}
+
+function drawHeads() {
+  const scores = scoresNow();
+  const numbers = Array.from({ length: nHead }, (_, head) => element("th", { scope: "col" }, `H${head}`));
+  const rows = perHead((layer, head) => headButton(layer, head, scores)).map((buttons, layer) =>
+    element("tr", {}, element("th", { scope: "row" }, `L${layer}`), ...buttons.map((button) => element("td", {}, button))),
+  );
+  const table = element(
+    "table",
+    { class: nHead > 6 ? "heads small" : "heads", role: "grid", "aria-label": `Heads by ${SCORES[state.score].name}` },
+    element("thead", {}, element("tr", {}, element("td"), ...numbers)),
+    element("tbody", {}, ...rows),
+  );
+  const hadFocus = document.getElementById("heads-grid").contains(document.activeElement);
+  show("heads-grid", table);
+  arrowKeys([...table.querySelectorAll("button")], nHead);
+  if (hadFocus) table.querySelector("[aria-pressed=true]").focus();
+  show("heads-legend", ...legend(scores));
+}
+
+function headButton(layer, head, scores) {
+  const value = scores ? scores[layer][head] : null;
+  const isSelected = layer === state.layer && head === state.head;
+  const isMarked = state.time === END && state.score !== "weight" && isSignificant(layer, head);
+  const button = element(
+    "button",
+    {
+      type: "button",
+      "aria-pressed": String(isSelected),
+      tabindex: isSelected ? "0" : "-1",
+      "aria-label": headLabel(layer, head, value, isMarked),
+      "data-head": headName(layer, head),
+      class: isChosen(layer, head) ? "chosen" : null,
+    },
+    scoreText(value),
+    isMarked ? element("i", { class: "dot" }) : null,
+  );
+  const tint = tintOf(value, scores);
+  button.style.setProperty("--hue", tint < 0 ? "var(--orange-cell)" : "var(--blue-cell)");
+  button.style.setProperty("--share", `${Math.round(100 * Math.abs(tint))}%`);
+  button.addEventListener("click", () => update({ layer, head }));
+  return button;
+}
+
+function scoreText(value) {
+  return state.score === "p" ? pValue(value) : number(value);
+}
+
+function headLabel(layer, head, value, isMarked) {
+  const facts = [`layer ${layer} head ${head}`, `${SCORES[state.score].name} ${scoreText(value)}`];
+  if (isMarked) facts.push("significant after correction for all heads");
+  if (isChosen(layer, head)) facts.push("chosen by the probe");
+  return facts.join(", ");
+}
+
+// -1: full orange (to the distractor), 0: no colour, 1: full blue (to the antecedent).
+function tintOf(value, scores) {
+  if (value === null) return 0;
+  if (state.score === "p") return Math.min(1, -Math.log10(Math.max(value, 1e-4)) / 4);
+  if (state.score === "pronoun_contrast") return value / Math.max(0.1, ...scores.flat().map(Math.abs));
+  const { centre } = SCORES[state.score];
+  return Math.max(-1, Math.min(1, (value - centre) / (1 - centre)));
+}
+
+function legend(scores) {
+  const { name, means } = SCORES[state.score];
+  const key = (kind, text) => element("span", { class: "key" }, element("i", { class: kind }), ` ${text}`);
+  const keys = [];
+  if (content.questions.length) {
+    keys.push(key("ring", "chosen by the probe"), key("dot", `corrected p below ${content.max_p}, trained model`));
+  }
+  if (["accuracy", "pronoun_contrast"].includes(state.score)) {
+    keys.push(key("swatch blue", "to the antecedent"), key("swatch orange", "to the distractor"));
+  }
+  const text = state.score === "weight" ? linkText() : `${name}: ${means}. ${measuredOn(scores)}`;
+  return [text, element("span", { class: "keys" }, ...keys)];
+}
+
+function linkText() {
+  const sentence = sentences.get(state.sentence);
+  if (!sentence) return "";
+  const [query, target] = [queryOf(sentence), targetOf(sentence)].map((word) => label(sentence.words[word]));
+  return `The attention weight of each head from “${query}” to “${target}” in the sentence below.`;
+}
+
+function measuredOn(scores) {
+  if (state.time === END) return `Measured on the hold-out “${question().holdout}”.`;
+  return scores ? "During training: measured on a small fixed set of dev sentences." : "Not measured during training.";
+}
+
+function drawFacts() {
+  const { layer, head } = state;
+  const about = isChosen(layer, head) ? "chosen by the probe on dev sentences" : `layer ${layer}, head ${head}`;
+  const title = [element("h3", {}, headName(layer, head)), element("p", {}, about)];
+  if (!question()) return show("facts", ...title);
+  const { heads, holdout } = question();
+  const rows = ["accuracy", "block_accuracy", "pronoun_contrast", "p"].map((name) => {
+    const value = heads[name][layer][head];
+    const text = name === "p" ? pValue(value) : number(value, 3);
+    return element("div", {}, element("dt", {}, SCORES[name].name), element("dd", {}, text));
+  });
+  show("facts", ...title, element("dl", {}, ...rows), element("p", {}, `Hold-out “${holdout}”, trained model.`));
+}
+
+function announceHead() {
+  const { layer, head, score } = state;
+  const value = score === "weight" ? (scoresNow()?.[layer][head] ?? null) : (question()?.heads[score][layer][head] ?? null);
+  show("live", `Selected: ${headLabel(layer, head, value, isSignificant(layer, head))}`);
+}

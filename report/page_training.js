@@ -1,0 +1,165 @@
+// When the link appeared: curves of training, and a slider through the training steps that moves the whole page.
+
+const WIDTH = 380; // of a chart, in units of its viewBox
+const HEIGHT = 200;
+const EDGE = { left: 40, right: 12, top: 12, bottom: 24 };
+
+function drawSlider() {
+  if (!steps.length) return;
+  const range = element("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: END, "aria-label": "Training step" });
+  const play = element("button", { type: "button", id: "play" }, "Play");
+  range.addEventListener("input", () => update({ time: Number(range.value) }));
+  play.addEventListener("click", () => (player ? stop() : start()));
+  show("slider", element("span", { class: "slider-name", "aria-hidden": "true" }, "Training"), play, range, element("output", { for: "step", id: "step-name" }));
+}
+
+let player = null; // the timer while the snapshots play
+
+function start() {
+  if (state.time === END) update({ time: 0 });
+  const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  player = setInterval(() => (state.time < END ? update({ time: state.time + 1 }) : stop()), isCalm ? 600 : 160);
+  show("play", "Stop");
+}
+
+function stop() {
+  clearInterval(player);
+  player = null;
+  show("play", "Play");
+}
+
+function drawStep() {
+  const range = document.getElementById("step");
+  if (!range) return;
+  const name = state.time === END ? "trained model, test split" : `step ${steps[state.time].toLocaleString("en")}, dev split`;
+  range.value = state.time;
+  range.setAttribute("aria-valuetext", name);
+  show("step-name", name);
+}
+
+// {title, steps, lines: [{name, values, kind}], low, high}; kind "head" is the curve that the cursor follows.
+function chartsNow() {
+  const { loss } = training;
+  const curves = trainingCurves();
+  const charts = [];
+  if (curves) {
+    const { layer, head } = state;
+    const name = headName(layer, head);
+    const of = (score) => [
+      ...otherHeads(curves[score]),
+      { name, kind: "head", values: curves[score].map((heads) => heads[layer][head]) },
+    ];
+    const level = { name: "chance level for the best of all heads", kind: "dashed", values: curves.chance_level };
+    charts.push({ title: "Accuracy", steps, lines: [level, ...of("accuracy")], low: 0, high: 1 });
+    charts.push({ title: "Pronoun contrast", steps, lines: of("pronoun_contrast") });
+    if (curves.resolved_share) {
+      const model = { name: "model (1 is optimal, 0 ignores the pronoun)", kind: "head", values: curves.resolved_share };
+      charts.push({ title: "Resolved share", steps, lines: [model], low: -1, high: 1 });
+    }
+  }
+  const lines = [{ name: "validation loss", kind: "head", values: loss.validation }];
+  if (loss.floor) lines.unshift({ name: "entropy lower bound", kind: "dashed", values: loss.floor });
+  charts.push({ title: "Validation loss, nats/token", steps: loss.steps, lines });
+  return charts;
+}
+
+function otherHeads(rows) {
+  if (nLayer * nHead > 32) return []; // too many lines to tell apart
+  const lines = perHead((layer, head) => ({ name: "", kind: "faint", values: rows.map((heads) => heads[layer][head]) }));
+  lines[state.layer].splice(state.head, 1);
+  const flat = lines.flat();
+  if (flat.length) flat[0].name = "other heads";
+  return flat;
+}
+
+let cursors = []; // functions that move a chart's cursor to the slider's step
+
+function drawCharts() {
+  if (!training) return;
+  const charts = chartsNow().map(chartFigure);
+  cursors = charts.map(({ move }) => move);
+  show("charts", ...charts.map(({ figure }) => figure));
+  drawCursors();
+}
+
+function drawCursors() {
+  for (const move of cursors) move();
+}
+
+function chartFigure(chart) {
+  const scale = scaleOf(chart);
+  const inside = { x: EDGE.left, y: EDGE.top, width: WIDTH - EDGE.left - EDGE.right, height: HEIGHT - EDGE.top - EDGE.bottom };
+  const viewBox = `${inside.x} ${inside.y} ${inside.width} ${inside.height}`;
+  const curves = shape("svg", { ...inside, viewBox }, ...chart.lines.map((curve) => curvePath(chart, curve, scale)));
+  const cursor = shape("line", { class: "cursor", y1: EDGE.top, y2: HEIGHT - EDGE.bottom });
+  const picture = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": chartLabel(chart) }, axes(scale), curves, cursor);
+  picture.addEventListener("click", (event) => jumpTo(event, picture, scale));
+  const value = element("span", { class: "value" });
+  const keys = chart.lines.filter(({ name }) => name).map(({ name, kind }) =>
+    element("span", { class: "key" }, shape("svg", { width: 18, height: 8 }, shape("path", { class: `curve ${kind}`, d: "M0 4H18" })), name),
+  );
+  const caption = element("figcaption", {}, element("b", {}, chart.title), " ", value);
+  const figure = element("figure", {}, caption, picture, element("p", { class: "keys" }, ...keys));
+  const main = chart.lines.find(({ kind }) => kind === "head");
+  const move = () => {
+    const now = state.time === END ? scale.last : steps[state.time];
+    const i = Math.max(0, chart.steps.findLastIndex((step) => step <= now));
+    cursor.setAttribute("x1", scale.x(now));
+    cursor.setAttribute("x2", scale.x(now));
+    value.textContent = `${number(main.values[i])} at step ${chart.steps[i].toLocaleString("en")}`;
+  };
+  return { figure, move };
+}
+
+function scaleOf(chart) {
+  const values = chart.lines.flatMap((curve) => curve.values).filter((value) => value !== null);
+  const low = chart.low ?? Math.min(...values);
+  const high = Math.max(chart.high ?? Math.max(...values), low + 1e-3);
+  const last = Math.max(chart.steps.at(-1), steps.at(-1) ?? 0, 1);
+  return {
+    low,
+    high,
+    last,
+    x: (step) => EDGE.left + (step / last) * (WIDTH - EDGE.left - EDGE.right),
+    y: (value) => HEIGHT - EDGE.bottom - ((value - low) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom),
+  };
+}
+
+function axes({ low, high, last, x, y }) {
+  const group = shape("g", { class: "axes" });
+  for (const tick of roundTicks(low, high)) {
+    group.append(shape("line", { x1: EDGE.left, x2: WIDTH - EDGE.right, y1: y(tick), y2: y(tick) }));
+    group.append(shape("text", { x: EDGE.left - 6, y: y(tick) + 4, "text-anchor": "end" }, String(Number(tick.toFixed(6)))));
+  }
+  for (const tick of roundTicks(0, last)) {
+    group.append(shape("text", { x: x(tick), y: HEIGHT - 6, "text-anchor": tick === last ? "end" : "middle" }, tick.toLocaleString("en")));
+  }
+  return group;
+}
+
+function roundTicks(low, high) {
+  const rough = (high - low) / 4;
+  const unit = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * unit).find((size) => size >= rough);
+  const first = Math.ceil(low / step - 1e-9);
+  const count = Math.floor(high / step + 1e-9) - first + 1;
+  return Array.from({ length: count }, (_, i) => (first + i) * step + 0); // + 0: no "-0"
+}
+
+function curvePath(chart, { values, kind }, { x, y }) {
+  const points = values.flatMap((value, i) => (value === null ? [] : [`${x(chart.steps[i]).toFixed(1)} ${y(value).toFixed(1)}`]));
+  return shape("path", { class: `curve ${kind}`, d: points.length ? `M${points.join("L")}` : "" });
+}
+
+function chartLabel({ title, lines }) {
+  const ends = lines.filter(({ name }) => name).map(({ name, values }) => `${name} from ${number(values[0])} to ${number(values.at(-1))}`);
+  return `${title} during training: ${ends.join("; ")}`;
+}
+
+function jumpTo(event, picture, scale) {
+  if (!steps.length) return;
+  const box = picture.getBoundingClientRect();
+  const x = ((event.clientX - box.left) / box.width) * WIDTH;
+  const distances = steps.map((step) => Math.abs(scale.x(step) - x));
+  update({ time: distances.indexOf(Math.min(...distances)) });
+}

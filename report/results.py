@@ -1,0 +1,159 @@
+"""The probe/ folder of a run or an external model: locked, read, and written as a whole."""
+
+import json
+import sys
+import webbrowser
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lab import compare as lab
+from probe import seeds
+from probe.open import OWNER, OpenedModel, readable
+from probe.snapshots import FILM, read_film
+from report.content import ProbeResults, RunFiles, page_content, training_content
+from report.figures import FIGURES, draw_run
+from report.page import page
+from training.checkpoint import write_files
+from training.logging import read_records
+from training.run_dir import lock, unwritable, write_json
+
+SCHEMA_VERSION = 6  # of probe.json
+PAGE = "report.html"
+TEXTS = "sentences.json"  # the user's sentences, newest first
+
+
+@contextmanager
+def results_folder(
+    opened: OpenedModel, log: Callable[[str], None] = print, subfolder: str = ""
+) -> Iterator[Path | None]:
+    """Yield the locked folder for results; None, after a note, if a run of another user cannot be written.
+
+    Raises:
+        BlockingIOError: another process writes there.
+        OSError: the results folder of an external model cannot be written.
+
+    """
+    folder = opened.folder / "probe" / subfolder
+    if opened.owner is not None:
+        opened.folder.mkdir(parents=True, exist_ok=True)
+        write_json(opened.folder / OWNER, {"model": opened.owner})
+    blocked = unwritable(opened.folder)
+    if blocked is not None:
+        log(f"note: {blocked} cannot be written, so the results are only printed")
+        yield None
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder):
+        yield folder
+
+
+def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
+    """Return the results of an earlier probe of this checkpoint, and a note for the page if there are none.
+
+    Raises:
+        ValueError: a file is damaged.
+
+    """
+    folder, command = opened.folder / "probe", opened.command
+    if not opened.is_testable:
+        return None, ["The training data has no gold links: heads can be looked at, but no claim can be tested."]
+    if not (folder / "probe.json").exists():
+        return None, [f"The heads have not been tested yet: {command}"]
+    with readable(folder / "probe.json", f"write it again: {command}"):
+        results = json.loads((folder / "probe.json").read_text())
+        model = results["model"]
+        is_current = (
+            results["schema_version"] == SCHEMA_VERSION
+            and model["step"] == opened.step
+            and results["data"]["fingerprint"] == opened.data_fingerprint
+            and all(model.get(name) == opened.shape.get(name) for name in ("sha256", "commit"))
+        )
+    if not is_current:
+        return None, [
+            f"The last probe tested another checkpoint or was made by another version; probe again: {command}"
+        ]
+    with readable(folder / "claims.json", f"write it again: {command}"):
+        cards = json.loads((folder / "claims.json").read_text())
+    with readable(folder / "items.jsonl", f"write it again: {command}"):
+        items = (folder / "items.jsonl").read_text()
+    probed = ProbeResults(results, cards, items)
+    with readable(folder, f"write it again: {command}"):
+        page_content(opened, probed)
+    return probed, []
+
+
+def read_texts(run: Path) -> list[str]:
+    """Return the user's sentences, newest first; none, with a warning, if their file is damaged."""
+    path = run / "probe" / TEXTS
+    try:
+        with readable(path, "delete it"):
+            texts = json.loads(path.read_text()) if path.exists() else []
+            if not isinstance(texts, list):
+                raise ValueError("not a list")
+            "".join(texts).encode()  # TypeError for other values, UnicodeEncodeError for lone surrogates
+    except ValueError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return []
+    return texts
+
+
+def run_files(opened: OpenedModel) -> RunFiles:
+    """Return the records of a run that the page shows; ValueError names a damaged file."""
+    if opened.is_external:
+        return RunFiles()
+    path, metrics = opened.folder / "metrics.jsonl", []
+    if path.exists():
+        with readable(path, "delete it; the page will lack the curves of training"):
+            metrics = read_records(opened.folder)
+            training_content(metrics, None)
+    return RunFiles(metrics, read_film(opened.folder / FILM), sweep_tables(opened.folder))
+
+
+def sweep_tables(run: Path) -> list[dict[str, Any]]:
+    """Return the tables of the sweep that a run belongs to: over variants, and over seeds."""
+    folder, name = run.resolve().parent / "probe", run.resolve().name
+    tables = []
+    for file, mode in (("compare.json", "compare"), ("seeds.json", "runs")):
+        path = folder / file
+        if not path.exists():
+            continue
+        with readable(path, f"write it again: python eval.py {mode}={folder.parent}"):
+            results = json.loads(path.read_text())
+            runs = (
+                results["runs"]
+                if mode == "runs"
+                else [run for variant in results["variants"] for run in variant["runs"]]
+            )
+            header, rows = (seeds if mode == "runs" else lab).overview(results)
+            title = (
+                "The same settings with other seeds" if mode == "runs" else "One switch at a time: variants compared"
+            )
+            note = " ".join([*(() if mode == "runs" else lab.LEGEND), *results["warnings"]])
+            if name in runs:
+                tables.append({"title": title, "header": header, "rows": rows, "note": note})
+    return tables
+
+
+def write_page(opened: OpenedModel, folder: Path, *, figures: bool = False) -> None:
+    """Write the page, and figures, from earlier results; the folder must be locked."""
+    probed, missing = read_results(opened)
+    content = page_content(opened, probed, read_texts(opened.folder), run_files(opened), missing)
+    pictures = draw_run(content) if figures else {}
+    write_files(folder, {PAGE: page(content), **{f"figures/{name}": drawn for name, drawn in pictures.items()}})
+
+
+def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> None:
+    """Print the address of the page and, if wanted, open it at a sentence."""
+    address = (opened.folder / "probe" / PAGE).resolve().as_uri() + (f"#{sentence}" if sentence else "")
+    print(f"\nreport {address}", flush=True)
+    if in_browser and not webbrowser.open(address):
+        print("note: no browser found; open the address above in one")
+
+
+def write_with_figures(folder: Path, files: Mapping[str, str | bytes], mark: str, pictures: Mapping[str, bytes]) -> None:
+    """Write a set of files and figures, all or nothing; figures of earlier results are removed."""
+    named = {f"figures/{name}": content for name, content in pictures.items()}
+    stale = [f"figures/{name}" for name in FIGURES if name not in pictures]
+    write_files(folder, {**files, **named}, mark, stale)

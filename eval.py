@@ -52,9 +52,7 @@ def opened_model(settings: EvalSettings) -> OpenedModel:
 def evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConfig) -> None:
     """Take a test set, look at a sentence, test the heads, or measure the loss if the heads cannot be tested."""
     if isinstance(opened, OpenedRun) and not opened.settings.model.is_causal and (settings.text or settings.task):
-        raise ValueError(
-            "run=: with model.mask=none a word sees the next one, so only the loss can be measured"
-        )
+        raise ValueError("run=: with model.mask=none a word sees the next one, so only the loss can be measured")
     if settings.task is not None:
         take_test_set(opened, settings, probe)
         return

@@ -1,6 +1,7 @@
 """Train a decoder-only transformer: python train.py [GROUP=NAME] [NAME=VALUE]; --help lists the settings."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -10,6 +11,7 @@ from omegaconf import DictConfig
 from data.config import SCHEMAS
 from model.config import ModelConfig
 from probe.emergence import training_probe
+from report.tensorboard import draw_snapshot
 from training.command_line import run_cli
 from training.run_dir import find_run, read_json
 from training.settings import (
@@ -44,7 +46,7 @@ def main(config: DictConfig) -> int:
     if settings.run.resume:
         saved = saved_settings(read_json(find_run(settings.run.out) / "config.json"))
         settings = resumed_settings(settings, saved, job.overrides.task)
-    return train(settings, training_probe, label)
+    return train(settings, partial(training_probe, draw=draw_snapshot), label)
 
 
 def sweep_settings(settings: TrainSettings, out: Path) -> TrainSettings:

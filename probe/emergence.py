@@ -164,7 +164,7 @@ def training_probe(corpus, settings, draw=None):  # type: ignore[no-untyped-def]
     from data.loader import StorySplit
     from data.stories.lint import word_spans as words
     from data.tokenizer import end_id, unknown_id, with_end
-    from probe.sentences import Sentence
+    from probe.sentences import TokenizedText
     from probe.snapshots import choose_film, frame, shoot
     from training.evaluate import validation_loss
     from training.trainer import ProbeReading
@@ -177,11 +177,11 @@ def training_probe(corpus, settings, draw=None):  # type: ignore[no-untyped-def]
     )
     if not items:
         return None
-    film = choose_film(
-        lambda text: Sentence(*with_end(tokenizer, text), words(text)),
-        unknown_id(tokenizer),
-        settings.model.context_length,
-    )
+
+    def tokenize(text: str) -> TokenizedText:
+        return TokenizedText(text, *with_end(tokenizer, text), [span for _, span in words(text)])
+
+    film = choose_film(tokenize, unknown_id(tokenizer), settings.model.context_length)
     n_tokens = int(split.starts[: settings.run.probe_sequences // 2 + 1][-1])
 
     def probe(model, step):  # type: ignore[no-untyped-def]
@@ -193,16 +193,16 @@ def training_probe(corpus, settings, draw=None):  # type: ignore[no-untyped-def]
         values["head_types"] = type_maxima(model, end_id(tokenizer))
         for reading in readings:
             values |= reading.record()
-        snapshot = None
-        if film.asked:
-            snapshot = {
-                "header": film.header(settings.model.n_layer, settings.model.n_head),
-                **frame(shoot(model, film)),
-            }
+        snapshot, images = None, {}
+        if film.texts:
+            weights = shoot(model, film)
+            snapshot = {"header": film.header(settings.model.n_layer, settings.model.n_head), **frame(weights)}
+            words_of = [text.words for text in film.texts]
+            images = draw(readings, list(zip(film.examples, words_of, weights, strict=True))) if draw else {}
         summary = [
             f"{r.name} L{r.layer}H{r.head} {r.accuracy[r.layer, r.head]:.2f} (chance level {r.luck:.2f})"
             for r in readings
         ]
-        return ProbeReading(values, {}, snapshot, summary)
+        return ProbeReading(values, images, snapshot, summary)
 
     return probe

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import HfApi, snapshot_download
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from data.config import DataConfig, StoriesConfig
-from data.corpus import Corpus, load_corpus, stories_fingerprint
-from data.hub_model import hub_model
+from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.links import LinkItem
 from data.stories.lint import word_spans
 from data.tokenizer import end_id, imported_tokenizer, load_tokenizer, unknown_id, with_end
@@ -286,7 +286,10 @@ def open_external(name: str, out: str | None, stories: DataConfig, device: torch
     tokenizer, start = imported_tokenizer(folder, name)
     if start >= model.vocab_size:
         raise ValueError(f"model={name}: its start token {start} is outside the model's vocabulary")
-    files = [*imported.weights_of(folder), *sorted(p for p in folder.iterdir() if p.suffix in (".json", ".txt", ".model"))]
+    files = [
+        *imported.weights_of(folder),
+        *sorted(p for p in folder.iterdir() if p.suffix in (".json", ".txt", ".model")),
+    ]
     identity = {"sha256": imported.sha256_of(files), "commit": commit, "transformers": version("transformers")}
     shape = ("model_type", "n_layer", "n_head", "n_key_value_head", "d_model", "d_head", "context_length")
     values = {"source": "transformers", "name": short} | {key: getattr(model.config, key) for key in shape}
@@ -302,7 +305,7 @@ def open_external(name: str, out: str | None, stories: DataConfig, device: torch
         tokenizer=tokenizer,
         start=start,
         data=stories,
-        data_fingerprint=stories_fingerprint(stories),
+        data_fingerprint=corpus_fingerprint(stories),
         shape=values | {"vocab_size": model.vocab_size} | identity,
         n_parameters=n_parameters(model),
         departures=tuple(model.departures),
@@ -320,7 +323,15 @@ def find_model(name: str) -> tuple[Path, str | None]:
         raise ValueError(f"model={name}: is a file; give the folder that save_pretrained wrote, or a hub name")
     if name.startswith((".", "/", "~")):
         raise ValueError(f"model={name}: no such folder")
-    return hub_model(name)
+    try:
+        info = HfApi().model_info(name, timeout=3)
+        files = [file.rfilename for file in info.siblings or []]
+        weights = "*.safetensors" if any(file.endswith(".safetensors") for file in files) else "pytorch_model*.bin"
+        patterns = ["*.json", "*.txt", "*.model", weights]
+        return Path(snapshot_download(name, revision=info.sha, allow_patterns=patterns)), info.sha
+    except Exception as error:  # no network, no such model, no access: the library raises many types
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"model={name}: neither a folder nor a model of the hub: {reason}") from None
 
 
 def folder_name(folder: Path) -> str:

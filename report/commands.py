@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from data.corpus import CLASSES, corpus_folder, load_rows
-from data.links import LinkItem, encoded, link_items
+from data.links import LinkItem, link_items
 from data.loader import StorySplit, validation_batches
 from data.stories import GENERATOR_VERSION
 from data.stories.leakage import leakage
 from data.stories.lint import lint
-from data.tokenizer import training_words
+from data.tokenizer import encode_text, training_words
 from probe.claim import claim_card, claim_markdown
 from probe.config import ProbeConfig
 from probe.external import EvaluatedModel
@@ -290,7 +290,7 @@ def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeCo
     """Return the model as the test sets use it."""
 
     def encode(text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        encoding = encoded(opened.tokenizer, text)
+        encoding = encode_text(opened.tokenizer, text)
         return encoding.ids, encoding.offsets
 
     words, source = None, "the training data is unknown"

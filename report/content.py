@@ -385,7 +385,9 @@ def holdout_content(name: str, tested: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": name,
         **{key: tested[key] for key in ("n_items", "chance_level", *scores)},
-        "baselines": {rule: scores["accuracy"] for rule, scores in tested["baselines"].items() if rule not in REFERENCE_RULES},
+        "baselines": {
+            rule: scores["accuracy"] for rule, scores in tested["baselines"].items() if rule not in REFERENCE_RULES
+        },
         "untrained": tested.get("untrained"),
     }
 

@@ -152,7 +152,9 @@ def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> N
         print("note: no browser found; open the address above in one")
 
 
-def write_with_figures(folder: Path, files: Mapping[str, str | bytes], mark: str, pictures: Mapping[str, bytes]) -> None:
+def write_with_figures(
+    folder: Path, files: Mapping[str, str | bytes], mark: str, pictures: Mapping[str, bytes]
+) -> None:
     """Write a set of files and figures, all or nothing; figures of earlier results are removed."""
     named = {f"figures/{name}": content for name, content in pictures.items()}
     stale = [f"figures/{name}" for name in FIGURES if name not in pictures]

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch.utils.tensorboard import SummaryWriter
 
-from probe.sentences import Example
+from probe.sentences import FOUR_CELLS, Example
 
 BLUE, WHITE, ORANGE, GREY, BLACK = (0, 114, 178), (255, 255, 255), (213, 94, 0), (120, 120, 120), (32, 32, 32)
 CELL = (44, 26)  # pixels of a head
@@ -97,6 +97,45 @@ def four_cells(sentences: Sequence[ExampleAttention], caption: str) -> np.ndarra
                 draw.line((x + 3, LINE * (line + 1) - 4, x + 3 + length, LINE * (line + 1) - 4), BLACK)
             x += length + 10
     return np.asarray(image)
+
+
+class HeadReading(Protocol):
+    """The scores of all heads for one question at one step of training."""
+
+    name: str
+    layer: int  # of the best head
+    head: int
+    accuracy: np.ndarray  # [L, H]
+    pronoun_contrast: np.ndarray  # [L, H]
+
+
+def draw_snapshot(
+    readings: Sequence[HeadReading], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Return the images of one probe during training by TensorBoard tag.
+
+    Args:
+        readings: one per question.
+        examples: worked examples with their words and the attention between them, [L, H, W, W].
+
+    Returns:
+        A map of all heads per question, and the attention of the first question's best head in the four cells.
+
+    """
+    images = {f"{reading.name}/accuracy of heads": head_map(reading.accuracy) for reading in readings}
+    images |= {
+        f"{reading.name}/pronoun contrast of heads": head_map(reading.pronoun_contrast, centre=0.0, end=2.0)
+        for reading in readings
+    }
+    cells = [
+        ExampleAttention(example, words, weights[readings[0].layer, readings[0].head, list(words).index(example.query)])
+        for example, words, weights in examples
+        if example in FOUR_CELLS
+    ]
+    if cells:
+        caption = f"{readings[0].name}: attention of L{readings[0].layer}H{readings[0].head} from the underlined word"
+        images["four cells/best head"] = four_cells(cells, caption)
+    return images
 
 
 def write_scores(run: Path, step: int, selected: Sequence[Mapping[str, Any]], holdout: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.program import SMALL, run_program
 from tests.reliability.doors import ONE_THREAD, Doors
 
 # Tests run side by side, one to a core: more threads than that are in each other's way (measured: twice the CPU-seconds
@@ -104,12 +105,19 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The setting that names a cache for all tests of a session: what one of them has written the others read.
+    """cache_dir=DIR, one folder for all tests and workers of a session, so that each corpus is tokenized once."""
+    folder = tmp_path_factory.getbasetemp()
+    return f"cache_dir={(folder.parent if 'PYTEST_XDIST_WORKER' in os.environ else folder) / 'cache'}"
 
-    So do those of xdist's other workers, each of which has a folder of its own in the session's.
-    """
-    own = tmp_path_factory.getbasetemp()
-    return f"cache_dir={(own.parent if 'PYTEST_XDIST_WORKER' in os.environ else own) / 'cache'}"
+
+@pytest.fixture(scope="session")
+def trained_run(cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small finished run on stories. Tests must not change it."""
+    out = tmp_path_factory.mktemp("trained") / "run, small"
+    result = run_program("train.py", f"out={out}", cache, *SMALL, "probe_sequences=8", "sample_tokens=5")
+    assert result.status == 0 and result.err == "", result.err
+    (out.parent / "stdout.txt").write_text(result.out)
+    return out
 
 
 def _cpu_seconds() -> float:

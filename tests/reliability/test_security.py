@@ -1,0 +1,180 @@
+"""Files of a run are data: none of our code can execute them, and a checkpoint with code in it executes nothing."""
+
+import ast
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.program import ROOT, run_program
+from training.checkpoint import load_checkpoint, read_manifest
+
+PROGRAM = ("data", "model", "probe", "report", "lab", "training")
+MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "yaml", "code", "hydra.utils"}
+CALLS = {
+    "eval", "exec", "compile", "__import__", "breakpoint", "input", "os.system", "os.popen", "os.execv", "os.execvp",
+    "tempfile.mktemp", "torch.jit.load", "torch.hub.load", "importlib.import_module", "instantiate", "runpy.run_path",
+}  # fmt: skip
+SAFE_VALUE = {"weights_only": True, "allow_pickle": False, "shell": False, "trust_remote_code": False}
+
+
+def unsafe(source: str) -> list[str]:
+    """Returns the calls and imports in `source` that could execute data."""
+    problems = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [str(node.module)]
+            names += [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            problems += [name for name in names if {name, name.split(".")[0]} & MODULES or name in CALLS]
+        elif isinstance(node, ast.Call):
+            name, values = ast.unparse(node.func), {keyword.arg: keyword.value for keyword in node.keywords}
+            problems += [name] if name in CALLS or (name == "torch.load" and "weights_only" not in values) else []
+            problems += [
+                f"{argument} of {name}"
+                for argument, safe in SAFE_VALUE.items()
+                if argument in values and getattr(values[argument], "value", None) is not safe
+            ]
+    return problems
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle", "from pickle import loads", "import yaml", "from hydra.utils import instantiate", "eval('1')",
+        "torch.load('x')", "torch.load('x', weights_only=False)", "torch.load('x', weights_only=flag)", "exec('1')",
+        "np.load('x', allow_pickle=True)", "subprocess.run('ls', shell=True)", "from os import system", "os.popen('x')",
+        "load_dataset('x', trust_remote_code=True)", "importlib.import_module(name)",
+    ],
+)  # fmt: skip
+def test_unsafe_code_is_recognised(line: str) -> None:
+    assert unsafe(f"def f():\n    {line}")
+
+
+def test_our_code_never_executes_data() -> None:
+    paths = [ROOT / "train.py", ROOT / "eval.py", *(path for name in PROGRAM for path in (ROOT / name).rglob("*.py"))]
+    assert len(paths) > 30
+    assert [f"{path.name}: {problem}" for path in paths for problem in unsafe(path.read_text())] == []
+
+
+# Checkpoints
+
+
+class Call:
+    """Becomes a call of `function` when it is unpickled."""
+
+    def __init__(self, function: Callable, *arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self) -> tuple:
+        return self.function, self.arguments
+
+
+def torch_file(content: Any, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save(content, stream, **options)
+    return stream.getvalue()
+
+
+def with_pickle(payload: bytes) -> bytes:
+    """Returns a file of torch in which the pickle is replaced by `payload`."""
+    source, stream = zipfile.ZipFile(io.BytesIO(torch_file({"w": torch.zeros(3)}))), io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name in source.namelist():
+            archive.writestr(name, payload if name.endswith("data.pkl") else source.read(name))
+    return stream.getvalue()
+
+
+def gadgets(mark: Path) -> dict[str, bytes]:
+    """Returns files that create `mark` when they are unpickled."""
+    system = Call(os.system, f"touch '{mark}'")
+    nested: Any = system
+    for _ in range(50):
+        nested = [nested]
+    return {
+        "os.system": torch_file({"step": 1, "model": system}),
+        "exec": torch_file(Call(exec, f"__import__('os').mkfifo({str(mark)!r})")),
+        "eval": torch_file({"optimizers": [Call(eval, f"__import__('os').mkfifo({str(mark)!r})")]}),
+        "subprocess": torch_file(Call(subprocess.check_call, ["touch", str(mark)])),
+        "method": torch_file({"step": Call(Path.touch, mark)}),
+        "nested": torch_file(nested),
+        "replaced pickle": with_pickle(pickle.dumps(system)),
+        "old format": torch_file(system, _use_new_zipfile_serialization=False),
+        "bare pickle": pickle.dumps(system),
+        "old protocol": pickle.dumps(system, protocol=0),
+    }
+
+
+def replace_newest_checkpoint(run: Path, content: bytes, **entry: Any) -> None:
+    """Overwrites the newest checkpoint, with checksums that match; `entry` changes its entry in the manifest."""
+    folder = run / "checkpoints"
+    entries = read_manifest(folder)
+    (folder / entries[-1]["file"]).write_bytes(content)
+    entries[-1] |= {"sha256": hashlib.sha256(content).hexdigest(), **entry}
+    checksum = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+    for path in folder.glob("manifest*.json"):
+        path.write_text(json.dumps({"sha256": checksum, "checkpoints": entries}))
+
+
+@pytest.fixture
+def run(trained_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", gadgets(Path()))
+def test_a_checkpoint_with_code_executes_nothing(name: str, run: Path, cache: str, tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    content = gadgets(mark)[name]
+    with suppress(Exception):
+        torch.load(io.BytesIO(content), weights_only=False)
+    assert mark.exists(), "the file would execute nothing, so the test would show nothing"
+    mark.unlink()
+    for entry in read_manifest(run / "checkpoints")[:-1]:
+        (run / "checkpoints" / entry["file"]).unlink()
+    replace_newest_checkpoint(run, content)
+    for script, argument in (("train.py", f"out={run}"), ("eval.py", f"run={run}")):
+        arguments = ["resume=true", "max_steps=6"] if script == "train.py" else []
+        assert run_program(script, argument, cache, *arguments).error
+        assert not mark.exists()
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "without optimizers": lambda state: {name: state[name] for name in state if name != "optimizers"},
+    "without random state": lambda state: {name: state[name] for name in state if "random" not in name},
+    "empty model": lambda state: state | {"model": {}},
+    "text as step": lambda state: state | {"step": "3"},
+    "negative step": lambda state: state | {"step": -3},
+    "step after the end": lambda state: state | {"step": 10**9},
+    "list": lambda state: list(state.values()),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_checkpoint_with_other_content_is_refused_in_one_line(name: str, run: Path, cache: str) -> None:
+    state = load_checkpoint(run / "checkpoints")[0]
+    replace_newest_checkpoint(run, torch_file(CHANGES[name](state)))
+    assert run_program("train.py", f"out={run}", "resume=true", "max_steps=6", cache).error
+
+
+def test_a_checkpoint_written_again_with_its_content_is_resumed(run: Path, cache: str) -> None:
+    replace_newest_checkpoint(run, torch_file(load_checkpoint(run / "checkpoints")[0]))
+    assert run_program("train.py", f"out={run}", "resume=true", "max_steps=6", cache).status == 0
+
+
+@pytest.mark.parametrize("file", ["../../outside.pt", "/tmp/outside.pt", "step_\0.pt", 3, None])
+def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(file: Any, run: Path, cache: str) -> None:
+    content = torch_file(load_checkpoint(run / "checkpoints")[0])
+    (run.parent / "outside.pt").write_bytes(content)
+    replace_newest_checkpoint(run, content, file=file)
+    assert run_program("train.py", f"out={run}", "resume=true", "max_steps=6", cache).error
+    assert (run.parent / "outside.pt").read_bytes() == content

@@ -1,248 +1,182 @@
-"""A model run again with one thing changed: a second, pure path through it, without hooks and without stored state.
+"""Edits of one attention head, and the answer margins of item pairs under an edit.
 
-Every intervention here compares an item with its swap partner, the cell of the same block and order in which the
-other word is meant: both texts are the same but for the pronoun or the deciding word. Texts are aligned at the query,
-padded in front: each token keeps its position in its own text, and padding is hidden from every other key, so nothing
-changes.
-What lies before the first changed position is never computed twice.
+Each item is compared with its swap partner: the same text except for the pronoun or cue, so that the other mention is
+the antecedent. Partners are neighbouring rows 2i and 2i + 1 of a batch.
 
-Axes besides those of `model`: B texts, always an even number, rows 2i and 2i + 1 each other's partner.
+Axes: B texts (always even), T tokens, K head width.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from data.links import LinkItem
-from model.transformer import Attention, Block, Transformer
+from data.links import LinkItem, Word
+from model.observe import HeadEdit, ObservableModel
 
-NO_TOKEN = -1  # fills up rows of token ids
+NO_TOKEN = -1  # pads rows of token ids
+N_POSITION_CLASSES = 4  # query, payoff, mention, other
+PADDING = -1  # position class of padding
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
-    """Texts beside their swap partners, in columns that count from the query."""
+class PairBatch:
+    """Items and their swap partners as one right-padded batch."""
 
-    items: list[int]  # [B] the place of each among the items given
+    index: list[int]  # [B] position of each item among the given items
     tokens: Tensor  # [B, T]
-    positions: Tensor  # [B, T] in the text, 0 in front of it
-    padding: Tensor  # [B, T] True in front of the text and behind it
-    query: int  # its column in every text
-    payoff: Tensor  # [B] column
-    parted: Tensor  # [B, T] True from the first token on that the partner does not share
-    antecedent: Tensor  # [B, T] True on every piece of every mention
-    distractor: Tensor  # [B, T] True on the mentions that the partner means
-    mention: Tensor  # [B, T] True on those and all other candidates
-    answers: Tensor  # [B, n] token ids, filled up with NO_TOKEN
+    query: Tensor  # [B] position of the pronoun or cue
+    payoff: Tensor  # [B] position whose next token the antecedent decides
+    mentions: Tensor  # [B, W, T] True on the tokens of each mention, antecedents first
+    antecedent: Tensor  # [B, T] True on the tokens of the antecedent
+    distractor: Tensor  # [B, T] True on the tokens of the partner's antecedent
+    position_class: Tensor  # [B, T] 0 other, 1 mention, 2 payoff, 3 query, PADDING
+    answers: Tensor  # [B, n] token ids, padded with NO_TOKEN
     foils: Tensor  # [B, n]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What a model did on some texts, kept where an intervention may start."""
-
-    streams: list[Tensor]  # L + 1 of [B, T, D]: before each block and after the last
-    keys: list[Tensor]  # L of [B, H, T, K], turned by their positions
-    values: list[Tensor]  # L of [B, H, T, K]
-    mixed: list[Tensor]  # L of [B, H, T, K]: each head's output before its W_O
-    scores: list[Tensor]  # L of [B, H, T]: what the query thinks of each key
-
-
 def pair_up(items: Sequence[LinkItem]) -> tuple[list[int], int]:
-    """Return the places of the items that can be compared with their partner, pair after pair, and how many cannot.
+    """Return the indices of the items that have a swap partner, pair after pair, and the number of pairs dropped.
 
-    Items come in whole blocks, so that the partner of item i is item i ^ 1. A pair is left out where nothing is meant
-    or nothing pays off, where query, payoff or length differ, or where what one means is no candidate of the other.
+    Items come in whole blocks, so the partner of item i is item i ^ 1. A pair is dropped if an item has no antecedent
+    or no payoff, if query, payoff or length differ, or if the antecedent of one is no distractor of the other.
     """
-    kept = []
+    indices = []
     for i in range(0, len(items) - 1, 2):
-        one, two = items[i], items[i + 1]
-        if _comparable(one, two) and _comparable(two, one):
-            kept += [i, i + 1]
-    return kept, len(items) // 2 - len(kept) // 2
+        if _comparable(items[i], items[i + 1]) and _comparable(items[i + 1], items[i]):
+            indices += [i, i + 1]
+    return indices, (len(items) - len(indices)) // 2
 
 
-def _comparable(one: LinkItem, two: LinkItem) -> bool:
-    same_place = (one.block, one.order, one.query, one.payoff, len(one.tokens))
+def _comparable(item: LinkItem, partner_item: LinkItem) -> bool:
     return (
-        same_place == (two.block, two.order, two.query, two.payoff, len(two.tokens))
-        and one.payoff is not None
-        and one.payoff >= one.query
-        and bool(one.antecedents and one.answers and one.foils)
-        and set(two.antecedents) <= set(one.distractors)
+        _place(item) == _place(partner_item)
+        and item.payoff is not None
+        and item.payoff >= item.query
+        and bool(item.antecedents and item.answers and item.foils)
+        and set(partner_item.antecedents) <= set(item.distractors)
     )
 
 
-def batches(
-    items: Sequence[LinkItem], places: Sequence[int], tokens_per_batch: int, device: torch.device
-) -> Iterator[Pairs]:
-    """Yield the pairs at `places`, from `pair_up`, in batches of at most `tokens_per_batch` tokens or of one pair."""
-    order = sorted(range(0, len(places), 2), key=lambda i: len(items[places[i]].tokens))
-    while order:
-        n_pairs = max(1, tokens_per_batch // (2 * len(items[places[order[-1]]].tokens)))
-        some, order = order[-n_pairs:], order[:-n_pairs]
-        yield align(items, [places[i + j] for i in some for j in (0, 1)], device)
+def _place(item: LinkItem) -> tuple[int | None, ...]:
+    return item.block, item.order, item.query, item.payoff, len(item.tokens)
 
 
-def align(items: Sequence[LinkItem], places: list[int], device: torch.device) -> Pairs:
-    """Lay the items at `places`, partner beside partner, into one batch with all queries in one column."""
-    some = [items[i] for i in places]
-    query = max(item.query for item in some)
-    shifts = [query - item.query for item in some]
-    width = max(shift + len(item.tokens) for shift, item in zip(shifts, some, strict=True))
-    tokens = torch.zeros(len(some), width, dtype=torch.int64)
-    padding = torch.ones(len(some), width, dtype=torch.bool)
-    marks = {name: torch.zeros(len(some), width, dtype=torch.bool) for name in ("antecedent", "distractor", "mention")}
-    for row, (item, shift) in enumerate(zip(some, shifts, strict=True)):
-        tokens[row, shift : shift + len(item.tokens)] = torch.tensor(item.tokens)
-        padding[row, shift : shift + len(item.tokens)] = False
-        words = {"antecedent": item.antecedents, "distractor": some[row ^ 1].antecedents}
-        words["mention"] = item.antecedents + item.distractors
-        for name, mark in marks.items():
-            mark[row, [shift + place for word in words[name] for place in word]] = True
-    payoff = torch.tensor([(item.payoff or 0) + shift for item, shift in zip(some, shifts, strict=True)])
-    positions = (torch.arange(width) - torch.tensor(shifts)[:, None]).clamp(min=0)
-    parted = (tokens != partner(tokens)).cumsum(1) > 0
-    ids = (_filled([item.answers for item in some]), _filled([item.foils for item in some]))
-    to = [one.to(device) for one in (tokens, positions, padding, payoff, parted, *marks.values(), *ids)]
-    return Pairs(places, to[0], to[1], to[2], query, *to[3:])
+def pair_batches(
+    items: Sequence[LinkItem], indices: Sequence[int], tokens_per_batch: int, device: torch.device
+) -> Iterator[PairBatch]:
+    """Yield the pairs at `indices` (from `pair_up`) in batches of up to `tokens_per_batch` tokens, at least one pair."""
+    pairs = sorted(zip(indices[::2], indices[1::2], strict=True), key=lambda pair: len(items[pair[0]].tokens))
+    while pairs:
+        n_pairs = max(1, tokens_per_batch // (2 * len(items[pairs[-1][0]].tokens)))
+        chosen, pairs = pairs[-n_pairs:], pairs[:-n_pairs]
+        yield make_batch(items, [i for pair in chosen for i in pair], device)
 
 
-def _filled(rows: list[tuple[int, ...]]) -> Tensor:
+def make_batch(items: Sequence[LinkItem], index: list[int], device: torch.device) -> PairBatch:
+    """Return the items at `index`, partner beside partner, as one batch on `device`."""
+    batch = [items[i] for i in index]
+    width = max(len(item.tokens) for item in batch)
+    tokens = torch.tensor([[*item.tokens, *[0] * (width - len(item.tokens))] for item in batch])
+    query = torch.tensor([item.query for item in batch])
+    payoff = torch.tensor([item.payoff or 0 for item in batch])
+    words = [item.antecedents + item.distractors for item in batch]
+    mentions = torch.zeros(len(batch), max(map(len, words)), width, dtype=torch.bool)
+    for row, row_words in enumerate(words):
+        for number, word in enumerate(row_words):
+            mentions[row, number, list(word)] = True
+    rows = torch.arange(len(batch))
+    position_class = mentions.any(1).long()
+    position_class[rows, payoff] = 2
+    position_class[rows, query] = 3
+    lengths = torch.tensor([len(item.tokens) for item in batch])
+    position_class[torch.arange(width) >= lengths[:, None]] = PADDING
+    antecedent = _token_mask([item.antecedents for item in batch], width)
+    tensors = tokens, query, payoff, mentions, antecedent, partner(antecedent), position_class
+    sides = [_padded([item.answers for item in batch]), _padded([item.foils for item in batch])]
+    return PairBatch(index, *(tensor.to(device) for tensor in (*tensors, *sides)))
+
+
+def _token_mask(words_of_rows: Sequence[tuple[Word, ...]], width: int) -> Tensor:
+    """Return [B, T] True on the tokens of the words of each row."""
+    mask = torch.zeros(len(words_of_rows), width, dtype=torch.bool)
+    for row, words in enumerate(words_of_rows):
+        mask[row, [position for word in words for position in word]] = True
+    return mask
+
+
+def _padded(rows: list[tuple[int, ...]]) -> Tensor:
     width = max(len(row) for row in rows)
     return torch.tensor([[*row, *[NO_TOKEN] * (width - len(row))] for row in rows])
 
 
 def partner(x: Tensor) -> Tensor:
-    """Return `x` [B, ...] with every two rows changed over."""
+    """Return `x` [B, ...] with the rows of each pair exchanged."""
     return x.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
 
 
-def observe(model: Transformer, pairs: Pairs, n_layer: int | None = None) -> Run:
-    """Run the model on both texts of every pair, through its first `n_layer` layers; None for all."""
-    run = Run([model.embed(pairs.tokens, pairs.positions)], [], [], [], [])
-    for block in list(model.layers())[:n_layer]:
-        x = run.streams[-1]
-        query, key, value = block.attention.project(block.norm_1(x))
-        scores = _scores(block.attention, query, key, pairs.padding, 0)
-        mixed = scores.softmax(-1) @ value
-        run.scores.append(scores[:, :, pairs.query])
-        run.keys.append(key)
-        run.values.append(value)
-        run.mixed.append(mixed)
-        run.streams.append(_add(block, x, mixed))
-    return run
-
-
-def _scores(attention: Attention, query: Tensor, key: Tensor, padding: Tensor, first: int) -> Tensor:
-    """Return the scores [B, H, T - first, T]; padding is seen by nobody but itself, which keeps every row finite."""
-    columns = torch.arange(key.shape[2], device=key.device)
-    scores = attention.judge(query, key, columns[None, first:])
-    hidden = padding[:, None, :] & (columns[first:, None] != columns)
-    return scores.masked_fill(hidden[:, None], float("-inf"))
-
-
-def _add(block: Block, x: Tensor, mixed: Tensor) -> Tensor:
-    """Return the stream after a block, given what its heads mixed."""
-    x = x + block.attention.merge(mixed)
-    return x + block.mlp(block.norm_2(x))
-
-
-def onward(model: Transformer, pairs: Pairs, run: Run, layer: int, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Carry the stream of the last columns from `layer` to the end; the columns before are as they were in `run`.
-
-    Args:
-        model: in eval mode.
-        pairs: the texts.
-        run: of the same model on them.
-        layer: the first layer to pass, L for none.
-        x: [B, R, D] the stream that enters it in the last R columns.
-
-    Returns:
-        The stream [B, R, D] after the last layer, and for each layer passed what its heads mixed [B, H, R, K].
-
-    """
-    first, passed = pairs.tokens.shape[1] - x.shape[1], []
-    for i, block in enumerate(list(model.layers())[layer:], layer):
-        query, key, value = block.attention.project(block.norm_1(x), first)
-        key = torch.cat([run.keys[i][:, :, :first], key], dim=2)
-        value = torch.cat([run.values[i][:, :, :first], value], dim=2)
-        mixed = _scores(block.attention, query, key, pairs.padding, first).softmax(-1) @ value
-        passed.append(mixed)
-        x = _add(block, x, mixed)
-    return x, passed
-
-
-def with_stream(model: Transformer, pairs: Pairs, run: Run, layer: int, stream: Tensor) -> Tensor:
-    """Return the last stream [B, T, D] of a run whose stream entering `layer` (L: leaving the last) is `stream`."""
-    first = _first_change(stream.transpose(1, 2), run.streams[layer].transpose(1, 2))
-    if first is None:
-        return run.streams[-1]
-    x, _ = onward(model, pairs, run, layer, stream[:, first:])
-    return torch.cat([run.streams[-1][:, :first], x], dim=1)
-
-
-def with_head(model: Transformer, pairs: Pairs, run: Run, layer: int, head: int, mixed: Tensor) -> Tensor:
-    """Return the last stream [B, T, D] of a run in which `head` of `layer` gives `mixed` [B, T, K] instead."""
-    first = _first_change(mixed.transpose(1, 2), run.mixed[layer][:, head].transpose(1, 2))
-    if first is None:
-        return run.streams[-1]
-    every = run.mixed[layer][:, :, first:].clone()
-    every[:, head] = mixed[:, first:]
-    x = _add(list(model.layers())[layer], run.streams[layer][:, first:], every)
-    x, _ = onward(model, pairs, run, layer + 1, x)
-    return torch.cat([run.streams[-1][:, :first], x], dim=1)
-
-
-def _first_change(new: Tensor, old: Tensor) -> int | None:
-    """Return the first column in which [..., T] differ."""
-    changed = (new != old).flatten(0, -2).any(0).nonzero()
-    return int(changed[0]) if len(changed) else None
-
-
-def margins(model: Transformer, pairs: Pairs, stream: Tensor) -> Tensor:
-    """Return M [B] = log p(answers) - log p(foils) at the payoff, from the last stream [B, T, D].
-
-    The softmax's denominator cancels, so only the logits of these words are computed.
-    """
-    x = model.final_norm(stream[torch.arange(len(stream), device=stream.device), pairs.payoff])  # [B, D]
+def answer_margins(logits: Tensor, batch: PairBatch) -> Tensor:
+    """Return M [B] = log p(answers) - log p(foils) from the logits [B, V] at the payoff, in nats."""
     sides = []
-    for ids in (pairs.answers, pairs.foils):
-        logits = (model.unembedding[ids.clamp(min=0)] @ x[:, :, None])[..., 0]  # [B, n]
-        sides.append(logits.masked_fill(ids == NO_TOKEN, float("-inf")).logsumexp(-1))
+    for ids in (batch.answers, batch.foils):
+        side = logits.gather(1, ids.clamp(min=0)).masked_fill(ids == NO_TOKEN, float("-inf"))
+        sides.append(side.logsumexp(-1))
     return sides[0] - sides[1]
 
 
-def from_partner(pairs: Pairs, x: Tensor, where: Tensor | None = None) -> Tensor:
-    """Return `x` [B, T, ...] with the partner's values in the columns `where` [B, T]; None for all columns.
+def edited_logits(model: ObservableModel, batch: PairBatch, streams: Sequence[Tensor], edit: HeadEdit) -> Tensor:
+    """Return the logits [B, V] at the payoff under one edit; `streams` are the unedited residual streams."""
+    return model.logits(batch.tokens, batch.payoff, (edit,), streams)
 
-    Columns before the texts part stay as they are to the last bit: there the partner has read the same.
+
+def edit_query_row(batch: PairBatch, layer: int, head: int, change: Callable[[Tensor], Tensor]) -> HeadEdit:
+    """Return an edit that applies `change` ([B, T] -> [B, T]) to the head's attention weights at the query."""
+    rows = torch.arange(len(batch.query), device=batch.query.device)
+
+    def weights(attention: Tensor) -> Tensor:
+        edited = attention.clone()
+        edited[rows, batch.query] = change(attention[rows, batch.query])
+        return edited
+
+    return HeadEdit(layer, head, weights=weights)
+
+
+def swap_edges(batch: PairBatch, layer: int, head: int) -> HeadEdit:
+    """Return the attention swap: antecedent and distractor exchange their weights at the query."""
+    return edit_query_row(batch, layer, head, lambda row: exchange(row, batch.antecedent, batch.distractor))
+
+
+def cut_edge(batch: PairBatch, layer: int, head: int, mask: Tensor) -> HeadEdit:
+    """Return the edge ablation: the weights on `mask` [B, T] become 0 at the query and the others sum to 1 again.
+
+    This equals scores of -inf before the softmax (Geva et al. 2023, "attention knockout").
     """
-    take = pairs.parted if where is None else pairs.parted & where
-    return torch.where(take[:, :, None], partner(x), x)
+
+    def change(row: Tensor) -> Tensor:
+        remaining = row.masked_fill(mask, 0)
+        return remaining / remaining.sum(-1, keepdim=True).clamp(min=torch.finfo(row.dtype).tiny)
+
+    return edit_query_row(batch, layer, head, change)
 
 
-def exchange(weights: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Give the words `one` the whole weight of the words `other` and the other way round.
+def exchange(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Exchange the total weight of two disjoint sets of tokens.
 
-    Within each side the new total is shared out over the pieces in the old proportions, evenly where they were all 0.
-    Doing it twice changes nothing.
+    Within each set the new total is distributed in proportion to the old weights, evenly if they are all 0. Applying
+    the function twice restores the weights.
 
     Args:
         weights: [B, T].
-        one: [B, T] True on the pieces of one side.
-        other: [B, T] True on those of the other side; no piece is on both.
+        left: [B, T] True on the tokens of one set.
+        right: [B, T] True on the tokens of the other set.
 
     """
     totals, shares = [], []
-    for side in (one, other):
-        mine = weights.masked_fill(~side, 0)
-        total = mine.sum(-1, keepdim=True)
+    for side in (left, right):
+        inside = weights.masked_fill(~side, 0)
+        total = inside.sum(-1, keepdim=True)
         even = side.float() / side.sum(-1, keepdim=True)
         totals.append(total)
-        shares.append(torch.where(total > 0, mine / total.where(total > 0, 1.0), even))
-    return weights.masked_fill(one | other, 0) + totals[1] * shares[0] + totals[0] * shares[1]
+        shares.append(torch.where(total > 0, inside / total.where(total > 0, 1.0), even))
+    return weights.masked_fill(left | right, 0) + totals[1] * shares[0] + totals[0] * shares[1]

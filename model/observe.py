@@ -95,6 +95,12 @@ class ObservableModel(Protocol):
     def value_weight(self, layer: int) -> Tensor | None:
         """Return the value projection of each head [H, K, D], grouped heads repeated; None as `output_weight`."""
 
+    def query_weight(self, layer: int) -> Tensor | None:
+        """Return the query projection of each head [H, K, D]; None as `output_weight`."""
+
+    def key_weight(self, layer: int) -> Tensor | None:
+        """Return the key projection of each head [H, K, D], grouped heads repeated; None as `output_weight`."""
+
     def unembedding(self) -> Tensor:
         """Return the output embedding [V, D]."""
 
@@ -177,6 +183,14 @@ class TransformerView:
     def value_weight(self, layer: int) -> Tensor:
         """Return the value projection of each head [H, K, D]."""
         return self._blocks(layer)[0].attention.by_head()[2].detach()
+
+    def query_weight(self, layer: int) -> Tensor:
+        """Return the query projection of each head [H, K, D]."""
+        return self._blocks(layer)[0].attention.by_head()[0].detach()
+
+    def key_weight(self, layer: int) -> Tensor:
+        """Return the key projection of each head [H, K, D]."""
+        return self._blocks(layer)[0].attention.by_head()[1].detach()
 
     def unembedding(self) -> Tensor:
         """Return the output embedding [V, D]."""

@@ -1,65 +1,88 @@
-"""What the model itself expects at the payoff, beside readers who know exactly one thing about reference."""
+"""How the model answers at the payoff, between two oracles: with and without knowledge of the antecedent."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
 
 from data.links import ORACLES, LinkItem
-from model.observe import TransformerView
-from model.transformer import Transformer
+from model.observe import ObservableModel
+from probe.config import ProbeConfig
+from probe.items import UNDECIDED
 from probe.scores import margins_of, payoff_logits
-from training.evaluate import token_losses
+from probe.statistics import mean_interval, story_clusters, story_designs
 
 
-def read_losses(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: int) -> np.ndarray:
-    """Return [N] -log p(target) in nats at each item's payoff, nan for items without one; `model` in eval mode."""
-    losses = np.full(len(items), np.nan)
-    for places, logits in payoff_logits(TransformerView(model), items, tokens_per_batch):
-        losses[places] = _losses([items[i] for i in places], logits)
-    return losses
+def behaviour_study(model: ObservableModel, items: Sequence[LinkItem], config: ProbeConfig) -> list[dict[str, Any]]:
+    """Return accuracy and loss at every payoff, by family, level, site and hold-out.
+
+    A payoff that several links of a story share counts once, at the first site where it is decided.
+    """
+    first: dict[tuple[str, int | None], LinkItem] = {}
+    for item in items:
+        if item.payoff is not None and not any(question.matches(item) for question in UNDECIDED):
+            first.setdefault((item.text, item.payoff), item)
+    answers = list(first.values())
+    margins, losses = read_payoffs(model, answers, config.tokens_per_batch)
+    groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
+    for i, item in enumerate(answers):
+        groups[item.family, item.level, item.site, item.holdout].append(i)
+    return [
+        dict(zip(("family", "level", "site", "holdout"), group, strict=True))
+        | _summary([answers[i] for i in index], margins[index], losses[index], config)
+        for group, index in groups.items()
+    ]
 
 
-def read_payoffs(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return `read_margins` and `read_losses` [N] of one pass over the texts."""
+def _summary(items: Sequence[LinkItem], margins: np.ndarray, losses: np.ndarray, config: ProbeConfig) -> dict[str, Any]:
+    clusters = story_clusters(items)
+    right = np.heaviside(margins, 0.5)  # a tie counts half
+    bounds = oracle_losses(items)
+    return {
+        "n": len(items),
+        "clusters": {name: len(set(labels)) for name, labels in clusters.items()},
+        "accuracy": float(right.mean()),
+        "interval": mean_interval(right, story_designs(clusters), config.n_bootstrap, config.seed).tolist(),
+        "resolved_share": resolved_share(float(losses.mean()), bounds),
+        "loss": float(losses.mean()),
+        "bayes_loss": bounds.get("bayes"),
+        "blind_loss": bounds.get("blind"),
+    }
+
+
+def read_payoffs(
+    model: ObservableModel, items: Sequence[LinkItem], tokens_per_batch: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the margin log p(answers) - log p(foils) and the loss -log p(target), [N] each, in nats at the payoff.
+
+    Both are nan for items without a payoff.
+    """
     margins, losses = np.full((2, len(items)), np.nan)
-    for places, logits in payoff_logits(TransformerView(model), items, tokens_per_batch):
-        some = [items[i] for i in places]
-        margins[places], losses[places] = margins_of(some, logits), _losses(some, logits)
+    for index, logits in payoff_logits(model, items, tokens_per_batch):
+        batch = [items[i] for i in index]
+        targets = torch.tensor([item.target for item in batch], device=logits.device)
+        margins[index] = margins_of(batch, logits)
+        losses[index] = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
     return margins, losses
 
 
-def _losses(items: Sequence[LinkItem], logits: Tensor) -> np.ndarray:
-    targets = torch.tensor([item.target for item in items], device=logits.device)
-    found: np.ndarray = token_losses(logits[:, None], targets[:, None])[:, 0].cpu().numpy()
-    return found
+def oracle_losses(items: Sequence[LinkItem]) -> dict[str, float]:
+    """Return the mean loss of each oracle in nats; empty if it is not known for every item."""
+    if not items or not all(item.surprisal for item in items):
+        return {}
+    means = np.array([item.surprisal for item in items]).mean(axis=0)
+    return dict(zip(ORACLES, means.tolist(), strict=True))
 
 
-def surprisals(items: Sequence[LinkItem]) -> np.ndarray:
-    """Return [N, ORACLES] -log p(target) in nats by each oracle, nan where it is not known."""
-    unknown = (np.nan,) * len(ORACLES)
-    return np.array([item.surprisal or unknown for item in items]).reshape(-1, len(ORACLES))
+def resolved_share(loss: float, oracles: dict[str, float]) -> float | None:
+    """Return (blind loss - loss) / (blind loss - Bayes loss).
 
-
-def oracle_losses(surprisal: np.ndarray) -> dict[str, float]:
-    """Return each oracle's mean loss in nats, from [N, ORACLES]; none where any is unknown."""
-    means = surprisal.mean(axis=0) if len(surprisal) else np.full(len(ORACLES), np.nan)
-    return {} if np.isnan(means).any() else dict(zip(ORACLES, means.tolist(), strict=True))
-
-
-def rho(nll: np.ndarray, surprisal: np.ndarray) -> float | None:
-    """Return (H_blind - NLL) / (H_blind - H_bayes): 0 reference is ignored, 1 optimal, below 0 misled.
-
-    Args:
-        nll: [N] of the model, in nats, of the same items.
-        surprisal: [N, ORACLES] in nats.
-
-    Returns:
-        None where a loss is unknown, or where knowing the antecedent changes nothing.
-
+    1: as good as the Bayes-optimal predictor; 0: as good as if the model ignored the antecedent; below 0: worse. None if
+    a loss is not known or the antecedent makes no difference to it.
     """
-    oracles = oracle_losses(surprisal)
-    if not oracles or np.isnan(nll).any() or oracles["blind"] == oracles["bayes"]:
+    if not oracles or np.isnan(loss) or oracles["blind"] == oracles["bayes"]:
         return None
-    return float((oracles["blind"] - nll.mean()) / (oracles["blind"] - oracles["bayes"]))
+    return (oracles["blind"] - loss) / (oracles["blind"] - oracles["bayes"])

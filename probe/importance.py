@@ -1,18 +1,16 @@
-"""Three meanings of "importance" for every link: how much is looked at, how much is moved, and what hangs on it.
+"""Three measures of a link's importance, and how well they agree.
 
-A link is the edge from an item's query to one word that could be meant, in one head. Attention gives only the sum over
-all words, so the sum cannot say which of them mattered. What can be said of one edge:
+A link is the attention edge of one head from an item's query to one mention:
 
-    weight      sum_j w_j over the word's pieces
-    value norm  || sum_j w_j W_O W_V x_j ||, length of what the edge adds to the stream (Kobayashi et al. 2020, eq. 5)
-    effect      | M - M without that sum | in nats, M the margin at the payoff; the weight goes to no other word
+    weight      sum_j a_j over the mention's tokens j
+    value_norm  ||sum_j a_j W_O W_V x_j||, the length of what the edge adds (Kobayashi et al. 2020, eq. 5)
+    effect      |M - M without the edge| in nats, M the answer margin at the payoff; the weight is not redistributed
 
-Only the effect is about the answer. It is a lower bound, as that of every ablation: later layers repair. Where the
-payoff comes after the query, an edge of the last layer has none: nobody reads there any more.
+Only the effect is about the answer, and it is a lower bound, since later layers may compensate. An edge of the last
+layer has no effect if the payoff comes after the query.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from itertools import combinations
 from typing import Any
 
@@ -21,28 +19,20 @@ import torch
 from torch import Tensor
 
 from data.links import LinkItem
-from model.transformer import Transformer
-from probe.causal import ROUNDING, Draws, collect, draw_clusters, spearman, with_row
-from probe.interventions import Pairs, Run, margins, pair_up, with_head
-from probe.scores import Candidates, candidates
-from probe.statistics import clusters_of
+from model.observe import ObservableModel
+from probe.causal import ROUNDING, over_batches
+from probe.interventions import PairBatch, answer_margins, edit_query_row, edited_logits, pair_up
+from probe.statistics import bootstrap_interval, story_clusters, story_designs
 
-MEANINGS = ("weight", "value_norm", "effect")
-N_BLOCKS = 64  # of four items each, that a question is asked of: over eight heads 0.6 s of one core (measured)
-_N_AT_ONCE = 2**18  # numbers of a resampling that are held at once: 2 MB, which stays in a processor's cache
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Every link of some items. Axes: N items, L layers, H heads, W words of an item; nan where it has fewer words."""
-
-    weight: np.ndarray  # [N, L, H, W] 0 to 1
-    value_norm: np.ndarray  # [N, L, H, W] 0 or more
-    effect: np.ndarray  # [N, L, H, W] nats, 0 where below what rounding makes
+MEASURES = ("weight", "value_norm", "effect")
+N_BLOCKS = 64  # blocks of four items per question; eight heads then take less than a second on one core
+MAX_HEADS = 64  # in a model with more heads, only those of the chosen layer are measured
+MAX_BOOTSTRAP = 200  # enough for the interval of a descriptive correlation
+_PAIRS_OF_MEASURES = list(combinations(range(len(MEASURES)), 2))
 
 
 def importance_study(
-    model: Transformer,
+    model: ObservableModel,
     items: Sequence[LinkItem],
     layer: int,
     head: int,
@@ -51,170 +41,160 @@ def importance_study(
     n_bootstrap: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Return how the three meanings of importance agree, over the links of all heads and within one head.
+    """Return how the three measures agree over the links of all heads and of the chosen head.
 
     Args:
         model: in eval mode, float32.
-        items: of one question and hold-out, in whole blocks; `N_BLOCKS` of them are asked.
+        items: of one question and hold-out, in whole blocks with swap partners; up to `N_BLOCKS` blocks are used.
         layer: of the chosen head.
         head: the chosen head.
         tokens_per_batch: of one forward pass.
-        n_bootstrap: resamplings behind each interval.
+        n_bootstrap: resamplings per interval, at most `MAX_BOOTSTRAP`.
         seed: of the resamplings.
 
     Returns:
-        An entry of probe.json's `importance`: Spearman's rank correlations with 95 % intervals, None where one of the
-        two is the same for every link, and each head's means for antecedents and for distractors.
+        n_items, clusters, layers; all_heads and chosen_head: Spearman correlations of every two measures with 95 %
+        intervals; heads: each head's means for antecedents and distractors.
 
     Raises:
-        ValueError: no two partners can be compared.
+        ValueError: no item has a swap partner.
 
     """
-    some = spread(items)
-    some = [some[i] for i in pair_up(some)[0]]
-    if not some:
-        raise ValueError("no item can be compared with its swap partner")
-    links, gold = read_links(model, some, tokens_per_batch), candidates(some).gold.numpy()
-    draws = draw_clusters(some, n_bootstrap, seed)
-    every = np.stack([getattr(links, name) for name in MEANINGS])  # [3, N, L, H, W]
+    items = spread_blocks(items)
+    items = [items[i] for i in pair_up(items)[0]]
+    if not items:
+        raise ValueError("no item has a swap partner")
+    layers = list(range(model.n_layer)) if model.n_layer * model.n_head <= MAX_HEADS else [layer]
+    links = read_links(model, items, layers, tokens_per_batch)  # [3, N, layers, H, W]
+    chosen = links[:, :, layers.index(layer), head]
+    resampling = min(n_bootstrap, MAX_BOOTSTRAP), seed
     return {
-        "n_items": len(some),
-        "clusters": {name: len(set(which)) for name, which in clusters_of(some).items()},
-        "all_heads": agreement(every, draws),
-        "chosen_head": agreement(every[:, :, layer : layer + 1, head : head + 1], draws),
-        "heads": [_head(every[:, :, i, j], gold, i, j) for i, j in np.ndindex(every.shape[2:4])],
+        "n_items": len(items),
+        "clusters": {name: len(set(labels)) for name, labels in story_clusters(items).items()},
+        "layers": layers,
+        "all_heads": agreement(links, items, *resampling),
+        "chosen_head": agreement(chosen, items, *resampling),
+        "heads": [_head_means(links[:, :, i, j], items, layers[i], j) for i, j in np.ndindex(links.shape[2:4])],
     }
 
 
-def spread(items: Sequence[LinkItem], n_blocks: int = N_BLOCKS) -> list[LinkItem]:
-    """Return `n_blocks` whole blocks of four, evenly spread over `items`, or all where there are no more."""
-    n_there = len(items) // 4
-    which = np.linspace(0, n_there - 1, min(n_blocks, n_there)).round().astype(int)
-    return [items[4 * block + cell] for block in which for cell in range(4)]
+def spread_blocks(items: Sequence[LinkItem], n_blocks: int = N_BLOCKS) -> list[LinkItem]:
+    """Return `n_blocks` whole blocks of four items, evenly spread, or all if there are fewer."""
+    n_available = len(items) // 4
+    blocks = np.linspace(0, n_available - 1, min(n_blocks, n_available)).round().astype(int)
+    return [items[4 * block + cell] for block in blocks for cell in range(4)]
 
 
-def read_links(model: Transformer, items: Sequence[LinkItem], tokens_per_batch: int) -> Links:
-    """Read every link of `items`, each cut alone and run onward; words in the order of `candidates`.
+def read_links(
+    model: ObservableModel, items: Sequence[LinkItem], layers: Sequence[int], tokens_per_batch: int
+) -> np.ndarray:
+    """Return the three measures of every link, [3, N, layers, H, W]; nan beyond an item's last mention.
+
+    Effects below float32 rounding are 0. Value norms are nan if the model's output weights are not known.
 
     Args:
         model: in eval mode, float32.
-        items: pair after pair, as `pair_up` keeps them.
+        items: pair after pair, as from `pair_up`; mentions are in the order antecedents, distractors.
+        layers: the layers whose heads are measured.
         tokens_per_batch: of one forward pass.
 
     """
-    mentions = candidates(items)
-    queries = torch.tensor([item.query for item in items])
+    n_words = max(len(item.antecedents + item.distractors) for item in items)
 
-    def measure(pairs: Pairs, run: Run) -> dict[str, Tensor]:
-        shifts = pairs.query - queries[pairs.items]
-        return _links(model, pairs, run, _marks(mentions, pairs, shifts))
+    def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:
+        links = torch.full((len(batch.index), 3, len(layers), model.n_head, n_words), torch.nan)
+        links[..., : batch.mentions.shape[1]] = _batch_links(model, batch, streams, layers).cpu()
+        return {"links": links}
 
-    with torch.no_grad():
-        device = model.token_embedding.weight.device
-        found = collect(model, items, list(range(len(items))), tokens_per_batch, device, measure)
-    found["effect"] = np.where(found["effect"] < ROUNDING, 0, found["effect"])
-    there = mentions.present.any(-1).numpy()[:, None, None]  # [N, 1, 1, W]
-    return Links(**{field.name: np.where(there, found[field.name], np.nan) for field in fields(Links)})
-
-
-def _marks(mentions: Candidates, pairs: Pairs, shifts: Tensor) -> Tensor:
-    """Return [B, W, T] True on the pieces of each word, whose text begins `shifts` [B] columns late."""
-    columns = mentions.positions[pairs.items] + shifts[:, None, None]
-    rows, words, pieces = mentions.present[pairs.items].nonzero(as_tuple=True)
-    marks = torch.zeros(*columns.shape[:2], pairs.tokens.shape[1], dtype=torch.bool)
-    marks[rows, words, columns[rows, words, pieces]] = True
-    return marks.to(pairs.tokens.device)
+    links = over_batches(model, items, tokens_per_batch, measure)["links"].swapaxes(0, 1)
+    links[2] = np.where(links[2] < ROUNDING, 0, links[2])
+    for row, item in enumerate(items):
+        links[:, row, ..., len(item.antecedents + item.distractors) :] = np.nan
+    return links
 
 
-def _links(model: Transformer, pairs: Pairs, run: Run, words: Tensor) -> dict[str, Tensor]:
-    """Return the three of every link [B, L, H, W]; `words` [B, W, T]."""
-    clean = margins(model, pairs, run.streams[-1])
-    found: dict[str, list[Tensor]] = {name: [] for name in MEANINGS}
-    for layer, block in enumerate(model.layers()):
-        weights = run.scores[layer].softmax(-1)  # [B, H, T]
-        edges = weights[:, :, None] * words[:, None]  # [B, H, W, T]
-        *_, output = block.attention.by_head()
-        found["weight"].append(edges.sum(-1))
-        found["value_norm"].append(torch.einsum("bhwk,hdk->bhwd", edges @ run.values[layer], output).norm(dim=-1))
-        effects = torch.empty_like(found["weight"][-1])
-        for head in range(effects.shape[1]):
-            for word in range(effects.shape[2]):
-                mixed = with_row(pairs, run, layer, head, weights[:, head].masked_fill(words[:, word], 0))
-                stream = with_head(model, pairs, run, layer, head, mixed)
-                effects[:, head, word] = (margins(model, pairs, stream) - clean).abs()
-        found["effect"].append(effects)
-    return {name: torch.stack(values, dim=1) for name, values in found.items()}
+def _batch_links(
+    model: ObservableModel, batch: PairBatch, streams: list[Tensor], layers: Sequence[int]
+) -> Tensor:
+    """Return the three measures of every link of a batch, [B, 3, layers, H, W]."""
+    records = model.record(batch.tokens, batch.query[:, None])
+    clean = answer_margins(model.logits(batch.tokens, batch.payoff, (), streams), batch)
+    measures = []
+    for layer in layers:
+        weights = records[layer].scores[:, :, 0].softmax(-1)  # [B, H, T]
+        edges = weights[:, :, None] * batch.mentions[:, None]  # [B, H, W, T]
+        output = model.output_weight(layer)
+        norms = torch.full(edges.shape[:3], torch.nan, device=edges.device)
+        if output is not None:
+            norms = torch.einsum("bhwk,hdk->bhwd", edges @ records[layer].values, output).norm(dim=-1)
+        effects = torch.empty_like(norms)
+        for head in range(model.n_head):
+            for word, mention in enumerate(batch.mentions.unbind(1)):
+                edit = edit_query_row(batch, layer, head, lambda row, mask=mention: row.masked_fill(mask, 0))
+                margins = answer_margins(edited_logits(model, batch, streams, edit), batch)
+                effects[:, head, word] = (margins - clean).abs()
+        measures.append(torch.stack([edges.sum(-1), norms, effects], dim=1))
+    return torch.stack(measures, dim=2)
 
 
-def agreement(values: np.ndarray, draws: Draws) -> dict[str, Any]:
-    """Return how many links there are and Spearman's correlation of every two meanings with its interval.
+def agreement(links: np.ndarray, items: Sequence[LinkItem], n_bootstrap: int, seed: int) -> dict[str, Any]:
+    """Return the number of links and the Spearman correlation of every two measures with its 95 % interval.
 
     Args:
-        values: [3, N, ...] the three meanings of the links of N items, nan where there is no link.
-        draws: of whole clusters of the items; the lowest low and the highest high of all clusterings count.
+        links: [3, N, ...] the measures, nan where there is no link.
+        items: the N items, whose templates and words are resampled.
+        n_bootstrap: number of resamplings.
+        seed: of the resamplings.
 
     """
-    there = ~np.isnan(values[0])
-    items = np.broadcast_to(np.arange(len(there)).reshape(-1, *[1] * (there.ndim - 1)), there.shape)[there]
-    flat = values[:, there]  # [3, n]
-    found: dict[str, Any] = {"n_links": flat.shape[1]}
-    bounds = np.stack([_interval(resampled(flat, index[items], drawn)) for index, drawn in draws])  # [ways, 2, 3, 3]
-    lowest, highest = bounds[:, 0].min(0), bounds[:, 1].max(0)
-    for i, j in combinations(range(len(MEANINGS)), 2):
-        name, value = f"{MEANINGS[i]}_{MEANINGS[j]}", spearman(flat[i], flat[j])
-        interval = None if value is None else (float(lowest[i, j]), float(highest[i, j]))
-        found |= {name: value, f"{name}_interval": interval}
-    return found
+    is_link = ~np.isnan(links[0])
+    values, item_of_link = links[:, is_link], np.nonzero(is_link)[0]
+
+    def statistic(weights: np.ndarray) -> np.ndarray:
+        return np.concatenate([rank_correlations(values, part[:, item_of_link]) for part in np.array_split(weights, 16)])
+
+    correlations = rank_correlations(values, np.ones((1, values.shape[1])))[0]
+    designs = story_designs(story_clusters(items))[:1]  # templates x pairs only: three designs take three times as long
+    intervals = bootstrap_interval(statistic, designs, n_bootstrap, seed).T
+    result: dict[str, Any] = {"n_links": values.shape[1]}
+    for (i, j), value, interval in zip(_PAIRS_OF_MEASURES, correlations, intervals, strict=True):
+        is_known = not np.isnan(value)
+        name = f"{MEASURES[i]}_{MEASURES[j]}"
+        result |= {name: float(value) if is_known else None, f"{name}_interval": interval.tolist() if is_known else None}
+    return result
 
 
-def _interval(correlations: np.ndarray) -> np.ndarray:
-    """Return [2, 3, 3], the percentiles of [B, 3, 3] without the resamplings in which a meaning is constant."""
-    bounds = np.full((2, *correlations.shape[1:]), np.nan)
-    for i, j in np.ndindex(correlations.shape[1:]):
-        known = correlations[:, i, j][~np.isnan(correlations[:, i, j])]
-        if len(known):
-            bounds[:, i, j] = np.percentile(known, (2.5, 97.5))
-    return bounds
+def rank_correlations(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weighted Spearman correlation of every two rows of `values` [3, n] under `weights` [B, n]: [B, 3].
 
-
-def resampled(values: np.ndarray, clusters: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """Return Spearman's correlation of every two of `values` in each resampling of whole clusters, [B, k, k].
-
-    A rank in a resampling is the number of drawn links below, and half of those alike. That is linear in how often each
-    cluster was drawn, so nothing is sorted again. nan where one of the two is constant.
-
-    Args:
-        values: [k, n].
-        clusters: [n] the cluster of each link, counted from 0.
-        drawn: [B, C] how often each cluster is drawn.
-
+    A link of weight 2 counts as two links. nan if a measure is constant.
     """
-    below = np.stack([_below(one, clusters, drawn.shape[1]) for one in values])  # [k, C, n]
-    parts = []
-    for some in np.array_split(drawn, -(-drawn.shape[0] * values.shape[1] // _N_AT_ONCE)):
-        weights = some[:, clusters].astype(float)  # [b, n]
-        centred = some @ below - weights.sum(-1, keepdims=True) / 2  # [k, b, n]; the mean of ranks is half their number
-        weighted = centred * weights
-        products = np.einsum("ibn,jbn->bij", weighted, centred)
-        spreads = np.sqrt(np.einsum("bii->bi", products))
-        with np.errstate(invalid="ignore"):
-            parts.append(products / (spreads[:, :, None] * spreads[:, None]))
-    return np.concatenate(parts)
+    total = weights.sum(1, keepdims=True)
+    centred = [weighted_ranks(row, weights) - total / 2 for row in values]
+    spreads = [(weights * ranks**2).sum(1) for ranks in centred]
+    columns = []
+    for i, j in _PAIRS_OF_MEASURES:
+        product, scale = (weights * centred[i] * centred[j]).sum(1), np.sqrt(spreads[i] * spreads[j])
+        columns.append(np.divide(product, scale, out=np.full_like(product, np.nan), where=scale > 0))
+    return np.stack(columns, axis=1)
 
 
-def _below(values: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
-    """Return how many of each cluster's links lie below each link, those alike by half: [C, n]."""
-    levels, level = np.unique(values, return_inverse=True)
-    counts = np.zeros((n_clusters, len(levels)))
-    np.add.at(counts, (clusters, level), 1)
-    return (counts.cumsum(1) - counts / 2)[:, level]
+def weighted_ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weight below each of `values` [n] plus half the weight of its ties, [B, n]; `weights` [B, n]."""
+    order = np.argsort(values, kind="stable")
+    levels, starts = np.unique(values[order], return_index=True)
+    weight_of_level = np.add.reduceat(weights[:, order], starts, axis=1)  # [B, levels]
+    below: np.ndarray = weight_of_level.cumsum(1) - weight_of_level / 2
+    return below[:, np.searchsorted(levels, values)]
 
 
-def _head(values: np.ndarray, gold: np.ndarray, layer: int, head: int) -> dict[str, Any]:
-    """Return a head's means over its links to antecedents and to distractors; `values` [3, N, W], `gold` [N, W]."""
-    sides = {"antecedent": gold, "distractor": ~gold & ~np.isnan(values[0])}
-    means = {
-        side: {name: float(one[links].mean()) for name, one in zip(MEANINGS, values, strict=True)}
-        for side, links in sides.items()
+def _head_means(links: np.ndarray, items: Sequence[LinkItem], layer: int, head: int) -> dict[str, Any]:
+    """Return a head's mean measures [3, N, W] over its links to antecedents and to distractors."""
+    is_antecedent = np.zeros(links.shape[1:], dtype=bool)
+    for row, item in enumerate(items):
+        is_antecedent[row, : len(item.antecedents)] = True
+    sides = {"antecedent": is_antecedent, "distractor": ~is_antecedent & ~np.isnan(links[0])}
+    means = {side: links[:, mask].mean(axis=1) for side, mask in sides.items()}
+    return {"layer": layer, "head": head} | {
+        side: dict(zip(MEASURES, values.tolist(), strict=True)) for side, values in means.items()
     }
-    return {"layer": layer, "head": head} | means

@@ -1,327 +1,168 @@
-"""What a head's weights alone say of the link, without any text: what it looks for, and what it then writes.
+"""What a head's weights say: does its OV circuit raise the right answers, and is it a head of another known type?"""
 
-A head reads through two circuits (Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"): QK, which
-decides where it looks, and OV, which decides what it carries over. Both are taken on bare token embeddings, so above
-the first layer this is the direct path only: what lower layers add to the stream is left out.
-
-Axes besides those of `model`: W words, P query tokens.
-"""
-
-from __future__ import annotations
-
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor
 
-from data.links import LinkItem, Word
-from model.observe import attention_maps
-from model.transformer import Transformer
-from probe.statistics import cluster_interval, ranks
+from data.links import LinkItem
+from model.observe import ObservableModel
+from probe.statistics import mean_interval
 
-N_SHUFFLES = 1000  # of the words' labels: their SD is then known to 2 %, 1 / sqrt(2 N)
-
-
-WordIds = tuple[int, ...]  # the token ids of a word's pieces
-
-
-def weights_study(model: Transformer, items: Sequence[LinkItem], layer: int, head: int, *, seed: int) -> dict[str, Any]:
-    """Return what the weights of one head say.
-
-    Args:
-        model: any; only its weights are read.
-        items: of one question; of them only the words, their continuations and their distances are used.
-        layer: of the head.
-        head: the head.
-        seed: of the label shuffles.
-
-    Returns:
-        ov_auc, ov_auc_interval: .5 knows nothing, 1 every mention raises its own continuations above all others.
-        copying: from -1 to 1; 1 where every mention raises itself.
-        qk_agreement: mean score of query tokens on words they can mean - on words they cannot.
-        qk_agreement_sd: the same in standard deviations of shuffled labels.
-        asymmetry: AS, how much the pronoun looks for the antecedent more than the other way round.
-        direct_path_only: whether lower layers were left out, or the token before that model.token_shift mixes in.
-        None where the items have nothing to measure it on.
-
-    """
-    linked = [item for item in items if item.antecedents and item.distractors]
-    verbs = continuations(linked)
-    noun_ids = sorted({token for item in linked for word in _mentions(item) for token in _ids(item, word)})
-    agreement, in_sd = qk_agreement(model, linked, layer, head, seed)
-    return {
-        **payoff_auc(payoff_areas(model, verbs, layer, head), seed),
-        "copying": copying(ov_logits(model, noun_ids, noun_ids, layer, head)),
-        "qk_agreement": agreement,
-        "qk_agreement_sd": in_sd,
-        "asymmetry": asymmetry(model, linked, layer, head),
-        "direct_path_only": layer > 0 or model.config.token_shift,
-    }
-
-
-def _ids(item: LinkItem, word: Word) -> WordIds:
-    return tuple(item.tokens[place] for place in word)
-
-
-def _mentions(item: LinkItem) -> tuple[Word, ...]:
-    return item.antecedents + item.distractors
-
-
-def continuations(items: Sequence[LinkItem]) -> dict[WordIds, set[int]]:
-    """Return what may follow when a word is meant: the answers of the items whose antecedent it is."""
-    found: dict[WordIds, set[int]] = {}
-    for item in items:
-        for word in item.antecedents:
-            found.setdefault(_ids(item, word), set()).update(item.answers)
-    return found
-
-
-@torch.no_grad()
-def ov_logits(model: Transformer, sources: Sequence[int], targets: Sequence[int], layer: int, head: int) -> Tensor:
-    """Return [sources, targets] what a head adds to the target tokens' logits when it looks at the source tokens.
-
-    Embedding, the layer's norm, W_V, W_O, the final norm's gain, unembedding; the final norm's division by the stream's
-    length is one positive number for all targets and is left out, and so are biases, which say nothing of the source.
-    """
-    block = list(model.layers())[layer]
-    _, _, value, output = block.attention.by_head()
-    read = block.norm_1(_embed(model, sources)) @ value[head].T @ output[head].T  # [sources, D]
-    return model.final_norm.undivided(read) @ _rows(model.unembedding, targets).T
-
-
-def _embed(model: Transformer, ids: Sequence[int]) -> Tensor:
-    return _rows(model.token_embedding.weight, ids)
-
-
-def _rows(weight: Tensor, ids: Sequence[int]) -> Tensor:
-    return weight[torch.tensor(ids, dtype=torch.int64, device=weight.device)]
-
-
-def payoff_areas(model: Transformer, verbs: dict[WordIds, set[int]], layer: int, head: int) -> np.ndarray:
-    """Return for each word how surely it raises one of its own continuations above one of the others: [W].
-
-    The area under the ROC curve, from ranks (Mann & Whitney 1947); ties count half. Of a word of several pieces the
-    mean over the pieces. Words that have none of their own, or no others, are left out.
-    """
-    every = sorted(set().union(*verbs.values())) if verbs else []
-    areas = []
-    for word, own in verbs.items():
-        mine = np.array([token in own for token in every])
-        if mine.all() or not mine.any():
-            continue
-        raised = ov_logits(model, word, every, layer, head).mean(0).double().cpu().numpy()
-        n_below = ranks(raised)[mine].sum() - mine.sum() * (mine.sum() + 1) / 2  # Mann & Whitney's U
-        areas.append(n_below / (mine.sum() * (~mine).sum()))
-    return np.array(areas)
-
-
-def payoff_auc(areas: np.ndarray, seed: int) -> dict[str, float | tuple[float, float] | None]:
-    """Return the mean area over words and its 95 % bootstrap interval over words."""
-    if not len(areas):
-        return {"ov_auc": None, "ov_auc_interval": None}
-    interval = cluster_interval(areas, np.arange(len(areas)), N_SHUFFLES, seed)
-    return {"ov_auc": float(areas.mean()), "ov_auc_interval": interval}
-
-
-def copying(circuit: Tensor) -> float | None:
-    """Return the sum of the real parts of a square circuit's eigenvalues over the sum of their lengths.
-
-    1: every token raises itself; -1: every token lowers itself (Elhage et al. 2021, "copying matrices").
-    """
-    values = np.linalg.eigvals(circuit.double().cpu().numpy()) if len(circuit) else np.zeros(1)
-    length = np.abs(values).sum()
-    return float(values.real.sum() / length) if length > 0 else None
-
-
-@torch.no_grad()
-def qk_scores(
-    model: Transformer, queries: Sequence[int], keys: Sequence[int], distances: Tensor, layer: int, head: int
-) -> Tensor:
-    """Return s(query token, key token, distance) = q·k / sqrt(K) for every combination of tokens and distance.
-
-    Where the model does not turn its queries all distances are alike; what positions add to the stream is left out.
-
-    Args:
-        model: any.
-        queries: token ids.
-        keys: token ids.
-        distances: [n] how many positions the key stands before the query.
-        layer: of the head.
-        head: the head.
-
-    Returns:
-        [queries, keys, n] float32.
-
-    """
-    block = list(model.layers())[layer]
-    attention = block.attention
-    query_weights, key_weights, _, _ = attention.by_head()
-    query = block.norm_1(_embed(model, queries)) @ query_weights[head].T  # [queries, K]
-    key = block.norm_1(_embed(model, keys)) @ key_weights[head].T
-    if (offsets := attention.offsets_by_head()) is not None:
-        query, key = query + offsets[0][head], key + offsets[1][head]
-    query = query[:, None].expand(-1, len(distances), -1)
-    if attention.turned:
-        query = attention.turn(query, distances.to(query.device))
-        key = attention.turn(key, torch.zeros(1, device=key.device))  # stands at 0, and may be made longer by its turn
-    scores = torch.einsum("qnk,wk->qwn", query, key) / (query.shape[-1] ** 0.5 if attention.scaled else 1.0)
-    return scores if attention.slopes is None else scores - attention.slopes[head] * distances.to(scores.device)
-
-
-def _link_distances(item: LinkItem) -> list[int]:
-    return [item.query - place for word in _mentions(item) for place in word]
-
-
-def qk_agreement(
-    model: Transformer, items: Sequence[LinkItem], layer: int, head: int, seed: int
-) -> tuple[float | None, float | None]:
-    """Return how much higher queries score words they can mean than words they cannot, and that in shuffled SD.
-
-    Which words a query token can mean is read off the items: its antecedents, against its distractors. Scores are
-    averaged over the distances at which the items' mentions stand, and over the pieces of a word. For the SD the
-    words change labels at random, so that a taste for one word or one query counts for nothing.
-    """
-    if not items:
-        return None, None
-    queries = sorted({item.tokens[item.query] for item in items})
-    words = sorted({_ids(item, word) for item in items for word in _mentions(item)})
-    signs = np.zeros((len(queries), len(words)))  # [P, W]
-    for item in items:
-        for found, sign in ((item.antecedents, 1), (item.distractors, -1)):
-            for word in found:
-                signs[queries.index(item.tokens[item.query]), words.index(_ids(item, word))] += sign
-    signs = np.sign(signs)
-    if not ((signs > 0).any() and (signs < 0).any()):
-        return None, None
-    contrast = (signs > 0) / (signs > 0).sum() - (signs < 0) / (signs < 0).sum()
-    table = _mean_scores(model, queries, words, items, layer, head)
-    rng = np.random.default_rng(seed)
-    shuffled = [(contrast[:, rng.permutation(len(words))] * table).sum() for _ in range(N_SHUFFLES)]
-    agreement, spread = float((contrast * table).sum()), float(np.std(shuffled))
-    return agreement, (agreement - float(np.mean(shuffled))) / spread if spread > 0 else None
-
-
-def _mean_scores(
-    model: Transformer, queries: list[int], words: list[WordIds], items: Sequence[LinkItem], layer: int, head: int
-) -> np.ndarray:
-    """Return the scores [P, W] of words at the items' distances, each as often as it occurs."""
-    counts = Counter(distance for item in items for distance in _link_distances(item))
-    distances, shares = torch.tensor(list(counts)), torch.tensor(list(counts.values())).float()
-    pieces = sorted({piece for word in words for piece in word})
-    scores = qk_scores(model, queries, pieces, distances, layer, head).cpu() @ (shares / shares.sum())
-    where = {piece: i for i, piece in enumerate(pieces)}
-    columns = [scores[:, [where[piece] for piece in word]].mean(1) for word in words]
-    return torch.stack(columns, dim=1).double().numpy()
-
-
-def asymmetry(model: Transformer, items: Sequence[LinkItem], layer: int, head: int) -> float | None:
-    """Return AS = E[s(pronoun, antecedent, distance) - s(antecedent, pronoun, distance)] - the same for distractors.
-
-    The first token is the query, the second the key. Above 0 the head does not just join two words that go together:
-    it goes from the pronoun to its antecedent. The distance is the one at which they stand in the item.
-    """
-    if not items:
-        return None
-    tokens = sorted({item.tokens[item.query] for item in items} | {i for item in items for i in _all_ids(item)})
-    distances = sorted({distance for item in items for distance in _link_distances(item)})
-    scores = qk_scores(model, tokens, tokens, torch.tensor(distances), layer, head).cpu()
-    forth_not_back = (scores - scores.transpose(0, 1)).double().numpy()
-    token_at = {token: i for i, token in enumerate(tokens)}
-    distance_at = {distance: i for i, distance in enumerate(distances)}
-
-    def mean(item: LinkItem, words: tuple[Word, ...]) -> float:
-        asked = token_at[item.tokens[item.query]]
-        places = [place for word in words for place in word]
-        columns = [token_at[item.tokens[place]] for place in places]
-        return float(forth_not_back[asked, columns, [distance_at[item.query - place] for place in places]].mean())
-
-    return float(np.mean([mean(item, item.antecedents) - mean(item, item.distractors) for item in items]))
-
-
-def _all_ids(item: LinkItem) -> WordIds:
-    return tuple(token for word in _mentions(item) for token in _ids(item, word))
-
-
+N_BOOTSTRAP = 1000
 TYPES = ("previous", "first", "duplicate", "induction")
+WordIds = tuple[int, ...]  # token ids of a word
 
 
-@torch.no_grad()
-def head_types(
-    model: Transformer, first_token: int, seed: int, n_sequences: int = 16, n_distinct: int = 24
-) -> dict[str, np.ndarray]:
-    """Measure every head's habits on a random text that is said twice (Olsson et al. 2022, induction heads).
+def weights_study(
+    model: ObservableModel, items: Sequence[LinkItem], layer: int, head: int, *, seed: int
+) -> dict[str, Any]:
+    """Return whether the head's OV circuit maps each mention to its own answers.
 
     Args:
         model: in eval mode.
-        first_token: what stands before every text; it is in no text.
-        seed: of the texts.
-        n_sequences: how many texts.
-        n_distinct: tokens before the text repeats itself, no two alike; fewer if the context or vocabulary is short.
+        items: of one question; only their mentions and answers are used.
+        layer: of the head.
+        head: the head.
+        seed: of the bootstrap.
 
     Returns:
-        `type_scores` by name, each [L, H].
+        ov_auc: mean over words of the area under the ROC curve; 1 if attending to a word raises each of its own answers
+            above all others, .5 by chance. None if the model's weights or the answers do not allow it.
+        ov_auc_interval: its 95 % bootstrap interval over words.
 
     """
-    n_distinct = min(n_distinct, (model.config.context_length - 1) // 2, model.vocab_size - 1)
+    areas = answer_areas(model, answers_of_words(items), layer, head, items[0].tokens[0])
+    if not len(areas):
+        return {"ov_auc": None, "ov_auc_interval": None}
+    interval = mean_interval(areas, [(np.arange(len(areas)),)], N_BOOTSTRAP, seed)
+    return {"ov_auc": float(areas.mean()), "ov_auc_interval": interval.tolist()}
+
+
+def answers_of_words(items: Sequence[LinkItem]) -> dict[WordIds, set[int]]:
+    """Return for each antecedent the answers of the items in which it is the antecedent."""
+    answers: dict[WordIds, set[int]] = {}
+    for item in items:
+        for word in item.antecedents:
+            ids = tuple(item.tokens[position] for position in word)
+            answers.setdefault(ids, set()).update(item.answers)
+    return answers
+
+
+def answer_areas(
+    model: ObservableModel, answers: dict[WordIds, set[int]], layer: int, head: int, start_token: int
+) -> np.ndarray:
+    """Return for each word the area under the ROC curve of its own answers against all others: [W].
+
+    Words whose answers are all or none of the answers are left out; empty if the model's weights are not known.
+    """
+    targets = sorted(set().union(*answers.values()))
+    words = [word for word, own_answers in answers.items() if 0 < len(own_answers) < len(targets)]
+    logits = ov_logits(model, words, targets, layer, head, start_token) if words else None
+    if logits is None:
+        return np.empty(0)
+    areas = []
+    for word, raised in zip(words, logits.double().cpu().numpy(), strict=True):
+        is_answer = np.array([target in answers[word] for target in targets])
+        u = stats.mannwhitneyu(raised[is_answer], raised[~is_answer]).statistic
+        areas.append(u / (is_answer.sum() * (~is_answer).sum()))
+    return np.array(areas)
+
+
+def ov_logits(
+    model: ObservableModel, words: Sequence[WordIds], targets: Sequence[int], layer: int, head: int, start_token: int
+) -> Tensor | None:
+    """Return what the head adds to the logits of `targets` if it attends to each word alone, [W, targets].
+
+    Each word is read alone after the start token. Its normalised residual stream passes through W_V, W_O, the final
+    norm and the unembedding (Elhage et al. 2021); the mean over the word's tokens is returned. The final norm's divisor
+    is a positive factor common to all targets, and the biases do not depend on the word, so both are left out.
+    """
+    value, output = model.value_weight(layer), model.output_weight(layer)
+    if value is None or output is None:
+        return None
+    width = 1 + max(map(len, words))
+    tokens = torch.tensor([[start_token, *word, *[start_token] * (width - 1 - len(word))] for word in words])
+    inputs = model.record(tokens.to(model.device))[layer].inputs
+    stream = model.residual_stream(tokens[:1].to(model.device))[-1][0, 1]
+    directions = model.final_norm_pullback(model.unembedding()[torch.tensor(targets, device=model.device)], stream)
+    if directions is None:
+        return None
+    added = inputs @ value[head].T @ output[head].T @ directions.T  # [W, T, targets]
+    return torch.stack([added[row, 1 : 1 + len(word)].mean(0) for row, word in enumerate(words)])
+
+
+def head_types(
+    model: ObservableModel, start_token: int, seed: int, n_sequences: int = 16, n_distinct: int = 24
+) -> dict[str, np.ndarray]:
+    """Return the `type_scores` of every head on random tokens that repeat once (Olsson et al. 2022).
+
+    Args:
+        model: in eval mode.
+        start_token: precedes every text.
+        seed: of the texts.
+        n_sequences: number of texts.
+        n_distinct: distinct tokens before the repetition; fewer if the context or the vocabulary is short.
+
+    """
+    n_distinct = min(n_distinct, (model.context_length - 1) // 2, model.vocab_size - 1)
     rng = np.random.default_rng(seed)
-    others = np.delete(np.arange(model.vocab_size), first_token)
-    once = np.stack([rng.choice(others, n_distinct, replace=False) for _ in range(n_sequences)])
-    texts = np.concatenate([np.full((n_sequences, 1), first_token), once, once], axis=1)
-    maps = attention_maps(model, torch.from_numpy(texts).to(model.token_embedding.weight.device))
+    vocabulary = np.delete(np.arange(model.vocab_size), start_token)
+    half = np.stack([rng.choice(vocabulary, n_distinct, replace=False) for _ in range(n_sequences)])
+    tokens = np.concatenate([np.full((n_sequences, 1), start_token), half, half], axis=1)
+    maps = model.attention_scores(torch.from_numpy(tokens).to(model.device)).softmax(-1)
     return type_scores(maps.cpu(), n_distinct)
 
 
 def type_scores(maps: Tensor, n_distinct: int) -> dict[str, np.ndarray]:
-    """Return the mean weight on the key that makes the type, for each of TYPES [L, H], from 0 to 1.
+    """Return the mean attention weight of each head on the key that defines each of TYPES, [L, H] each.
 
     Args:
-        maps: [L, B, H, T, T] on texts of a first token and twice the same `n_distinct` tokens, T = 1 + 2 n_distinct.
+        maps: [L, B, H, T, T] on a start token and twice the same `n_distinct` tokens, T = 1 + 2 n_distinct.
         n_distinct: 2 or more.
 
     """
-    again = torch.arange(n_distinct + 1, maps.shape[-1])  # the queries that have read this token before
+    repeated = torch.arange(n_distinct + 1, maps.shape[-1])  # queries in the second half
     keys = {
-        "previous": (torch.arange(2, maps.shape[-1]), -1),  # from 2 on: that before 1 is the first token
-        "duplicate": (again, -n_distinct),  # the same token, said before
-        "induction": (again, 1 - n_distinct),  # the token that came after it then
+        "previous": (torch.arange(2, maps.shape[-1]), -1),  # from 2: the key before 1 is the start token
+        "duplicate": (repeated, -n_distinct),  # the same token in the first half
+        "induction": (repeated, 1 - n_distinct),  # the token that followed it there
     }
-    found = {name: maps[..., query, query + offset] for name, (query, offset) in keys.items()}
-    found["first"] = maps[..., 1:, 0]
-    return {name: found[name].mean(dim=(1, 3)).numpy() for name in TYPES}
+    weights = {name: maps[..., query, query + offset] for name, (query, offset) in keys.items()}
+    weights["first"] = maps[..., 1:, 0]
+    return {name: weights[name].mean(dim=(1, 3)).numpy() for name in TYPES}
 
 
-@torch.no_grad()
-def entropies(model: Transformer, tokens: Tensor) -> np.ndarray:
-    """Return how evenly each head spreads its weights, [L, H] from 0, all on one token, to 1, the same on all.
+def entropies(model: ObservableModel, tokens: Tensor) -> np.ndarray:
+    """Return each head's mean attention entropy as a share of the largest possible, [L, H] from 0 to 1.
 
-    The entropy of a query's weights over the entropy of equal weights on all that it may see, log of their number; the
-    mean over queries that see two tokens or more.
+    Query i attends to at most i + 1 tokens, so its largest entropy is log(i + 1); the first query is left out.
 
     Args:
         model: in eval mode.
         tokens: [B, T] texts without padding, T at least 2.
 
     """
-    maps = attention_maps(model, tokens.to(model.token_embedding.weight.device))[..., 1:, :]  # [L, B, H, T - 1, T]
-    entropy = torch.special.entr(maps).sum(-1)
-    most = torch.arange(2, tokens.shape[1] + 1, device=maps.device).log()  # the first query sees but itself
-    return (entropy / most).mean(dim=(1, 3)).cpu().numpy()
+    maps = model.attention_scores(tokens.to(model.device)).softmax(-1)[..., 1:, :]  # [L, B, H, T - 1, T]
+    largest = torch.arange(2, tokens.shape[1] + 1, device=maps.device).log()
+    return (torch.special.entr(maps).sum(-1) / largest).mean(dim=(1, 3)).cpu().numpy()
 
 
-@torch.no_grad()
-def score_asymmetry(model: Transformer) -> np.ndarray:
-    """Return how far each head's score of word a for word b differs from that of b for a, [L, H] from 0 to 1.
+def score_asymmetry(model: ObservableModel) -> np.ndarray | None:
+    """Return how far the score of token a for b differs from that of b for a, positions aside: [L, H] from 0 to 1.
 
-    ||A - A'|| / 2 ||A|| (Frobenius) of the bilinear form A = W_Q' W_K of contents, positions aside: 0 where both
-    directions score alike, about .71 for random weights, 1 where one is minus the other.
+    ||A - A^T|| / (2 ||A||) (Frobenius norm) with A = W_Q^T W_K: 0 for a symmetric form, about .71 for random weights, 1
+    for an antisymmetric form. None if the model's weights are not known.
     """
-    found = []
-    for block in model.layers():
-        query, key, _, _ = block.attention.by_head()  # [H, K, D]
-        form = query.transpose(-1, -2) @ key
-        apart = torch.linalg.matrix_norm(form - form.transpose(-1, -2))
-        found.append(apart / (2 * torch.linalg.matrix_norm(form)).clamp(min=torch.finfo(form.dtype).tiny))
-    return torch.stack(found).cpu().numpy()
+    layers = []
+    for layer in range(model.n_layer):
+        query, key = model.query_weight(layer), model.key_weight(layer)
+        if query is None or key is None:
+            return None
+        form = query.mT @ key  # [H, D, D]
+        difference = torch.linalg.matrix_norm(form - form.mT)
+        layers.append(difference / (2 * torch.linalg.matrix_norm(form)).clamp(min=torch.finfo(form.dtype).tiny))
+    return torch.stack(layers).cpu().numpy()

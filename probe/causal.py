@@ -86,11 +86,11 @@ def causal_study(
     controls = np.sort(np.random.default_rng(seed).permutation(others)[:MAX_CONTROL_HEADS]).tolist()
     margins = measure_margins(model, pairs, layer, head, controls, tokens_per_batch)
     entry = summarise(margins, pairs, n_bootstrap, seed)
-    total = (margins["clean"] - margins["swap"]).sum()
-    swaps = (margins["clean"][:, None] - margins["controls"]).sum(axis=0) / total
     counts = {"n_pairs": len(pairs) // 2, "n_dropped": n_dropped, "n_templates": len({item.template for item in pairs})}
-    is_known = entry["attention_swap"] is not None
-    return counts | entry | {"controls": {"heads": controls, "attention_swap": swaps.tolist()} if is_known else None}
+    if entry["attention_swap"] is None:
+        return counts | entry | {"controls": None}
+    swaps = (margins["clean"][:, None] - margins["controls"]).sum(axis=0) / (margins["clean"] - margins["swap"]).sum()
+    return counts | entry | {"controls": {"heads": controls, "attention_swap": swaps.tolist()}}
 
 
 def measure_margins(
@@ -174,7 +174,8 @@ def summarise(
     lost["edge_specificity"] = lost["edge_ablation"] - lost["distractor_edge_ablation"]
     ones, total = np.ones_like(clean), clean - swap
     ratios = {"margin": (clean, ones), "answer_difference": (total / 2, ones)}
-    ratios |= {name: (lost[name], total) for name in EFFECTS}
+    if total.any():
+        ratios |= {name: (lost[name], total) for name in EFFECTS}
     sums = np.array(list(ratios.values())).reshape(len(ratios), 2, -1, 2).sum(-1)  # [ratios, 2, pairs]
 
     def statistic(weights: np.ndarray) -> np.ndarray:
@@ -184,9 +185,8 @@ def summarise(
     values = statistic(np.ones((1, sums.shape[-1])))[0]
     intervals = bootstrap_interval(statistic, story_designs(story_clusters(pairs[::2])), n_bootstrap, seed).T
     distinguishes = intervals[1, 0] > ROUNDING
-    entry: dict[str, float | list[float] | None] = {}
+    entry: dict[str, float | list[float] | None] = dict.fromkeys((*EFFECTS, *(f"{name}_interval" for name in EFFECTS)))
     for name, value, interval in zip(ratios, values, intervals, strict=True):
-        is_known = distinguishes or name not in EFFECTS
-        entry |= {name: float(value) if is_known else None}
-        entry |= {f"{name}_interval": interval.tolist() if is_known else None}
+        if distinguishes or name not in EFFECTS:
+            entry |= {name: float(value), f"{name}_interval": interval.tolist()}
     return entry

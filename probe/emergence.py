@@ -1,208 +1,185 @@
-"""A small probe to be run while training, and what its curves say afterwards: has a head begun to link, and when?"""
+"""The probe that runs during training, and the timing of its curves: at which step does a head start to link?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from data.links import LinkItem
-from model.observe import TransformerView
+from data.corpus import Corpus, load_rows
+from data.links import LinkItem, link_items
+from data.loader import StorySplit
+from data.stories.lint import word_spans
+from data.tokenizer import end_id, unknown_id, with_end
+from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
-from probe.behaviour import oracle_losses, read_losses, rho, surprisals
+from probe.behaviour import oracle_losses, read_payoffs, resolved_share
 from probe.items import QUESTIONS, questions_with_items
 from probe.scores import best_head, check_blocks, read_heads, score_heads
-from probe.statistics import clusters_of, luck_line
+from probe.sentences import Example, TokenizedText
+from probe.snapshots import attention_of, choose_examples, header, pack_snapshot
+from probe.statistics import chance_level, story_clusters
 from probe.weights import head_types
+from training.evaluate import validation_loss
+from training.settings import TrainSettings
+from training.trainer import Probe, ProbeReading
 
-PHASE_CHANGE = 0.1  # share of training within which a curve goes from 10 to 90 % of its rise
+PHASE_CHANGE = 0.1  # share of training within which a curve makes 10 to 90 % of its change
+N_SIGN_FLIPS = 400  # of the chance level
 
 
 @dataclass(frozen=True, slots=True)
-class Glimpse:
-    """One question, at one step."""
+class QuestionReading:
+    """Scores of every head for one question at one step."""
 
-    name: str  # as in "number"
-    layer: int
+    name: str  # of the question
+    layer: int  # of the best head
     head: int
     accuracy: np.ndarray  # [L, H]
-    pronoun_contrast: np.ndarray  # [L, H]
     block_accuracy: np.ndarray  # [L, H]
-    luck: float  # Sel@1 that the best of as many know-nothing heads reaches in 1 of 20 cases
-    nll: float  # of the payoff, nats; nan where there is none
-    rho: float | None  # None where the oracles are not known
-    oracles: dict[str, float]  # nats, of the same items
+    pronoun_contrast: np.ndarray  # [L, H]
+    chance_level: float  # 95th percentile of the best head's accuracy by chance
+    loss: float  # nats at the payoff; nan for a question without payoff
+    oracles: dict[str, float]  # nats, the same for each oracle
 
-    def record(self) -> dict[str, Any]:
-        """Return what is written down: the best head's scores, and every head's so that any curve can be drawn."""
-        at = (self.layer, self.head)
-        scores = {
-            "accuracy": float(self.accuracy[at]),
-            "block_accuracy": float(self.block_accuracy[at]),
-            "pronoun_contrast": float(self.pronoun_contrast[at]),
+    def values(self) -> dict[str, Any]:
+        """Return the reading as metrics.jsonl stores it."""
+        names = ("accuracy", "block_accuracy", "pronoun_contrast")
+        scores = {name: float(getattr(self, name)[self.layer, self.head]) for name in names}
+        heads = {
+            f"{name}_heads": getattr(self, name).astype(float).round(4).tolist()
+            for name in ("accuracy", "pronoun_contrast")
         }
-        own: dict[str, Any] = {"layer": self.layer, "head": self.head, **scores, "chance_level": self.luck}
-        own |= {} if self.rho is None else {"resolved_share": self.rho}
-        own |= {"accuracy_heads": _written(self.accuracy), "pronoun_contrast_heads": _written(self.pronoun_contrast)}
-        payoff = {} if np.isnan(self.nll) else {f"{self.name}_answer": {"model": self.nll, **self.oracles}}
-        return {self.name: own, **payoff}
+        share = resolved_share(self.loss, self.oracles)
+        resolved = {} if share is None else {"resolved_share": share}
+        entry = {"layer": self.layer, "head": self.head, **scores, "chance_level": self.chance_level}
+        answer = {} if np.isnan(self.loss) else {f"{self.name}_answer": {"model": self.loss, **self.oracles}}
+        return {self.name: entry | resolved | heads} | answer
+
+    def summary(self) -> str:
+        """Return the best head and its accuracy in one phrase."""
+        accuracy = f"{self.accuracy[self.layer, self.head]:.2f} (chance level {self.chance_level:.2f})"
+        return f"{self.name} L{self.layer}H{self.head} accuracy {accuracy}"
 
 
-def _written(values: np.ndarray) -> list[list[float]]:
-    return values.astype(float).round(4).tolist()
+# Draws TensorBoard images by tag from the readings and, per example, its words and the attention [L, H, W, W].
+Draw = Callable[[list[QuestionReading], list[tuple[Example, list[str], np.ndarray]]], dict[str, np.ndarray]]
+
+
+def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> Probe | None:
+    """Return the probe to run during training; None if the text has no gold links or the model is not causal.
+
+    Args:
+        corpus: of the run.
+        settings: of the run; run.probe_sequences texts are read, and half as many for the loss by token class.
+        draw: draws images at the steps with an evaluation (default: no images).
+
+    """
+    run, tokenizer, split = settings.run, corpus.tokenizer, corpus.validation
+    if not isinstance(split, StorySplit) or not settings.model.is_causal or not run.probe_sequences:
+        return None
+    start_token = end_id(tokenizer)
+    items = choose_items(link_items(load_rows(corpus, "dev"), tokenizer, start_token), run.probe_sequences)
+
+    def tokenize(text: str) -> TokenizedText:
+        return TokenizedText(text, *with_end(tokenizer, text), [span for _, span in word_spans(text)])
+
+    examples = choose_examples(tokenize, unknown_id(tokenizer), settings.model.context_length)
+    n_loss_tokens = int(split.starts[: run.probe_sequences // 2 + 1][-1])
+
+    def probe(model: Transformer, step: int) -> ProbeReading | None:
+        loss = validation_loss(model, split, 4 * run.tokens_per_batch, n_loss_tokens)
+        view = TransformerView(model)
+        readings = read_questions(view, items, run.tokens_per_batch) if np.isfinite(loss["loss"]) else []
+        if not readings or any(np.isnan(reading.pronoun_contrast).any() for reading in readings):
+            return None  # training has diverged
+        values = {f"probe_{name}": loss[f"{name}_by_class"] for name in ("loss", "gap") if f"{name}_by_class" in loss}
+        types = head_types(view, start_token, seed=0)
+        values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
+        for reading in readings:
+            values |= reading.values()
+        attention = attention_of(view, [text for _, text in examples])
+        images = {}
+        if draw and (step % run.eval_every_steps == 0 or step == run.max_steps):
+            shown = [(example, text.words, w) for (example, text), w in zip(examples, attention, strict=True)]
+            images = draw(readings, shown)
+        snapshot = {"header": header(examples, view), **pack_snapshot(attention)} if examples else None
+        return ProbeReading(values, images, snapshot, [reading.summary() for reading in readings])
+
+    return probe
 
 
 def choose_items(items: Sequence[LinkItem], n_sequences: int) -> dict[str, list[LinkItem]]:
-    """Return whole blocks of iid items for every watched question, by its curve's name, `n_sequences` in all.
-
-    The questions share alike, spread over the frames of each.
-    """
-    by_name: dict[str, list[LinkItem]] = {}
-    for question in questions_with_items([one for one in QUESTIONS if one.watched], items):
-        by_name[question.name] = [item for item in items if item.holdout == "iid" and question.matches(item)]
-    n_blocks = n_sequences // 4 // max(1, len(by_name))
+    """Return `n_sequences` iid items in whole blocks, evenly spread over each watched question, by its name."""
+    watched = questions_with_items([question for question in QUESTIONS if question.watched], items)
+    n_blocks = n_sequences // 4 // max(1, len(watched))
     chosen = {}
-    for name, some in by_name.items():
-        check_blocks(some)
-        blocks = [some[i : i + 4] for i in range(0, len(some), 4)]
-        chosen[name] = [
-            item for block in blocks[:: max(1, len(blocks) // max(1, n_blocks))][:n_blocks] for item in block
-        ]
-    return {name: some for name, some in chosen.items() if some}
+    for question in watched:
+        matching = [item for item in items if item.holdout == "iid" and question.matches(item)]
+        check_blocks(matching)
+        starts = range(0, len(matching), 4)[:: max(1, len(matching) // 4 // max(1, n_blocks))][:n_blocks]
+        if starts:
+            chosen[question.name] = [matching[start + cell] for start in starts for cell in range(4)]
+    return chosen
 
 
-def glimpse(model: Transformer, items: dict[str, list[LinkItem]], tokens_per_batch: int) -> list[Glimpse]:
-    """Probe `model` (in eval mode) on the items of `choose_items`; the global random state is left alone."""
-    found = []
-    for name, some in items.items():
-        rows = read_heads(TransformerView(model), some, tokens_per_batch)
-        scores = score_heads(rows)
-        nll, surprisal = read_losses(model, some, tokens_per_batch), surprisals(some)
-        accuracy, pronoun_contrast, block_accuracy = (
-            values.mean(axis=0) for values in (scores.accuracy, scores.pronoun_contrast, scores.block_accuracy)
-        )
-        luck = luck_line(scores.accuracy, list(clusters_of(some[::4]).values()), centre=0.5, n_flips=400, seed=0)
-        found.append(
-            Glimpse(
+def read_questions(
+    model: ObservableModel, items: dict[str, list[LinkItem]], tokens_per_batch: int
+) -> list[QuestionReading]:
+    """Return the reading of every question of `choose_items`; the global random state does not change."""
+    readings = []
+    for name, question_items in items.items():
+        scores = score_heads(read_heads(model, question_items, tokens_per_batch))
+        clusterings = list(story_clusters(question_items[::4]).values())
+        _, losses = read_payoffs(model, question_items, tokens_per_batch)
+        readings.append(
+            QuestionReading(
                 name,
                 *best_head(scores),
-                accuracy=accuracy,
-                pronoun_contrast=pronoun_contrast,
-                block_accuracy=block_accuracy,
-                luck=luck,
-                nll=float(nll.mean()),
-                rho=rho(nll, surprisal),
-                oracles=oracle_losses(surprisal),
+                accuracy=scores.accuracy.mean(axis=0),
+                block_accuracy=scores.block_accuracy.mean(axis=0),
+                pronoun_contrast=scores.pronoun_contrast.mean(axis=0),
+                chance_level=chance_level(scores.accuracy, clusterings, centre=0.5, n_flips=N_SIGN_FLIPS, seed=0),
+                loss=float(losses.mean()),
+                oracles=oracle_losses(question_items),
             )
         )
-    return found
+    return readings
 
 
-def type_maxima(model: Transformer, first_token: int) -> dict[str, float]:
-    """Return, for each type of head, how much of it that head is which is most of it (`head_types`)."""
-    return {name: float(values.max()) for name, values in head_types(model, first_token, seed=0).items()}
+def crossing(steps: Sequence[float], values: Sequence[float], share: float, start: float | None = None) -> float | None:
+    """Return the first step at which a curve has made `share` of its change from `start` to its last value.
 
-
-def crossing(
-    steps: Sequence[float],
-    values: Sequence[float],
-    share: float,
-    floor: float | None = None,
-    ceiling: float | None = None,
-) -> float | None:
-    """Return the step at which a curve, rising or falling, has first gone `share` of its way.
-
-    Between two probes it is taken for straight. The first time counts, so that a curve that wavers is read as slow
-    rather than sudden.
+    The curve is interpolated linearly. Because the first crossing counts, a curve that wavers is read as slow.
 
     Args:
-        steps: in ascending order.
-        values: of the same length.
-        share: of the way from `floor` to `ceiling`, 0 to 1.
-        floor: where the way begins, as the value of knowing nothing; None: the first value.
-        ceiling: where it ends; None: the last value.
+        steps: ascending.
+        values: of the curve at these steps.
+        share: from 0 to 1.
+        start: value before the change, such as chance (default: the first value).
 
     Returns:
-        None for a curve that never gets there, or whose way has no length.
+        None if the curve is empty, does not change or does not reach the share.
 
     """
-    if not values:
+    start = values[0] if start is None and len(values) else start
+    if start is None or not len(values) or values[-1] == start:
         return None
-    start, end = values[0] if floor is None else floor, values[-1] if ceiling is None else ceiling
-    if start == end:
+    progress = (np.array(values, dtype=float) - start) / (values[-1] - start)
+    reached = np.flatnonzero(progress >= share)
+    if not len(reached):
         return None
-    gone = [(value - start) / (end - start) for value in values]
-    reached = next((i for i, one in enumerate(gone) if one >= share), None)
-    if reached is None:
-        return None
-    if reached == 0:
-        return float(steps[0])
-    before, after = gone[reached - 1], gone[reached]
-    return float(steps[reached - 1] + (share - before) / (after - before) * (steps[reached] - steps[reached - 1]))
+    i = reached[0]
+    return float(steps[0] if i == 0 else np.interp(share, progress[i - 1 : i + 1], steps[i - 1 : i + 1]))
 
 
-def timing(
-    steps: Sequence[float], values: Sequence[float], floor: float | None = None, ceiling: float | None = None
-) -> dict[str, float | None]:
-    """Return the steps t10, t50 and t90 of `crossing`, and t10→t90 as `width`, a share of the last step."""
-    found = {f"t{share}": crossing(steps, values, share / 100, floor, ceiling) for share in (10, 50, 90)}
-    t10, t90 = found["t10"], found["t90"]
-    return {**found, "width": None if t10 is None or t90 is None else (t90 - t10) / max(1, steps[-1])}
+def timing(steps: Sequence[float], values: Sequence[float], start: float | None = None) -> dict[str, float | None]:
+    """Return the steps t10, t50 and t90 (`crossing`), and the width t90 - t10 as a share of the last step."""
+    t10, t50, t90 = (crossing(steps, values, share, start) for share in (0.1, 0.5, 0.9))
+    width = None if t10 is None or t90 is None else (t90 - t10) / max(1, steps[-1])
+    return {"t10": t10, "t50": t50, "t90": t90, "width": width}
 
 
 def is_phase_change(widths: Sequence[float | None]) -> bool:
-    """Whether the curve went from 10 to 90 % of its way within a tenth of training in every seed, two or more."""
+    """Return True if the width is below `PHASE_CHANGE` in every seed, of two seeds or more."""
     return len(widths) > 1 and all(width is not None and width < PHASE_CHANGE for width in widths)
-
-
-def training_probe(corpus, settings, draw=None):  # type: ignore[no-untyped-def]
-    """Returns the probe to run while training; None if the text has no gold links."""
-    import numpy as np
-
-    from data.corpus import load_rows
-    from data.links import link_items
-    from data.loader import StorySplit
-    from data.stories.lint import word_spans as words
-    from data.tokenizer import end_id, unknown_id, with_end
-    from probe.sentences import TokenizedText
-    from probe.snapshots import choose_film, frame, shoot
-    from training.evaluate import validation_loss
-    from training.trainer import ProbeReading
-
-    split, tokenizer = corpus.validation, corpus.tokenizer
-    if not isinstance(corpus.train, StorySplit) or not settings.model.is_causal:
-        return None
-    items = choose_items(
-        link_items(load_rows(corpus, "dev"), tokenizer, end_id(tokenizer)), settings.run.probe_sequences
-    )
-    if not items:
-        return None
-
-    def tokenize(text: str) -> TokenizedText:
-        return TokenizedText(text, *with_end(tokenizer, text), [span for _, span in words(text)])
-
-    film = choose_film(tokenize, unknown_id(tokenizer), settings.model.context_length)
-    n_tokens = int(split.starts[: settings.run.probe_sequences // 2 + 1][-1])
-
-    def probe(model, step):  # type: ignore[no-untyped-def]
-        loss = validation_loss(model, split, 4 * settings.run.tokens_per_batch, n_tokens)
-        readings = glimpse(model, items, settings.run.tokens_per_batch) if np.isfinite(loss["loss"]) else []
-        if not readings or any(np.isnan(reading.pronoun_contrast).any() for reading in readings):
-            return None
-        values = {f"probe_{name}": loss[f"{name}_by_class"] for name in ("loss", "gap") if f"{name}_by_class" in loss}
-        values["head_types"] = type_maxima(model, end_id(tokenizer))
-        for reading in readings:
-            values |= reading.record()
-        snapshot, images = None, {}
-        if film.texts:
-            weights = shoot(model, film)
-            snapshot = {"header": film.header(settings.model.n_layer, settings.model.n_head), **frame(weights)}
-            words_of = [text.words for text in film.texts]
-            images = draw(readings, list(zip(film.examples, words_of, weights, strict=True))) if draw else {}
-        summary = [
-            f"{r.name} L{r.layer}H{r.head} {r.accuracy[r.layer, r.head]:.2f} (chance level {r.luck:.2f})"
-            for r in readings
-        ]
-        return ProbeReading(values, images, snapshot, summary)
-
-    return probe

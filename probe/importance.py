@@ -149,18 +149,20 @@ def agreement(links: np.ndarray, items: Sequence[LinkItem], n_bootstrap: int, se
     """
     is_link = ~np.isnan(links[0])
     values, item_of_link = links[:, is_link], np.nonzero(is_link)[0]
+    correlations = rank_correlations(values, np.ones((1, values.shape[1])))[0]
+    is_known = ~np.isnan(correlations)
 
     def statistic(weights: np.ndarray) -> np.ndarray:
-        return np.concatenate([rank_correlations(values, part[:, item_of_link]) for part in np.array_split(weights, 16)])
+        parts = np.array_split(weights, 16)  # large temporary arrays are slow
+        return np.concatenate([rank_correlations(values, part[:, item_of_link])[:, is_known] for part in parts])
 
-    correlations = rank_correlations(values, np.ones((1, values.shape[1])))[0]
-    designs = story_designs(story_clusters(items))[:1]  # templates x pairs only: three designs take three times as long
-    intervals = bootstrap_interval(statistic, designs, n_bootstrap, seed).T
-    result: dict[str, Any] = {"n_links": values.shape[1]}
-    for (i, j), value, interval in zip(_PAIRS_OF_MEASURES, correlations, intervals, strict=True):
-        is_known = not np.isnan(value)
-        name = f"{MEASURES[i]}_{MEASURES[j]}"
-        result |= {name: float(value) if is_known else None, f"{name}_interval": interval.tolist() if is_known else None}
+    names = [f"{MEASURES[i]}_{MEASURES[j]}" for i, j in _PAIRS_OF_MEASURES]
+    result: dict[str, Any] = {"n_links": values.shape[1]} | dict.fromkeys(names) | {f"{n}_interval": None for n in names}
+    if is_known.any():
+        designs = story_designs(story_clusters(items))[:1]  # templates x pairs; all three take three times as long
+        intervals = bootstrap_interval(statistic, designs, n_bootstrap, seed).T
+        for name, value, interval in zip(np.array(names)[is_known].tolist(), correlations[is_known], intervals, strict=True):
+            result |= {name: float(value), f"{name}_interval": interval.tolist()}
     return result
 
 

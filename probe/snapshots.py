@@ -1,117 +1,104 @@
-"""What training keeps of the showcase's attention: every head's weights, step after step, so that it can be replayed.
+"""Attention snapshots during training: every head's weights between the words of the worked examples, step by step.
 
-attention.jsonl of a run holds one object a line. The first, of step -1, says what is seen: {"step": -1, "version",
-"n_layer", "n_head", "texts": [{"text", "words"}]}. Every other is one step: {"step", "data": [for each text the base64
-of `sentences.pack_rows` in uint8]}.
+attention.jsonl holds one object per line: first {"step": -1, "version", "n_layer", "n_head", "texts": [{"text",
+"words"}]}, then per step {"step", "data": [for each text `pack_rows` of its weights as uint8]}.
 """
-
-from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from model.observe import attention_maps
-from model.transformer import Transformer
-from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, pack_rows
+from model.observe import ObservableModel
+from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, between_words, pack_rows
 
-FILM = "attention.jsonl"
-
-
-_VERSION = 1
+HISTORY_FILE = "attention.jsonl"
+_VERSION = 2
+Examples = Sequence[tuple[Example, TokenizedText]]
 
 
-@dataclass(frozen=True, slots=True)
-class Film:
-    """The sentences that are looked at again at every step."""
-
-    examples: tuple[Example, ...]
-    texts: tuple[TokenizedText, ...]
-
-    def header(self, n_layer: int, n_head: int) -> dict[str, Any]:
-        """Return the first line, without its step."""
-        texts = [{"text": text.text, "words": text.words} for text in self.texts]
-        return {"version": _VERSION, "n_layer": n_layer, "n_head": n_head, "texts": texts}
-
-
-def choose_film(tokenize: Callable[[str], TokenizedText], unknown: int | None, context_length: int) -> Film:
-    """Return the film of the showcase's different texts that a model can read.
-
-    Args:
-        tokenize: returns the tokens of a text.
-        unknown: the token of what the tokenizer cannot write; None where it can write anything.
-        context_length: tokens; of a longer text nothing is kept.
-
-    """
-    examples = {example.text: example for example in (*FOUR_CELLS, *TIRED_OR_SOFT)}.values()
-    texts = [(example, tokenize(example.text)) for example in examples]
-    read = [
-        (example, text) for example, text in texts if len(text.tokens) <= context_length and unknown not in text.tokens
+def choose_examples(
+    tokenize: Callable[[str], TokenizedText], unknown_token: int | None, context_length: int
+) -> list[tuple[Example, TokenizedText]]:
+    """Return the worked examples, one per text, that fit the context and have no unknown token."""
+    by_text = {example.text: example for example in (*FOUR_CELLS, *TIRED_OR_SOFT)}
+    tokenized = [(example, tokenize(text)) for text, example in by_text.items()]
+    return [
+        (example, text)
+        for example, text in tokenized
+        if len(text.tokens) <= context_length and unknown_token not in text.tokens
     ]
-    return Film(tuple(example for example, _ in read), tuple(text for _, text in read))
 
 
-@torch.no_grad()
-def shoot(model: Transformer, film: Film) -> list[np.ndarray]:
-    """Return every head's weights over each sentence of `film`: [L, H, T, T] float32.
+def header(examples: Examples, model: ObservableModel) -> dict[str, Any]:
+    """Return the first line of attention.jsonl, without its step."""
+    texts = [{"text": text.text, "words": text.words} for _, text in examples]
+    return {"version": _VERSION, "n_layer": model.n_layer, "n_head": model.n_head, "texts": texts}
+
+
+def attention_of(model: ObservableModel, texts: Sequence[TokenizedText]) -> list[np.ndarray]:
+    """Return every head's attention between the words of each text, [L, H, W, W], from one batch padded on the right."""
+    if not texts:
+        return []
+    width = max(len(text.tokens) for text in texts)
+    tokens = torch.tensor([text.tokens + [0] * (width - len(text.tokens)) for text in texts], device=model.device)
+    weights = model.attention_scores(tokens).softmax(-1).cpu().numpy()  # [L, B, H, T, T]
+    return [
+        between_words(weights[:, row, :, : len(text.tokens), : len(text.tokens)], text)
+        for row, text in enumerate(texts)
+    ]
+
+
+def pack_snapshot(attention: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Return one step's line of attention.jsonl, without its step, from the weights [L, H, W, W] of each text."""
+    return {"data": [pack_rows(weights, range(weights.shape[-1]), np.uint8) for weights in attention]}
+
+
+def read_history(path: Path) -> dict[str, Any] | None:
+    """Read attention.jsonl as {"n_layer", "n_head", "texts", "steps", "data": per step the base64 of each text}.
+
+    An incomplete last line, as while training runs, is ignored.
 
     Args:
-        model: causal, in eval mode: shorter sentences are filled up behind, where no word looks.
-        film: one sentence or more.
-
-    """
-    lengths = [len(text.tokens) for text in film.texts]
-    filled = [text.tokens + [0] * (max(lengths) - len(text.tokens)) for text in film.texts]
-    maps = attention_maps(model, torch.tensor(filled, device=model.token_embedding.weight.device))
-    every = maps.float().cpu().numpy()  # [L, B, H, T, T]
-    return [every[:, place, :, :length, :length] for place, length in enumerate(lengths)]
-
-
-def frame(weights: list[np.ndarray]) -> dict[str, Any]:
-    """Return what a step's line holds of the weights [L, H, T, T] of each sentence."""
-    return {"data": [pack_rows(weight, range(weight.shape[-1]), np.uint8) for weight in weights]}
-
-
-def read_film(path: Path) -> dict[str, Any] | None:
-    """Read attention.jsonl: {"n_layer", "n_head", "texts": [layouts], "steps": [...], "data": [[base64 per text]]}.
-
-    Args:
-        path: of the file. Its last line may be cut off, for training may still be going on: it is left out.
+        path: of the file.
 
     Returns:
-        None where there is no file.
+        None if there is no file or no line in it.
 
     Raises:
-        ValueError: in one line, that the file is damaged.
+        ValueError: the file is damaged.
 
     """
     if not path.is_file():
         return None
     try:
-        lines = path.read_text().splitlines(keepends=True)
-        header, *frames = [json.loads(line) for line in lines if line.endswith("\n")]
-        sizes = [_size(header, one) for one in header["texts"]]
-        steps = [one["step"] for one in frames]
-        known = header["version"] == _VERSION and header["step"] == -1
-        in_order = all(type(step) is int for step in steps) and steps == sorted({-1, *steps})[1:]
-        whole = all([len(b64decode(some, validate=True)) for some in one["data"]] == sizes for one in frames)
+        lines = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        if not lines:
+            return None
+        first, *snapshots = lines
+        sizes = [_n_bytes(first, text) for text in first["texts"]]
+        steps = [snapshot["step"] for snapshot in snapshots]
+        is_valid = (
+            (first["step"], first["version"]) == (-1, _VERSION)
+            and all(type(step) is int for step in steps)
+            and steps == sorted(set(steps) - {-1})
+            and all([len(b64decode(d, validate=True)) for d in snapshot["data"]] == sizes for snapshot in snapshots)
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        known = in_order = whole = False
-    if not (known and in_order and whole):
-        raise ValueError(f"{path} is damaged: delete it to go without the pictures of training")
-    about = {name: header[name] for name in ("n_layer", "n_head", "texts")}
-    return {**about, "steps": steps, "data": [one["data"] for one in frames]}
+        is_valid = False
+    if not is_valid:
+        raise ValueError(f"{path}: damaged; delete it to continue without attention snapshots")
+    entry = {name: first[name] for name in ("n_layer", "n_head", "texts")}
+    return entry | {"steps": steps, "data": [snapshot["data"] for snapshot in snapshots]}
 
 
-def _size(header: dict[str, Any], text: dict[str, Any]) -> int:
-    """Return how many bytes a step keeps of one text; ValueError where its layout does not fit together."""
-    length = len(text["words"])
-    if not all(isinstance(word, str) for word in [text["text"], *text["words"]]):
-        raise ValueError("not a layout")
-    return int(header["n_layer"] * header["n_head"] * length * (length + 1) // 2)
+def _n_bytes(first: dict[str, Any], text: dict[str, Any]) -> int:
+    """Return how many bytes one step stores of a text; TypeError if its words are not strings."""
+    words = text["words"]
+    if not all(isinstance(word, str) for word in (text["text"], *words)):
+        raise TypeError("words must be strings")
+    return int(first["n_layer"] * first["n_head"] * len(words) * (len(words) + 1) // 2)

@@ -13,12 +13,11 @@ from torch import Tensor
 from data.links import LinkItem, Word, is_flipped
 from model.observe import ObservableModel
 from probe.baselines import Rule, best_baseline, explained_share, fit_rules, habit_prediction, score_rules, selectivity
-from probe.behaviour import oracle_losses, read_payoffs, rho, surprisals
+from probe.behaviour import behaviour_study
 from probe.causal import causal_study
 from probe.config import ProbeConfig
 from probe.contract import check_contract
 from probe.importance import importance_study
-from probe.interventions import pair_up
 from probe.items import EMPTY, QUESTIONS, UNDECIDED, Question, questions_with_items
 from probe.scores import (
     HeadRows,
@@ -130,8 +129,8 @@ def study(
     texts = texts_of_one_length(context.test.items)
     results = {
         "contract": contract | {"undecided": check_undecided(context.test)},
-        "attention": {"entropy": entropies(model.model, texts), "score_asymmetry": score_asymmetry(model.model)},
-        "behaviour": behaviour(model, [item for item in test if item.payoff is not None], config),
+        "attention": {"entropy": entropies(model, texts), "score_asymmetry": score_asymmetry(model)},
+        "behaviour": behaviour_study(model, test, config),
         "selected": entries,
         "importance": [
             _importance(question, context, (entry["layer"], entry["head"]))
@@ -169,7 +168,7 @@ def make_context(
         Reading(dev_items, read_batches(model, batches[0][1])),
         Reading(test_items, read_heads(model, test_items, config.tokens_per_batch)),
         twins,
-        head_types(model.model, dev[0].tokens[0], config.seed),
+        head_types(model, dev[0].tokens[0], config.seed),
         config,
     )
 
@@ -291,10 +290,7 @@ def _controls(question: Question, context: ProbeContext, head: tuple[int, int]) 
     control = selectivity(dev_items, dev_rows.margin, items, rows.margin, config.n_controls, config.seed)
     cues = cue_effects(rows.log_ratio, items)
     unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
-    causal = None
-    if pair_up(items)[0]:  # a tokenizer may begin all possible answers with the same token: then nothing can be paired
-        sizes = {"tokens_per_batch": config.tokens_per_batch, "n_bootstrap": config.n_bootstrap, "seed": config.seed}
-        causal = _named(causal_study(model.model, items, *head, **sizes))
+    sizes = {"tokens_per_batch": config.tokens_per_batch, "n_bootstrap": config.n_bootstrap, "seed": config.seed}
     return {
         "selectivity": control["selectivity"],
         "coreference_share": float(cues.coreference_share[head]),
@@ -304,35 +300,9 @@ def _controls(question: Question, context: ProbeContext, head: tuple[int, int]) 
             "linked": float(rows.mass[:, *head].mean()),
             "unlinked": float(unlinked[:, *head].mean()) if len(unlinked) else None,
         },
-        "causal": causal,
-        "weights": weights_study(model.model, items, *head, seed=config.seed),
+        "causal": causal_study(model, items, *head, **sizes),
+        "weights": weights_study(model, items, *head, seed=config.seed),
     }
-
-
-# Until probe/causal.py returns these names itself.
-_EFFECTS = {
-    "margin": "margin",
-    "d": "answer_difference",
-    "resample": "head_effect",
-    "mean": "mean_ablation",
-    "zero": "zero_ablation",
-    "ko_antecedent": "edge_ablation",
-    "ko_distractor": "distractor_edge_ablation",
-    "attention_swap": "attention_swap",
-    "es": "edge_specificity",
-    "denoised": "denoising_patch",
-}
-
-
-def _named(causal: dict[str, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in causal.items():
-        name = _EFFECTS.get(key, key)
-        if isinstance(value, dict) and set(value) == {"value", "interval", "n"}:
-            result |= {name: value["value"], f"{name}_interval": value["interval"]}
-        else:
-            result[name] = value
-    return result
 
 
 def _importance(question: Question, context: ProbeContext, head: tuple[int, int]) -> dict[str, Any]:
@@ -341,45 +311,7 @@ def _importance(question: Question, context: ProbeContext, head: tuple[int, int]
     sizes = {"tokens_per_batch": config.tokens_per_batch, "n_bootstrap": config.n_bootstrap, "seed": config.seed}
     items, _ = context.test.select(question, HEADLINE)
     entry = {"question": question.name, "holdout": HEADLINE, "layer": head[0], "head": head[1]}
-    return entry | importance_study(context.model.model, items, *head, **sizes)
-
-
-def behaviour(model: ObservableModel, items: Sequence[LinkItem], config: ProbeConfig) -> list[dict[str, Any]]:
-    """Return how the model answers at every payoff, by family, level, site and hold-out.
-
-    A payoff that several links of a story share counts once, at the first site where it is decided.
-    """
-    first: dict[tuple[str, int | None], LinkItem] = {}
-    for item in items:
-        if not any(question.matches(item) for question in UNDECIDED):
-            first.setdefault((item.text, item.payoff), item)
-    answers = list(first.values())
-    margins, losses = read_payoffs(model.model, answers, config.tokens_per_batch)
-    groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
-    for i, item in enumerate(answers):
-        groups[item.family, item.level, item.site, item.holdout].append(i)
-    return [
-        dict(zip(("family", "level", "site", "holdout"), group, strict=True))
-        | _answers([answers[i] for i in index], margins[index], losses[index], config)
-        for group, index in groups.items()
-    ]
-
-
-def _answers(items: Sequence[LinkItem], margins: np.ndarray, losses: np.ndarray, config: ProbeConfig) -> dict[str, Any]:
-    clusters = story_clusters(items)
-    right = share_right(margins)
-    surprisal = surprisals(items)
-    oracles = oracle_losses(surprisal)
-    return {
-        "n": len(items),
-        "clusters": {name: len(set(labels)) for name, labels in clusters.items()},
-        "accuracy": float(right.mean()),
-        "interval": mean_interval(right, story_designs(clusters), config.n_bootstrap, config.seed).tolist(),
-        "resolved_share": rho(losses, surprisal),
-        "loss": float(losses.mean()),
-        "bayes_loss": oracles.get("bayes"),
-        "blind_loss": oracles.get("blind"),
-    }
+    return entry | importance_study(context.model, items, *head, **sizes)
 
 
 def share_right(values: np.ndarray) -> np.ndarray:

@@ -80,8 +80,8 @@ def oracle_losses(items: Sequence[LinkItem]) -> dict[str, float]:
 def resolved_share(loss: float, oracles: dict[str, float]) -> float | None:
     """Return (blind loss - loss) / (blind loss - Bayes loss).
 
-    1: as good as the Bayes-optimal predictor; 0: as good as if the model ignored the antecedent; below 0: worse. None if
-    a loss is not known or the antecedent makes no difference to it.
+    1: as good as the Bayes-optimal predictor; 0: as good as if the model ignored the antecedent; below 0: worse.
+    None if a loss is not known or the antecedent makes no difference to it.
     """
     if not oracles or np.isnan(loss) or oracles["blind"] == oracles["bayes"]:
         return None

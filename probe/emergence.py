@@ -63,7 +63,7 @@ class QuestionReading:
 
 
 # Draws TensorBoard images by tag from the readings and, per example, its words and the attention [L, H, W, W].
-Draw = Callable[[list[QuestionReading], list[tuple[Example, list[str], np.ndarray]]], dict[str, np.ndarray]]
+Draw = Callable[[Sequence[QuestionReading], Sequence[tuple[Example, Sequence[str], np.ndarray]]], dict[str, np.ndarray]]
 
 
 def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> Probe | None:

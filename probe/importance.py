@@ -11,6 +11,7 @@ layer has no effect if the payoff comes after the query.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -113,9 +114,7 @@ def read_links(
     return links
 
 
-def _batch_links(
-    model: ObservableModel, batch: PairBatch, streams: list[Tensor], layers: Sequence[int]
-) -> Tensor:
+def _batch_links(model: ObservableModel, batch: PairBatch, streams: list[Tensor], layers: Sequence[int]) -> Tensor:
     """Return the three measures of every link of a batch, [B, 3, layers, H, W]."""
     records = model.record(batch.tokens, batch.query[:, None])
     clean = answer_margins(model.logits(batch.tokens, batch.payoff, (), streams), batch)
@@ -129,12 +128,16 @@ def _batch_links(
             norms = torch.einsum("bhwk,hdk->bhwd", edges @ records[layer].values, output).norm(dim=-1)
         effects = torch.empty_like(norms)
         for head in range(model.n_head):
-            for word, mention in enumerate(batch.mentions.unbind(1)):
-                edit = edit_query_row(batch, layer, head, lambda row, mask=mention: row.masked_fill(mask, 0))
+            for word in range(batch.mentions.shape[1]):
+                edit = edit_query_row(batch, layer, head, partial(_without, batch.mentions[:, word]))
                 margins = answer_margins(edited_logits(model, batch, streams, edit), batch)
                 effects[:, head, word] = (margins - clean).abs()
         measures.append(torch.stack([edges.sum(-1), norms, effects], dim=1))
     return torch.stack(measures, dim=2)
+
+
+def _without(mask: Tensor, weights: Tensor) -> Tensor:
+    return weights.masked_fill(mask, 0)
 
 
 def agreement(links: np.ndarray, items: Sequence[LinkItem], n_bootstrap: int, seed: int) -> dict[str, Any]:
@@ -157,11 +160,14 @@ def agreement(links: np.ndarray, items: Sequence[LinkItem], n_bootstrap: int, se
         return np.concatenate([rank_correlations(values, part[:, item_of_link])[:, is_known] for part in parts])
 
     names = [f"{MEASURES[i]}_{MEASURES[j]}" for i, j in _PAIRS_OF_MEASURES]
-    result: dict[str, Any] = {"n_links": values.shape[1]} | dict.fromkeys(names) | {f"{n}_interval": None for n in names}
+    result: dict[str, Any] = {"n_links": values.shape[1]} | dict.fromkeys(names)
+    result |= {f"{name}_interval": None for name in names}
     if is_known.any():
         designs = story_designs(story_clusters(items))[:1]  # templates x pairs; all three take three times as long
         intervals = bootstrap_interval(statistic, designs, n_bootstrap, seed).T
-        for name, value, interval in zip(np.array(names)[is_known].tolist(), correlations[is_known], intervals, strict=True):
+        for name, value, interval in zip(
+            np.array(names)[is_known].tolist(), correlations[is_known], intervals, strict=True
+        ):
             result |= {name: float(value), f"{name}_interval": interval.tolist()}
     return result
 

@@ -66,7 +66,7 @@ def _place(item: LinkItem) -> tuple[int | None, ...]:
 def pair_batches(
     items: Sequence[LinkItem], indices: Sequence[int], tokens_per_batch: int, device: torch.device
 ) -> Iterator[PairBatch]:
-    """Yield the pairs at `indices` (from `pair_up`) in batches of up to `tokens_per_batch` tokens, at least one pair."""
+    """Yield the pairs at `indices`, from `pair_up`, in batches of up to `tokens_per_batch` tokens or one pair."""
     pairs = sorted(zip(indices[::2], indices[1::2], strict=True), key=lambda pair: len(items[pair[0]].tokens))
     while pairs:
         n_pairs = max(1, tokens_per_batch // (2 * len(items[pairs[-1][0]].tokens)))

@@ -41,7 +41,7 @@ def header(examples: Examples, model: ObservableModel) -> dict[str, Any]:
 
 
 def attention_of(model: ObservableModel, texts: Sequence[TokenizedText]) -> list[np.ndarray]:
-    """Return every head's attention between the words of each text, [L, H, W, W], from one batch padded on the right."""
+    """Return every head's attention between the words of each text, [L, H, W, W]; all texts are one batch."""
     if not texts:
         return []
     width = max(len(text.tokens) for text in texts)

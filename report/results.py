@@ -11,7 +11,7 @@ from typing import Any
 from lab import compare as lab
 from probe import seeds
 from probe.open import OWNER, OpenedModel, readable
-from probe.snapshots import FILM, read_film
+from probe.snapshots import HISTORY_FILE, read_history
 from report.content import ProbeResults, RunFiles, page_content, training_content
 from report.figures import FIGURES, draw_run
 from report.page import page
@@ -108,7 +108,7 @@ def run_files(opened: OpenedModel) -> RunFiles:
         with readable(path, "delete it; the page will lack the curves of training"):
             metrics = read_records(opened.folder)
             training_content(metrics, None)
-    return RunFiles(metrics, read_film(opened.folder / FILM), sweep_tables(opened.folder))
+    return RunFiles(metrics, read_history(opened.folder / HISTORY_FILE), sweep_tables(opened.folder))
 
 
 def sweep_tables(run: Path) -> list[dict[str, Any]]:

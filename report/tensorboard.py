@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch.utils.tensorboard import SummaryWriter
 
+from probe.emergence import QuestionReading
 from probe.sentences import FOUR_CELLS, Example
 
 BLUE, WHITE, ORANGE, GREY, BLACK = (0, 114, 178), (255, 255, 255), (213, 94, 0), (120, 120, 120), (32, 32, 32)
@@ -99,18 +100,8 @@ def four_cells(sentences: Sequence[ExampleAttention], caption: str) -> np.ndarra
     return np.asarray(image)
 
 
-class HeadReading(Protocol):
-    """The scores of all heads for one question at one step of training."""
-
-    name: str
-    layer: int  # of the best head
-    head: int
-    accuracy: np.ndarray  # [L, H]
-    pronoun_contrast: np.ndarray  # [L, H]
-
-
 def draw_snapshot(
-    readings: Sequence[HeadReading], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
+    readings: Sequence[QuestionReading], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
 ) -> dict[str, np.ndarray]:
     """Return the images of one probe during training by TensorBoard tag.
 

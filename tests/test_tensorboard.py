@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from probe.snapshots import FILM, read_film
+from probe.snapshots import HISTORY_FILE, read_history
 from tests.board import Board, write_scores
 from tests.reliability.doors import Doors, Running
 from training.checkpoint import load_checkpoint
@@ -170,7 +170,7 @@ def test_its_directory_stays_small(logdir: Path) -> None:
 
 
 def test_the_film_holds_each_probe_once_though_the_run_was_killed(logdir: Path) -> None:
-    film = read_film(logdir / "story" / FILM)
+    film = read_history(logdir / "story" / HISTORY_FILE)
     assert film is not None and film["steps"] == PROBES and len(film["texts"]) == 6
     assert (film["n_layer"], film["n_head"]) == (1, 2)
     first = [np.frombuffer(base64.b64decode(one), np.uint8) for one in film["data"][0]]

@@ -34,7 +34,13 @@ def random_items() -> list[LinkItem]:
     In the third block the partners differ before the query; the fourth has a third candidate that is never meant.
     """
     rng = np.random.default_rng(0)
-    shapes = [(0, (1, 1), 2, 2, 0), (4, (2, 1), 3, 1, 0), (2, (1, 3), 1, 2, 3), (3, (1, 1), 5, 1, 2), (2, (2, 2), 2, 0, 0)]
+    shapes = [
+        (0, (1, 1), 2, 2, 0),
+        (4, (2, 1), 3, 1, 0),
+        (2, (1, 3), 1, 2, 3),
+        (3, (1, 1), 5, 1, 2),
+        (2, (2, 2), 2, 0, 0),
+    ]
     items = []
     for block, (n_before, lengths, n_between, n_behind, n_after) in enumerate(shapes):
         names = [list(rng.integers(1, 30, n)) for n in lengths]

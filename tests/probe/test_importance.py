@@ -12,13 +12,13 @@ from model.observe import HeadEdit
 from probe.importance import MEASURES, N_BLOCKS, importance_study, rank_correlations, read_links, spread_blocks
 from tests.probe.pair_items import (
     GAIN,
+    OUTSIDE,
+    SETTINGS,
     H,
     L,
     noun_items,
-    OUTSIDE,
     random_items,
     random_view,
-    SETTINGS,
     three_heads,
     weights_by_hand,
 )

@@ -111,15 +111,15 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
 
 def choose_items(items: Sequence[LinkItem], n_sequences: int) -> dict[str, list[LinkItem]]:
     """Return `n_sequences` iid items in whole blocks, evenly spread over each watched question, by its name."""
-    watched = questions_with_items([question for question in QUESTIONS if question.watched], items)
-    n_blocks = n_sequences // 4 // max(1, len(watched))
+    iid = [item for item in items if item.holdout == "iid"]
+    watched = questions_with_items([question for question in QUESTIONS if question.watched], iid)
+    n_blocks = max(1, n_sequences // 4 // max(1, len(watched)))
     chosen = {}
     for question in watched:
-        matching = [item for item in items if item.holdout == "iid" and question.matches(item)]
+        matching = [item for item in iid if question.matches(item)]
         check_blocks(matching)
-        starts = range(0, len(matching), 4)[:: max(1, len(matching) // 4 // max(1, n_blocks))][:n_blocks]
-        if starts:
-            chosen[question.name] = [matching[start + cell] for start in starts for cell in range(4)]
+        starts = range(0, len(matching), 4)[:: max(1, len(matching) // 4 // n_blocks)][:n_blocks]
+        chosen[question.name] = [matching[start + cell] for start in starts for cell in range(4)]
     return chosen
 
 

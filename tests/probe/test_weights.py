@@ -1,21 +1,94 @@
-"""Habits on random tokens: each type's own head scores one, and no other does."""
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from model.config import Position
-from model.observe import attention_maps
-from probe.verdict import MAX_OTHER_TYPE
-from probe.weights import TYPES, entropies, head_types, score_asymmetry, type_scores
-from tests.probe.story_items import MODEL, first_token, planted, random_model
+from model.observe import TransformerView
+from probe.weights import (
+    TYPES,
+    answer_areas,
+    answers_of_words,
+    entropies,
+    head_types,
+    ov_logits,
+    score_asymmetry,
+    type_scores,
+    weights_study,
+)
+from tests.probe.pair_items import GAIN, NOUN, START, VERB, H, L, noun_items, random_view, three_heads
 
-N = 7  # tokens before the text repeats itself
+N = 7  # tokens before the text repeats
 KEY = {"previous": -1, "duplicate": -N, "induction": 1 - N}
 
 
+def test_attending_to_a_noun_raises_its_verb_by_what_the_head_writes() -> None:
+    logits = ov_logits(three_heads(), [(noun,) for noun in NOUN], VERB, 0, 0, START)
+    assert logits is not None
+    expected = torch.tensor([[GAIN, 0.0], [0.0, GAIN], [GAIN, 0.0], [0.0, GAIN]])
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> None:
+    """Reference: the head output at the word is added to the stream; the MLP is off and the norm's divisor differs."""
+    view = random_view(n_layer=1)
+    with torch.no_grad():
+        view.model.blocks[0].mlp.down.weight.zero_()
+    words, targets = [(5,), (6, 7), (8,)], [1, 2, 3, 4, 9]
+    logits = ov_logits(view, words, targets, 0, 1, start_token=0)
+    assert logits is not None
+    for row, word in zip(logits, words, strict=True):
+        tokens = torch.tensor([[0, *word]])
+        value, output = view.value_weight(0)[1], view.output_weight(0)[1]
+        inputs = view.record(tokens)[0].inputs[0, 1:]
+        written = (inputs @ value.T @ output.T).mean(0)
+        stream = view.residual_stream(tokens)[-1][0, -1]
+        norm = view.model.final_norm
+        both = [view.unembedding()[targets] @ norm(vector) for vector in (stream + written, stream)]
+        scale = [vector.square().mean().add(norm.eps).sqrt() for vector in (stream + written, stream)]
+        change = both[0] * scale[0] - both[1] * scale[1]
+        factor = (row @ change) / (change @ change)
+        assert factor > 0
+        torch.testing.assert_close(row, factor * change, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("head", "area"), [(0, 1.0), (1, 0.5), (2, 0.5)])
+def test_only_the_head_that_writes_the_verbs_has_an_area_above_chance(head: int, area: float) -> None:
+    study = weights_study(three_heads(), noun_items(), 0, head, seed=0)
+    assert study["ov_auc"] == pytest.approx(area)
+    assert study["ov_auc_interval"] == pytest.approx([area, area])
+
+
+def test_a_head_that_writes_the_wrong_verbs_has_area_0() -> None:
+    swapped = [replace(item, answers=item.foils, foils=item.answers) for item in noun_items()]
+    assert weights_study(three_heads(), swapped, 0, 0, seed=0)["ov_auc"] == 0
+
+
+def test_answers_belong_to_the_antecedents_of_their_items() -> None:
+    answers = answers_of_words(noun_items())
+    assert answers == {(noun,): {VERB[noun % 2]} for noun in NOUN}
+
+
+def test_words_that_have_all_answers_have_no_area() -> None:
+    assert len(answer_areas(three_heads(), {(6,): {2, 3}, (7,): {2, 3}}, 0, 0, START)) == 0
+
+
+def test_without_known_weights_there_is_no_area_and_no_asymmetry() -> None:
+    class Unknown(TransformerView):
+        def value_weight(self, layer: int) -> None:
+            return None
+
+        def query_weight(self, layer: int) -> None:
+            return None
+
+    view = Unknown(three_heads().model)
+    assert weights_study(view, noun_items(), 0, 0, seed=0) == {"ov_auc": None, "ov_auc_interval": None}
+    assert score_asymmetry(view) is None
+
+
 def maps_of(kind: str) -> torch.Tensor:
-    """A head [L=1, B=2, H=1, T, T] that looks at its key alone, at the first token where there is none."""
+    """Return [L=1, B=2, H=1, T, T] of a head that attends to the key of its type, else to the first token."""
     maps = torch.zeros(1, 2, 1, 1 + 2 * N, 1 + 2 * N)
     for query in range(1 + 2 * N):
         key = query + KEY.get(kind, -query)
@@ -24,67 +97,54 @@ def maps_of(kind: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_the_head_of_a_type_scores_one_in_it_and_none_in_another(kind: str) -> None:
-    found = type_scores(maps_of(kind), N)
-    assert found[kind].tolist() == [[1]]
-    assert all(found[other] == 0 for other in TYPES if other not in (kind, "first"))
+def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others(kind: str) -> None:
+    scores = type_scores(maps_of(kind), N)
+    assert scores[kind].tolist() == [[1]]
+    assert all(scores[other] == 0 for other in TYPES if other not in (kind, "first"))
 
 
-def test_a_planted_previous_token_head_is_found_among_random_ones() -> None:
-    found = head_types(planted("previous", layer=1, head=2), first_token(), seed=0)
-    assert found["previous"][1, 2] > 0.95
-    for name in ("previous", "induction"):
-        assert np.argwhere(found[name] > MAX_OTHER_TYPE).tolist() == ([[1, 2]] if name == "previous" else [])
-
-
-def test_a_planted_link_head_is_not_barred() -> None:
-    found = head_types(planted("coreference"), first_token(), seed=0)
-    assert max(found["previous"].max(), found["induction"].max()) < MAX_OTHER_TYPE
-
-
-def test_a_head_that_looks_everywhere_alike_scores_one_over_the_keys() -> None:
-    found = head_types(planted("uniform", head=1), first_token(), seed=0, n_sequences=3, n_distinct=5)
-    assert found["previous"][0, 1] == pytest.approx(np.mean([1 / n for n in range(3, 12)]))
-    assert found["first"][0, 1] == pytest.approx(np.mean([1 / n for n in range(2, 12)]))
-    for name in ("duplicate", "induction"):
-        assert found[name][0, 1] == pytest.approx(np.mean([1 / n for n in range(7, 12)]))
-
-
-def test_the_same_seed_gives_the_same_texts_and_they_fit_the_context() -> None:
-    model = random_model()
-    one, two, other = (head_types(model, first_token(), seed=seed, n_distinct=999) for seed in (1, 1, 2))
-    assert all((one[name] == two[name]).all() for name in TYPES)
-    assert (one["previous"] != other["previous"]).any()
-    assert one["previous"].shape == (MODEL.n_layer, MODEL.n_head)
-
-
-def test_a_head_that_looks_everywhere_alike_has_entropy_one_and_one_that_looks_at_one_word_none() -> None:
-    """Queries of zero score every key alike; the planted head looks at the token before and at nothing else."""
-    model = planted("previous", layer=1, head=2)
+def uniform_view() -> TransformerView:
+    view = random_view()
     with torch.no_grad():
-        model.blocks[0].attention.query.weight.zero_()
-    texts = torch.randint(1, model.vocab_size, (5, 11), generator=torch.Generator().manual_seed(0))
-    found = entropies(model, texts)
-    np.testing.assert_allclose(found[0], 1, atol=1e-6)
-    assert found[1, 2] < 0.05 and found.shape == (2, 3)
+        view.model.blocks[0].attention.query.weight.zero_()
+    return view
 
 
-def test_entropy_against_a_loop() -> None:
-    model = random_model()
-    texts = torch.randint(1, model.vocab_size, (3, 5), generator=torch.Generator().manual_seed(1))
-    maps = attention_maps(model, texts).detach().double().numpy()
+def test_a_uniform_head_scores_the_mean_of_one_over_the_number_of_keys() -> None:
+    scores = head_types(uniform_view(), start_token=0, seed=0, n_sequences=3, n_distinct=5)
+    assert scores["previous"][0] == pytest.approx([np.mean([1 / n for n in range(3, 12)])] * H, rel=1e-5)
+    assert scores["first"][0] == pytest.approx([np.mean([1 / n for n in range(2, 12)])] * H, rel=1e-5)
+    for name in ("duplicate", "induction"):
+        assert scores[name][0] == pytest.approx([np.mean([1 / n for n in range(7, 12)])] * H, rel=1e-5)
+
+
+def test_the_seed_decides_the_texts_and_they_fit_the_context() -> None:
+    first, again, other = (head_types(random_view(), 0, seed=seed, n_distinct=999) for seed in (1, 1, 2))
+    assert all((first[name] == again[name]).all() for name in TYPES)
+    assert (first["previous"] != other["previous"]).any() and first["previous"].shape == (L, H)
+
+
+def test_a_uniform_head_has_entropy_1() -> None:
+    texts = torch.randint(1, 53, (5, 11), generator=torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(entropies(uniform_view(), texts)[0], 1, rtol=1e-5)
+
+
+def test_entropy_equals_a_loop_over_queries() -> None:
+    view = random_view()
+    texts = torch.randint(1, 53, (3, 5), generator=torch.Generator().manual_seed(1))
+    maps = view.attention_scores(texts).softmax(-1).double().numpy()
     rows = [
         [-sum(w * np.log(w) for w in maps[1, b, 2, t] if w > 0) / np.log(t + 1) for t in range(1, 5)] for b in range(3)
     ]
-    assert entropies(model, texts)[1, 2] == pytest.approx(np.mean(rows), abs=1e-5)
+    assert entropies(view, texts)[1, 2] == pytest.approx(np.mean(rows), rel=1e-5)
 
 
-def test_scores_of_queries_that_are_keys_are_alike_both_ways_and_random_ones_are_not() -> None:
-    assert (score_asymmetry(random_model(tie_query_key=True, position=Position.none)) < 1e-6).all()
-    assert (abs(score_asymmetry(random_model()) - 0.5**0.5) < 0.1).all()
-    turned = random_model()  # A' = -A: each query is a quarter turn from its key, in pairs
-    with torch.no_grad():
-        weight = turned.blocks[0].attention.key.weight.view(3, 8, 2, -1)
-        query = torch.stack((weight[:, :, 1], -weight[:, :, 0]), dim=2)
-        turned.blocks[0].attention.query.weight.copy_(query.reshape(48, -1))
-    np.testing.assert_allclose(score_asymmetry(turned)[0], 1, atol=1e-5)
+def test_asymmetry_is_0_for_tied_projections_about_071_for_random_ones_and_1_for_an_antisymmetric_form() -> None:
+    assert (score_asymmetry(random_view(tie_query_key=True, position=Position.none)) < 1e-6).all()
+    assert (abs(score_asymmetry(random_view()) - 0.5**0.5) < 0.1).all()
+    antisymmetric = random_view()
+    attention = antisymmetric.model.blocks[0].attention
+    with torch.no_grad():  # W_Q = J W_K with J a rotation by 90 degrees in pairs of rows, so A^T = -A
+        pairs = attention.key.weight.unflatten(0, (H, -1, 2))
+        attention.query.weight.copy_(torch.stack((pairs[:, :, 1], -pairs[:, :, 0]), dim=2).flatten(0, 2))
+    np.testing.assert_allclose(score_asymmetry(antisymmetric)[0], 1, rtol=1e-5)

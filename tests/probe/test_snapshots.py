@@ -1,0 +1,104 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.stories.lint import word_spans
+from model.config import ModelConfig
+from model.observe import TransformerView
+from model.transformer import Transformer
+from probe.sentences import TokenizedText, unpack_rows, word_attention
+from probe.snapshots import HISTORY_FILE, attention_of, choose_examples, header, pack_snapshot, read_history
+from tests.model.standard import PLAIN
+
+UNKNOWN = 1
+
+
+def tokenize(text: str) -> TokenizedText:
+    """Return one token per word; "They" is unknown."""
+    words = word_spans(text)
+    tokens = [0] + [UNKNOWN if word == "They" else 2 + len(word) for word, _ in words]
+    spans = [span for _, span in words]
+    return TokenizedText(text, tokens, spans, spans)
+
+
+@pytest.fixture(scope="module")
+def view() -> TransformerView:
+    config = ModelConfig(n_layer=2, n_head=3, d_model=30, d_mlp=41, context_length=23, **PLAIN)
+    return TransformerView(Transformer(config, vocab_size=17, seed=0).eval())
+
+
+@pytest.mark.parametrize(
+    ("unknown", "context_length", "endings"),
+    [
+        (None, 23, ["uses. It", "es. They", " cat. It", "at. They", "as tired", "was soft"]),
+        (UNKNOWN, 23, ["uses. It", " cat. It", "as tired", "was soft"]),
+        (UNKNOWN, 14, ["uses. It", " cat. It"]),
+        (None, 3, []),
+    ],
+)
+def test_examples_without_unknown_tokens_that_fit_the_context_are_chosen_once(
+    unknown: int | None, context_length: int, endings: list[str]
+) -> None:
+    chosen = choose_examples(tokenize, unknown, context_length)
+    assert [example.text[-8:] for example, _ in chosen] == endings
+
+
+def test_a_batch_of_texts_gives_the_attention_of_each_text_alone(view: TransformerView) -> None:
+    texts = [text for _, text in choose_examples(tokenize, None, 23)]
+    assert len({len(text.tokens) for text in texts}) > 1
+    for weights, text in zip(attention_of(view, texts), texts, strict=True):
+        np.testing.assert_allclose(weights, word_attention(view, text), rtol=1e-5, atol=1e-6)
+
+
+def write_history(path: Path, view: TransformerView) -> Path:
+    examples = choose_examples(tokenize, UNKNOWN, 23)
+    snapshot = pack_snapshot(attention_of(view, [text for _, text in examples]))
+    lines = [{"step": -1, **header(examples, view)}, *({"step": step, **snapshot} for step in (0, 1, 4))]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_history_is_read_back_and_an_incomplete_line_ignored(view: TransformerView, tmp_path: Path) -> None:
+    path = write_history(tmp_path / HISTORY_FILE, view)
+    history = read_history(path)
+    assert history is not None and history["steps"] == [0, 1, 4]
+    examples = choose_examples(tokenize, UNKNOWN, 23)
+    assert [text["text"] for text in history["texts"]] == [example.text for example, _ in examples]
+    for data, (_, text) in zip(history["data"][2], examples, strict=True):
+        n_words = len(text.words)
+        unpacked = unpack_rows(data, range(n_words), (2, 3, n_words), np.uint8)
+        np.testing.assert_allclose(unpacked, word_attention(view, text), atol=0.5 / 255 + 1e-6)
+    with path.open("a") as stream:
+        stream.write('{"step": 5, "da')
+    assert read_history(path) == history
+
+
+def test_without_a_file_there_is_no_history(tmp_path: Path) -> None:
+    assert read_history(tmp_path / HISTORY_FILE) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"version": 2', '"version": 1'),
+        ('"step": -1', '"step": 0'),
+        ('"step": 4', '"step": 1'),
+        ('"step": 4', '"step": 4.5'),
+        ('"n_head": 3', '"n_head": 2'),
+        ('"data": ["', '"data": ["AAAA'),
+        ('"data": ["', '"data": ["!!!!'),
+        ('"data": [', '"data": ["AAAA", '),
+        ('"words": ["(start)"', '"words": [7'),
+        ("{", "["),
+    ],
+)
+def test_a_damaged_history_is_an_error_in_one_line(view: TransformerView, tmp_path: Path, old: str, new: str) -> None:
+    path = write_history(tmp_path / HISTORY_FILE, view)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ValueError, match=HISTORY_FILE) as error:
+        read_history(path)
+    assert "\n" not in str(error.value)

@@ -1,5 +1,6 @@
-"""Items of a small corpus and models that read it, made once for all tests."""
+"""Items of a small corpus and models for them, made once for all tests."""
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any
@@ -15,7 +16,7 @@ from data.stories import as_dataset, generate_split
 from data.tokenizer import UNKNOWN, end_id, word_tokenizer
 from model.config import ModelConfig
 from model.transformer import Transformer
-from probe.scores import Rows, candidates, reduce_scores
+from probe.scores import HeadRows, candidates, reduce_scores
 from tests.model.standard import PLAIN
 
 _NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
@@ -47,7 +48,7 @@ MODEL = ModelConfig(n_layer=2, n_head=3, d_model=48, d_mlp=41, context_length=64
 
 @cache
 def tokenizer() -> Tokenizer:
-    """Return one that knows the words of both sets of stories, so that one model reads them."""
+    """Return a tokenizer with the words of both corpora, so that one model reads both."""
     return word_tokenizer([story.text for config in (CONFIG, FULL) for story in generate_split(config, "train")])
 
 
@@ -59,8 +60,13 @@ def _items(config: StoriesConfig, split: str) -> list[LinkItem]:
 
 
 def story_items(split: str, family: str = "", site: str = "", config: StoriesConfig = CONFIG) -> list[LinkItem]:
-    every = _items(config, split)
-    return [item for item in every if item.family == (family or item.family) and item.site == (site or item.site)]
+    items = _items(config, split)
+    return [item for item in items if item.family == (family or item.family) and item.site == (site or item.site)]
+
+
+def two_candidates(items: list[LinkItem]) -> list[LinkItem]:
+    """Return the items without bystanders."""
+    return [item for item in items if len(item.distractors) == 1]
 
 
 def vocabulary() -> dict[str, int]:
@@ -76,7 +82,7 @@ def planted(kind: str, **options: float) -> Transformer:
 
 
 def random_model(config: ModelConfig = MODEL, **switches: Any) -> Transformer:
-    """Random weights with nothing zero, so that every layer mixes what it reads."""
+    """Return a model of random weights, none of them zero, so that every layer changes the residual stream."""
     model = Transformer(replace(config, **switches), len(vocabulary()), seed=0)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -86,27 +92,28 @@ def random_model(config: ModelConfig = MODEL, **switches: Any) -> Transformer:
     return model.eval()
 
 
-def rows_of_scores(items: list[LinkItem], scores: list[np.ndarray]) -> Rows:
-    """Reduce scores that were made up, [query + 1] for each item, as those of a model's only head are."""
+def rows_of_scores(items: list[LinkItem], scores: list[np.ndarray]) -> HeadRows:
+    """Reduce made-up attention scores, [query + 1] per item, as if they were those of a model's only head."""
     padded = torch.full((len(items), 1, max(map(len, scores))), float("-inf"))
-    for row, some in zip(padded, scores, strict=True):
-        row[0, : len(some)] = torch.from_numpy(some)
+    for row, item_scores in zip(padded, scores, strict=True):
+        row[0, : len(item_scores)] = torch.from_numpy(item_scores)
     mentions = candidates(items)
-    moved = torch.ones_like(mentions.positions[:, None], dtype=torch.float32)
-    return Rows(**{name: some.numpy()[:, None] for name, some in reduce_scores(padded, mentions, moved).items()})
+    norms = torch.ones_like(mentions.positions[:, None], dtype=torch.float32)
+    fields_of_rows = reduce_scores(padded, mentions, norms)
+    return HeadRows(**{name: values.numpy()[:, None] for name, values in fields_of_rows.items()})
 
 
-def scores_by_word(items: list[LinkItem], worth) -> list[np.ndarray]:
-    """Return [query + 1] for each item: 0 everywhere but for the mentions, which get `worth(item, word)`."""
-    found = []
+def scores_by_word(items: list[LinkItem], word_score: Callable[[LinkItem, Word], float]) -> list[np.ndarray]:
+    """Return scores [query + 1] per item: `word_score` of each mention, 0 elsewhere."""
+    result = []
     for item in items:
         scores = np.zeros(item.query + 1, dtype=np.float32)
         for word in item.antecedents + item.distractors:
-            scores[list(word)] = worth(item, word) - np.log(len(word))
-        found.append(scores)
-    return found
+            scores[list(word)] = word_score(item, word) - np.log(len(word))
+        result.append(scores)
+    return result
 
 
 def member(item: LinkItem, word: Word) -> int:
-    """Return 0 for the first member of the item's pair, the singular, feminine or animal one, 1 for the other."""
+    """Return 0 for the first word of the item's pair (singular, feminine or animal), 1 for the second."""
     return item.meant if word in item.antecedents else 1 - item.meant

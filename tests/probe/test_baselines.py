@@ -1,195 +1,185 @@
-"""What knows nothing scores what it should, and what a head owes to its habits is told apart."""
+"""Rules, habits and random labels score what they should, and coreference is told apart from them."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from data.config import StoriesConfig
 from data.links import LinkItem
+from model.observe import TransformerView
 from probe.baselines import (
-    BASELINES,
-    KNOWING,
-    baselines,
+    FIXED_RULES,
+    REFERENCE_RULES,
+    agreement_sieve,
     best_baseline,
-    explained,
+    explained_share,
     fit_rules,
     fixed_offset,
+    habit_prediction,
     most_frequent,
+    score_rules,
     selectivity,
-    sieve,
-    surrogate,
 )
-from probe.scores import read_rows, score
-from tests.probe.story_items import CONFIG, planted, story_items
+from probe.scores import read_heads, score
+from tests.probe.story_items import CONFIG, planted, story_items, two_candidates
 
 
 @pytest.fixture(scope="module")
 def dev() -> list[LinkItem]:
-    return learnt_from("agreement", "pronoun")
-
-
-def learnt_from(family: str, site: str, config: StoriesConfig = CONFIG) -> list[LinkItem]:
-    """Return items of the kind dev is of, but with many more words and frames, so that few are new in test."""
-    return story_items("validation", family, site, config)
+    """Items of the validation stories, which share more words with test than dev does."""
+    return story_items("validation", "agreement", "pronoun")
 
 
 @pytest.fixture(scope="module")
 def test() -> list[LinkItem]:
-    return two_alone("agreement", "pronoun")
-
-
-def two_alone(family: str, site: str, config: StoriesConfig = CONFIG) -> list[LinkItem]:
-    """Return test items without a third mention, which could only mislead."""
-    return [item for item in story_items("test", family, site, config) if len(item.distractors) == 1]
+    return two_candidates(story_items("test", "agreement", "pronoun"))
 
 
 @pytest.mark.parametrize(("family", "site"), [("agreement", "pronoun"), ("later_cue", "pronoun"), ("later_cue", "cue")])
-def test_over_balanced_blocks_every_rule_scores_one_half_but_the_one_that_knows(family: str, site: str) -> None:
-    found = baselines(fit_rules(learnt_from(family, site)), two_alone(family, site))
-    assert set(KNOWING) == {"sieve"} and set(found) > {"nearest", "first", "subject", "most frequent", "fixed offset"}
-    for name, scores in found.items():
-        knows = name == "sieve" and (family, site) != ("later_cue", "pronoun")  # nothing decides at S1 of R
-        assert scores.accuracy.mean() == (1 if knows else 0.5), name
-        assert scores.block_accuracy.mean() == (1 if knows else 0), name
-    assert best_baseline(found) != "sieve"
+def test_over_balanced_blocks_every_rule_but_the_sieve_scores_one_half(family: str, site: str) -> None:
+    rules = fit_rules(story_items("validation", family, site))
+    scores = score_rules(rules, two_candidates(story_items("test", family, site)))
+    is_decided = (family, site) != ("later_cue", "pronoun")
+    for name in rules:
+        is_right = name in REFERENCE_RULES and is_decided
+        assert scores[name].accuracy.mean() == (1 if is_right else 0.5), name
+        assert scores[name].block_accuracy.mean() == (1 if is_right else 0), name
+    assert best_baseline(scores) not in REFERENCE_RULES
 
 
-def item_like(item: LinkItem, antecedents: list, distractors: list, **changes: object) -> LinkItem:
-    """The same text with other mentions, each a run of tokens."""
+def test_bystanders_can_only_lower_a_fixed_rule() -> None:
+    items = [item for item in story_items("test", "agreement", "pronoun") if item.holdout == "distractors"]
+    assert any(len(item.distractors) > 1 for item in items)
+    accuracy = {name: scores.accuracy.mean() for name, scores in score_rules(FIXED_RULES, items).items()}
+    assert max(accuracy.values()) <= 0.5
+    assert accuracy["nearest"] < 0.5
+
+
+def with_mentions(item: LinkItem, antecedents: list, distractors: list, **changes: object) -> LinkItem:
     return replace(item, antecedents=tuple(antecedents), distractors=tuple(distractors), **changes)
 
 
-def test_rules_weigh_the_best_antecedent_against_the_best_of_all_distractors(dev: list[LinkItem]) -> None:
-    item = item_like(dev[0], [(3,), (7, 8)], [(5,), (6,), (2,)], subject=(7, 8))
-    assert {name: rule(item) for name, rule in BASELINES.items()} == {
-        "nearest": 1, "first": -1, "subject": 1, "uniform": 0,
-    }  # fmt: skip
-    assert BASELINES["subject"](replace(item, subject=(5,))) == -1
-    assert BASELINES["subject"](replace(item, subject=None)) == 0
+def test_rules_compare_the_best_antecedent_with_the_best_distractor(dev: list[LinkItem]) -> None:
+    item = with_mentions(dev[0], [(3,), (7, 8)], [(5,), (6,), (2,)], subject=(7, 8))
+    preferences = {name: rule(item) for name, rule in FIXED_RULES.items()}
+    assert preferences == {"nearest": 1, "first": -1, "subject": 1, "uniform": 0}
+    assert FIXED_RULES["subject"](replace(item, subject=(5,))) == -1
 
 
 def test_the_most_frequent_antecedent_of_dev_is_preferred_and_unknown_words_tie(dev: list[LinkItem]) -> None:
-    item = dev[0]
-    often, seldom = [item_like(item, [(4,)], [(6,)])] * 3, [item_like(item, [(6,)], [(4,)])]
-    rule = most_frequent(often + seldom)
-    assert [rule(one) for one in (often[0], seldom[0], item_like(item, [(2,)], [(3,)]))] == [1, -1, 0]
+    frequent, rare = with_mentions(dev[0], [(4,)], [(6,)]), with_mentions(dev[0], [(6,)], [(4,)])
+    rule = most_frequent([frequent, frequent, frequent, rare])
+    assert [rule(item) for item in (frequent, rare, with_mentions(dev[0], [(2,)], [(3,)]))] == [1, -1, 0]
 
 
-def test_the_fixed_offset_is_the_best_one_of_dev(dev: list[LinkItem]) -> None:
-    """Antecedents three to five before the query, distractors nearer or farther: only the middle is always right."""
-    query = dev[0].query
-    near, far = (item_like(dev[0], [(query - distance,)], [(query - other,)]) for distance, other in ((3, 2), (5, 7)))
-    rule = fixed_offset([near, near, far])
-    assert rule(near) == rule(far) == 1
-    assert rule(item_like(dev[0], [(query - 4,)], [(query - 9,)])) == 1
-    assert rule(item_like(dev[0], [(query - 9,)], [(query - 4,)])) == -1
-
-
-def test_the_fixed_offset_is_the_one_that_trying_each_finds(dev: list[LinkItem], test: list[LinkItem]) -> None:
-    """The nearest candidate to each distance in turn, scored item by item; of the best the smallest distance counts."""
-
+def test_the_fixed_offset_is_the_distance_that_is_right_most_often_in_dev(
+    dev: list[LinkItem], test: list[LinkItem]
+) -> None:
     def sign(item: LinkItem, offset: int) -> int:
-        near, other = (
-            min(abs(item.query - word[-1] - offset) for word in some) for some in (item.antecedents, item.distractors)
+        right, wrong = (
+            min(abs(item.query - word[-1] - offset) for word in words) for words in (item.antecedents, item.distractors)
         )
-        return (near < other) - (near > other)
+        return (right < wrong) - (right > wrong)
 
-    some = dev[::3]
-    distances = sorted({item.query - word[-1] for item in some for word in item.antecedents + item.distractors})
-    best = max(distances, key=lambda offset: sum(sign(item, offset) for item in some))
-    rule = fixed_offset(some)
-    assert len(distances) > 3
+    items = dev[::3]
+    offsets = sorted({item.query - word[-1] for item in items for word in item.antecedents + item.distractors})
+    best = max(offsets, key=lambda offset: sum(sign(item, offset) for item in items))
+    rule = fixed_offset(items)
     assert [rule(item) for item in test] == [sign(item, best) for item in test]
 
 
-def test_the_sieve_ties_at_a_word_that_dev_lacks_or_that_goes_with_both(dev: list[LinkItem]) -> None:
-    rule = sieve(dev)
-    strange = replace(dev[0], tokens=(*dev[0].tokens[: dev[0].query], 0))
-    assert rule(dev[0]) == 1 and rule(strange) == 0
-    assert sieve([dev[0], replace(dev[0], meant=1 - dev[0].meant)])(dev[0]) == 0
+def test_the_sieve_ties_at_an_unknown_or_uninformative_query(dev: list[LinkItem]) -> None:
+    unknown = replace(dev[0], tokens=(*dev[0].tokens[: dev[0].query], 0))
+    assert agreement_sieve(dev)(dev[0]) == 1
+    assert agreement_sieve(dev)(unknown) == 0
+    assert agreement_sieve([dev[0], replace(dev[0], meant=1 - dev[0].meant)])(dev[0]) == 0
 
 
-def test_no_rule_learns_from_test(dev: list[LinkItem], test: list[LinkItem]) -> None:
-    before = {name: rule(test[5]) for name, rule in fit_rules(dev).items()}
-    fit_rules(test)
-    assert {name: rule(test[5]) for name, rule in fit_rules(dev).items()} == before
-
-
-def test_position_and_taste_are_foreseen_and_reference_is_not() -> None:
-    """A planted head's own surrogate does what the habit does: on what it saw, and on new texts of words it saw.
-
-    Of a link it foresees nothing at all where the two cells of an order differ in the pronoun alone, as dev's own do.
-    """
+@pytest.fixture(scope="module")
+def habits() -> dict[str, tuple[float, float, float]]:
+    """Of each planted head: share explained on dev, share explained on test, accuracy of the prediction on test."""
     many = replace(CONFIG, n_validation_stories=2400)
-    dev, test = learnt_from("agreement", "pronoun", many), two_alone("agreement", "pronoun", many)
-    seen = {word for item in dev for word in item.pair.split()}
-    known = [item for item in test if set(item.pair.split()) <= seen]
-    assert len(known) >= 100
-    on_dev, on_test = {}, {}
-    for kind in ("first", "lexical", "coreference+first", "coreference"):
-        if kind == "coreference":
-            dev = story_items("dev", "agreement", "pronoun", many)
-        preference = [read_rows(planted(kind), some, 4096).preference for some in (dev, known)]
-        predicted = surrogate(dev, preference[0], known)
-        assert predicted.shape == preference[1].shape
-        assert score(predicted, predicted, predicted > 0).accuracy[:, 0, 0].mean() == 0.5
-        on_test[kind] = explained(preference[1], predicted)[0, 0]
-        on_dev[kind] = explained(preference[0], surrogate(dev, preference[0], dev))[0, 0]
-    assert on_dev["lexical"] > 0.95 and on_test["lexical"] > 0.5  # few texts tell the tastes of two nouns apart
-    # Not all of it, for the planted habit counts tokens; nearly as much on new texts (.846 of four times the stories).
-    assert on_dev["first"] > 0.85 and on_test["first"] > on_dev["first"] - 0.06
-    assert on_dev["coreference"] == pytest.approx(0, abs=1e-4) and on_test["coreference"] == pytest.approx(0, abs=1e-4)
-    assert 0.5 < on_test["coreference+first"] < on_test["first"]
+    validation = story_items("validation", "agreement", "pronoun", many)
+    words = {word for item in validation for word in item.pair.split()}
+    test = two_candidates(story_items("test", "agreement", "pronoun", many))
+    test = [item for item in test if set(item.pair.split()) <= words]
+    assert len(test) >= 100
+    result = {}
+    for kind in ("first", "lexical", "coreference"):
+        # Only dev comes in whole blocks, on which the habits explain nothing of coreference.
+        dev = story_items("dev", "agreement", "pronoun", many) if kind == "coreference" else validation
+        model = TransformerView(planted(kind))
+        on_dev, on_test = (read_heads(model, items, 4096).log_ratio[:, 0, 0] for items in (dev, test))
+        predicted = habit_prediction(dev, on_dev, test)
+        result[kind] = (
+            float(explained_share(on_dev, habit_prediction(dev, on_dev, dev))),
+            float(explained_share(on_test, predicted)),
+            float(score(predicted, predicted, predicted > 0).accuracy.mean()),
+        )
+    return result
 
 
-def test_a_surrogate_fits_as_least_squares_does(dev: list[LinkItem]) -> None:
-    """A head that follows one rule exactly, on many copies, so that the ridge is nothing beside them."""
-    some = dev[:40]
-    habit = np.array([BASELINES["first"](item) for item in some]) * 2.5
-    predicted = surrogate(some * 300, np.tile(habit, 300), some)
+def test_habits_predict_position_and_word_preferences(habits: dict) -> None:
+    assert habits["first"][0] > 0.85
+    assert habits["first"][1] > 0.75
+    assert habits["lexical"][0] > 0.95
+    assert habits["lexical"][1] > 0.5
+
+
+def test_habits_do_not_predict_coreference(habits: dict) -> None:
+    assert habits["coreference"][:2] == pytest.approx((0, 0), abs=1e-4)
+
+
+def test_habits_have_accuracy_one_half_over_whole_blocks(habits: dict) -> None:
+    assert {accuracy for _, _, accuracy in habits.values()} == {0.5}
+
+
+def test_the_habit_prediction_fits_a_rule_exactly_with_many_copies(dev: list[LinkItem]) -> None:
+    items = dev[:40]
+    habit = 2.5 * np.array([FIXED_RULES["first"](item) for item in items])
+    predicted = habit_prediction(items * 300, np.tile(habit, 300), items)
     np.testing.assert_allclose(predicted, habit, atol=0.02)
 
 
-def test_what_is_explained_is_one_for_a_perfect_prediction_and_none_without_any() -> None:
+def test_the_explained_share_is_one_for_a_perfect_prediction_and_zero_for_none() -> None:
     values = np.array([[1.0, 0.0], [-2.0, 0.0]])
-    assert explained(values, values).tolist() == [1, 0]
-    assert explained(values, 0 * values).tolist() == [0, 0]
+    assert explained_share(values, values).tolist() == [1, 0]
+    assert explained_share(values, 0 * values).tolist() == [0, 0]
 
 
-def heads(items: list[LinkItem], kinds: list[str]) -> np.ndarray:
-    """Selects [N, 1, n_kinds] of heads that are one thing alone; a taste is for the pair's first member or second."""
-    member = np.array([1.0 - 2 * item.meant for item in items])
-    taste = np.array([1.0 if sum(map(ord, item.pair)) % 2 else -1.0 for item in items])
-    habits = {"link": np.ones(len(items)), "taste": member * taste, "tie": np.zeros(len(items))}
-    return np.stack([habits[kind] for kind in kinds], axis=-1)[:, None]
+def margins(items: list[LinkItem], kinds: list[str]) -> np.ndarray:
+    """Return margins [N, 1, n_kinds] of heads: coreference, a preference for one word of each pair, or ties."""
+    sign = np.array([1.0 - 2 * item.meant for item in items])
+    word = np.array([1.0 if sum(map(ord, item.pair)) % 2 else -1.0 for item in items])
+    heads = {"link": np.ones(len(items)), "word": sign * word, "tie": np.zeros(len(items))}
+    return np.stack([heads[kind] for kind in kinds], axis=-1)[:, None]
 
 
-def test_a_link_head_scores_one_half_on_labels_by_lot_and_has_a_selectivity_of_one_half(dev: list, test: list) -> None:
-    some = [heads(items, ["link", "link"]) for items in (dev, test)]
-    found = selectivity(dev, some[0], test, some[1], n_draws=7, seed=0)
-    assert found == {"accuracy": 1, "control": 0.5, "selectivity": 0.5}
+def test_a_link_head_has_selectivity_one_half(dev: list[LinkItem], test: list[LinkItem]) -> None:
+    result = selectivity(dev, margins(dev, ["link"]), test, margins(test, ["link"]), n_controls=7, seed=0)
+    assert result == {"accuracy": 1, "control": 0.5, "selectivity": 0.5}
 
 
-def test_heads_of_taste_alone_have_no_selectivity(dev: list, test: list) -> None:
-    some = [heads(items, ["taste", "tie"]) for items in (dev, test)]
-    found = selectivity(dev, some[0], test, some[1], n_draws=200, seed=0)
-    assert found["accuracy"] == 0.5 and abs(found["selectivity"]) < 0.02
+def test_word_preferences_have_no_selectivity(dev: list[LinkItem], test: list[LinkItem]) -> None:
+    heads = ["word", "tie"]
+    result = selectivity(dev, margins(dev, heads), test, margins(test, heads), n_controls=200, seed=0)
+    assert result["accuracy"] == 0.5
+    assert abs(result["selectivity"]) < 0.02
 
 
-def test_labels_by_lot_can_be_learnt_by_taste_and_cost_selectivity(test: list[LinkItem]) -> None:
-    """With 64 heads, each of another taste in every text, and few texts, the same to choose and to score: one fits."""
-    few = [item for item in test if item.holdout == "iid"][: 4 * 11]
+def test_many_heads_on_few_texts_fit_random_labels(test: list[LinkItem]) -> None:
+    """64 heads with random word preferences on 11 blocks, the same to choose and to score on."""
+    items = [item for item in test if item.holdout == "iid"][: 4 * 11]
+    preferences = np.random.default_rng(0).choice((-1.0, 1.0), size=(11, 1, 1, 64))
+    random_heads = (preferences * np.array([1, -1, 1, -1])[:, None, None]).reshape(44, 1, 64)
+    heads = np.concatenate([margins(items, ["link"]), random_heads], axis=-1)
+    result = selectivity(items, heads, items, heads, n_controls=50, seed=0)
+    assert result["accuracy"] == 1
+    assert 0.7 < result["control"] < 0.95
+
+
+def test_selectivity_depends_on_the_seed_alone(dev: list[LinkItem], test: list[LinkItem]) -> None:
     rng = np.random.default_rng(0)
-    tastes = rng.choice((-1.0, 1.0), size=(11, 1, 1, 64)) * np.array([1, -1, 1, -1])[:, None, None]
-    both = np.concatenate([heads(few, ["link"]), tastes.reshape(44, 1, 64)], axis=-1)
-    found = selectivity(few, both, few, both, n_draws=50, seed=0)
-    assert found["accuracy"] == 1 and 0.7 < found["control"] < 0.95
-    assert found["selectivity"] == pytest.approx(found["accuracy"] - found["control"])
-
-
-def test_the_same_seed_draws_the_same_lots(dev: list[LinkItem], test: list[LinkItem]) -> None:
-    rng = np.random.default_rng(0)
-    some = [rng.normal(size=(len(items), 2, 3)) for items in (dev, test)]
-    one, two, other = (selectivity(dev, some[0], test, some[1], 3, seed) for seed in (1, 1, 2))
-    assert one == two != other
+    random_margins = [rng.normal(size=(len(items), 2, 3)) for items in (dev, test)]
+    first, again, other = (selectivity(dev, random_margins[0], test, random_margins[1], 3, seed) for seed in (1, 1, 2))
+    assert first == again != other

@@ -25,7 +25,9 @@ def test_answer_accuracy_is_the_share_of_positive_margins(studied: Studied, sett
             assert entry["accuracy"] == pytest.approx((margins > 0).mean())
 
 
-@pytest.mark.parametrize(("blind", "bayes", "share"), [(1.5, 0, 1), (0, -1.5, 0), (0.5, -1.5, 0.25), (-0.5, -1.5, -0.5)])
+@pytest.mark.parametrize(
+    ("blind", "bayes", "share"), [(1.5, 0, 1), (0, -1.5, 0), (0.5, -1.5, 0.25), (-0.5, -1.5, -0.5)]
+)
 def test_the_resolved_share_places_the_loss_between_blind_and_bayes(
     settings: ProbeConfig, blind: float, bayes: float, share: float
 ) -> None:

@@ -160,7 +160,7 @@ def selectivity(
         test: whole blocks to score the chosen heads on.
         test_margin: [N_test, L, H].
         n_controls: number of sets of random labels.
-        seed: of the coins.
+        seed: seed of the coins.
 
     Returns:
         accuracy, control (mean accuracy on random labels) and selectivity, their difference; all on test.

@@ -71,7 +71,7 @@ def is_external(model: Mapping[str, Any]) -> bool:
 
 
 def claim_markdown(card: Card) -> str:
-    """Return the whole card as Markdown: the claim, the measurements, the criteria and what is not shown."""
+    """Return the whole card as Markdown: the claim, the measurements, the criteria and the limits."""
     lines = [f"**{card['claim']}**", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in _measurements(card)]
     lines += ["", "| criterion | measured | bar | |", "|---|---|---|---|"]

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 class ProbeConfig:
     """Batch size, random seed and sample sizes of the probe's tests."""
 
-    seed: int  # of resamplings, label controls and untrained models, 0 or more
-    tokens_per_batch: int  # of a forward pass, 1 or more
+    seed: int  # resamplings, label controls and untrained models, 0 or more
+    tokens_per_batch: int  # forward pass size, 1 or more
     n_bootstrap: int  # resamplings per interval and sign flips per test, 100 or more
     n_untrained: int  # untrained models that are probed in the same way, 2 or more
     n_controls: int  # sets of random labels for selectivity, 10 or more

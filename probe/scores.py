@@ -122,7 +122,7 @@ class ItemBatch:
     rows: Tensor  # [N] the text of each item
     tokens: Tensor  # [B, T] up to the query
     query: Tensor  # [B, 1] position of the query
-    mentions: Candidates  # of the N items
+    mentions: Candidates  # mentions of the N items
 
 
 def item_batches(items: Sequence[LinkItem], tokens_per_batch: int) -> list[ItemBatch]:
@@ -165,7 +165,7 @@ def _value_norms(output_weight: Tensor | None, record: LayerRecord, rows: Tensor
 
     Args:
         output_weight: [H, D, K] or None.
-        record: of the layer, values [B, H, T, K].
+        record: the layer's record, values [B, H, T, K].
         rows: [N] the text of each item.
         positions: [N, W, P].
 
@@ -188,7 +188,7 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> 
 
     Args:
         scores: [N, H, Tk] before the softmax, -inf after the query.
-        mentions: of the N items.
+        mentions: mentions of the N items.
         value_norms: [N, H, W, P] norm of the transformed value of each mention token.
 
     """

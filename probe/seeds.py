@@ -19,7 +19,7 @@ CURVES = ("answer loss", "accuracy", "pronoun contrast", "resolved share")
 Curve = tuple[list[float], list[float], float | None]  # steps, values, the chance value
 _GROUP = ("family", "level", "site", "holdout")
 _SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
-_NEVER: dict[str, float | None] = dict.fromkeys(("t10", "t50", "t90", "width", "end"))  # of a curve that did not rise
+_NEVER: dict[str, float | None] = dict.fromkeys(("t10", "t50", "t90", "width", "end"))  # timing if a curve did not rise
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from scipy import special, stats
 
 from data.links import LinkItem
 
-CONFIDENCE = 0.95  # of every interval
+CONFIDENCE = 0.95  # coverage of every interval
 MIN_CLUSTERS = 5  # fewer clusters give no useful one-way bootstrap: with four, 1 draw in 64 repeats a single cluster
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
 Design = Sequence[np.ndarray]  # clusterings, each [N], that are crossed: resampled independently of each other
@@ -56,7 +56,7 @@ def bootstrap_interval(
         statistic: maps weights [B, N] to the weighted statistic [B, ...].
         designs: one or more designs of N values.
         n_bootstrap: number of resamplings.
-        seed: of the resamplings.
+        seed: seed of the resamplings.
 
     Returns:
         low and high of each statistic; nan if a clustering has a single cluster.
@@ -128,7 +128,7 @@ def chance_level(
         clusterings: each [N_b], the cluster of each block.
         centre: the score expected of chance, 0.5 for accuracy.
         n_flips: sign patterns drawn per clustering.
-        seed: of the flips.
+        seed: seed of the flips.
 
     """
     centred = values.reshape(len(values), -1) - centre
@@ -145,7 +145,7 @@ class MaxT:
     """The result of the max-T sign-flip test."""
 
     p: np.ndarray  # [...] of each head, corrected for the search over all heads
-    n_clusters: int  # of the clustering with the fewest
+    n_clusters: int  # the clustering with the fewest clusters
     smallest_p: float  # the smallest p that is possible with so few clusters
 
 
@@ -177,7 +177,7 @@ def max_t_test(
         centre: 0 for the pronoun contrast. 1/2 for pair accuracy: by chance, both pronouns of a prefix are right at
             most as often as both are wrong, so at most in half of the cases.
         n_flips: B.
-        seed: of the flips.
+        seed: seed of the flips.
         two_sided: if True, test for a difference in either direction.
 
     """

@@ -18,7 +18,7 @@ LEVELS = {
     "E3": "the model's answer depends on this attention edge",
     "E4": "the head alone restores the answer, its values carry it, and other seeds have such a head",
 }
-MAX_P = 0.01  # of the max-T tests, already corrected for the search over heads
+MAX_P = 0.01  # max-T tests, already corrected for the search over heads
 MIN_SELECTIVITY = 0.15  # a pure link head has 1/2; Hewitt & Liang 2019 give no bar
 MIN_ATTENTION_SWAP = 0.2  # a fifth of the answer depends on which of the two mentions this head attends to
 MAX_UNLINKED_MASS = 0.5  # weight on nouns without an antecedent, as a share of the weight with one
@@ -36,7 +36,7 @@ class Evidence:
     p_pair_accuracy: float | None = None  # max-T, pair accuracy above 1/2
     p_pronoun_contrast: float | None = None  # max-T, pronoun contrast above 0
     smallest_p: float = 1.0  # that is possible with so few clusters
-    n_clusters: int = 0  # of the clustering with the fewest
+    n_clusters: int = 0  # the clustering with the fewest clusters
     lead: Interval | None = None  # interval of accuracy minus that of the best baseline
     selectivity: float | None = None
     attention_swap: float | None = None

@@ -1,4 +1,4 @@
-"""Rules, habits and random labels score what they should, and coreference is told apart from them."""
+"""Rules, habits and random labels score what they should, and coreference is distinguished from them."""
 
 from dataclasses import replace
 
@@ -97,7 +97,7 @@ def test_the_sieve_ties_at_an_unknown_or_uninformative_query(dev: list[LinkItem]
 
 @pytest.fixture(scope="module")
 def habits() -> dict[str, tuple[float, float, float]]:
-    """Of each planted head: share explained on dev, share explained on test, accuracy of the prediction on test."""
+    """For each planted head: share explained on dev, share explained on test, accuracy of the prediction on test."""
     many = replace(CONFIG, n_validation_stories=2400)
     validation = story_items("validation", "agreement", "pronoun", many)
     words = {word for item in validation for word in item.pair.split()}

@@ -1,4 +1,4 @@
-"""Intervals cover what they claim, and tests keep their error rate under clustering."""
+"""Intervals have their nominal coverage, and tests keep their error rate under clustering."""
 
 import itertools
 from typing import NamedTuple

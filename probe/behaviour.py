@@ -1,18 +1,19 @@
 """How the model answers at the payoff, between two oracles: with and without knowledge of the antecedent."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from data.links import ORACLES, LinkItem
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.items import UNDECIDED
-from probe.scores import margins_of, payoff_logits
+from probe.scores import text_batches
 from probe.statistics import mean_interval, story_clusters, story_designs
 
 
@@ -67,6 +68,32 @@ def read_payoffs(
         margins[index] = margins_of(batch, logits)
         losses[index] = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
     return margins, losses
+
+
+@torch.no_grad()
+def payoff_logits(
+    model: ObservableModel, items: Sequence[LinkItem], tokens_per_batch: int
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Yield (indices of items, float32 logits [N, V] at their payoffs) for all items that have a payoff."""
+    with_payoff = [i for i, item in enumerate(items) if item.payoff is not None]
+    texts = [item.tokens[: item.payoff + 1] for item in items if item.payoff is not None]
+    for members, rows, tokens in text_batches(texts, tokens_per_batch):
+        payoffs = torch.zeros(len(tokens), dtype=torch.int64)
+        payoffs[rows] = torch.tensor([len(texts[i]) - 1 for i in members])
+        logits = model.logits(tokens.to(model.device), payoffs.to(model.device))
+        yield [with_payoff[i] for i in members], logits[torch.tensor(rows, device=model.device)]
+
+
+def margins_of(items: Sequence[LinkItem], logits: Tensor) -> np.ndarray:
+    """Return log p(answers) - log p(foils) [N] from the logits [N, V] at the items' payoffs."""
+    sides = []
+    for tokens in ([item.answers for item in items], [item.foils for item in items]):
+        mask = torch.zeros_like(logits, dtype=torch.bool)
+        for row, ids in enumerate(tokens):
+            mask[row, list(ids)] = True
+        sides.append(logits.masked_fill(~mask, float("-inf")).logsumexp(-1))
+    margins: np.ndarray = (sides[0] - sides[1]).cpu().numpy()
+    return margins
 
 
 def oracle_losses(items: Sequence[LinkItem]) -> dict[str, float]:

@@ -28,7 +28,7 @@ from probe.external import (
     read_objects,
 )
 from probe.scores import text_batches
-from probe.statistics import clustered
+from probe.statistics import cluster_interval
 
 # Pronouns of one person per line. A mention that is one of these words is a pronoun, every other mention is nominal.
 _PERSONS = (
@@ -286,7 +286,7 @@ def held_out_test(
         name: {
             "accuracy": float(values.mean()),
             "difference": float((accuracy - values).mean()),
-            "difference_interval": clustered(accuracy - values, *settings),
+            "difference_interval": cluster_interval(accuracy - values, *settings),
         }
         for name, values in compared.items()
     }
@@ -298,7 +298,7 @@ def held_out_test(
         "n": len(accuracy),
         "n_documents": len(np.unique(docs[~choosing])),
         "accuracy": float(accuracy.mean()),
-        "interval": clustered(accuracy, *settings),
+        "interval": cluster_interval(accuracy, *settings),
         "heads": trained[~choosing].mean(axis=0).tolist(),
         "baselines": baselines,
         "established": all(interval is not None and interval[0] > 0 for interval in intervals),

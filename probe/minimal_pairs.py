@@ -31,7 +31,7 @@ from probe.external import (
     words_of,
 )
 from probe.scores import text_batches
-from probe.statistics import clustered, widest, wilson_interval
+from probe.statistics import cluster_interval, widest, wilson_interval
 
 TIE = 1e-4  # nats; batching moves a float32 sum of log-probabilities by up to 7e-6 (1,200 BLiMP pairs, 1.9M parameters)
 _MODELS = ("5-gram", "LSTM", "Transformer-XL", "GPT-2", "human")
@@ -169,7 +169,7 @@ def _accuracy(right: np.ndarray, pairs: Sequence[Pair], evaluated: EvaluatedMode
     settings = evaluated.config.n_bootstrap, evaluated.config.seed
     words = np.array([" / ".join(sorted(pair.difference)) for pair in pairs])
     first_words = np.array([words_of(pair.good)[0] for pair in pairs])
-    intervals = [clustered(right, clusters, *settings) for clusters in (words, first_words)]
+    intervals = [cluster_interval(right, clusters, *settings) for clusters in (words, first_words)]
     accuracy = float(right.mean())
     return {"value": accuracy, "interval": widest(wilson_interval(accuracy, len(right)), *intervals)}
 

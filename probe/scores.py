@@ -300,37 +300,3 @@ def text_batches(
         indices = [i for text in batch for i in members[text]]
         rows = [row for row, text in enumerate(batch) for _ in members[text]]
         yield indices, rows, torch.from_numpy(tokens)
-
-
-@torch.no_grad()
-def payoff_logits(
-    model: ObservableModel, items: Sequence[LinkItem], tokens_per_batch: int
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Yield (indices of items, float32 logits [N, V] at their payoffs) for all items that have a payoff."""
-    with_payoff = [i for i, item in enumerate(items) if item.payoff is not None]
-    texts = [item.tokens[: item.payoff + 1] for item in items if item.payoff is not None]
-    for members, rows, tokens in text_batches(texts, tokens_per_batch):
-        payoffs = torch.zeros(len(tokens), dtype=torch.int64)
-        payoffs[rows] = torch.tensor([len(texts[i]) - 1 for i in members])
-        logits = model.logits(tokens.to(model.device), payoffs.to(model.device))
-        yield [with_payoff[i] for i in members], logits[torch.tensor(rows, device=model.device)]
-
-
-def read_margins(model: ObservableModel, items: Sequence[LinkItem], tokens_per_batch: int) -> np.ndarray:
-    """Return log p(answers) - log p(foils) at the payoff of each item [N]; nan for items without a payoff."""
-    margins = np.full(len(items), np.nan)
-    for indices, logits in payoff_logits(model, items, tokens_per_batch):
-        margins[indices] = margins_of([items[i] for i in indices], logits)
-    return margins
-
-
-def margins_of(items: Sequence[LinkItem], logits: Tensor) -> np.ndarray:
-    """Return log p(answers) - log p(foils) [N] from the logits [N, V] at the items' payoffs."""
-    sides = []
-    for tokens in ([item.answers for item in items], [item.foils for item in items]):
-        mask = torch.zeros_like(logits, dtype=torch.bool)
-        for row, ids in enumerate(tokens):
-            mask[row, list(ids)] = True
-        sides.append(logits.masked_fill(~mask, _NEGATIVE_INFINITY).logsumexp(-1))
-    margins: np.ndarray = (sides[0] - sides[1]).cpu().numpy()
-    return margins

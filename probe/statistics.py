@@ -92,6 +92,21 @@ def ratio_interval(
     return bootstrap_interval(ratios, designs, n_bootstrap, seed)
 
 
+def cluster_interval(
+    values: np.ndarray, clusters: np.ndarray, n_bootstrap: int, seed: int
+) -> tuple[float, float] | None:
+    """Return the `mean_interval` of values [N] over one clustering [N]; None below MIN_CLUSTERS clusters."""
+    if len(np.unique(clusters)) < MIN_CLUSTERS:
+        return None
+    low, high = mean_interval(values, [(clusters,)], n_bootstrap, seed).tolist()
+    return low, high
+
+
+def widest(*intervals: tuple[float, float] | None) -> tuple[float, float]:
+    """Return the widest interval; None is ignored."""
+    return max((interval for interval in intervals if interval is not None), key=lambda pair: pair[1] - pair[0])
+
+
 def _design_interval(
     statistic: Callable[[np.ndarray], np.ndarray], design: Design, n_bootstrap: int, seed: int
 ) -> np.ndarray:
@@ -263,33 +278,3 @@ def wilson_interval(share: float, n: int) -> tuple[float, float]:
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * float(np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)))
     return max(0.0, centre - half), min(1.0, centre + half)
-
-
-# Names that callers still use; they go with the rewrite of those callers.
-clusters_of = story_clusters
-luck_line = chance_level
-wilson = wilson_interval
-
-
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Return the ranks of values [n], ties averaged."""
-    result: np.ndarray = stats.rankdata(values)
-    return result
-
-
-def cluster_interval(values: np.ndarray, clusters: np.ndarray, n_bootstrap: int, seed: int) -> tuple[float, float]:
-    """Return the `mean_interval` over one clustering."""
-    low, high = mean_interval(values, [(clusters,)], n_bootstrap, seed).tolist()
-    return low, high
-
-
-def clustered(values: np.ndarray, clusters: np.ndarray, n_bootstrap: int, seed: int) -> tuple[float, float] | None:
-    """Return the `mean_interval` over one clustering, None below MIN_CLUSTERS."""
-    if len(np.unique(clusters)) < MIN_CLUSTERS:
-        return None
-    return cluster_interval(values, clusters, n_bootstrap, seed)
-
-
-def widest(*intervals: tuple[float, float] | None) -> tuple[float, float]:
-    """Return the widest interval; None is ignored."""
-    return max((interval for interval in intervals if interval is not None), key=lambda pair: pair[1] - pair[0])

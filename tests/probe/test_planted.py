@@ -11,8 +11,9 @@ from scipy.stats import norm
 from benchmarks.planted import KINDS, plant
 from data.links import LinkItem, Word
 from model.observe import TransformerView
+from probe.behaviour import read_payoffs
 from probe.contract import check_contract
-from probe.scores import HeadRows, best_head, cue_effects, read_heads, read_margins, score_heads
+from probe.scores import HeadRows, best_head, cue_effects, read_heads, score_heads
 from tests.probe.story_items import (
     MODEL,
     member,
@@ -153,7 +154,7 @@ def test_the_largest_cue_effect_is_the_planted_habit(items: list[LinkItem], kind
 
 @pytest.mark.parametrize(("kind", "low", "high"), [("coreference", 0.97, 1), ("first", 0.45, 0.55)])
 def test_the_planted_head_decides_the_models_answer(items: list[LinkItem], kind: str, low: float, high: float) -> None:
-    assert low <= (read_margins(TransformerView(planted(kind)), items, 4096) > 0).mean() <= high
+    assert low <= (read_payoffs(TransformerView(planted(kind)), items, 4096)[0] > 0).mean() <= high
 
 
 def test_strength_multiplies_the_log_ratio(items: list[LinkItem]) -> None:

@@ -9,7 +9,7 @@ import torch
 from data.links import LinkItem
 from model.observe import TransformerView
 from model.transformer import Transformer
-from probe.scores import HeadRows, read_heads, read_margins, score_heads
+from probe.scores import HeadRows, read_heads, score_heads
 from tests.probe.story_items import MODEL, random_model, rows_of_scores, story_items, vocabulary
 
 
@@ -113,15 +113,3 @@ def test_the_rows_at_it_are_bit_identical_whether_tired_or_soft_follows(model: T
     assert all(tired.tokens != soft.tokens for tired, soft in zip(items[::2], items[1::2], strict=True))
     np.testing.assert_array_equal(rows.margin[::2], -rows.margin[1::2])
     assert (score_heads(rows).accuracy == 0.5).all()
-
-
-def test_margins_compare_answers_and_foils_at_the_payoff(model: TransformerView) -> None:
-    items = story_items("test")[::53]
-    margins = read_margins(model, items, tokens_per_batch=200)
-    for margin, item in zip(margins, items, strict=True):
-        if item.payoff is None:
-            assert np.isnan(margin)
-        else:
-            chances = model.logits(torch.tensor([item.tokens]))[0, item.payoff].softmax(-1)
-            right, wrong = chances[list(item.answers)].sum(), chances[list(item.foils)].sum()
-            assert margin == pytest.approx((right.log() - wrong.log()).item(), abs=1e-4)

@@ -25,14 +25,14 @@ class StoriesConfig:
     """Generated stories with gold links."""
 
     source: str  # "stories"
-    seed: int  # of the generator, independent of the seed of training
+    seed: int  # the generator's seed, independent of the seed of training
     n_train_stories: int  # 4 or more
     n_validation_stories: int  # 4 or more
     n_test_templates: int  # frames per plot and hold-out, 1 or more
     n_test_pairs: int  # pairs of mentions per frame, 1 or more
     n_bystanders: int  # 0 to 2: the largest number of extra mentions that no pronoun can refer to (agreement)
     skew: float  # probability that a training pronoun refers to the first mention; 0.5: position is no clue
-    share_agreement: float  # of all stories, 0 to 1; the shares add up to 1
+    share_agreement: float  # share of all stories; the shares add up to 1
     share_told_gender: float  # the story states the gender of a name
     share_state: float  # the verb fits the state of one mention only
     share_attribute_before: float  # the attribute comes before its owner
@@ -74,12 +74,12 @@ class TextConfig:
     source: str  # "text"
     path: str  # a file, a folder or a glob, or several separated by commas
     validation_path: str | None  # like path; None: the last part of the text
-    validation_fraction: float  # of the text, 0 to 1, both excluded; unused with validation_path
+    validation_fraction: float  # a share of the text between 0 and 1; unused with validation_path
     column: str  # the field of the text in .jsonl, .csv and .parquet
     max_bytes: int | None  # use only the first bytes of path, 1 or more; None: all
     tokenizer: TokenizerKind
     vocab_size: int  # for bpe 257 or more, for words 3 or more
-    tokenizer_path: str | None  # of the tokenizer.json, with tokenizer=file only
+    tokenizer_path: str | None  # a tokenizer.json, with tokenizer=file only
 
     def __post_init__(self) -> None:
         """Raises ValueError for values out of range."""
@@ -96,14 +96,14 @@ class HubConfig:
     revision: str | None  # a commit, branch or tag; None: the newest commit, which the run records
     split: str  # for training; several joined by +
     validation_split: str | None  # None: the last part of the text
-    validation_fraction: float  # of the text, 0 to 1, both excluded; with validation_split only of max_bytes
+    validation_fraction: float  # a share of the text between 0 and 1; with validation_split only of max_bytes
     files: str | None  # a glob of the repository's files instead of a split
     column: str  # the field of the text
     rows: RowsKind
     max_bytes: int | None  # download and use only the first bytes of text, 1 or more; None: all
     tokenizer: TokenizerKind
     vocab_size: int  # for bpe 257 or more, for words 3 or more
-    tokenizer_path: str | None  # of the tokenizer.json, with tokenizer=file only
+    tokenizer_path: str | None  # a tokenizer.json, with tokenizer=file only
 
     def __post_init__(self) -> None:
         """Raises ValueError for values out of range."""

@@ -41,7 +41,7 @@ from data.tokenizer import (
 
 CLASSES = ("function", "content", "pronoun", "payoff", "end")
 SPLITS = ("train", "validation")
-_FORMAT = 1  # of the files of a folder; a new number makes every corpus be written again
+_FORMAT = 1  # a new number makes every corpus be written again
 _SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")  # the files are hashed instead
 _SAMPLE_CHARACTERS = 2**25  # that BPE and words are trained on; twice as many save 0.3 % of the tokens
 _BATCH_PIECES = 128  # tokenized at a time
@@ -114,9 +114,9 @@ def load_rows(corpus: Corpus, split: str, columns: Sequence[str] | None = None) 
     """Returns the stories of a split with their gold links.
 
     Args:
-        corpus: of stories.
+        corpus: a corpus of stories.
         split: "train", "validation", "dev" or "test"; the last two are generated at their first use.
-        columns: of data.stories.blocks.Story; None: all.
+        columns: fields of data.stories.blocks.Story; None: all.
 
     """
     config, folder = corpus.config, corpus.folder / "stories" / split

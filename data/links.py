@@ -104,8 +104,8 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
     """Returns the items of story rows; a word may be several tokens.
 
     Args:
-        rows: of a split of stories, whole blocks in order.
-        tokenizer: of the model.
+        rows: stories as rows, whole blocks in order.
+        tokenizer: the model's tokenizer.
         end_id: the token before every text.
 
     Raises:
@@ -179,7 +179,7 @@ class _Choices:
     n_shared: int  # the number of tokens with which all words begin
     answers: tuple[int, ...]  # tokens of answers; a token of an answer and a foil is in neither
     foils: tuple[int, ...]
-    first_tokens: tuple[int, ...]  # of all words
+    first_tokens: tuple[int, ...]  # one per word
     can_be_measured: bool
 
 
@@ -198,14 +198,9 @@ def _payoff_choices(tokenizer: Tokenizer, answers: tuple[str, ...], foils: tuple
     if answers and foils:
         shortest = min(map(len, tokens.values())) - 1
         n_shared = len(commonprefix([word[:shortest] for word in tokens.values()]))
-    at_payoff = {word: ids[n_shared] for word, ids in tokens.items()}
-    answer_tokens, foil_tokens = (
-        tuple(dict.fromkeys(at_payoff[word] for word in words if not _is_shared(word, others, at_payoff)))
-        for words, others in ((answers, foils), (foils, answers))
-    )
+    answer_ids, foil_ids = ([tokens[word][n_shared] for word in words] for words in (answers, foils))
+    answer_tokens = tuple(dict.fromkeys(token for token in answer_ids if token not in foil_ids))
+    foil_tokens = tuple(dict.fromkeys(token for token in foil_ids if token not in answer_ids))
     can_be_measured = not (answers and foils) or bool(answer_tokens and foil_tokens)
     return _Choices(n_shared, answer_tokens, foil_tokens, tuple(ids[0] for ids in tokens.values()), can_be_measured)
 
-
-def _is_shared(word: str, others: tuple[str, ...], token: dict[str, int]) -> bool:
-    return any(other != word and token[other] == token[word] for other in others)

@@ -20,7 +20,7 @@ class Split:
     """The training or validation part of a corpus: a flat stream of token ids."""
 
     tokens: np.ndarray  # [N] uint16 or uint32
-    n_bytes: int  # of the UTF-8 text that the tokens encode
+    n_bytes: int  # the length of the text in UTF-8
 
     def bits_per_byte(self, loss: float) -> float:
         """Returns a mean loss in nats per token as bits per byte, which does not depend on the tokenizer."""
@@ -134,7 +134,7 @@ class StoryBatches:
         n_stories = np.array([len(stories) for stories in rows], np.int64)
         stories = np.concatenate([np.empty(0, np.int64), *rows])
         first, lengths = self.split.starts[stories], self.split.starts[stories + 1] - self.split.starts[stories]
-        row = np.repeat(np.arange(len(rows)), n_stories)  # of each story
+        row = np.repeat(np.arange(len(rows)), n_stories)  # the row of each story
         document = np.arange(len(stories)) - (n_stories.cumsum() - n_stories)[row]  # counted within the row
         # From here on one entry per token: its place in the corpus and its row and column in the batch.
         source = np.arange(lengths.sum()) + np.repeat(first - (lengths.cumsum() - lengths), lengths)

@@ -299,4 +299,4 @@ def _silence() -> None:
 def _one_line(error: Exception) -> str:
     """Returns the root cause of an exception in one line."""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-    return " ".join(str(cause).split())[:300] or type(cause).__name__
+    return " ".join(str(cause).split())[:200] or type(cause).__name__

@@ -16,9 +16,9 @@ from tokenizers import Encoding, Regex, Tokenizer, decoders, models, pre_tokeniz
 END = "<|endoftext|>"  # as in GPT-2
 UNKNOWN = "<|unknown|>"
 _WORD = re.compile(r"\w+|[^\w\s]+")  # the words of pre_tokenizers.Whitespace
-_MAX_TOKENS = 20_000_000  # of a training text, searched for words: about a minute
+_MAX_TOKENS = 20_000_000  # searched for words, which takes about a minute
 _CHUNK_TOKENS = 2**18
-_PRETRAINED_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")  # of transformers
+_PRETRAINED_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")  # that transformers reads
 
 
 def word_tokenizer(texts: Iterable[str], vocab_size: int = 30_000) -> Tokenizer:
@@ -91,7 +91,7 @@ def imported_tokenizer(folder: Path, name: str) -> tuple[Tokenizer, int]:
 
     Args:
         folder: written by `save_pretrained`.
-        name: of the model, for errors.
+        name: the model, for errors.
 
     Raises:
         ValueError: in one line, why it cannot be used.
@@ -173,7 +173,7 @@ def with_end(tokenizer: Tokenizer, text: str, end: int | None = None) -> tuple[l
     """Returns the model input for a text and the characters [start, end) of each of its tokens but the first.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         text: one document.
         end: the token before the text; None: `END`.
 
@@ -186,8 +186,8 @@ def training_words(tokenizer: Tokenizer, folder: Path) -> tuple[frozenset[str], 
     """Returns the words of the training text and a phrase that says where they were read.
 
     Args:
-        tokenizer: of the run.
-        folder: of its corpus in the cache.
+        tokenizer: the run's tokenizer.
+        folder: the cache folder of the run's corpus.
 
     Returns:
         None if the words are unknown: the tokenizer has no whole words and the cache has no training text.

@@ -223,11 +223,17 @@ def test_the_surprisal_is_known_only_for_a_word_of_one_token_that_begins_no_othe
     for item, (_, link) in zip(items, links(story_rows()), strict=True):
         if item.payoff is not None:
             word = tokens(item.text[slice(*link["payoff"])])
-            alike = [other for other in (*link["answers"], *link["foils"]) if tokens(other)[0] == word[0]]
-            is_known = len(word) == 1 and len(alike) == 1
+            words = [*link["answers"], *link["foils"]]
+            n_same_start = sum(tokens(candidate)[0] == word[0] for candidate in words)
+            is_known = len(word) == 1 and n_same_start == 1
             assert item.surprisal == (tuple(link["surprisal"]) if is_known else ())
             n_known, n_unknown = n_known + is_known, n_unknown + (not is_known)
     assert n_unknown > 100 and n_known > 10
+
+
+def test_the_surprisal_of_a_word_is_not_that_of_a_token_that_begins_two_words() -> None:
+    assert item_of(["r"], ["hum"], text="It r")[0].surprisal == (1.0,)
+    assert item_of(["r", "ran"], ["hum"], text="It r")[0].surprisal == ()
 
 
 def test_a_tokenizer_that_cannot_encode_a_story_is_a_value_error() -> None:

@@ -78,6 +78,12 @@ def test_rows_hold_whole_stories_numbered_by_document_id() -> None:
     assert n_stories > 9 * (100 // 23)  # more than one story per row
 
 
+def test_stories_that_fill_a_row_exactly_share_it() -> None:
+    stories = StorySplit(np.arange(41, dtype=np.uint16), 1, np.arange(0, 41, 4), None, None)
+    batch = StoryBatches(stories, tokens_per_batch=8, context_length=8, seed=0).at(0)
+    assert batch.document_ids is not None and batch.document_ids.tolist() == [[0] * 4 + [1] * 4]
+
+
 def test_a_validation_row_is_one_story_then_the_next_end_token_then_padding() -> None:
     for batch in validation_batches(STORIES, tokens_per_batch=64, context_length=19, n_tokens=None):
         for tokens, targets in zip(batch.tokens, batch.targets, strict=True):

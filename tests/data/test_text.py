@@ -62,6 +62,11 @@ def test_line_ends_become_newlines_and_a_byte_order_mark_is_dropped(tmp_path: Pa
     assert documents(tmp_path / "a.txt") == ["a\nb\nc\n\x00d"]
 
 
+def test_line_ends_inside_a_row_become_newlines(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a\\r\\nb\\rc"}')
+    assert documents(tmp_path / "a.jsonl") == ["a\nb\nc"]
+
+
 @pytest.mark.parametrize("end", ["\n", " ", "x"])
 def test_pieces_are_short_and_join_to_the_document(tmp_path: Path, end: str) -> None:
     text = "".join(f"word {i} é{end}" for i in range(20_000))

@@ -1,8 +1,13 @@
-"""Let a model go on from a prompt: `python -m model.generate run=DIR prompt="One sunny day,"`."""
+"""Generate text from a run: `python -m model.generate run=DIR prompt="One sunny day,"`."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from data.tokenizer import UNKNOWN
 from model.transformer import Transformer
 
 
@@ -10,56 +15,82 @@ from model.transformer import Transformer
 def generate(
     model: Transformer, tokens: Tensor, n_tokens: int, *, temperature: float, seed: int, end: int | None = None
 ) -> Tensor:
-    """Return `tokens` [T] with up to `n_tokens` more, each drawn from the model's own distribution.
-
-    It ends early where that is none: weights that are not finite have been trained to nothing.
+    """Return `tokens` [T] followed by up to `n_tokens` sampled tokens; stops early at logits that are not finite.
 
     Args:
-        model: read as it is; put it in eval mode first.
-        tokens: [T] int64, T at least 1; only the last context_length of them are read.
-        n_tokens: how many to add at most.
-        temperature: divides the logits; 0 takes the likeliest token.
-        seed: of the draws; the global random state is left alone.
-        end: a token that ends the text when it is drawn; it is not added.
+        model: in eval mode.
+        tokens: [T] prompt, at least one token; the model reads the last context_length tokens.
+        n_tokens: maximum number of new tokens.
+        temperature: divides the logits; 0 takes the most probable token.
+        seed: of the samples; PyTorch's global random state is not used.
+        end: token at which generation stops, if any; it is not returned.
 
     """
     generator = torch.Generator().manual_seed(seed)
     for _ in range(n_tokens):
-        logits = model(tokens[None, -model.config.context_length :])[0, -1].float().cpu()
+        logits = model(tokens[None, -model.config.context_length :])[0, -1].float().cpu()  # [V]
         if logits.isnan().any() or logits.isposinf().any():
             break
         if temperature == 0:
-            chosen = logits.argmax()[None]
+            token = logits.argmax()[None]
         else:
-            chosen = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
-        if chosen.item() == end:
+            token = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+        if token.item() == end:
             break
-        tokens = torch.cat([tokens, chosen.to(tokens.device)])
+        tokens = torch.cat([tokens, token.to(tokens.device)])
     return tokens
 
 
-if __name__ == "__main__":  # a door of its own, so only here does the model meet runs and tokenizers
-    import sys
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerateSettings:
+    """Generate text from a run.
 
-    from data.tokenizer import UNKNOWN, end_id
+    python -m model.generate [NAME=VALUE ...]
+
+    run          directory of the run (default: the newest)
+    prompt       text to continue (default: empty, a new text)
+    n_tokens     maximum number of new tokens (default: 64)
+    temperature  divides the logits; 0 takes the most probable token (default: 1.0)
+    seed         of the samples (default: 0)
+    """
+
+    run: str | None = None
+    prompt: str = ""
+    n_tokens: int = 64
+    temperature: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for values out of range."""
+        if self.n_tokens < 1:
+            raise ValueError(f"n_tokens={self.n_tokens}: must be 1 or more")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed={self.seed}: must be at least 0 and below 2**32")
+        if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
+            raise ValueError(f"temperature={self.temperature}: must be 0 or between 0.01 and 100")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print a generated text."""
+    # A command line needs training and probe, which are above the package `model`.
     from probe.open import open_run
     from training.command_line import one_line_errors, printable
     from training.run_dir import find_run
-    from training.settings import GenerateConfig, settings_from_arguments
+    from training.settings import settings_from_arguments
 
     with one_line_errors():
-        asked = settings_from_arguments(GenerateConfig, sys.argv[1:])
-        # As eval.py reads it, so that both refuse the same.
-        opened = open_run(find_run(asked.run), torch.device("cpu"))
-        tokenizer = opened.tokenizer
-        end, encoding = end_id(tokenizer), tokenizer.encode(asked.prompt)
-        if UNKNOWN in encoding.tokens:
-            print(f"note: the model does not know every word of the prompt; those read as {UNKNOWN}", file=sys.stderr)
-        if not opened.settings.model.is_causal:
-            print(
-                "note: model.mask=none: this model was trained to see what it must predict and cannot write",
-                file=sys.stderr,
-            )
-        start = torch.tensor([end, *encoding.ids])
-        text = generate(opened.transformer, start, asked.n_tokens, temperature=asked.temperature, seed=asked.seed, end=end)
-        print(printable(tokenizer.decode(text.tolist())))  # what a text has taught it may steer a terminal
+        settings = settings_from_arguments(GenerateSettings, arguments)
+        opened = open_run(find_run(settings.run), torch.device("cpu"))
+        prompt = opened.tokenizer.encode(settings.prompt)
+        if UNKNOWN in prompt.tokens:
+            print(f"note: the prompt has words outside the vocabulary; the model reads {UNKNOWN}", file=sys.stderr)
+        if not opened.transformer.config.is_causal:
+            print("note: model.mask=none: a model that was trained to see its targets cannot write", file=sys.stderr)
+        tokens = torch.tensor([opened.start, *prompt.ids])
+        options = {"temperature": settings.temperature, "seed": settings.seed, "end": opened.start}
+        tokens = generate(opened.transformer, tokens, settings.n_tokens, **options)
+        print(printable(opened.tokenizer.decode(tokens.tolist())))  # a text may hold terminal control characters
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The loss and what goes on from a prompt."""
+"""Losses by row and token class."""
 
 import math
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from model.generate import generate
 from model.transformer import Transformer
 from tests.model.standard import config
 from training.evaluate import mean_and_error, mean_loss, row_losses, token_losses
@@ -80,22 +79,3 @@ def test_the_error_over_rows_of_any_length_is_how_far_means_of_new_rows_scatter(
 def test_one_row_has_no_error_and_no_token_no_mean() -> None:
     mean, error = mean_and_error(torch.tensor([[3.0, 0.0]]), torch.tensor([[2.0, 0.0]]))
     assert mean[0] == 1.5 and mean[1].isnan() and error.isnan().all()
-
-
-def test_generation_is_decided_by_its_seed_and_leaves_the_global_state_alone() -> None:
-    model = Transformer(config(), 31, seed=0).eval()
-    start = torch.tensor([3, 1])
-    state = torch.get_rng_state()
-    one = generate(model, start, 23, temperature=1.0, seed=5)
-    assert torch.equal(state, torch.get_rng_state())
-    assert len(one) == 25  # longer than the context of 13: the window slides
-    assert torch.equal(one, generate(model, start, 23, temperature=1.0, seed=5))
-    assert not torch.equal(one, generate(model, start, 23, temperature=1.0, seed=6))
-
-
-def test_generation_without_temperature_takes_the_likeliest_and_stops_at_the_end() -> None:
-    model = Transformer(config(), 31, seed=0).eval()
-    start = torch.tensor([3])
-    first = model(start[None])[0, -1].argmax().item()
-    assert generate(model, start, 1, temperature=0, seed=0)[1].item() == first
-    assert generate(model, start, 9, temperature=0, seed=0, end=first).tolist() == [3]

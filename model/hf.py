@@ -1,0 +1,501 @@
+"""Models of the transformers library: observe any causal language model that it has, and export ours to it.
+
+transformers lets a program register its own attention function (`AttentionInterface`). `TransformersView` registers
+the explicit formula with recording and edits, so that one implementation serves every architecture that uses the
+interface: GPT-2, GPT-NeoX, Llama, Mistral, Qwen, OPT, Phi, Gemma, OLMo and many others.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import deepcopy
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from data.tokenizer import imported_tokenizer
+from model.config import Mask, ModelConfig, Position, Scale, Weighting
+from model.observe import HeadEdit, LayerRecord, apply_edits
+from model.transformer import Transformer
+
+# The weights of one layer: our name -> transformers' name in a Llama.
+LLAMA_LAYER = {
+    "norm_1.gain": "input_layernorm",
+    "attention.query.weight": "self_attn.q_proj",
+    "attention.key.weight": "self_attn.k_proj",
+    "attention.value.weight": "self_attn.v_proj",
+    "attention.output.weight": "self_attn.o_proj",
+    "norm_2.gain": "post_attention_layernorm",
+    "mlp.gate.weight": "mlp.gate_proj",
+    "mlp.up.weight": "mlp.up_proj",
+    "mlp.down.weight": "mlp.down_proj",
+}
+# Switches of ours that a Llama has. Tied projections are not among them: they are exported as two equal matrices.
+LLAMA_SWITCHES = {
+    "position": Position.rope,
+    "scale": Scale.inverse_sqrt,
+    "weighting": Weighting.softmax,
+    "mask": Mask.causal,
+    "token_shift": False,
+}
+_INTERFACE = "antecedent"  # name of our attention function in transformers
+_FILES = ("*.json", "*.txt", "*.model")  # settings and tokenizer
+_OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")  # attribute names in attention modules
+_FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")  # attribute names in the model's body
+
+
+# Observing a model
+
+
+@dataclass
+class _Pass:
+    """Options of the forward pass in progress, and what it records."""
+
+    edits: Sequence[HeadEdit] = ()
+    query_positions: Tensor | None = None
+    is_recording: bool = False
+    modules: dict[int, nn.Module] = field(default_factory=dict)  # layer -> attention module
+    layers: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)  # scores, values, head output
+
+
+_current_pass: ContextVar[_Pass | None] = ContextVar("current_pass", default=None)
+
+
+def observed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Return the head outputs [B, T, H, K] by the explicit formula, recorded and edited as the current pass asks.
+
+    This is the function registered with `AttentionInterface`; transformers calls it in every layer.
+
+    Args:
+        module: attention module of the layer; `module.layer_idx` is its number.
+        query: [B, H, T, K].
+        key: [B, G, T, K] with G heads, each shared by H / G query heads.
+        value: [B, G, T, K].
+        attention_mask: [B or 1, 1, T, T], True where a query may see a key.
+        scaling: factor of the scores (default: 1 / sqrt(K)).
+        softcap: bound of the scores (Gemma 2), if any.
+
+    """
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
+    scores = (query @ key.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)  # [B, H, T, T]
+    if softcap is not None:
+        scores = (scores / softcap).tanh() * softcap
+    if attention_mask is not None:
+        scores = scores.masked_fill(~attention_mask, float("-inf"))
+    current = _current_pass.get() or _Pass()
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    head_output = apply_edits(scores.softmax(-1), value, [edit for edit in current.edits if edit.layer == layer])
+    current.modules[layer] = module
+    if current.is_recording:
+        current.layers[layer] = (_rows(scores, current.query_positions), value, head_output)
+    return head_output.to(query.dtype).transpose(1, 2).contiguous(), None
+
+
+def _rows(scores: Tensor, query_positions: Tensor | None) -> Tensor:
+    """Return the rows of [B, H, T, T] at `query_positions` [B, Tq], or all."""
+    if query_positions is None:
+        return scores
+    return scores.gather(2, query_positions[:, None, :, None].expand(-1, scores.shape[1], -1, scores.shape[3]))
+
+
+def _full_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """Return the boolean mask of a pass, also where transformers would leave the causal mask to the kernel."""
+    from transformers.masking_utils import sdpa_mask
+
+    return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False})
+
+
+class TransformersView:
+    """The `ObservableModel` of a causal language model of transformers."""
+
+    def __init__(self, model: Any) -> None:
+        """Switch `model` to `observed_attention` and check that its logits stay the same.
+
+        Args:
+            model: a `transformers.PreTrainedModel` with a language-modelling head, in float32, with the attention
+                implementation "eager" as the reference.
+
+        Raises:
+            ValueError: the attention of this architecture cannot be observed.
+
+        """
+        from transformers import AttentionInterface
+        from transformers.masking_utils import AttentionMaskInterface
+
+        AttentionInterface.register(_INTERFACE, observed_attention)
+        AttentionMaskInterface.register(_INTERFACE, _full_mask)
+        self.model = model.eval().requires_grad_(False)
+        self.context_length = int(model.config.max_position_embeddings)
+        self.vocab_size = len(model.get_output_embeddings().weight)
+        length = min(16, self.context_length)
+        tokens = torch.linspace(0, self.vocab_size - 1, length, device=self.device).long()[None]
+        reference = self._forward(tokens)
+        model.set_attn_implementation(_INTERFACE)
+        first_pass = _Pass(is_recording=True)
+        logits = self._forward(tokens, first_pass)
+        self._modules = [first_pass.modules[layer] for layer in sorted(first_pass.modules)]
+        self.n_layer = int(model.config.num_hidden_layers)
+        if len(self._modules) != self.n_layer:
+            raise ValueError(
+                f"model_type={model.config.model_type}: {len(self._modules)} of {self.n_layer} layers use the "
+                "AttentionInterface of transformers; only models with all layers on it can be observed"
+            )
+        if not torch.allclose(logits, reference, rtol=1e-3, atol=1e-3 * float(reference.abs().max())):
+            raise ValueError(
+                f"model_type={model.config.model_type}: its attention is not softmax(scores) @ values, so it cannot be "
+                "observed"
+            )
+        names = {module: name for name, module in model.named_modules()}
+        self._layers = [model.get_submodule(names[module].rpartition(".")[0]) for module in self._modules]
+        scores, values, _ = first_pass.layers[0]
+        self.n_head, self._head_dim = scores.shape[1], values.shape[-1]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return self.model.get_input_embeddings().weight.device
+
+    def logits(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        edits: Sequence[HeadEdit] = (),
+        streams: Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        """Return float32 logits [B, T, V], or [B, V] at `positions` [B]; `streams` is not used, the pass is whole."""
+        if positions is None:
+            return self._forward(tokens, _Pass(edits))
+        rows = torch.arange(len(tokens), device=tokens.device)
+
+        def select(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+            return (inputs[0][rows, positions][:, None],)
+
+        with _hooks([self.model.get_output_embeddings().register_forward_pre_hook(select)]):
+            return self._forward(tokens, _Pass(edits))[:, 0]
+
+    def attention_scores(self, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
+        """Return scores [L, B, H, Tq, T] before the softmax, at all rows or at `query_positions` [B, Tq]."""
+        return torch.stack([record.scores for record in self.record(tokens, query_positions)])
+
+    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
+        """Return what each layer's attention computes."""
+        inputs: list[Tensor] = []
+        current = _Pass(query_positions=query_positions, is_recording=True)
+        with _hooks([module.register_forward_pre_hook(_keep(inputs), with_kwargs=True) for module in self._modules]):
+            self._forward(tokens, current)
+        return [LayerRecord(*current.layers[layer], inputs[layer]) for layer in range(self.n_layer)]
+
+    def residual_stream(self, tokens: Tensor) -> list[Tensor]:
+        """Return the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
+        streams: list[Tensor] = []
+
+        def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
+            streams.append(output if isinstance(output, Tensor) else output[0])
+
+        handles = [layer.register_forward_pre_hook(_keep(streams), with_kwargs=True) for layer in self._layers]
+        with _hooks([*handles, self._layers[-1].register_forward_hook(keep_output)]):
+            self._forward(tokens)
+        return streams
+
+    def output_weight(self, layer: int) -> Tensor | None:
+        """Return the output projection of each head [H, D, K], or None if its attribute's name is not known."""
+        for name in _OUTPUT_PROJECTIONS:
+            if (projection := getattr(self._modules[layer], name, None)) is not None:
+                return _matrix(projection).unflatten(1, (self.n_head, -1)).transpose(0, 1)
+        return None
+
+    def value_weight(self, layer: int) -> Tensor | None:
+        """Return the value projection of each head [H, K, D], or None if its attribute's name is not known."""
+        module = self._modules[layer]
+        if (projection := getattr(module, "v_proj", None)) is not None:
+            weight = _matrix(projection)
+        elif type(module).__name__ == "GPT2Attention":  # queries, keys and values one after the other
+            weight = _matrix(module.c_attn).chunk(3)[2]
+        elif type(module).__name__ == "GPTNeoXAttention":  # query, key and value of each head one after the other
+            weight = _matrix(module.query_key_value).unflatten(0, (self.n_head, 3, -1))[:, 2].flatten(0, 1)
+        else:
+            return None
+        by_head = weight.unflatten(0, (-1, self._head_dim))  # [G, K, D]
+        return by_head.repeat_interleave(self.n_head // len(by_head), dim=0)
+
+    def unembedding(self) -> Tensor:
+        """Return the output embedding [V, D]."""
+        return self.model.get_output_embeddings().weight
+
+    def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
+        """Pull a direction [..., D] back through the final LayerNorm or RMSNorm, with its divisor held fixed."""
+        body = getattr(self.model.base_model, "decoder", self.model.base_model)
+        norm = next((getattr(body, name) for name in _FINAL_NORMS if getattr(body, name, None) is not None), None)
+        if norm is None:
+            return None
+        is_centred = isinstance(norm, nn.LayerNorm)
+        eps = next(getattr(norm, name) for name in ("eps", "variance_epsilon") if hasattr(norm, name))
+        centred = stream - stream.mean(-1, keepdim=True) if is_centred else stream
+        gain = norm.weight + 1 if "Gemma" in type(norm).__name__ else norm.weight
+        pulled = direction * gain / (centred.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+        return pulled - pulled.mean(-1, keepdim=True) if is_centred else pulled
+
+    def untrained(self, seed: int) -> "TransformersView":
+        """Return a model of the same shape with the initial weights that transformers draws from `seed`."""
+        from transformers import AutoModelForCausalLM
+
+        config = deepcopy(self.model.config)  # from_config writes the attention implementation into it
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+        return TransformersView(model.to(self.device))
+
+    @torch.no_grad()
+    def _forward(self, tokens: Tensor, current: _Pass | None = None) -> Tensor:
+        if int(tokens.max()) >= self.vocab_size:
+            raise ValueError(f"token {int(tokens.max())}: the model has only {self.vocab_size:,} tokens")
+        token = _current_pass.set(current)
+        try:
+            return self.model(input_ids=tokens, use_cache=False).logits.float()
+        finally:
+            _current_pass.reset(token)
+
+
+def _keep(inputs: list[Tensor]) -> Any:
+    """Return a forward pre-hook that appends the hidden states of its module to `inputs`."""
+
+    def hook(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+        inputs.append(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
+
+    return hook
+
+
+@contextmanager
+def _hooks(handles: list[Any]) -> Any:
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _matrix(projection: Any) -> Tensor:
+    """Return the weight of a linear layer as [outputs, inputs]; GPT-2's Conv1D stores it transposed."""
+    return projection.weight if isinstance(projection, nn.Linear) else projection.weight.T
+
+
+# Opening a model
+
+
+def open_transformers(source: str, device: torch.device) -> tuple[TransformersView, Tokenizer, dict[str, Any]]:
+    """Load a causal language model and its tokenizer, in float32.
+
+    No code of the model's folder is run and no pickle is executed: weights are read from safetensors or by
+    `torch.load(weights_only=True)`.
+
+    Args:
+        source: a folder written by `save_pretrained`, or a name on the Hugging Face hub.
+        device: where to put the model.
+
+    Returns:
+        The view; its tokenizer, which adds nothing around a text; and facts for the report: "start" (the token before
+        every text), "folder", "commit" (None for a folder), "sha256" of all files, shape and version.
+
+    Raises:
+        ValueError: with one line, if the model cannot be loaded or observed.
+
+    """
+    if find_spec("transformers") is None:
+        raise ValueError(f"model={source}: needs transformers; pip install '.[export]'")
+    folder, commit = find_model(source)
+    check_model_config(folder, source)
+    view = _load(folder, source, device)
+    tokenizer, start = imported_tokenizer(folder, source)
+    if start >= view.vocab_size:
+        raise ValueError(f"model={source}: its start token {start} is outside its {view.vocab_size:,} tokens")
+    config = view.model.config
+    facts = {
+        "source": "transformers", "model_type": config.model_type, "n_layer": view.n_layer, "n_head": view.n_head,
+        "d_model": config.hidden_size, "context_length": view.context_length, "vocab_size": view.vocab_size,
+        "start": start, "folder": folder, "commit": commit, "sha256": _sha256(folder),
+        "transformers": version("transformers"),
+    }  # fmt: skip
+    return view, tokenizer, facts
+
+
+def find_model(source: str) -> tuple[Path, str | None]:
+    """Return the folder of a model and None, or for a name on the hub its downloaded snapshot and commit."""
+    path = Path(source)
+    if path.is_dir():
+        return path, None
+    if path.exists():
+        raise ValueError(f"model={source}: is a file; give the folder that save_pretrained wrote, or a hub name")
+    if source.startswith((".", "/", "~")):
+        raise ValueError(f"model={source}: no such folder")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        folder = Path(snapshot_download(source, allow_patterns=[*_FILES, "*.safetensors"], ignore_patterns="*/*"))
+        if not _weight_files(folder):
+            snapshot_download(source, allow_patterns="pytorch_model*.bin", ignore_patterns="*/*")
+    except (OSError, HFValidationError) as error:  # no network, no such model, private
+        raise ValueError(f"model={source}: no such folder, and the hub does not provide it: {_line(error)}") from None
+    return folder, folder.name
+
+
+def check_model_config(folder: Path, source: str) -> None:
+    """Raise ValueError if the folder is a run of ours, not a model, quantized, or has no weights."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except FileNotFoundError:
+        raise ValueError(f"model={source}: not a model of transformers, it has no config.json") from None
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise ValueError(f"model={source}: its config.json is damaged")
+    if "model_type" not in config and (folder / "checkpoints").is_dir():
+        raise ValueError(f"model={source}: is a run of train.py; use run={source}")
+    if config.get("quantization_config"):
+        raise ValueError(f"model={source}: its weights are quantized; use the version that is not")
+    if not _weight_files(folder):
+        raise ValueError(f"model={source}: no weights, neither *.safetensors nor pytorch_model*.bin")
+
+
+def _load(folder: Path, source: str, device: torch.device) -> TransformersView:
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True, trust_remote_code=False,
+            use_safetensors=_weight_files(folder)[0].suffix == ".safetensors", weights_only=True,
+            output_loading_info=True, ignore_mismatched_sizes=True,
+        )  # fmt: skip
+        model, info = loaded
+        for problem, keys in (
+            ("no weights for", info["missing_keys"]),
+            ("weights of another shape for", {key for key, *_ in info["mismatched_keys"]}),
+        ):
+            if keys:
+                raise ValueError(f"{problem} {min(keys)}; its config.json does not fit its weights")
+        if not all(weight.isfinite().all() for weight in model.parameters()):
+            raise ValueError("its weights are not finite")
+        return TransformersView(model.to(device))
+    except torch.OutOfMemoryError:
+        raise
+    except UnpicklingError:
+        raise ValueError(f"model={source}: its weights hold more than tensors and are not loaded") from None
+    except Exception as error:  # transformers and the files of others raise exceptions of every type
+        raise ValueError(f"model={source}: {_line(error)}") from None
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files with weights: safetensors, or PyTorch's format if there are none."""
+    return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+
+
+def _sha256(folder: Path) -> str:
+    """Return one digest of settings, tokenizer and weights."""
+    digest = hashlib.sha256()
+    for path in [*sorted(path for pattern in _FILES for path in folder.glob(pattern)), *_weight_files(folder)]:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _line(error: Exception) -> str:
+    """Return the message of `error` in one line of at most 200 characters."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    return "".join(character for character in message if character.isprintable())[:200]
+
+
+# Exporting our model
+
+
+def check_is_llama(config: ModelConfig) -> None:
+    """Raise ValueError naming every switch of `config` that no Llama has."""
+    wrong = [
+        f"model.{name}={str(getattr(config, name)).lower()}"
+        for name, value in LLAMA_SWITCHES.items()
+        if getattr(config, name) != value
+    ]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)}: not exportable, a Llama does not have it")
+
+
+def llama_weights(model: Transformer) -> dict[str, Tensor]:
+    """Return the weights in float32 on the CPU under transformers' names; tied projections are copied."""
+    check_is_llama(model.config)
+    names = {"token_embedding.weight": "model.embed_tokens.weight", "final_norm.gain": "model.norm.weight"}
+    for layer in range(model.config.n_layer):
+        names |= {f"blocks.{layer}.{a}": f"model.layers.{layer}.{b}.weight" for a, b in LLAMA_LAYER.items()}
+    weights = model.state_dict()
+    return {llama: weights[name].detach().float().cpu().clone() for name, llama in names.items()}
+
+
+def as_llama(model: Transformer, end: int = 0) -> Any:
+    """Return `transformers.LlamaForCausalLM` with the weights of `model`; it computes the same logits bit by bit.
+
+    Args:
+        model: with the switches of a Llama, or ValueError is raised.
+        end: the token that begins and ends a text.
+
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config, weights = model.config, llama_weights(model)
+    llama = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=model.vocab_size,
+            hidden_size=config.d_model,
+            intermediate_size=config.d_mlp,
+            num_hidden_layers=config.n_layer,
+            num_attention_heads=config.n_head,
+            head_dim=config.head_dim,
+            max_position_embeddings=config.context_length,
+            rms_norm_eps=config.norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+            tie_word_embeddings=True,
+            bos_token_id=end,
+            eos_token_id=end,
+            dtype="float32",
+        )
+    )
+    llama.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]})
+    return llama.eval()
+
+
+def export_transformers(model: Transformer, folder: Path, end: int = 0, tokenizer: Tokenizer | None = None) -> None:
+    """Write `model` as a Llama to `folder`, with its tokenizer if given, for `from_pretrained` of transformers.
+
+    Args:
+        model: with the switches of a Llama, or ValueError is raised.
+        folder: created if needed.
+        end: the token that begins and ends a text and pads a batch.
+        tokenizer: of the model.
+
+    """
+    as_llama(model, end).save_pretrained(folder)
+    if tokenizer is not None:
+        from transformers import PreTrainedTokenizerFast
+
+        symbol, unknown = tokenizer.id_to_token(end), getattr(tokenizer.model, "unk_token", None)
+        PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, model_max_length=model.config.context_length, bos_token=symbol,
+            eos_token=symbol, pad_token=symbol, unk_token=unknown, clean_up_tokenization_spaces=False,
+        ).save_pretrained(folder)  # fmt: skip

@@ -1,0 +1,304 @@
+"""Models of transformers through our attention function, against their own eager attention; and our export."""
+
+import json
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from data.tokenizer import END, bpe_tokenizer
+from model.hf import TransformersView, as_llama, export_transformers, find_model, open_transformers
+from model.observe import HeadEdit, TransformerView
+from tests.model.standard import VARIANTS, random_model
+
+transformers = pytest.importorskip("transformers")
+L, H, G, D, V, T = 3, 4, 2, 32, 37, 11  # G: heads of keys and values where they are grouped
+CPU = torch.device("cpu")
+LLAMA_LIKE = {"hidden_size": D, "intermediate_size": 31, "num_hidden_layers": L, "num_attention_heads": H}
+GROUPED = {**LLAMA_LIKE, "num_key_value_heads": G, "max_position_embeddings": 16, "vocab_size": V}
+PLAIN = {**LLAMA_LIKE, "max_position_embeddings": 16, "vocab_size": V}
+SHAPES: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": D, "n_layer": L, "n_head": H, "n_positions": 16, "vocab_size": V},
+    "gpt_neox": PLAIN,
+    "llama": GROUPED,
+    "mistral": {**GROUPED, "sliding_window": 4},
+    "qwen2": GROUPED,
+    "qwen3": {**GROUPED, "head_dim": 10},
+    "opt": {**PLAIN, "ffn_dim": 31, "word_embed_proj_dim": D},
+    "phi": PLAIN,
+    "gemma2": {**GROUPED, "head_dim": 10, "sliding_window": 4},
+    "olmo2": GROUPED,
+}
+each_type = pytest.mark.parametrize("model_type", SHAPES)
+# Token ids below V: the default ids of special tokens can lie outside these small vocabularies.
+SPECIAL = {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 1}
+
+
+@cache
+def make_view(model_type: str) -> TransformersView:
+    config = transformers.AutoConfig.for_model(model_type, **SHAPES[model_type], **SPECIAL)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        for weight in model.parameters():  # the standard initial weights are so small that attention is uniform
+            if weight.ndim == 2:
+                weight.normal_(0, 0.25)
+            else:
+                weight.add_(torch.randn_like(weight) / 4)  # norms' gains and biases
+    return TransformersView(model)
+
+
+@pytest.fixture
+def tokens() -> Tensor:
+    return torch.randint(V, (5, T), generator=torch.Generator().manual_seed(2))
+
+
+def eager(model_type: str, tokens: Tensor) -> Any:
+    """Return the output of transformers' own attention for the same weights."""
+    reference = transformers.AutoModelForCausalLM.from_config(
+        deepcopy(make_view(model_type).model.config), dtype=torch.float32, attn_implementation="eager"
+    )
+    reference.load_state_dict(make_view(model_type).model.state_dict())
+    with torch.no_grad():
+        return reference.eval()(tokens, output_attentions=True, output_hidden_states=True, use_cache=False)
+
+
+@each_type
+def test_attention_maps_and_logits_equal_eager(model_type: str, tokens: Tensor) -> None:
+    view, expected = make_view(model_type), eager(model_type, tokens)
+    maps = view.attention_scores(tokens).softmax(-1)
+    assert maps.shape == (L, 5, H, T, T) and maps.std() > 0.05
+    torch.testing.assert_close(maps, torch.stack(expected.attentions))
+    torch.testing.assert_close(view.logits(tokens), expected.logits)
+
+
+@each_type
+def test_the_residual_stream_equals_the_hidden_states(model_type: str, tokens: Tensor) -> None:
+    streams = make_view(model_type).residual_stream(tokens)
+    assert len(streams) == L + 1
+    for stream, expected in zip(streams[:-1], eager(model_type, tokens).hidden_states, strict=False):
+        torch.testing.assert_close(stream, expected)
+
+
+@each_type
+def test_an_edge_exchanged_in_one_head_moves_the_logits_from_its_query_on_only(model_type: str, tokens: Tensor) -> None:
+    def exchange(weights: Tensor) -> Tensor:
+        changed = weights.clone()
+        changed[:, 6, [4, 5]] = weights[:, 6, [5, 4]]
+        return changed
+
+    view = make_view(model_type)
+    edited = view.logits(tokens, edits=[HeadEdit(1, 2, weights=exchange)])
+    difference = (edited - view.logits(tokens)).abs().amax((0, 2))
+    assert (difference[:6] < 1e-5).all() and difference[6] > 1e-3
+
+
+@each_type
+def test_the_record_is_consistent_with_the_weights_of_the_heads(model_type: str, tokens: Tensor) -> None:
+    view = make_view(model_type)
+    for layer, record in enumerate(view.record(tokens)):
+        torch.testing.assert_close(record.scores.softmax(-1) @ record.values, record.head_output)
+        weight, module = view.value_weight(layer), view._modules[layer]
+        zero = torch.einsum("btd,hkd->bhtk", record.inputs, weight) - record.values  # minus the bias, if any
+        torch.testing.assert_close(zero, zero[:1, :, :1].expand_as(zero), rtol=1e-4, atol=1e-5)
+        added = torch.einsum("bhtk,hdk->btd", record.head_output, view.output_weight(layer))
+        name = next(name for name in ("o_proj", "out_proj", "c_proj", "dense") if hasattr(module, name))
+        projection = getattr(module, name)
+        expected = projection(record.head_output.transpose(1, 2).flatten(2)) - (
+            0 if projection.bias is None else projection.bias
+        )
+        torch.testing.assert_close(added, expected, rtol=1e-4, atol=1e-5)
+
+
+@each_type
+def test_an_output_edit_equals_removing_the_head_from_the_output_projection(model_type: str, tokens: Tensor) -> None:
+    view = make_view(model_type)
+    edited = view.logits(tokens, edits=[HeadEdit(2, 1, output=torch.zeros_like)])
+    weight = view.output_weight(2)
+    removed, weight[1] = weight[1].clone(), 0.0  # a view of the model's own weight
+    try:
+        torch.testing.assert_close(edited, view.logits(tokens))
+    finally:
+        weight[1] = removed
+
+
+@each_type
+def test_positions_and_chosen_queries_are_rows_of_the_whole(model_type: str, tokens: Tensor) -> None:
+    view, positions = make_view(model_type), torch.tensor([3, 10, 0, 7, 5])
+    rows = torch.arange(5)
+    torch.testing.assert_close(view.logits(tokens, positions), view.logits(tokens)[rows, positions])
+    scores = view.attention_scores(tokens, positions[:, None])
+    torch.testing.assert_close(scores[:, :, :, 0], view.attention_scores(tokens)[:, rows, :, positions].transpose(0, 1))
+
+
+@each_type
+def test_contributions_pulled_back_through_the_final_norm_add_up_to_a_difference_of_logits(
+    model_type: str, tokens: Tensor
+) -> None:
+    view = make_view(model_type)
+    stream, unembedding = view.residual_stream(tokens)[-1], view.unembedding()
+    difference = unembedding[3] - unembedding[8]
+    pulled = view.final_norm_pullback(difference.expand_as(stream), stream)
+    body = getattr(view.model.base_model, "decoder", view.model.base_model)
+    norm = next(module for name, module in body.named_children() if "norm" in name or name == "ln_f")
+    bias = 0.0 if getattr(norm, "bias", None) is None else (norm.bias * difference).sum()
+    torch.testing.assert_close((pulled * stream).sum(-1) + bias, norm(stream) @ difference, rtol=1e-4, atol=1e-4)
+
+
+def test_untrained_models_depend_on_their_seed_alone_and_have_the_same_shape() -> None:
+    view = make_view("llama")
+    first, second, other = (view.untrained(seed).model.state_dict() for seed in (1, 1, 2))
+    assert {name: weight.shape for name, weight in first.items()} == {
+        name: weight.shape for name, weight in view.model.state_dict().items()
+    }
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
+
+
+@pytest.mark.parametrize("model_type", ["bloom", "gpt_neo"])
+def test_models_off_the_attention_interface_are_refused_by_name(model_type: str) -> None:
+    shape = {"hidden_size": D, "n_layer": 2, "num_layers": 2, "n_head": H, "num_heads": H, "vocab_size": V}
+    shape |= {"attention_types": [[["global", "local"], 1]], "max_position_embeddings": 16}
+    config = transformers.AutoConfig.for_model(model_type, **shape)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with pytest.raises(ValueError, match=f"model_type={model_type}"):
+        TransformersView(model)
+
+
+# Export
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_query_key": True, "tie_key_value": True}])
+def test_our_model_and_its_llama_give_the_same_logits_scores_and_edited_logits(changes: dict) -> None:
+    model = random_model(**changes)
+    ours, theirs = TransformerView(model), TransformersView(as_llama(model))
+    tokens = torch.randint(model.vocab_size, (3, 9), generator=torch.Generator().manual_seed(0))
+    assert (theirs.n_layer, theirs.n_head, theirs.context_length) == (ours.n_layer, ours.n_head, ours.context_length)
+    assert torch.equal(as_llama(model)(tokens).logits, model(tokens))
+    torch.testing.assert_close(theirs.attention_scores(tokens), ours.attention_scores(tokens), rtol=1e-4, atol=1e-5)
+    edits = [HeadEdit(0, 1, weights=lambda weights: weights.flip(0)), HeadEdit(1, 2, output=torch.zeros_like)]
+    torch.testing.assert_close(
+        theirs.logits(tokens, edits=edits), ours.logits(tokens, edits=edits), rtol=1e-4, atol=1e-5
+    )
+    for our_record, their_record in zip(ours.record(tokens), theirs.record(tokens), strict=True):
+        for expected, tensor in zip(our_record, their_record, strict=True):
+            torch.testing.assert_close(tensor, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "plain"])
+def test_switches_that_no_llama_has_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match="not exportable") as refused:
+        as_llama(random_model(**VARIANTS[name]))
+    for switch, value in VARIANTS[name].items():
+        assert (f"model.{switch}={str(value).lower()}" in str(refused.value)) == (not switch.startswith("tie_"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return bpe_tokenizer(["One sunny day, the cat sat near the buses. It purred.\n" * 3], 280)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    model = random_model().__class__(random_model().config, tokenizer.get_vocab_size(), seed=5)
+    export_transformers(model, tmp_path / "model", tokenizer.token_to_id(END), tokenizer)
+    return tmp_path / "model"
+
+
+def test_an_exported_folder_opens_with_the_same_tokens_and_start(folder: Path, tokenizer: Tokenizer) -> None:
+    view, opened, facts = open_transformers(str(folder), CPU)
+    text = "The cat purred near it.\n"
+    assert opened.encode(text).ids == tokenizer.encode(text).ids
+    assert facts["start"] == tokenizer.token_to_id(END) and facts["commit"] is None
+    assert (facts["model_type"], facts["n_layer"], facts["vocab_size"]) == ("llama", 2, view.vocab_size)
+
+
+def test_transformers_own_tokenizer_class_reads_the_exported_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    exported = transformers.AutoTokenizer.from_pretrained(folder)
+    text = "The cat sat. It purred\n"
+    assert exported(text)["input_ids"] == tokenizer.encode(text).ids
+    assert exported.bos_token == exported.eos_token == exported.pad_token == END
+
+
+def test_the_digest_changes_with_any_file_of_the_model(folder: Path) -> None:
+    digest = open_transformers(str(folder), CPU)[2]["sha256"]
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"rope_parameters": {"rope_theta": 5e3}}))
+    assert open_transformers(str(folder), CPU)[2]["sha256"] != digest
+
+
+def change_config(folder: Path, **values: object) -> None:
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | values))
+
+
+def change_weights(folder: Path, name: str, weight: Tensor | None) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights.pop(name)
+    save_file(weights | ({} if weight is None else {name: weight}), folder / "model.safetensors", {"format": "pt"})
+
+
+class Gadget:
+    """Creates the file "executed" when it is unpickled without protection."""
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (Path("executed"),)
+
+
+def add_gadget(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": Gadget()}, folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "no config.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json is damaged"),
+        (lambda folder: change_config(folder, quantization_config={"bits": 4}), "quantized"),
+        (lambda folder: change_config(folder, model_type="nonsense"), "nonsense"),
+        (lambda folder: change_config(folder, num_attention_heads=0), ""),
+        (lambda folder: (folder / "model.safetensors").unlink(), "no weights, neither"),
+        (lambda folder: change_weights(folder, "model.norm.weight", None), "no weights for model.norm.weight"),
+        (lambda folder: change_weights(folder, "model.norm.weight", torch.ones(7)), "another shape for model.norm"),
+        (lambda folder: change_weights(folder, "model.norm.weight", torch.full((30,), torch.nan)), "not finite"),
+        (add_gadget, "more than tensors"),
+        (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "no tokenizer"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_refused_in_one_line_and_runs_no_code(
+    folder: Path, damage: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    damage(folder)
+    with pytest.raises(ValueError) as refused:
+        open_transformers(str(folder), CPU)
+    assert str(folder) in str(refused.value) and message in str(refused.value) and "\n" not in str(refused.value)
+    assert not Path("executed").exists()
+
+
+def test_a_run_given_as_a_model_is_refused_with_the_setting_to_use(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="use run="):
+        open_transformers(str(tmp_path), CPU)
+
+
+@pytest.mark.parametrize("source", ["./nowhere", "/nowhere", "not a/hub/name"])
+def test_a_missing_model_is_refused_with_its_setting(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ValueError, match=f"model={source}"):
+        find_model(source)
+
+
+def test_pickled_weights_without_code_are_read(folder: Path) -> None:
+    expected = open_transformers(str(folder), CPU)[0].unembedding()
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    assert torch.equal(open_transformers(str(folder), CPU)[0].unembedding(), expected)

@@ -2,7 +2,7 @@ PYTHON ?= .venv/bin/python
 
 .PHONY: install train eval test check
 
-install: .venv/bin/python  ## everything, tests' needs included
+install: .venv/bin/python  ## all packages, those of the tests included
 	$(PYTHON) -m pip install -q -r requirements-dev.txt
 
 .venv/bin/python:

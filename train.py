@@ -1,5 +1,6 @@
 """Train a decoder-only transformer: python train.py [GROUP=NAME] [NAME=VALUE]; --help lists the settings."""
 
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,8 @@ def main(config: DictConfig) -> int:
     job = HydraConfig.get()
     label = ""
     if job.mode is RunMode.MULTIRUN:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ValueError("-m: a sweep cannot run under torchrun; start its runs one by one")
         label = f"[{job.job.num}] "
         settings = sweep_settings(settings, Path(job.sweep.dir, job.sweep.subdir))
     if settings.run.resume:

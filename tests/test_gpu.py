@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from training.ceiling import matmul_ceiling
 
 from data.loader import BatchLoader
 from model.observe import attention_maps
 from model.transformer import Transformer, attend, document_mask
 from tests.model.standard import config
 from tests.training.test_training import OWN_WARNING, losses, make_training, settings
-from training.ceiling import matmul_ceiling
 from training.device import resident_room
 from training.logging import Recorder
 from training.optim import StackedMuon, set_rates

@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 
 import pytest
+from training.signals import StopRequest
 
 from tests.ranks import start_ranks, torchrun, wait_for_step
 from tests.reliability.doors import Doors, Ended
-from tests.training.test_training import make_training, settings
 from tests.test_train import lines, losses
+from tests.training.test_training import make_training, settings
 from train import is_asked_to_stop
 from training.checkpoint import go_back, load_checkpoint, read_manifest
 from training.distributed import LOST, World
-from training.signals import StopRequest
 
 TINY = [
     "model=nano", "threads=1", "max_steps=24", "eval_every_steps=8", "log_every_steps=1", "tokens_per_batch=256",

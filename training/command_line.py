@@ -70,7 +70,7 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
         name = name.lstrip("+")
         if argument.startswith("-") or (not equals and argument in CFG_VALUES):
             if argument in ("-m", "--multirun") and "variant" not in groups:
-                raise ValueError(f"{argument}: only train.py has sweeps; eval.py reads one with runs=DIR or compare=DIR")
+                raise ValueError(f"{argument}: only train.py has sweeps; eval.py reads them by runs=DIR or compare=DIR")
             if argument not in (*FLAGS, *CFG_VALUES):
                 raise ValueError(f"{argument}: no such flag{did_you_mean(argument, FLAGS)}")
         elif not equals:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -24,14 +24,12 @@ from io import FileIO
 from multiprocessing import parent_process
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from training.checkpoint import UNFINISHED, write_atomically
 from training.settings import TrainSettings, changed_settings, flat, saved_settings
-
-T = TypeVar("T")
 
 RUNS = Path("runs")
 RESUMES = "resumes.jsonl"
@@ -272,16 +270,12 @@ def _git(*arguments: str) -> str | None:
 # Stopping
 
 
-class Stopped(Exception):
-    """Raised inside an evaluation when a signal asks the run to stop."""
-
-
 class StopRequest:
     """Remembers the first SIGINT, SIGTERM or SIGHUP, so that the run can save a checkpoint and exit.
 
     A second signal ends the process at once, unless it comes within two seconds: Ctrl-C reaches a process of torchrun
-    twice, from the terminal and from torchrun. A signal that is ignored (SIGHUP under nohup) or has a handler of its own
-    (SIGTERM in jobs of submitit) stays as it is. Must be created in the main thread.
+    twice, from the terminal and from torchrun. A signal that is ignored (SIGHUP under nohup) or has another
+    handler (SIGTERM in jobs of submitit) stays as it is. Must be created in the main thread.
     """
 
     def __init__(self) -> None:
@@ -316,13 +310,6 @@ class StopRequest:
     def receive(self, number: int) -> None:
         """Takes over the signal that another process of this run received; 0: none."""
         self._received = self._received or number or None
-
-    def before_each(self, items: Iterable[T]) -> Iterator[T]:
-        """Yields `items`; raises Stopped before the next of them after a signal."""
-        for item in items:
-            if self.signal is not None:
-                raise Stopped
-            yield item
 
     @property
     def exit_status(self) -> int:

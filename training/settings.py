@@ -66,25 +66,25 @@ class Optimizer(Enum):
 class RunSettings:
     """Settings of one run of train.py outside the groups model, data and optim (values: configs/train.yaml)."""
 
-    seed: int  # of the initial weights, the batch order and dropout; 0 to 2**32 - 1
-    out: str | None  # directory of the run; if None, a new one in runs/ named by the time
+    seed: int  # initial weights, batch order and dropout; 0 to 2**32 - 1
+    out: str | None  # directory for the run; if None, a new one in runs/ named by the time
     resume: bool  # continue the run in `out`
     device: Device
     precision: Precision
-    threads: int | None  # of the CPU; if None, the default of torch
+    threads: int | None  # CPU threads; if None, torch's default
     compile: Compile
     sharding: Sharding
     max_steps: int  # optimizer steps
-    tokens_per_batch: int  # of one forward pass, summed over all processes
+    tokens_per_batch: int  # tokens in one forward pass, summed over all processes
     gradient_accumulation_steps: int  # forward passes per optimizer step
     log_every_steps: int
     eval_every_steps: int  # also the interval between checkpoints
     keep_checkpoints: int  # number of newest checkpoints to keep besides the best
-    validation_tokens: int  # of each evaluation except the last, which reads the whole split
-    probe_sequences: int  # of the probe during training; 0: no probe
+    validation_tokens: int  # used by each evaluation except the last, which reads the whole split
+    probe_sequences: int  # sentences in the probe during training; 0: no probe
     sample_tokens: int  # length of the text generated at each evaluation; 0: none
     sample_prompt: str
-    cache_dir: str  # of tokenized corpora
+    cache_dir: str  # folder for tokenized corpora
 
     def __post_init__(self) -> None:
         """Check the limits."""
@@ -104,13 +104,13 @@ class OptimSettings:
     """Settings of the optimizer and the learning-rate schedule (values: configs/optim/)."""
 
     name: Optimizer
-    learning_rate: float  # peak, of the matrices in the blocks
-    embedding_learning_rate: float  # peak, of embeddings and norms
-    weight_decay: float  # decoupled, of the matrices in the blocks
-    embedding_weight_decay: float  # of the embeddings; norms have none
-    momentum: float  # of Muon
-    beta_1: float  # of AdamW
-    beta_2: float  # of AdamW
+    learning_rate: float  # peak, for the matrices in the blocks
+    embedding_learning_rate: float  # peak, for embeddings and norms
+    weight_decay: float  # decoupled, for the matrices in the blocks
+    embedding_weight_decay: float  # embeddings; norms have none
+    momentum: float  # Muon only
+    beta_1: float  # AdamW only
+    beta_2: float  # AdamW only
     warmup_steps: int  # linear from 0 to the peak
     decay_power: float  # after the warm-up: peak * (remaining fraction of the steps) ** decay_power
     clip_norm: float  # upper limit of the global gradient norm
@@ -160,7 +160,7 @@ def typed(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
     Args:
         schema: a flat dataclass.
         values: by field name.
-        prefix: of the setting names in messages, for example "model.".
+        prefix: precedes the setting names in messages, for example "model.".
 
     Raises:
         ValueError: an unknown, missing or badly typed setting; the message is one line.

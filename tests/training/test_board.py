@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from training.board import charts, measures, write_embedding
 
 from tests.board import Board, write_scores
-from training.board import charts, measures, write_embedding
 from training.logging import Recorder
 
 ROOT = Path(__file__).parent.parent.parent

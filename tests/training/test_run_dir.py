@@ -15,7 +15,6 @@ import pytest
 
 from tests.program import ROOT
 from training.run_dir import (
-    Stopped,
     StopRequest,
     add_resume,
     check_new,
@@ -187,14 +186,6 @@ def test_a_signal_is_remembered_and_gives_the_exit_status_of_a_shell(number: int
     finally:
         stop.close()
         signal.signal(number, before)
-
-
-def test_an_evaluation_stops_before_its_next_batch(stop: StopRequest) -> None:
-    batches = stop.before_each([1, 2])
-    assert next(batches) == 1
-    signal.raise_signal(signal.SIGTERM)
-    with pytest.raises(Stopped):
-        next(batches)
 
 
 def test_the_signal_of_another_process_counts(stop: StopRequest) -> None:

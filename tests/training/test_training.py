@@ -12,7 +12,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from data.loader import Split, StoryBatches, StreamBatches, BatchLoader
+from data.loader import BatchLoader, Split, StoryBatches, StreamBatches
 from model.transformer import Transformer
 from tests.data.test_loader import STORIES
 from tests.reliability.counts import counted

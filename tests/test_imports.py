@@ -1,0 +1,54 @@
+"""Imports go down only: entry points, then report and lab, probe, training, and model and data at the bottom."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.program import ROOT
+
+LEVELS = {"model": 0, "data": 0, "training": 1, "probe": 2, "report": 3, "lab": 3}
+OPTIONAL = {"matplotlib", "transformers", "safetensors", "gguf", "sentencepiece", "pandas"}
+FILES = [path for package in LEVELS for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imports(nodes: list[ast.stmt] | ast.AST) -> Iterator[str]:
+    """Yields the modules that statements import at run time, without those of a command line of a module's own."""
+    for node in nodes if isinstance(nodes, list) else ast.iter_child_nodes(nodes):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+        else:
+            yield from imports(node)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_only_from_its_own_level_and_those_below(path: Path) -> None:
+    level = LEVELS[path.relative_to(ROOT).parts[0]]
+    modules = list(imports(ast.parse(path.read_text())))
+    assert [name for name in modules if LEVELS.get(name.split(".")[0], 0) > level] == []
+    assert not {"train", "eval", "tests", "benchmarks"} & {name.split(".")[0] for name in modules}
+
+
+def test_imports_inside_functions_are_those_of_optional_packages() -> None:
+    wrong = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                names = {name.split(".")[0] for name in imports(node.body)}
+                wrong += [f"{path.relative_to(ROOT)}: {name}" for name in names - OPTIONAL]
+    assert wrong == []
+
+
+def test_importing_a_module_prints_nothing_and_sets_nothing() -> None:
+    code = "import os, random, torch\nbefore = dict(os.environ), torch.get_num_threads(), torch.initial_seed()\n"
+    code += "import training.trainer, probe.study, report.page\n"
+    code += "assert (dict(os.environ), torch.get_num_threads(), torch.initial_seed()) == before"
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", ""), process.stderr

@@ -54,12 +54,12 @@ def causal_study(
 
     Args:
         model: in eval mode, float32.
-        items: of one question and hold-out, in whole blocks.
-        layer: of the head.
-        head: the head.
-        tokens_per_batch: of one forward pass.
+        items: the items of one question and hold-out, in whole blocks.
+        layer: the head's layer.
+        head: the head's index.
+        tokens_per_batch: size limit of one forward pass.
         n_bootstrap: resamplings per interval.
-        seed: of the resamplings and of the choice of control heads.
+        seed: seeds the resamplings and the choice of control heads.
 
     Returns:
         None if no item has a swap partner, else:
@@ -82,8 +82,8 @@ def causal_study(
     if not indices:
         return None
     pairs = [items[i] for i in indices]
-    others = np.delete(np.arange(model.n_head), head)
-    controls = np.sort(np.random.default_rng(seed).permutation(others)[:MAX_CONTROL_HEADS]).tolist()
+    candidates = np.delete(np.arange(model.n_head), head)
+    controls = np.sort(np.random.default_rng(seed).permutation(candidates)[:MAX_CONTROL_HEADS]).tolist()
     margins = measure_margins(model, pairs, layer, head, controls, tokens_per_batch)
     entry = summarise(margins, pairs, n_bootstrap, seed)
     counts = {"n_pairs": len(pairs) // 2, "n_dropped": n_dropped, "n_templates": len({item.template for item in pairs})}
@@ -112,7 +112,7 @@ def measure_margins(
             "mean_ablation": HeadEdit(layer, head, output=lambda output: means[batch.position_class.clamp(min=0)]),
             "zero_ablation": HeadEdit(layer, head, output=torch.zeros_like),
         }
-        swaps = [_margins(model, batch, streams, swap_edges(batch, layer, other)) for other in controls]
+        swaps = [_margins(model, batch, streams, swap_edges(batch, layer, control)) for control in controls]
         return {
             "clean": answer_margins(clean, batch),
             "swap": answer_margins(partner(clean), batch),

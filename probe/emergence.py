@@ -25,15 +25,15 @@ from training.settings import TrainSettings
 from training.trainer import Probe, ProbeReading
 
 PHASE_CHANGE = 0.1  # share of training within which a curve makes 10 to 90 % of its change
-N_SIGN_FLIPS = 400  # of the chance level
+N_SIGN_FLIPS = 400  # behind the chance level
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionReading:
     """Scores of every head for one question at one step."""
 
-    name: str  # of the question
-    layer: int  # of the best head
+    name: str  # the question
+    layer: int  # the best head
     head: int
     accuracy: np.ndarray  # [L, H]
     block_accuracy: np.ndarray  # [L, H]
@@ -70,8 +70,9 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     """Return the probe to run during training; None if the text has no gold links or the model is not causal.
 
     Args:
-        corpus: of the run.
-        settings: of the run; run.probe_sequences texts are read, and half as many for the loss by token class.
+        corpus: the run's corpus.
+        settings: the run's settings; run.probe_sequences texts are read, and half as many for the loss by token
+            class.
         draw: draws images at the steps with an evaluation (default: no images).
 
     """
@@ -154,7 +155,7 @@ def crossing(steps: Sequence[float], values: Sequence[float], share: float, star
 
     Args:
         steps: ascending.
-        values: of the curve at these steps.
+        values: the curve at these steps.
         share: from 0 to 1.
         start: value before the change, such as chance (default: the first value).
 

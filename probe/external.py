@@ -127,23 +127,23 @@ def coverage(evaluated: EvaluatedModel, texts: Sequence[str]) -> dict[str, Any]:
     """
     words = [word for text in texts for word in words_of(text)]
     tokens = [token for text in texts for token in evaluated.encode(text)[0]]
-    types, known = set(words), evaluated.training_words
+    types, vocabulary = set(words), evaluated.training_words
     return {
         "n_words": len(words),
-        "seen_words": None if known is None else sum(word in known for word in words) / max(1, len(words)),
-        "seen_types": None if known is None else len(types & known) / max(1, len(types)),
+        "seen_words": None if vocabulary is None else sum(word in vocabulary for word in words) / max(1, len(words)),
+        "seen_types": None if vocabulary is None else len(types & vocabulary) / max(1, len(types)),
         "unknown_tokens": sum(token == evaluated.unknown_token for token in tokens) / max(1, len(tokens)),
     }
 
 
 def coverage_line(evaluated: EvaluatedModel, measured: dict[str, Any], subject: str) -> str:
     """Return the coverage of `subject` as one line."""
-    seen = f"share seen in training unknown ({evaluated.training_words_source})"
+    share_seen = f"share seen in training unknown ({evaluated.training_words_source})"
     if measured["seen_words"] is not None:
         shares = f"{percent(measured['seen_words'])} % ({percent(measured['seen_types'])} % of the distinct ones)"
-        seen = f"{shares} are in {evaluated.training_words_source}"
+        share_seen = f"{shares} are in {evaluated.training_words_source}"
     unknown = percent(measured["unknown_tokens"])
-    return f"coverage of {subject}: {measured['n_words']:,} words, {seen}, {unknown} % unknown tokens"
+    return f"coverage of {subject}: {measured['n_words']:,} words, {share_seen}, {unknown} % unknown tokens"
 
 
 def percent(share: float | None) -> str:

@@ -15,6 +15,7 @@ import torch
 
 from data.links import Span, token_spans
 from model.observe import ObservableModel
+from probe.config import ProbeConfig
 from probe.external import (
     EvaluatedModel,
     Report,
@@ -257,8 +258,7 @@ def held_out_test(
     untrained: Sequence[np.ndarray],
     rules: Mapping[str, np.ndarray],
     docs: np.ndarray,
-    n_bootstrap: int,
-    seed: int,
+    config: ProbeConfig,
 ) -> dict[str, Any]:
     """Choose a head on half of the documents and test it on the other half against every baseline.
 
@@ -267,21 +267,20 @@ def held_out_test(
         untrained: the same of each untrained model; each model's best head is chosen in the same way.
         rules: [N] accuracy of each rule.
         docs: [N] document of each item, resampled as a whole.
-        n_bootstrap: number of resamplings.
-        seed: seeds the halves and the resamplings.
+        config: its seed decides the halves and the resamplings.
 
     Returns:
         "established" is True if the interval of the difference to every rule but AGREEMENT_RULE, and to the best
         untrained model, is above 0.
 
     """
-    choosing = random_half(docs, seed)
+    choosing = random_half(docs, config.seed)
     layer, head = best_head(trained[choosing])
     accuracy = trained[~choosing, layer, head]
     chance = [model[(~choosing, *best_head(model[choosing]))] for model in untrained]
     compared = {name: rule[~choosing] for name, rule in rules.items()}
     compared["best untrained"] = max(chance, key=lambda values: values.mean())
-    settings = docs[~choosing], n_bootstrap, seed
+    settings = docs[~choosing], config.n_bootstrap, config.seed
     baselines = {
         name: {
             "accuracy": float(values.mean()),
@@ -318,8 +317,8 @@ def links(evaluated: EvaluatedModel, path: str) -> Report:
     for name, result in questions.items():
         lines += ["", *_question_lines(name, result)]
     lines += ["", *([] if questions else ["no question has items in two documents or more"]), *_LEGEND]
-    about = {"n_rows": len(rows), "left_out": dict(left_out), "coverage": covered}
-    return Report(about | {"questions": questions, "published": PUBLISHED}, lines)
+    counts = {"n_rows": len(rows), "left_out": dict(left_out), "coverage": covered}
+    return Report(counts | {"questions": questions, "published": PUBLISHED}, lines)
 
 
 def ask_questions(evaluated: EvaluatedModel, items: Sequence[Item]) -> dict[str, Any]:
@@ -344,7 +343,7 @@ def ask_questions(evaluated: EvaluatedModel, items: Sequence[Item]) -> dict[str,
         rules = {rule: np.array([values[rule] for values in of_rules]) for rule in of_rules[0]}
         if nominal_only:  # without pronouns these three equal "nearest"
             rules = {rule: rules[rule] for rule in ("nearest", "nearest name", "first", "uniform")}
-        results[name] = held_out_test(trained, untrained, rules, docs, config.n_bootstrap, config.seed)
+        results[name] = held_out_test(trained, untrained, rules, docs, config)
     return results
 
 

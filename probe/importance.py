@@ -46,12 +46,12 @@ def importance_study(
 
     Args:
         model: in eval mode, float32.
-        items: of one question and hold-out, in whole blocks with swap partners; up to `N_BLOCKS` blocks are used.
-        layer: of the chosen head.
-        head: the chosen head.
-        tokens_per_batch: of one forward pass.
+        items: the items of one question and hold-out, in whole blocks; up to `N_BLOCKS` blocks are used.
+        layer: the chosen head's layer.
+        head: the chosen head's index.
+        tokens_per_batch: size limit of one forward pass.
         n_bootstrap: resamplings per interval, at most `MAX_BOOTSTRAP`.
-        seed: of the resamplings.
+        seed: seeds the resamplings.
 
     Returns:
         n_items, clusters, layers; all_heads and chosen_head: Spearman correlations of every two measures with 95 %
@@ -97,7 +97,7 @@ def read_links(
         model: in eval mode, float32.
         items: pair after pair, as from `pair_up`; mentions are in the order antecedents, distractors.
         layers: the layers whose heads are measured.
-        tokens_per_batch: of one forward pass.
+        tokens_per_batch: size limit of one forward pass.
 
     """
     n_words = max(len(item.antecedents + item.distractors) for item in items)
@@ -147,7 +147,7 @@ def agreement(links: np.ndarray, items: Sequence[LinkItem], n_bootstrap: int, se
         links: [3, N, ...] the measures, nan where there is no link.
         items: the N items, whose templates and words are resampled.
         n_bootstrap: number of resamplings.
-        seed: of the resamplings.
+        seed: seeds the resamplings.
 
     """
     is_link = ~np.isnan(links[0])
@@ -156,8 +156,8 @@ def agreement(links: np.ndarray, items: Sequence[LinkItem], n_bootstrap: int, se
     is_known = ~np.isnan(correlations)
 
     def statistic(weights: np.ndarray) -> np.ndarray:
-        parts = np.array_split(weights, 16)  # large temporary arrays are slow
-        return np.concatenate([rank_correlations(values, part[:, item_of_link])[:, is_known] for part in parts])
+        chunks = np.array_split(weights, 16)  # large temporary arrays are slow
+        return np.concatenate([rank_correlations(values, chunk[:, item_of_link])[:, is_known] for chunk in chunks])
 
     names = [f"{MEASURES[i]}_{MEASURES[j]}" for i, j in _PAIRS_OF_MEASURES]
     result: dict[str, Any] = {"n_links": values.shape[1]} | dict.fromkeys(names)

@@ -75,7 +75,7 @@ def pair_batches(
 
 
 def make_batch(items: Sequence[LinkItem], index: list[int], device: torch.device) -> PairBatch:
-    """Return the items at `index`, partner beside partner, as one batch on `device`."""
+    """Return the items at `index`, pair after pair, as one batch on `device`."""
     batch = [items[i] for i in index]
     width = max(len(item.tokens) for item in batch)
     tokens = torch.tensor([[*item.tokens, *[0] * (width - len(item.tokens))] for item in batch])

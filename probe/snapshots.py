@@ -61,10 +61,8 @@ def pack_snapshot(attention: Sequence[np.ndarray]) -> dict[str, Any]:
 def read_history(path: Path) -> dict[str, Any] | None:
     """Read attention.jsonl as {"n_layer", "n_head", "texts", "steps", "data": per step the base64 of each text}.
 
-    An incomplete last line, as while training runs, is ignored.
-
     Args:
-        path: of the file.
+        path: the file; an incomplete last line, as while training runs, is ignored.
 
     Returns:
         None if there is no file or no line in it.

@@ -24,10 +24,10 @@ def weights_study(
 
     Args:
         model: in eval mode.
-        items: of one question; only their mentions and answers are used.
-        layer: of the head.
-        head: the head.
-        seed: of the bootstrap.
+        items: the items of one question; only their antecedents and answers are used.
+        layer: the head's layer.
+        head: the head's index.
+        seed: seeds the bootstrap.
 
     Returns:
         ov_auc: mean over words of the area under the ROC curve; 1 if attending to a word raises each of its own answers
@@ -103,7 +103,7 @@ def head_types(
     Args:
         model: in eval mode.
         start_token: precedes every text.
-        seed: of the texts.
+        seed: seeds the texts.
         n_sequences: number of texts.
         n_distinct: distinct tokens before the repetition; fewer if the context or the vocabulary is short.
 

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from data.config import StoriesConfig
+from data.corpus import Corpus, load_corpus
 from data.links import ORACLES, LinkItem
-from model.config import ModelConfig
+from model.config import Mask, ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.behaviour import behaviour_study, oracle_losses, read_payoffs, resolved_share
-from probe.emergence import choose_items, crossing, is_phase_change, read_questions, timing
+from probe.emergence import choose_items, crossing, is_phase_change, read_questions, timing, training_probe
 from tests.model.standard import PLAIN
 
 BLIND, BAYES = ORACLES.index("blind"), ORACLES.index("bayes")
@@ -120,6 +122,42 @@ def test_a_reading_has_every_heads_scores_and_the_oracles_losses(view: Transform
     share = (surprisal[BLIND] - answer["model"]) / (surprisal[BLIND] - surprisal[BAYES])
     assert entry["resolved_share"] == pytest.approx(share)
     assert set(later_cue.values()) == {"later_cue"} and "resolved_share" not in later_cue.values()["later_cue"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    shares = dict.fromkeys((field.name for field in fields(StoriesConfig) if field.name.startswith("share_")), 0.0)
+    shares |= {"share_agreement": 0.5, "share_no_pronoun": 0.5}
+    sizes = {"n_train_stories": 2000, "n_validation_stories": 40, "n_test_templates": 2, "n_test_pairs": 1}
+    config = StoriesConfig(source="stories", seed=1, n_bystanders=0, skew=0.5, **sizes, **shares)
+    return load_corpus(config, tmp_path_factory.mktemp("cache"))
+
+
+def run_settings(**changes: object) -> SimpleNamespace:
+    """Return the settings that `training_probe` reads."""
+    sizes = {"n_layer": 2, "n_head": 3, "d_model": 18, "d_mlp": 23, "context_length": 64}
+    run = SimpleNamespace(probe_sequences=16, tokens_per_batch=512, eval_every_steps=10, max_steps=15)
+    return SimpleNamespace(run=run, model=ModelConfig(**sizes | PLAIN | changes))
+
+
+def test_a_training_probe_reads_every_question_and_draws_only_at_evaluations(corpus: Corpus) -> None:
+    settings = run_settings()
+    probe = training_probe(corpus, settings, lambda readings, examples: {readings[0].name: np.zeros(len(examples))})
+    assert probe is not None
+    model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
+    readings = {step: probe(model, step) for step in (8, 10, 15)}
+    assert [bool(reading.images) for reading in readings.values()] == [False, True, True]
+    assert {"number", "gender", "number_answer", "head_types", "probe_loss"} <= set(readings[8].values)
+    assert (
+        len(readings[8].summary) == 2 and len(readings[8].snapshot["data"]) == 4
+    )  # "tired" and "soft" are unknown here
+    with torch.no_grad():
+        model.token_embedding.weight.fill_(torch.nan)
+    assert probe(model, 16) is None
+
+
+def test_a_model_that_is_not_causal_is_not_probed(corpus: Corpus) -> None:
+    assert training_probe(corpus, run_settings(mask=Mask.none)) is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 1.0])

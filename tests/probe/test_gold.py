@@ -155,7 +155,7 @@ def chance_data(n_docs: int = 24, seed: int = 0) -> tuple[np.ndarray, np.ndarray
 def test_a_planted_head_is_found_and_established() -> None:
     heads, untrained, rule, docs = chance_data()
     heads[:, 1, 2] = np.random.default_rng(1).random(len(docs)) < 0.7
-    result = held_out_test(heads, [untrained], {"nearest": rule}, docs, 400, 0)
+    result = held_out_test(heads, [untrained], {"nearest": rule}, docs, SETTINGS)
     assert (result["layer"], result["head"], result["established"]) == (1, 2, True)
     assert result["accuracy"] == pytest.approx(heads[~random_half(docs, 0), 1, 2].mean())
 
@@ -164,7 +164,7 @@ def test_heads_at_chance_are_rarely_established() -> None:
     results = []
     for seed in range(20):
         heads, untrained, rule, docs = chance_data(seed=seed)
-        results.append(held_out_test(heads, [untrained], {"nearest": rule}, docs, 200, 0)["established"])
+        results.append(held_out_test(heads, [untrained], {"nearest": rule}, docs, SETTINGS)["established"])
     assert sum(results) <= 1
 
 
@@ -173,20 +173,20 @@ def test_a_head_no_better_than_a_baseline_is_not_established(same_as: str) -> No
     heads, untrained, rule, docs = chance_data()
     heads[:, 0, 0] = np.random.default_rng(1).random(len(docs)) < 0.7
     rule, untrained = (heads[:, 0, 0], untrained) if same_as == "rule" else (rule, heads)
-    assert not held_out_test(heads, [untrained], {"nearest": rule}, docs, 200, 0)["established"]
+    assert not held_out_test(heads, [untrained], {"nearest": rule}, docs, SETTINGS)["established"]
 
 
 def test_a_head_that_is_good_only_on_the_choosing_half_is_not_established() -> None:
     heads, untrained, rule, docs = chance_data()
     heads[random_half(docs, 0), 1, 1] = 1
-    result = held_out_test(heads, [untrained], {"nearest": rule}, docs, 200, 0)
+    result = held_out_test(heads, [untrained], {"nearest": rule}, docs, SETTINGS)
     assert (result["layer"], result["head"], result["established"]) == (1, 1, False)
 
 
 def test_six_documents_establish_nothing() -> None:
     heads, untrained, rule, docs = chance_data(n_docs=6)
     heads[:, 1, 2] = 1
-    assert not held_out_test(heads, [untrained], {"nearest": rule}, docs, 200, 0)["established"]
+    assert not held_out_test(heads, [untrained], {"nearest": rule}, docs, SETTINGS)["established"]
 
 
 def matching_head(vocab_size: int) -> Transformer:
@@ -226,7 +226,6 @@ def test_a_report_starts_with_coverage_and_counts_the_rows_left_out(tmp_path: Pa
     assert set(report.results["questions"]) == {"any mention", "nominal mentions"}
     assert np.shape(report.results["questions"]["any mention"]["heads"]) == (2, 3)
     assert links(word_model([TEXT]), str(tmp_path)).results == report.results
-    assert SETTINGS.n_untrained == 2
 
 
 def test_a_file_without_usable_rows_gives_a_report_without_questions(tmp_path: Path) -> None:

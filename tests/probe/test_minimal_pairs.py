@@ -162,5 +162,5 @@ def test_a_bad_file_is_refused_in_one_line_that_names_the_place(
 def test_published_scores_are_shown_only_for_files_of_known_name(tmp_path: Path) -> None:
     for name in ("anaphor_gender_agreement", "mine"):
         write_blimp(tmp_path / f"{name}.jsonl", PAIRS)
-    published, other = minimal_pairs(word_model(TEXTS), str(tmp_path)).results["files"]
-    assert published["published"]["GPT-2"] == 0.994 and other["published"] == {}
+    published, unpublished = minimal_pairs(word_model(TEXTS), str(tmp_path)).results["files"]
+    assert published["published"]["GPT-2"] == 0.994 and unpublished["published"] == {}

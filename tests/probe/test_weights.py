@@ -45,9 +45,9 @@ def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> Non
         written = (inputs @ value.T @ output.T).mean(0)
         stream = view.residual_stream(tokens)[-1][0, -1]
         norm = view.model.final_norm
-        both = [view.unembedding()[targets] @ norm(vector) for vector in (stream + written, stream)]
+        logits_of = [view.unembedding()[targets] @ norm(vector) for vector in (stream + written, stream)]
         scale = [vector.square().mean().add(norm.eps).sqrt() for vector in (stream + written, stream)]
-        change = both[0] * scale[0] - both[1] * scale[1]
+        change = logits_of[0] * scale[0] - logits_of[1] * scale[1]
         factor = (row @ change) / (change @ change)
         assert factor > 0
         torch.testing.assert_close(row, factor * change, rtol=1e-3, atol=1e-3)
@@ -100,7 +100,7 @@ def maps_of(kind: str) -> torch.Tensor:
 def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others(kind: str) -> None:
     scores = type_scores(maps_of(kind), N)
     assert scores[kind].tolist() == [[1]]
-    assert all(scores[other] == 0 for other in TYPES if other not in (kind, "first"))
+    assert all(scores[name] == 0 for name in TYPES if name not in (kind, "first"))
 
 
 def uniform_view() -> TransformerView:
@@ -119,9 +119,9 @@ def test_a_uniform_head_scores_the_mean_of_one_over_the_number_of_keys() -> None
 
 
 def test_the_seed_decides_the_texts_and_they_fit_the_context() -> None:
-    first, again, other = (head_types(random_view(), 0, seed=seed, n_distinct=999) for seed in (1, 1, 2))
+    first, again, different = (head_types(random_view(), 0, seed=seed, n_distinct=999) for seed in (1, 1, 2))
     assert all((first[name] == again[name]).all() for name in TYPES)
-    assert (first["previous"] != other["previous"]).any() and first["previous"].shape == (L, H)
+    assert (first["previous"] != different["previous"]).any() and first["previous"].shape == (L, H)
 
 
 def test_a_uniform_head_has_entropy_1() -> None:

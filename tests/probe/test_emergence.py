@@ -102,7 +102,8 @@ def test_oracle_losses_are_means_and_unknown_if_an_item_has_none() -> None:
 def test_behaviour_counts_a_payoff_once_and_groups_by_holdout(view: TransformerView) -> None:
     items = blocks(5) + blocks(5, 5, holdout="headline")
     settings = SimpleNamespace(tokens_per_batch=64, n_bootstrap=100, seed=0)
-    entries = behaviour_study(view, [*items, *items], settings)
+    later_links = [replace(item, level="gender") for item in items]  # other links with the same payoffs
+    entries = behaviour_study(view, [*items, *later_links], settings)
     assert [(entry["holdout"], entry["n"]) for entry in entries] == [("iid", 20), ("headline", 20)]
     margins, losses = read_payoffs(view, items[:20], 64)
     assert entries[0]["accuracy"] == (margins > 0).mean() and entries[0]["loss"] == pytest.approx(losses.mean())

@@ -176,6 +176,13 @@ def test_a_head_no_better_than_a_baseline_is_not_established(same_as: str) -> No
     assert not held_out_test(heads, [untrained], {"nearest": rule}, docs, SETTINGS)["established"]
 
 
+def test_a_head_that_equals_the_agreement_rule_can_be_established() -> None:
+    heads, untrained, rule, docs = chance_data()
+    heads[:, 0, 0] = np.random.default_rng(1).random(len(docs)) < 0.7
+    rules = {"nearest": rule, AGREEMENT_RULE: heads[:, 0, 0]}
+    assert held_out_test(heads, [untrained], rules, docs, SETTINGS)["established"]
+
+
 def test_a_head_that_is_good_only_on_the_choosing_half_is_not_established() -> None:
     heads, untrained, rule, docs = chance_data()
     heads[random_half(docs, 0), 1, 1] = 1

@@ -136,7 +136,7 @@ def context_free_ceiling(pairs: Sequence[Pair]) -> float | None:
 def score_file(evaluated: EvaluatedModel, name: str, pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the accuracy on all pairs that fit into the context, and on the covered ones."""
     tokens = [[(evaluated.start_token, *evaluated.encode(text)[0]) for text in (pair.good, pair.bad)] for pair in pairs]
-    fitting = [i for i, both in enumerate(tokens) if max(map(len, both)) <= evaluated.max_tokens + 1]
+    fitting = [i for i, sentences in enumerate(tokens) if max(map(len, sentences)) <= evaluated.max_tokens + 1]
     n_too_long = len(pairs) - len(fitting)
     pairs, tokens = [pairs[i] for i in fitting], [tokens[i] for i in fitting]
     sides = [

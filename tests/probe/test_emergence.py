@@ -71,18 +71,6 @@ def test_incomplete_blocks_are_an_error() -> None:
         choose_items(blocks(3)[:-1], 12)
 
 
-def test_a_loss_is_that_of_the_target_at_the_payoff_and_nan_without_one(view: TransformerView) -> None:
-    items = blocks(3) + blocks(1, 7, payoff=None, target=None) + blocks(2, 8, payoff=3)
-    margins, losses = read_payoffs(view, items, tokens_per_batch=17)
-    for margin, loss, item in zip(margins, losses, items, strict=True):
-        if item.payoff is None:
-            assert np.isnan(loss) and np.isnan(margin)
-            continue
-        logs = view.logits(torch.tensor([item.tokens]))[0, item.payoff].double().log_softmax(-1)
-        assert loss == pytest.approx(-logs[item.target].item(), rel=1e-5)
-        assert margin == pytest.approx((logs[item.answers[0]] - logs[item.foils[0]]).item(), abs=1e-5)
-
-
 @pytest.mark.parametrize(("loss", "share"), [(3.0, 0.0), (1.0, 1.0), (2.0, 0.5), (4.0, -0.5)])
 def test_the_resolved_share_is_linear_between_the_blind_and_the_bayes_loss(loss: float, share: float) -> None:
     assert resolved_share(loss, {"blind": 3.0, "bayes": 1.0}) == pytest.approx(share)

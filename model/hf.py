@@ -222,15 +222,27 @@ class TransformersView:
                 return _matrix(projection).unflatten(1, (self.n_head, -1)).transpose(0, 1)
         return None
 
+    def query_weight(self, layer: int) -> Tensor | None:
+        """Return the query projection of each head [H, K, D], or None if its attribute's name is not known."""
+        return self._projection(layer, "q_proj", 0)
+
+    def key_weight(self, layer: int) -> Tensor | None:
+        """Return the key projection of each head [H, K, D], or None if its attribute's name is not known."""
+        return self._projection(layer, "k_proj", 1)
+
     def value_weight(self, layer: int) -> Tensor | None:
         """Return the value projection of each head [H, K, D], or None if its attribute's name is not known."""
+        return self._projection(layer, "v_proj", 2)
+
+    def _projection(self, layer: int, name: str, index: int) -> Tensor | None:
+        """Return a projection [H, K, D] by its name, or by its index in a fused query, key and value projection."""
         module = self._modules[layer]
-        if (projection := getattr(module, "v_proj", None)) is not None:
+        if (projection := getattr(module, name, None)) is not None:
             weight = _matrix(projection)
         elif type(module).__name__ == "GPT2Attention":  # queries, keys and values one after the other
-            weight = _matrix(module.c_attn).chunk(3)[2]
+            weight = _matrix(module.c_attn).chunk(3)[index]
         elif type(module).__name__ == "GPTNeoXAttention":  # query, key and value of each head one after the other
-            weight = _matrix(module.query_key_value).unflatten(0, (self.n_head, 3, -1))[:, 2].flatten(0, 1)
+            weight = _matrix(module.query_key_value).unflatten(0, (self.n_head, 3, -1))[:, index].flatten(0, 1)
         else:
             return None
         by_head = weight.unflatten(0, (-1, self._head_dim))  # [G, K, D]

@@ -116,6 +116,21 @@ def test_the_record_is_consistent_with_the_weights_of_the_heads(model_type: str,
         torch.testing.assert_close(added, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("model_type", ["gpt2", "gpt_neox", "llama", "mistral", "qwen2"])
+def test_query_and_key_weights_give_the_scores_of_tokens_for_themselves(model_type: str, tokens: Tensor) -> None:
+    """There both have the same position, so that rotary embeddings cancel."""
+    view = make_view.__wrapped__(model_type)  # not from the cache, since its biases change
+    with torch.no_grad():
+        for name, parameter in view.model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+    for layer, record in enumerate(view.record(tokens)):
+        query = torch.einsum("btd,hkd->bhtk", record.inputs, view.query_weight(layer))
+        key = torch.einsum("btd,hkd->bhtk", record.inputs, view.key_weight(layer))
+        expected = (query * key).sum(-1) / query.shape[-1] ** 0.5
+        torch.testing.assert_close(record.scores.diagonal(dim1=-2, dim2=-1), expected, rtol=1e-4, atol=1e-5)
+
+
 @each_type
 def test_an_output_edit_equals_removing_the_head_from_the_output_projection(model_type: str, tokens: Tensor) -> None:
     view = make_view(model_type)

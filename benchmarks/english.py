@@ -1,4 +1,4 @@
-"""Fifteen minutes of English beside GPT-2: python -m benchmarks.english train=A.txt,B.txt validation=C.txt,D.txt.
+"""Fifteen minutes of English compared with GPT-2: python -m benchmarks.english train=A.txt,B.txt validation=C.txt,D.txt.
 
 Trains `experiment=english`, then transformers' GPT-2 of the same depth, heads and width by AdamW on the same tokens, in
 the same order of crops, for the same seconds of training. Both are measured on each validation file, in windows that do
@@ -164,18 +164,18 @@ def page(results: dict[str, Any]) -> list[str]:
 def main() -> None:
     """Train both, measure, write, print."""
     defaults = {"pairs": "", "links": "", "seed": "1", "rate": "0.004", "max_steps": ""}
-    given = arguments(defaults, required=["train", "validation"])
+    options = arguments(defaults, required=["train", "validation"])
     with tempfile.TemporaryDirectory() as folder:
         run, cache = Path(folder) / "run", Path(folder) / "cache"
-        settings = [f"data.path={given['train']}", f"data.validation_path={given['validation']}", "device=cpu"]
-        settings += [f"seed={given['seed']}", f"out={run}", f"cache_dir={cache}"]
-        settings += [f"max_steps={given['max_steps']}"] if given["max_steps"] else []
+        settings = [f"data.path={options['train']}", f"data.validation_path={options['validation']}", "device=cpu"]
+        settings += [f"seed={options['seed']}", f"out={run}", f"cache_dir={cache}"]
+        settings += [f"max_steps={options['max_steps']}"] if options["max_steps"] else []
         run_script("train", "experiment=english", *settings)
-        results = compare(run, cache, float(given["rate"]), [Path(path) for path in given["validation"].split(",")])
+        results = compare(run, cache, float(options["rate"]), [Path(path) for path in options["validation"].split(",")])
         results["tasks"] = {
-            task: run_script("eval", f"run={run}", f"task={task}", f"path={given[name]}", f"cache_dir={cache}").output
+            task: run_script("eval", f"run={run}", f"task={task}", f"path={options[name]}", f"cache_dir={cache}").output
             for name, task in TASKS.items()
-            if given[name]
+            if options[name]
         }
         sample = ["prompt=Once upon a time", "n_tokens=120", "temperature=0.8", "seed=0"]
         results["sample"] = run_command([sys.executable, "-m", "model.generate", f"run={run}", *sample]).output.strip()

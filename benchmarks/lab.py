@@ -43,15 +43,15 @@ def page(experiments: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     """Measure, write, print."""
-    given = arguments({"experiments": ",".join(EXPERIMENTS), "seeds": "1,2,3,4,5"})
-    names = given["experiments"].split(",")
+    options = arguments({"experiments": ",".join(EXPERIMENTS), "seeds": "1,2,3,4,5"})
+    names = options["experiments"].split(",")
     if unknown := [name for name in names if name not in EXPERIMENTS]:
         fail(f"experiments={unknown[0]}: unknown; known: {', '.join(EXPERIMENTS)}")
     earlier = RESULTS / "lab.json"
     experiments = json.loads(earlier.read_text())["experiments"] if earlier.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            experiments[name] = measure(name, given["seeds"], Path(folder))
+            experiments[name] = measure(name, options["seeds"], Path(folder))
             print(f"{name} done", flush=True)
     ordered = {name: experiments[name] for name in EXPERIMENTS if name in experiments}
     write_results("lab", "The attention lab", {"experiments": ordered}, page(ordered), threads=1)

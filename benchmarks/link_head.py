@@ -24,7 +24,7 @@ BASELINES = ("nearest", "first", "subject", "most frequent")
 
 
 def measure(seed: int, folder: Path) -> dict[str, Any]:
-    """Run train.py and eval.py as a user does; return what they wrote and how long they took."""
+    """Run train.py and eval.py as a user does; return their results and durations."""
     run, cache = folder / f"seed_{seed}", f"cache_dir={folder / 'cache'}"
     training = run_script("train", f"seed={seed}", f"out={run}", cache)
     probing = run_script("eval", f"run={run}", cache)
@@ -145,8 +145,8 @@ def main() -> None:
         "",
         *markdown_table(["seed", "train.py", "train.py CPU", "eval.py", "eval.py CPU"], time_rows(results)),
     ]
-    kept = {"results": results, "over_seeds": over_seeds}
-    write_results("link_head", "The link head over seeds", kept, lines, threads=2)
+    measured = {"results": results, "over_seeds": over_seeds}
+    write_results("link_head", "The link head over seeds", measured, lines, threads=2)
     paste(ROOT / "README.md", "results", summary)
     paste(ROOT / "README.md", "train output", ["```", *results[0]["train_output"].splitlines(), "```"])
     paste(ROOT / "README.md", "eval output", ["```", *results[0]["eval_output"].splitlines(), "```"])

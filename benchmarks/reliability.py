@@ -1,86 +1,183 @@
-"""Every figure of docs/reliability.md, measured: python -m benchmarks.reliability [quick=true] [out=FILE.json].
+"""Nothing is lost: python -m benchmarks.reliability [kills=50] [corruptions=220] [cases=2000].
 
-Runs every test that records a figure, with its full count (quick=true: with the counts of CI), two files at a time,
-and prints one table, what failed, and what it took. Exit status 1 where a target is missed.
+- kill: SIGKILL at random moments of a 600-step run, resumed until it ends; weights and losses are compared with those
+  of a run that was never interrupted, bit by bit.
+- corruption: random bit flips (10 of 11) and truncations (1 of 11) of checkpoint files; each must be detected, and the
+  newest undamaged checkpoint loaded, or be harmless.
+- full disk: a file-size limit while a run saves; the checkpoints from before must be unchanged.
+- fuzz: random settings for train.py and eval.py; the exit status must be 0 or 2, without a traceback.
+
+Writes docs/results/reliability.{json,md}; exit status 1 if a promise is broken. Needs requirements-dev.txt.
 """
 
-import importlib.util
+import hashlib
 import json
-import os
-import subprocess
+import random
+import resource
+import shutil
 import sys
 import tempfile
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.files import keep
-from training.run_dir import environment
+import torch
+from hypothesis import HealthCheck, given, settings
 
-ROOT = Path(__file__).parent.parent
+from benchmarks.measure import arguments, markdown_table, read_records, write_results
+from tests.program import SMALL, SMALL_DATA, run_program, start_program, wait
+from tests.test_fuzz import command_lines
+from training.checkpoint import load_checkpoint
 
-
-def measure(*, full: bool) -> dict[str, Any]:
-    """Run the tests that record figures, and return these, what failed and what was skipped, and the CPU-seconds."""
-    options = ["--full"] if full else []
-    if importlib.util.find_spec("xdist"):  # of requirements-dev.txt
-        options += ["-n", "2", "--dist", "loadfile"]
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # two files at a time share two cores
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "figures.json"
-        door = [sys.executable, "-m", "pytest", f"--figures={path}", "--tb=short", *options]
-        ran = subprocess.run(door, cwd=ROOT, env=os.environ | threads, stdout=sys.stderr, check=False)
-        if not path.exists():
-            sys.exit(f"the tests ended with exit status {ran.returncode} and wrote no figures")
-        return json.loads(path.read_text()) | {"status": ran.returncode}
+KILLED_RUN = [
+    "model=nano", "max_steps=600", "eval_every_steps=20", "log_every_steps=1", "tokens_per_batch=256",
+    "validation_tokens=200", "probe_sequences=16", "sample_tokens=0", "threads=1", *SMALL_DATA,
+]  # fmt: skip
 
 
-def table(figures: list[dict[str, Any]]) -> list[str]:
-    """Return the figures as a Markdown table."""
+def file_hashes(folder: Path) -> dict[str, str]:
+    """Return the sha256 of every file in a folder by name."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    """Return (step, training loss) of every recorded step."""
+    return [(record["step"], record["loss"]) for record in read_records(run, "train")]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of a run's newest checkpoint."""
+    return load_checkpoint(run / "checkpoints")[0]["model"]
+
+
+def equal(first: Path, second: Path) -> bool:
+    """Whether two runs have identical losses and weights."""
+    left, right = weights(first), weights(second)
+    return losses(first) == losses(second) and all(torch.equal(left[name], right[name]) for name in left | right)
+
+
+def measure_kills(n_kills: int, folder: Path) -> dict[str, Any]:
+    """Kill and resume runs at random moments; count the runs that end like the uninterrupted one."""
+    draw, cache = random.Random(0), f"cache_dir={folder / 'cache'}"
+    reference = folder / "reference"
+    start = time.monotonic()
+    wait(start_program("train.py", f"out={reference}", *KILLED_RUN, cache), 600)
+    duration = time.monotonic() - start
+    n_done, runs = 0, []
+    while n_done < n_kills:
+        run = folder / f"killed_{len(runs)}"
+        ended = False
+        while not ended:
+            resume = ["resume=true"] if (run / "config.json").exists() else []
+            process = start_program("train.py", f"out={run}", *KILLED_RUN, cache, *resume)
+            if n_done < n_kills:
+                time.sleep(draw.uniform(0.3, 0.8) * duration)
+                n_done += process.poll() is None
+                process.kill()
+            ended = wait(process, 600).status == 0
+        runs.append(run)
+    identical = sum(equal(reference, run) for run in runs)
+    return {"kills": n_done, "runs": len(runs), "identical": identical, "passed": identical == len(runs)}
+
+
+def measure_corruption(n_files: int, folder: Path) -> dict[str, Any]:
+    """Damage one checkpoint file at a time; count what loading does."""
+    draw, run = random.Random(0), folder / "reference"
+    states = {}
+    for path in (run / "checkpoints").glob("step_*.pt"):
+        states[int(path.stem[5:])] = torch.load(path, weights_only=True)["model"]
+    counts: Counter[str] = Counter()
+    for number in range(n_files):
+        copy = folder / "damaged"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(run / "checkpoints", copy)
+        path = draw.choice(sorted(copy.iterdir()))
+        content = bytearray(path.read_bytes())
+        if number % 11:
+            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        else:
+            del content[draw.randrange(len(content)) :]
+        path.write_bytes(content)
+        state, warnings = load_checkpoint(copy)
+        loaded = states[state["step"]]
+        if any(not torch.equal(loaded[name], state["model"][name]) for name in loaded):
+            counts["loaded damaged weights"] += 1
+        else:
+            counts["detected, an undamaged checkpoint loaded" if warnings else "harmless"] += 1
+    return dict(counts) | {"files": n_files, "passed": not counts["loaded damaged weights"]}
+
+
+def measure_full_disk(folder: Path) -> dict[str, Any]:
+    """Resume with a limit on the size of files; compare the checkpoints with those from before."""
+    run, cache = folder / "limited", f"cache_dir={folder / 'cache'}"
+    short = [setting.replace("max_steps=600", "max_steps=40") for setting in KILLED_RUN]
+    wait(start_program("train.py", f"out={run}", *short, cache), 600)
+    before = file_hashes(run / "checkpoints")
+    smallest = min(path.stat().st_size for path in (run / "checkpoints").glob("*.pt"))
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (smallest // 2, smallest // 2))
+
+    result = wait(start_program("train.py", f"out={run}", "resume=true", "max_steps=80", cache, before=limit), 600)
+    unchanged = file_hashes(run / "checkpoints") == before
+    one_line = result.status == 2 and result.err.count("\n") == 1
+    return {"message": result.err.strip(), "unchanged": unchanged, "passed": unchanged and one_line}
+
+
+def measure_fuzz(n_cases: int, folder: Path) -> dict[str, Any]:
+    """Run train.py and eval.py with random settings in this process; count exit statuses."""
+    statuses: Counter[str] = Counter()
+    tracebacks: list[str] = []
+    run = folder / "fuzzed"
+    run_program("train.py", f"out={run}", *SMALL, f"cache_dir={folder / 'cache'}", cwd=folder)
+
+    @settings(max_examples=n_cases, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(command_lines(run, folder / "cache"))
+    def fuzz(command: list[str]) -> None:
+        try:
+            result = run_program(*command, cwd=folder)
+        except Exception as error:  # noqa: BLE001 - the finding itself
+            tracebacks.append(f"{command}: {error!r}")
+            return
+        statuses[str(result.status)] += 1
+        if result.status not in (0, 2) or "Traceback" in result.err:
+            tracebacks.append(f"{command}: status {result.status}")
+
+    fuzz()
+    return {"cases": n_cases, "statuses": dict(statuses), "tracebacks": tracebacks, "passed": not tracebacks}
+
+
+def lines_of(results: dict[str, Any]) -> list[str]:
+    """Return the page's table."""
+    kills, corruption, disk, fuzz = (results[name] for name in ("kills", "corruption", "full_disk", "fuzz"))
+    outcomes = ", ".join(f"{count} {name}" for name, count in corruption.items() if name not in ("files", "passed"))
+    statuses = ", ".join(f"{count} times {status}" for status, count in sorted(fuzz["statuses"].items()))
     rows = [
-        f"| {one['row']} | {one['target']} | {one['measured']} | {'yes' if one['met'] else 'NO'} |" for one in figures
-    ]
-    return ["| test | target | measured | met |", "|---|---|---|---|", *rows]
-
-
-def heading(*, full: bool) -> str:
-    """Return what is to be said above the table."""
-    if full:
-        return "Counts: the full ones, those of what is promised."
-    return "Counts: the quick ones of CI; a target names the full count beside the one that was taken."
-
-
-def summary(found: dict[str, Any]) -> list[str]:
-    """Return what is to be said below the table."""
-    about = found["environment"]
-    packages = ", ".join(f"{name} {number}" for name, number in about["packages"].items())
-    met = sum(one["met"] for one in found["figures"])
-    said = [f"{kind}: {one['test']}" for kind in ("failed", "skipped") for one in found[kind]]
-    return [
-        *said,
-        f"{met} of {len(found['figures'])} targets met, {len(found['failed'])} tests failed, "
-        f"{len(found['skipped'])} skipped; {found['cpu_seconds'] / 60:.1f} CPU-minutes",
-        f"Python {about['python']}, {packages}; {about['machine']}, {about['processor']}, {about['cores']} cores; "
-        f"commit {about['commit']}{' and changes' if about['uncommitted_changes'] else ''}",
-    ]
-
-
-def page(found: dict[str, Any]) -> list[str]:
-    """Return everything that is to be said, as the page has it too."""
-    return [heading(full=found["full"]), "", *table(found["figures"]), "", *summary(found)]
+        ["kill -9 and resume", f"{kills['kills']} kills in {kills['runs']} runs of 600 steps", f"{kills['identical']} of {kills['runs']} runs bit-identical to the uninterrupted one"],
+        ["corrupted checkpoint files", f"{corruption['files']} files", outcomes],
+        ["full disk while saving", "one run", f"checkpoints {'unchanged' if disk['unchanged'] else 'CHANGED'}; `{disk['message']}`"],
+        ["random settings", f"{fuzz['cases']} command lines", f"exit status: {statuses}; {len(fuzz['tracebacks'])} tracebacks"],
+    ]  # fmt: skip
+    return markdown_table(["test", "size", "result"], rows)
 
 
 def main() -> None:
-    """Measure, print, and write down where asked."""
-    given = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
-    if unknown := given.keys() - {"quick", "out"}:
-        sys.exit(f"{', '.join(sorted(unknown))}: known are quick=true and out=FILE.json")
-    full = given.get("quick") != "true"
-    found = measure(full=full) | {"full": full, "environment": environment("cpu", 1)}
-    found["figures"].sort(key=lambda one: one["test"])  # files end in any order
-    print("\n".join(page(found)))
-    if path := given.get("out"):
-        keep(Path(path), found)
-    if found["status"] or not found["figures"]:
+    """Measure, write, print."""
+    options = arguments({"kills": "50", "corruptions": "220", "cases": "2000"})
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        results = {
+            "kills": measure_kills(int(options["kills"]), folder),
+            "corruption": measure_corruption(int(options["corruptions"]), folder),
+            "full_disk": measure_full_disk(folder),
+            "fuzz": measure_fuzz(int(options["cases"]), folder),
+        }
+    results = json.loads(json.dumps(results).replace(name, "RUNS"))
+    write_results("reliability", "Nothing is lost", results, lines_of(results), threads=1)
+    if broken := [name for name, result in results.items() if not result["passed"]]:
+        print(f"broken: {', '.join(broken)}", file=sys.stderr)
         sys.exit(1)
 
 

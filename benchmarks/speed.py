@@ -1,4 +1,4 @@
-"""Speed beside peers, in one run: python -m benchmarks.speed data.path=input.txt nanogpt=PATH [seeds=1,2,3].
+"""Speed compared with peers, in one run: python -m benchmarks.speed data.path=input.txt nanogpt=PATH [seeds=1,2,3].
 
 - Training: characters of tiny Shakespeare by `experiment=shakespeare/cpu_quick` and by nanoGPT's own CPU recipe (a
   checkout of github.com/karpathy/nanoGPT, in which nothing is written), one thread, one after the other for each seed.
@@ -31,7 +31,7 @@ from model.observe import TransformerView
 from model.transformer import Transformer
 
 MAX_LOSS = 1.88  # nats per character over the whole validation part
-STEPS = 2000  # of nanoGPT's CPU recipe
+STEPS = 2000  # in the CPU recipe of nanoGPT
 # The README of nanoGPT, "I only have a macbook", with evaluations at the first and the last step only.
 RECIPE = """config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 --log_interval=1
 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --dropout=0.0""".split()
@@ -195,15 +195,15 @@ def lines_of(training: dict[str, Any], attention: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     """Measure, write, print."""
-    given = arguments({"seeds": "1,2,3"}, required=["data.path", "nanogpt"])
-    text, checkout = Path(given["data.path"]).resolve(), Path(given["nanogpt"]).resolve()
+    options = arguments({"seeds": "1,2,3"}, required=["data.path", "nanogpt"])
+    text, checkout = Path(options["data.path"]).resolve(), Path(options["nanogpt"]).resolve()
     for path, hint in ((text, "data.path"), (checkout / "train.py", "nanogpt")):
         if not path.exists():
-            fail(f"{hint}={given[hint]}: {path.name} does not exist")
+            fail(f"{hint}={options[hint]}: {path.name} does not exist")
     attention = compare_attention()
-    training = compare_training(text, checkout, [int(seed) for seed in given["seeds"].split(",")])
+    training = compare_training(text, checkout, [int(seed) for seed in options["seeds"].split(",")])
     results = {"training": training, "attention": attention}
-    write_results("speed", "Speed beside peers", results, lines_of(training, attention), threads=1)
+    write_results("speed", "Speed compared with peers", results, lines_of(training, attention), threads=1)
 
 
 if __name__ == "__main__":

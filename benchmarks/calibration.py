@@ -43,7 +43,11 @@ from probe.verdict import SUPPORTED
 from training.checkpoint import load_checkpoint
 from training.settings import saved_settings
 
-STRENGTHS = (1.0, 2.0, 4.0)  # of planted heads: the antecedent's weight is e^2, e^4, e^8 times the distractor's
+STRENGTHS = (
+    1.0,
+    2.0,
+    4.0,
+)  # score scale of planted heads; the antecedent's weight is e^2, e^4, e^8 times the distractor's
 WATCHED = [question for question in QUESTIONS if question.watched]
 CONFIG = ProbeConfig(seed=0, tokens_per_batch=4096, n_bootstrap=2000, n_untrained=2, n_controls=20)
 
@@ -72,9 +76,16 @@ def permute_labels(items: Sequence[LinkItem], seed: int) -> list[LinkItem]:
             permuted.append(item)
             continue
         other = items[index ^ 1]  # the cell of the same order with the other pronoun
-        labels = {"antecedents": other.distractors, "distractors": other.antecedents}
-        words = {"answers": other.foils, "foils": other.answers}
-        permuted.append(replace(other, **labels, **words, surprisal=(), meant=item.meant))
+        exchanged = replace(
+            other,
+            antecedents=other.distractors,
+            distractors=other.antecedents,
+            answers=other.foils,
+            foils=other.answers,
+            surprisal=(),
+            meant=item.meant,
+        )
+        permuted.append(exchanged)
     return permuted
 
 

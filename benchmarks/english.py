@@ -1,4 +1,4 @@
-"""Fifteen minutes of English compared with GPT-2: python -m benchmarks.english train=A.txt,B.txt validation=C.txt,D.txt.
+"""Fifteen minutes of English compared with GPT-2: python -m benchmarks.english train=A,B validation=C,D.
 
 Trains `experiment=english`, then transformers' GPT-2 of the same depth, heads and width by AdamW on the same tokens, in
 the same order of crops, for the same seconds of training. Both are measured on each validation file, in windows that do

@@ -130,12 +130,12 @@ def main() -> None:
     ]
     classes = list(results[0]["validation"]["gap_by_class"])
     lines = [
-        f"Default run, seeds {', '.join(map(str, seeds))}. Heads are chosen on the dev split and tested once on the headline hold-out:",
-        "nouns, names and frames that training never used with a pronoun. Means over seeds:",
+        f"Default run, seeds {', '.join(map(str, seeds))}. Heads are chosen on the dev split and tested once",
+        "on the headline hold-out: nouns, names and frames that training never used with a pronoun. Means over seeds:",
         "",
         *summary,
         "",
-        *markdown_table(seed_header, seed_rows(results)),
+        *markdown_table(["seed", "question", "head", *scores], seed_rows(results)),
         "",
         "Validation loss, entropy lower bound and the gap between them (standard error) by token class, nats per token:",
         "",

@@ -95,7 +95,7 @@ def write_results(name: str, title: str, results: Any, lines: Sequence[str], thr
     command = " ".join(["python -m", f"benchmarks.{name}", *(_public(argument) for argument in sys.argv[1:])])
     page = [f"# {title}", "", "```", command, "```", "", *lines, ""]
     page.append(
-        f"Python {machine['python']}, {packages}; {machine['processor']}, {machine['cores']} cores, {threads} threads."
+        f"Python {machine['python']}, {packages}; {machine['processor']}, {machine['cores']} cores, threads: {threads}."
     )
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_atomically(

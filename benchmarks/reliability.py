@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 from hypothesis import HealthCheck, given, settings
+from tests.test_fuzz import command_lines
 
 from benchmarks.measure import arguments, markdown_table, read_records, write_results
 from tests.program import SMALL, SMALL_DATA, run_program, start_program, wait
-from tests.test_fuzz import command_lines
 from training.checkpoint import load_checkpoint
 
 KILLED_RUN = [
@@ -64,7 +64,8 @@ def measure_kills(n_kills: int, folder: Path) -> dict[str, Any]:
     start = time.monotonic()
     wait(start_program("train.py", f"out={reference}", *KILLED_RUN, cache), 600)
     duration = time.monotonic() - start
-    n_done, runs = 0, []
+    n_done = 0
+    runs: list[Path] = []
     while n_done < n_kills:
         run = folder / f"killed_{len(runs)}"
         ended = False
@@ -152,13 +153,15 @@ def lines_of(results: dict[str, Any]) -> list[str]:
     """Return the page's table."""
     kills, corruption, disk, fuzz = (results[name] for name in ("kills", "corruption", "full_disk", "fuzz"))
     outcomes = ", ".join(f"{count} {name}" for name, count in corruption.items() if name not in ("files", "passed"))
-    statuses = ", ".join(f"{count} times {status}" for status, count in sorted(fuzz["statuses"].items()))
+    statuses = ", ".join(f"exit status {status} {count} times" for status, count in sorted(fuzz["statuses"].items()))
+    identical = f"{kills['identical']} of {kills['runs']} runs bit-identical to the uninterrupted one"
+    checkpoints = "checkpoints unchanged" if disk["unchanged"] else "checkpoints CHANGED"
     rows = [
-        ["kill -9 and resume", f"{kills['kills']} kills in {kills['runs']} runs of 600 steps", f"{kills['identical']} of {kills['runs']} runs bit-identical to the uninterrupted one"],
+        ["kill -9 and resume", f"{kills['kills']} kills in {kills['runs']} runs of 600 steps", identical],
         ["corrupted checkpoint files", f"{corruption['files']} files", outcomes],
-        ["full disk while saving", "one run", f"checkpoints {'unchanged' if disk['unchanged'] else 'CHANGED'}; `{disk['message']}`"],
-        ["random settings", f"{fuzz['cases']} command lines", f"exit status: {statuses}; {len(fuzz['tracebacks'])} tracebacks"],
-    ]  # fmt: skip
+        ["full disk while saving", "one run", f"{checkpoints}; `{disk['message']}`"],
+        ["random settings", f"{fuzz['cases']} command lines", f"{statuses}; {len(fuzz['tracebacks'])} tracebacks"],
+    ]
     return markdown_table(["test", "size", "result"], rows)
 
 

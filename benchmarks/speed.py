@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from model.hf import export_transformers
 
 from benchmarks.measure import arguments, fail, markdown_table, median_range, read_records, run_command, write_results
-from model.config import ModelConfig
-from model.hf import export_transformers
+from model.config import Mask, ModelConfig, Position, Scale, Weighting
 from model.observe import TransformerView
 from model.transformer import Transformer
 
@@ -141,7 +141,7 @@ def compare_attention(n_sentences: int = 1000, length: int = 24, repeats: int = 
     torch.set_num_threads(1)
     config = ModelConfig(
         n_layer=6, n_head=8, d_model=256, d_mlp=768, context_length=64, rope_theta=1e4, norm_eps=1e-5, dropout=0.0,
-        scale="inverse_sqrt", weighting="softmax", position="rope", mask="causal", tie_query_key=False,
+        scale=Scale.inverse_sqrt, weighting=Weighting.softmax, position=Position.rope, mask=Mask.causal, tie_query_key=False,
         tie_key_value=False, token_shift=False,
     )  # fmt: skip
     model = Transformer(config, 2048, seed=0).eval()

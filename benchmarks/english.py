@@ -65,7 +65,7 @@ def make_gpt2(settings: TrainSettings, vocab_size: int) -> Logits:
 def train_peer(
     model: nn.Module, batches: StreamBatches, seconds: float, rate: float, bfloat16: bool
 ) -> dict[str, float]:
-    """Train by AdamW for `seconds` of steps with nanoGPT's weight decay, betas and clipping; leave `model` in eval mode.
+    """Train by AdamW for `seconds` of steps with nanoGPT's weight decay, betas and clipping; end in eval mode.
 
     The learning rate warms up and then falls linearly to 0 as the time runs out.
     """

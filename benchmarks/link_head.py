@@ -118,16 +118,7 @@ def main() -> None:
         ["question", "supported", "accuracy", "block accuracy", *BASELINES, "untrained models", "their block accuracy"],
         baseline_rows(results),
     )
-    seed_header = [
-        "seed",
-        "question",
-        "head",
-        "accuracy [95 %]",
-        "block accuracy [95 %]",
-        "corrected p",
-        "attention swap",
-        "verdict",
-    ]
+    scores = ["accuracy [95 %]", "block accuracy [95 %]", "corrected p", "attention swap", "verdict"]
     classes = list(results[0]["validation"]["gap_by_class"])
     lines = [
         f"Default run, seeds {', '.join(map(str, seeds))}. Heads are chosen on the dev split and tested once",
@@ -137,7 +128,7 @@ def main() -> None:
         "",
         *markdown_table(["seed", "question", "head", *scores], seed_rows(results)),
         "",
-        "Validation loss, entropy lower bound and the gap between them (standard error) by token class, nats per token:",
+        "Validation loss, entropy lower bound and their gap (standard error), by token class too, in nats per token:",
         "",
         *markdown_table(["seed", "loss", "lower bound", "gap", *classes], gap_rows(results)),
         "",

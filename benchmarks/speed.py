@@ -141,8 +141,8 @@ def compare_attention(n_sentences: int = 1000, length: int = 24, repeats: int = 
     torch.set_num_threads(1)
     config = ModelConfig(
         n_layer=6, n_head=8, d_model=256, d_mlp=768, context_length=64, rope_theta=1e4, norm_eps=1e-5, dropout=0.0,
-        scale=Scale.inverse_sqrt, weighting=Weighting.softmax, position=Position.rope, mask=Mask.causal, tie_query_key=False,
-        tie_key_value=False, token_shift=False,
+        scale=Scale.inverse_sqrt, weighting=Weighting.softmax, position=Position.rope, mask=Mask.causal,
+        tie_query_key=False, tie_key_value=False, token_shift=False,
     )  # fmt: skip
     model = Transformer(config, 2048, seed=0).eval()
     with tempfile.TemporaryDirectory() as folder:

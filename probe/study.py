@@ -94,6 +94,12 @@ class ProbeContext:
         """The number of resamplings and their seed."""
         return self.config.n_bootstrap, self.config.seed
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The settings of the causal tests."""
+        config = self.config
+        return {"tokens_per_batch": config.tokens_per_batch, "n_bootstrap": config.n_bootstrap, "seed": config.seed}
+
 
 def study(
     model: ObservableModel,
@@ -204,7 +210,7 @@ def evaluate_head(
         "clusters": {name: len(set(labels)) for name, labels in clusters.items()},
         **_head_and_rules(scores, items, head, rules, context),
         "chance_level": chance_level(scores.accuracy, clusterings, 0.5, *context.resampling),
-        "accuracy_flipped": float(share_right(rows.margin[flipped][:, *head]).mean()),
+        "accuracy_flipped": float(np.heaviside(rows.margin[flipped][:, *head], 0.5).mean()),
         "value_weighted_contrast": float(rows.value_log_ratio[:, *head].mean()),
         "habit_baseline": _habit_baseline(question, context, head, items, rows),
     }
@@ -252,7 +258,7 @@ def _habit_baseline(
     dev_items, dev_rows = context.dev.select(question, "iid")
     predicted = habit_prediction(dev_items, dev_rows.log_ratio[:, *head], items)
     explained = float(explained_share(rows.log_ratio[:, *head], predicted))
-    return {"accuracy": float(share_right(predicted).mean()), "explained": explained}
+    return {"accuracy": float(np.heaviside(predicted, 0.5).mean()), "explained": explained}
 
 
 def _untrained(question: Question, holdout: str, context: ProbeContext) -> dict[str, Any]:
@@ -290,7 +296,6 @@ def _controls(question: Question, context: ProbeContext, head: tuple[int, int]) 
     control = selectivity(dev_items, dev_rows.margin, items, rows.margin, config.n_controls, config.seed)
     cues = cue_effects(rows.log_ratio, items)
     unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
-    sizes = {"tokens_per_batch": config.tokens_per_batch, "n_bootstrap": config.n_bootstrap, "seed": config.seed}
     return {
         "selectivity": control["selectivity"],
         "coreference_share": float(cues.coreference_share[head]),
@@ -300,23 +305,16 @@ def _controls(question: Question, context: ProbeContext, head: tuple[int, int]) 
             "linked": float(rows.mass[:, *head].mean()),
             "unlinked": float(unlinked[:, *head].mean()) if len(unlinked) else None,
         },
-        "causal": causal_study(model, items, *head, **sizes),
+        "causal": causal_study(model, items, *head, **context.sizes),
         "weights": weights_study(model, items, *head, seed=config.seed),
     }
 
 
 def _importance(question: Question, context: ProbeContext, head: tuple[int, int]) -> dict[str, Any]:
     """Return how attention weight, value norm and causal effect agree over the headline's links."""
-    config = context.config
-    sizes = {"tokens_per_batch": config.tokens_per_batch, "n_bootstrap": config.n_bootstrap, "seed": config.seed}
     items, _ = context.test.select(question, HEADLINE)
     entry = {"question": question.name, "holdout": HEADLINE, "layer": head[0], "head": head[1]}
-    return entry | importance_study(context.model, items, *head, **sizes)
-
-
-def share_right(values: np.ndarray) -> np.ndarray:
-    """Return 1 where a log ratio or margin favours the antecedent, 1/2 for a tie, else 0."""
-    return (values > 0) + 0.5 * (values == 0)
+    return entry | importance_study(context.model, items, *head, **context.sizes)
 
 
 def without_bystanders(items: Sequence[LinkItem]) -> list[LinkItem]:
@@ -356,5 +354,6 @@ def texts_of_one_length(items: Sequence[LinkItem], n_texts: int = 256) -> Tensor
     by_length: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
     for item in items:
         by_length[len(item.tokens)][tuple(item.tokens)] = None
-    texts = list(max(by_length.values(), key=lambda same_length: len(same_length)))
+    most_common = max(by_length, key=lambda length: len(by_length[length]))
+    texts = list(by_length[most_common])
     return torch.tensor(texts[:: max(1, len(texts) // n_texts)][:n_texts])

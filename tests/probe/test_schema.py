@@ -11,7 +11,7 @@ from tests.probe.conftest import Studied
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "probe.md").read_text()
 # Keys are data here: names of rules, heads, hold-outs or measurements.
-DATA = {"test", "baselines", "head_type", "clusters", "contract", "cues", "heads", "measured", "bars", "causal", "weights"}
+DATA = {"test", "baselines", "head_type", "clusters", "cues", "heads", "measured", "bars", "causal", "weights"}
 
 
 @pytest.fixture(scope="module")

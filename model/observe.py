@@ -160,15 +160,16 @@ class TransformerView:
     @torch.no_grad()
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
         """Return what each layer's attention computes, from the fused path but for the scores."""
-        x, records = self.model.embed(tokens), []
+        x, records = self.model.embed(tokens), list[LayerRecord]()
         for block in self.model.layers():
             inputs = block.norm_1(x)
             query, key, value = block.attention.project(inputs)
             head_output = block.attention.weighted_values(query, key, value)
             scores = block.attention.observed_scores(query, key, query_positions)
             records.append(LayerRecord(scores, value, head_output, inputs))
-            x = x + block.attention.merge_heads(head_output)
-            x = x + block.mlp(block.norm_2(x))
+            if len(records) < self.n_layer:  # nothing reads the stream after the last layer
+                x = x + block.attention.merge_heads(head_output)
+                x = x + block.mlp(block.norm_2(x))
         return records
 
     @torch.no_grad()

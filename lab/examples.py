@@ -199,7 +199,7 @@ class Saturation(NamedTuple):
 
     d_k: int
     scaled: bool  # by 1 / sqrt(d_k)
-    entropy: float  # of the weights, in nats; ln(n_keys) for uniform weights
+    entropy: float  # entropy of the weights in nats; ln(n_keys) for uniform weights
     gradient: float  # mean norm of the derivative of the weights with respect to the scores
     median_gradient: float
 

@@ -98,7 +98,7 @@ def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
     return Language(Population(split, holdout, skew, config.n_bystanders, tuple(shares.items())))
 
 
-@lru_cache(maxsize=len(ALL_HOLDOUTS))  # a Floor caches what it has computed
+@lru_cache(maxsize=len(ALL_HOLDOUTS))  # a Floor caches its results
 def _floor(config: StoriesConfig, split: str, holdout: str) -> Floor:
     return Floor(language_of(config, split, holdout), config.skew)
 

@@ -1,9 +1,9 @@
 """The vocabulary of the stories: nouns, names, their verbs, and adjectives.
 
 Each kind of noun has four verbs that no other kind has. They are the payoff of a pronoun: after "It", a model that
-has resolved the antecedent chooses among four verbs, and a model that has not must also give probability to the verbs
-of the other candidate. So resolving the pronoun lowers the loss at the very next token. The two mentions of a story
-never share a verb.
+has resolved the antecedent chooses among four verbs; a model that has not must also give probability to the other
+candidate's verbs. So resolving the pronoun lowers the loss at the very next token. The two mentions of a story never
+share a verb.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ RESTS = (  # things on which an animal lies
     "mat rug sofa cushion pillow blanket bed couch carpet quilt hammock bench mattress armchair towel shawl basket cot "
     "stool sheet cradle duvet recliner doormat futon crib bunk beanbag footstool divan lounger bathmat"
 ).split()
-# FEELINGS are said only about animals, QUALITIES only about rests.
+# FEELINGS describe only animals, QUALITIES only rests.
 FEELINGS = "tired sleepy hungry thirsty scared sad happy bored lonely curious shy cold".split()
 QUALITIES = "soft fluffy cosy padded comfortable spotless new wide cheap smooth woven handmade".split()
 STATES = {  # state: its four payoff verbs

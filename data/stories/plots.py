@@ -45,7 +45,7 @@ class Plot:
     pools: str  # the words from which the pair of mentions is drawn (language.word_pools)
     frames: Callable[[], tuple[Frame, ...]] | None
     links: tuple[LinkSpec, ...] = ()
-    holdouts: tuple[str, ...] = ("iid", "headline")  # of the test split
+    holdouts: tuple[str, ...] = ("iid", "headline")  # hold-outs that the test split contains
     two_orders: bool = False  # a frame has one text per order; otherwise {A} is the first mention
     fixed_roles: bool = False  # {A} is always the first member of the pair
     introductions: Mapping[str, str] = field(default_factory=dict)  # plots with one mention: slot by kind of word

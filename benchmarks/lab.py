@@ -21,10 +21,10 @@ def measure(name: str, seeds: str, folder: Path) -> dict[str, Any]:
     out, cache = folder / name, f"cache_dir={folder / 'cache'}"
     parallel = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
     training = run_script("train", "-m", f"experiment=lab/{name}", f"seed={seeds}", f"out={out}", *parallel, cache)
-    comparison = run_script("eval", f"compare={out}", cache)
+    comparison = run_script("eval", f"compare={out}", "figures=true", cache)
     figures = RESULTS / "lab"
     figures.mkdir(parents=True, exist_ok=True)
-    shutil.copy(out / "probe" / "compare.png", figures / f"{name}.png")
+    shutil.copy(out / "probe" / "figures" / "compare.png", figures / f"{name}.png")
     return {
         "results": json.loads((out / "probe" / "compare.json").read_text()),
         "seconds": {"train": training.seconds, "compare": comparison.seconds},

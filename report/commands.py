@@ -92,7 +92,7 @@ class EvalSettings:
             ("text", is_sweep or self.task is not None),
             ("task", is_sweep),
             ("open", self.open and (is_sweep or self.task is not None)),
-            ("figures", self.figures and (self.compare or self.text or self.task) is not None),
+            ("figures", self.figures and (self.text or self.task) is not None),
         ):
             if is_wrong and getattr(self, name):
                 raise ValueError(f"{name}={getattr(self, name)}: has no meaning together with the other settings")

@@ -60,7 +60,8 @@ def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: Trai
             probe = probe_results(run, settings, config) if is_causal else None
             records.append(lab.LabRun(run.name, *variants[run.name], metrics, probe))
         results = jsonable(lab.compare(records, standard) | {"warnings": resumes_of(runs)})
-        write_summary(sweep / "probe", "compare", results, "\n".join([lab.markdown(results), *lab.LEGEND]), {},
+        pictures = {"compare.png": lab.draw(results)} if settings.figures else {}
+        write_summary(sweep / "probe", "compare", results, "\n".join([lab.markdown(results), *lab.LEGEND]), pictures,
                       {"compare.csv": lab.table_csv(results)})  # fmt: skip
         write_hparams(sweep / "probe" / "tb", {
             record.name: (

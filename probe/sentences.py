@@ -96,13 +96,13 @@ def next_tokens(model: ObservableModel, tokens: Sequence[int], n: int) -> list[t
     return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
 
 
-def pack_rows(weights: np.ndarray, rows: Sequence[int], kind: type[np.unsignedinteger]) -> str:
+def pack_rows(weights: np.ndarray, rows: Sequence[int], kind: str) -> str:
     """Pack rows of causal attention weights as base64.
 
     Args:
         weights: [L, H, W, W], from 0 to 1, 0 in the future.
         rows: ascending; row r is stored as its weights on words 0 to r, rows one after the other for each head.
-        kind: np.uint8 or np.uint16, little-endian; its largest value stands for a weight of 1.
+        kind: "uint8" or "uint16", stored little-endian; its largest value stands for a weight of 1.
 
     """
     packed = np.concatenate([weights[..., row, : row + 1] for row in rows], axis=-1)
@@ -110,9 +110,7 @@ def pack_rows(weights: np.ndarray, rows: Sequence[int], kind: type[np.unsignedin
     return b64encode(scaled.astype(np.dtype(kind).newbyteorder("<")).tobytes()).decode()
 
 
-def unpack_rows(
-    data: str, rows: Sequence[int], shape: tuple[int, int, int], kind: type[np.unsignedinteger]
-) -> np.ndarray:
+def unpack_rows(data: str, rows: Sequence[int], shape: tuple[int, int, int], kind: str) -> np.ndarray:
     """Return the weights [L, H, W, W] that `pack_rows` packed, 0 in rows that it left out; shape: (L, H, W)."""
     n_layer, n_head, n_words = shape
     packed = np.frombuffer(b64decode(data), np.dtype(kind).newbyteorder("<")).reshape(n_layer, n_head, -1)

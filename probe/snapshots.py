@@ -55,7 +55,7 @@ def attention_of(model: ObservableModel, texts: Sequence[TokenizedText]) -> list
 
 def pack_snapshot(attention: Sequence[np.ndarray]) -> dict[str, Any]:
     """Return one step's line of attention.jsonl, without its step, from the weights [L, H, W, W] of each text."""
-    return {"data": [pack_rows(weights, range(weights.shape[-1]), np.uint8) for weights in attention]}
+    return {"data": [pack_rows(weights, range(weights.shape[-1]), "uint8") for weights in attention]}
 
 
 def read_history(path: Path) -> dict[str, Any] | None:

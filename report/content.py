@@ -171,7 +171,7 @@ def sentence_content(
         "distractors": list(distractors),
         "notes": [],
         "next": [[opened.decode(token), probability] for token, probability in following],
-        "weights": {"rows": rows, "bytes": 2, "data": pack_rows(weights, rows, np.uint16)},
+        "weights": {"rows": rows, "bytes": 2, "data": pack_rows(weights, rows, "uint16")},
     }
 
 
@@ -218,7 +218,7 @@ def median_block(opened: OpenedModel, entry: Mapping[str, Any], items: str) -> l
     """Return the four sentences of a question's median block, found in items.jsonl."""
     median, mark = entry["median"], f'"block": {entry["median"]["block"]},'
     wanted = (entry["question"], median["holdout"], median["block"])
-    sentences = []
+    sentences: list[dict[str, Any]] = []
     for line, item in ((i, json.loads(line)) for i, line in enumerate(items.splitlines(), 1) if mark in line):
         if (item["question"], item["holdout"], item["block"]) != wanted:
             continue

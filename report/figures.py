@@ -143,7 +143,7 @@ def draw_sentences(
         words, query = [printable(word[:14]) for word in sentence["words"]], sentence["query"][0]
         packed = sentence["weights"]
         shape = (run["n_layer"], run["n_head"], len(words))
-        weights = unpack_rows(packed["data"], packed["rows"], shape, np.uint16)[layer, head, query]
+        weights = unpack_rows(packed["data"], packed["rows"], shape, "uint16")[layer, head, query]
         roles = dict.fromkeys(range(len(words)), "other")
         roles |= dict.fromkeys(sentence["antecedents"], "antecedent") | dict.fromkeys(
             sentence["distractors"], "distractor"

@@ -25,7 +25,7 @@ BADGES = {"supported": "●", "suggestive": "◐", "not established": "○"}
 MEASURES = {
     "p_pair_accuracy": "corrected p of the pair accuracy",
     "p_pronoun_contrast": "corrected p of the pronoun contrast",
-    "over_best_low": "accuracy minus the best baseline, lower end",
+    "lead_low": "accuracy minus the best baseline, lower end",
     "selectivity": "selectivity",
     "attention_swap": "attention swap",
     "edge_specificity_low": "edge specificity, lower end",
@@ -147,7 +147,7 @@ def question_evidence(i: int, question: Mapping[str, Any]) -> str:
             for effect in question["effects"]
         ]  # fmt: skip
         note = "Share of the change of the model's answer between a sentence and the same with the other pronoun."
-        blocks.append(table("Causal tests", ("intervention", "effect", "95 %", "", "how to read it"), rows, note))
+        blocks.append(table("Causal tests", ("intervention", "effect", "95 %", "plot", "how to read it"), rows, note))
     if question["cues"]:
         total = sum(value**2 for value in question["cues"].values()) or 1.0
         cues = [(name, number(value), f"{value**2 / total:.1%}") for name, value in question["cues"].items()]
@@ -158,7 +158,7 @@ def question_evidence(i: int, question: Mapping[str, Any]) -> str:
 
 def criteria_rows(question: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return a row for each criterion: name, measured values, bars, and whether they are met."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for criterion in question["criteria"]:
         measured, bars = criterion["measured"], criterion["bars"]
         values = "; ".join(f"{MEASURES.get(name, name)} {number(value)}" for name, value in measured.items())
@@ -168,7 +168,7 @@ def criteria_rows(question: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-HOLDOUT_HEADER = ("hold-out", "items", "accuracy [95 %]", "0 to 1", "block accuracy [95 %]", "pronoun contrast",
+HOLDOUT_HEADER = ("hold-out", "items", "accuracy [95 %]", "plot", "block accuracy [95 %]", "pronoun contrast",
                   "chance level", "best baseline", "untrained [95 %]")  # fmt: skip
 
 
@@ -197,7 +197,8 @@ def accuracy_plot(holdout: Mapping[str, Any]) -> Svg:
     """Return a plot from 0 to 1: the head's accuracy and interval, the baselines, the untrained models."""
     marks = []
     if holdout["untrained"] and holdout["untrained"]["accuracy_interval"]:
-        marks.append(bar("untrained", *holdout["untrained"]["accuracy_interval"], 14))
+        low, high = holdout["untrained"]["accuracy_interval"]
+        marks.append(bar("untrained", low, high, 14))
     marks += [dot("baseline", value, 3.5) for value in holdout["baselines"].values() if value is not None]
     marks += whisker(holdout["accuracy_interval"], 0, 1)
     return plot([*marks, *([] if holdout["accuracy"] is None else [dot("head", holdout["accuracy"], 5)])])

@@ -20,7 +20,7 @@ function shape(name, attributes = {}, ...children) {
 }
 
 function show(id, ...children) {
-  document.getElementById(id).replaceChildren(...children);
+  document.getElementById(id).replaceChildren(...children.filter((child) => child !== null));
 }
 
 // A word as a label: control characters visible, bidirectional controls removed, long words cut.

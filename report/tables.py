@@ -75,8 +75,8 @@ def detail_lines(results: Mapping[str, Any]) -> list[str]:
         lines += aligned([header, *(holdout_row(name, tested) for name, tested in entry["test"].items())])
     for measured in results["importance"]:
         lines += ["", *importance_lines(measured)]
-    header = ("family", "level", "site", "hold-out", "items", "resolved share", "accuracy [95 %]")
-    return [*lines, "", "The model's answers", *aligned([header, *map(behaviour_row, results["behaviour"])])]
+    answers = ("family", "level", "site", "hold-out", "items", "resolved share", "accuracy [95 %]")
+    return [*lines, "", "The model's answers", *aligned([answers, *map(behaviour_row, results["behaviour"])])]
 
 
 def holdout_row(name: str, tested: Mapping[str, Any]) -> tuple[str, ...]:

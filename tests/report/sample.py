@@ -1,6 +1,5 @@
 """Page contents without a run: the worked examples with random attention, in which one head learns to link."""
 
-from base64 import b64encode
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,9 @@ def positions(example: Example) -> list[int]:
     return [words.index(word) for word in (example.query, example.antecedent, example.distractor)]
 
 
-def sentence(name: str, group: str, text: str, example: Example | None = None, snapshot: int | None = None) -> dict[str, Any]:
+def sentence(
+    name: str, group: str, text: str, example: Example | None = None, snapshot: int | None = None
+) -> dict[str, Any]:
     """Return a sentence as `report.content.sentence_content` does."""
     words = tokenized(text).words
     query = positions(example) if example else []
@@ -56,7 +57,7 @@ def sentence(name: str, group: str, text: str, example: Example | None = None, s
         "id": name, "group": group, "title": f"Sentence {name}.", "text": text, "words": words,
         "query": query[:1], "antecedents": query[1:2], "distractors": query[2:], "notes": [] if example else ["A note."],
         "next": [["pounced", 0.31], ["purred", 0.22]], "snapshot": snapshot,
-        "weights": {"rows": rows, "bytes": 2, "data": pack_rows(weights, rows, np.uint16)},
+        "weights": {"rows": rows, "bytes": 2, "data": pack_rows(weights, rows, "uint16")},
     }  # fmt: skip
 
 
@@ -107,7 +108,10 @@ def training() -> dict[str, Any]:
     rise = [float(1 / (1 + np.exp(-(step - 600) / 80))) for step in STEPS]
     first = {example.text: example for examples in EXAMPLES.values() for example in reversed(examples)}
     frames = [
-        [attention(len(tokenized(text).words), *positions(example)[:2], strength=share) for text, example in first.items()]
+        [
+            attention(len(tokenized(text).words), *positions(example)[:2], strength=share)
+            for text, example in first.items()
+        ]
         for share in rise
     ]
     curves = {
@@ -116,7 +120,7 @@ def training() -> dict[str, Any]:
         "chance_level": [0.65] * len(STEPS),
         "resolved_share": [-6 * (1 - share) + share for share in rise],
     }
-    data = [[pack_rows(weights, range(weights.shape[-1]), np.uint8) for weights in frame] for frame in frames]
+    data = [[pack_rows(weights, range(weights.shape[-1]), "uint8") for weights in frame] for frame in frames]
     return {
         "steps": STEPS,
         "curves": {"number": curves, "later_cue": curves | {"resolved_share": None}},
@@ -176,9 +180,3 @@ def hostile() -> dict[str, Any]:
     for question_content, name in zip(page["questions"], ("number", "later_cue"), strict=True):
         question_content["name"] = HOSTILE[0] + name
     return page | {"training": content()["training"]}
-
-
-def packed(weights: np.ndarray) -> str:
-    """Return all rows of weights as the page's script unpacks them from snapshots."""
-    triangle = np.rint(255 * weights[..., *np.tril_indices(weights.shape[-1])]).astype(np.uint8)
-    return b64encode(triangle.tobytes()).decode()

@@ -1,0 +1,94 @@
+"""Attention between the words of a text, and its packing for files."""
+
+import numpy as np
+import pytest
+import torch
+
+from model.observe import TransformerView
+from model.transformer import Transformer
+from probe.sentences import (
+    FOUR_CELLS,
+    TIRED_OR_SOFT,
+    TokenizedText,
+    between_words,
+    next_tokens,
+    pack_rows,
+    unpack_rows,
+    word_attention,
+)
+from training.settings import compose_settings
+
+# "cats sat", tokenized as "cat", "s", " sat" behind the start token.
+TEXT = TokenizedText("cats sat", [0, 1, 2, 3], [(0, 3), (3, 4), (4, 8)], [(0, 4), (5, 8)])
+WEIGHTS = np.array([[1, 0, 0, 0], [0.4, 0.6, 0, 0], [0.2, 0.5, 0.3, 0], [0.1, 0.2, 0.3, 0.4]])
+
+
+def causal_weights(n_words: int, seed: int = 0) -> np.ndarray:
+    weights = np.tril(np.random.default_rng(seed).random((2, 3, n_words, n_words)))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def small_model() -> TransformerView:
+    return TransformerView(Transformer(compose_settings(["model=nano"]).model, 11, seed=0).eval())
+
+
+def test_words_are_found_by_overlap_whatever_the_tokens() -> None:
+    assert TEXT.words == ["(start)", "cats", "sat"] and TEXT.word_of_token == [0, 1, 1, 2]
+
+
+def test_a_token_outside_all_words_belongs_to_none() -> None:
+    assert TokenizedText("a  b", [0, 1, 2, 3], [(0, 1), (1, 3), (3, 4)], [(0, 1), (3, 4)]).word_of_token == [
+        0,
+        1,
+        -1,
+        2,
+    ]
+
+
+def test_a_word_reads_from_its_last_token_and_is_read_at_all_its_tokens() -> None:
+    expected = [[1, 0, 0], [0.2, 0.8, 0], [0.1, 0.5, 0.4]]
+    np.testing.assert_allclose(between_words(WEIGHTS, TEXT), expected, rtol=1e-12)
+
+
+def test_a_word_without_tokens_has_no_attention() -> None:
+    text = TokenizedText("cat sat", [0, 1], [(0, 3)], [(0, 3), (4, 7)])
+    by_word = between_words(WEIGHTS[:2, :2], text)
+    assert not by_word[2].any() and not by_word[:, 2].any()
+
+
+@pytest.mark.parametrize(("kind", "step"), [("uint8", 1 / 255), ("uint16", 1 / 65535)])
+def test_packed_rows_come_back_within_half_a_step(kind: str, step: float) -> None:
+    weights = causal_weights(7)
+    data = pack_rows(weights, range(7), kind)
+    np.testing.assert_allclose(unpack_rows(data, range(7), (2, 3, 7), kind), weights, atol=0.51 * step)
+
+
+def test_rows_that_are_not_packed_come_back_as_zeros() -> None:
+    weights = causal_weights(7)
+    rows = unpack_rows(pack_rows(weights, [2, 5], "uint16"), [2, 5], (2, 3, 7), "uint16")
+    np.testing.assert_allclose(rows[:, :, [2, 5]], weights[:, :, [2, 5]], atol=1e-5)
+    assert not rows[:, :, [0, 1, 3, 4, 6]].any()
+
+
+def test_word_attention_of_single_token_words_is_the_softmax_of_the_scores() -> None:
+    model = small_model()
+    text = TokenizedText("a b c", [0, 4, 5, 6], [(0, 1), (2, 3), (4, 5)], [(0, 1), (2, 3), (4, 5)])
+    scores = model.attention_scores(torch.tensor([text.tokens]))[:, 0]
+    np.testing.assert_allclose(word_attention(model, text), scores.softmax(-1).numpy(), rtol=1e-5)
+
+
+def test_next_tokens_are_the_most_probable_ones() -> None:
+    model = small_model()
+    probabilities = model.logits(torch.tensor([[0, 4, 5]]))[0, -1].softmax(-1)
+    best = next_tokens(model, [0, 4, 5], 3)
+    assert [token for token, _ in best] == probabilities.topk(3).indices.tolist()
+    assert [p for _, p in best] == pytest.approx(probabilities.topk(3).values.tolist(), rel=1e-5)
+
+
+def test_the_four_cells_cross_order_and_pronoun() -> None:
+    cells = {(example.text.index("cat") < example.text.index("buses"), example.query) for example in FOUR_CELLS}
+    assert len(cells) == 4 and all((example.query == "It") == (example.antecedent == "cat") for example in FOUR_CELLS)
+
+
+def test_tired_and_soft_share_their_text_up_to_the_adjective() -> None:
+    assert len({example.text.rpartition(" ")[0] for example in TIRED_OR_SOFT}) == 1

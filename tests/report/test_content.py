@@ -1,0 +1,103 @@
+"""The content of the page: sizes are bounded, values are finite, records of training become curves."""
+
+import json
+from base64 import b64encode
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from report.content import (
+    MAX_ROWS_BYTES,
+    MAX_SENTENCE_CHARACTERS,
+    MAX_SNAPSHOT_CHARACTERS,
+    effects_content,
+    jsonable,
+    snapshot_index,
+    stored_rows,
+    thinned,
+    training_content,
+    within_size,
+)
+
+OPENED = SimpleNamespace(model=SimpleNamespace(n_layer=1, n_head=2))
+
+
+def probe_record(step: int, accuracy: float) -> dict:
+    reading = {"accuracy_heads": [[accuracy]], "pronoun_contrast_heads": [[0.1]], "chance_level": 0.6}
+    return {"step": step, "split": "probe", "number": reading | {"resolved_share": accuracy}}
+
+
+def test_json_values_are_finite_and_keep_six_digits() -> None:
+    value = {"a": np.float64(0.123456789), "b": [float("nan"), np.inf], "c": (1, None), "d": np.arange(2)}
+    assert jsonable(value) == {"a": 0.123457, "b": [None, None], "c": [1, None], "d": [0, 1]}
+    json.dumps(jsonable(value), allow_nan=False)
+
+
+def test_a_p_below_the_bar_does_not_round_up_to_it() -> None:
+    assert jsonable(0.00999500249875) < 0.01
+
+
+def test_a_short_sentence_stores_all_rows() -> None:
+    assert stored_rows((2, 2, 64, 64), [5]) == list(range(64))
+
+
+def test_a_long_sentence_stores_its_queries_and_last_words_within_the_limit() -> None:
+    rows = stored_rows((12, 12, 1024, 1024), [700, 9])
+    assert {9, 700, 1023} <= set(rows) and rows == sorted(rows)
+    assert 2 * 12 * 12 * 1024 * len(rows) <= MAX_ROWS_BYTES
+
+
+def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:
+    big = [{"weights": {"data": "x" * (MAX_SENTENCE_CHARACTERS // 2)}} for _ in range(2)]
+    small = [{"weights": {"data": "x"}}]
+    omissions: list[str] = []
+    assert within_size([small, big, small], omissions) == small + small and omissions[0].startswith("2 sentences")
+
+
+@pytest.mark.parametrize("n_steps", [4, 5, 60])
+def test_snapshots_beyond_the_limit_are_thinned_evenly_and_keep_the_last(n_steps: int) -> None:
+    size = MAX_SNAPSHOT_CHARACTERS // 4
+    snapshots = {"texts": [{"text": "a"}], "steps": list(range(n_steps)), "data": [["x" * size]] * n_steps}
+    omissions: list[str] = []
+    kept = thinned(snapshots, omissions)
+    assert kept["steps"][0] == 0 and kept["steps"][-1] == n_steps - 1 and len(kept["data"]) == len(kept["steps"])
+    assert sum(len(step[0]) for step in kept["data"][:-1]) <= MAX_SNAPSHOT_CHARACTERS
+    assert bool(omissions) == (len(kept["steps"]) < n_steps)
+
+
+def test_a_snapshot_belongs_to_a_sentence_only_if_it_has_a_weight_for_each_pair_of_words() -> None:
+    data = b64encode(bytes(2 * 6)).decode()  # two heads, three words
+    snapshots = {"texts": ["a b"], "steps": [0], "data": [[data]]}
+    assert snapshot_index({"text": "a b", "words": ["(start)", "a", "b"]}, snapshots, OPENED) == 0
+    assert snapshot_index({"text": "a b", "words": ["(start)", "a", "b", "c"]}, snapshots, OPENED) is None
+    assert snapshot_index({"text": "other", "words": ["(start)"]}, snapshots, OPENED) is None
+
+
+def test_records_become_curves_of_every_head() -> None:
+    losses = [{"step": step, "split": "validation", "loss": 2.0, "floor": 1.0} for step in (0, 8)]
+    content = training_content([*losses, probe_record(0, 0.5), probe_record(8, 0.9)], None)
+    assert content["steps"] == [0, 8] and content["loss"]["floor"] == [1.0, 1.0]
+    assert content["curves"]["number"]["accuracy"] == [[[0.5]], [[0.9]]]
+    assert content["curves"]["number"]["resolved_share"] == [0.5, 0.9]
+
+
+def test_without_a_validation_loss_there_are_no_curves() -> None:
+    assert training_content([probe_record(0, 0.5)], None) is None
+
+
+def test_effects_show_the_largest_swap_of_the_control_heads_beside_the_head_s() -> None:
+    causal = {
+        "attention_swap": 0.9,
+        "attention_swap_interval": [0.8, 1.0],
+        "controls": {"attention_swap": [0.01, -0.2, None]},
+    }
+    effects = effects_content({"causal": causal})
+    assert [(effect["name"], effect["value"]) for effect in effects] == [
+        ("attention_swap", 0.9),
+        ("control_swap", -0.2),
+    ]
+
+
+def test_a_head_without_causal_tests_has_no_effects() -> None:
+    assert effects_content({"causal": None}) == []

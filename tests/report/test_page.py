@@ -1,0 +1,229 @@
+"""The report page: it shows the numbers of its content, works offline and with the keyboard, and runs no data."""
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probe.sentences import unpack_rows
+from report.page import page
+from tests.report import sample
+from tests.report.browser import Opened, opened, running
+
+CONTENT = sample.content()
+Show = Callable[..., AbstractContextManager[Opened]]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with running() as started:
+        yield started
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Show:
+    def open_page(content: dict[str, Any] = CONTENT, **settings: Any) -> AbstractContextManager[Opened]:
+        return opened(browser, page(content), tmp_path, **settings)
+
+    return open_page
+
+
+def weights_of(name: str) -> Any:
+    """Return the weights [L, H, W, W] that the content stores for a sentence."""
+    found = next(sentence for sentence in CONTENT["sentences"] if sentence["id"] == name)
+    packed = found["weights"]
+    return unpack_rows(packed["data"], packed["rows"], (sample.N_LAYER, sample.N_HEAD, len(found["words"])), "uint16")
+
+
+def word_weights(one: Opened) -> list[float]:
+    """Return the weight printed beside each word of the selected sentence."""
+    texts = one.page.locator("#words button small").all_inner_texts()
+    return [float(text) if text.strip() else 0.0 for text in texts]
+
+
+class Markup(HTMLParser):
+    """Tags and attributes of a page, outside its own scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+
+# The file
+
+
+def test_the_policy_allows_the_page_s_own_script_and_style_only() -> None:
+    text = page(CONTENT)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    for tag, directive in (("style", "style-src"), ("script", "script-src")):
+        source = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1]
+        assert f"{directive} 'sha256-{b64encode(sha256(source.encode()).digest()).decode()}'" in policy
+    assert policy.startswith("default-src 'none'; ") and "unsafe" not in policy
+
+
+def test_the_file_names_no_address() -> None:
+    assert set(re.findall(r"https?://[^\s\"']*", page(CONTENT))) == {"http://www.w3.org/2000/svg"}
+
+
+def test_the_script_never_parses_text_as_markup() -> None:
+    script = re.search(r"<script>(.*?)</script>", page(CONTENT), re.DOTALL)[1]
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(|fetch\(", script)
+
+
+def test_hostile_texts_add_no_tag_and_no_attribute() -> None:
+    hostile, plain = Markup(page(sample.hostile())), Markup(page(CONTENT))
+    assert set(hostile.tags) == set(plain.tags)
+    assert {name for name, _ in hostile.attributes} == {name for name, _ in plain.attributes}
+    assert not [name for name, _ in hostile.attributes if name.startswith("on")]
+
+
+def test_the_embedded_json_holds_the_content_and_no_markup() -> None:
+    embedded = re.search(r'id="content">(.*?)</script>', page(sample.hostile()), re.DOTALL)[1]
+    assert json.loads(embedded) == sample.hostile()
+    assert embedded.isascii() and not set("<>&") & set(embedded)
+
+
+def test_every_page_can_be_encoded_as_utf8() -> None:
+    assert page(sample.hostile()).encode() == page(sample.hostile()).encode()
+
+
+def test_a_number_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(ValueError):
+        page(CONTENT | {"max_p": float("nan")})
+
+
+def test_the_tables_print_the_scores_of_the_content() -> None:
+    text = page(CONTENT)
+    for cell in ("0.999 [0.969, 0.999]", "nearest 0.500", "0.477 [0.439, 0.519]", "– not measured", "✓ met"):
+        assert f">{cell}</bdi>" in text
+
+
+# In a browser
+
+
+@pytest.mark.parametrize("make", [sample.content, sample.hostile, sample.without_probe])
+def test_the_page_opens_offline_without_errors_or_requests(show: Show, make: Callable[[], dict[str, Any]]) -> None:
+    with show(make()) as one:
+        assert one.page.locator("h1").is_visible()
+        assert one.page.evaluate("window.hacked") is None
+        one.check()
+
+
+def test_without_scripts_the_claim_and_the_tables_are_readable(show: Show) -> None:
+    with show(java_script_enabled=False) as one:
+        text = one.page.locator("body").inner_text()
+        assert "links a pronoun to its antecedent" in text and "0.999 [0.969, 0.999]" in text
+        assert not one.page.locator("#explorer").is_visible()
+
+
+def test_the_grid_shows_the_selected_score_of_every_head(show: Show) -> None:
+    with show() as one:
+        for score, label in (("accuracy", "accuracy"), ("block_accuracy", "block accuracy")):
+            one.page.get_by_label(label, exact=True).check()
+            shown = [float(text) for text in one.page.locator("#heads-grid button").all_inner_texts()]
+            expected = [value for row in CONTENT["questions"][0]["heads"][score] for value in row]
+            assert shown == pytest.approx(expected, abs=0.0051)
+
+
+def test_the_cards_print_the_weights_of_the_selected_head(show: Show) -> None:
+    with show() as one:
+        one.page.locator("[data-head=L1H2]").click()
+        label = one.page.locator(".card").first.get_attribute("aria-label")
+        query, antecedent, distractor = sample.positions(sample.FOUR_CELLS[0])
+        row = weights_of("four_cells-1")[1, 2, query]
+        assert label.endswith(f"cat {row[antecedent]:.2f}, buses {row[distractor]:.2f}")
+
+
+def test_a_click_on_a_word_shows_its_row_of_attention(show: Show) -> None:
+    with show() as one:
+        one.page.locator("#words button").nth(6).click()
+        assert word_weights(one) == pytest.approx(weights_of("four_cells-1")[0, 1, 6], abs=0.0051)
+
+
+def test_the_matrix_has_a_cell_for_each_word_and_earlier_word(show: Show) -> None:
+    with show() as one:
+        n_words = len(CONTENT["sentences"][0]["words"])
+        assert one.page.locator(".matrix rect:not(.frame)").count() == n_words * (n_words + 1) // 2
+
+
+def test_a_click_on_a_matrix_cell_colours_the_heads_by_that_weight(show: Show) -> None:
+    with show() as one:
+        one.page.get_by_label("attention weight", exact=True).check()
+        one.page.locator(".matrix rect").nth(1).click()  # row 1, column 0
+        shown = [float(text) for text in one.page.locator("#heads-grid button").all_inner_texts()]
+        assert shown == pytest.approx(weights_of("four_cells-1")[:, :, 1, 0].ravel(), abs=0.0051)
+
+
+def test_the_slider_shows_the_scores_and_the_attention_of_that_step(show: Show) -> None:
+    with show() as one:
+        step = 3
+        one.page.locator("#step").fill(str(step))
+        curves = CONTENT["training"]["curves"]["number"]
+        shown = [float(text) for text in one.page.locator("#heads-grid button").all_inner_texts()]
+        assert shown == pytest.approx([value for row in curves["accuracy"][step] for value in row], abs=0.0051)
+        sentence = CONTENT["sentences"][0]
+        shape, rows = (sample.N_LAYER, sample.N_HEAD, len(sentence["words"])), range(len(sentence["words"]))
+        data = CONTENT["training"]["snapshots"]["data"][step][sentence["snapshot"]]
+        weights = unpack_rows(data, rows, shape, "uint8")[0, 1, sentence["query"][0]]
+        assert word_weights(one) == pytest.approx(weights, abs=0.0051)
+
+
+def test_choosing_a_question_shows_its_claim_its_head_and_its_sentences(show: Show) -> None:
+    with show() as one:
+        one.page.get_by_label("later_cue").check()
+        assert one.page.locator(".badge:visible").inner_text().endswith("suggestive")
+        assert one.page.locator(".card").count() == len(sample.TIRED_OR_SOFT)
+
+
+def test_a_link_opens_the_page_at_a_sentence(show: Show) -> None:
+    with show() as one:
+        one.page.goto(f"{one.url}#yours-1")
+        one.page.reload()
+        assert one.page.locator(".card[aria-pressed=true]").inner_text().startswith("The fox")
+
+
+def test_arrow_keys_move_between_heads_and_enter_selects(show: Show) -> None:
+    with show() as one:
+        one.page.locator("[data-head=L0H1]").focus()
+        for key in ("ArrowDown", "ArrowRight", "Enter"):
+            one.page.keyboard.press(key)
+        assert one.page.locator("[data-head=L1H2]").get_attribute("aria-pressed") == "true"
+
+
+def test_a_long_sentence_stores_some_rows_and_says_so(show: Show) -> None:
+    long = " ".join(["it was a cat"] * 100)
+    content = sample.content(own=(long,))
+    sentence = content["sentences"][-1]
+    n_words = len(sentence["words"])
+    weights = sample.attention(n_words)
+    sentence["weights"] = {
+        "rows": [5, n_words - 1],
+        "bytes": 2,
+        "data": sample.pack_rows(weights, [5, n_words - 1], "uint16"),
+    }
+    with show(content) as one:
+        one.page.get_by_label("Your sentences").check()
+        assert "stores the weights of" in one.page.locator("#sentence").inner_text()
+        one.page.locator("#words button").nth(5).click()
+        assert word_weights(one)[:6] == pytest.approx(weights[0, 1, 5, :6], abs=0.0051)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_passes_an_accessibility_check(show: Show, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    with show(color_scheme=scheme) as one:
+        violations = axe.Axe().run(one.page).response["violations"]
+        assert [violation["id"] for violation in violations] == []

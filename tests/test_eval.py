@@ -1,0 +1,289 @@
+"""python eval.py: what it prints, writes and refuses."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from probe.open import open_external, open_run
+from probe.sentences import word_attention
+from report.commands import MOST_TEXTS, EvalSettings
+from tests.program import SMALL, SMALL_PROBE, run_program
+from tests.report.sample import HOSTILE
+from training.settings import Device
+
+SENTENCE = "The cat sat near the buses. It"
+
+
+def train(out: Path, *arguments: str) -> None:
+    result = run_program(
+        "train.py", *SMALL, "probe_sequences=8", f"cache_dir={out.parent / 'cache'}", f"out={out}", *arguments
+    )
+    assert result.status == 0, result.err
+
+
+def evaluate(run: Path, *arguments: str) -> Any:
+    return run_program("eval.py", f"run={run}", f"cache_dir={run.parent / 'cache'}", *SMALL_PROBE, *arguments)
+
+
+def page_content(run: Path) -> dict[str, Any]:
+    text = (run / "probe" / "report.html").read_text()
+    return json.loads(re.search(r'id="content">(.*?)</script>', text, re.DOTALL)[1])
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run whose heads were tested, and what eval.py printed."""
+    run = tmp_path_factory.mktemp("eval") / "run"
+    train(run)
+    result = evaluate(run)
+    assert result.status == 0 and result.err == "", result.err
+    return run, result.out
+
+
+@pytest.fixture
+def run(probed: tuple[Path, str], tmp_path: Path) -> Path:
+    """A copy of the tested run."""
+    shutil.copytree(probed[0].parent, tmp_path / "copy")
+    return tmp_path / "copy" / "run"
+
+
+# Testing the heads
+
+
+def test_the_output_fits_on_one_screen(probed: tuple[Path, str]) -> None:
+    lines = probed[1].splitlines()
+    assert len(lines) <= 25 and max(map(len, lines)) <= 130
+
+
+def test_the_output_has_a_row_for_each_question_and_the_address_of_the_page(probed: tuple[Path, str]) -> None:
+    run, out = probed
+    for entry in json.loads((run / "probe" / "probe.json").read_text())["selected"]:
+        row = next(line for line in out.splitlines() if line.startswith(f"{entry['question']}:"))
+        tested = entry["test"]["headline"]
+        assert f"L{entry['layer']}H{entry['head']}" in row and f"{tested['accuracy']:.3f}" in row
+        assert f"{tested['p_corrected']:.4f}" in row and entry["verdict"] in row
+    assert (run / "probe" / "report.html").resolve().as_uri() in out
+
+
+def test_verbose_also_prints_every_hold_out_and_the_model_s_answers(probed: tuple[Path, str]) -> None:
+    results = json.loads((probed[0] / "probe" / "probe.json").read_text())
+    out = evaluate(probed[0], "verbose=true").out
+    for holdout in results["selected"][0]["test"]:
+        assert re.search(rf"^  {holdout} ", out, re.MULTILINE)
+    assert out.count("\n") > probed[1].count("\n") + len(results["behaviour"])
+
+
+def test_the_files_of_a_probe_agree(probed: tuple[Path, str]) -> None:
+    folder = probed[0] / "probe"
+    results = json.loads((folder / "probe.json").read_text())
+    names = [entry["question"] for entry in results["selected"]]
+    assert results["schema_version"] == 6 and results["showcase"]["number"][0]["query"] == "It"
+    assert [card["question"] for card in json.loads((folder / "claims.json").read_text())] == names
+    items = [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
+    for entry in results["selected"]:
+        n_items = sum(tested["n_items"] for tested in entry["test"].values())
+        assert sum(item["question"] == entry["question"] for item in items) == n_items
+    assert (folder / "heads.csv").read_text().startswith("question,family,site,split,holdout,layer,head,n_blocks,")
+
+
+def test_the_page_shows_the_scores_of_probe_json(probed: tuple[Path, str]) -> None:
+    results = json.loads((probed[0] / "probe" / "probe.json").read_text())
+    content = page_content(probed[0])
+    for entry, question in zip(results["selected"], content["questions"], strict=True):
+        assert sum(question["heads"]["accuracy"], []) == pytest.approx(sum(entry["heads"]["accuracy"], []), rel=1e-5)
+        assert [row["accuracy"] for row in question["holdouts"]] == pytest.approx(
+            [tested["accuracy"] for tested in entry["test"].values()], rel=1e-5
+        )
+        medians = [sentence for sentence in content["sentences"] if sentence["id"] in question["sentences"]]
+        assert sum(sentence["group"] == "median" for sentence in medians) == 4
+
+
+def test_tensorboard_has_the_scores_of_the_newest_probe_once(run: Path) -> None:
+    assert evaluate(run).status == 0
+    assert len(list((run / "tb").glob("*.probe"))) == 1
+    events = EventAccumulator(str(run / "tb")).Reload()
+    assert [event.step for event in events.Scalars("probe/accuracy number")] == [4]
+
+
+def test_figures_are_written_beside_the_page(run: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert evaluate(run, "figures=true").status == 0
+    written = {path.name: path.read_bytes()[:8] for path in (run / "probe" / "figures").iterdir()}
+    assert {"heads.png", "four_cells.png", "training.png"} <= set(written)
+    assert set(written.values()) == {b"\x89PNG\r\n\x1a\n"}
+
+
+# A sentence of the user's
+
+
+def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path) -> None:
+    result = evaluate(run, f"text={SENTENCE}")
+    assert result.status == 0 and result.out.count("  L0H") == page_content(run)["run"]["n_head"]
+    [sentence] = [one for one in page_content(run)["sentences"] if one["group"] == "yours"]
+    assert sentence["text"] == SENTENCE and sentence["words"][sentence["query"][0]] == "It"
+
+
+def test_sentences_are_kept_newest_first_and_once(run: Path) -> None:
+    path = run / "probe" / "sentences.json"
+    path.write_text(json.dumps([f"It ran {i}." for i in range(MOST_TEXTS)]))
+    evaluate(run, "text=It ran 3.")
+    assert (
+        json.loads(path.read_text())[:2] == ["It ran 3.", "It ran 0."]
+        and len(json.loads(path.read_text())) == MOST_TEXTS
+    )
+
+
+def test_a_sentence_keeps_the_claims_on_the_page(run: Path) -> None:
+    before = page_content(run)["questions"]
+    evaluate(run, f"text={SENTENCE}")
+    assert page_content(run)["questions"] == before
+
+
+@pytest.mark.parametrize("text", ["", "  ", "it " * 500])
+def test_a_text_that_is_empty_or_too_long_is_refused(probed: tuple[Path, str], text: str) -> None:
+    assert evaluate(probed[0], f"text={text}").error.startswith("text=")
+
+
+# Settings and damaged files
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("runs", {"runs": "a", "run": "b"}),
+        ("compare", {"compare": "a", "runs": "b"}),
+        ("model", {"model": "a", "run": "b"}),
+        ("model", {"model": ""}),
+        ("out", {"out": "a"}),
+        ("task", {"task": "links"}),
+        ("path", {"path": "a"}),
+        ("text", {"text": "it", "runs": "a"}),
+        ("open", {"open": True, "compare": "a"}),
+        ("figures", {"figures": True, "text": "it"}),
+        ("threads", {"threads": 0}),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused_by_name(name: str, settings: dict[str, Any]) -> None:
+    values = dict.fromkeys(("run", "runs", "compare", "model", "out", "text", "task", "path", "threads"))
+    flags = dict.fromkeys(("open", "figures", "verbose"), False)
+    with pytest.raises(ValueError, match=f"^{name}="):
+        EvalSettings(**values | flags | {"device": Device.cpu, "cache_dir": ""} | settings)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["config.json", "tokenizer.json", "metrics.jsonl", "attention.jsonl",
+     "probe/probe.json", "probe/claims.json", "probe/items.jsonl"],
+)  # fmt: skip
+def test_a_damaged_file_is_named_in_one_line_and_nothing_is_written(run: Path, file: str) -> None:
+    (run / file).write_text("{\n")
+    page = (run / "probe" / "report.html").read_bytes()
+    assert str(Path(file).parent if file.endswith("items.jsonl") else file) in evaluate(run, f"text={SENTENCE}").error
+    assert (run / "probe" / "report.html").read_bytes() == page
+
+
+def test_a_config_that_does_not_fit_the_checkpoint_is_refused(run: Path) -> None:
+    config = json.loads((run / "config.json").read_text())
+    config["model"]["rope_theta"] += 1
+    (run / "config.json").write_text(json.dumps(config))
+    assert "model.rope_theta" in evaluate(run).error
+
+
+def test_results_of_another_checkpoint_are_left_out_of_the_page(run: Path) -> None:
+    path = run / "probe" / "probe.json"
+    results = json.loads(path.read_text())
+    results["model"]["step"] += 1
+    path.write_text(json.dumps(results))
+    evaluate(run, f"text={SENTENCE}")
+    assert page_content(run)["questions"] == [] and "probe again" in page_content(run)["notes"][0]
+
+
+# Other data, other models, sweeps
+
+
+def test_a_run_on_a_text_has_a_loss_and_a_page_that_hostile_texts_cannot_change(tmp_path: Path) -> None:
+    texts = [text for text in HOSTILE if "\ud800" not in text]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": f"It said {text}"}) + "\n" for text in texts * 20))
+    arguments = (
+        "data=text",
+        f"data.path={tmp_path / 'text.jsonl'}",
+        "data.vocab_size=300",
+        "data.validation_fraction=0.2",
+    )
+    small = [argument for argument in SMALL if not argument.startswith("data.")]
+    cache = f"cache_dir={tmp_path / 'cache'}"
+    assert run_program("train.py", *small, *arguments, cache, f"out={tmp_path / 'run'}").status == 0
+    result = evaluate(tmp_path / "run")
+    assert re.search(r"^loss \d+\.\d+ nats/token", result.out, re.MULTILINE) and result.status == 0
+    for text in (*HOSTILE[:-2], "\x1b[31mit\x07"):
+        result = evaluate(tmp_path / "run", f"text={text[:40]}")
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", result.out + result.err)
+    tags = Tags((tmp_path / "run" / "probe" / "report.html").read_text())
+    assert tags.names.count("script") == 2 and not {"img", "svg", "base", "iframe"} & set(tags.names)
+
+
+class Tags(HTMLParser):
+    """The tags of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+
+
+def test_a_test_set_is_taken_and_written_to_outside(run: Path) -> None:
+    (run.parent / "pairs.txt").write_text("the cat sat .\nthe cats sat .\n" * 3)
+    result = evaluate(run, "task=minimal_pairs", f"path={run.parent / 'pairs.txt'}")
+    assert result.status == 0, result.err
+    assert json.loads((run / "probe" / "outside" / "minimal_pairs.json").read_text())["task"] == "minimal_pairs"
+
+
+@pytest.mark.slow
+def test_runs_of_a_sweep_over_seeds_are_tested_once_and_summarised(run: Path) -> None:
+    sweep = run.parent / "sweep"
+    shutil.copytree(run, sweep / "1")
+    train(sweep / "2", "seed=2", f"cache_dir={run.parent / 'cache'}")
+    arguments = (f"runs={sweep}", f"cache_dir={run.parent / 'cache'}", *SMALL_PROBE)
+    before = (sweep / "1" / "probe" / "probe.json").stat().st_mtime_ns
+    result = run_program("eval.py", *arguments)
+    assert result.status == 0, result.err
+    assert (sweep / "1" / "probe" / "probe.json").stat().st_mtime_ns == before
+    assert json.loads((sweep / "probe" / "seeds.json").read_text())["seeds"] == [1, 2]
+    assert page_content(sweep / "2")["tables"][0]["rows"]
+
+
+@pytest.mark.slow
+def test_variants_of_a_sweep_are_compared(run: Path) -> None:
+    sweep = run.parent / "sweep"
+    shutil.copytree(run, sweep / "0")
+    train(sweep / "1", "variant=unscaled", f"cache_dir={run.parent / 'cache'}")
+    result = run_program("eval.py", f"compare={sweep}", f"cache_dir={run.parent / 'cache'}", *SMALL_PROBE)
+    assert result.status == 0, result.err
+    assert {"compare.json", "compare.md", "compare.csv", "tb"} <= {path.name for path in (sweep / "probe").iterdir()}
+    assert page_content(sweep / "0")["tables"][0]["header"][0] == "variant"
+
+
+@pytest.mark.slow
+def test_an_exported_run_is_tested_as_an_external_model_with_the_same_scores(run: Path) -> None:
+    pytest.importorskip("transformers")
+    folder, out = run.parent / "hf", run.parent / "results"
+    assert run_program("model/export.py", "to=hf", f"run={run}", f"out={folder}").status == 0
+    arguments = (f"model={folder}", f"out={out}", f"cache_dir={run.parent / 'cache'}", *SMALL_PROBE)
+    result = run_program("eval.py", *arguments)
+    assert result.status == 0, result.err
+    assert "unknown" in page_content(out)["notes"][0] and page_content(out)["run"]["max_steps"] is None
+    ours = open_run(run, torch.device("cpu"))
+    external = open_external(str(folder), str(out), ours.data, torch.device("cpu"))
+    weights, expected = (word_attention(opened.model, opened.tokenize(SENTENCE)) for opened in (external, ours))
+    np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-6)

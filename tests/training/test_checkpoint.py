@@ -1,205 +1,231 @@
-"""Checkpoints: whole or not there, and never the only one lost."""
+"""Checkpoints and sets of files survive crashes, damage and full disks."""
 
-import hashlib
+import errno
 import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
+import os
+import random
+import resource
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from training.checkpoint import go_back, load_checkpoint, read_manifest, save_checkpoint, write_atomically
-
-
-def state(step: int) -> dict:
-    return {"model": {"w": torch.full((3, 5), float(step))}, "step": step}
-
-
-def test_what_is_saved_comes_back(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path / "c", state(7), 7, best=True)
-    loaded, damaged = load_checkpoint(tmp_path / "c")
-    assert loaded["step"] == 7 and torch.equal(loaded["model"]["w"], torch.full((3, 5), 7.0))
-    assert damaged == []
-
-
-@pytest.mark.parametrize("keep", [1, 2, 4])
-def test_the_newest_and_the_best_are_kept_and_nothing_else(tmp_path: Path, keep: int) -> None:
-    for step in range(1, 8):
-        save_checkpoint(tmp_path / "c", state(step), step, best=step == 3, keep=keep)
-    kept = {entry["step"] for entry in read_manifest(tmp_path / "c")}
-    assert kept == {3, *range(8 - keep, 8)}
-    files = {path.name for path in (tmp_path / "c").iterdir()}
-    named = {entry["file"] for entry in read_manifest(tmp_path / "c")}
-    assert files == {"manifest.json", "manifest_copy.json", *named}
-    assert load_checkpoint(tmp_path / "c")[0]["step"] == 7
-    assert load_checkpoint(tmp_path / "c", best=True)[0]["step"] == 3
-
-
-@pytest.mark.parametrize("harm", ["flip", "truncate", "remove"])
-def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path: Path, harm: str) -> None:
-    for step in (1, 2):
-        save_checkpoint(tmp_path / "c", state(step), step, best=False)
-    newest = tmp_path / "c" / read_manifest(tmp_path / "c")[-1]["file"]
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    {
-        "flip": lambda: newest.write_bytes(bytes(content)),
-        "truncate": lambda: newest.write_bytes(bytes(content[:-9])),
-        "remove": newest.unlink,
-    }[harm]()
-    loaded, damaged = load_checkpoint(tmp_path / "c")
-    assert loaded["step"] == 1
-    assert len(damaged) == 1 and newest.name in damaged[0]
-
-
-def test_nothing_saved_and_nothing_whole_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no checkpoint yet"):
-        load_checkpoint(tmp_path)
-    save_checkpoint(tmp_path, state(1), 1, best=False)
-    (tmp_path / read_manifest(tmp_path)[0]["file"]).write_bytes(b"")
-    with pytest.raises(ValueError, match="is damaged"):
-        load_checkpoint(tmp_path)
-
-
-MANIFESTS = ("manifest.json", "manifest_copy.json")
-
-
-@pytest.mark.parametrize("content", ["", "[", '[{"a": 1}]', "{}x", "[3]", '{"sha256": "0", "checkpoints": []}'])
-def test_a_damaged_manifest_is_passed_over_for_its_copy_and_both_are_named(tmp_path: Path, content: str) -> None:
-    save_checkpoint(tmp_path, state(1), 1, best=True)
-    for name in MANIFESTS:
-        whole = (tmp_path / name).read_bytes()
-        (tmp_path / name).write_text(content)
-        loaded, damaged = load_checkpoint(tmp_path)
-        assert loaded["step"] == 1 and [line.split()[0] for line in damaged] == (
-            [str(tmp_path / name)] if name == MANIFESTS[0] else []  # nobody looks at the copy of what is whole
-        )
-        (tmp_path / name).write_bytes(whole)
-    for name in MANIFESTS:
-        (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=r"manifest.json is damaged, and so is its copy"):
-        load_checkpoint(tmp_path)
-
-
-def test_who_can_read_no_manifest_saves_all_the_same(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, state(1), 1, best=True)
-    for name in MANIFESTS:
-        (tmp_path / name).write_text("")
-    save_checkpoint(tmp_path, state(2), 2, best=False)
-    assert load_checkpoint(tmp_path)[0]["step"] == 2
-
-
-def test_another_step_or_best_mark_is_found_out_by_the_manifests_own_hash(tmp_path: Path) -> None:
-    for step in (1, 2):
-        save_checkpoint(tmp_path, state(step), step, best=step == 1)
-    manifest = tmp_path / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("false", "true"))
-    assert [one["best"] for one in read_manifest(tmp_path)] == [True, False]
-    (tmp_path / "manifest_copy.json").write_text(manifest.read_text())
-    with pytest.raises(ValueError, match="damaged"):
-        read_manifest(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {"file": "../mine.pt"},
-        {"file": "step_1.pt/../../mine.pt"},
-        {"step": "1"},
-        {"best": 0},
-        {"sha256": None},
-        {"x": 1},
-    ],
+from training.checkpoint import (
+    MANIFESTS,
+    drop_checkpoints_after,
+    load_checkpoint,
+    read_manifest,
+    save_checkpoint,
+    write_atomically,
+    write_files,
 )
-def test_a_manifest_that_another_has_written_names_no_file_outside(tmp_path: Path, forged: dict) -> None:
-    """Whoever can write a manifest can write its hash; a file that it names is deleted once newer ones are kept."""
-    (tmp_path / "mine.pt").write_text("mine")
-    folder = tmp_path / "checkpoints"
-    for step in (1, 2):
-        save_checkpoint(folder, state(step), step, best=step == 2)
-    entries = read_manifest(folder)
-    entries[0] |= forged
-    own = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
-    for name in MANIFESTS:
-        (folder / name).write_text(json.dumps({"sha256": own, "checkpoints": entries}))
-    with pytest.raises(ValueError, match="manifest.json is damaged"):
-        load_checkpoint(folder)
-    for step in (3, 4, 5):
-        save_checkpoint(folder, state(step), step, best=False)
-    assert (tmp_path / "mine.pt").read_text() == "mine"
+
+FILES = {"a.txt": "new a", "sub/b.txt": b"new b", "marker.json": "new"}
 
 
-def test_a_step_that_is_saved_again_never_lies_over_the_one_that_counts_and_stays_the_best(tmp_path: Path) -> None:
-    seen = []
-    for best in (True, False, False):
-        save_checkpoint(tmp_path, state(5), 5, best=best)
-        [entry] = read_manifest(tmp_path)
-        assert entry["best"] and (tmp_path / entry["file"]).exists()
-        seen.append(entry["file"])
-    assert seen[0] != seen[1] != seen[2]
-    assert len(list(tmp_path.glob("step_*"))) == 1
+def state_of(step: int) -> dict[str, Any]:
+    return {"step": step, "model": {"weight": torch.full((500,), float(step))}}
 
 
-def test_going_back_forgets_what_came_after_and_clears_what_a_kill_has_left(tmp_path: Path) -> None:
-    for step in (1, 2, 3):
-        save_checkpoint(tmp_path, state(step), step, best=step == 1)
-    for name in ("step_00000009.pt", ".step_00000003.pt.4711", ".manifest.json.12", "notes.txt"):
-        (tmp_path / name).write_text("")
-    go_back(tmp_path, 2)
-    assert [(one["step"], one["best"]) for one in read_manifest(tmp_path)] == [(1, True), (2, False)]
-    kept = {"step_00000001.pt", "step_00000002.pt", "notes.txt", *MANIFESTS}
-    assert {path.name for path in tmp_path.iterdir()} == kept
-    go_back(tmp_path / "none", 2)
+def save(folder: Path, step: int, *, best: bool = False, keep: int = 2) -> None:
+    save_checkpoint(folder, state_of(step), step, best=best, keep=keep)
 
 
-def test_the_hash_is_of_the_file_itself(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, state(1), 1, best=False)
-    [entry] = read_manifest(tmp_path)
-    assert hashlib.sha256((tmp_path / entry["file"]).read_bytes()).hexdigest() == entry["sha256"]
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Checkpoints of the steps 1 (best) and 2."""
+    save(tmp_path / "checkpoints", 1, best=True)
+    save(tmp_path / "checkpoints", 2)
+    return tmp_path / "checkpoints"
 
 
-def test_who_reads_while_a_run_goes_on_gets_its_newest_and_no_false_alarm(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, state(0), 0, best=True)
-    read: list[int] = []
-    done = threading.Event()
-
-    def look() -> None:
-        while not done.is_set():
-            loaded, damaged = load_checkpoint(tmp_path, best=True)
-            assert damaged == [] and torch.equal(loaded["model"]["w"], torch.full((3, 5), float(loaded["step"])))
-            read.append(loaded["step"])
-
-    with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(look)
-        for step in range(1, 60):
-            save_checkpoint(tmp_path, state(step), step, best=True, keep=1)
-        done.set()
-        looking.result()
-    assert read == sorted(read) and len(set(read)) > 5
+def in_child(action: Callable[[], None]) -> int:
+    """Runs `action` in a forked process and returns its exit status: 0, 1 for an OSError, 99 for `exit_at`."""
+    pid = os.fork()
+    if pid == 0:
+        status = 2
+        try:
+            action()
+            status = 0
+        except OSError:
+            status = 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_checkpoint_that_holds_code_is_not_loaded(tmp_path: Path) -> None:
-    """Even under a matching hash: only tensors and plain Python are read."""
+def exit_at(call: int, action: Callable[[], None]) -> Callable[[], None]:
+    """Returns `action` in a process that ends, as if killed, at the n-th file operation."""
 
-    class Gadget:
-        def __reduce__(self) -> tuple:
-            return (Path.touch, (tmp_path / "ran",))
+    def run() -> None:
+        count = 0
+        for name in ("fsync", "replace", "unlink", "rmdir"):
+            operation = getattr(os, name)
 
-    torch.save({"model": Gadget()}, tmp_path / "step_00000001.pt")
-    content = (tmp_path / "step_00000001.pt").read_bytes()
-    entries = [{"file": "step_00000001.pt", "step": 1, "sha256": hashlib.sha256(content).hexdigest(), "best": False}]
-    own = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
-    (tmp_path / "manifest.json").write_text(json.dumps({"sha256": own, "checkpoints": entries}))
-    with pytest.raises(ValueError, match="holds more than tensors and plain Python"):
+            def counted(*args: Any, operation: Callable[..., Any] = operation, **kwargs: Any) -> Any:
+                nonlocal count
+                count += 1
+                if count == call:
+                    os._exit(99)
+                return operation(*args, **kwargs)
+
+            setattr(os, name, counted)
+        action()
+
+    return run
+
+
+def with_file_limit(action: Callable[[], None], n_bytes: int) -> Callable[[], None]:
+    """Returns `action` in a process whose files can have `n_bytes`, like a disk that is full."""
+
+    def run() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
+        action()
+
+    return run
+
+
+def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path: Path) -> None:
+    for step in range(1, 7):
+        save(tmp_path, step, best=step == 2)
+    assert [(entry["step"], entry["best"]) for entry in read_manifest(tmp_path)] == [(2, True), (5, False), (6, False)]
+    assert {path.name for path in tmp_path.glob("*.pt")} == {f"step_0000000{step}.pt" for step in (2, 5, 6)}
+    assert load_checkpoint(tmp_path)[0]["step"] == 6
+    assert load_checkpoint(tmp_path, best=True)[0]["step"] == 2
+
+
+def test_a_later_best_replaces_the_best(folder: Path) -> None:
+    save(folder, 3, best=True, keep=1)
+    assert [(entry["step"], entry["best"]) for entry in read_manifest(folder)] == [(3, True)]
+
+
+def test_a_folder_without_checkpoints_is_reported_as_such(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
         load_checkpoint(tmp_path)
-    assert not (tmp_path / "ran").exists()
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", range(1, 15))
+def test_a_kill_at_any_file_operation_of_a_save_leaves_a_checkpoint_to_resume_from(folder: Path, call: int) -> None:
+    status = in_child(exit_at(call, lambda: save(folder, 3)))
+    state, _ = load_checkpoint(folder)
+    assert state["step"] == 3 if status == 0 else state["step"] in (2, 3)
+    torch.testing.assert_close(state, state_of(state["step"]))
+    drop_checkpoints_after(folder, state["step"])
+    save(folder, 4)
+    assert load_checkpoint(folder)[0]["step"] == 4
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_save_has_fewer_file_operations_than_were_tried(folder: Path) -> None:
+    assert in_child(exit_at(14, lambda: save(folder, 3))) == 0
+    assert in_child(exit_at(2, lambda: save(folder, 4))) == 99
+
+
+def test_every_bit_flip_in_a_checkpoint_is_detected_and_the_one_before_is_used(folder: Path) -> None:
+    path = folder / "step_00000002.pt"
+    content, rng = path.read_bytes(), random.Random(0)
+    for _ in range(50):
+        bit = rng.randrange(8 * len(content))
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        state, warnings = load_checkpoint(folder)
+        assert state["step"] == 1 and str(path) in warnings[0]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_truncated_checkpoint_is_detected(folder: Path, share: float) -> None:
+    path = folder / "step_00000002.pt"
+    os.truncate(path, int(share * path.stat().st_size))
+    assert load_checkpoint(folder)[0]["step"] == 1
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_damage_of_one_manifest_does_not_matter(folder: Path, name: str) -> None:
+    content, rng = (folder / name).read_bytes(), random.Random(0)
+    for _ in range(50):
+        damaged = bytearray(content)
+        damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        (folder / name).write_bytes(damaged)
+        assert load_checkpoint(folder)[0]["step"] == 2
+
+
+def test_damage_of_everything_is_an_error_in_one_line(folder: Path) -> None:
+    for path in folder.glob("*.pt"):
+        path.write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="every checkpoint is damaged"):
+        load_checkpoint(folder)
+    for name in MANIFESTS:
+        (folder / name).write_text("{}")
+    with pytest.raises(ValueError, match="damaged"):
+        load_checkpoint(folder)
+
+
+def test_checkpoints_without_a_manifest_are_not_mistaken_for_a_new_run(folder: Path) -> None:
+    for name in MANIFESTS:
+        (folder / name).unlink()
+    with pytest.raises(ValueError, match="missing"):
+        load_checkpoint(folder)
+
+
+def test_a_manifest_cannot_name_a_file_outside_the_folder(folder: Path) -> None:
+    for name in MANIFESTS:
+        content = json.loads((folder / name).read_text())
+        content["checkpoints"][0]["file"] = "../secret.pt"
+        (folder / name).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="damaged"):
+        read_manifest(folder)
+
+
+def test_a_pickled_object_is_refused_and_not_run(tmp_path: Path) -> None:
+    class Gadget:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "executed"),)
+
+    save_checkpoint(tmp_path / "checkpoints", {"step": 1, "model": Gadget()}, 1, best=True)
+    with pytest.raises(ValueError, match="not a checkpoint"):
+        load_checkpoint(tmp_path / "checkpoints")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(folder: Path) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert in_child(with_file_limit(lambda: save(folder, 3), 1000)) == 1
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_the_error_of_a_file_that_cannot_be_written_names_it(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    write_atomically(path, b"old")
-    with pytest.raises(TypeError):
-        write_atomically(path, "not bytes")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
+    path.mkdir()
+    with pytest.raises(OSError) as error:
+        write_atomically(path, b"content")
+    assert error.value.filename == str(path) and error.value.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("call", range(1, 17))
+def test_after_a_kill_a_set_of_files_is_old_or_new_or_has_no_marker(tmp_path: Path, call: int) -> None:
+    write_files(tmp_path, {name: "old" for name in FILES}, "marker.json")
+    status = in_child(exit_at(call, lambda: write_files(tmp_path, FILES, "marker.json")))
+    contents = {name: (tmp_path / name).read_text() if (tmp_path / name).exists() else None for name in FILES}
+    if status == 0 or contents["marker.json"] == "new":
+        assert contents == {"a.txt": "new a", "sub/b.txt": "new b", "marker.json": "new"}
+    elif contents["marker.json"] == "old":
+        assert set(contents.values()) == {"old"}
+    write_files(tmp_path, FILES, "marker.json")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "sub", "marker.json"}
+
+
+def test_a_set_of_files_that_does_not_fit_on_the_disk_changes_nothing(tmp_path: Path) -> None:
+    write_files(tmp_path, {name: "old" for name in FILES}, "marker.json")
+    large = FILES | {"sub/b.txt": b"x" * 5000}
+    assert in_child(with_file_limit(lambda: write_files(tmp_path, large, "marker.json"), 1000)) == 1
+    assert {(tmp_path / name).read_text() for name in FILES} == {"old"}
+
+
+def test_obsolete_files_are_deleted(tmp_path: Path) -> None:
+    (tmp_path / "old.png").write_text("old")
+    write_files(tmp_path, FILES, "marker.json", obsolete=["old.png", "never.png"])
+    assert not (tmp_path / "old.png").exists()

@@ -1,0 +1,28 @@
+"""A training of a tiny model on random tokens, without a run directory."""
+
+import numpy as np
+import torch
+
+from data.loader import Split
+from model.transformer import Transformer
+from tests.program import SMALL
+from training.device import choose_device
+from training.distributed import SINGLE_PROCESS, Distributed
+from training.settings import compose_settings
+from training.trainer import Training, make_training
+
+VOCAB_SIZE = 23
+
+
+def small_training(*overrides: str, distributed: Distributed = SINGLE_PROCESS) -> Training:
+    """Returns a training in float32 on the CPU at step 0."""
+    settings = compose_settings([*SMALL, "device=cpu", "precision=float32", *overrides])
+    tokens = np.random.default_rng(0).integers(VOCAB_SIZE, size=3000).astype(np.uint16)
+    model = Transformer(settings.model, VOCAB_SIZE, settings.run.seed)
+    device = choose_device(settings.run.device, settings.run.precision)
+    return make_training(settings, model, Split(tokens, 3000), device, distributed)
+
+
+def weights_of(training: Training) -> dict[str, torch.Tensor]:
+    """Returns a copy of the weights."""
+    return {name: weight.detach().clone() for name, weight in training.model.named_parameters()}

@@ -145,17 +145,17 @@ def test_a_setting_that_the_checkpoint_does_not_fit_is_refused_and_nothing_chang
 ) -> None:
     out = tmp_path / "run"
     assert train(out, cache, "max_steps=4").status == 0
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    old_files = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     assert override.partition("=")[0].removeprefix("model.") in train(out, cache, "resume=true", override).error
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == old_files
 
 
 def test_a_finished_run_that_is_resumed_changes_no_result(reference: Path, cache: str) -> None:
-    before = results_of(reference)
+    old_records, old_tensors = results_of(reference)
     assert train(reference, cache, "resume=true").status == 0
     records, tensors = results_of(reference)
-    assert records == before[0]
-    torch.testing.assert_close(tensors, before[1], rtol=0, atol=0)
+    assert records == old_records
+    torch.testing.assert_close(tensors, old_tensors, rtol=0, atol=0)
 
 
 def test_a_run_whose_checkpoints_are_gone_is_not_started_over(tmp_path: Path, cache: str) -> None:

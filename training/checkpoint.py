@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -102,18 +103,51 @@ def load_checkpoint(folder: Path, *, best: bool = False) -> tuple[dict[str, Any]
         ValueError: every checkpoint is damaged.
 
     """
-    entries, warnings_ = _read_manifest(folder)
+    entries, damaged = _read_manifest(folder)
     if not entries:
         raise FileNotFoundError(f"{folder}: has no checkpoint yet")
     for entry in sorted(reversed(entries), key=lambda entry: best and not entry["best"]):  # stable: newest first
         path = folder / entry["file"]
         content = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(content).hexdigest() == entry["sha256"]:
-            return _unpickled(path, content), warnings_
-        warnings_.append(f"{path}: damaged (sha256 differs from the manifest); using another checkpoint")
+            return _unpickled(path, content), damaged
+        damaged.append(f"{path}: damaged (sha256 differs from the manifest); using another checkpoint")
     if read_manifest(folder) != entries:  # a running training has replaced them meanwhile
         return load_checkpoint(folder, best=best)
     raise ValueError(f"{folder}: every checkpoint is damaged; copy them from a backup, or train again")
+
+
+def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the newest undamaged checkpoint of a run, with a warning for each damaged one.
+
+    Args:
+        run: the directory.
+        config: the content that config.json would have now.
+
+    Returns:
+        None if the run was killed before its first checkpoint.
+
+    Raises:
+        ValueError: the run cannot be resumed with `config`.
+
+    """
+    if json.loads((run / "config.json").read_text()).get("data_fingerprint") != config["data_fingerprint"]:
+        raise ValueError(f"{run}: the text, or the generator of the stories, has changed; start a new run")
+    try:
+        state, damaged = load_checkpoint(run / "checkpoints")
+    except FileNotFoundError:
+        metrics = run / "metrics.jsonl"
+        if metrics.exists() and b'"split": "train"' in metrics.read_bytes():
+            problem = "the checkpoints are missing; copy them from a backup, or start a new run"
+            raise ValueError(f"{run}: {problem}") from None
+        return None
+    for warning in damaged:
+        print(f"warning: {warning}", file=sys.stderr)
+    if not isinstance(state.get("step"), int) or not isinstance(state.get("config"), dict):
+        raise ValueError(f"{run}: the checkpoint was written by another version; start a new run")
+    if state["step"] > config["run"]["max_steps"]:
+        raise ValueError(f"max_steps={config['run']['max_steps']}: the run has already taken {state['step']} steps")
+    return state
 
 
 def drop_checkpoints_after(folder: Path, step: int) -> None:
@@ -209,7 +243,7 @@ def write_files(
     """
     staging = folder / STAGING
     try:
-        shutil.rmtree(staging, ignore_errors=True)  # of a killed process
+        shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         staging.mkdir(parents=True)
         for number, (name, content) in enumerate(files.items()):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -229,6 +263,3 @@ def write_files(
             sync_folder((folder / name).parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-write_set = write_files  # until its callers are renamed

@@ -26,8 +26,8 @@ def choose_device(device: Device, precision: Precision, threads: int | None = No
     """Returns the device and dtype; "auto" means CUDA if there is a device, and bfloat16 if the hardware multiplies it.
 
     Args:
-        device: of the settings.
-        precision: of the settings.
+        device: device in the settings.
+        precision: precision in the settings.
         threads: for the CPU; if None, the default of torch.
 
     Raises:
@@ -67,6 +67,3 @@ def _cpu_multiplies_bfloat16() -> bool:
     """Returns True if the processor has bfloat16 products; emulated, they are slower than float32."""
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}  # torch 2.12 or later
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-choose_place, Place = choose_device, ComputeDevice  # until their callers are renamed

@@ -72,7 +72,7 @@ def row_losses(
         model: in eval mode.
         batches: without classes, all tokens are in class 0.
         n_classes: C.
-        autocast: of the forward pass (default: float32).
+        autocast: context of the forward pass (default: float32).
         single_document: every row holds one document, so that a causal model needs no document ids.
 
     """
@@ -115,7 +115,7 @@ def summarise(rows: RowLosses, classes: Sequence[str]) -> dict[str, Any]:
     """Returns the mean loss in nats per token and, if the entropy lower bound ("floor") is known, the gap to it.
 
     Args:
-        rows: of a split.
+        rows: losses of a split.
         classes: names of the token classes; a class without tokens is left out.
 
     Returns:
@@ -154,7 +154,7 @@ def validation_loss(
         split: stories or text.
         tokens_per_batch: upper limit of a forward pass.
         n_tokens: evaluate about this many tokens from the start of the split; if None, all.
-        autocast: of the forward pass (default: float32).
+        autocast: context of the forward pass (default: float32).
 
     """
     context = model.config.context_length

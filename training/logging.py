@@ -50,7 +50,7 @@ class RunLog:
     """Writes the numbers of a run to metrics.jsonl and TensorBoard, each step once after any number of resumes."""
 
     def __init__(self, run: Path, resumed_step: int = -1) -> None:
-        """Opens the records of `run`; what was recorded after `resumed_step` (default: a new run) is dropped."""
+        """Opens the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
         self._attention = (
             JsonLines(run / "attention.jsonl", resumed_step) if (run / "attention.jsonl").exists() else None
@@ -119,7 +119,7 @@ def gap_lines(measured: dict[str, Any], *, is_causal: bool = True) -> list[str]:
     """Returns lines for the terminal about the gap in `summarise`'s result; none if the lower bound is unknown.
 
     Args:
-        measured: of the whole validation split.
+        measured: result for the whole validation split.
         is_causal: False: the model attends to its own targets, so that it can have any loss.
 
     """
@@ -189,11 +189,11 @@ class Console:
 
     def progress(self, step: int) -> None:
         """Draws the progress bar, at most ten times a second."""
-        now = time.monotonic()
-        if not self._has_bar or now < self._drawn + 0.1:
+        clock = time.monotonic()
+        if not self._has_bar or clock < self._drawn + 0.1:
             return
-        self._drawn = now
-        seconds_left = (now - self._start) / max(1, step - self._first_step) * (self._max_steps - step)
+        self._drawn = clock
+        seconds_left = (clock - self._start) / max(1, step - self._first_step) * (self._max_steps - step)
         bar = "#" * (30 * step // self._max_steps)
         line = f"\r[{bar:.<30}] step {step}/{self._max_steps}, about {seconds_left:.0f} s left\033[K"
         print(line, end="", file=sys.stderr, flush=True)

@@ -204,19 +204,19 @@ def describe_run(
 
 
 def record_resume(
-    run: Path, step: int, before: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, Any]
+    run: Path, step: int, old_config: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> None:
     """Appends a line to resumes.jsonl, and warns of each change of the settings and the environment.
 
     Args:
         run: the directory.
-        step: of the checkpoint.
-        before: config.json when the checkpoint was written.
+        step: step of the checkpoint.
+        old_config: config.json when the checkpoint was written.
         config: config.json now.
-        environment: of this process.
+        environment: environment of this process.
 
     """
-    settings = changed_settings(flat(saved_settings(before)), flat(saved_settings(config)))
+    settings = changed_settings(flat(saved_settings(old_config)), flat(saved_settings(config)))
     old_environment = run / "environment.json"
     moved = differences(read_json(old_environment), environment) if old_environment.exists() else {}
     when = datetime.now(UTC).isoformat(timespec="seconds")
@@ -244,11 +244,11 @@ def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]
     }
 
 
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Returns [value before, value after] by name for two JSON objects; the names of nested values are outer.inner."""
+def differences(old_values: Mapping[str, Any], new_values: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Returns [old value, new value] by name for two JSON objects; the names of nested values are outer.inner."""
     changes: dict[str, list[Any]] = {}
-    for name in sorted(before.keys() | after.keys()):
-        old, new = before.get(name), after.get(name)
+    for name in sorted(old_values.keys() | new_values.keys()):
+        old, new = old_values.get(name), new_values.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
             changes |= {f"{name}.{inner}": values for inner, values in differences(old, new).items()}
         elif old != new:

@@ -1,6 +1,5 @@
 """Training: `train` sets up a run and loops over step, evaluation, probe and checkpoint until the last step."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from data.corpus import Corpus, load_corpus
 from data.loader import BatchLoader, Split, training_batches
 from model.transformer import Transformer, n_parameters
-from training.checkpoint import drop_checkpoints_after, load_checkpoint, read_manifest, save_checkpoint
+from training.checkpoint import drop_checkpoints_after, load_resumable, read_manifest, save_checkpoint
 from training.device import ComputeDevice, choose_device, keep_freed_memory
 from training.distributed import (
     SINGLE_PROCESS,
@@ -31,7 +30,7 @@ from training.distributed import (
     shard,
 )
 from training.evaluate import SummedLoss, sample_text, validation_loss
-from training.logging import Console, RunLog, gap_lines, read_records
+from training.logging import Console, RunLog, gap_lines
 from training.optim import learning_rate_factor, make_optimizers, set_learning_rates
 from training.run_dir import (
     StopRequest,
@@ -40,7 +39,6 @@ from training.run_dir import (
     describe_run,
     environment,
     lock,
-    read_json,
     record_resume,
     run_config,
 )
@@ -53,10 +51,10 @@ MAX_SKIPPED_STEPS = 10  # in a row; a bad batch is one step or a few, and diverg
 class ProbeReading:
     """Result of the probe at one step."""
 
-    values: dict[str, Any]  # of metrics.jsonl, split "probe"
+    values: dict[str, Any]  # recorded in metrics.jsonl with split "probe"
     images: dict[str, np.ndarray] = field(default_factory=dict)  # TensorBoard tag -> [height, width, 3] uint8
-    snapshot: dict[str, Any] | None = None  # of attention.jsonl
-    summary: list[str] = field(default_factory=list)  # per question: "number L1H0 0.98 (chance level 0.61)"
+    snapshot: dict[str, Any] | None = None  # recorded in attention.jsonl
+    summary: list[str] = field(default_factory=list)  # per question: "number L1H0 accuracy 0.98 (chance level 0.61)"
 
 
 Probe = Callable[[Transformer, int], ProbeReading | None]  # model in eval mode, step
@@ -83,7 +81,7 @@ class Training:
     best_loss: float = float("inf")  # lowest validation loss
     skipped: int = 0  # steps whose loss or gradient was not finite
     skipped_in_row: int = 0
-    saved_step: int = -1  # of the newest checkpoint, -1: none
+    saved_step: int = -1  # step of the newest checkpoint; -1: none
 
     @property
     def is_sharded(self) -> bool:
@@ -155,7 +153,7 @@ def compile_loss(
 
 @dataclass
 class Output:
-    """What rank 0 writes, and what it evaluates."""
+    """The run directory and its open files, and the model to evaluate; on rank 0 only."""
 
     run: Path  # the directory
     config: dict[str, Any]  # the content of config.json
@@ -184,7 +182,7 @@ def set_up(
     if corpus is not None:
         settings = replace(settings, data=corpus.config)  # names the commit of a dataset
         config = run_config(settings, corpus.tokenizer, corpus.fingerprint)
-        state = load_state(Path(run.out or ""), config) if run.resume else None
+        state = load_resumable(Path(run.out or ""), config) if run.resume else None
     settings, state, config = distributed.broadcast((settings, state, config))
     corpus = corpus or load_corpus(settings.data, Path(run.cache_dir))
     if corpus.fingerprint != config["data_fingerprint"]:
@@ -199,43 +197,15 @@ def set_up(
         return
     path, run_lock = (Path(run.out or ""), lock(Path(run.out or ""))) if run.resume else create_run(run.out)
     with closing(run_lock):
-        here = environment(device.description, torch.get_num_threads(), distributed.world_size)
+        machine = environment(device.description, torch.get_num_threads(), distributed.world_size)
         if state is not None:
             drop_checkpoints_after(path / "checkpoints", state["step"])
-            record_resume(path, state["step"], state["config"], config, here)
-        describe_run(path, config, corpus.tokenizer, here, is_new=state is None)
+            record_resume(path, state["step"], state["config"], config, machine)
+        describe_run(path, config, corpus.tokenizer, machine, is_new=state is None)
         with closing(RunLog(path, training.saved_step)) as log:
             probe = make_probe(corpus, settings) if make_probe and run.probe_sequences else None
             console = Console(training.step, run.max_steps, label)
             yield training, Output(path, config, corpus, model, probe, log, console)
-
-
-def load_state(path: Path, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the newest undamaged checkpoint of a run; None if it was killed before its first.
-
-    Raises:
-        ValueError: the checkpoint does not fit `config`, the content that config.json would have now.
-
-    """
-    if read_json(path / "config.json").get("data_fingerprint") != config["data_fingerprint"]:
-        raise ValueError(f"{path}: the text, or the generator of the stories, has changed; start a new run")
-    try:
-        state, warnings = load_checkpoint(path / "checkpoints")
-    except FileNotFoundError:
-        recorded = read_records(path) if (path / "metrics.jsonl").exists() else []
-        if any(record["step"] > 0 for record in recorded):
-            raise ValueError(
-                f"{path}: the checkpoints are missing; copy them from a backup, or start a new run"
-            ) from None
-        return None
-    for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    max_steps = config["run"]["max_steps"]
-    if not isinstance(state.get("step"), int) or not isinstance(state.get("config"), dict):
-        raise ValueError(f"{path}: the checkpoint was written by another version; start a new run")
-    if state["step"] > max_steps:
-        raise ValueError(f"max_steps={max_steps}: the run has already taken {state['step']} steps; raise it")
-    return state
 
 
 def load_or_refuse(training: Training, state: dict[str, Any]) -> None:
@@ -256,7 +226,7 @@ def train(settings: TrainSettings, make_probe: MakeProbe | None = None, label: s
     """Trains from the start, or from the newest checkpoint (resume=true), to max_steps.
 
     Args:
-        settings: of the run; with several processes those of rank 0 count.
+        settings: settings of the run; with several processes those of rank 0 count.
         make_probe: returns the probe to run while training (default: no probe).
         label: precedes every printed line.
 
@@ -266,8 +236,8 @@ def train(settings: TrainSettings, make_probe: MakeProbe | None = None, label: s
     """
     with (
         process_group(use_cuda=settings.run.device is not Device.cpu) as distributed,
-        closing(StopRequest()) as stop,
         set_up(settings, make_probe, label, distributed) as (training, output),
+        closing(StopRequest()) as stop,
     ):
         max_steps = training.settings.run.max_steps
         if output:
@@ -396,7 +366,7 @@ def is_probe_step(step: int, max_steps: int) -> bool:
 
 
 def evaluate(training: Training, output: Output | None) -> None:
-    """Runs what is due after this step: the probe, the validation loss, and after that a checkpoint."""
+    """Probes the model, measures its validation loss and saves a checkpoint, if they are due after this step."""
     run, step = training.settings.run, training.step
     is_last = step == run.max_steps
     is_evaluation = step % run.eval_every_steps == 0 or is_last
@@ -464,7 +434,7 @@ def save(training: Training, output: Output, state: dict[str, Any], *, is_best: 
 
 
 def stop_early(training: Training, output: Output | None) -> None:
-    """Saves a checkpoint of a run that was asked to stop, unless it has diverged."""
+    """Saves a checkpoint when a signal stops the run, if training has not diverged."""
     state = training.state()
     if output is None:
         return
@@ -474,31 +444,25 @@ def stop_early(training: Training, output: Output | None) -> None:
     output.console.print(f"stopped at step {max(0, training.saved_step)}; resume with: {resume}")
 
 
-# What is printed
+# Printed lines
 
 
 def print_start(training: Training, output: Output) -> None:
-    """Prints what is trained, on which data, and where."""
-    shape, corpus, run = training.settings.model, output.corpus, training.settings.run
-    ranks = training.distributed.world_size
-    sharding = "sharded (FSDP)" if training.is_sharded else "replicated (DDP)"
-    output.console.print(
-        f"device  {training.device.description}" + (f"; {ranks} processes, model {sharding}" if ranks > 1 else "")
-    )
-    output.console.print(
-        f"data    {training.settings.data.source}: {len(corpus.train.tokens):,} training and "
-        f"{len(corpus.validation.tokens):,} validation tokens, vocabulary {output.model.vocab_size:,}"
-    )
-    for note in corpus.notes:
-        output.console.print(f"note    {note}")
-    output.console.print(
+    """Prints device, data, model and run directory."""
+    settings, corpus, n_ranks = training.settings, output.corpus, training.distributed.world_size
+    shape, n_tokens = settings.model, [len(split.tokens) for split in (corpus.train, corpus.validation)]
+    sharding = f"; {n_ranks} processes, model {'sharded (FSDP)' if training.is_sharded else 'replicated (DDP)'}"
+    for line in [
+        f"device  {training.device.description}{sharding if n_ranks > 1 else ''}",
+        f"data    {settings.data.source}: {n_tokens[0]:,} training and {n_tokens[1]:,} validation tokens, "
+        f"vocabulary {output.model.vocab_size:,}",
+        *(f"note    {note}" for note in corpus.notes),
         f"model   {n_parameters(output.model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
-        f"width {shape.d_model}, context {shape.context_length}"
-    )
-    output.console.print(
-        f"run     {output.run}, step {training.step} of {run.max_steps:,}; watch it with: "
-        f"tensorboard --logdir {quote(str(output.run.parent))}"
-    )
+        f"width {shape.d_model}, context {shape.context_length}",
+        f"run     {output.run}, step {training.step} of {settings.run.max_steps:,}; watch it with: "
+        f"tensorboard --logdir {quote(str(output.run.parent))}",
+    ]:
+        output.console.print(line)
 
 
 def print_result(training: Training, output: Output, measured: dict[str, Any]) -> None:

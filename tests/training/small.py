@@ -15,11 +15,11 @@ VOCAB_SIZE = 23
 
 
 def small_training(*overrides: str, distributed: Distributed = SINGLE_PROCESS) -> Training:
-    """Returns a training in float32 on the CPU at step 0."""
+    """Returns a training at step 0; by default in float32 on the CPU."""
     settings = compose_settings([*SMALL, "device=cpu", "precision=float32", *overrides])
     tokens = np.random.default_rng(0).integers(VOCAB_SIZE, size=3000).astype(np.uint16)
-    model = Transformer(settings.model, VOCAB_SIZE, settings.run.seed)
     device = choose_device(settings.run.device, settings.run.precision)
+    model = Transformer(settings.model, VOCAB_SIZE, settings.run.seed).to(device.device)
     return make_training(settings, model, Split(tokens, 3000), device, distributed)
 
 

@@ -191,9 +191,9 @@ def test_a_pickled_object_is_refused_and_not_run(tmp_path: Path) -> None:
 
 
 def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(folder: Path) -> None:
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    old_files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert in_child(with_file_limit(lambda: save(folder, 3), 1000)) == 1
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == old_files
 
 
 def test_the_error_of_a_file_that_cannot_be_written_names_it(tmp_path: Path) -> None:

@@ -26,16 +26,16 @@ def gradients(parameters: list[nn.Parameter], seed: int) -> None:
 
 
 def test_muon_makes_the_same_updates_as_torch_muon() -> None:
-    ours = matrices(0)
-    reference_weights = copy.deepcopy(ours)
-    optimizer = Muon(ours, lr=0.01, weight_decay=0.1, momentum=0.9)
+    weights = matrices(0)
+    reference_weights = copy.deepcopy(weights)
+    optimizer = Muon(weights, lr=0.01, weight_decay=0.1, momentum=0.9)
     reference = torch.optim.Muon(reference_weights, lr=0.01, weight_decay=0.1, momentum=0.9)
     for step in range(5):
-        gradients(ours, step + 1)
+        gradients(weights, step + 1)
         gradients(reference_weights, step + 1)
         optimizer.step()
         reference.step()
-    for weight, expected in zip(ours, reference_weights, strict=True):
+    for weight, expected in zip(weights, reference_weights, strict=True):
         torch.testing.assert_close(weight, expected, rtol=0, atol=2e-3)  # Newton-Schulz computes in bfloat16
 
 
@@ -43,9 +43,9 @@ def test_muon_leaves_a_matrix_without_gradient_as_it_is() -> None:
     parameters = matrices(0)
     gradients(parameters, 1)
     parameters[1].grad = None
-    before = parameters[1].detach().clone()
+    old_weight = parameters[1].detach().clone()
     Muon(parameters, lr=0.01).step()
-    torch.testing.assert_close(parameters[1].detach(), before, rtol=0, atol=0)
+    torch.testing.assert_close(parameters[1].detach(), old_weight, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 11), (2, 11, 5)])

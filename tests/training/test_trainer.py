@@ -60,7 +60,7 @@ def test_two_micro_batches_accumulate_the_gradient_of_the_mean_loss() -> None:
     model = copy.deepcopy(training.model)
     batches = [training.loader(0), training.loader(1)]
     logits, targets = (
-        torch.cat(parts) for parts in zip(*((model(*b.inputs), b.targets) for b in batches), strict=True)
+        torch.cat(tensors) for tensors in zip(*((model(*b.inputs), b.targets) for b in batches), strict=True)
     )
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
     loss.backward()
@@ -88,12 +88,12 @@ def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer(
     training = small_training(f"optim={optim}")
     for _ in range(2):
         train_step(training)
-    before = copy.deepcopy(training.state())
+    old_state = copy.deepcopy(training.state())
     poison(training)
     train_step(training)
-    after = training.state()
-    assert_equal(after["model"], before["model"])
-    assert_equal(after["optimizer"], before["optimizer"])
+    new_state = training.state()
+    assert_equal(new_state["model"], old_state["model"])
+    assert_equal(new_state["optimizer"], old_state["optimizer"])
     assert (training.step, training.skipped, training.skipped_in_row) == (3, 1, 1)
 
 
@@ -173,12 +173,12 @@ def test_settings_of_the_optimizer_are_not_taken_from_the_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "is_same"), [((1, 2, 3), True), ((1, 2, 4), False), ((1, 3, 3), False), ((2, 2, 3), False)]
+    ("arguments", "is_same"), [((1, 2, 3), True), ((1, 2, 4), False), ((1, 3, 3), False), ((2, 2, 3), False)]
 )
-def test_dropout_depends_on_seed_step_and_rank(other: tuple[int, int, int], is_same: bool) -> None:
+def test_dropout_depends_on_seed_step_and_rank(arguments: tuple[int, int, int], is_same: bool) -> None:
     seed_dropout(1, 2, 3)
     mask = torch.rand(100)
-    seed_dropout(*other)
+    seed_dropout(*arguments)
     assert torch.equal(mask, torch.rand(100)) == is_same
 
 

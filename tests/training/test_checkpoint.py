@@ -196,6 +196,14 @@ def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(fo
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == old_files
 
 
+def test_a_process_that_reads_a_file_is_not_disturbed_by_a_write(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "file", b"old")
+    with (tmp_path / "file").open("rb") as file:
+        write_atomically(tmp_path / "file", b"new")
+        assert file.read() == b"old"
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
 def test_the_error_of_a_file_that_cannot_be_written_names_it(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.mkdir()

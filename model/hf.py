@@ -245,7 +245,7 @@ class TransformersView:
             weight = _matrix(module.query_key_value).unflatten(0, (self.n_head, 3, -1))[:, index].flatten(0, 1)
         else:
             return None
-        by_head = weight.unflatten(0, (-1, self._head_dim))  # [G, K, D]
+        by_head = weight.unflatten(0, (-1, self._head_dim))  # [H or fewer, K, D]
         return by_head.repeat_interleave(self.n_head // len(by_head), dim=0)
 
     def unembedding(self) -> Tensor:
@@ -502,10 +502,12 @@ def export_transformers(model: Transformer, folder: Path, end: int = 0, tokenize
         tokenizer: of the model.
 
     """
+    from transformers import PreTrainedTokenizerFast
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
     as_llama(model, end).save_pretrained(folder)
     if tokenizer is not None:
-        from transformers import PreTrainedTokenizerFast
-
         symbol, unknown = tokenizer.id_to_token(end), getattr(tokenizer.model, "unk_token", None)
         PreTrainedTokenizerFast(
             tokenizer_object=tokenizer, model_max_length=model.config.context_length, bos_token=symbol,

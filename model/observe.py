@@ -5,7 +5,7 @@
 causal mask hides the padding from every real token.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -155,7 +155,7 @@ class TransformerView:
     @torch.no_grad()
     def attention_scores(self, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
         """Return scores [L, B, H, Tq, T] before the softmax, at all rows or at `query_positions` [B, Tq]."""
-        return torch.stack([scores for _, scores in observed(self.model, tokens, query_positions)])
+        return torch.stack([record.scores for record in self.record(tokens, query_positions)])
 
     @torch.no_grad()
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
@@ -175,7 +175,10 @@ class TransformerView:
     @torch.no_grad()
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
         """Return the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
-        return list(streams(self.model, tokens))
+        streams = [self.model.embed(tokens)]
+        for block in self.model.layers():
+            streams.append(block(streams[-1]))
+        return streams
 
     def output_weight(self, layer: int) -> Tensor:
         """Return the output projection of each head [H, D, K]."""
@@ -232,45 +235,3 @@ def apply_edits(weights: Tensor, values: Tensor, edits: Sequence[HeadEdit]) -> T
         if edit.output is not None:
             head_output[:, edit.head] = edit.output(head_output[:, edit.head])
     return head_output
-
-
-def streams(model: Transformer, tokens: Tensor) -> Iterator[Tensor]:
-    """Yield the residual stream [B, T, D] before each block and after the last: L + 1 of them."""
-    x = model.embed(tokens)
-    yield x
-    for block in model.layers():
-        x = block(x)
-        yield x
-
-
-def observed(
-    model: Transformer, tokens: Tensor, query_positions: Tensor | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the attention input [B, T, D] and the scores [B, H, Tq, T] of each layer, computing nothing else.
-
-    Args:
-        model: in eval mode.
-        tokens: [B, T].
-        query_positions: [B, Tq], the only rows wanted (default: all).
-
-    """
-    *below, last = model.layers()
-    x = model.embed(tokens)
-    for block in below:
-        normed = block.norm_1(x)
-        query, key, value = block.attention.project(normed)
-        yield normed, block.attention.observed_scores(query, key, query_positions)
-        x = x + block.attention.merge_heads(block.attention.weighted_values(query, key, value))
-        x = x + block.mlp(block.norm_2(x))
-    normed = last.norm_1(x)
-    yield normed, last.attention.scores(normed, query_positions)
-
-
-def attention_scores(model: Transformer, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
-    """Return every head's scores [L, B, H, Tq, T] before the softmax; arguments as `observed`."""
-    return torch.stack([scores for _, scores in observed(model, tokens, query_positions)])
-
-
-def attention_maps(model: Transformer, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
-    """Return every head's weights [L, B, H, Tq, T]: rows sum to 1 and are exactly 0 in the future."""
-    return attention_scores(model, tokens, query_positions).softmax(dim=-1)

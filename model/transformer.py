@@ -31,18 +31,6 @@ class RMSNorm(nn.Module):
         """Pull a direction [..., D] after the norm back to before it, with the RMS of `x` [..., D] held fixed."""
         return direction * self.gain / (x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()
 
-    def before(self, direction: Tensor, x: Tensor) -> Tensor:
-        """Deprecated: use `pull_back`."""
-        return self.pull_back(direction, x)
-
-    def undivided(self, x: Tensor) -> Tensor:
-        """Deprecated: return `x` [..., D] times the gain."""
-        return x * self.gain
-
-    def always(self, direction: Tensor) -> Tensor | None:
-        """Deprecated: return the contribution of a bias, which this norm has not."""
-        return None
-
 
 def rotary_angles(positions: Tensor, width: int, theta: float) -> Tensor:
     """Return the rotation angles [..., K/2] in float32 of a head of `width` K at `positions` [...].
@@ -289,42 +277,6 @@ class Attention(nn.Module):
         )
         return query, key, value, self.output.weight.unflatten(1, (self.n_head, -1)).transpose(0, 1)
 
-    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Deprecated: use `apply_rope`."""
-        return apply_rope(x, positions, self.theta)
-
-    @property
-    def turned(self) -> bool:
-        """Deprecated: use `has_rope`."""
-        return self.has_rope
-
-    def merge(self, mixed: Tensor) -> Tensor:
-        """Deprecated: use `merge_heads`."""
-        return self.merge_heads(mixed)
-
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Deprecated: use `weighted_values`."""
-        return self.weighted_values(query, key, value)
-
-    def offsets_by_head(self) -> tuple[Tensor, Tensor] | None:
-        """Deprecated: return the biases of query and key, of which there are none."""
-        return None
-
-    def judge(
-        self, query: Tensor, key: Tensor, query_positions: Tensor | None = None, key_positions: Tensor | None = None
-    ) -> Tensor:
-        """Deprecated: use `observed_scores`."""
-        scores = query.float() @ key.float().mT / (query.shape[-1] ** 0.5 if self.scaled else 1.0)
-        if query_positions is None:
-            query_positions = torch.arange(query.shape[-2], device=query.device)[None]
-        if key_positions is None:
-            key_positions = torch.arange(key.shape[-2], device=key.device)[None]
-        distance = query_positions[:, None, :, None] - key_positions[:, None, None, :]
-        if self.slopes is not None:
-            scores = scores - self.slopes[:, None, None] * distance
-        scores = scores.masked_fill(distance < 0, float("-inf"))
-        return log_shares(scores) if self.sums else scores
-
 
 class SwiGLU(nn.Module):
     """The MLP: silu(x W_gate) * (x W_up), projected down (Shazeer 2020, eq. 6)."""
@@ -355,10 +307,6 @@ class Block(nn.Module):
         """Return the residual stream [B, T, D] after this layer."""
         x = x + self.dropout(self.attention(self.norm_1(x), mask))
         return x + self.dropout(self.mlp(self.norm_2(x)))
-
-    def adds(self) -> bool:
-        """Deprecated: whether the block changes the stream at all."""
-        return bool(self.attention.output.weight.any()) or bool(self.mlp.down.weight.any())
 
 
 class Transformer(nn.Module):

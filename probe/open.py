@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi, snapshot_download
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -21,8 +19,8 @@ from data.config import DataConfig, StoriesConfig
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.links import LinkItem
 from data.stories.lint import word_spans
-from data.tokenizer import end_id, imported_tokenizer, load_tokenizer, unknown_id, with_end
-from model import imported
+from data.tokenizer import end_id, load_tokenizer, unknown_id, with_end
+from model.hf import open_transformers
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer, load_weights, n_parameters
 from probe.contract import check_observed
@@ -276,24 +274,12 @@ def open_external(name: str, out: str | None, stories: DataConfig, device: torch
 
     """
     assert isinstance(stories, StoriesConfig)
-    imported.check_installed()
-    folder, commit = find_model(name)
-    short = name if commit else folder_name(folder)
+    view, tokenizer, facts = open_transformers(name, device)
+    folder, start = facts.pop("folder"), facts.pop("start")
+    short = folder_name(folder) if facts["commit"] is None else name
     results = Path(out) if out is not None else EXTERNAL_RESULTS / short.replace("/", "--")
-    owner = name if commit else str(folder.resolve())
+    owner = str(folder.resolve()) if facts["commit"] is None else name
     check_results_folder(results, owner)
-    model = imported.load(folder, name, device)
-    tokenizer, start = imported_tokenizer(folder, name)
-    if start >= model.vocab_size:
-        raise ValueError(f"model={name}: its start token {start} is outside the model's vocabulary")
-    files = [
-        *imported.weights_of(folder),
-        *sorted(p for p in folder.iterdir() if p.suffix in (".json", ".txt", ".model")),
-    ]
-    identity = {"sha256": imported.sha256_of(files), "commit": commit, "transformers": version("transformers")}
-    shape = ("model_type", "n_layer", "n_head", "n_key_value_head", "d_model", "d_head", "context_length")
-    values = {"source": "transformers", "name": short} | {key: getattr(model.config, key) for key in shape}
-    view = TransformerView(model)
     check_attention(view, name)
     return OpenedModel(
         folder=results,
@@ -301,37 +287,17 @@ def open_external(name: str, out: str | None, stories: DataConfig, device: torch
         source=name,
         command=shlex.join(["python", "eval.py", f"model={name}", *([f"out={out}"] if out is not None else [])]),
         model=view,
-        untrained=lambda seed: TransformerView(model.untrained(UNTRAINED_SEED + seed)),
+        untrained=lambda seed: view.untrained(UNTRAINED_SEED + seed),
         tokenizer=tokenizer,
         start=start,
         data=stories,
         data_fingerprint=corpus_fingerprint(stories),
-        shape=values | {"vocab_size": model.vocab_size} | identity,
-        n_parameters=n_parameters(model),
-        departures=tuple(model.departures),
-        environment={"model": name, "type": values["model_type"], **identity},
+        shape={"name": short, **facts},
+        n_parameters=n_parameters(view.model),
+        departures=() if facts["model_type"] == "llama" else (f"model_type={facts['model_type']}",),
+        environment={"model": name, **{key: facts[key] for key in ("model_type", "sha256", "commit", "transformers")}},
         owner=owner,
     )
-
-
-def find_model(name: str) -> tuple[Path, str | None]:
-    """Return the folder of a model and, if it comes from the hub, its commit."""
-    path = Path(name)
-    if path.is_dir():
-        return path, None
-    if path.exists():
-        raise ValueError(f"model={name}: is a file; give the folder that save_pretrained wrote, or a hub name")
-    if name.startswith((".", "/", "~")):
-        raise ValueError(f"model={name}: no such folder")
-    try:
-        info = HfApi().model_info(name, timeout=3)
-        files = [file.rfilename for file in info.siblings or []]
-        weights = "*.safetensors" if any(file.endswith(".safetensors") for file in files) else "pytorch_model*.bin"
-        patterns = ["*.json", "*.txt", "*.model", weights]
-        return Path(snapshot_download(name, revision=info.sha, allow_patterns=patterns)), info.sha
-    except Exception as error:  # no network, no such model, no access: the library raises many types
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"model={name}: neither a folder nor a model of the hub: {reason}") from None
 
 
 def folder_name(folder: Path) -> str:
@@ -355,7 +321,7 @@ def check_results_folder(folder: Path, owner: str) -> None:
             raise ValueError(f"out={folder}: holds results of {other}; choose another folder")
 
 
-def check_attention(model: TransformerView, name: str) -> None:
+def check_attention(model: ObservableModel, name: str) -> None:
     """Raise ValueError if the observed attention is not what the model computes, tested on a row of its tokens."""
     length = min(model.context_length, 32)
     tokens = torch.linspace(0, model.vocab_size - 1, length).long()

@@ -200,7 +200,7 @@ class TransformersView:
         inputs: list[Tensor] = []
         current = _Pass(query_positions=query_positions, is_recording=True)
         with _hooks([module.register_forward_pre_hook(_keep(inputs), with_kwargs=True) for module in self._modules]):
-            self._forward(tokens, current)
+            self._forward(tokens, current, has_logits=False)
         return [LayerRecord(*current.layers[layer], inputs[layer]) for layer in range(self.n_layer)]
 
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
@@ -212,7 +212,7 @@ class TransformersView:
 
         handles = [layer.register_forward_pre_hook(_keep(streams), with_kwargs=True) for layer in self._layers]
         with _hooks([*handles, self._layers[-1].register_forward_hook(keep_output)]):
-            self._forward(tokens)
+            self._forward(tokens, has_logits=False)
         return streams
 
     def output_weight(self, layer: int) -> Tensor | None:
@@ -276,12 +276,16 @@ class TransformersView:
         return TransformersView(model.to(self.device))
 
     @torch.no_grad()
-    def _forward(self, tokens: Tensor, current: _Pass | None = None) -> Tensor:
+    def _forward(self, tokens: Tensor, current: _Pass | None = None, *, has_logits: bool = True) -> Tensor:
+        """Return the logits, or an empty tensor without computing them: a vocabulary can be large."""
         if int(tokens.max()) >= self.vocab_size:
             raise ValueError(f"token {int(tokens.max())}: the model has only {self.vocab_size:,} tokens")
         token = _current_pass.set(current)
         try:
-            return self.model(input_ids=tokens, use_cache=False).logits.float()
+            if has_logits:
+                return self.model(input_ids=tokens, use_cache=False).logits.float()
+            self.model.base_model(input_ids=tokens, use_cache=False)
+            return torch.empty(0)
         finally:
             _current_pass.reset(token)
 

@@ -13,7 +13,7 @@ from data.config import SCHEMAS
 from model.config import ModelConfig
 from probe.emergence import training_probe
 from report.tensorboard import draw_snapshot
-from training.command_line import run_cli
+from training.command_line import Groups, run_cli
 from training.run_dir import find_run, read_json
 from training.settings import (
     CONFIGS,
@@ -26,7 +26,7 @@ from training.settings import (
 )
 from training.trainer import train
 
-GROUPS = {
+GROUPS: Groups = {
     "": [RunSettings],
     "model": [ModelConfig],
     "data": list(SCHEMAS.values()),

@@ -413,9 +413,7 @@ def validate(training: Training, output: Output, state: dict[str, Any], summary:
         text = sample_text(model, output.corpus.tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
         output.log.text(training.step, "sample", text)
     output.log.record(training.step, "validation", measured | {"whole": is_last, "seconds": round(training.seconds, 3)})
-    skipped = f"skipped steps {training.skipped}" if training.skipped else ""
-    line = [f"step {training.step:>5}", f"validation loss {measured['loss']:.3f}", *summary, skipped]
-    output.console.print("  ".join(filter(None, line)))
+    output.console.print(step_line(training.step, measured["loss"], summary, training.skipped))
     if not is_finite and is_last:
         raise diverged(training, "the validation loss is not finite")
     if is_finite and training.skipped_in_row < 2:  # else the weights have diverged
@@ -463,6 +461,16 @@ def print_start(training: Training, output: Output) -> None:
         f"tensorboard --logdir {quote(str(output.run.parent))}",
     ]:
         output.console.print(line)
+
+
+def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str:
+    """Returns the line of an evaluation, with at most three questions of the probe."""
+    phrases = [f"step {step:>5}", f"validation loss {loss:.3f}", *summary[:3]]
+    if len(summary) > 3:
+        phrases.append(f"(TensorBoard shows {len(summary) - 3} more questions)")
+    if n_skipped:
+        phrases.append(f"skipped steps {n_skipped}")
+    return "  ".join(phrases)
 
 
 def print_result(training: Training, output: Output, measured: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from training.trainer import (
     load_or_refuse,
     log_step,
     seed_dropout,
+    step_line,
     train_step,
 )
 
@@ -180,6 +181,12 @@ def test_dropout_depends_on_seed_step_and_rank(arguments: tuple[int, int, int], 
     mask = torch.rand(100)
     seed_dropout(*arguments)
     assert torch.equal(mask, torch.rand(100)) == is_same
+
+
+def test_the_line_of_an_evaluation_stays_short_with_many_questions() -> None:
+    few, many = (step_line(10, 1.5, [f"question {i} " + "x" * 30 for i in range(n)], 0) for n in (3, 20))
+    assert "question 2" in few and "17 more" in many
+    assert len(many) < len(few) + 50
 
 
 def test_the_probe_runs_at_powers_of_two_every_fiftieth_of_the_training_and_at_its_end() -> None:

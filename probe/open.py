@@ -36,7 +36,7 @@ UNTRAINED_SEED = 10_000  # added to the seed of an untrained model, so that none
 # A Llama-style decoder (Touvron et al. 2023); the page names every setting that differs.
 LLAMA_STYLE = {"scale": "inverse_sqrt", "weighting": "softmax", "position": "rope", "mask": "causal",
                "tie_query_key": False, "tie_key_value": False, "token_shift": False}  # fmt: skip
-CHECKPOINT_FIELDS = ("vocab_size", "data_fingerprint", "tokenizer_sha256")  # of config.json, besides model and data
+CHECKPOINT_FIELDS = ("vocab_size", "data_fingerprint", "tokenizer_sha256")  # in config.json, besides model and data
 MOVABLE = {"model.dropout", "data.path", "data.validation_path", "data.tokenizer_path"}
 
 
@@ -232,7 +232,7 @@ def read_resumes(run: Path) -> list[str]:
         for line in path.read_text().splitlines() if path.exists() else ():
             record = json.loads(line)
             changes = {**record["settings"], **record["environment"]}
-            changed = ", ".join(f"{name} {after} (before: {before})" for name, (before, after) in changes.items())
+            changed = ", ".join(f"{name} {value} (before: {earlier})" for name, (earlier, value) in changes.items())
             if changed:
                 sentences.append(f"Resumed at step {record['step']} with {changed}.")
     return list(dict.fromkeys(sentences))
@@ -316,9 +316,9 @@ def check_results_folder(folder: Path, owner: str) -> None:
     path = folder / OWNER
     if path.exists():
         with readable(path, "delete it"):
-            other = json.loads(path.read_text())["model"]
-        if other != owner:
-            raise ValueError(f"out={folder}: holds results of {other}; choose another folder")
+            owner_there = json.loads(path.read_text())["model"]
+        if owner_there != owner:
+            raise ValueError(f"out={folder}: holds results of {owner_there}; choose another folder")
 
 
 def check_attention(model: ObservableModel, name: str) -> None:
@@ -336,7 +336,7 @@ def check_items(opened: OpenedModel, items: Sequence[LinkItem], n_answers: int) 
 
     Args:
         opened: the model.
-        items: of all questions.
+        items: those of all questions.
         n_answers: how many items have an answer as text; some may have none in these tokens.
 
     Raises:

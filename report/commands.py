@@ -71,8 +71,8 @@ class EvalSettings:
     figures: bool  # also draw PNG figures; needs matplotlib
     verbose: bool  # print every hold-out, baseline and importance measure
     device: Device
-    threads: int | None  # of the CPU; if None, the default of torch
-    cache_dir: str  # of tokenized corpora
+    threads: int | None  # CPU threads; if None, the default of torch
+    cache_dir: str  # for tokenized corpora
 
     def __post_init__(self) -> None:
         """Check that the settings select one mode."""
@@ -85,8 +85,8 @@ class EvalSettings:
             if getattr(self, name) == "":
                 raise ValueError(f"{name}=: the name is empty")
         if (self.task is None) != (self.path is None):
-            name, other = ("task", "path") if self.path is None else ("path", "task")
-            raise ValueError(f"{name}={getattr(self, name)}: needs {other}=")
+            name, missing = ("task", "path") if self.path is None else ("path", "task")
+            raise ValueError(f"{name}={getattr(self, name)}: needs {missing}=")
         is_sweep = self.runs is not None or self.compare is not None
         for name, is_wrong in (
             ("text", is_sweep or self.task is not None),
@@ -246,7 +246,7 @@ def look_at_sentence(opened: OpenedModel, text: str) -> bool:
     rows = [1 + tokenized.word_spans.index(span) for span in dict.fromkeys(spans)]
     with results_folder(opened) as folder:
         probed, missing = read_results(opened)
-        texts = [text, *(other for other in read_texts(opened.folder) if other != text)][:MOST_TEXTS]
+        texts = [text, *(earlier for earlier in read_texts(opened.folder) if earlier != text)][:MOST_TEXTS]
         for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
             print(f"note: {printable(line)}")
         if not rows:

@@ -19,7 +19,7 @@ from probe.verdict import LEVELS, MAX_P, corrected_p
 MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
 MAX_SNAPSHOT_CHARACTERS = 1_500_000
 MAX_WHOLE_WORDS = 64  # a longer sentence stores the rows of its pronouns and last words only
-MAX_ROWS_BYTES = 1_000_000  # of one sentence
+MAX_ROWS_BYTES = 1_000_000  # for one sentence
 
 SHOWN_EXAMPLES = {"number": ("four_cells", FOUR_CELLS), "later_cue": ("tired_or_soft", TIRED_OR_SOFT)}
 
@@ -54,7 +54,7 @@ class RunFiles:
 
     metrics: Sequence[Mapping[str, Any]] = ()  # metrics.jsonl
     snapshots: Mapping[str, Any] | None = None  # attention.jsonl: {"texts", "steps", "data"}
-    tables: Sequence[Mapping[str, Any]] = ()  # of the sweep the run belongs to: {"title", "header", "rows", "note"}
+    tables: Sequence[Mapping[str, Any]] = ()  # tables of the run's sweep: {"title", "header", "rows", "note"}
 
 
 def page_content(
@@ -90,8 +90,8 @@ def page_content(
         "max_p": MAX_P,
         "questions": [
             question_content(entry, probed.cards)
-            | {"sentences": [one["id"] for group in (examples.get(entry["question"], ()), medians[entry["question"]])
-                             for one in group if one["id"] in ids]}
+            | {"sentences": [shown["id"] for group in (examples.get(entry["question"], ()), medians[entry["question"]])
+                             for shown in group if shown["id"] in ids]}
             for entry in results["selected"] if probed
         ],
         "sentences": sentences,
@@ -266,17 +266,17 @@ def unknown_note(opened: OpenedModel, text: TokenizedText) -> list[str]:
 
 
 def within_size(groups: Sequence[list[dict[str, Any]]], omissions: list[str]) -> list[dict[str, Any]]:
-    """Return the sentences for which there is room, in order; a group is kept or left out as a whole."""
-    kept: list[dict[str, Any]] = []
+    """Return the sentences for which there is room, in order; a group is selected or left out as a whole."""
+    selected: list[dict[str, Any]] = []
     room = MAX_SENTENCE_CHARACTERS
     for group in groups:
         size = sum(len(sentence["weights"]["data"]) for sentence in group)
         if size <= room:
             room -= size
-            kept += group
-    if n_omitted := sum(map(len, groups)) - len(kept):
+            selected += group
+    if n_omitted := sum(map(len, groups)) - len(selected):
         omissions.append(f"{n_omitted} sentences: the page holds {MAX_SENTENCE_CHARACTERS:,} characters of weights.")
-    return kept
+    return selected
 
 
 # Training
@@ -288,13 +288,13 @@ def thinned(snapshots: Mapping[str, Any] | None, omissions: list[str]) -> dict[s
         return None
     n_steps = len(snapshots["steps"])
     size = sum(len(data) for step in snapshots["data"] for data in step)
-    kept = sorted({*range(0, n_steps, max(1, math.ceil(size / MAX_SNAPSHOT_CHARACTERS))), n_steps - 1})
-    if len(kept) < n_steps:
-        omissions.append(f"{n_steps - len(kept)} of {n_steps} snapshots of training; {len(kept)} are kept.")
+    selected = sorted({*range(0, n_steps, max(1, math.ceil(size / MAX_SNAPSHOT_CHARACTERS))), n_steps - 1})
+    if len(selected) < n_steps:
+        omissions.append(f"{n_steps - len(selected)} of {n_steps} snapshots of training; {len(selected)} are selected.")
     return {
         "texts": [text["text"] for text in snapshots["texts"]],
-        "steps": [snapshots["steps"][i] for i in kept],
-        "data": [snapshots["data"][i] for i in kept],
+        "steps": [snapshots["steps"][i] for i in selected],
+        "data": [snapshots["data"][i] for i in selected],
     }
 
 
@@ -371,7 +371,7 @@ def question_content(entry: Mapping[str, Any], cards: Sequence[Mapping[str, Any]
 
 def describe(question: str) -> str:
     """Return a question in words."""
-    return next(one.description for one in QUESTIONS if one.name == question)
+    return next(entry.description for entry in QUESTIONS if entry.name == question)
 
 
 def head_p(heads: Mapping[str, Any]) -> Sequence[Sequence[float]]:

@@ -31,7 +31,7 @@ def draw_run(content: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the figures of one model as PNG by file name; a figure without data is left out.
 
     Args:
-        content: of the page (`report.content.page_content`).
+        content: what the page shows (`report.content.page_content`).
 
     """
     questions = content["questions"][:MOST_QUESTIONS]
@@ -60,7 +60,7 @@ def draw_seeds(results: Mapping[str, Any], metrics: Mapping[str, Sequence[Mappin
     """Return the accuracy of each run's chosen head during training, a panel for each question, as PNG by file name.
 
     Args:
-        results: of seeds.json.
+        results: the content of seeds.json.
         metrics: records of metrics.jsonl by run.
 
     """

@@ -212,7 +212,7 @@ def effect_plot(effect: Mapping[str, Any], low: float, high: float) -> Svg:
 
 
 def plot(marks: Iterable[str]) -> Svg:
-    """Return the marks as an SVG; the numbers beside it say the same, so screen readers skip it."""
+    """Return the marks as an SVG; screen readers skip it and read the numbers."""
     return Svg(f'<svg class="plot" aria-hidden="true">{"".join(marks)}</svg>')
 
 

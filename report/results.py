@@ -19,7 +19,7 @@ from training.checkpoint import write_files
 from training.logging import read_records
 from training.run_dir import lock, unwritable, write_json
 
-SCHEMA_VERSION = 6  # of probe.json
+SCHEMA_VERSION = 6  # version of probe.json
 PAGE = "report.html"
 TEXTS = "sentences.json"  # the user's sentences, newest first
 

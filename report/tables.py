@@ -52,7 +52,7 @@ def question_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 def describe(question: str) -> str:
     """Return the name and the words of a question."""
-    return f"{question}: {next(one.description for one in QUESTIONS if one.name == question)}"
+    return f"{question}: {next(entry.description for entry in QUESTIONS if entry.name == question)}"
 
 
 def example_row(example: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -16,7 +16,7 @@ BLUE, WHITE, ORANGE, GREY, BLACK = (0, 114, 178), (255, 255, 255), (213, 94, 0),
 CELL = (44, 26)  # pixels of a head
 LINE = 24  # pixels of a sentence
 MARGIN = 8
-SCORES_SUFFIX = ".probe"  # of the event file with a probe's scores
+SCORES_SUFFIX = ".probe"  # ending of the event file with a probe's scores
 Colour = tuple[int, int, int]
 
 
@@ -134,7 +134,7 @@ def write_scores(run: Path, step: int, selected: Sequence[Mapping[str, Any]], ho
 
     Args:
         run: the run's directory.
-        step: of the probed checkpoint.
+        step: the step of the probed checkpoint.
         selected: entries of probe.json.
         holdout: whose scores are written.
 

@@ -1,4 +1,4 @@
-"""python eval.py: what it prints, writes and refuses."""
+"""Output, files and errors of python eval.py."""
 
 import json
 import re
@@ -127,7 +127,7 @@ def test_figures_are_written_beside_the_page(run: Path) -> None:
 def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path) -> None:
     result = evaluate(run, f"text={SENTENCE}")
     assert result.status == 0 and result.out.count("  L0H") == page_content(run)["run"]["n_head"]
-    [sentence] = [one for one in page_content(run)["sentences"] if one["group"] == "yours"]
+    [sentence] = [entry for entry in page_content(run)["sentences"] if entry["group"] == "yours"]
     assert sentence["text"] == SENTENCE and sentence["words"][sentence["query"][0]] == "It"
 
 
@@ -142,9 +142,9 @@ def test_sentences_are_kept_newest_first_and_once(run: Path) -> None:
 
 
 def test_a_sentence_keeps_the_claims_on_the_page(run: Path) -> None:
-    before = page_content(run)["questions"]
+    earlier = page_content(run)["questions"]
     evaluate(run, f"text={SENTENCE}")
-    assert page_content(run)["questions"] == before
+    assert page_content(run)["questions"] == earlier
 
 
 @pytest.mark.parametrize("text", ["", "  ", "it " * 500])
@@ -255,10 +255,10 @@ def test_runs_of_a_sweep_over_seeds_are_tested_once_and_summarised(run: Path) ->
     shutil.copytree(run, sweep / "1")
     train(sweep / "2", "seed=2", f"cache_dir={run.parent / 'cache'}")
     arguments = (f"runs={sweep}", f"cache_dir={run.parent / 'cache'}", *SMALL_PROBE)
-    before = (sweep / "1" / "probe" / "probe.json").stat().st_mtime_ns
+    earlier = (sweep / "1" / "probe" / "probe.json").stat().st_mtime_ns
     result = run_program("eval.py", *arguments)
     assert result.status == 0, result.err
-    assert (sweep / "1" / "probe" / "probe.json").stat().st_mtime_ns == before
+    assert (sweep / "1" / "probe" / "probe.json").stat().st_mtime_ns == earlier
     assert json.loads((sweep / "probe" / "seeds.json").read_text())["seeds"] == [1, 2]
     assert page_content(sweep / "2")["tables"][0]["rows"]
 

@@ -23,7 +23,7 @@ class Opened:
     page: Any
     url: str
     requests: list[str] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)  # of the console, uncaught errors, dialogs
+    complaints: list[str] = field(default_factory=list)  # console messages, uncaught errors, dialogs
 
     def check(self) -> None:
         assert self.complaints == []
@@ -37,16 +37,16 @@ def _absent(reason: str) -> None:
 
 @contextmanager
 def running() -> Iterator[Any]:
-    """Start Chromium; without one, or without Playwright, skip."""
+    """Start Chromium; without view, or without Playwright, skip."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
         _absent("playwright is not installed: pip install -r requirements-dev.txt")
-    found = shutil.which("chromium")
-    if found is None:
+    path = shutil.which("chromium")
+    if path is None:
         _absent("no Chromium: apt-get install chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
         browser.close()
 
@@ -57,14 +57,14 @@ def opened(browser: Any, html: str, folder: Path, **settings: Any) -> Iterator[O
     path = folder / "report.html"
     path.write_text(html, encoding="utf-8")
     context = browser.new_context(offline=True, **{"viewport": {"width": 1280, "height": 900}} | settings)
-    one = Opened(context.new_page(), path.as_uri())
-    context.on("request", lambda request: one.requests.append(request.url))
-    context.route("**/*", lambda route: route.continue_() if route.request.url == one.url else route.abort())
-    one.page.on("console", lambda message: one.complaints.append(f"console: {message.text}"))
-    one.page.on("pageerror", lambda error: one.complaints.append(f"error: {error}"))
-    one.page.on("dialog", lambda dialog: (one.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    one.page.on("popup", lambda popup: one.complaints.append(f"popup: {popup.url}"))
-    one.page.set_default_timeout(5000)
-    one.page.goto(one.url)
-    yield one
+    view = Opened(context.new_page(), path.as_uri())
+    context.on("request", lambda request: view.requests.append(request.url))
+    context.route("**/*", lambda route: route.continue_() if route.request.url == view.url else route.abort())
+    view.page.on("console", lambda message: view.complaints.append(f"console: {message.text}"))
+    view.page.on("pageerror", lambda error: view.complaints.append(f"error: {error}"))
+    view.page.on("dialog", lambda dialog: (view.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    view.page.on("popup", lambda popup: view.complaints.append(f"popup: {popup.url}"))
+    view.page.set_default_timeout(5000)
+    view.page.goto(view.url)
+    yield view
     context.close()

@@ -1,4 +1,4 @@
-"""Page contents without a run: the worked examples with random attention, in which one head learns to link."""
+"""Page contents without a run: the worked examples with random attention, in which example head learns to link."""
 
 from typing import Any
 
@@ -55,7 +55,8 @@ def sentence(
     weights, rows = attention(len(words), *query[:2]), list(range(len(words)))
     return {
         "id": name, "group": group, "title": f"Sentence {name}.", "text": text, "words": words,
-        "query": query[:1], "antecedents": query[1:2], "distractors": query[2:], "notes": [] if example else ["A note."],
+        "query": query[:1], "antecedents": query[1:2], "distractors": query[2:],
+        "notes": [] if example else ["A note."],
         "next": [["pounced", 0.31], ["purred", 0.22]], "snapshot": snapshot,
         "weights": {"rows": rows, "bytes": 2, "data": pack_rows(weights, rows, "uint16")},
     }  # fmt: skip
@@ -84,12 +85,15 @@ def question(name: str, verdict: str, sentences: list[str]) -> dict[str, Any]:
     accuracy = 0.9989 if verdict == "supported" else 0.62
     layer, head = LINK_HEAD
     return {
-        "name": name, "description": '"it" or "they", read at the pronoun', "layer": layer, "head": head, "verdict": verdict,
-        "evidence_level": "E3", "evidence": "the edge is causal", "holdout": "headline", "curve": name, "sentences": sentences,
-        "claim": f"Attention head L{layer}H{head} links a pronoun to its antecedent. It is right in {accuracy:.1%} of items.",
+        "name": name, "description": '"it" or "they", read at the pronoun', "layer": layer, "head": head,
+        "verdict": verdict,
+        "evidence_level": "E3", "evidence": "the edge is causal", "holdout": "headline", "curve": name,
+        "sentences": sentences,
+        "claim": f"Attention head L{layer}H{head} links a pronoun to its antecedent. It is right in {accuracy:.1%}.",
         "criteria": [
-            {"name": "beats_baselines", "measured": {"over_best_low": 0.49}, "bars": {"over_best_low": 0.0}, "passed": True},
-            {"name": "causal_edge", "measured": {"attention_swap": None}, "bars": {"attention_swap": 0.2}, "passed": False},
+            {"name": "beats_baselines", "measured": {"lead_low": 0.49}, "bars": {"lead_low": 0}, "passed": True},
+            {"name": "causal_edge", "measured": {"attention_swap": None}, "bars": {"attention_swap": 0.2},
+             "passed": False},
         ],
         "reasons": ["attention swap not measured; required: above 0.2"], "does_not_show": ["understanding"],
         "heads": {"accuracy": heads(1, 0.5, accuracy), "block_accuracy": heads(2, 0.18, accuracy),
@@ -129,16 +133,19 @@ def training() -> dict[str, Any]:
     }
 
 
-def content(own: tuple[str, ...] = ("The fox thanked the hen because it was kind.",)) -> dict[str, Any]:
+def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was kind.",)) -> dict[str, Any]:
     """Return the content of a page with two questions, both worked examples and the user's sentences."""
     curves = training()
     place = {text: i for i, text in enumerate(curves["snapshots"]["texts"])}
     examples = {
-        group: [sentence(f"{group}-{i}", group, one.text, one, place[one.text]) for i, one in enumerate(members, 1)]
+        group: [
+            sentence(f"{group}-{i}", group, example.text, example, place[example.text])
+            for i, example in enumerate(members, 1)
+        ]
         for group, members in EXAMPLES.items()
     }
-    yours = [sentence(f"yours-{i}", "yours", text) for i, text in enumerate(own, 1)]
-    ids = {group: [one["id"] for one in members] for group, members in examples.items()}
+    yours = [sentence(f"yours-{i}", "yours", text) for i, text in enumerate(texts, 1)]
+    ids = {group: [example["id"] for example in members] for group, members in examples.items()}
     return {
         "run": {"name": "default", "seed": 1, "step": 1200, "max_steps": 1200, "n_layer": N_LAYER, "n_head": N_HEAD,
                 "d_model": 64, "context_length": 64, "n_parameters": 131_776, "data": "stories", "departures": [],
@@ -149,7 +156,7 @@ def content(own: tuple[str, ...] = ("The fox thanked the hen because it was kind
                       question("later_cue", "suggestive", ids["tired_or_soft"])],
         "sentences": [*examples["four_cells"], *examples["tired_or_soft"], *yours],
         "training": curves,
-        "tables": [{"title": "Other seeds", "header": ["question", "supported"], "rows": [["number", "5 of 5"]], "note": ""}],
+        "tables": [{"title": "Other seeds", "header": ["question", "seeds"], "rows": [["number", "5 of 5"]], "note": ""}],
         "resumed": ["Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02)."],
         "omissions": [],
     }  # fmt: skip
@@ -158,12 +165,12 @@ def content(own: tuple[str, ...] = ("The fox thanked the hen because it was kind
 def without_probe() -> dict[str, Any]:
     """Return the content of a run whose heads were not tested."""
     page = content()
-    yours = [one for one in page["sentences"] if one["group"] == "yours"]
+    yours = [example for example in page["sentences"] if example["group"] == "yours"]
     return page | {"questions": [], "sentences": yours, "training": None, "tables": []}
 
 
 def hostile() -> dict[str, Any]:
-    """Return the content with every free text replaced by one that tries to become markup, a script or an address."""
+    """Return the content with every free text replaced by a string that tries to become markup or a script."""
     texts = iter(range(10**9))
     free = {"name", "title", "text", "words", "notes", "next", "description", "claim", "evidence", "reasons", "label",
             "does_not_show", "meaning", "command", "environment", "header", "rows", "note", "resumed", "omissions",

@@ -60,10 +60,10 @@ def test_snapshots_beyond_the_limit_are_thinned_evenly_and_keep_the_last(n_steps
     size = MAX_SNAPSHOT_CHARACTERS // 4
     snapshots = {"texts": [{"text": "a"}], "steps": list(range(n_steps)), "data": [["x" * size]] * n_steps}
     omissions: list[str] = []
-    kept = thinned(snapshots, omissions)
-    assert kept["steps"][0] == 0 and kept["steps"][-1] == n_steps - 1 and len(kept["data"]) == len(kept["steps"])
-    assert sum(len(step[0]) for step in kept["data"][:-1]) <= MAX_SNAPSHOT_CHARACTERS
-    assert bool(omissions) == (len(kept["steps"]) < n_steps)
+    thin = thinned(snapshots, omissions)
+    assert thin["steps"][0] == 0 and thin["steps"][-1] == n_steps - 1 and len(thin["data"]) == len(thin["steps"])
+    assert sum(len(step[0]) for step in thin["data"][:-1]) <= MAX_SNAPSHOT_CHARACTERS
+    assert bool(omissions) == (len(thin["steps"]) < n_steps)
 
 
 def test_a_snapshot_belongs_to_a_sentence_only_if_it_has_a_weight_for_each_pair_of_words() -> None:

@@ -37,14 +37,16 @@ def show(browser: Any, tmp_path: Path) -> Show:
 
 def weights_of(name: str) -> Any:
     """Return the weights [L, H, W, W] that the content stores for a sentence."""
-    found = next(sentence for sentence in CONTENT["sentences"] if sentence["id"] == name)
-    packed = found["weights"]
-    return unpack_rows(packed["data"], packed["rows"], (sample.N_LAYER, sample.N_HEAD, len(found["words"])), "uint16")
+    sentence = next(sentence for sentence in CONTENT["sentences"] if sentence["id"] == name)
+    packed = sentence["weights"]
+    return unpack_rows(
+        packed["data"], packed["rows"], (sample.N_LAYER, sample.N_HEAD, len(sentence["words"])), "uint16"
+    )
 
 
-def word_weights(one: Opened) -> list[float]:
-    """Return the weight printed beside each word of the selected sentence."""
-    texts = one.page.locator("#words button small").all_inner_texts()
+def word_weights(view: Opened) -> list[float]:
+    """Return the weight beside each word of the selected sentence."""
+    texts = view.page.locator("#words button small").all_inner_texts()
     return [float(text) if text.strip() else 0.0 for text in texts]
 
 
@@ -116,96 +118,96 @@ def test_the_tables_print_the_scores_of_the_content() -> None:
 
 @pytest.mark.parametrize("make", [sample.content, sample.hostile, sample.without_probe])
 def test_the_page_opens_offline_without_errors_or_requests(show: Show, make: Callable[[], dict[str, Any]]) -> None:
-    with show(make()) as one:
-        assert one.page.locator("h1").is_visible()
-        assert one.page.evaluate("window.hacked") is None
-        one.check()
+    with show(make()) as view:
+        assert view.page.locator("h1").is_visible()
+        assert view.page.evaluate("window.hacked") is None
+        view.check()
 
 
 def test_without_scripts_the_claim_and_the_tables_are_readable(show: Show) -> None:
-    with show(java_script_enabled=False) as one:
-        text = one.page.locator("body").inner_text()
+    with show(java_script_enabled=False) as view:
+        text = view.page.locator("body").inner_text()
         assert "links a pronoun to its antecedent" in text and "0.999 [0.969, 0.999]" in text
-        assert not one.page.locator("#explorer").is_visible()
+        assert not view.page.locator("#explorer").is_visible()
 
 
 def test_the_grid_shows_the_selected_score_of_every_head(show: Show) -> None:
-    with show() as one:
+    with show() as view:
         for score, label in (("accuracy", "accuracy"), ("block_accuracy", "block accuracy")):
-            one.page.get_by_label(label, exact=True).check()
-            shown = [float(text) for text in one.page.locator("#heads-grid button").all_inner_texts()]
+            view.page.get_by_label(label, exact=True).check()
+            shown = [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
             expected = [value for row in CONTENT["questions"][0]["heads"][score] for value in row]
             assert shown == pytest.approx(expected, abs=0.0051)
 
 
 def test_the_cards_print_the_weights_of_the_selected_head(show: Show) -> None:
-    with show() as one:
-        one.page.locator("[data-head=L1H2]").click()
-        label = one.page.locator(".card").first.get_attribute("aria-label")
+    with show() as view:
+        view.page.locator("[data-head=L1H2]").click()
+        label = view.page.locator(".card").first.get_attribute("aria-label")
         query, antecedent, distractor = sample.positions(sample.FOUR_CELLS[0])
         row = weights_of("four_cells-1")[1, 2, query]
         assert label.endswith(f"cat {row[antecedent]:.2f}, buses {row[distractor]:.2f}")
 
 
 def test_a_click_on_a_word_shows_its_row_of_attention(show: Show) -> None:
-    with show() as one:
-        one.page.locator("#words button").nth(6).click()
-        assert word_weights(one) == pytest.approx(weights_of("four_cells-1")[0, 1, 6], abs=0.0051)
+    with show() as view:
+        view.page.locator("#words button").nth(6).click()
+        assert word_weights(view) == pytest.approx(weights_of("four_cells-1")[0, 1, 6], abs=0.0051)
 
 
 def test_the_matrix_has_a_cell_for_each_word_and_earlier_word(show: Show) -> None:
-    with show() as one:
+    with show() as view:
         n_words = len(CONTENT["sentences"][0]["words"])
-        assert one.page.locator(".matrix rect:not(.frame)").count() == n_words * (n_words + 1) // 2
+        assert view.page.locator(".matrix rect:not(.frame)").count() == n_words * (n_words + 1) // 2
 
 
 def test_a_click_on_a_matrix_cell_colours_the_heads_by_that_weight(show: Show) -> None:
-    with show() as one:
-        one.page.get_by_label("attention weight", exact=True).check()
-        one.page.locator(".matrix rect").nth(1).click()  # row 1, column 0
-        shown = [float(text) for text in one.page.locator("#heads-grid button").all_inner_texts()]
+    with show() as view:
+        view.page.get_by_label("attention weight", exact=True).check()
+        view.page.locator(".matrix rect").nth(1).click()  # row 1, column 0
+        shown = [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
         assert shown == pytest.approx(weights_of("four_cells-1")[:, :, 1, 0].ravel(), abs=0.0051)
 
 
 def test_the_slider_shows_the_scores_and_the_attention_of_that_step(show: Show) -> None:
-    with show() as one:
+    with show() as view:
         step = 3
-        one.page.locator("#step").fill(str(step))
+        view.page.locator("#step").fill(str(step))
         curves = CONTENT["training"]["curves"]["number"]
-        shown = [float(text) for text in one.page.locator("#heads-grid button").all_inner_texts()]
+        shown = [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
         assert shown == pytest.approx([value for row in curves["accuracy"][step] for value in row], abs=0.0051)
         sentence = CONTENT["sentences"][0]
         shape, rows = (sample.N_LAYER, sample.N_HEAD, len(sentence["words"])), range(len(sentence["words"]))
         data = CONTENT["training"]["snapshots"]["data"][step][sentence["snapshot"]]
         weights = unpack_rows(data, rows, shape, "uint8")[0, 1, sentence["query"][0]]
-        assert word_weights(one) == pytest.approx(weights, abs=0.0051)
+        assert word_weights(view) == pytest.approx(weights, abs=0.0051)
 
 
 def test_choosing_a_question_shows_its_claim_its_head_and_its_sentences(show: Show) -> None:
-    with show() as one:
-        one.page.get_by_label("later_cue").check()
-        assert one.page.locator(".badge:visible").inner_text().endswith("suggestive")
-        assert one.page.locator(".card").count() == len(sample.TIRED_OR_SOFT)
+    with show() as view:
+        view.page.get_by_label("later_cue").check()
+        assert view.page.locator(".badge:visible").inner_text().endswith("suggestive")
+        assert view.page.locator(".card").count() == len(sample.TIRED_OR_SOFT)
 
 
 def test_a_link_opens_the_page_at_a_sentence(show: Show) -> None:
-    with show() as one:
-        one.page.goto(f"{one.url}#yours-1")
-        one.page.reload()
-        assert one.page.locator(".card[aria-pressed=true]").inner_text().startswith("The fox")
+    with show() as view:
+        view.page.goto(f"{view.url}#yours-1")
+        view.page.reload()
+        assert view.page.locator(".card[aria-pressed=true]").inner_text().startswith("The fox")
 
 
 def test_arrow_keys_move_between_heads_and_enter_selects(show: Show) -> None:
-    with show() as one:
-        one.page.locator("[data-head=L0H1]").focus()
+    with show() as view:
+        view.page.locator("[data-head=L0H1]").focus()
         for key in ("ArrowDown", "ArrowRight", "Enter"):
-            one.page.keyboard.press(key)
-        assert one.page.locator("[data-head=L1H2]").get_attribute("aria-pressed") == "true"
+            view.page.keyboard.press(key)
+        assert view.page.locator("[data-head=L1H2]").get_attribute("aria-pressed") == "true"
 
 
 def test_a_long_sentence_stores_some_rows_and_says_so(show: Show) -> None:
     long = " ".join(["it was a cat"] * 100)
-    content = sample.content(own=(long,))
+    content = sample.content(texts=(long,))
     sentence = content["sentences"][-1]
     n_words = len(sentence["words"])
     weights = sample.attention(n_words)
@@ -214,16 +216,16 @@ def test_a_long_sentence_stores_some_rows_and_says_so(show: Show) -> None:
         "bytes": 2,
         "data": sample.pack_rows(weights, [5, n_words - 1], "uint16"),
     }
-    with show(content) as one:
-        one.page.get_by_label("Your sentences").check()
-        assert "stores the weights of" in one.page.locator("#sentence").inner_text()
-        one.page.locator("#words button").nth(5).click()
-        assert word_weights(one)[:6] == pytest.approx(weights[0, 1, 5, :6], abs=0.0051)
+    with show(content) as view:
+        view.page.get_by_label("Your sentences").check()
+        assert "stores the weights of" in view.page.locator("#sentence").inner_text()
+        view.page.locator("#words button").nth(5).click()
+        assert word_weights(view)[:6] == pytest.approx(weights[0, 1, 5, :6], abs=0.0051)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_passes_an_accessibility_check(show: Show, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    with show(color_scheme=scheme) as one:
-        violations = axe.Axe().run(one.page).response["violations"]
+    with show(color_scheme=scheme) as view:
+        violations = axe.Axe().run(view.page).response["violations"]
         assert [violation["id"] for violation in violations] == []

@@ -394,10 +394,3 @@ def _story_runs(configs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             raise ValueError(f"{run}: data.source={settings['data.source']}: only runs on stories can be compared")
         runs[run] = settings | {"data_fingerprint": config.get("data_fingerprint")}
     return runs
-
-
-# Settings of other programs, until their owners move them, and names that callers still use.
-
-
-RunConfig, OptimConfig = RunSettings, OptimSettings
-typed_train, typed_saved, of_result = train_settings, saved_settings, result_settings

@@ -39,9 +39,11 @@ class Result:
 
     @property
     def error(self) -> str:
-        """The message of a program that ended as a user's error should: exit status 2 and one line on stderr."""
-        assert self.status == 2 and self.err.startswith("error: ") and self.err.count("\n") == 1, self
-        return self.err.removeprefix("error: ").rstrip("\n")
+        """The message of a program that ended as a user's error should: exit status 2, one line after any warnings."""
+        *warnings_, error = self.err.splitlines()
+        assert self.status == 2 and all(line.startswith("warning: ") for line in warnings_), self
+        assert error.startswith("error: "), self
+        return error.removeprefix("error: ")
 
 
 def run_program(script: str, *arguments: str, cwd: Path = ROOT) -> Result:

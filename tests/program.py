@@ -87,23 +87,23 @@ def start_program(
     *arguments: str,
     cwd: Path = ROOT,
     environment: Mapping[str, str] | None = None,
-    before: Callable[[], None] = lambda: None,
+    prepare: Callable[[], None] = lambda: None,
 ) -> subprocess.Popen[str]:
     """Starts a script in a process of its own, with the default reaction to signals, whatever nohup has set.
 
-    `before` is called in the new process before the script.
+    `prepare` is called in the new process before the script.
     """
 
-    def prepare() -> None:
+    def set_up() -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        before()
+        prepare()
 
     return subprocess.Popen(
         [sys.executable, str(ROOT / script), *arguments],
         cwd=cwd,
         env={**os.environ, **(environment or {})},
-        preexec_fn=prepare,
+        preexec_fn=set_up,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -75,9 +75,9 @@ def test_a_model_learns_a_text_from_a_file(cache: str, tmp_path: Path) -> None:
 
 
 def test_a_finished_run_resumed_stays_as_it_is(run: Path, cache: str) -> None:
-    before = hashes(run / "checkpoints"), (run / "metrics.jsonl").read_bytes()
+    old = hashes(run / "checkpoints"), (run / "metrics.jsonl").read_bytes()
     assert run_program("train.py", f"out={run}", "resume=true", cache).status == 0
-    assert (hashes(run / "checkpoints"), (run / "metrics.jsonl").read_bytes()) == before
+    assert (hashes(run / "checkpoints"), (run / "metrics.jsonl").read_bytes()) == old
 
 
 def test_a_resume_takes_new_settings_and_records_them(run: Path, cache: str) -> None:
@@ -94,10 +94,10 @@ def test_a_resume_takes_new_settings_and_records_them(run: Path, cache: str) -> 
 def test_a_resume_with_a_setting_that_cannot_change_is_refused_and_changes_nothing(
     run: Path, cache: str, override: str
 ) -> None:
-    before = hashes(run)
+    old = hashes(run)
     name = "optim.name" if override == "optim=adamw" else override.partition("=")[0]
     assert name in run_program("train.py", f"out={run}", "resume=true", cache, override).error
-    assert hashes(run) == before
+    assert hashes(run) == old
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_a_damaged_run_is_refused_in_one_line_and_stays_as_it_is(
         shutil.rmtree(path)
     else:
         path.unlink()
-    before = hashes(run)
+    old = hashes(run)
     assert run_program("train.py", f"out={run}", "resume=true", cache, "max_steps=6").error
-    assert hashes(run) == before
+    assert hashes(run) == old
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(run: Path, trained_run: Path, cache: str) -> None:
@@ -135,9 +135,9 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(run: Path, traine
 
 
 def test_a_directory_that_holds_a_run_is_refused_and_stays_as_it_is(trained_run: Path, cache: str) -> None:
-    before = hashes(trained_run)
+    old = hashes(trained_run)
     assert "resume=true" in run_program("train.py", f"out={trained_run}", cache, *SMALL).error
-    assert hashes(trained_run) == before
+    assert hashes(trained_run) == old
 
 
 def test_a_run_that_another_process_is_writing_is_refused(run: Path, cache: str) -> None:
@@ -168,10 +168,10 @@ def drop_root_rights() -> None:
 def test_a_read_only_run_is_refused_and_can_be_resumed_once_it_is_writable(run: Path, cache: str) -> None:
     for path in (run, *run.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    before = hashes(run)
+    old = hashes(run)
     arguments = [f"out={run}", "resume=true", cache, "max_steps=6"]
-    assert str(run) in wait(start_program("train.py", *arguments, before=drop_root_rights)).error
-    assert hashes(run) == before
+    assert str(run) in wait(start_program("train.py", *arguments, prepare=drop_root_rights)).error
+    assert hashes(run) == old
     for path in (run, *run.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     assert run_program("train.py", *arguments).status == 0
@@ -182,11 +182,11 @@ def test_a_read_only_run_is_refused_and_can_be_resumed_once_it_is_writable(run: 
 def test_when_files_cannot_grow_the_old_checkpoint_stays_and_the_run_can_be_resumed(
     run: Path, cache: str, n_bytes: int
 ) -> None:
-    before = hashes(run / "checkpoints")
+    old = hashes(run / "checkpoints")
     arguments = [f"out={run}", "resume=true", cache, "max_steps=6"]
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
-    assert str(run) in wait(start_program("train.py", *arguments, before=limit)).error
-    assert {name: hashes(run / "checkpoints").get(name) for name in before} == before
+    assert str(run) in wait(start_program("train.py", *arguments, prepare=limit)).error
+    assert {name: hashes(run / "checkpoints").get(name) for name in old} == old
     assert load_checkpoint(run / "checkpoints")[0]["step"] == 4
     assert run_program("train.py", *arguments).status == 0
     assert [step for step, _ in losses(run)] == [1, 2, 3, 4, 5, 6]

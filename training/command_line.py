@@ -86,10 +86,10 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
 
 def check_data_group(arguments: Sequence[str], groups: Groups) -> None:
     """Raises ValueError for a setting of a text without data=, since the default data are the stories."""
-    given = [argument.partition("=")[0] for argument in arguments]
+    names = [argument.partition("=")[0] for argument in arguments]
     of_stories = setting_names({"data": groups.get("data", [])[:1]})
-    for name in given:
-        if name.startswith("data.") and name not in of_stories and not {"data", "experiment"} & set(given):
+    for name in names:
+        if name.startswith("data.") and name not in of_stories and not {"data", "experiment"} & set(names):
             raise ValueError(f"{name}: not a setting of data=stories, the default; choose data=text or data=hub")
 
 

@@ -301,19 +301,17 @@ def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: 
     return _from_groups(groups)
 
 
-def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Returns [value before, value after] by name of the `flat` settings that differ, except those of location."""
-    names = [name for name in {**before, **after} if name not in _LOCATION]
-    return {name: [before.get(name), after.get(name)] for name in names if before.get(name) != after.get(name)}
+def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Returns [old value, new value] by name of the `flat` settings that differ, except those of location."""
+    names = [name for name in {**old, **new} if name not in _LOCATION]
+    return {name: [old.get(name), new.get(name)] for name in names if old.get(name) != new.get(name)}
 
 
 def check_changes(changes: Mapping[str, Sequence[Any]]) -> None:
     """Raises ValueError if a checkpoint cannot be used with `changes` (see `changed_settings`)."""
-    for name, (before, after) in changes.items():
+    for name, (old, new) in changes.items():
         if _FIXED.fullmatch(name):
-            raise ValueError(
-                f"{name}={after}: the checkpoint was trained with {name}={before}; start a new run instead"
-            )
+            raise ValueError(f"{name}={new}: the checkpoint was trained with {name}={old}; start a new run instead")
 
 
 # Comparing runs
@@ -342,9 +340,9 @@ def check_seeds(configs: Mapping[str, Any]) -> dict[str, int]:
     seeds: dict[str, int] = {}
     for run, settings in settings_by_run.items():
         changes = changed_settings(reference | {"seed": 0}, settings | {"seed": 0})
-        for name, (value, other) in changes.items():
+        for name, (old, new) in changes.items():
             raise ValueError(
-                f"{run}: {name}={other}, but {first} has {name}={value}; compare runs that differ by seed only"
+                f"{run}: {name}={new}, but {first} has {name}={old}; compare runs that differ by seed only"
             )
         if settings["seed"] in seeds.values():
             raise ValueError(f"{run}: seed={settings['seed']} occurs twice; leave out one of the two runs")

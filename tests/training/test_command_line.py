@@ -1,4 +1,4 @@
-"""Command lines: what is refused before Hydra starts, and how a user's errors end a program."""
+"""Command lines: arguments that are refused, and a user's errors on one line."""
 
 import subprocess
 import sys

@@ -156,8 +156,8 @@ def test_each_resume_adds_a_line() -> None:
 
 
 def test_differences_name_nested_values_by_their_path() -> None:
-    before, after = {"a": 1, "b": {"c": 2, "d": 3}, "e": 4}, {"a": 1, "b": {"c": 9, "d": 3}, "f": 5}
-    assert differences(before, after) == {"b.c": [2, 9], "e": [4, None], "f": [None, 5]}
+    old, new = {"a": 1, "b": {"c": 2, "d": 3}, "e": 4}, {"a": 1, "b": {"c": 9, "d": 3}, "f": 5}
+    assert differences(old, new) == {"b.c": [2, 9], "e": [4, None], "f": [None, 5]}
 
 
 def test_the_environment_holds_versions_and_is_json() -> None:
@@ -177,7 +177,7 @@ def stop() -> Iterator[StopRequest]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_remembered_and_gives_the_exit_status_of_a_shell(number: int) -> None:
-    before = signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
+    handlers = signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
     stop = StopRequest()
     try:
         assert stop.signal is None and stop.exit_status == 0
@@ -185,7 +185,7 @@ def test_a_signal_is_remembered_and_gives_the_exit_status_of_a_shell(number: int
         assert stop.signal == number and stop.exit_status == 128 + number
     finally:
         stop.close()
-        signal.signal(number, before)
+        signal.signal(number, handlers)
 
 
 def test_the_signal_of_another_process_counts(stop: StopRequest) -> None:
@@ -196,7 +196,7 @@ def test_the_signal_of_another_process_counts(stop: StopRequest) -> None:
 
 
 def test_an_ignored_signal_and_a_handler_of_another_library_stay() -> None:
-    before = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM)
+    handlers = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     calls: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: calls.append(number))
@@ -207,14 +207,14 @@ def test_an_ignored_signal_and_a_handler_of_another_library_stay() -> None:
         assert stop.signal is None and calls == [signal.SIGTERM]
     finally:
         stop.close()
-        signal.signal(signal.SIGHUP, before[0])
-        signal.signal(signal.SIGTERM, before[1])
+        signal.signal(signal.SIGHUP, handlers[0])
+        signal.signal(signal.SIGTERM, handlers[1])
 
 
 def test_the_handlers_from_before_come_back() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     StopRequest().close()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 WAIT = (

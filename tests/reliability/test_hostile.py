@@ -1,0 +1,107 @@
+"""Hostile text stays text: in tokenizers, training, on the terminal, in the page and as names of files."""
+
+import json
+import re
+import shutil
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from data.tokenizer import bpe_tokenizer, character_tokenizer, encode, end_id, load_tokenizer, word_tokenizer
+from tests.program import run_program
+
+# Markup, terminal control, special tokens, right-to-left marks, shell, paths, templates, spreadsheet formulas.
+FRAGMENTS = [
+    "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "<!--<script>", "'><iframe src=//e.invalid>",
+    "<style>@import 'https://e.invalid'</style>", "<base href=https://e.invalid/>", "[it](javascript:alert(1))",
+    "![it](https://e.invalid/a.png)", "{{script}}", "${oc.env:HOME}", "<|endoftext|>", "<|unknown|>", "<pad></s>[SEP]",
+    "\u202eti saw tac ehT\u202c", "\u200bi\u200bt\ufeff", "עברית it", "i\u0335t" + "\u0301" * 40, "\x1b[31mit\x1b[0m",
+    "\x1b]0;title\x07", "\x1b[2J\x1b[H", "\x9b31m", "\x07\x08\x7f", "\r\x1b[Kerror: it", "a\x85b\u2028c\x0be\x0cf",
+    "=cmd|'/c calc'!A1", "../../../../etc/passwd", "$(touch executed)", "`touch executed`", "; touch executed;",
+    "{0.__class__}", "%s%n", "' OR 1=1 --", "!!python/object/apply:os.system [touch]", "\\u003cscript\\u003e",
+    "&lt;script&gt;", "\ue000\uffff\U0010ffff", "🙂🏳️‍🌈", "\x00it\x00",
+]  # fmt: skip
+TEXTS = [*FRAGMENTS, *(f"The cat saw {fragment} and it ran." for fragment in FRAGMENTS), "w" * (1 << 20)]
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+SMALL_TEXT = [
+    "data=text", "data.path=hostile.jsonl", "data.validation_fraction=0.2", "model=nano", "model.context_length=64",
+    "max_steps=2", "eval_every_steps=2", "tokens_per_batch=512", "validation_tokens=300", "sample_tokens=40",
+    "data.vocab_size=400", "cache_dir=cache", "sample_prompt=\x1b[31m it",
+]  # fmt: skip
+KINDS = ["bpe", "words", "characters"]
+
+
+class Page(HTMLParser):
+    """Counts the elements and attributes of a page that can run or fetch something."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.active: Counter[str] = Counter()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("script", "iframe", "object", "embed", "base", "link", "img", "style", "meta"):
+            self.active[tag] += 1
+        for name, value in attrs:
+            is_address = name in ("src", "href") and "//" in (value or "")
+            if is_address or name.startswith("on") or "javascript:" in (value or ""):
+                self.active[f"{tag} {name}"] += 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of each kind of tokenizer, trained on the hostile texts."""
+    folder = tmp_path_factory.mktemp("hostile") / "here"
+    folder.mkdir()
+    (folder / "hostile.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    for kind in KINDS:
+        result = run_program("train.py", *SMALL_TEXT, f"data.tokenizer={kind}", f"out={kind}", cwd=folder)
+        assert result.status == 0 and not CONTROL.search(result.out + result.err), result.err
+    return folder
+
+
+def test_training_writes_nothing_outside_its_run_and_the_cache(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == {"hostile.jsonl", "cache", *KINDS}
+    assert [path.name for path in folder.parent.iterdir()] == ["here"]
+    assert not list(folder.rglob("*executed*"))
+
+
+def test_no_text_becomes_the_end_token(folder: Path) -> None:
+    tokenizers = [bpe_tokenizer(FRAGMENTS, 600), word_tokenizer(FRAGMENTS), character_tokenizer(FRAGMENTS)]
+    tokenizers += [load_tokenizer(folder / kind / "tokenizer.json") for kind in KINDS]
+    for tokenizer in tokenizers:
+        assert not any(end_id(tokenizer) in ids for ids in encode(tokenizer, TEXTS))
+
+
+def test_byte_level_bpe_gives_every_text_back(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder / "bpe" / "tokenizer.json")
+    assert [tokenizer.decode(ids, skip_special_tokens=False) for ids in encode(tokenizer, TEXTS)] == TEXTS
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"It \xc3(", b"ran \xed\xa0\x80", b"\xc0\xaf"])
+def test_bytes_that_are_not_utf_8_are_one_line_that_names_the_file(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "broken.txt").write_bytes(b"The cat ran. " * 300 + content)
+    arguments = [argument for argument in SMALL_TEXT if not argument.startswith("data.path")]
+    assert "broken.txt" in run_program("train.py", *arguments, "data.path=broken.txt", cwd=tmp_path).error
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_hostile_sentence_adds_nothing_active_to_the_page_and_no_control_to_the_terminal(folder: Path) -> None:
+    page = folder / "bpe" / "probe" / "report.html"
+    assert run_program("eval.py", "run=bpe", 'text="The cat sat. It"', "cache_dir=cache", cwd=folder).status == 0
+    expected = Page(page.read_text()).active
+    for fragment in FRAGMENTS:
+        result = run_program("eval.py", "run=bpe", f"text={fragment.replace(chr(0), '').replace('$', '')} it", cwd=folder)
+        assert result.status in (0, 2), result.err
+        assert not CONTROL.search(result.out + result.err)
+    assert Page(page.read_text()).active == expected
+
+
+def test_a_run_with_a_hostile_name_is_read_and_its_name_controls_no_terminal(folder: Path, tmp_path: Path) -> None:
+    for name in ("a\x1b[31mb", "\u202eabc", "<script>", "=cmd|x", "a, b"):
+        shutil.copytree(folder / "characters", tmp_path / name)
+        result = run_program("eval.py", f"run={tmp_path / name}", f"cache_dir={folder / 'cache'}", cwd=folder)
+        assert result.status == 0 and not CONTROL.search(result.out + result.err), result

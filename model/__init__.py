@@ -1,6 +1,5 @@
-"""The decoder-only transformer, observed without being disturbed.
+"""The decoder-only transformer, its observation and its exchange with transformers.
 
-Axes, in every shape of this package: B batch, T tokens (Tq query positions, Tk key positions), D d_model, H heads,
-K head_dim, V vocab, L layers. Scores are before the softmax, weights after it. A mask is True where attending is
-allowed.
+Shapes in this package: B batch, T tokens (Tq query positions), D d_model, H heads, K head dimension, V vocabulary,
+L layers. Scores are before the softmax, weights after it. A boolean mask is True where attending is allowed.
 """

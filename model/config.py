@@ -46,7 +46,7 @@ class ModelConfig:
     context_length: int  # in tokens, at least 2
     rope_theta: float  # base of the RoPE frequencies
     norm_eps: float  # epsilon of RMSNorm
-    dropout: float  # of the updates of attention and MLP, in [0, 1)
+    dropout: float  # probability, for the updates of attention and MLP, in [0, 1)
     scale: Scale
     weighting: Weighting
     position: Position

@@ -22,7 +22,7 @@ def generate(
         tokens: [T] prompt, at least one token; the model reads the last context_length tokens.
         n_tokens: maximum number of new tokens.
         temperature: divides the logits; 0 takes the most probable token.
-        seed: of the samples; PyTorch's global random state is not used.
+        seed: seed of the samples; PyTorch's global random state is not used.
         end: token at which generation stops, if any; it is not returned.
 
     """

@@ -58,7 +58,7 @@ _FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")  # attrib
 
 @dataclass
 class _Pass:
-    """Options of the forward pass in progress, and what it records."""
+    """Options and records of the forward pass in progress."""
 
     edits: Sequence[HeadEdit] = ()
     query_positions: Tensor | None = None
@@ -503,7 +503,7 @@ def export_transformers(model: Transformer, folder: Path, end: int = 0, tokenize
         model: with the switches of a Llama, or ValueError is raised.
         folder: created if needed.
         end: the token that begins and ends a text and pads a batch.
-        tokenizer: of the model.
+        tokenizer: the tokenizer of the model.
 
     """
     from transformers import PreTrainedTokenizerFast

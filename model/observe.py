@@ -146,8 +146,8 @@ class TransformerView:
         first = min((edit.layer for edit in edits), default=self.n_layer) if streams is not None else 0
         x = self.model.embed(tokens) if streams is None else streams[first]
         for layer, block in enumerate(self._blocks(first), first):
-            here = [edit for edit in edits if edit.layer == layer]
-            x = edited_block(block, x, here) if here else block(x)
+            layer_edits = [edit for edit in edits if edit.layer == layer]
+            x = edited_block(block, x, layer_edits) if layer_edits else block(x)
         if positions is not None:
             x = x[torch.arange(len(x), device=x.device), positions]
         return self.model.unembed(x).float()
@@ -224,7 +224,7 @@ def apply_edits(weights: Tensor, values: Tensor, edits: Sequence[HeadEdit]) -> T
     Args:
         weights: [B, H, T, T]; changed in place.
         values: [B, H, T, K].
-        edits: of this layer.
+        edits: the edits of this layer.
 
     """
     for edit in edits:

@@ -168,12 +168,12 @@ def test_contributions_pulled_back_through_the_final_norm_add_up_to_a_difference
 
 def test_untrained_models_depend_on_their_seed_alone_and_have_the_same_shape() -> None:
     view = make_view("llama")
-    first, second, other = (view.untrained(seed).model.state_dict() for seed in (1, 1, 2))
+    first, second, third = (view.untrained(seed).model.state_dict() for seed in (1, 1, 2))
     assert {name: weight.shape for name, weight in first.items()} == {
         name: weight.shape for name, weight in view.model.state_dict().items()
     }
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
+    assert not torch.equal(first["lm_head.weight"], third["lm_head.weight"])
 
 
 @pytest.mark.parametrize("model_type", ["bloom", "gpt_neo"])
@@ -192,16 +192,16 @@ def test_models_off_the_attention_interface_are_refused_by_name(model_type: str)
 @pytest.mark.parametrize("changes", [{}, {"tie_query_key": True, "tie_key_value": True}])
 def test_our_model_and_its_llama_give_the_same_logits_scores_and_edited_logits(changes: dict) -> None:
     model = random_model(**changes)
-    ours, theirs = TransformerView(model), TransformersView(as_llama(model))
+    view, llama = TransformerView(model), TransformersView(as_llama(model))
     tokens = torch.randint(model.vocab_size, (3, 9), generator=torch.Generator().manual_seed(0))
-    assert (theirs.n_layer, theirs.n_head, theirs.context_length) == (ours.n_layer, ours.n_head, ours.context_length)
+    assert (llama.n_layer, llama.n_head, llama.context_length) == (view.n_layer, view.n_head, view.context_length)
     assert torch.equal(as_llama(model)(tokens).logits, model(tokens))
-    torch.testing.assert_close(theirs.attention_scores(tokens), ours.attention_scores(tokens), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(llama.attention_scores(tokens), view.attention_scores(tokens), rtol=1e-4, atol=1e-5)
     edits = [HeadEdit(0, 1, weights=lambda weights: weights.flip(0)), HeadEdit(1, 2, output=torch.zeros_like)]
     torch.testing.assert_close(
-        theirs.logits(tokens, edits=edits), ours.logits(tokens, edits=edits), rtol=1e-4, atol=1e-5
+        llama.logits(tokens, edits=edits), view.logits(tokens, edits=edits), rtol=1e-4, atol=1e-5
     )
-    for our_record, their_record in zip(ours.record(tokens), theirs.record(tokens), strict=True):
+    for our_record, their_record in zip(view.record(tokens), llama.record(tokens), strict=True):
         for expected, tensor in zip(our_record, their_record, strict=True):
             torch.testing.assert_close(tensor, expected, rtol=1e-4, atol=1e-5)
 

@@ -40,9 +40,9 @@ def test_positions_select_one_row_of_logits_per_text(tokens: Tensor) -> None:
 def test_an_edited_pass_started_at_the_edited_layer_equals_the_whole_pass(tokens: Tensor) -> None:
     view = TransformerView(make_model())
     edits = [HeadEdit(2, 0, output=torch.zeros_like), HeadEdit(1, 1, weights=lambda w: w.flip(0))]
-    whole = view.logits(tokens, edits=edits)
-    torch.testing.assert_close(view.logits(tokens, edits=edits, streams=view.residual_stream(tokens)), whole)
-    assert not torch.allclose(whole, view.logits(tokens), atol=1e-2)
+    complete = view.logits(tokens, edits=edits)
+    torch.testing.assert_close(view.logits(tokens, edits=edits, streams=view.residual_stream(tokens)), complete)
+    assert not torch.allclose(complete, view.logits(tokens), atol=1e-2)
 
 
 def test_given_the_streams_and_no_edit_the_logits_are_those_of_the_last_stream(tokens: Tensor) -> None:
@@ -79,8 +79,8 @@ def test_the_record_is_consistent_with_itself_and_with_the_streams(switches: dic
         torch.testing.assert_close(record.values, values)
         added = torch.einsum("bhtk,hdk->btd", record.head_output, view.output_weight(layer))
         block = list(view.model.layers())[layer]
-        after = streams[layer] + added
-        torch.testing.assert_close(after + block.mlp(block.norm_2(after)), streams[layer + 1], rtol=1e-4, atol=1e-4)
+        stream = streams[layer] + added
+        torch.testing.assert_close(stream + block.mlp(block.norm_2(stream)), streams[layer + 1], rtol=1e-4, atol=1e-4)
 
 
 def test_scores_at_chosen_queries_are_rows_of_all_scores(tokens: Tensor) -> None:

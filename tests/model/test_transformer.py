@@ -57,7 +57,7 @@ def random_attention(**switches: object) -> tuple[Attention, Tensor]:
 def test_two_tokens_by_hand() -> None:
     query = torch.tensor([[[[1.0, 0.0], [1.0, 1.0]]]])
     key = torch.tensor([[[[2.0, 0.0], [0.0, 4.0]]]])
-    odds = math.exp((4.0 - 2.0) / math.sqrt(2))  # of the second key over the first: e^((q·k2 - q·k1) / sqrt(2))
+    odds = math.exp((4.0 - 2.0) / math.sqrt(2))  # second key over first key: e^((q·k2 - q·k1) / sqrt(2))
     expected = torch.tensor([[1.0, 0.0], [1 / (1 + odds), odds / (1 + odds)]])
     torch.testing.assert_close(causal_attention_weights(query, key)[0, 0], expected)
 
@@ -162,8 +162,8 @@ def test_weights_by_head_add_up_to_the_whole_projections() -> None:
 
 def test_tokens_projected_from_their_own_position_equal_those_of_the_whole_text() -> None:
     attention, x = random_attention()
-    for whole, rest in zip(attention.project(x), attention.project(x[:, 4:], first=4), strict=True):
-        torch.testing.assert_close(rest, whole[:, :, 4:], rtol=1e-4, atol=1e-5)
+    for expected, rest in zip(attention.project(x), attention.project(x[:, 4:], first=4), strict=True):
+        torch.testing.assert_close(rest, expected[:, :, 4:], rtol=1e-4, atol=1e-5)
 
 
 # Positions and norm
@@ -278,9 +278,9 @@ def test_initial_weights_follow_the_table() -> None:
 def test_initial_weights_depend_on_the_seed_alone() -> None:
     first = Transformer(config(), V, seed=7)
     torch.manual_seed(99)
-    second, other = Transformer(config(), V, seed=7), Transformer(config(), V, seed=8)
+    second, third = Transformer(config(), V, seed=7), Transformer(config(), V, seed=8)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    assert not torch.equal(first.token_embedding.weight, other.token_embedding.weight)
+    assert not torch.equal(first.token_embedding.weight, third.token_embedding.weight)
 
 
 def test_the_loss_of_a_new_model_is_about_log_v(tokens: Tensor) -> None:

@@ -56,7 +56,10 @@ class RunLog:
             JsonLines(run / "attention.jsonl", resumed_step) if (run / "attention.jsonl").exists() else None
         )
         self._run, self._resumed_step = run, resumed_step
-        # TensorBoard hides the events of earlier files from purge_step on.
+        # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
+        # events of earlier files from purge_step on.
+        if any(f".{int(time.time())}." in path.name for path in (run / "tb").glob("events*")):
+            time.sleep(1)
         self.board = SummaryWriter(str(run / "tb"), purge_step=resumed_step + 1)
 
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:

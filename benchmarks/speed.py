@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from model.hf import export_transformers
 
 from benchmarks.measure import arguments, fail, markdown_table, median_range, read_records, run_command, write_results
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
+from model.hf import export_transformers
 from model.observe import TransformerView
 from model.transformer import Transformer
 

@@ -25,10 +25,10 @@ from typing import Any
 
 import torch
 from hypothesis import HealthCheck, given, settings
-from tests.test_fuzz import command_lines
 
 from benchmarks.measure import arguments, markdown_table, read_records, write_results
 from tests.program import SMALL_DATA, start_program, wait
+from tests.reliability.strategies import command_lines
 from tests.reliability.test_fuzz import status_and_error
 from training.checkpoint import load_checkpoint
 

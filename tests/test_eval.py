@@ -275,14 +275,13 @@ def test_variants_of_a_sweep_are_compared(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_exported_run_is_tested_as_an_external_model_with_the_same_scores(run: Path) -> None:
+def test_an_exported_run_opens_as_an_external_model_with_the_same_attention(run: Path) -> None:
     pytest.importorskip("transformers")
     folder, out = run.parent / "hf", run.parent / "results"
     assert run_program("model/export.py", "to=hf", f"run={run}", f"out={folder}").status == 0
-    arguments = (f"model={folder}", f"out={out}", f"cache_dir={run.parent / 'cache'}", *SMALL_PROBE)
-    result = run_program("eval.py", *arguments)
+    result = run_program("eval.py", f"model={folder}", f"out={out}", f"text={SENTENCE}")
     assert result.status == 0, result.err
-    assert "unknown" in page_content(out)["notes"][0] and page_content(out)["run"]["max_steps"] is None
+    assert page_content(out)["run"]["max_steps"] is None
     ours = open_run(run, torch.device("cpu"))
     external = open_external(str(folder), str(out), ours.data, torch.device("cpu"))
     weights, expected = (word_attention(opened.model, opened.tokenize(SENTENCE)) for opened in (external, ours))

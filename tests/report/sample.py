@@ -156,7 +156,8 @@ def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was ki
                       question("later_cue", "suggestive", ids["tired_or_soft"])],
         "sentences": [*examples["four_cells"], *examples["tired_or_soft"], *yours],
         "training": curves,
-        "tables": [{"title": "Other seeds", "header": ["question", "seeds"], "rows": [["number", "5 of 5"]], "note": ""}],
+        "tables": [{"title": "Other seeds", "header": ["question", "seeds"], "rows": [["number", "5 of 5"]],
+                    "note": ""}],
         "resumed": ["Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02)."],
         "omissions": [],
     }  # fmt: skip

@@ -41,7 +41,7 @@ from data.tokenizer import (
 
 CLASSES = ("function", "content", "pronoun", "payoff", "end")
 SPLITS = ("train", "validation")
-_FORMAT = 1  # a new number makes every corpus be written again
+_FORMAT = 2  # a new number makes every corpus be written again
 _SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")  # the files are hashed instead
 _SAMPLE_CHARACTERS = 2**25  # that BPE and words are trained on; twice as many save 0.3 % of the tokens
 _BATCH_PIECES = 128  # tokenized at a time

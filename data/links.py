@@ -15,8 +15,8 @@ from data.tokenizer import encode_text
 Span = tuple[int, int]  # characters [start, end)
 Word = tuple[int, ...]  # the positions of a word's tokens, ascending
 
-# Predictors with a known surprisal at each payoff; "bayes" is the exact one, the others use less of the text.
-ORACLES = ("blind", "nearest", "first", "subject", "default", "bayes")
+# Predictors with a known surprisal at each payoff: with all but the antecedent, and Bayes-optimal.
+ORACLES = ("blind", "bayes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,4 +203,3 @@ def _payoff_choices(tokenizer: Tokenizer, answers: tuple[str, ...], foils: tuple
     foil_tokens = tuple(dict.fromkeys(token for token in foil_ids if token not in answer_ids))
     can_be_measured = not (answers and foils) or bool(answer_tokens and foil_tokens)
     return _Choices(n_shared, answer_tokens, foil_tokens, tuple(ids[0] for ids in tokens.values()), can_be_measured)
-

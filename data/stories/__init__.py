@@ -100,7 +100,7 @@ def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
 
 @lru_cache(maxsize=len(ALL_HOLDOUTS))  # a Floor caches its results
 def _floor(config: StoriesConfig, split: str, holdout: str) -> Floor:
-    return Floor(language_of(config, split, holdout), config.skew)
+    return Floor(language_of(config, split, holdout))
 
 
 def _with_surprisal(config: StoriesConfig, split: str, story: Story) -> Story:

@@ -2,9 +2,8 @@
 
 The grammar is a left-to-right process, so p(word | words before) is a forward filter over all derivations that can
 have produced those words. Derivations that reach the same state are added up; the probability of a single derivation
-would give a bound that is too high. Heuristic baselines (`ORACLES`) use the same filter: at a payoff they know all
-that the optimal predictor knows, except which candidate is the antecedent. That they take from a heuristic such as
-"the first mention", believed as often as it is right in the training stories.
+would give a bound that is too high. The oracle "blind" uses the same filter: at a payoff it has all information of the
+optimal predictor, except which candidate is the antecedent.
 """
 
 import math
@@ -13,8 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from data.links import ORACLES
-from data.stories.grammar import Bindings, Option, Rules, Symbols, is_slot
+from data.stories.grammar import Option, Symbols, is_slot
 from data.stories.language import START, Language
 
 END = "<end>"  # the symbol after the last word of a story
@@ -42,18 +40,18 @@ class Belief:
     successors: dict[str, tuple[float, "Belief"]] = field(default_factory=dict)  # cache, by the next word
 
 
-class ForwardFilter:
-    """The exact predictor of one grammar; results are cached."""
+class Floor:
+    """The Bayes-optimal predictor of one language; results are cached."""
 
-    def __init__(self, rules: Rules, start: Symbols) -> None:
-        """Set the belief before the first word of a story derived from `start`."""
-        self._rules = rules
+    def __init__(self, language: Language) -> None:
+        """Set the belief before the first word of a story."""
+        self._language = language
         self._states: dict[tuple[Symbols, tuple[tuple[str, str], ...]], State] = {}
         self._indexes: dict[int, tuple[list[Option], dict[str, list[Option]]]] = {}
         self._certain: dict[State, Belief] = {}  # beliefs in a single state, shared by all texts that lead to it
-        self.start = Belief({self.state((*start, END), ()): 1.0})
+        self.start = Belief({self._state((*START, END), ()): 1.0})
 
-    def state(self, symbols: Symbols, bindings: tuple[tuple[str, str], ...]) -> State:
+    def _state(self, symbols: Symbols, bindings: tuple[tuple[str, str], ...]) -> State:
         """Return the unique State object of these symbols and bindings."""
         key = (symbols, bindings)
         if key not in self._states:
@@ -63,7 +61,7 @@ class ForwardFilter:
     def update(self, belief: Belief, word: str) -> tuple[float, Belief]:
         """Return p(word) under a belief and the belief after it; an impossible word has probability 0."""
         if word not in belief.successors:
-            joint = self.joint(belief.states, word)
+            joint = self._joint(belief.states, word)
             probability = sum(joint.values())
             posterior = Belief({state: weight / probability for state, weight in joint.items()})
             if len(joint) == 1:
@@ -71,7 +69,7 @@ class ForwardFilter:
             belief.successors[word] = (probability, posterior)
         return belief.successors[word]
 
-    def joint(self, states: Mapping[State, float], word: str) -> dict[State, float]:
+    def _joint(self, states: Mapping[State, float], word: str) -> dict[State, float]:
         """Return p(word, state after it) for every state after `word`; the values sum to p(word)."""
         joint: dict[State, float] = defaultdict(float)
         for state, weight in states.items():
@@ -87,9 +85,9 @@ class ForwardFilter:
             return []
         first, rest = symbols[0], symbols[1:]
         if not is_slot(first):
-            return [(1.0, self.state(rest, bindings))] if first == word else []
+            return [(1.0, self._state(rest, bindings))] if first == word else []
         derivations = []
-        for option in self._options_for(word, self._rules(first[1:-1], dict(bindings))):
+        for option in self._options_for(word, self._language.rules(first[1:-1], dict(bindings))):
             updated = tuple(sorted((dict(bindings) | dict(option.binds)).items())) if option.binds else bindings
             derivations += [
                 (option.probability * probability, state)
@@ -109,57 +107,40 @@ class ForwardFilter:
         _, index = self._indexes[id(options)]
         return index.get(word, []) + index.get("", [])
 
-
-class Floor:
-    """The Bayes-optimal predictor of one language, and the heuristic baselines."""
-
-    def __init__(self, language: Language, habit: float) -> None:
-        """Args: `habit` is the share of training stories in which the first mention is the antecedent."""
-        self._language, self._habit = language, habit
-        self._filter = ForwardFilter(language.rules, START)
-
     def surprisal(self, text: str, payoffs: Collection[int] = ()) -> tuple[list[float], dict[int, tuple[float, ...]]]:
-        """Return -log p in nats of every word and of the end, and for each payoff the -log p of each of ORACLES.
+        """Return -log p in nats of every word and of the end, and of each payoff for each of data.links.ORACLES.
 
         Args:
             text: a story of the language.
-            payoffs: word positions at which the baselines are evaluated.
+            payoffs: word positions at which "blind" is evaluated.
 
         Raises:
             ValueError: the grammar cannot produce this text.
 
         """
-        belief = self._filter.start
+        belief = self.start
         surprisal, oracles = [], {}
         for i, word in enumerate([*words(text), END]):
-            probability, posterior = self._filter.update(belief, word)
+            probability, posterior = self.update(belief, word)
             if not probability > 0:
                 raise ValueError(f"the grammar of the stories does not allow {word!r} at word {i + 1} of {text!r}")
-            if i in payoffs:
-                oracles[i] = tuple(self._oracle_surprisal(oracle, belief.states, word) for oracle in ORACLES)
             surprisal.append(-math.log(probability))
+            if i in payoffs:
+                blind = sum(self._joint(self._without_antecedent(belief.states), word).values())
+                oracles[i] = (-math.log(blind), surprisal[-1])
             belief = posterior
         return surprisal, oracles
 
-    def _oracle_surprisal(self, oracle: str, states: Mapping[State, float], word: str) -> float:
-        """Return -log p(word) after the antecedent in every state is replaced by the belief of `oracle`."""
-        if oracle == "bayes":
-            return -math.log(sum(self._filter.joint(states, word).values()))
-        believed: dict[State, float] = defaultdict(float)
+    def _without_antecedent(self, states: Mapping[State, float]) -> dict[State, float]:
+        """Return the belief in which each of the two candidates is the antecedent with probability 1/2."""
+        belief: dict[State, float] = defaultdict(float)
         for state, weight in states.items():
-            for slot, probability in self._antecedents(oracle, dict(state.bindings)):
-                bindings = tuple((name, slot if name == "MEANT" else value) for name, value in state.bindings)
-                believed[self._filter.state(state.symbols, bindings)] += weight * probability
-        return -math.log(sum(self._filter.joint(believed, word).values()))
-
-    def _antecedents(self, oracle: str, bindings: Bindings) -> list[tuple[str, float]]:
-        """Return the probability that a heuristic gives to each candidate of being the antecedent."""
-        if "MEANT" not in bindings:
-            return [("", 1.0)]
-        if self._language.plot(bindings).family in ("no_antecedent", "no_pronoun"):
-            return [(bindings["MEANT"], 1.0)]
-        (first, _), (last, _) = self._language.prior(bindings)
-        subject = bindings.get("SUBJECT") if oracle == "subject" else None
-        if oracle in ("first", "nearest") or subject in (first, last):
-            return [(first, self._habit), (last, 1 - self._habit)]
-        return [(first, 0.5), (last, 0.5)]
+            bindings = dict(state.bindings)
+            family = self._language.plot(bindings).family
+            if "MEANT" not in bindings or family in ("no_antecedent", "no_pronoun"):
+                belief[state] += weight
+                continue
+            for slot in "AB":
+                changed = tuple((name, slot if name == "MEANT" else value) for name, value in state.bindings)
+                belief[self._state(state.symbols, changed)] += weight / 2
+        return belief

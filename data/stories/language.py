@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from data.stories import frames
-from data.stories.frames import Frame, subject
+from data.stories.frames import Frame
 from data.stories.grammar import Bindings, Option, Symbols
 from data.stories.lexicon import FEELINGS, FOODS, QUALITIES, STATES, Referent, names, nouns, referents, rests, unit_hash
 from data.stories.plots import PLOTS, Plot
@@ -313,7 +313,7 @@ def _plot(language: Language, bindings: Bindings) -> list[Option]:
 
 
 def _frame(language: Language, bindings: Bindings) -> list[Option]:
-    """Draw a frame and bind its subject; if its two orders differ, draw the order and bind the first mention."""
+    """Draw a frame; if its two orders differ, draw the order and bind the first mention."""
     plot = language.plot(bindings)
 
     def make() -> list[Option]:
@@ -323,7 +323,7 @@ def _frame(language: Language, bindings: Bindings) -> list[Option]:
             Option(
                 1 / len(options) / len(orders),
                 tuple(frame[order].split()),
-                ((("FIRST", "AB"[order]),) if plot.two_orders else ()) + (("SUBJECT", subject(frame[order])),),
+                (("FIRST", "AB"[order]),) if plot.two_orders else (),
             )
             for frame in options
             for order in orders

@@ -156,13 +156,13 @@ def test_the_class_of_a_payoff_is_payoff(corpus: Corpus) -> None:
 
 def test_the_floor_belongs_to_the_tokens_of_its_story(corpus: Corpus) -> None:
     split = corpus.validation
-    floor = Floor(language_of(CONFIG, "dev", "iid"), CONFIG.skew)
+    floor = Floor(language_of(CONFIG, "dev", "iid"))
     texts = [row["text"] for row in load_rows(corpus, "validation", ["text"])]
     assert np.isnan(split.floor[0]) and (split.floor[1:] > -1e-6).all()
     for i in range(0, len(texts), 23):
         targets = slice(split.starts[i] + 1, split.starts[i + 1] + 1)
         assert [corpus.tokenizer.id_to_token(int(token)) for token in split.tokens[targets]] == [*words(texts[i]), END]
-        np.testing.assert_allclose(split.floor[targets], floor.read(texts[i])[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(split.floor[targets], floor.surprisal(texts[i])[0], rtol=1e-5, atol=1e-6)
 
 
 def test_items_end_at_their_query_or_before_their_payoff(corpus: Corpus) -> None:

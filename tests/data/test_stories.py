@@ -13,42 +13,26 @@ from data.links import ORACLES
 from data.stories import SPLITS, assert_balanced, generate_split, language_of, load_stories, plot_shares
 from data.stories.blocks import sample_block
 from data.stories.floor import words
-from data.stories.frames import OPENERS, base_frame, held_out
+from data.stories.frames import base_frame, held_out
 from data.stories.grammar import sample
 from data.stories.language import Language, Population, frames_of, pairs_of, placement
 from data.stories.leakage import leakage
-from data.stories.lexicon import FEELINGS, FOODS, QUALITIES, names, nouns, referents, unit_hash
+from data.stories.lexicon import FEELINGS, FOODS, QUALITIES, names, nouns, referents
 from data.stories.lint import lint
-from data.stories.plots import ALL_HOLDOUTS, PLOTS
+from data.stories.plots import PLOTS
 from data.tokenizer import word_tokenizer
 
 _NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
-_DEFAULT_SHARES = {
-    "share_agreement": 0.36,
-    "share_later_cue": 0.13,
-    "share_no_antecedent": 0.06,
-    "share_no_pronoun": 0.45,
-}
+_DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_antecedent=0.06, share_no_pronoun=0.45)
+_EQUAL_SHARES = dict.fromkeys(_NO_SHARES, 0.055) | {"share_no_pronoun": 1 - 0.055 * (len(_NO_SHARES) - 1)}
 CONFIG = StoriesConfig(  # the families of the default mix
-    source="stories",
-    seed=3,
-    n_train_stories=6000,
-    n_validation_stories=800,
-    n_test_templates=7,
-    n_test_pairs=3,
-    n_bystanders=0,
-    skew=0.5,
-    **(_NO_SHARES | _DEFAULT_SHARES),
-)
+    source="stories", seed=3, n_train_stories=6000, n_validation_stories=800, n_test_templates=7, n_test_pairs=3,
+    n_bystanders=0, skew=0.5, **(_NO_SHARES | _DEFAULT_SHARES),
+)  # fmt: skip
 FULL = replace(  # all families
-    CONFIG,
-    n_bystanders=1,
-    n_validation_stories=200,
-    n_test_templates=2,
-    n_test_pairs=1,
-    **{name: 0.055 for name in _NO_SHARES} | {"share_no_pronoun": 1 - 0.055 * (len(_NO_SHARES) - 1)},
+    CONFIG, n_bystanders=1, n_validation_stories=200, n_test_templates=1, n_test_pairs=1, **_EQUAL_SHARES
 )
-SMALL = replace(FULL, n_train_stories=1200, n_validation_stories=40, n_test_templates=1)
+SMALL = replace(FULL, n_train_stories=1200, n_validation_stories=40)
 CONTEXT_LENGTH = 64  # of the models that are trained on stories
 PRONOUNS = {"It": "it its", "They": "they them their", "She": "she her", "He": "he him his"}
 ALL_PRONOUNS = " ".join(PRONOUNS.values()).split()
@@ -59,7 +43,7 @@ def full_stories() -> dict[str, list[dict]]:
     return {split: list(rows) for split, rows in load_stories(FULL).items()}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def stories() -> dict[str, list[dict]]:
     return full_stories()
 
@@ -81,18 +65,11 @@ def agrees(pronoun: str, word: str) -> bool:
 
 
 def test_every_plot_has_its_sites_and_its_hold_outs(stories: dict) -> None:
-    sites = defaultdict(set)
-    for row, link in all_links(all_rows(stories)):
-        sites[row["family"], link["level"]].add(link["site"])
-    expected = defaultdict(set)
-    for plot in PLOTS.values():
-        for link in plot.links:
-            expected[plot.family, plot.level].add(link.site)
-    assert sites == expected and len(sites) == 16
-    holdouts = {(row["family"], row["links"][0]["level"], row["holdout"]) for row in stories["test"]}
     linked_plots = [plot for plot in PLOTS.values() if plot.links]
+    sites = {(row["family"], link["level"], link["site"]) for row, link in all_links(all_rows(stories))}
+    assert sites == {(plot.family, plot.level, link.site) for plot in linked_plots for link in plot.links}
+    holdouts = {(row["family"], row["links"][0]["level"], row["holdout"]) for row in stories["test"]}
     assert holdouts == {(plot.family, plot.level, holdout) for plot in linked_plots for holdout in plot.holdouts}
-    assert {holdout for _, level, holdout in holdouts if level == "number"} == set(ALL_HOLDOUTS)
 
 
 def test_links_point_at_the_words_they_name(stories: dict) -> None:
@@ -100,16 +77,19 @@ def test_links_point_at_the_words_they_name(stories: dict) -> None:
         pronoun, query = word_at(row, link["pronoun"]), word_at(row, link["query"])
         spans = [tuple(span) for span in link["antecedents"] + link["distractors"]]
         mentions = [word_at(row, span) for span in spans]
-        antecedents = [word_at(row, span) for span in link["antecedents"]]
-        assert pronoun.lower() in ALL_PRONOUNS
+        antecedents = mentions[: len(link["antecedents"])]
+        assert pronoun.lower() in ALL_PRONOUNS and set(mentions) <= set(referents()) | set(FOODS)
         assert len(set(spans)) == len(spans) and all(end <= link["query"][0] for _, end in spans)
-        assert set(mentions) <= set(referents()) | set(FOODS)
         if row["family"] == "no_antecedent":
             assert not antecedents and mentions and not link["payoff"]
         elif row["family"] == "plural" and pronoun == "They":
             assert {referents()[word].pronoun for word in antecedents} == {"She", "He"} and len(antecedents) == 2
         elif row["family"] not in ("attribute", "ownership"):
             assert all(agrees(pronoun, word) for word in antecedents)
+        if row["family"] == "agreement":
+            assert not agrees(pronoun, word_at(row, link["distractors"][0]))
+        if link["level"] == "told_gender":
+            assert re.search(r"(a (girl|boy) named|the (girl|boy))", row["text"])
         if link["site"] == "pronoun":
             assert query.lower() in ALL_PRONOUNS
         if link["site"] == "cue":
@@ -118,31 +98,23 @@ def test_links_point_at_the_words_they_name(stories: dict) -> None:
             assert link["query"][1] <= link["pronoun"][0] and not link["payoff"]
         if link["subject"]:
             assert word_at(row, link["subject"]) in mentions
+        first_words = [match.start() for match in re.finditer(r"\w+|[^\w\s]", row["text"])]
+        assert min(start for start, _ in spans) >= first_words[4]  # the first four words may be attention sinks
 
 
 def test_a_payoff_is_one_of_the_answers_and_none_of_the_foils(stories: dict) -> None:
-    n = Counter()
+    sites = set()
     for row, link in all_links(all_rows(stories)):
         if link["payoff"]:
             payoff = word_at(row, link["payoff"])
             assert payoff in link["answers"] and payoff not in link["foils"] and link["foils"]
             assert link["query"][1] <= link["payoff"][0]
-            n[row["family"], link["site"]] += 1
+            sites.add((row["family"], link["site"]))
             if row["family"] == "agreement" and link["level"] != "state":
                 assert tuple(link["answers"]) == referents()[row["pair"].split()[row["meant"]]].verbs
             if link["site"] == "before_repeat":
                 assert link["payoff"][0] == link["query"][1] + 1
-    assert n["agreement", "pronoun"] and n["later_cue", "cue"] and n["attribute", "pronoun"]
-
-
-def test_in_agreement_stories_the_pronoun_fits_one_candidate_only(stories: dict) -> None:
-    for row, link in all_links(all_rows(stories)):
-        if row["family"] == "agreement":
-            pronoun = word_at(row, link["pronoun"])
-            antecedent, distractor = (word_at(row, link[side][0]) for side in ("antecedents", "distractors"))
-            assert agrees(pronoun, antecedent) and not agrees(pronoun, distractor)
-        if link["level"] == "told_gender":
-            assert re.search(r"(a (girl|boy) named|the (girl|boy))", row["text"])
+    assert sites >= {("agreement", "pronoun"), ("later_cue", "cue"), ("attribute", "pronoun")}
 
 
 def test_two_cells_of_the_same_order_are_identical_up_to_the_query(stories: dict) -> None:
@@ -152,10 +124,8 @@ def test_two_cells_of_the_same_order_are_identical_up_to_the_query(stories: dict
         if block[0]["family"] in ("no_antecedent", "ownership"):
             continue  # a word before the query differs: "she", "Tom" or the mention after the pronoun
         for cell, twin in (block[:2], block[2:]):
-            for link in cell["links"]:
-                if link["site"] in ("before_pronoun", "pronoun"):
-                    end = link["query"][1 if link["site"] == "before_pronoun" else 0]
-                    assert cell["text"][:end] == twin["text"][:end]
+            for end in [link["query"][0] for link in cell["links"] if link["site"] in ("before_pronoun", "pronoun")]:
+                assert cell["text"][:end] == twin["text"][:end]
 
 
 def test_every_cue_is_right_in_exactly_half_of_each_question_and_hold_out(stories: dict) -> None:
@@ -187,13 +157,6 @@ def test_a_broken_balance_is_detected() -> None:
         assert_balanced([*block[:3], replace(block[3], meant=0)])
 
 
-def test_no_candidate_is_among_the_first_four_words(stories: dict) -> None:
-    for row, link in all_links(all_rows(stories)):
-        starts = [match.start() for match in re.finditer(r"\w+|[^\w\s]", row["text"])]
-        assert min(span[0] for span in link["antecedents"] + link["distractors"]) >= starts[4]
-    assert min(len(opener.split()) for opener in OPENERS) >= 4
-
-
 def test_every_word_is_one_token_of_the_training_vocabulary(stories: dict) -> None:
     tokenizer = word_tokenizer(row["text"] for row in stories["train"])
     for row in all_rows(stories):
@@ -203,27 +166,16 @@ def test_every_word_is_one_token_of_the_training_vocabulary(stories: dict) -> No
     assert 700 <= tokenizer.get_vocab_size() <= 1200
 
 
-@pytest.mark.parametrize("config", [CONFIG, FULL])
-def test_the_longest_possible_story_fits_the_context(config: StoriesConfig) -> None:
-    for name in plot_shares(config):
+def test_the_longest_possible_story_fits_the_context() -> None:
+    for name in PLOTS:
         for holdout in PLOTS[name].holdouts:
-            language = language_of(config, "test", holdout)
+            language = language_of(FULL, "test", holdout)
 
             def longest(slot: str, bindings: dict, language: Language = language) -> list:
                 return [max(language.rules(slot, bindings), key=lambda option: len(option.symbols))]
 
             text = sample(longest, Random(0), ("{OPENER}", *PLOTS[name].text.split()), {"PLOT": name}).text
             assert len(words(text)) < CONTEXT_LENGTH, text
-
-
-def test_the_lexicon_has_the_designed_size() -> None:
-    assert [sum(not name.held_out for name in side) for side in names()] == [48, 48]
-    assert all(sum(name.held_out == "test" for name in side) >= 8 for side in names())
-    assert len(nouns()) >= 60
-    assert all(referent.kind == "rest" or len(set(referent.verbs)) == 4 for referent in referents().values())
-    assert all(re.fullmatch(r"\w+", word) for word in referents())
-    plots = ("agreement number", "agreement gender", "later_cue")
-    assert len({base_frame(frame[0]) for name in plots for frame in PLOTS[name].frames()}) >= 200
 
 
 def test_held_out_words_pairs_and_frames_are_never_in_linked_training_stories(stories: dict) -> None:
@@ -243,7 +195,6 @@ def test_held_out_words_pairs_and_frames_are_never_in_linked_training_stories(st
             assert not set(pair.split()) & antecedents
         if row["holdout"] in ("templates", "headline"):
             assert frame not in training_frames
-    assert {row["holdout"] for row in stories["test"]} == set(ALL_HOLDOUTS)
 
 
 def test_dev_and_test_share_no_held_out_word_frame_or_cell(stories: dict) -> None:
@@ -257,15 +208,9 @@ def test_dev_and_test_share_no_held_out_word_frame_or_cell(stories: dict) -> Non
         assert dev and test and not dev & test
 
 
-@pytest.mark.parametrize(
-    ("derived", "base"),
-    [
-        ("agreement state", "agreement number"),
-        ("agreement told_gender", "agreement gender"),
-        ("no_pronoun names", "agreement gender"),
-    ],
-)
-def test_a_derived_frame_is_held_out_with_its_base_frame(derived: str, base: str) -> None:
+@pytest.mark.parametrize("derived", ["agreement state", "agreement told_gender", "no_pronoun names"])
+def test_a_derived_frame_is_held_out_with_its_base_frame(derived: str) -> None:
+    base = "agreement number" if derived == "agreement state" else "agreement gender"
     splits = {frame[0]: held_out(frame[0]) for frame in PLOTS[base].frames()}
     derived_frames = {frame[0] for frame in PLOTS[derived].frames()}
     assert not derived_frames & set(splits)
@@ -294,10 +239,6 @@ def test_a_frame_with_a_pair_belongs_to_one_split() -> None:
     assert placement(frame, nouns()[0]) is None  # singular and plural of one noun
     assert {holdout for _, holdout in places} == {"iid", "pairs", "nouns"}
     assert {split for split, holdout in places if holdout == "iid"} == {"train", "dev", "test"}
-
-
-def test_the_hash_that_decides_the_splits_is_fixed() -> None:
-    assert unit_hash("frame", "the {A} sat near the {B} .") == pytest.approx(0.9123026, abs=1e-7)
 
 
 def test_a_plot_without_a_share_is_absent_from_all_splits() -> None:
@@ -367,9 +308,7 @@ def test_sentences_are_english(stories: dict) -> None:
 
 
 def test_skew_is_the_share_of_first_mentions_in_training_and_never_in_test() -> None:
-    skewed = replace(
-        CONFIG, skew=0.9, n_train_stories=3000, n_validation_stories=40, n_test_templates=1, n_test_pairs=1
-    )
+    skewed = replace(CONFIG, skew=0.9, n_train_stories=3000, n_test_templates=1, n_test_pairs=1)
     first = {
         split: [story.order == story.meant for story in generate_split(skewed, split) if story.links]
         for split in ("train", "test")
@@ -383,34 +322,24 @@ def test_no_probe_prefix_but_cataphora_begins_a_training_story(stories: dict) ->
     for split in ("dev", "test"):
         rows = [row for row in stories[split] if row["links"][0]["level"] != "cataphora"]
         report = leakage(stories["train"], rows)
-        assert report["total"] == 0 and report["links"] > 150
+        assert report["total"] == 0 and report["links"] > 75
         assert leakage(rows, rows)["total"] == report["links"]
 
 
 def test_the_linter_agrees_with_the_gold_links(stories: dict) -> None:
-    agreed = Counter()
+    is_undecided = defaultdict(set)
     for row, link in all_links(stories["test"]):
-        if link["site"] != "pronoun" or row["family"] in ("no_antecedent", "attribute", "ownership"):
-            continue
-        note = next(note for note in lint(row["text"]) if note.span[0] == link["pronoun"][0])
-        antecedent = row["pair"].split()[row["meant"]]
-        assert antecedent in " and ".join(note.candidates).split(" and ")
-        agreed[link["level"], len(note.candidates) > 1] += 1
-    undecided = {level for level, is_undecided in agreed if is_undecided}
-    assert undecided >= {"later_cue", "ambiguous"} and not undecided & {"gender", "told_gender"}
-    assert not agreed["later_cue", False] and not agreed["ambiguous", False]
+        if link["site"] == "pronoun" and row["family"] not in ("no_antecedent", "attribute", "ownership"):
+            note = next(note for note in lint(row["text"]) if note.span[0] == link["pronoun"][0])
+            assert row["pair"].split()[row["meant"]] in " and ".join(note.candidates).split(" and ")
+            is_undecided[link["level"]].add(len(note.candidates) > 1)
+    assert is_undecided["later_cue"] == is_undecided["ambiguous"] == {True}
+    assert is_undecided["gender"] == is_undecided["told_gender"] == {False}
 
 
 @pytest.mark.parametrize(
-    ("change", "setting"),
-    [
-        ({"share_agreement": 0.5}, "share"),
-        ({"share_agreement": -0.1, "share_no_pronoun": 0.91}, "share"),
-        ({"skew": 1.0}, "skew"),
-        ({"n_bystanders": 3}, "n_bystanders"),
-        ({"n_train_stories": 3}, "n_train_stories"),
-    ],
+    ("setting", "value"), [("share_agreement", 0.5), ("skew", 1.0), ("n_bystanders", 3), ("n_train_stories", 3)]
 )
-def test_impossible_settings_are_refused_by_name(change: dict, setting: str) -> None:
-    with pytest.raises(ValueError, match=setting):
-        replace(CONFIG, **change)
+def test_impossible_settings_are_refused_by_name(setting: str, value: float) -> None:
+    with pytest.raises(ValueError, match=setting.partition("_agreement")[0]):
+        replace(CONFIG, **{setting: value})

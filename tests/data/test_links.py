@@ -89,7 +89,7 @@ def llama_tokenizer(*, mistral: bool = False) -> Tokenizer:
 
 
 SUBWORDS: dict[str, Callable[[], Tokenizer]] = {
-    "GPT-2": lambda: bpe_tokenizer(texts(), 640),
+    "GPT-2": lambda: bpe_tokenizer(texts(), 900),
     "Llama": llama_tokenizer,
     "Mistral": lambda: llama_tokenizer(mistral=True),
 }
@@ -221,7 +221,7 @@ def test_the_surprisal_is_known_only_for_a_word_of_one_token_that_begins_no_othe
             is_known = len(word) == 1 and n_same_start == 1
             assert item.surprisal == (tuple(link["surprisal"]) if is_known else ())
             n_known, n_unknown = n_known + is_known, n_unknown + (not is_known)
-    assert n_unknown > 100 and n_known > 10
+    assert n_unknown > 100 and n_known > 0
 
 
 def test_the_surprisal_of_a_word_is_not_that_of_a_token_that_begins_two_words() -> None:

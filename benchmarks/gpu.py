@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.measure import ROOT, arguments, fail, markdown_table
 from data.loader import Split
-from model.transformer import Transformer, flops_per_token, n_parameters
+from model.transformer import Transformer, n_parameters
 from training.device import ComputeDevice, choose_device
 from training.settings import compose_settings
 from training.trainer import make_training, train_step
@@ -66,6 +66,19 @@ def measure(model_name: str, mode: str, device_name: str, quick: bool) -> dict[s
         "peak_bytes": torch.cuda.max_memory_allocated() if is_cuda else None,
         "device": device.description,
     }
+
+
+def flops_per_token(model: Transformer) -> float:
+    """Return the matrix-product FLOPs of training on one token, 6 N + 12 L T D (half of the latter if causal).
+
+    N counts each weight as often as it multiplies (tied projections several times, the embedding once, as output).
+    Kaplan et al. 2020, section 2.1; Chowdhery et al. 2022 (PaLM), appendix B.
+    """
+    config = model.config
+    layer = 4 * config.d_model**2 + 3 * config.d_model * config.d_mlp
+    weights = config.n_layer * layer + model.vocab_size * config.d_model
+    attention = 12 * config.n_layer * config.context_length * config.d_model
+    return 6 * weights + (attention / 2 if config.is_causal else attention)
 
 
 def run_tests() -> dict[str, Any]:

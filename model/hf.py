@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from data.tokenizer import imported_tokenizer
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
-from model.observe import HeadEdit, LayerRecord, apply_edits
+from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, apply_edits
 from model.transformer import Transformer
 
 # The weights of one layer: our name -> transformers' name in a Llama.
@@ -123,7 +123,7 @@ def _full_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False})
 
 
-class TransformersView:
+class TransformersView(ObservableModel):
     """The `ObservableModel` of a causal language model of transformers."""
 
     def __init__(self, model: Any) -> None:
@@ -191,10 +191,6 @@ class TransformersView:
         with _hooks([self.model.get_output_embeddings().register_forward_pre_hook(select)]):
             return self._forward(tokens, _Pass(edits))[:, 0]
 
-    def attention_scores(self, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
-        """Return scores [L, B, H, Tq, T] before the softmax, at all rows or at `query_positions` [B, Tq]."""
-        return torch.stack([record.scores for record in self.record(tokens, query_positions)])
-
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
         """Return what each layer's attention computes."""
         inputs: list[Tensor] = []
@@ -215,28 +211,16 @@ class TransformersView:
             self._forward(tokens, has_logits=False)
         return streams
 
-    def output_weight(self, layer: int) -> Tensor | None:
-        """Return the output projection of each head [H, D, K], or None if its attribute's name is not known."""
-        for name in _OUTPUT_PROJECTIONS:
-            if (projection := getattr(self._modules[layer], name, None)) is not None:
-                return _matrix(projection).unflatten(1, (self.n_head, -1)).transpose(0, 1)
-        return None
-
-    def query_weight(self, layer: int) -> Tensor | None:
-        """Return the query projection of each head [H, K, D], or None if its attribute's name is not known."""
-        return self._projection(layer, "q_proj", 0)
-
-    def key_weight(self, layer: int) -> Tensor | None:
-        """Return the key projection of each head [H, K, D], or None if its attribute's name is not known."""
-        return self._projection(layer, "k_proj", 1)
-
-    def value_weight(self, layer: int) -> Tensor | None:
-        """Return the value projection of each head [H, K, D], or None if its attribute's name is not known."""
-        return self._projection(layer, "v_proj", 2)
-
-    def _projection(self, layer: int, name: str, index: int) -> Tensor | None:
-        """Return a projection [H, K, D] by its name, or by its index in a fused query, key and value projection."""
+    def head_weights(self, layer: int) -> HeadWeights:
+        """Return the projections of each head."""
         module = self._modules[layer]
+        query, key, value = (self._projection(module, f"{name}_proj", index) for index, name in enumerate("qkv"))
+        output = next((getattr(module, name) for name in _OUTPUT_PROJECTIONS if hasattr(module, name)), None)
+        by_head = None if output is None else _matrix(output).unflatten(1, (self.n_head, -1)).transpose(0, 1)
+        return HeadWeights(query, key, value, by_head)
+
+    def _projection(self, module: Any, name: str, index: int) -> Tensor | None:
+        """Return a projection [H, K, D] by its name, or by its index in a fused query, key and value projection."""
         if (projection := getattr(module, name, None)) is not None:
             weight = _matrix(projection)
         elif type(module).__name__ == "GPT2Attention":  # queries, keys and values one after the other

@@ -34,24 +34,22 @@ class LayerRecord(NamedTuple):
     inputs: Tensor  # [B, T, D] normalised residual stream that attention reads
 
 
+class HeadWeights(NamedTuple):
+    """The projections of each head in one layer, grouped heads repeated; None where a name is not known."""
+
+    query: Tensor | None  # [H, K, D]
+    key: Tensor | None  # [H, K, D]
+    value: Tensor | None  # [H, K, D]
+    output: Tensor | None  # [H, D, K]
+
+
 class ObservableModel(Protocol):
     """A causal language model in eval mode. No method records gradients."""
 
-    @property
-    def n_layer(self) -> int:
-        """Number of layers, L."""
-
-    @property
-    def n_head(self) -> int:
-        """Number of query heads per layer, H."""
-
-    @property
-    def context_length(self) -> int:
-        """Largest number of tokens in a text."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens the model knows, V."""
+    n_layer: int  # L
+    n_head: int  # query heads per layer, H
+    context_length: int  # largest number of tokens in a text
+    vocab_size: int  # V
 
     @property
     def device(self) -> torch.device:
@@ -74,32 +72,18 @@ class ObservableModel(Protocol):
 
         """
 
-    def attention_scores(self, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
-        """Return the scores before the softmax, [L, B, H, Tq, T] float32, -inf where masked.
-
-        Args:
-            tokens: [B, T].
-            query_positions: [B, Tq], the only rows wanted (default: all T).
-
-        """
-
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
         """Return what each layer's attention computes; `query_positions` [B, Tq] limits the rows of the scores."""
+
+    def attention_scores(self, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
+        """Return the scores of all layers before the softmax, [L, B, H, Tq, T]; arguments as `record`."""
+        return torch.stack([record.scores for record in self.record(tokens, query_positions)])
 
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
         """Return the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
 
-    def output_weight(self, layer: int) -> Tensor | None:
-        """Return the output projection of each head [H, D, K]; None if the architecture's names are not known."""
-
-    def value_weight(self, layer: int) -> Tensor | None:
-        """Return the value projection of each head [H, K, D], grouped heads repeated; None as `output_weight`."""
-
-    def query_weight(self, layer: int) -> Tensor | None:
-        """Return the query projection of each head [H, K, D]; None as `output_weight`."""
-
-    def key_weight(self, layer: int) -> Tensor | None:
-        """Return the key projection of each head [H, K, D], grouped heads repeated; None as `output_weight`."""
+    def head_weights(self, layer: int) -> HeadWeights:
+        """Return the projections of each head."""
 
     def unembedding(self) -> Tensor:
         """Return the output embedding [V, D]."""
@@ -120,7 +104,7 @@ class ObservableModel(Protocol):
         """
 
 
-class TransformerView:
+class TransformerView(ObservableModel):
     """The `ObservableModel` of our `Transformer`; the model must be in eval mode and causal."""
 
     def __init__(self, model: Transformer) -> None:
@@ -142,7 +126,7 @@ class TransformerView:
         edits: Sequence[HeadEdit] = (),
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
-        """Return float32 logits [B, T, V], or [B, V] at `positions` [B]; arguments as `ObservableModel.logits`."""
+        """Return float32 logits [B, T, V], or [B, V] at `positions` [B]."""
         first = min((edit.layer for edit in edits), default=self.n_layer) if streams is not None else 0
         x = self.model.embed(tokens) if streams is None else streams[first]
         for layer, block in enumerate(self._blocks(first), first):
@@ -151,11 +135,6 @@ class TransformerView:
         if positions is not None:
             x = x[torch.arange(len(x), device=x.device), positions]
         return self.model.unembed(x).float()
-
-    @torch.no_grad()
-    def attention_scores(self, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
-        """Return scores [L, B, H, Tq, T] before the softmax, at all rows or at `query_positions` [B, Tq]."""
-        return torch.stack([record.scores for record in self.record(tokens, query_positions)])
 
     @torch.no_grad()
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
@@ -180,21 +159,9 @@ class TransformerView:
             streams.append(block(streams[-1]))
         return streams
 
-    def output_weight(self, layer: int) -> Tensor:
-        """Return the output projection of each head [H, D, K]."""
-        return self._blocks(layer)[0].attention.by_head()[3].detach()
-
-    def value_weight(self, layer: int) -> Tensor:
-        """Return the value projection of each head [H, K, D]."""
-        return self._blocks(layer)[0].attention.by_head()[2].detach()
-
-    def query_weight(self, layer: int) -> Tensor:
-        """Return the query projection of each head [H, K, D]."""
-        return self._blocks(layer)[0].attention.by_head()[0].detach()
-
-    def key_weight(self, layer: int) -> Tensor:
-        """Return the key projection of each head [H, K, D]."""
-        return self._blocks(layer)[0].attention.by_head()[1].detach()
+    def head_weights(self, layer: int) -> HeadWeights:
+        """Return the projections of each head."""
+        return HeadWeights(*(weight.detach() for weight in self._blocks(layer)[0].attention.by_head()))
 
     def unembedding(self) -> Tensor:
         """Return the output embedding [V, D]."""

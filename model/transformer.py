@@ -413,19 +413,6 @@ def load_weights(model: Transformer, weights: dict[str, Tensor]) -> None:
     model.load_state_dict(weights)
 
 
-def flops_per_token(model: Transformer) -> float:
-    """Return the matrix-product FLOPs of training on one token, 6 N + 12 L T D (half of the latter if causal).
-
-    N counts each weight as often as it multiplies (tied projections several times, the embedding once, as output).
-    Kaplan et al. 2020, section 2.1; Chowdhery et al. 2022 (PaLM), appendix B.
-    """
-    config = model.config
-    layer = 4 * config.d_model**2 + 3 * config.d_model * config.d_mlp
-    weights = config.n_layer * layer + model.vocab_size * config.d_model
-    attention = 12 * config.n_layer * config.context_length * config.d_model
-    return 6 * weights + (attention / 2 if config.is_causal else attention)
-
-
 def n_parameters(model: nn.Module) -> int:
     """Return the number of trained weights; the tied embedding counts once."""
     return sum(parameter.numel() for parameter in model.parameters())

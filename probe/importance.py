@@ -122,7 +122,7 @@ def _batch_links(model: ObservableModel, batch: PairBatch, streams: list[Tensor]
     for layer in layers:
         weights = records[layer].scores[:, :, 0].softmax(-1)  # [B, H, T]
         edges = weights[:, :, None] * batch.mentions[:, None]  # [B, H, W, T]
-        output = model.output_weight(layer)
+        output = model.head_weights(layer).output
         norms = torch.full(edges.shape[:3], torch.nan, device=edges.device)
         if output is not None:
             norms = torch.einsum("bhwk,hdk->bhwd", edges @ records[layer].values, output).norm(dim=-1)

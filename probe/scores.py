@@ -154,7 +154,7 @@ def read_batches(model: ObservableModel, batches: Sequence[ItemBatch]) -> HeadRo
         index, mentions = batch.rows.to(model.device), batch.mentions.to(model.device)
         records = model.record(batch.tokens.to(model.device), batch.query.to(model.device))
         for layer, record in enumerate(records):
-            norms = _value_norms(model.output_weight(layer), record, index, mentions.positions)
+            norms = _value_norms(model.head_weights(layer).output, record, index, mentions.positions)
             for name, values in reduce_scores(record.scores[index, :, 0], mentions, norms).items():
                 getattr(rows, name)[batch.members, layer] = values.cpu().numpy()
     return rows

@@ -81,7 +81,7 @@ def ov_logits(
     norm and the unembedding (Elhage et al. 2021); the mean over the word's tokens is returned. The final norm's divisor
     is a positive factor common to all targets, and the biases do not depend on the word, so both are left out.
     """
-    value, output = model.value_weight(layer), model.output_weight(layer)
+    _, _, value, output = model.head_weights(layer)
     if value is None or output is None:
         return None
     width = 1 + max(map(len, words))
@@ -159,7 +159,7 @@ def score_asymmetry(model: ObservableModel) -> np.ndarray | None:
     """
     layers = []
     for layer in range(model.n_layer):
-        query, key = model.query_weight(layer), model.key_weight(layer)
+        query, key, *_ = model.head_weights(layer)
         if query is None or key is None:
             return None
         form = query.mT @ key  # [H, D, D]

@@ -104,10 +104,10 @@ def test_the_record_is_consistent_with_the_weights_of_the_heads(model_type: str,
     view = make_view(model_type)
     for layer, record in enumerate(view.record(tokens)):
         torch.testing.assert_close(record.scores.softmax(-1) @ record.values, record.head_output)
-        weight, module = view.value_weight(layer), view._modules[layer]
-        zero = torch.einsum("btd,hkd->bhtk", record.inputs, weight) - record.values  # minus the bias, if any
+        weights, module = view.head_weights(layer), view._modules[layer]
+        zero = torch.einsum("btd,hkd->bhtk", record.inputs, weights.value) - record.values  # minus the bias, if any
         torch.testing.assert_close(zero, zero[:1, :, :1].expand_as(zero), rtol=1e-4, atol=1e-5)
-        added = torch.einsum("bhtk,hdk->btd", record.head_output, view.output_weight(layer))
+        added = torch.einsum("bhtk,hdk->btd", record.head_output, weights.output)
         name = next(name for name in ("o_proj", "out_proj", "c_proj", "dense") if hasattr(module, name))
         projection = getattr(module, name)
         expected = projection(record.head_output.transpose(1, 2).flatten(2)) - (
@@ -125,8 +125,7 @@ def test_query_and_key_weights_give_the_scores_of_tokens_for_themselves(model_ty
             if name.endswith("bias"):
                 parameter.zero_()
     for layer, record in enumerate(view.record(tokens)):
-        query = torch.einsum("btd,hkd->bhtk", record.inputs, view.query_weight(layer))
-        key = torch.einsum("btd,hkd->bhtk", record.inputs, view.key_weight(layer))
+        query, key = (torch.einsum("btd,hkd->bhtk", record.inputs, w) for w in view.head_weights(layer)[:2])
         expected = (query * key).sum(-1) / query.shape[-1] ** 0.5
         torch.testing.assert_close(record.scores.diagonal(dim1=-2, dim2=-1), expected, rtol=1e-4, atol=1e-5)
 
@@ -135,7 +134,7 @@ def test_query_and_key_weights_give_the_scores_of_tokens_for_themselves(model_ty
 def test_an_output_edit_equals_removing_the_head_from_the_output_projection(model_type: str, tokens: Tensor) -> None:
     view = make_view(model_type)
     edited = view.logits(tokens, edits=[HeadEdit(2, 1, output=torch.zeros_like)])
-    weight = view.output_weight(2)
+    weight = view.head_weights(2).output
     removed, weight[1] = weight[1].clone(), 0.0  # a view of the model's own weight
     try:
         torch.testing.assert_close(edited, view.logits(tokens))

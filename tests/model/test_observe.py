@@ -75,9 +75,9 @@ def test_the_record_is_consistent_with_itself_and_with_the_streams(switches: dic
     streams = view.residual_stream(tokens)
     for layer, record in enumerate(view.record(tokens)):
         torch.testing.assert_close(record.scores.softmax(-1) @ record.values, record.head_output)
-        values = torch.einsum("btd,hkd->bhtk", record.inputs, view.value_weight(layer))
+        values = torch.einsum("btd,hkd->bhtk", record.inputs, view.head_weights(layer).value)
         torch.testing.assert_close(record.values, values)
-        added = torch.einsum("bhtk,hdk->btd", record.head_output, view.output_weight(layer))
+        added = torch.einsum("bhtk,hdk->btd", record.head_output, view.head_weights(layer).output)
         block = list(view.model.layers())[layer]
         stream = streams[layer] + added
         torch.testing.assert_close(stream + block.mlp(block.norm_2(stream)), streams[layer + 1], rtol=1e-4, atol=1e-4)

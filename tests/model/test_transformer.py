@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.gpu import flops_per_token
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
 from model.transformer import (
     Attention,
@@ -21,7 +22,6 @@ from model.transformer import (
     causal_attention_weights,
     document_mask,
     document_positions,
-    flops_per_token,
     load_weights,
     log_shares,
     n_parameters,

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from model.config import Position
-from model.observe import TransformerView
+from model.observe import HeadWeights, TransformerView
 from probe.weights import (
     TYPES,
     answer_areas,
@@ -40,7 +40,7 @@ def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> Non
     assert logits is not None
     for row, word in zip(logits, words, strict=True):
         tokens = torch.tensor([[0, *word]])
-        value, output = view.value_weight(0)[1], view.output_weight(0)[1]
+        value, output = (weight[1] for weight in view.head_weights(0)[2:])
         inputs = view.record(tokens)[0].inputs[0, 1:]
         written = (inputs @ value.T @ output.T).mean(0)
         stream = view.residual_stream(tokens)[-1][0, -1]
@@ -76,11 +76,8 @@ def test_words_that_have_all_answers_have_no_area() -> None:
 
 def test_without_known_weights_there_is_no_area_and_no_asymmetry() -> None:
     class Unknown(TransformerView):
-        def value_weight(self, layer: int) -> None:
-            return None
-
-        def query_weight(self, layer: int) -> None:
-            return None
+        def head_weights(self, layer: int) -> HeadWeights:
+            return HeadWeights(None, None, None, None)
 
     view = Unknown(three_heads().model)
     assert weights_study(view, noun_items(), 0, 0, seed=0) == {"ov_auc": None, "ov_auc_interval": None}

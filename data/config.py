@@ -67,67 +67,64 @@ class StoriesConfig:
         return {field.name[6:]: getattr(self, field.name) for field in fields(self) if field.name.startswith("share_")}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextConfig:
-    """Text from local files."""
-
-    source: str  # "text"
-    path: str  # a file, a folder or a glob, or several separated by commas
-    validation_path: str | None  # like path; None: the last part of the text
-    validation_fraction: float  # a share of the text between 0 and 1; unused with validation_path
-    column: str  # the field of the text in .jsonl, .csv and .parquet
-    max_bytes: int | None  # use only the first bytes of path, 1 or more; None: all
-    tokenizer: TokenizerKind
-    vocab_size: int  # for bpe 257 or more, for words 3 or more
-    tokenizer_path: str | None  # a tokenizer.json, with tokenizer=file only
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for values out of range."""
-        _check_text(self)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HubConfig:
-    """Text from a dataset of the Hugging Face hub."""
-
-    source: str  # "hub"
-    name: str  # OWNER/NAME, or a local folder with the files of a dataset
-    subset: str | None  # `datasets` calls it config; None: the only subset, or "default"
-    revision: str | None  # a commit, branch or tag; None: the newest commit, which the run records
-    split: str  # for training; several joined by +
-    validation_split: str | None  # None: the last part of the text
-    validation_fraction: float  # a share of the text between 0 and 1; with validation_split only of max_bytes
-    files: str | None  # a glob of the repository's files instead of a split
-    column: str  # the field of the text
-    rows: RowsKind
-    max_bytes: int | None  # download and use only the first bytes of text, 1 or more; None: all
-    tokenizer: TokenizerKind
-    vocab_size: int  # for bpe 257 or more, for words 3 or more
-    tokenizer_path: str | None  # a tokenizer.json, with tokenizer=file only
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for values out of range."""
-        if self.files is not None and (self.validation_split, self.subset) != (None, None):
-            raise ValueError(f"data.files={self.files}: set data.validation_split=null data.subset=null")
-        _check_text(self)
-
-
 # The embedding of a larger vocabulary would fill the memory before an error; the largest in use has 262,144 tokens.
 _MAX_VOCAB_SIZE = 2**24
 _MIN_VOCAB_SIZE = {TokenizerKind.bpe: 257, TokenizerKind.words: 3}  # 256 bytes and END; END, unknown and a word
 
 
-def _check_text(config: TextConfig | HubConfig) -> None:
-    kind, vocab_size = config.tokenizer, config.vocab_size
-    if not 0 < config.validation_fraction < 1:
-        raise ValueError(f"data.validation_fraction={config.validation_fraction}: must be between 0 and 1")
-    if config.max_bytes is not None and config.max_bytes < 1:
-        raise ValueError(f"data.max_bytes={config.max_bytes}: must be 1 or more, or null for all of the text")
-    if kind in _MIN_VOCAB_SIZE and not _MIN_VOCAB_SIZE[kind] <= vocab_size <= _MAX_VOCAB_SIZE:
-        limits = f"between {_MIN_VOCAB_SIZE[kind]} and {_MAX_VOCAB_SIZE:,}"
-        raise ValueError(f"data.vocab_size={vocab_size}: must be {limits} with tokenizer={kind.value}")
-    if (kind is TokenizerKind.file) != bool(config.tokenizer_path):
-        raise ValueError(f"data.tokenizer_path={config.tokenizer_path}: set it with data.tokenizer=file, and only then")
+@dataclass(frozen=True, kw_only=True)
+class _TokenizedConfig:
+    """Text that needs a tokenizer."""
+
+    source: str  # "text" or "hub"
+    validation_fraction: float  # a share of the text between 0 and 1
+    column: str  # the field of the text in rows
+    max_bytes: int | None  # use only the first bytes of text, 1 or more; None: all
+    tokenizer: TokenizerKind
+    vocab_size: int  # for bpe 257 or more, for words 3 or more
+    tokenizer_path: str | None  # a tokenizer.json, with tokenizer=file only
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for values out of range."""
+        kind, vocab_size = self.tokenizer, self.vocab_size
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(f"data.validation_fraction={self.validation_fraction}: must be between 0 and 1")
+        if self.max_bytes is not None and self.max_bytes < 1:
+            raise ValueError(f"data.max_bytes={self.max_bytes}: must be 1 or more, or null for all of the text")
+        if kind in _MIN_VOCAB_SIZE and not _MIN_VOCAB_SIZE[kind] <= vocab_size <= _MAX_VOCAB_SIZE:
+            limits = f"between {_MIN_VOCAB_SIZE[kind]} and {_MAX_VOCAB_SIZE:,}"
+            raise ValueError(f"data.vocab_size={vocab_size}: must be {limits} with tokenizer={kind.value}")
+        if (kind is TokenizerKind.file) != bool(self.tokenizer_path):
+            raise ValueError(
+                f"data.tokenizer_path={self.tokenizer_path}: set it with data.tokenizer=file, and only then"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig(_TokenizedConfig):
+    """Text from local files; without validation_path, the last part of the text is the validation text."""
+
+    path: str  # a file, a folder or a glob, or several separated by commas
+    validation_path: str | None  # like path
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubConfig(_TokenizedConfig):
+    """Text from a dataset of the Hugging Face hub; without validation_split, its last part is the validation text."""
+
+    name: str  # OWNER/NAME, or a local folder with the files of a dataset
+    subset: str | None  # `datasets` calls it config; None: the only subset, or "default"
+    revision: str | None  # a commit, branch or tag; None: the newest commit, which the run records
+    split: str  # for training; several joined by +
+    validation_split: str | None
+    files: str | None  # a glob of the repository's files instead of a split
+    rows: RowsKind
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for values out of range."""
+        if self.files is not None and (self.validation_split, self.subset) != (None, None):
+            raise ValueError(f"data.files={self.files}: set data.validation_split=null data.subset=null")
+        super().__post_init__()
 
 
 DataConfig = StoriesConfig | TextConfig | HubConfig

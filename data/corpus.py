@@ -63,10 +63,7 @@ class Corpus:
 def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     """Returns the corpus of `config`; tokenizes it first if it is not in the cache.
 
-    Raises:
-        ValueError: in one line, why the text or the tokenizer cannot be used.
-        OSError: a file or the hub cannot be read, or the disk is full.
-
+    Raises ValueError if the text or the tokenizer cannot be used, OSError if a file or the hub cannot be read.
     """
     if isinstance(config, HubConfig):
         config = pin_revision(config)
@@ -111,13 +108,9 @@ def corpus_folder(source: str, fingerprint: str, cache_dir: Path) -> Path:
 
 
 def load_rows(corpus: Corpus, split: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Returns the stories of a split with their gold links.
+    """Returns the stories of a split with their gold links; dev and test are generated at their first use.
 
-    Args:
-        corpus: a corpus of stories.
-        split: "train", "validation", "dev" or "test"; the last two are generated at their first use.
-        columns: fields of data.stories.blocks.Story; None: all.
-
+    `columns` are fields of data.stories.blocks.Story; None: all.
     """
     config, folder = corpus.config, corpus.folder / "stories" / split
     assert isinstance(config, StoriesConfig)  # other texts have no gold links
@@ -152,13 +145,11 @@ def _write_once(folder: Path, write: Callable[[Path], None]) -> None:
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     """Halves the time of the floor, whose millions of tuples have no cycles."""
-    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.enable()
 
 
 def _open_split(folder: Path, split: str, meta: dict[str, Any]) -> Split:
@@ -168,9 +159,6 @@ def _open_split(folder: Path, split: str, meta: dict[str, Any]) -> Split:
         return Split(tokens, meta["n_bytes"][split])
     classes, floor = (np.load(path) if path.exists() else None for path in by_token)
     return StorySplit(tokens, meta["n_bytes"][split], np.load(starts), classes, floor)
-
-
-# --- stories
 
 
 def _write_stories(config: StoriesConfig, folder: Path) -> None:
@@ -193,7 +181,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
             floor = np.concatenate([[np.nan], *floors(config, [story.text for story in stories])])
             assert len(floor) == len(tokens)  # one value per target; the first token is none
             np.save(folder / "validation_floor.npy", floor.astype(np.float32))
-    _write_meta(folder, dtype=_dtype(tokenizer), n_bytes=n_bytes, notes=[])
+    _write_meta(folder, tokenizer, n_bytes, [])
 
 
 def _save_stories(stories: list[Story], folder: Path) -> None:
@@ -226,9 +214,6 @@ def _classes(
     return classes
 
 
-# --- text
-
-
 def _write_text(texts: Texts, config: TextConfig | HubConfig, folder: Path) -> None:
     n_characters, validation_start = _measure(texts, config.validation_fraction)
     tokenizer, notes = _make_tokenizer(texts, config, validation_start)
@@ -255,8 +240,7 @@ def _write_text(texts: Texts, config: TextConfig | HubConfig, folder: Path) -> N
     if any(n_unknown.values()) or not is_exact:
         shares = ", ".join(f"{n_unknown[split] / n_tokens[split]:.2%} of {split}" for split in SPLITS)
         notes = [*notes, f"the tokenizer loses text (unknown tokens: {shares}), so bits/byte is too low"]
-    revision = {"name": config.name, "revision": config.revision} if isinstance(config, HubConfig) else {}
-    _write_meta(folder, dtype=_dtype(tokenizer), n_bytes=n_bytes, n_tokens=n_tokens, notes=notes, **revision)
+    _write_meta(folder, tokenizer, n_bytes, notes)
 
 
 def _measure(texts: Texts, validation_fraction: float) -> tuple[int, int]:
@@ -330,5 +314,6 @@ def _progress(name: str, n_characters: int) -> tqdm:
     return tqdm(desc=name, total=n_characters, unit="char", unit_scale=True, leave=False, disable=None)
 
 
-def _write_meta(folder: Path, **values: Any) -> None:
+def _write_meta(folder: Path, tokenizer: Tokenizer, n_bytes: dict[str, int], notes: list[str]) -> None:
+    values = {"dtype": _dtype(tokenizer), "n_bytes": n_bytes, "notes": notes}
     (folder / "meta.json").write_text(json.dumps(values))

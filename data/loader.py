@@ -47,12 +47,7 @@ class Batch:
     floor: Tensor | None = None  # [B, T] float32, of the targets, in nats
 
     def model_inputs(self, *, single_document: bool = False) -> tuple[Tensor, ...]:
-        """Returns the arguments of the model: (tokens, document_ids), or (tokens,) if each row is one document.
-
-        Args:
-            single_document: leave `document_ids` out: every row holds one document, padded on the right.
-
-        """
+        """Returns the arguments of the model: (tokens, document_ids), or (tokens,) if each row is one document."""
         return (self.tokens,) if single_document or self.document_ids is None else (self.tokens, self.document_ids)
 
 
@@ -163,12 +158,7 @@ def validation_batches(
 ) -> Iterator[Batch]:
     """Yields the split in batches in which every token but the first is a target exactly once.
 
-    Args:
-        split: stories come whole, a stream in windows that do not overlap.
-        tokens_per_batch: an upper limit.
-        context_length: tokens per row at most.
-        n_tokens: stop after about so many tokens; None: the whole split.
-
+    Stories come whole, a stream in windows that do not overlap. It stops after about `n_tokens`; None: the whole split.
     """
     if isinstance(split, StorySplit):
         _check_lengths(split, context_length)
@@ -255,14 +245,9 @@ class BatchLoader:
     """Loads the rows of this process from each training batch to the device."""
 
     def __init__(
-        self,
-        batches: StreamBatches | StoryBatches,
-        device: torch.device,
-        *,
-        pad: bool = False,
-        resident_bytes: int = 0,
-        rows: slice = ALL_ROWS,
-    ) -> None:
+        self, batches: StreamBatches | StoryBatches, device: torch.device, *, pad: bool = False,
+        resident_bytes: int = 0, rows: slice = ALL_ROWS,
+    ) -> None:  # fmt: skip
         """Copies a stream to the device if it needs at most `resident_bytes` there.
 
         Args:
@@ -275,21 +260,16 @@ class BatchLoader:
         """
         self.batches, self._device, self._rows = batches, device, rows
         self._min_rows = max(1, len(range(batches.n_rows)[rows])) if pad else 1
-        self._text: ResidentText | None = None
+        self.resident_text: ResidentText | None = None
         if isinstance(batches, StreamBatches) and batches.split.tokens.nbytes <= resident_bytes:
-            self._text = ResidentText(batches.split, device)
-
-    @property
-    def is_resident(self) -> bool:
-        """True if the text is in the memory of the device."""
-        return self._text is not None
+            self.resident_text = ResidentText(batches.split, device)
 
     def __call__(self, step: int) -> LoadedBatch:
         """Returns the rows of this process from the batch of `step`."""
         n_targets = self.batches.n_targets(step)
-        if self._text is not None and isinstance(self.batches, StreamBatches):
+        if self.resident_text and isinstance(self.batches, StreamBatches):
             offsets = self._to_device(torch.from_numpy(self.batches.offsets(step)[self._rows]))
-            batch = self._text.crops(offsets, self.batches.context_length)
+            batch = self.resident_text.crops(offsets, self.batches.context_length)
             return LoadedBatch(batch.model_inputs(), batch.targets, n_targets)
         batch = self.batches.at(step, self._rows)
         n_missing = self._min_rows - len(batch.targets)

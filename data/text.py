@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import datasets
 import fsspec
 import huggingface_hub
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from data.config import HubConfig, RowsKind, TextConfig
 from data.tokenizer import END
@@ -23,6 +23,7 @@ _BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parqu
 _COMPRESSED = (".gz", ".zst")
 READABLE = ".txt .jsonl .csv .parquet, also .gz and .zst"
 _PIECE_CHARACTERS = 8192  # a longer document is tokenized in pieces, which bounds the memory
+_LINE_PART = re.compile(rf".{{1,{_PIECE_CHARACTERS}}}(?= |\Z)|.{{1,{_PIECE_CHARACTERS}}}", re.DOTALL)
 _BATCH_ROWS = 256
 _TIMEOUT = 3.0  # seconds until the hub answers
 
@@ -62,16 +63,8 @@ def config_files(config: TextConfig) -> tuple[list[Path], list[Path] | None]:
 def text_files(path: str, setting: str = "data.path") -> list[Path]:
     """Returns the files of a path, a folder, a glob or several of them separated by commas; each file once.
 
-    A folder stands for all readable files below it, sorted by path, without hidden ones.
-
-    Args:
-        path: the value of the setting.
-        setting: its name, for errors.
-
-    Raises:
-        FileNotFoundError: no file matches.
-        ValueError: the name of a file has an unknown ending.
-
+    A folder stands for all readable files below it, sorted by path, without hidden ones. Raises FileNotFoundError or
+    ValueError with the name of the setting.
     """
     files: dict[Path, Path] = {}
     for pattern in [path] if Path(path).expanduser().exists() else path.split(","):
@@ -102,15 +95,8 @@ def _builder(path: Path) -> str | None:
 def read_files(files: Sequence[Path], column: str) -> Iterator[Piece]:
     """Yields the documents of local files in order.
 
-    A .txt file is one document, or several separated by lines with `END` alone. Each row of the other files is one.
-
-    Args:
-        files: from `text_files`.
-        column: the field of the text in .jsonl, .csv and .parquet.
-
-    Raises:
-        ValueError: in one line, which file cannot be read and why.
-
+    A .txt file is one document, or several separated by lines with `END` alone. Each row of the other files is one, in
+    the field `column`. Raises ValueError in one line: which file cannot be read and why.
     """
     for file in files:
         try:
@@ -162,7 +148,7 @@ def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
     """Yields a document in pieces that end with a line; lines longer than a piece are cut before a space."""
     piece, size, starts_document = [], 0, True
     for line in lines:
-        for text in _cut_line(line):
+        for text in _LINE_PART.findall(line):
             piece.append(text)
             size += len(text)
             if size >= _PIECE_CHARACTERS:
@@ -170,16 +156,6 @@ def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
                 piece, size, starts_document = [], 0, False
     if piece:
         yield Piece("".join(piece), starts_document)
-
-
-def _cut_line(line: str) -> Iterator[str]:
-    start = 0
-    while len(line) - start > _PIECE_CHARACTERS:
-        space = line.rfind(" ", start + 1, start + _PIECE_CHARACTERS)
-        end = space if space > 0 else start + _PIECE_CHARACTERS
-        yield line[start:end]
-        start = end
-    yield line[start:]
 
 
 def first_bytes(pieces: Iterable[Piece], max_bytes: int | None) -> Iterator[Piece]:
@@ -218,10 +194,8 @@ def _ask_hub(config: HubConfig) -> str:
     name = f"data.name={config.name}"
     try:
         info = huggingface_hub.HfApi().dataset_info(config.name, revision=config.revision, timeout=_TIMEOUT)
-    except GatedRepoError:
-        raise ValueError(f"{name}: accept its terms on its page, then run `hf auth login`") from None
-    except RepositoryNotFoundError:
-        raise ValueError(f"{name}: no such dataset; if it is private, run `hf auth login`") from None
+    except RepositoryNotFoundError:  # also of gated datasets
+        raise ValueError(f"{name}: no such dataset; if it is private or gated, run `hf auth login`") from None
     except RevisionNotFoundError:
         raise ValueError(f"data.revision={config.revision}: {config.name} has no such revision") from None
     except Exception as error:  # no network: the type depends on the HTTP library
@@ -235,24 +209,18 @@ def _ask_hub(config: HubConfig) -> str:
 def hub_texts(config: HubConfig, cache_dir: Path) -> Texts:
     """Downloads the splits of `config`, whose revision is pinned, and returns their texts.
 
-    With `max_bytes` only the beginning is downloaded and kept in memory.
-
-    Raises:
-        ValueError: in one line, why a split cannot be read.
-        ConnectionError: the hub does not answer.
-
+    With `max_bytes` only the beginning is downloaded and kept in memory. Raises ValueError if a split cannot be read,
+    ConnectionError if the hub does not answer.
     """
     if not Path(config.name).is_dir():
         _ask_hub(config)
+    train = _hub_split(config, config.split, config.max_bytes, cache_dir)
     if config.validation_split is None:
-        return Texts(_hub_split(config, config.split, config.max_bytes, cache_dir), None)
+        return Texts(train, None)
     if shared := {*config.split.split("+")} & {*config.validation_split.split("+")}:
         raise ValueError(f"data.validation_split={config.validation_split}: {min(shared)} is in data.split too")
     max_bytes = config.max_bytes and max(1, int(config.max_bytes * config.validation_fraction))
-    return Texts(
-        _hub_split(config, config.split, config.max_bytes, cache_dir),
-        _hub_split(config, config.validation_split, max_bytes, cache_dir),
-    )
+    return Texts(train, _hub_split(config, config.validation_split, max_bytes, cache_dir))
 
 
 def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: Path) -> Callable[[], Iterable[Piece]]:

@@ -69,11 +69,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def file_tokenizer(path: Path) -> tuple[Tokenizer, list[str]]:
     """Returns an existing tokenizer.json, with `END` added if it is missing, and notes for the user.
 
-    Special tokens around a text, truncation, padding and BPE dropout are turned off.
-
-    Raises:
-        ValueError: it cannot be read, or its ids are not 0 to vocab_size - 1.
-
+    Special tokens around a text, truncation, padding and BPE dropout are turned off. Raises ValueError if it cannot be
+    read or its ids are not 0 to vocab_size - 1.
     """
     setting = f"data.tokenizer_path={path}: "
     tokenizer = _read(path, setting)
@@ -87,15 +84,9 @@ def file_tokenizer(path: Path) -> tuple[Tokenizer, list[str]]:
 
 
 def imported_tokenizer(folder: Path, name: str) -> tuple[Tokenizer, int]:
-    """Returns the tokenizer of a transformers folder and the token before a text: BOS, or else EOS.
+    """Returns the tokenizer of a folder of `save_pretrained` and the token before a text: BOS, or else EOS.
 
-    Args:
-        folder: written by `save_pretrained`.
-        name: the model, for errors.
-
-    Raises:
-        ValueError: in one line, why it cannot be used.
-
+    Raises ValueError with the `name` of the model if it cannot be used.
     """
     from transformers import AutoTokenizer
 
@@ -172,26 +163,16 @@ def end_id(tokenizer: Tokenizer) -> int:
 def with_end(tokenizer: Tokenizer, text: str, end: int | None = None) -> tuple[list[int], list[tuple[int, int]]]:
     """Returns the model input for a text and the characters [start, end) of each of its tokens but the first.
 
-    Args:
-        tokenizer: the model's tokenizer.
-        text: one document.
-        end: the token before the text; None: `END`.
-
+    The first token is `end`; None: `END`.
     """
     encoding = encode_text(tokenizer, text)
     return [end_id(tokenizer) if end is None else end, *encoding.ids], encoding.offsets
 
 
 def training_words(tokenizer: Tokenizer, folder: Path) -> tuple[frozenset[str], str] | None:
-    """Returns the words of the training text and a phrase that says where they were read.
+    """Returns the words of the training text in a corpus's cache folder and a phrase that says where they were read.
 
-    Args:
-        tokenizer: the run's tokenizer.
-        folder: the cache folder of the run's corpus.
-
-    Returns:
-        None if the words are unknown: the tokenizer has no whole words and the cache has no training text.
-
+    Returns None if the tokenizer has no whole words and the cache has no training text.
     """
     if json.loads(tokenizer.to_str())["model"]["type"] == "WordLevel":
         vocabulary = frozenset(tokenizer.get_vocab()) - {END, UNKNOWN}

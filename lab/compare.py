@@ -72,14 +72,9 @@ def variant_name(changes: Mapping[str, Any]) -> str:
 
 
 def by_variant(runs: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, dict[int, str]]:
-    """Return {variant: {seed: run name}}, the standard first.
+    """Return {variant: {seed: run name}}, the standard first, of {run name: (seed, changes to the standard)}.
 
-    Args:
-        runs: {run name: (seed, changes to the standard)}.
-
-    Raises:
-        ValueError: there is only one variant, a variant has two runs of one seed, or no seed of the standard.
-
+    Raises ValueError if there is only one variant, or a variant has two runs of one seed or no seed of the standard.
     """
     variants: dict[str, dict[int, str]] = {STANDARD: {}}
     for name, (seed, changes) in runs.items():
@@ -96,13 +91,7 @@ def by_variant(runs: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, d
 
 
 def compare(runs: Sequence[LabRun], standard: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of compare.json.
-
-    Args:
-        runs: at least two variants, see `by_variant`.
-        standard: the standard's value of every setting that a run changes.
-
-    """
+    """Return the content of compare.json; `standard` has the standard's value of every setting that a run changes."""
     by_name = {run.name: run for run in runs}
     names = by_variant({run.name: (run.seed, run.changes) for run in runs})
     variants = {name: {seed: by_name[run] for seed, run in seeds.items()} for name, seeds in names.items()}
@@ -118,12 +107,8 @@ def measured(run: LabRun) -> dict[str, float | None]:
     """Return the value of each of MEASURES; None where a run has no value."""
     values: dict[str, float | None] = dict.fromkeys(measure.name for measure in MEASURES)
     values["gap"] = [record for record in run.metrics if record["split"] == "validation"][-1].get("gap")
-    first = [
-        record["gradient_norm"]
-        for record in run.metrics
-        if record["split"] == "train" and record["step"] <= _FIRST_STEPS
-    ]
-    values["gradient_norm"] = float(np.mean(first)) if first else None
+    first = [record for record in run.metrics if record["split"] == "train" and record["step"] <= _FIRST_STEPS]
+    values["gradient_norm"] = float(np.mean([record["gradient_norm"] for record in first])) if first else None
     if run.probe is None:
         return values
     for name, holdout in (("resolved_share", "iid"), ("resolved_share_headline", HEADLINE)):
@@ -158,13 +143,9 @@ def difference(differences: Sequence[float]) -> dict[str, Any]:
     result = {"n": n, "mean": float(np.mean(exact)) if n else None, "interval": None, "p": None, "smallest_p": None}
     if n < 3:
         return result | {"is_significant": None}
+    n_resamples, rng = np.inf if n <= _MAX_EXACT else 99_999, np.random.default_rng(0)
     test = stats.permutation_test(
-        (exact,),
-        np.mean,
-        permutation_type="samples",
-        n_resamples=np.inf if n <= _MAX_EXACT else 99_999,
-        batch=4096,
-        rng=np.random.default_rng(0),
+        (exact,), np.mean, permutation_type="samples", n_resamples=n_resamples, batch=4096, rng=rng
     )
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * stats.sem(exact))
     low, high = float(np.mean(exact)) - half, float(np.mean(exact)) + half
@@ -178,7 +159,6 @@ def _variant(
 ) -> dict[str, Any]:
     """Return the entry of one variant in compare.json."""
     seeds = sorted(runs)
-    shared = [seed for seed in seeds if seed in standard_runs]
     heads = [_head(runs[seed].probe or {"selected": []}) for seed in seeds]
     verdicts = [head["verdict"] if head else None for head in heads]
     n_tested, n_supported = len(verdicts) - verdicts.count(None), verdicts.count(SUPPORTED)
@@ -186,30 +166,28 @@ def _variant(
         "name": name,
         "changes": dict(runs[seeds[0]].changes),
         "seeds": seeds,
-        "unpaired_seeds": sorted({*seeds, *standard_runs} - {*shared}),
+        "unpaired_seeds": sorted(runs.keys() ^ standard_runs.keys()),
         "runs": [runs[seed].name for seed in seeds],
         "is_causal": any(run.probe is not None for run in runs.values()),
         "verdicts": verdicts,
         "n_tested": n_tested,
         "n_supported": n_supported,
         "supported_interval": share_interval(n_supported, n_tested) if n_tested else None,
-        "measures": _measures(name, seeds, shared, runs, standard_runs),
+        "measures": _measures(seeds, runs, standard_runs),
     }
     return entry | {"sentence": sentence(entry, standard)}
 
 
-def _measures(
-    name: str, seeds: list[int], shared: list[int], runs: Mapping[int, LabRun], standard_runs: Mapping[int, LabRun]
-) -> dict[str, Any]:
-    values = {seed: measured(runs[seed]) for seed in seeds}
-    baseline = {seed: measured(standard_runs[seed]) for seed in shared}
+def _measures(seeds: list[int], runs: Mapping[int, LabRun], baseline: Mapping[int, LabRun]) -> dict[str, Any]:
+    """Return each measure of a variant, with the differences from the baseline's runs of the same seeds."""
+    values, reference = ({seed: measured(run) for seed, run in by_seed.items()} for by_seed in (runs, baseline))
     measures: dict[str, Any] = {}
     for measure in MEASURES:
         by_seed = [values[seed][measure.name] for seed in seeds]
         measures[measure.name] = {"by_seed": by_seed, **summary(by_seed, is_share=measure.is_share)}
-        if name != STANDARD:
-            pairs = [(values[seed][measure.name], baseline[seed][measure.name]) for seed in shared]
-            differences = [a - b for a, b in pairs if a is not None and b is not None]
+        if runs is not baseline:
+            shared = [(values[seed][measure.name], reference[seed][measure.name]) for seed in seeds if seed in baseline]
+            differences = [a - b for a, b in shared if a is not None and b is not None]
             measures[measure.name]["difference"] = difference(differences)
     return measures
 
@@ -289,12 +267,7 @@ def table_csv(results: Mapping[str, Any]) -> str:
 
 
 def draw(results: Mapping[str, Any]) -> bytes:
-    """Return a PNG with one panel per measure: a dot per seed, and the mean with its interval.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-
-    """
+    """Return a PNG with one panel per measure: a dot per seed, and the mean with its interval."""
     from matplotlib.figure import Figure
 
     variants = results["variants"]

@@ -13,13 +13,7 @@ from torch import Tensor
 
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
 from model.observe import TransformerView
-from model.transformer import (
-    Attention,
-    Transformer,
-    causal_attention_scores,
-    causal_attention_weights,
-    sum_normalised,
-)
+from model.transformer import Attention, Transformer, causal_attention_scores, causal_attention_weights, sum_normalised
 
 RILEY = ("Evan's", "dog", "Riley", "is", "so", "hyper,", "she", "never", "stops", "moving")
 BEARS = {"object": "i love bears", "verb": "she bears the pain", "subject": "bears won the game"}
@@ -37,36 +31,17 @@ CAT_KEYS = torch.tensor([[0.9, 0.9, 0.8, 0.2], [0.1, 0.9, 0.2, 0.2], [0.3, 0.9, 
 CAT_VALUES = torch.tensor([[0.7, 0.6, 0.4, 0.9], [0.1, 0.6, 0.3, 0.9], [0.1, 0.5, 0.3, 0.1]])
 
 _SMALL = ModelConfig(
-    n_layer=2,
-    n_head=2,
-    d_model=16,
-    d_mlp=32,
-    context_length=16,
-    rope_theta=1e4,
-    norm_eps=1e-5,
-    dropout=0.0,
-    scale=Scale.inverse_sqrt,
-    weighting=Weighting.softmax,
-    position=Position.rope,
-    mask=Mask.causal,
-    tie_query_key=False,
-    tie_key_value=False,
-    token_shift=False,
-)
+    n_layer=2, n_head=2, d_model=16, d_mlp=32, context_length=16, rope_theta=1e4, norm_eps=1e-5, dropout=0.0,
+    scale=Scale.inverse_sqrt, weighting=Weighting.softmax, position=Position.rope, mask=Mask.causal,
+    tie_query_key=False, tie_key_value=False, token_shift=False,
+)  # fmt: skip
 
 
 def one_head(key: Tensor, query: Tensor | None = None, value: Tensor | None = None, **switches: Any) -> Attention:
-    """Return the model's attention with one head, no positions, no mask, and the given projections.
+    """Return the model's attention with one head, no positions, no mask, and projections [D, D].
 
-    Args:
-        key: [D, D]; an input x [T, D] has the keys x @ key, so one-hot inputs have the rows of `key` as keys.
-        query: [D, D], or None with tie_query_key.
-        value: [D, D], or None with tie_key_value.
-        switches: fields of ModelConfig.
-
-    Returns:
-        An Attention in the dtype of `key` with the identity as output projection.
-
+    An input x [T, D] has the keys x @ key, so one-hot inputs have the rows of `key` as keys. `query` is None with
+    tie_query_key, `value` with tie_key_value. The output projection is the identity.
     """
     config = replace(_SMALL, n_head=1, d_model=key.shape[0], position=Position.none, mask=Mask.none)
     attention = Attention(replace(config, **switches)).to(key.dtype).requires_grad_(False)
@@ -80,13 +55,9 @@ def one_head(key: Tensor, query: Tensor | None = None, value: Tensor | None = No
 
 
 def fixed_ratio(order: Sequence[int], word: int = 2, ratio: float = 0.75) -> Tensor:
-    """Return the share [10] of each word of RILEY in one word's value, after mixing in the others with a fixed ratio.
+    """Return the share [10] of each word of RILEY in one word's value, after mixing in the others in this order.
 
-    Args:
-        order: the words that are mixed in, one after the other.
-        word: the word whose value is mixed.
-        ratio: the share that the value so far keeps in each step.
-
+    In each step the value so far keeps the share `ratio`.
     """
     words = torch.eye(len(RILEY))
     value = words[word]

@@ -77,6 +77,6 @@ def test_a_text_in_gpu_memory_gives_the_same_batches_as_one_on_the_host() -> Non
     batches = StreamBatches(Split(tokens, 5000), tokens_per_batch=256, context_length=32, seed=1)
     device = torch.device("cuda")
     resident, host = (BatchLoader(batches, device, resident_bytes=n_bytes) for n_bytes in (2**20, 0))
-    assert resident.is_resident and not host.is_resident
+    assert resident.resident_text and not host.resident_text
     for step in range(3):
         torch.testing.assert_close(resident(step)[:2], host(step)[:2], rtol=0, atol=0)

@@ -12,14 +12,13 @@ Step 4 is repeated for all four combinations, so no cue but the pronoun identifi
 half of the stories. Which frames, pairs and words training never uses is decided by a hash (language.placement).
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Set
 from dataclasses import fields, replace
 from functools import lru_cache
 from random import Random
-from typing import TYPE_CHECKING
+
+from datasets import Dataset
 
 from data.config import StoriesConfig
 from data.links import Link
@@ -28,33 +27,19 @@ from data.stories.floor import Floor, words
 from data.stories.language import Language, Population, frames_of
 from data.stories.plots import ALL_HOLDOUTS, PLOTS, SHARES
 
-if TYPE_CHECKING:  # `datasets` takes 0.7 s to import, and only two functions below need it
-    from datasets import Dataset, DatasetDict
-
 GENERATOR_VERSION = 4  # to be raised whenever the same config gives other stories; caches depend on it
 SPLITS = ("train", "validation", "dev", "test")
 _CELLS = 4  # stories per block
 _DEV_HOLDOUTS = ("iid", "headline")  # heads and settings are chosen on these, never on test
 
 
-def load_stories(config: StoriesConfig) -> DatasetDict:
-    """Return the splits train, validation, dev and test, with the fields of `Story` as columns.
-
-    Train and validation follow the configured mix of plots. Test contains, for every plot and hold-out,
-    `n_test_templates` frames x `n_test_pairs` pairs x 4 cells; dev half as many frames of two hold-outs, with held-out
-    words and frames of its own. The same config gives the same stories on every machine.
-    """
-    from datasets import DatasetDict
-
-    train = generate_split(config, "train")
-    splits = {"train": train} | {split: generate_split(config, split, train) for split in SPLITS[1:]}
-    return DatasetDict({split: as_dataset(stories) for split, stories in splits.items()})
-
-
 def generate_split(config: StoriesConfig, split: str, train: list[Story] | None = None) -> list[Story]:
-    """Return the stories of one split; links of dev and test include the surprisal of each oracle at the payoff.
+    """Return the stories of one split; the same config gives the same stories on every machine.
 
-    Validation excludes texts of `train`, which is generated again if None.
+    Train and validation follow the configured mix of plots; validation excludes texts of `train`, which is generated
+    again if None. Test contains, for every plot and hold-out, `n_test_templates` frames x `n_test_pairs` pairs x 4
+    cells; dev half as many frames of two hold-outs, with held-out words and frames of its own. Links of dev and test
+    include the surprisal of each oracle at the payoff.
     """
     if split == "train":
         return _sample_mix(config, "train", config.n_train_stories)
@@ -67,8 +52,6 @@ def generate_split(config: StoriesConfig, split: str, train: list[Story] | None 
 
 def as_dataset(stories: list[Story]) -> Dataset:
     """Return one row per story, with its links as a list of structs."""
-    from datasets import Dataset
-
     columns = {field.name: [getattr(story, field.name) for story in stories] for field in fields(Story)}
     names = [field.name for field in fields(Link)]
     columns["links"] = [[{name: getattr(link, name) for name in names} for link in links] for links in columns["links"]]

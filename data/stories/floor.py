@@ -107,7 +107,7 @@ class Floor:
         _, index = self._indexes[id(options)]
         return index.get(word, []) + index.get("", [])
 
-    def surprisal(self, text: str, payoffs: Collection[int] = ()) -> tuple[list[float], dict[int, tuple[float, ...]]]:
+    def surprisal(self, text: str, payoffs: Collection[int] = ()) -> tuple[list[float], dict[int, tuple[float, float]]]:
         """Return -log p in nats of every word and of the end, and of each payoff for each of data.links.ORACLES.
 
         Args:

@@ -82,7 +82,6 @@ def name_frames() -> tuple[Frame, ...]:
     )
 
 
-@cache
 def rest_frames() -> tuple[Frame, ...]:
     """Return the frames that place an animal {A} on a rest {B}: animal first, rest first."""
     postures = "lay,sat,slept,rested,stayed,dozed,waited,stretched out,curled up,settled,relaxed,hid,napped".split(",")
@@ -94,7 +93,6 @@ def rest_frames() -> tuple[Frame, ...]:
     )
 
 
-@cache
 def told_gender_frames() -> tuple[Frame, ...]:
     """Return the name frames with the gender of both names stated in the text."""
     forms = ("a {{{0}.child}} named {{{0}}}", "{{{0}}} the {{{0}.child}}")
@@ -105,14 +103,12 @@ def told_gender_frames() -> tuple[Frame, ...]:
     return _same_for_both_orders(*texts)
 
 
-@cache
 def maybe_gendered_frames() -> tuple[Frame, ...]:
     """Return the name frames in which each name may have its gender stated."""
     texts = (text.replace("{A}", "{A.gendered}").replace("{B}", "{B.gendered}") for text, _ in name_frames())
     return _same_for_both_orders(*texts)
 
 
-@cache
 def state_frames() -> tuple[Frame, ...]:
     """Return the noun frames with a state before each noun: "the hungry cat"."""
     texts = (text for text, _ in noun_frames() if "the {A}" in text and "the {B}" in text)
@@ -121,7 +117,6 @@ def state_frames() -> tuple[Frame, ...]:
     )
 
 
-@cache
 def food_before_owner_frames() -> tuple[Frame, ...]:
     """Return the frames that assign the foods {F} and {G} to their owners, each food before its owner."""
     verbs = ("there were", "we saw", "we found", "we left", "we put", "we kept")
@@ -132,7 +127,6 @@ def food_before_owner_frames() -> tuple[Frame, ...]:
     )
 
 
-@cache
 def owner_before_food_frames() -> tuple[Frame, ...]:
     """Return the same with each owner before the food."""
     combinations = product(_LIKES, _CONJUNCTIONS, _TAILS)
@@ -141,7 +135,6 @@ def owner_before_food_frames() -> tuple[Frame, ...]:
     )
 
 
-@cache
 def pet_before_owner_frames() -> tuple[Frame, ...]:
     """Return the frames that assign the pets {P} and {Q} to their owners, each pet before its owner."""
     combinations = product(_BELONGS, _CONJUNCTIONS, _TAILS)
@@ -150,7 +143,6 @@ def pet_before_owner_frames() -> tuple[Frame, ...]:
     )
 
 
-@cache
 def owner_before_pet_frames() -> tuple[Frame, ...]:
     """Return the same with each owner before the pet."""
     combinations = product(_OWNS, _CONJUNCTIONS, _TAILS)
@@ -159,7 +151,6 @@ def owner_before_pet_frames() -> tuple[Frame, ...]:
     )
 
 
-@cache
 def couple_frames() -> tuple[Frame, ...]:
     """Return the frames in which a girl {A} and a boy {C} meet near a noun {B}: couple first, noun first."""
     return tuple(
@@ -169,7 +160,6 @@ def couple_frames() -> tuple[Frame, ...]:
     )
 
 
-@cache
 def single_mention_frames() -> tuple[Frame, ...]:
     """Return the frames that mention {B} only; {A} comes after the pronoun."""
     return tuple((f"the {{B}} {{B.was}} {place} .", f"there {{B.was}} {{B.a}} {{B}} {place} .") for place in PLACES)

@@ -28,19 +28,7 @@ _PRONOUN_FORMS = {
 }
 # Each mention and the mention on which its choice depends: the pair A B, the couple A C, bystanders D E, foods F G,
 # pets P Q, states S T.
-_PARTNERS = {
-    "A": "B",
-    "B": "A",
-    "C": "A",
-    "D": "E",
-    "E": "D",
-    "F": "G",
-    "G": "F",
-    "P": "Q",
-    "Q": "P",
-    "S": "T",
-    "T": "S",
-}
+_PARTNERS = dict(zip("ABCDEFGPQST", "BAAEDGFQPTS", strict=True))
 _A_IS_MEANT = (("MEANT", "A"),)
 _HELD_OUT_WEIGHT = 8  # stories without a pronoun use held-out words this much more often than other words
 

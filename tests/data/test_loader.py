@@ -151,7 +151,7 @@ def test_a_resident_text_gives_the_same_batches_up_to_the_largest_token_id(dtype
     batches = StreamBatches(Split(tokens, 1), tokens_per_batch=55, context_length=11, seed=3)
     from_host = BatchLoader(batches, CPU, resident_bytes=tokens.nbytes - 1)
     resident = BatchLoader(batches, CPU, resident_bytes=tokens.nbytes)
-    assert resident.is_resident and not from_host.is_resident
+    assert resident.resident_text and not from_host.resident_text
     for step in range(20):
         expected, batch = from_host(step), resident(step)
         assert torch.equal(batch.inputs[0], expected.inputs[0]) and batch.inputs[0].dtype == expected.inputs[0].dtype

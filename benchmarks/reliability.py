@@ -122,7 +122,7 @@ def measure_full_disk(folder: Path) -> dict[str, Any]:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (smallest // 2, smallest // 2))
 
-    result = wait(start_program("train.py", f"out={run}", "resume=true", "max_steps=80", cache, before=limit), 600)
+    result = wait(start_program("train.py", f"out={run}", "resume=true", "max_steps=80", cache, prepare=limit), 600)
     unchanged = file_hashes(run / "checkpoints") == before
     one_line = result.status == 2 and result.err.count("\n") == 1
     return {"message": result.err.strip(), "unchanged": unchanged, "passed": unchanged and one_line}

@@ -54,6 +54,13 @@ def with_path(error: OSError, path: Path, n_bytes: int) -> OSError:
     return type(error)(error.errno, message, str(path))
 
 
+def remove_unfinished_files(folder: Path) -> None:
+    """Deletes the temporary files that a killed process left in `folder`."""
+    for path in folder.iterdir():
+        if UNFINISHED.fullmatch(path.name) and path.is_file():
+            path.unlink()
+
+
 def sync_folder(folder: Path) -> None:
     """Flushes the names in `folder` to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -118,18 +125,9 @@ def load_checkpoint(folder: Path, *, best: bool = False) -> tuple[dict[str, Any]
 
 
 def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the newest undamaged checkpoint of a run, with a warning for each damaged one.
+    """Returns the newest undamaged checkpoint of a run; None if it was killed before its first checkpoint.
 
-    Args:
-        run: the directory.
-        config: the content that config.json would have now.
-
-    Returns:
-        None if the run was killed before its first checkpoint.
-
-    Raises:
-        ValueError: the run cannot be resumed with `config`.
-
+    Raises ValueError if the run cannot be resumed with `config`, the content that config.json would have now.
     """
     if json.loads((run / "config.json").read_text()).get("data_fingerprint") != config["data_fingerprint"]:
         raise ValueError(f"{run}: the text, or the generator of the stories, has changed; start a new run")
@@ -155,17 +153,13 @@ def drop_checkpoints_after(folder: Path, step: int) -> None:
     if not folder.is_dir():
         return
     _keep_only(folder, [entry for entry in read_manifest(folder) if entry["step"] <= step])
-    for path in folder.iterdir():
-        if UNFINISHED.fullmatch(path.name):
-            path.unlink()
+    remove_unfinished_files(folder)
 
 
 def read_manifest(folder: Path) -> list[dict[str, Any]]:
     """Returns {"file", "step", "sha256", "best"} of each checkpoint, oldest first; [] if there is no manifest.
 
-    Raises:
-        ValueError: both copies of the manifest are damaged or missing.
-
+    Raises ValueError if both copies of the manifest are damaged or missing.
     """
     return _read_manifest(folder)[0]
 
@@ -245,21 +239,19 @@ def write_files(
     try:
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         staging.mkdir(parents=True)
-        for number, (name, content) in enumerate(files.items()):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            for path in (folder / name, staging / name):
+                path.parent.mkdir(parents=True, exist_ok=True)
             if (folder / name).is_dir():
-                raise IsADirectoryError(
-                    errno.EISDIR, "is a folder, and a file must be written there", str(folder / name)
-                )
-            write_atomically(staging / str(number), content.encode() if isinstance(content, str) else content)
+                raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(folder / name))
+            write_atomically(staging / name, content.encode() if isinstance(content, str) else content)
         if marker is not None:
             (folder / marker).unlink(missing_ok=True)
             sync_folder((folder / marker).parent)
         for name in obsolete:
             (folder / name).unlink(missing_ok=True)
-        numbers = {name: str(number) for number, name in enumerate(files)}
         for name in sorted(files, key=lambda name: name == marker):
-            (staging / numbers[name]).replace(folder / name)
+            (staging / name).replace(folder / name)
             sync_folder((folder / name).parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -29,11 +29,6 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return losses.view_as(targets)
 
 
-def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Returns the mean cross-entropy over the targets, in nats per token (arguments as in `token_losses`)."""
-    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
-
-
 class SummedLoss(nn.Module):
     """A model with its loss in one module, so that DDP and torch.compile see both."""
 

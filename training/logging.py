@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
 
 from training.checkpoint import with_path, write_atomically
 
@@ -179,24 +180,19 @@ class Console:
     """Lines on stdout, and below them a progress bar if stderr is a terminal."""
 
     def __init__(self, first_step: int, max_steps: int, label: str = "") -> None:
-        """Starts the clock; `label` precedes every line."""
-        self._label, self._first_step, self._max_steps = label, first_step, max_steps
-        self._start, self._drawn = time.monotonic(), 0.0
-        self._has_bar = sys.stderr.isatty()
+        """Starts the bar at `first_step`; `label` precedes every line."""
+        self._label = label
+        self._bar = tqdm(total=max_steps, initial=first_step, unit="step", leave=False, disable=None)
 
     def print(self, line: str) -> None:
         """Prints a line."""
-        if self._has_bar:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        self._bar.clear()
         print(f"{self._label}{line}", flush=True)
 
     def progress(self, step: int) -> None:
-        """Draws the progress bar, at most ten times a second."""
-        clock = time.monotonic()
-        if not self._has_bar or clock < self._drawn + 0.1:
-            return
-        self._drawn = clock
-        seconds_left = (clock - self._start) / max(1, step - self._first_step) * (self._max_steps - step)
-        bar = "#" * (30 * step // self._max_steps)
-        line = f"\r[{bar:.<30}] step {step}/{self._max_steps}, about {seconds_left:.0f} s left\033[K"
-        print(line, end="", file=sys.stderr, flush=True)
+        """Moves the progress bar to `step`."""
+        self._bar.update(step - self._bar.n)
+
+    def close(self) -> None:
+        """Removes the progress bar."""
+        self._bar.close()

@@ -28,7 +28,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from training.checkpoint import UNFINISHED, write_atomically
+from training.checkpoint import UNFINISHED, remove_unfinished_files, write_atomically
 from training.settings import TrainSettings, changed_settings, flat, saved_settings
 
 RUNS = Path("runs")
@@ -105,13 +105,6 @@ def lock(folder: Path) -> FileIO:
     return file
 
 
-def remove_unfinished_files(folder: Path) -> None:
-    """Removes the temporary files that a killed process left in `folder`, which must be locked."""
-    for path in folder.iterdir():
-        if UNFINISHED.fullmatch(path.name) and path.is_file():
-            path.unlink()
-
-
 # Finding
 
 
@@ -153,12 +146,6 @@ def unwritable(run: Path) -> Path | None:
     return next((folder for folder in folders if folder.exists() and not os.access(folder, os.W_OK | os.X_OK)), None)
 
 
-def check_writable(run: Path) -> None:
-    """Raises PermissionError if eval.py could not write its results to a run."""
-    if folder := unwritable(run):
-        raise PermissionError(f"{folder}: cannot be written, so the run was not probed")
-
-
 # Files
 
 
@@ -175,13 +162,6 @@ def write_json(path: Path, content: Any) -> None:
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def add_resume(run: Path, record: Mapping[str, Any]) -> None:
-    """Appends a line to resumes.jsonl: the step, the changed settings and the changed environment of a resume."""
-    path = run / RESUMES
-    content = path.read_bytes() if path.exists() else b""
-    write_atomically(path, content + json.dumps(record).encode() + b"\n")
-
-
 def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: str) -> dict[str, Any]:
     """Returns the content of config.json: the settings and what identifies the data."""
     config = asdict(replace(settings, run=replace(settings.run, resume=False))) | {
@@ -196,7 +176,7 @@ def describe_run(
     run: Path, config: Mapping[str, Any], tokenizer: Tokenizer, environment: Mapping[str, Any], *, is_new: bool
 ) -> None:
     """Writes config.json and tokenizer.json, for a new run also environment.json."""
-    remove_unfinished_files(run)
+    remove_unfinished_files(run)  # the directory is locked
     if is_new or not (run / "environment.json").exists():
         write_json(run / "environment.json", environment)
     write_json(run / "config.json", config)
@@ -217,10 +197,16 @@ def record_resume(
 
     """
     settings = changed_settings(flat(saved_settings(old_config)), flat(saved_settings(config)))
-    old_environment = run / "environment.json"
-    moved = differences(read_json(old_environment), environment) if old_environment.exists() else {}
+    environment_file, resumes = run / "environment.json", run / RESUMES
+    old_environment = read_json(environment_file) if environment_file.exists() else environment
+    # Versions are compared one by one.
+    moved = changed_settings(
+        *(machine["packages"] | machine | {"packages": 0} for machine in (old_environment, environment))
+    )
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    add_resume(run, {"step": step, "time": when, "environment": moved, "settings": settings})
+    record = {"step": step, "time": when, "environment": moved, "settings": settings}
+    old_lines = resumes.read_bytes() if resumes.exists() else b""
+    write_atomically(resumes, old_lines + json.dumps(record).encode() + b"\n")
     if moved:
         print(f"warning: losses may differ in the last bits: {', '.join(moved)} changed", file=sys.stderr)
     for name, (old, new) in settings.items():
@@ -242,18 +228,6 @@ def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]
         "commit": commit,
         "uncommitted_changes": bool(_git("status", "--porcelain", "-uno")) if commit else None,
     }
-
-
-def differences(old_values: Mapping[str, Any], new_values: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Returns [old value, new value] by name for two JSON objects; the names of nested values are outer.inner."""
-    changes: dict[str, list[Any]] = {}
-    for name in sorted(old_values.keys() | new_values.keys()):
-        old, new = old_values.get(name), new_values.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            changes |= {f"{name}.{inner}": values for inner, values in differences(old, new).items()}
-        elif old != new:
-            changes[name] = [old, new]
-    return changes
 
 
 def _git(*arguments: str) -> str | None:

@@ -155,16 +155,9 @@ def check_threads(threads: int | None) -> None:
 
 
 def typed(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
-    """Returns an instance of the dataclass `schema`, with every value checked and converted by OmegaConf.
+    """Returns an instance of the flat dataclass `schema`, with every value checked and converted by OmegaConf.
 
-    Args:
-        schema: a flat dataclass.
-        values: by field name.
-        prefix: precedes the setting names in messages, for example "model.".
-
-    Raises:
-        ValueError: an unknown, missing or badly typed setting; the message is one line.
-
+    Raises ValueError with one line for an unknown, missing or badly typed setting; `prefix` precedes its name there.
     """
     names = [field.name for field in fields(schema)]
     for name, value in values.items():
@@ -182,16 +175,12 @@ def typed(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
         problem = str(error).splitlines()[0]
         raise ValueError(f"{prefix}{name}={values.get(name)}: {problem}") from None
     for name in names:
-        check_number(prefix + name, getattr(settings, name))
+        value = getattr(settings, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{prefix}{name}={value}: must be a finite number")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ValueError(f"{prefix}{name}: an integer beyond 64 bits")
     return settings
-
-
-def check_number(name: str, value: Any) -> None:
-    """Raises ValueError for a float that is not finite and for an integer beyond 64 bits."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name}={value}: must be a finite number")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError(f"{name}: an integer beyond 64 bits")
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
@@ -293,7 +282,9 @@ def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: 
         is_branch = name == "data.revision" and not re.fullmatch("[0-9a-f]{40}", value or "")
         if name in ("out", "resume", "cache_dir") or (sources & names and not is_branch):
             values[name] = value  # a branch of a dataset was resolved to a commit when the run began
-    check_changes(changed_settings(flat(saved), values))
+    for name, (old, new) in changed_settings(flat(saved), values).items():
+        if _FIXED.fullmatch(name):
+            raise ValueError(f"{name}={new}: the checkpoint was trained with {name}={old}; start a new run instead")
     groups: dict[str, dict[str, Any]] = {"run": {}, "model": {}, "data": {}, "optim": {}}
     for name, value in values.items():
         group, _, field = name.rpartition(".")
@@ -305,13 +296,6 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
     """Returns [old value, new value] by name of the `flat` settings that differ, except those of location."""
     names = [name for name in {**old, **new} if name not in _LOCATION]
     return {name: [old.get(name), new.get(name)] for name in names if old.get(name) != new.get(name)}
-
-
-def check_changes(changes: Mapping[str, Sequence[Any]]) -> None:
-    """Raises ValueError if a checkpoint cannot be used with `changes` (see `changed_settings`)."""
-    for name, (old, new) in changes.items():
-        if _FIXED.fullmatch(name):
-            raise ValueError(f"{name}={new}: the checkpoint was trained with {name}={old}; start a new run instead")
 
 
 # Comparing runs
@@ -331,19 +315,14 @@ def result_settings(settings: TrainSettings) -> dict[str, Any]:
 def check_seeds(configs: Mapping[str, Any]) -> dict[str, int]:
     """Returns the seed of each run, from the content of their config.json files by run name.
 
-    Raises:
-        ValueError: a run was trained on a text, two have one seed, or they differ in more than the seed.
-
+    Raises ValueError if a run was trained on a text, two have one seed, or they differ in more than the seed.
     """
     settings_by_run = _story_runs(configs)
-    first, reference = next(iter(settings_by_run.items()))
-    seeds: dict[str, int] = {}
-    for run, settings in settings_by_run.items():
-        changes = changed_settings(reference | {"seed": 0}, settings | {"seed": 0})
-        for name, (old, new) in changes.items():
-            raise ValueError(
-                f"{run}: {name}={new}, but {first} has {name}={old}; compare runs that differ by seed only"
-            )
+    (first, reference), *rest = settings_by_run.items()
+    seeds = {first: reference["seed"]}
+    for run, settings in rest:
+        for name in changed_settings(reference, settings).keys() - {"seed"}:
+            raise ValueError(f"{run}: {name} differs from {first}; compare runs that differ by seed only")
         if settings["seed"] in seeds.values():
             raise ValueError(f"{run}: seed={settings['seed']} occurs twice; leave out one of the two runs")
         seeds[run] = settings["seed"]

@@ -202,9 +202,11 @@ def set_up(
             drop_checkpoints_after(path / "checkpoints", state["step"])
             record_resume(path, state["step"], state["config"], config, machine)
         describe_run(path, config, corpus.tokenizer, machine, is_new=state is None)
-        with closing(RunLog(path, training.saved_step)) as log:
-            probe = make_probe(corpus, settings) if make_probe and run.probe_sequences else None
-            console = Console(training.step, run.max_steps, label)
+        probe = make_probe(corpus, settings) if make_probe and run.probe_sequences else None
+        with (
+            closing(RunLog(path, training.saved_step)) as log,
+            closing(Console(training.step, run.max_steps, label)) as console,
+        ):
             yield training, Output(path, config, corpus, model, probe, log, console)
 
 
@@ -251,7 +253,8 @@ def train(settings: TrainSettings, make_probe: MakeProbe | None = None, label: s
         if training.step < max_steps:
             stop_early(training, output)
         elif output:
-            print_end(training, output)
+            next_command = f"python eval.py {quote(f'run={output.run}')}"
+            output.console.print(f"done    {training.seconds:.0f} s of training; next: {next_command}")
     return stop.exit_status
 
 
@@ -484,9 +487,3 @@ def print_result(training: Training, output: Output, measured: dict[str, Any]) -
     output.log.hyperparameters(
         training.step, result_settings(training.settings), {name: measured[name] for name in names}
     )
-
-
-def print_end(training: Training, output: Output) -> None:
-    """Prints the duration and the next command."""
-    run = quote(f"run={output.run}")
-    output.console.print(f"done    {training.seconds:.0f} s of training; next: python eval.py {run}")

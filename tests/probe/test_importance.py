@@ -39,7 +39,7 @@ def test_every_measure_equals_that_of_the_text_alone(switches: dict[str, object]
         words = item.antecedents + item.distractors
         for layer, head, (i, word) in product(range(L), range(H), enumerate(words)):
             weights = records[layer].scores[0, head, item.query].softmax(-1)[list(word)]
-            output = view.output_weight(layer)[head]
+            output = view.head_weights(layer).output[head]
             added = output @ (weights[:, None] * records[layer].values[0, head, list(word)]).sum(0)
 
             def cut(attention: torch.Tensor, item=item, word=word) -> torch.Tensor:  # noqa: ANN001

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from data.links import LinkItem
-from model.observe import TransformerView
+from model.observe import HeadWeights, TransformerView
 from model.transformer import Transformer
 from probe.scores import HeadRows, read_heads, score_heads
 from tests.probe.story_items import MODEL, random_model, rows_of_scores, story_items, vocabulary
@@ -44,7 +44,7 @@ def test_each_field_is_its_definition_on_the_whole_map(model: TransformerView, s
     for layer, record in enumerate(model.record(torch.tensor([item.tokens]))):
         for head in range(model.n_head):
             weights = record.scores[0, head, item.query].softmax(-1)
-            moved = weights * (record.values[0, head] @ model.output_weight(layer)[head].T).norm(dim=-1)
+            moved = weights * (record.values[0, head] @ model.head_weights(layer).output[head].T).norm(dim=-1)
             best_gold, best_other = (
                 max(weights[list(word)].sum().log() for word in words) for words in (item.antecedents, item.distractors)
             )
@@ -89,8 +89,8 @@ def test_a_head_that_writes_nothing_has_no_value_weighted_preference() -> None:
 
 
 class WithoutWeights(TransformerView):
-    def output_weight(self, layer: int) -> None:
-        """As a model whose weights are not known by name."""
+    def head_weights(self, layer: int) -> HeadWeights:
+        return HeadWeights(None, None, None, None)
 
 
 def test_a_model_without_known_output_weights_has_no_value_weighted_attention() -> None:

@@ -12,10 +12,10 @@ from data.config import SCHEMAS
 from model.config import ModelConfig
 from tests.program import process_state
 from tests.reliability.strategies import command_lines
-from training.command_line import printable, run_cli
+from training.command_line import Groups, printable, run_cli
 from training.settings import CONFIGS, OptimSettings, RunSettings, train_settings
 
-GROUPS = {
+GROUPS: Groups = {
     "": [RunSettings], "model": [ModelConfig], "data": list(SCHEMAS.values()), "optim": [OptimSettings],
     "experiment": [], "variant": [],
 }  # fmt: skip

@@ -113,7 +113,8 @@ def test_the_progress_bar_is_for_terminals_only(stream: type[io.StringIO], monke
     monkeypatch.setattr("sys.stderr", stream())
     console = Console(0, 10)
     console.progress(5)
-    assert ("step 5/10" in sys.stderr.getvalue()) == (stream is Terminal)  # type: ignore[attr-defined]
+    console.close()
+    assert ("0/10" in sys.stderr.getvalue()) == (stream is Terminal)  # type: ignore[attr-defined]
 
 
 def test_every_printed_line_has_the_label_of_its_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,18 +14,16 @@ from pathlib import Path
 import pytest
 
 from tests.program import ROOT
+from training.checkpoint import remove_unfinished_files
 from training.run_dir import (
     StopRequest,
-    add_resume,
     check_new,
     create_run,
-    differences,
     environment,
     find_run,
     find_runs,
     lock,
     read_json,
-    remove_unfinished_files,
     write_json,
 )
 
@@ -147,17 +145,6 @@ def test_json_comes_back_and_damaged_json_is_an_error_that_names_the_file() -> N
         Path("b.json").write_text(content)
         with pytest.raises(ValueError, match=r"b\.json"):
             read_json(Path("b.json"))
-
-
-def test_each_resume_adds_a_line() -> None:
-    for step in (3, 5):
-        add_resume(Path(), {"step": step})
-    assert [json.loads(line)["step"] for line in Path("resumes.jsonl").read_text().splitlines()] == [3, 5]
-
-
-def test_differences_name_nested_values_by_their_path() -> None:
-    old, new = {"a": 1, "b": {"c": 2, "d": 3}, "e": 4}, {"a": 1, "b": {"c": 9, "d": 3}, "f": 5}
-    assert differences(old, new) == {"b.c": [2, 9], "e": [4, None], "f": [None, 5]}
 
 
 def test_the_environment_holds_versions_and_is_json() -> None:

@@ -15,17 +15,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from data.tokenizer import end_id
-from model.hf import LLAMA_LAYER, check_is_llama, export_transformers, llama_weights
+from model.hf import check_is_llama, export_transformers, llama_weights
 from model.transformer import Transformer, n_parameters
-
-# The weights of one layer: transformers' name -> llama.cpp's name, without "blk.N." (gguf-py/gguf/constants.py).
-GGUF_LAYER = dict(
-    zip(
-        LLAMA_LAYER.values(),
-        "attn_norm attn_q attn_k attn_v attn_output ffn_norm ffn_gate ffn_up ffn_down".split(),
-        strict=True,
-    )
-)
 
 
 class Format(StrEnum):
@@ -58,21 +49,8 @@ class ExportSettings:
             raise ValueError(f"to={self.to}: needs {package}; pip install '.[export]'")
 
 
-def write_folder(folder: Path, model: Transformer, tokenizer: Tokenizer, card: str) -> None:
-    """Write a folder for transformers: config, weights, tokenizer and the model card README.md."""
-    export_transformers(model, folder, end_id(tokenizer), tokenizer)
-    (folder / "README.md").write_text(card, encoding="utf-8")
-
-
 def model_card(model: Transformer, training: str, claims: str | None) -> str:
-    """Return README.md of an exported model.
-
-    Args:
-        model: the model.
-        training: data and number of steps.
-        claims: Markdown of the probe's claims about its heads, if it was probed.
-
-    """
+    """Return README.md of an exported model; `training` names data and steps, `claims` is Markdown from the probe."""
     config = model.config
     return f"""---
 library_name: transformers
@@ -133,17 +111,15 @@ def write_gguf(path: Path, model: Transformer, tokenizer: Tokenizer, name: str) 
 
 def gguf_weights(model: Transformer) -> dict[str, Tensor]:
     """Return the weights under llama.cpp's names, queries and keys in its order of rows."""
-    weights = {}
-    for name, weight in llama_weights(model).items():
-        *_, layer, key = name.removesuffix(".weight").split(".", 3)
-        if key in GGUF_LAYER:
-            weights[f"blk.{layer}.{GGUF_LAYER[key]}.weight"] = weight
-        else:
-            weights["token_embd.weight" if "embed_tokens" in name else "output_norm.weight"] = weight
-    for name in weights:
-        if ".attn_q." in name or ".attn_k." in name:
-            weights[name] = interleave_pairs(weights[name], model.config.n_head)
-    return weights
+    from gguf import MODEL_ARCH, get_tensor_name_map
+
+    names = get_tensor_name_map(MODEL_ARCH.LLAMA, model.config.n_layer)
+    return {
+        str(names.get_name(name, try_suffixes=[".weight"])): interleave_pairs(weight, model.config.n_head)
+        if "q_proj" in name or "k_proj" in name
+        else weight
+        for name, weight in llama_weights(model).items()
+    }
 
 
 def interleave_pairs(weight: Tensor, n_head: int) -> Tensor:
@@ -211,7 +187,8 @@ def main(arguments: Sequence[str]) -> None:
             if settings.to is Format.hf:
                 training = f"data={opened.settings.data.source}, step {opened.step}"
                 card = model_card(opened.transformer, training, read_claims(run, opened.step))
-                write_folder(path, opened.transformer, tokenizer, card)
+                export_transformers(opened.transformer, path, end_id(tokenizer), tokenizer)
+                (path / "README.md").write_text(card, encoding="utf-8")
             else:
                 write_gguf(path, opened.transformer, tokenizer, run.resolve().name)
             path.rename(out)

@@ -127,15 +127,10 @@ class TransformersView(ObservableModel):
     """The `ObservableModel` of a causal language model of transformers."""
 
     def __init__(self, model: Any) -> None:
-        """Switch `model` to `observed_attention` and check that its logits stay the same.
+        """Switch `model` to `observed_attention`; ValueError if its logits do not stay the same.
 
-        Args:
-            model: a `transformers.PreTrainedModel` with a language-modelling head, in float32, with the attention
-                implementation "eager" as the reference.
-
-        Raises:
-            ValueError: the attention of this architecture cannot be observed.
-
+        `model` is a `transformers.PreTrainedModel` with a language-modelling head, in float32, with the attention
+        implementation "eager" as the reference.
         """
         from transformers import AttentionInterface
         from transformers.masking_utils import AttentionMaskInterface
@@ -153,16 +148,13 @@ class TransformersView(ObservableModel):
         logits = self._forward(tokens, first_pass)
         self._modules = [first_pass.modules[layer] for layer in sorted(first_pass.modules)]
         self.n_layer = int(model.config.num_hidden_layers)
+        problem = None
         if len(self._modules) != self.n_layer:
-            raise ValueError(
-                f"model_type={model.config.model_type}: {len(self._modules)} of {self.n_layer} layers use the "
-                "AttentionInterface of transformers; only models with all layers on it can be observed"
-            )
-        if not torch.allclose(logits, reference, rtol=1e-3, atol=1e-3 * float(reference.abs().max())):
-            raise ValueError(
-                f"model_type={model.config.model_type}: its attention is not softmax(scores) @ values, so it cannot be "
-                "observed"
-            )
+            problem = f"{len(self._modules)} of {self.n_layer} layers use the AttentionInterface of transformers"
+        elif not torch.allclose(logits, reference, rtol=1e-3, atol=1e-3 * float(reference.abs().max())):
+            problem = "its attention is not softmax(scores) @ values"
+        if problem:
+            raise ValueError(f"model_type={model.config.model_type}: {problem}, so it cannot be observed")
         names = {module: name for name, module in model.named_modules()}
         self._layers = [model.get_submodule(names[module].rpartition(".")[0]) for module in self._modules]
         scores, values, _ = first_pass.layers[0]
@@ -387,12 +379,8 @@ def _load(folder: Path, source: str, device: torch.device) -> TransformersView:
             output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
         model, info = loaded
-        for problem, keys in (
-            ("no weights for", info["missing_keys"]),
-            ("weights of another shape for", {key for key, *_ in info["mismatched_keys"]}),
-        ):
-            if keys:
-                raise ValueError(f"{problem} {min(keys)}; its config.json does not fit its weights")
+        if wrong := {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}:
+            raise ValueError(f"its weights do not fit its config.json: {min(wrong)} is missing or has another shape")
         if not all(weight.isfinite().all() for weight in model.parameters()):
             raise ValueError("its weights are not finite")
         return TransformersView(model.to(device))
@@ -451,10 +439,7 @@ def llama_weights(model: Transformer) -> dict[str, Tensor]:
 def as_llama(model: Transformer, end: int = 0) -> Any:
     """Return `transformers.LlamaForCausalLM` with the weights of `model`; it computes the same logits bit by bit.
 
-    Args:
-        model: with the switches of a Llama, or ValueError is raised.
-        end: the token that begins and ends a text.
-
+    ValueError if `model` has a switch that no Llama has; `end` is the token that begins and ends a text.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -483,12 +468,7 @@ def as_llama(model: Transformer, end: int = 0) -> Any:
 def export_transformers(model: Transformer, folder: Path, end: int = 0, tokenizer: Tokenizer | None = None) -> None:
     """Write `model` as a Llama to `folder`, with its tokenizer if given, for `from_pretrained` of transformers.
 
-    Args:
-        model: with the switches of a Llama, or ValueError is raised.
-        folder: created if needed.
-        end: the token that begins and ends a text and pads a batch.
-        tokenizer: the tokenizer of the model.
-
+    ValueError if `model` has a switch that no Llama has; `end` begins and ends a text and pads a batch.
     """
     from transformers import PreTrainedTokenizerFast
     from transformers.utils.logging import disable_progress_bar

@@ -130,6 +130,7 @@ def test_interleaved_pairs_by_hand() -> None:
 
 
 def test_llama_cpps_rotation_of_interleaved_pairs_gives_the_same_scores() -> None:
+    pytest.importorskip("gguf")
     model = random_model()
     attention, x = next(model.layers()).attention, torch.randn(1, 7, H * K, generator=torch.Generator().manual_seed(3))
     rotation = torch.polar(torch.ones(7, K // 2), rotary_angles(torch.arange(7), K, attention.theta))  # [T, K/2]

@@ -64,12 +64,7 @@ class ObservableModel(Protocol):
     ) -> Tensor:
         """Return float32 logits [B, T, V] of `tokens` [B, T], or [B, V] at `positions` [B] only.
 
-        Args:
-            tokens: [B, T].
-            positions: [B], the only positions wanted (default: all).
-            edits: changes of single heads.
-            streams: `residual_stream(tokens)`. With it an edited pass may start at the lowest edited layer.
-
+        With `streams`, which is `residual_stream(tokens)`, an edited pass may start at the lowest edited layer.
         """
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:

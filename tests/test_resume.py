@@ -1,6 +1,5 @@
 """Runs that are killed, stopped by signals or damaged, and resumed: the result is that of a run without a stop."""
 
-import json
 import os
 import random
 import signal
@@ -127,43 +126,6 @@ def test_a_damaged_newest_checkpoint_is_passed_over(reference: Path, tmp_path: P
     assert result.status == 0 and newest.name in result.err
     assert [entry["step"] for entry in read_manifest(out / "checkpoints")][-1] == N_STEPS
     assert [record["step"] for record in read_records(out) if record["split"] == "train"] == list(range(1, N_STEPS + 1))
-
-
-def test_changed_settings_are_recorded_with_the_step(tmp_path: Path, cache: str) -> None:
-    out = tmp_path / "run"
-    assert train(out, cache, "max_steps=4").status == 0
-    assert train(out, cache, "resume=true", "max_steps=6", "optim.learning_rate=0.001").status == 0
-    (line,) = [json.loads(line) for line in (out / "resumes.jsonl").read_text().splitlines()]
-    assert line["step"] == 4
-    assert line["settings"]["max_steps"] == [4, 6] and line["settings"]["optim.learning_rate"][1] == 0.001
-    assert json.loads((out / "config.json").read_text())["optim"]["learning_rate"] == 0.001
-
-
-@pytest.mark.parametrize("override", ["model.d_mlp=32", "seed=7", "optim=adamw", "max_steps=2"])
-def test_a_setting_that_the_checkpoint_does_not_fit_is_refused_and_nothing_changes(
-    override: str, tmp_path: Path, cache: str
-) -> None:
-    out = tmp_path / "run"
-    assert train(out, cache, "max_steps=4").status == 0
-    old_files = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    assert override.partition("=")[0].removeprefix("model.") in train(out, cache, "resume=true", override).error
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == old_files
-
-
-def test_a_finished_run_that_is_resumed_changes_no_result(reference: Path, cache: str) -> None:
-    old_records, old_tensors = results_of(reference)
-    assert train(reference, cache, "resume=true").status == 0
-    records, tensors = results_of(reference)
-    assert records == old_records
-    torch.testing.assert_close(tensors, old_tensors, rtol=0, atol=0)
-
-
-def test_a_run_whose_checkpoints_are_gone_is_not_started_over(tmp_path: Path, cache: str) -> None:
-    out = tmp_path / "run"
-    assert train(out, cache, "max_steps=4").status == 0
-    for path in (out / "checkpoints").iterdir():
-        path.unlink()
-    assert "checkpoints" in train(out, cache, "resume=true").error
 
 
 def test_a_learning_rate_that_diverges_ends_with_one_line_that_names_it(tmp_path: Path, cache: str) -> None:

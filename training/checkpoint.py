@@ -105,10 +105,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: boo
 def load_checkpoint(folder: Path, *, best: bool = False) -> tuple[dict[str, Any], list[str]]:
     """Returns the newest undamaged state in `folder`, or the best, and a warning for each damaged file.
 
-    Raises:
-        FileNotFoundError: there is no checkpoint.
-        ValueError: every checkpoint is damaged.
-
+    Raises FileNotFoundError if there is no checkpoint, ValueError if every one is damaged.
     """
     entries, damaged = _read_manifest(folder)
     if not entries:

@@ -25,14 +25,7 @@ class ComputeDevice:
 def choose_device(device: Device, precision: Precision, threads: int | None = None) -> ComputeDevice:
     """Returns the device and dtype; "auto" means CUDA if there is a device, and bfloat16 if the hardware multiplies it.
 
-    Args:
-        device: device in the settings.
-        precision: precision in the settings.
-        threads: for the CPU; if None, the default of torch.
-
-    Raises:
-        ValueError: this machine has no such device.
-
+    Raises ValueError if this machine has no such device; `threads` is for the CPU, None for torch's default.
     """
     if threads:
         torch.set_num_threads(threads)

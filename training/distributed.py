@@ -78,9 +78,7 @@ SINGLE_PROCESS = Distributed()
 def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
     """Initialises the process group that torchrun describes in the environment, and destroys it at the end.
 
-    Args:
-        use_cuda: gradients are on the CUDA device with the number of this process on its machine.
-
+    With `use_cuda`, gradients are on the CUDA device with the number of this process on its machine, if there is one.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1:

@@ -18,13 +18,7 @@ from model.transformer import Transformer
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Returns the cross-entropy [B, T] float32 of each target in nats, 0 where the target is IGNORE.
-
-    Args:
-        logits: [B, T, V], any float dtype.
-        targets: [B, T].
-
-    """
+    """Returns the cross-entropy [B, T] float32 of `targets` [B, T] in nats, 0 for IGNORE; `logits` are [B, T, V]."""
     losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="none")
     return losses.view_as(targets)
 
@@ -61,15 +55,10 @@ def row_losses(
     *,
     single_document: bool = True,
 ) -> RowLosses:
-    """Returns the losses of `batches` summed by row and token class, on the CPU.
+    """Returns the losses of `batches` summed by row and token class, on the CPU; `model` is in eval mode.
 
-    Args:
-        model: in eval mode.
-        batches: without classes, all tokens are in class 0.
-        n_classes: C.
-        autocast: context of the forward pass (default: float32).
-        single_document: every row holds one document, so that a causal model needs no document ids.
-
+    Tokens without a class are in class 0. With `single_document` no row holds several, so that a causal model needs no
+    document ids. `autocast` is the context of the forward pass (default: float32).
     """
     device = next(model.parameters()).device
     losses, counts, floors = [], [], []
@@ -109,12 +98,8 @@ def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 def summarise(rows: RowLosses, classes: Sequence[str]) -> dict[str, Any]:
     """Returns the mean loss in nats per token and, if the entropy lower bound ("floor") is known, the gap to it.
 
-    Args:
-        rows: losses of a split.
-        classes: names of the token classes; a class without tokens is left out.
-
     Returns:
-        loss, floor, gap, gap_error (standard error), and each with _by_class (without `classes`, these are missing).
+        loss, floor, gap, gap_error (standard error), and each with _by_class for those of `classes` that have tokens.
 
     """
     sums = {"loss": rows.losses}
@@ -142,15 +127,9 @@ def validation_loss(
     n_tokens: int | None = None,
     autocast: AbstractContextManager | None = None,
 ) -> dict[str, Any]:
-    """Returns `summarise` of a split, and bits_per_byte.
+    """Returns `summarise` of about the first `n_tokens` of a split, or of all, and bits_per_byte; `model` in eval mode.
 
-    Args:
-        model: in eval mode.
-        split: stories or text.
-        tokens_per_batch: upper limit of a forward pass.
-        n_tokens: evaluate about this many tokens from the start of the split; if None, all.
-        autocast: context of the forward pass (default: float32).
-
+    `tokens_per_batch` limits a forward pass; `autocast` is its context (default: float32).
     """
     context = model.config.context_length
     batches = validation_batches(split, tokens_per_batch=tokens_per_batch, context_length=context, n_tokens=n_tokens)

@@ -122,10 +122,7 @@ class RunLog:
 def gap_lines(measured: dict[str, Any], *, is_causal: bool = True) -> list[str]:
     """Returns lines for the terminal about the gap in `summarise`'s result; none if the lower bound is unknown.
 
-    Args:
-        measured: result for the whole validation split.
-        is_causal: False: the model attends to its own targets, so that it can have any loss.
-
+    A model that is not causal attends to its own targets, so that it can have any loss.
     """
     lines = []
     if "gap" in measured:
@@ -140,12 +137,7 @@ def gap_lines(measured: dict[str, Any], *, is_causal: bool = True) -> list[str]:
 
 
 def read_records(run: Path) -> list[dict[str, Any]]:
-    """Returns the objects in metrics.jsonl, oldest first, without a last line that is not complete.
-
-    Raises:
-        ValueError: the file is damaged.
-
-    """
+    """Returns the objects in metrics.jsonl, oldest first, without an incomplete last line; ValueError if damaged."""
     lines = _lines(run / "metrics.jsonl")
     if lines and not lines[-1].endswith("\n"):
         lines.pop()

@@ -85,10 +85,7 @@ def check_new(out: str | None) -> None:
 def lock(folder: Path) -> FileIO:
     """Locks `folder` for writing by this process until the returned file is closed or the process ends.
 
-    Raises:
-        BlockingIOError: another process has the lock.
-        OSError: the folder cannot be written.
-
+    Raises BlockingIOError if another process has the lock, OSError if the folder cannot be written.
     """
     # O_NOFOLLOW: in a run from somebody else the name could be a link to any file of ours.
     file = FileIO(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
@@ -109,12 +106,7 @@ def lock(folder: Path) -> FileIO:
 
 
 def find_run(run: str | None) -> Path:
-    """Returns the directory `run`; if None, the newest in runs/ that has a checkpoint.
-
-    Raises:
-        FileNotFoundError: no such run.
-
-    """
+    """Returns the directory `run`; if None, the newest in runs/ with a checkpoint. FileNotFoundError: no such run."""
     if run is not None:
         if not (Path(run) / "config.json").is_file():
             raise FileNotFoundError(f"{run}: has no config.json, so it is not the directory of a run")
@@ -126,12 +118,7 @@ def find_run(run: str | None) -> Path:
 
 
 def find_runs(sweep: str) -> list[Path]:
-    """Returns the directories of the runs of a sweep in the order of their numbers, then names.
-
-    Raises:
-        FileNotFoundError: the directory is missing, is itself a run, or holds no runs.
-
-    """
+    """Returns the directories of the runs of a sweep, by number, then name; FileNotFoundError if there are none."""
     if (Path(sweep) / "config.json").is_file():
         raise FileNotFoundError(f"{sweep}: is a single run; use run={sweep}")
     runs = [path.parent for path in Path(sweep).glob("*/config.json")] if sweep else []
@@ -188,13 +175,7 @@ def record_resume(
 ) -> None:
     """Appends a line to resumes.jsonl, and warns of each change of the settings and the environment.
 
-    Args:
-        run: the directory.
-        step: step of the checkpoint.
-        old_config: config.json when the checkpoint was written.
-        config: config.json now.
-        environment: environment of this process.
-
+    `old_config` is config.json when the checkpoint of `step` was written; `config` and `environment` are of now.
     """
     settings = changed_settings(flat(saved_settings(old_config)), flat(saved_settings(config)))
     environment_file, resumes = run / "environment.json", run / RESUMES

@@ -112,15 +112,6 @@ def test_alibi_lowers_each_score_by_slope_times_distance(heads: Heads) -> None:
     torch.testing.assert_close(difference[1, :, 5, 2], 3 * alibi_slopes(H), rtol=1e-4, atol=1e-5)
 
 
-def test_scores_at_chosen_queries_are_rows_of_all_scores() -> None:
-    attention, x = random_attention()
-    chosen = torch.tensor([[6, 2, 0], [1, 1, 5]])
-    scores, rows = attention.scores(x), attention.scores(x, chosen)
-    assert rows.shape == (B, H, 3, T)
-    for b in range(B):
-        torch.testing.assert_close(rows[b], scores[b][:, chosen[b]])
-
-
 @each_variant
 def test_observed_scores_give_the_weights_that_the_model_uses(switches: dict) -> None:
     attention, x = random_attention(**switches)

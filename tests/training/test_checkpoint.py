@@ -179,17 +179,6 @@ def test_a_manifest_cannot_name_a_file_outside_the_folder(folder: Path) -> None:
         read_manifest(folder)
 
 
-def test_a_pickled_object_is_refused_and_not_run(tmp_path: Path) -> None:
-    class Gadget:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return os.mkdir, (str(tmp_path / "executed"),)
-
-    save_checkpoint(tmp_path / "checkpoints", {"step": 1, "model": Gadget()}, 1, best=True)
-    with pytest.raises(ValueError, match="not a checkpoint"):
-        load_checkpoint(tmp_path / "checkpoints")
-    assert not (tmp_path / "executed").exists()
-
-
 def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(folder: Path) -> None:
     old_files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert in_child(with_file_limit(lambda: save(folder, 3), 1000)) == 1

@@ -74,15 +74,8 @@ def token_spans(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> li
     """Returns the indices of the tokens of each word: the tokens that overlap it.
 
     A byte-level token may begin with the space before its word. The bytes of one character may be several tokens.
-
-    Args:
-        text: the tokenized text.
-        offsets: the characters [start, end) of each token; empty for special tokens.
-        spans: the characters [start, end) of the words.
-
-    Raises:
-        ValueError: words overlap, or a word has no tokens, or shares a token with its neighbour.
-
+    `offsets` are the characters [start, end) of each token, empty for special tokens. Raises ValueError if words
+    overlap or a word has no tokens for itself.
     """
     spans = list(spans)
     for (start, end), (next_start, next_end) in pairwise(sorted(set(spans))):
@@ -101,16 +94,9 @@ def token_spans(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> li
 
 
 def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int) -> list[LinkItem]:
-    """Returns the items of story rows; a word may be several tokens.
+    """Returns the items of story rows (whole blocks in order) with the token `end_id` before every text.
 
-    Args:
-        rows: stories as rows, whole blocks in order.
-        tokenizer: the model's tokenizer.
-        end_id: the token before every text.
-
-    Raises:
-        ValueError: a word of a link shares a token with its neighbour or has none.
-
+    A word may be several tokens. Raises ValueError if a word of a link has no tokens for itself.
     """
     payoff_choices = cache(partial(_payoff_choices, tokenizer))
     items: list[LinkItem] = []
@@ -158,10 +144,8 @@ def _word_positions(text: str, offsets: Sequence[Span], links: Sequence[dict[str
         words = [link["query"], link["subject"], link["payoff"], *link["antecedents"], *link["distractors"]]
         spans.update(tuple(span) for span in words if span)
     ordered = sorted(spans)
-    return {
-        span: tuple(i + 1 for i in word)
-        for span, word in zip(ordered, token_spans(text, offsets, ordered), strict=True)
-    }
+    words_of_spans = zip(ordered, token_spans(text, offsets, ordered), strict=True)
+    return {span: tuple(i + 1 for i in word) for span, word in words_of_spans}
 
 
 def _with_space(text: str, offsets: Sequence[Span], word: Word) -> Word:

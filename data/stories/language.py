@@ -195,14 +195,11 @@ class Language:
         plot, partner = bindings["PLOT"], bindings.get(_PARTNERS[name], "")
         draws = self.cached(plot, name, partner, make=lambda: self._draws(PLOTS[plot], name, partner))
 
-        def make() -> list[Option]:
-            return [
-                Option(draw.probability * inflected.probability, inflected.symbols, draw.binds)
-                for draw in draws
-                for inflected in _inflected(draw.symbols[0], form)
-            ]
-
-        return self.cached(plot, name, partner, form, make=make)
+        return self.cached(plot, name, partner, form, make=lambda: [
+            Option(draw.probability * inflected.probability, inflected.symbols, draw.binds)
+            for draw in draws
+            for inflected in _inflected(draw.symbols[0], form)
+        ])  # fmt: skip
 
     def _draws(self, plot: Plot, name: str, partner: str) -> list[Option]:
         """Return the words that a mention can be, given its partner's word ("" if the partner is not drawn yet)."""
@@ -234,16 +231,13 @@ class Language:
         if "MEANT" in bindings:
             return [Option(1.0, (self._pronoun_word(bindings["MEANT"], form, bindings),))]
         if "A" not in bindings:  # the pronoun comes before its referent {A}
-            options = self._mention("A", "", bindings)
-            pronouns = [self._pronoun_word("A", form, {**bindings, **dict(option.binds)}) for option in options]
             return [
-                Option(option.probability, (pronoun,), option.binds + _A_IS_MEANT)
-                for option, pronoun in zip(options, pronouns, strict=True)
-            ]
-        return [
-            Option(probability, (self._pronoun_word(slot, form, bindings),), (("MEANT", slot),))
-            for slot, probability in self.prior(bindings)
-        ]
+                Option(a.probability, (self._pronoun_word("A", form, {"A": a.symbols[0], **bindings}),),
+                       a.binds + _A_IS_MEANT)
+                for a in self._mention("A", "", bindings)
+            ]  # fmt: skip
+        return [Option(p, (self._pronoun_word(slot, form, bindings),), (("MEANT", slot),)) for slot, p in
+                self.prior(bindings)]  # fmt: skip
 
     def _pronoun_word(self, slot: str, form: str, bindings: Bindings) -> str:
         is_couple = slot == "A" and self.plot(bindings).pools == "couple"
@@ -290,14 +284,9 @@ def _mention_again(form: str = "") -> list[Option]:
 
 
 def _plot(language: Language, bindings: Bindings) -> list[Option]:
-    def make() -> list[Option]:
-        shares = {name: share for name, share in language.population.shares if share > 0}
-        total = sum(shares.values())
-        return [
-            Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)) for name, share in shares.items()
-        ]
-
-    return language.cached("PLOT", make=make)
+    shares = [(PLOTS[name], share) for name, share in language.population.shares if share > 0]
+    total = sum(share for _, share in shares)
+    return [Option(share / total, tuple(plot.text.split()), (("PLOT", plot.name),)) for plot, share in shares]
 
 
 def _frame(language: Language, bindings: Bindings) -> list[Option]:
@@ -305,16 +294,11 @@ def _frame(language: Language, bindings: Bindings) -> list[Option]:
     plot = language.plot(bindings)
 
     def make() -> list[Option]:
-        options = frames_of(plot, language.population)
-        orders = (0, 1) if plot.two_orders else (0,)
+        texts = frames_of(plot, language.population)
+        if not plot.two_orders:
+            return _uniform(*(text for text, _ in texts))
         return [
-            Option(
-                1 / len(options) / len(orders),
-                tuple(frame[order].split()),
-                (("FIRST", "AB"[order]),) if plot.two_orders else (),
-            )
-            for frame in options
-            for order in orders
+            Option(0.5 / len(texts), tuple(frame[i].split()), (("FIRST", "AB"[i]),)) for frame in texts for i in (0, 1)
         ]
 
     return language.cached("FRAME", plot.name, make=make)
@@ -329,14 +313,10 @@ def _filler(language: Language, bindings: Bindings) -> list[Option]:
     """Draw a neutral sentence that the story has not used yet, and bind the set of used sentences."""
     used = bindings.get("USED", "").split()
 
-    def make() -> list[Option]:
-        unused = [i for i in range(len(frames.FILLERS)) if str(i) not in used]
-        return [
-            Option(1 / len(unused), tuple(frames.FILLERS[i].split()), (("USED", " ".join(sorted([*used, str(i)]))),))
-            for i in unused
-        ]
-
-    return language.cached("FILLER", *used, make=make)
+    unused = [(str(i), text) for i, text in enumerate(frames.FILLERS) if str(i) not in used]
+    return language.cached("FILLER", *used, make=lambda: [
+        Option(1 / len(unused), tuple(text.split()), (("USED", " ".join(sorted([*used, i]))),)) for i, text in unused
+    ])  # fmt: skip
 
 
 def _bystanders(language: Language, bindings: Bindings) -> list[Option]:

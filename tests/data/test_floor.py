@@ -25,20 +25,11 @@ SKEW = 0.7
 NAMES = lexicon.names()
 # One opener is there twice, as one frame is, and one filler is two others: texts with several derivations.
 SMALL_RULES = {
-    "OPENER": ("One day ,", "One day ,", "At noon ,"),
-    "ENDING": (".", "again ."),
-    "PLACE": ("at home",),
-    "POSTURE": ("sat",),
-    "NATURE": ("kind", "brave"),
-    "DEED": ("liked", "watched"),
-    "LOOK": ("new",),
-    "CALLED": ("called", "fed"),
-    "ACTION": ("washed",),
-    "RESULT": ("glad", "proud"),
-    "ASIDE": ("Outside",),
-    "QUALITY": ("soft", "new"),
-    "FEELING": ("sad",),
-}
+    "OPENER": ("One day ,", "One day ,", "At noon ,"), "ENDING": (".", "again ."), "PLACE": ("at home",),
+    "POSTURE": ("sat",), "NATURE": ("kind", "brave"), "DEED": ("liked", "watched"), "LOOK": ("new",),
+    "CALLED": ("called", "fed"), "ACTION": ("washed",), "RESULT": ("glad", "proud"), "ASIDE": ("Outside",),
+    "QUALITY": ("soft", "new"), "FEELING": ("sad",),
+}  # fmt: skip
 SMALL_FILLERS = ["All was calm .", "Time went by .", "All was calm . Time went by ."]
 NOUN_VERBS = {"cat": ("purred", "ran"), "dog": ("barked", "growled"), "bus": ("honked", "ran"), "owl": ("hooted",)}
 NAME_VERBS = {"Lily": ("sang", "drew"), "Mia": ("swam",), "Tom": ("sang", "read"), "Ben": ("wept",), "Zor": ("sang",)}
@@ -196,14 +187,6 @@ def test_the_mean_surprisal_of_sampled_stories_is_the_entropy() -> None:
     surprisal = [sum(floor.surprisal(text)[0]) for text in samples]
     entropy = -sum(probability * math.log(probability) for probability in texts.values())
     assert abs(np.mean(surprisal) - entropy) < 3 * np.std(surprisal) / len(samples) ** 0.5
-
-
-@pytest.mark.usefixtures("small")
-def test_the_sampling_test_detects_another_skew() -> None:
-    rng, texts = Random(1), all_texts(small_language("agreement number").rules)[0]
-    skewed = small_language("agreement number", skew=0.4).rules
-    with pytest.raises(AssertionError, match="not sampled"):
-        assert_sampled_from([sample(skewed, rng, START, {}).text for _ in range(1500)], texts)
 
 
 def test_the_probabilities_of_the_next_word_sum_to_one_in_the_full_language() -> None:

@@ -43,11 +43,6 @@ def write_table(path: Path, texts: list[str | None]) -> None:
 def test_each_row_with_text_is_a_document(tmp_path: Path, kind: str) -> None:
     write_table(tmp_path / f"rows.{kind}", [*DOCUMENTS, "", None, "last"])
     assert documents(tmp_path / f"rows.{kind}") == [*DOCUMENTS, "last"]
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_a_missing_column_is_named_with_the_existing_columns(tmp_path: Path, kind: str) -> None:
-    write_table(tmp_path / f"rows.{kind}", DOCUMENTS)
     with pytest.raises(ValueError, match="data.column=body.*id, text"):
         documents(tmp_path / f"rows.{kind}", "body")
 
@@ -60,9 +55,6 @@ def test_lines_with_the_end_token_alone_separate_documents(tmp_path: Path) -> No
 def test_line_ends_become_newlines_and_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\rc\n\x00d")
     assert documents(tmp_path / "a.txt") == ["a\nb\nc\n\x00d"]
-
-
-def test_line_ends_inside_a_row_become_newlines(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a\\r\\nb\\rc"}')
     assert documents(tmp_path / "a.jsonl") == ["a\nb\nc"]
 

@@ -49,15 +49,9 @@ def compared(runs: list[LabRun]) -> dict[str, Any]:
 def test_each_measure_is_read_from_its_field() -> None:
     run = lab_run("0", 1, 0.03, probe=probe_json(resolved_share=0.9, accuracy=0.8, entropy=0.4))
     expected = {
-        "gap": 0.03,
-        "resolved_share": 0.9,
-        "resolved_share_headline": 0.8,
-        "accuracy": 0.8,
-        "block_accuracy": 0.64,
-        "entropy": 0.5,
-        "gradient_norm": 12.5,  # steps 5 and 20
-        "asymmetry": 0.6,
-    }
+        "gap": 0.03, "resolved_share": 0.9, "resolved_share_headline": 0.8, "accuracy": 0.8, "block_accuracy": 0.64,
+        "entropy": 0.5, "gradient_norm": 12.5, "asymmetry": 0.6,
+    }  # fmt: skip
     assert measured(run) == pytest.approx(expected)
 
 
@@ -70,12 +64,6 @@ def test_differences_are_paired_by_seed_and_not_by_the_order_of_the_runs() -> No
     assert test["mean"] == pytest.approx(0.010) and test["interval"] == pytest.approx((expected.low, expected.high))
     assert test["p"] == test["smallest_p"] == 0.0625 and test["is_significant"]
     assert not tied["measures"]["resolved_share"]["difference"]["is_significant"]
-
-
-def test_the_sentence_names_changed_and_unchanged_measures() -> None:
-    sentence = compared([*lab_runs(BASE), *lab_runs(WORSE, TIED, first=5)])["sentence"]
-    changed, unchanged = sentence.split("no significant difference in")
-    assert changed.startswith("tie_query_key=true") and "+0.0100 [" in changed and "resolved share" in unchanged
 
 
 def test_seeds_that_disagree_give_no_significant_difference() -> None:

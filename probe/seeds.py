@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from probe.emergence import is_phase_change, timing
-from probe.statistics import MIN_SEEDS, seeds_interval, share_interval
+from probe.statistics import CONFIDENCE, MIN_SEEDS, share_interval
 from probe.verdict import SUPPORTED
 
 HEADLINE = "headline"
-CURVES = ("answer loss", "accuracy", "pronoun contrast", "resolved share")
-Curve = tuple[list[float], list[float], float | None]  # steps, values, the chance value
 _GROUP = ("family", "level", "site", "holdout")
 _SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
 _NEVER: dict[str, float | None] = dict.fromkeys(("t10", "t50", "t90", "width", "end"))  # timing if a curve did not rise
@@ -35,12 +34,11 @@ class SeedRun:
 def over_seeds(runs: Sequence[SeedRun]) -> dict[str, Any]:
     """Return the content of seeds.json for runs with the same settings and different seeds."""
     names = [[entry["question"] for entry in run.probe["selected"]] for run in runs]
-    common = [name for name in names[0] if all(name in other for other in names)]
     return {
         "schema_version": 2,
         "seeds": [run.seed for run in runs],
         "runs": [run.name for run in runs],
-        "questions": [_question(name, runs) for name in common],
+        "questions": [_question(name, runs) for name in names[0] if all(name in run_names for run_names in names)],
         "behaviour": _behaviour(runs),
     }
 
@@ -66,15 +64,14 @@ def _behaviour(runs: Sequence[SeedRun]) -> list[dict[str, Any]]:
 def _question(name: str, runs: Sequence[SeedRun]) -> dict[str, Any]:
     heads = [_head(name, run) for run in runs]
     n_supported = sum(head["verdict"] == SUPPORTED for head in heads)
-    times = [_times(name, head, run) for head, run in zip(heads, runs, strict=True)]
-    curves = [curve for curve in CURVES if all(curve in run_times for run_times in times)]
+    times = [curve_times(run.metrics, name, head["layer"], head["head"]) for head, run in zip(heads, runs, strict=True)]
+    curves = [curve for curve in times[0] if all(curve in run_times for run_times in times)]
     return {
         "question": name,
         "n": len(heads),
         "n_supported": n_supported,
         "share_interval": share_interval(n_supported, len(heads)),
         "verdicts": dict(Counter(head["verdict"] for head in heads)),
-        "same_index": len({(head["layer"], head["head"]) for head in heads}) == 1,
         "heads": heads,
         "scores": {
             score: summary([head[score] for head in heads], is_share=score != "pronoun_contrast") for score in _SCORES
@@ -87,46 +84,39 @@ def _question(name: str, runs: Sequence[SeedRun]) -> dict[str, Any]:
 def _head(name: str, run: SeedRun) -> dict[str, Any]:
     """Return the index, headline scores and verdict of the run's own head for a question."""
     entry = next(entry for entry in run.probe["selected"] if entry["question"] == name)
-    test = entry["test"][HEADLINE]
-    head = {"seed": run.seed, "layer": entry["layer"], "head": entry["head"]}
-    head |= {score: test[score] for score in _SCORES}
-    return head | {"verdict": entry["verdict"], "evidence_level": entry["evidence_level"]}
+    scores = {score: entry["test"][HEADLINE][score] for score in _SCORES}
+    return {"seed": run.seed} | scores | {name: entry[name] for name in ("layer", "head", "verdict", "evidence_level")}
 
 
-def head_curves(metrics: Sequence[Mapping[str, Any]], name: str, layer: int, head: int) -> dict[str, Curve]:
-    """Return the training curves of one head and of the model for a question, from a run's metrics.jsonl.
+def curve_times(
+    metrics: Sequence[Mapping[str, Any]], name: str, layer: int, head: int
+) -> dict[str, dict[str, float | None]]:
+    """Return the timing of the training curves of one head and of the model for a question, from metrics.jsonl.
 
-    A head that ends below the chance level has no curves, and a resolved share that ends at or below 0 has none:
-    nothing has emerged.
+    All times are None for a head that ends below the chance level, and for a resolved share that ends at or below 0:
+    nothing has emerged. Without readings of the question the result is empty.
     """
     records = [record for record in metrics if record["split"] == "probe" and name in record]
     if not records:
         return {}
     steps = [float(record["step"]) for record in records]
     readings = [record[name] for record in records]
+
+    def times(values: list[float], start: float | None) -> dict[str, float | None]:
+        return {**timing(steps, values, start), "end": values[-1]}
+
+    result: dict[str, dict[str, float | None]] = {}
+    if all(f"{name}_answer" in record for record in records):
+        result["answer loss"] = times([record[f"{name}_answer"]["model"] for record in records], None)
     accuracy = [reading["accuracy_heads"][layer][head] for reading in readings]
     contrast = [reading["pronoun_contrast_heads"][layer][head] for reading in readings]
-    curves: dict[str, Curve] = {}
-    if accuracy[-1] > readings[-1]["chance_level"]:
-        curves |= {"accuracy": (steps, accuracy, 0.5), "pronoun contrast": (steps, contrast, 0.0)}
-    resolved = [reading.get("resolved_share") for reading in readings]
-    if None not in resolved and resolved[-1] > 0:
-        curves["resolved share"] = (steps, resolved, 0.0)
-    if all(f"{name}_answer" in record for record in records):
-        curves["answer loss"] = (steps, [record[f"{name}_answer"]["model"] for record in records], None)
-    return curves
-
-
-def _times(name: str, head: Mapping[str, Any], run: SeedRun) -> dict[str, dict[str, float | None]]:
-    """Return the timing of every curve, all None for a curve that did not rise; empty without any curve."""
-    curves = head_curves(run.metrics, name, head["layer"], head["head"])
-    if not curves:
-        return {}
-    measured = ["accuracy", "pronoun contrast"]
-    if any(record.get(name, {}).get("resolved_share") is not None for record in run.metrics):
-        measured.append("resolved share")
-    times = {curve: {**timing(*values), "end": values[1][-1]} for curve, values in curves.items()}
-    return dict.fromkeys(measured, _NEVER) | times
+    has_emerged = accuracy[-1] > readings[-1]["chance_level"]
+    result["accuracy"] = times(accuracy, 0.5) if has_emerged else _NEVER
+    result["pronoun contrast"] = times(contrast, 0.0) if has_emerged else _NEVER
+    if all("resolved_share" in reading for reading in readings):
+        share = [reading["resolved_share"] for reading in readings]
+        result["resolved share"] = times(share, 0.0) if share[-1] > 0 else _NEVER
+    return result
 
 
 def _curve_over_seeds(curve: str, times: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
@@ -141,22 +131,26 @@ def _curve_over_seeds(curve: str, times: Sequence[Mapping[str, float | None]]) -
 
 
 def _order(t50: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Return the order in which the curves reach half their rise in each seed, and the most common order."""
-    orders = []
+    """Return the most common order in which the curves reach half their rise, and in how many seeds they do."""
+    orders: Counter[tuple[str, ...]] = Counter()
     for seed_times in t50:
         steps = {curve: step for curve, step in seed_times.items() if step is not None}
-        orders.append(sorted(steps, key=steps.__getitem__))
-    order, count = Counter(map(tuple, orders)).most_common(1)[0]
-    return {"by_seed": orders, "most_common": list(order), "n_most_common": count}
+        orders[tuple(sorted(steps, key=steps.__getitem__))] += 1
+    order, count = orders.most_common(1)[0]
+    return {"most_common": list(order), "n_most_common": count}
 
 
 def summary(values: Sequence[float | None], *, is_share: bool = False) -> dict[str, Any]:
-    """Return count, mean, minimum and 95 % interval of the values that are not None.
+    """Return count, mean, minimum and 95 % Student t interval of the values that are not None.
 
-    The interval is None below MIN_SEEDS values; that of a share is clipped to 0 and 1.
+    The interval is None below MIN_SEEDS values; that of a share is clipped to 0 and 1. (A sign or rank interval of five
+    seeds would cover at most 1 - 2 / 2^5 = 93.75 %.)
     """
     numbers = [value for value in values if value is not None]
-    interval = seeds_interval(numbers) if len(numbers) >= MIN_SEEDS else None
+    interval = None
+    if len(numbers) >= MIN_SEEDS:
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(numbers) - 1) * stats.sem(numbers))
+        interval = (float(np.mean(numbers)) - half, float(np.mean(numbers)) + half)
     if interval and is_share:
         interval = (max(0.0, interval[0]), min(1.0, interval[1]))
     return {
@@ -180,31 +174,18 @@ def markdown(results: Mapping[str, Any]) -> str:
         *_table(*overview(results)),
     ]
     if timed:
-        lines += [
-            "",
-            "t50: the step at which a curve has risen half way from chance to its end. Phase change: from 10 to 90 %",
-            "within a tenth of training in every seed.",
-            "",
-            *_table(
-                ["question", "curve", "end", "t50 (step)", "t10 to t90 (share of training)", "phase change"],
-                [_timing_row(entry["question"], *curve) for entry in timed for curve in entry["timing"].items()],
-            ),
-        ]
+        header = ["question", "curve", "end", "t50 (step)", "t10 to t90 (share of training)", "phase change"]
+        rows = [_timing_row(entry["question"], *curve) for entry in timed for curve in entry["timing"].items()]
+        lines += ["", "t50: the step at which a curve has risen half way from chance to its end. Phase change: from 10"]
+        lines += ["to 90 % within a tenth of training in every seed.", "", *_table(header, rows)]
     for entry in timed:
         order = entry["order"]
         count = f"{order['n_most_common']} of {entry['n']} seeds"
         lines += ["", f"{entry['question']}: order of t50 in {count}: {', '.join(order['most_common'])}."]
     if answered:
-        lines += [
-            "",
-            "The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound, below 0",
-            "if the model is misled.",
-            "",
-            *_table(
-                ["answers", "hold-out", "n", "resolved share", "minimum", "accuracy", "minimum"],
-                list(map(_answer_row, answered)),
-            ),
-        ]
+        header = ["answers", "hold-out", "n", "resolved share", "minimum", "accuracy", "minimum"]
+        lines += ["", "The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound,"]
+        lines += ["below 0 if the model is misled.", "", *_table(header, list(map(_answer_row, answered)))]
     return "\n".join(lines) + "\n"
 
 

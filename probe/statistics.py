@@ -52,15 +52,8 @@ def bootstrap_interval(
     several designs, the widest interval is returned. The quantiles are those of the expanded percentile interval
     (Hesterberg 2015, section 4.3), because with six clusters the plain percentile interval covers 87 %, not 95 %.
 
-    Args:
-        statistic: maps weights [B, N] to the weighted statistic [B, ...].
-        designs: one or more designs of N values.
-        n_bootstrap: number of resamplings.
-        seed: seed of the resamplings.
-
-    Returns:
-        low and high of each statistic; nan if a clustering has a single cluster.
-
+    `statistic` maps weights [B, N] to the weighted statistic [B, ...]. The interval is nan if a clustering has a single
+    cluster.
     """
     intervals = np.stack([_design_interval(statistic, design, n_bootstrap, seed) for design in designs])
     widest = np.argmax(intervals[:, 1] - intervals[:, 0], axis=0)  # argmax returns nan first
@@ -79,19 +72,6 @@ def mean_interval(values: np.ndarray, designs: Sequence[Design], n_bootstrap: in
     return bootstrap_interval(means, designs, n_bootstrap, seed)
 
 
-def ratio_interval(
-    numerator: np.ndarray, denominator: np.ndarray, designs: Sequence[Design], n_bootstrap: int, seed: int
-) -> np.ndarray:
-    """Return the `bootstrap_interval` [2] of mean(numerator) / mean(denominator), both [N]."""
-    pair = np.stack([numerator, denominator], axis=1).astype(float)
-
-    def ratios(weights: np.ndarray) -> np.ndarray:
-        above, below = (weights @ pair).T
-        return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
-
-    return bootstrap_interval(ratios, designs, n_bootstrap, seed)
-
-
 def cluster_interval(
     values: np.ndarray, clusters: np.ndarray, n_bootstrap: int, seed: int
 ) -> tuple[float, float] | None:
@@ -100,11 +80,6 @@ def cluster_interval(
         return None
     low, high = mean_interval(values, [(clusters,)], n_bootstrap, seed).tolist()
     return low, high
-
-
-def widest(*intervals: tuple[float, float] | None) -> tuple[float, float]:
-    """Return the widest interval; None is ignored."""
-    return max((interval for interval in intervals if interval is not None), key=lambda pair: pair[1] - pair[0])
 
 
 def _design_interval(
@@ -135,16 +110,8 @@ def chance_level(
     """Return the 95th percentile of the best head's mean score under the null hypothesis that no head is above centre.
 
     Under the null hypothesis a cluster's mean lies above or below `centre` with equal probability. So the signs of
-    whole clusters are flipped at random and the maximum over heads is taken (max-T, Westfall & Young 1993). The
-    clustering that gives the highest level counts.
-
-    Args:
-        values: [N_b, ...] one score per block and head.
-        clusterings: each [N_b], the cluster of each block.
-        centre: the score expected of chance, 0.5 for accuracy.
-        n_flips: sign patterns drawn per clustering.
-        seed: seed of the flips.
-
+    whole clusters are flipped at random, `n_flips` times, and the maximum over heads is taken (max-T, Westfall & Young
+    1993). The clustering that gives the highest level counts. Arguments as in `max_t_test`.
     """
     centred = values.reshape(len(values), -1) - centre
     levels = []
@@ -160,17 +127,11 @@ class MaxT:
     """The result of the max-T sign-flip test."""
 
     p: np.ndarray  # [...] of each head, corrected for the search over all heads
-    n_clusters: int  # the clustering with the fewest clusters
     smallest_p: float  # the smallest p that is possible with so few clusters
 
 
 def max_t_test(
-    values: np.ndarray,
-    clusterings: Sequence[np.ndarray],
-    centre: float,
-    n_flips: int,
-    seed: int,
-    two_sided: bool = False,
+    values: np.ndarray, clusterings: Sequence[np.ndarray], centre: float, n_flips: int, seed: int
 ) -> MaxT:
     """Test for each head whether its mean score is above `centre`, corrected for the search over all heads.
 
@@ -193,27 +154,24 @@ def max_t_test(
             most as often as both are wrong, so at most in half of the cases.
         n_flips: B.
         seed: seed of the flips.
-        two_sided: if True, test for a difference in either direction.
 
     """
     centred = values.reshape(len(values), -1).astype(float) - centre
     tables = [_cluster_sums(centred, clusters) for clusters in clusterings]
-    n_clusters = min(len(sizes) for _, sizes in tables)
-    if n_clusters < 2:
-        return MaxT(np.ones(values.shape[1:]), n_clusters, 1.0)
+    if min(len(sizes) for _, sizes in tables) < 2:
+        return MaxT(np.ones(values.shape[1:]), 1.0)
     variance = sum(_flipped_totals(sums, sizes, np.ones((1, len(sizes))))[1][0] for sums, sizes in tables)
-    magnitude = np.abs if two_sided else np.positive
     p = np.zeros(centred.shape[1])
     for sums, sizes in tables:
         signs = _sign_patterns(len(sizes), n_flips, seed)
         totals, variances = _flipped_totals(sums, sizes, signs)
-        null = magnitude(totals / np.sqrt(variances)).max(axis=1)  # [B]
-        observed = magnitude(centred.sum(axis=0) / np.sqrt(np.maximum(variance, _variance_floor(sums))))
+        null = (totals / np.sqrt(variances)).max(axis=1)  # [B]
+        observed = centred.sum(axis=0) / np.sqrt(np.maximum(variance, _variance_floor(sums)))
         hits = (null[:, None] >= observed - 1e-9 * np.abs(observed)).sum(axis=0)
         is_exact = len(signs) == 2 ** len(sizes)
         p = np.maximum(p, hits / len(signs) if is_exact else (1 + hits) / (1 + len(signs)))
-    smallest = max(_smallest_p(len(sizes), n_flips, two_sided) for _, sizes in tables)
-    return MaxT(p.reshape(values.shape[1:]), n_clusters, smallest)
+    smallest = max(max(2.0 ** -len(sizes), 1 / (n_flips + 1)) for _, sizes in tables)
+    return MaxT(p.reshape(values.shape[1:]), smallest)
 
 
 def _cluster_sums(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -244,26 +202,6 @@ def _sign_patterns(n_clusters: int, n_flips: int, seed: int) -> np.ndarray:
     if n_clusters < 60 and 2**n_clusters <= n_flips:  # 2^60 still fits a 64-bit integer
         return 1.0 - 2.0 * ((np.arange(2**n_clusters)[:, None] >> np.arange(n_clusters)) & 1)
     return np.random.default_rng(seed).choice((-1.0, 1.0), size=(n_flips, n_clusters))
-
-
-def _smallest_p(n_clusters: int, n_flips: int, two_sided: bool) -> float:
-    return max((2.0 if two_sided else 1.0) * 2.0**-n_clusters, 1 / (n_flips + 1))
-
-
-def seeds_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % Student t interval of a mean over training seeds.
-
-    A sign or rank interval of five seeds would cover at most 1 - 2 / 2^5 = 93.75 %. The interval of a share may extend
-    beyond 0 or 1: clip it for display.
-
-    Raises:
-        ValueError: fewer than MIN_SEEDS values.
-
-    """
-    if len(values) < MIN_SEEDS:
-        raise ValueError(f"{len(values)} training seeds give no interval: at least {MIN_SEEDS} are needed")
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values))
-    return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
 def share_interval(n_successes: int, n: int) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 import glob
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from model.observe import ObservableModel
 from probe.config import ProbeConfig
 
 _WORD = re.compile(r"\w+|[^\w\s]+")
-_TYPE_NAMES = {str: "a text", int: "a whole number", list: "a list"}
 
 
 @dataclass(frozen=True)
@@ -44,65 +43,53 @@ class Report:
 
 
 def find_files(path: str, endings: Sequence[str]) -> list[Path]:
-    """Return the files of a path, folder or glob, or of several separated by commas.
+    """Return the files with these endings of a path, folder or glob, or of several separated by commas.
 
     Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: a file has another ending or is not a regular file.
+        FileNotFoundError: there are none.
+        ValueError: it is not a regular file.
 
     """
     files: list[Path] = []
-    for name in path.split(","):
-        location = Path(name.strip()).expanduser()
-        if location.is_dir():
-            matches = sorted(file for file in location.iterdir() if file.suffix in endings)
-        else:
-            matches = [location] if location.exists() else sorted(Path(match) for match in glob.glob(str(location)))
-        if not name.strip() or not matches:
-            raise FileNotFoundError(f"path={name.strip()}: no {' or '.join(endings)} file there")
+    for name in map(str.strip, path.split(",")):
+        location = Path(name).expanduser()
+        pattern = f"{glob.escape(str(location))}/*" if location.is_dir() else str(location)
+        matches = [location] if location.is_file() else sorted(map(Path, glob.glob(pattern)))
+        matches = [file for file in matches if file.suffix in endings]
+        if not name or not matches:
+            raise FileNotFoundError(f"path={name}: no {' or '.join(endings)} file there")
         files += matches
     for file in files:
-        if file.suffix not in endings:
-            raise ValueError(f"path={file}: this task reads {', '.join(endings)}")
         if not file.is_file():  # opening a named pipe would block
             raise ValueError(f"path={file}: not a regular file")
     return list(dict.fromkeys(files))
 
 
-def read_lines(file: Path) -> list[tuple[int, str]]:
-    """Return (line number, line) of the non-blank lines; ValueError if there are none or the text is not UTF-8."""
+def read_lines(file: Path) -> dict[str, str]:
+    """Return the non-blank lines by "FILE line N"; ValueError if there are none or the text is not UTF-8."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    lines = {f"{file} line {number}": line for number, line in enumerate(text.split("\n"), 1) if line.strip()}
     if not lines:
         raise ValueError(f"{file}: no text in it")
     return lines
 
 
-def read_objects(file: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Return ("FILE line N", object) of each line of a .jsonl file; ValueError names the line that is not an object."""
-    objects = []
-    for number, line in read_lines(file):
-        where = f"{file} line {number}"
+def read_objects(file: Path, fields: Mapping[str, type]) -> dict[str, dict[str, Any]]:
+    """Return the object of each line of a .jsonl file by "FILE line N"; ValueError if a field is missing or wrong."""
+    objects = {}
+    for where, line in read_lines(file).items():
         try:
             value = json.loads(line)
         except ValueError as error:
             raise ValueError(f"{where}: not JSON ({error})") from None
-        if not isinstance(value, dict):
-            raise ValueError(f"{where}: not a JSON object")
-        objects.append((where, value))
+        for name, kind in fields.items():
+            if not isinstance(value, dict) or type(value.get(name)) is not kind:
+                raise ValueError(f"{where}: no field {name} of type {kind.__name__}")
+        objects[where] = value
     return objects
-
-
-def field(value: dict[str, Any], name: str, kind: type, where: str) -> Any:
-    """Return value[name]; ValueError starting with `where` if it is missing or not of type `kind`."""
-    if name not in value:
-        raise ValueError(f"{where}: no field {name}")
-    if not isinstance(value[name], kind) or isinstance(value[name], bool):
-        raise ValueError(f"{where}: {name} is not {_TYPE_NAMES[kind]}")
-    return value[name]
 
 
 def words_of(text: str) -> list[str]:
@@ -118,12 +105,9 @@ def is_covered(evaluated: EvaluatedModel, text: str) -> bool:
 
 
 def coverage(evaluated: EvaluatedModel, texts: Sequence[str]) -> dict[str, Any]:
-    """Return how much of `texts` the model's vocabulary covers.
+    """Return n_words, and as shares of them what the training text contains (seen_words; of distinct words seen_types).
 
-    Returns:
-        n_words; seen_words and seen_types, the shares of running and of distinct words that the training text
-        contains (None if it is not known); unknown_tokens, the share of <|unknown|> among the tokens.
-
+    Both are None if the training text is not known. unknown_tokens is the share of <|unknown|> among the tokens.
     """
     words = [word for text in texts for word in words_of(text)]
     tokens = [token for text in texts for token in evaluated.encode(text)[0]]
@@ -159,8 +143,5 @@ def percent_interval(interval: Sequence[float] | None) -> str:
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table with aligned columns."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in [header, ["-" * width for width in widths], *rows]
-    ]
-    return lines
+    table = [header, ["-" * width for width in widths], *rows]
+    return ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in table]

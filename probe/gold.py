@@ -21,7 +21,6 @@ from probe.external import (
     Report,
     coverage,
     coverage_line,
-    field,
     find_files,
     markdown_table,
     percent,
@@ -43,6 +42,12 @@ _PERSONS = (
 )
 PERSON = {word: number for number, words in enumerate(_PERSONS) for word in words.split()}
 QUESTIONS = {"any mention": "all mentions before the pronoun", "nominal mentions": "names and nouns only"}
+# Per question the field that a word must have to be chosen, and the rules (default: all). Without pronouns the other
+# rules equal "nearest".
+_ALLOWED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "any mention": ("positions", ()),
+    "nominal mentions": ("nominal", ("nearest", "nearest name", "first", "uniform")),
+}
 AGREEMENT_RULE = "same person"  # uses agreement, so it is reported for comparison and not required to be beaten
 PUBLISHED = "nearest nominal mention, all 100 novels: 34.9 % of 8,896 pronouns (counted in LitBank, Bamman et al. 2020)"
 _CLOSING = frozenset(", . ; : ! ? ) ] \u201d \u2019 ... \u2026 %".split())
@@ -84,40 +89,37 @@ class Item:
 def read_rows(file: Path) -> list[Row]:
     """Read the rows of a .jsonl file; ValueError names the line and the field that is wrong."""
     rows = []
-    for where, value in read_objects(file):
-        doc, context = field(value, "doc", str, where), field(value, "context", list, where)
-        pronoun = field(value, "pron_pos", int, where)
-        if not all(isinstance(word, str) and word.strip() == word != "" for word in context):
+    fields = {"doc": str, "context": list, "pron_pos": int, "antecedents": list, "other_mentions": list}
+    for where, value in read_objects(file, fields).items():
+        words, pronoun = value["context"], value["pron_pos"]
+        if not all(isinstance(word, str) and word.strip() == word != "" for word in words):
             raise ValueError(f"{where}: context is not a list of words")
-        if not 0 <= pronoun < len(context):
-            raise ValueError(f"{where}: pron_pos is {pronoun}, but context has {len(context)} words")
-        spans = {
-            name: [_span(span, pronoun, name, where) for span in field(value, name, list, where)]
-            for name in ("antecedents", "other_mentions")
-        }
-        if not spans["antecedents"]:
+        if not 0 <= pronoun < len(words):
+            raise ValueError(f"{where}: pron_pos is {pronoun}, but context has {len(words)} words")
+        antecedents, other_mentions = (_spans(value, name, where) for name in ("antecedents", "other_mentions"))
+        if not antecedents:
             raise ValueError(f"{where}: antecedents is empty")
-        gold = (True,) * len(spans["antecedents"]) + (False,) * len(spans["other_mentions"])
-        rows.append(Row(doc, tuple(context[: pronoun + 1]), (*spans["antecedents"], *spans["other_mentions"]), gold))
+        gold = (True,) * len(antecedents) + (False,) * len(other_mentions)
+        rows.append(Row(value["doc"], tuple(words[: pronoun + 1]), (*antecedents, *other_mentions), gold))
     return rows
 
 
-def _span(value: Any, pronoun: int, name: str, where: str) -> Span:
-    """Return [start, end) of a mention; further entries of the list are ignored."""
-    numbers = value[:2] if isinstance(value, list) else []
-    if len(numbers) < 2 or not all(type(number) is int for number in numbers):
-        raise ValueError(f"{where}: {name} contains {value!r}, which is not [start, end)")
-    start, end = numbers
-    if not 0 <= start < end <= pronoun:
-        raise ValueError(f"{where}: {name} contains [{start}, {end}), which is not a span before the pronoun {pronoun}")
-    return start, end
+def _spans(row: dict[str, Any], name: str, where: str) -> list[Span]:
+    """Return [start, end) of the mentions in a field; further entries of each mention are ignored."""
+    spans = []
+    for mention in row[name]:
+        span = mention[:2] if isinstance(mention, list) else []
+        is_span = len(span) == 2 and all(type(number) is int for number in span)
+        if not is_span or not 0 <= span[0] < span[1] <= row["pron_pos"]:
+            raise ValueError(f"{where}: {name} contains {mention!r}, which is not [start, end) before the pronoun")
+        spans.append((span[0], span[1]))
+    return spans
 
 
 def detokenize(words: Sequence[str]) -> tuple[str, list[Span]]:
     """Join Treebank tokens as prose ("Hall , in" -> "Hall, in"); return the text and the span of each word.
 
-    No space precedes closing punctuation and clitics or follows opening punctuation. Straight quotes open and close
-    alternately.
+    Straight quotes open and close alternately.
     """
     text, spans, joins, in_quote = "", [], True, False
     for word in words:
@@ -155,11 +157,11 @@ def make_item(evaluated: EvaluatedModel, row: Row) -> Item | str:
     start = max(0, stop - evaluated.max_tokens)
     candidates = []
     for word, indices in zip(candidate_words, pieces, strict=True):
-        mention = mention_of[word] or 0
-        if indices[0] >= start:
-            positions = tuple(index - start + 1 for index in indices)  # the start token is position 0
-            candidates.append(_candidate(row, mention, positions))
-        elif row.gold[mention]:
+        positions = tuple(index - start + 1 for index in indices)  # the start token is position 0
+        candidate = _candidate(row, mention_of[word] or 0, positions)
+        if positions[0] >= 1:
+            candidates.append(candidate)
+        elif candidate.gold:
             return "an antecedent lies outside the context"
     if not any(candidate.gold for candidate in candidates):
         return "every antecedent consists of other mentions"
@@ -229,11 +231,8 @@ def word_scores(model: ObservableModel, items: Sequence[Item], tokens_per_batch:
 def head_accuracies(scores: np.ndarray, gold: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     """Return whether each head's highest-scored word belongs to an antecedent, [N, L, H]; ties count in part.
 
-    Args:
-        scores: [N, L, H, W].
-        gold: [N, W] True for words of an antecedent.
-        allowed: [N, W] True for words that may be chosen, at least one per item.
-
+    `scores` are [N, L, H, W]; `gold` [N, W] is True for words of an antecedent, `allowed` [N, W] for words that may be
+    chosen, at least one per item.
     """
     scores = np.where(allowed[:, None, None], scores, -np.inf)
     highest = (scores == scores.max(-1, keepdims=True)) & allowed[:, None, None]
@@ -262,16 +261,15 @@ def held_out_test(
 ) -> dict[str, Any]:
     """Choose a head on half of the documents and test it on the other half against every baseline.
 
+    "established" is True if the interval of the difference to every rule but AGREEMENT_RULE, and to the best untrained
+    model, is above 0. Whole documents are resampled.
+
     Args:
         trained: [N, L, H] accuracies of the model's heads.
         untrained: the same of each untrained model; each model's best head is chosen in the same way.
         rules: [N] accuracy of each rule.
-        docs: [N] document of each item, resampled as a whole.
+        docs: [N] document of each item.
         config: its seed decides the halves and the resamplings.
-
-    Returns:
-        "established" is True if the interval of the difference to every rule but AGREEMENT_RULE, and to the best
-        untrained model, is above 0.
 
     """
     choosing = random_half(docs, config.seed)
@@ -289,8 +287,7 @@ def held_out_test(
         }
         for name, values in compared.items()
     }
-    to_beat = [baseline for name, baseline in baselines.items() if name != AGREEMENT_RULE]
-    intervals: list[Any] = [baseline["difference_interval"] for baseline in to_beat]
+    intervals: list[Any] = [baselines[name]["difference_interval"] for name in baselines if name != AGREEMENT_RULE]
     return {
         "layer": layer,
         "head": head,
@@ -298,7 +295,6 @@ def held_out_test(
         "n_documents": len(np.unique(docs[~choosing])),
         "accuracy": float(accuracy.mean()),
         "interval": cluster_interval(accuracy, *settings),
-        "heads": trained[~choosing].mean(axis=0).tolist(),
         "baselines": baselines,
         "established": all(interval is not None and interval[0] > 0 for interval in intervals),
     }
@@ -310,7 +306,8 @@ def links(evaluated: EvaluatedModel, path: str) -> Report:
     results = [make_item(evaluated, row) for row in rows]
     items = [item for item in results if isinstance(item, Item)]
     left_out = Counter(reason for reason in results if isinstance(reason, str))
-    covered = coverage(evaluated, _every_fourth_text(rows))
+    # The contexts of neighbouring pronouns overlap, so every fourth one is enough.
+    covered = coverage(evaluated, [detokenize(row.words)[0] for row in rows[::4]])
     questions = ask_questions(evaluated, items) if items else {}
     lines = [coverage_line(evaluated, covered, f"{len(rows):,} pronouns in {len({row.doc for row in rows})} documents")]
     lines += [f"left out: {n:,} rows: {reason}" for reason, n in left_out.most_common()]
@@ -327,50 +324,32 @@ def ask_questions(evaluated: EvaluatedModel, items: Sequence[Item]) -> dict[str,
     models = [evaluated.model, *(evaluated.untrained(i) for i in range(config.n_untrained))]
     scores = [word_scores(model, items, config.tokens_per_batch) for model in models]
     results = {}
-    for name in QUESTIONS:
-        nominal_only = name == "nominal mentions"
-        choices = [[c for c in item.candidates if c.nominal or not nominal_only] for item in items]
-        usable = [i for i, words in enumerate(choices) if 0 < sum(c.gold for c in words) < len(words)]
+    for name, (feature, rule_names) in _ALLOWED.items():
+        gold, allowed = np.zeros((2, len(items), scores[0].shape[-1]), dtype=bool)
+        for i, item in enumerate(items):
+            gold[i, : len(item.candidates)] = [candidate.gold for candidate in item.candidates]
+            allowed[i, : len(item.candidates)] = [bool(getattr(candidate, feature)) for candidate in item.candidates]
+        usable = np.flatnonzero((gold & allowed).any(1) & (~gold & allowed).any(1))
         docs = np.array([items[i].doc for i in usable])
         if len(set(docs)) < 2:
             continue
-        gold, allowed = np.zeros((2, len(usable), scores[0].shape[-1]), dtype=bool)
-        for i, item in enumerate(items[i] for i in usable):
-            gold[i, : len(item.candidates)] = [c.gold for c in item.candidates]
-            allowed[i, : len(item.candidates)] = [c.nominal or not nominal_only for c in item.candidates]
-        trained, *untrained = (head_accuracies(values[usable], gold, allowed) for values in scores)
-        of_rules = [rule_accuracies(choices[i]) for i in usable]
-        rules = {rule: np.array([values[rule] for values in of_rules]) for rule in of_rules[0]}
-        if nominal_only:  # without pronouns these three equal "nearest"
-            rules = {rule: rules[rule] for rule in ("nearest", "nearest name", "first", "uniform")}
+        trained, *untrained = (head_accuracies(values[usable], gold[usable], allowed[usable]) for values in scores)
+        of_rules = [rule_accuracies([c for c in items[i].candidates if getattr(c, feature)]) for i in usable]
+        rules = {rule: np.array([values[rule] for values in of_rules]) for rule in rule_names or of_rules[0]}
         results[name] = held_out_test(trained, untrained, rules, docs, config)
     return results
-
-
-def _every_fourth_text(rows: Sequence[Row]) -> list[str]:
-    """Return every fourth text of each document; the contexts of neighbouring pronouns overlap."""
-    counts: Counter[str] = Counter()
-    texts = []
-    for row in rows:
-        if counts[row.doc] % 4 == 0:
-            texts.append(detokenize(row.words)[0])
-        counts[row.doc] += 1
-    return texts
 
 
 def _question_lines(name: str, result: dict[str, Any]) -> list[str]:
     head = f"head L{result['layer']}H{result['head']}"
     table = [[head, percent(result["accuracy"]), percent_interval(result["interval"]), "-", "-"]]
     for rule, baseline in result["baselines"].items():
-        difference = f"{100 * baseline['difference']:+.1f}"
-        table.append(
-            [rule, percent(baseline["accuracy"]), "-", difference, percent_interval(baseline["difference_interval"])]
-        )
-    verdict = "established" if result["established"] else "not established"
+        difference = f"{100 * baseline['difference']:+.1f}", percent_interval(baseline["difference_interval"])
+        table.append([rule, percent(baseline["accuracy"]), "-", *difference])
     return [
         f"{name} ({QUESTIONS[name]}): {result['n']:,} pronouns, {result['n_documents']} documents in the test half",
         *markdown_table(("", "right %", "95 %", "head minus it", "95 %"), table),
-        f"{head}: {verdict}",
+        f"{head}: {'established' if result['established'] else 'not established'}",
     ]
 
 

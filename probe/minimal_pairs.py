@@ -1,7 +1,7 @@
 """Minimal pairs (BLiMP, Zorro): does the model give the grammatical sentence the higher probability?
 
 Scored as in BLiMP (Warstadt et al. 2020, section 3): log-probability of the whole sentence, the first word included
-(a start token precedes it), the end of the text excluded.
+(a start token precedes it), the end of the text excluded. Published scores: docs/english.md.
 """
 
 from collections import Counter, defaultdict
@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 
 from model.observe import ObservableModel
+from probe.config import ProbeConfig
 from probe.external import (
     EvaluatedModel,
     Report,
     coverage,
     coverage_line,
-    field,
     find_files,
     is_covered,
     markdown_table,
@@ -31,24 +31,9 @@ from probe.external import (
     words_of,
 )
 from probe.scores import text_batches
-from probe.statistics import cluster_interval, widest, wilson_interval
+from probe.statistics import cluster_interval, wilson_interval
 
 TIE = 1e-4  # nats; batching moves a float32 sum of log-probabilities by up to 7e-6 (1,200 BLiMP pairs, 1.9M parameters)
-_MODELS = ("5-gram", "LSTM", "Transformer-XL", "GPT-2", "human")
-# Accuracy on full sentences. BLiMP: raw_results/summary of its repository (Warstadt et al. 2020); Zorro: Huebner et
-# al. 2021.
-PUBLISHED = {
-    "anaphor_gender_agreement": dict(zip(_MODELS, (0.439, 0.882, 0.912, 0.994, 0.96), strict=True)),
-    "anaphor_number_agreement": dict(zip(_MODELS, (0.519, 0.952, 0.970, 0.992, 0.99), strict=True)),
-    "principle_A_c_command": dict(zip(_MODELS, (0.578, 0.588, 0.608, 0.737, 0.86), strict=True)),
-    "principle_A_case_1": dict(zip(_MODELS, (1.0, 1.0, 1.0, 1.0, 0.98), strict=True)),
-    "principle_A_case_2": dict(zip(_MODELS, (0.489, 0.873, 0.953, 0.948, 0.96), strict=True)),
-    "principle_A_domain_1": dict(zip(_MODELS, (0.952, 0.983, 0.991, 0.984, 0.95), strict=True)),
-    "principle_A_domain_2": dict(zip(_MODELS, (0.564, 0.683, 0.697, 0.775, 0.75), strict=True)),
-    "principle_A_domain_3": dict(zip(_MODELS, (0.522, 0.552, 0.600, 0.754, 0.829), strict=True)),
-    "principle_A_reconstruction": dict(zip(_MODELS, (0.404, 0.464, 0.379, 0.468, 0.78), strict=True)),
-    "anaphor_agreement-pronoun_gender": {"RoBERTa-base": 0.910},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +61,22 @@ def read_pairs(file: Path) -> list[Pair]:
 
     """
     if file.suffix == ".jsonl":
-        return [
-            _pair(field(value, "sentence_good", str, where), field(value, "sentence_bad", str, where), where)
-            for where, value in read_objects(file)
-        ]
-    lines = read_lines(file)
-    if len(lines) % 2:
-        raise ValueError(f"{file} line {lines[-1][0]}: a bad sentence without its good sentence on the next line")
-    pairs = [
-        _pair(good, bad, f"{file} line {number}")
-        for (_, bad), (number, good) in zip(lines[::2], lines[1::2], strict=True)
-    ]
-    words = [(set(words_of(pair.good)), set(words_of(pair.bad))) for pair in pairs]
-    if 2 * sum(len(good & bad) >= min(len(good), len(bad)) / 2 for good, bad in words) < len(pairs):
-        raise ValueError(f"{file}: not minimal pairs; most lines share less than half their words with the next line")
-    return pairs
-
-
-def _pair(good: str, bad: str, where: str) -> Pair:
-    pair = Pair(good.strip(), bad.strip())
-    if not pair.good or not pair.bad or pair.good == pair.bad:
-        raise ValueError(f"{where}: the two sentences are equal or one is empty")
-    return pair
+        objects = read_objects(file, {"sentence_good": str, "sentence_bad": str})
+        sides = {where: (value["sentence_good"], value["sentence_bad"]) for where, value in objects.items()}
+    else:
+        lines = list(read_lines(file).items())
+        if len(lines) % 2:
+            raise ValueError(f"{lines[-1][0]}: a bad sentence without its good sentence on the next line")
+        sides = {where: (good, bad) for (_, bad), (where, good) in zip(lines[::2], lines[1::2], strict=True)}
+        words = [(set(words_of(good)), set(words_of(bad))) for good, bad in sides.values()]
+        if 2 * sum(len(good & bad) >= min(len(good), len(bad)) / 2 for good, bad in words) < len(words):
+            raise ValueError(
+                f"{file}: not minimal pairs; most lines share less than half their words with the next line"
+            )
+    for where, (good, bad) in sides.items():
+        if not good.strip() or not bad.strip() or good.strip() == bad.strip():
+            raise ValueError(f"{where}: the two sentences are equal or one is empty")
+    return [Pair(good.strip(), bad.strip()) for good, bad in sides.values()]
 
 
 def log_probabilities(model: ObservableModel, texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> np.ndarray:
@@ -130,48 +109,45 @@ def context_free_ceiling(pairs: Sequence[Pair]) -> float | None:
         if len(good.split()) != 1 or len(bad.split()) != 1:
             return None
         counts[frozenset((good, bad))][good] += 1
-    return sum(max(counter.values()) for counter in counts.values()) / len(pairs)
+    return sum(max(counter.values()) for counter in counts.values()) / len(pairs) if pairs else None
 
 
 def score_file(evaluated: EvaluatedModel, name: str, pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the accuracy on all pairs that fit into the context, and on the covered ones."""
-    tokens = [[(evaluated.start_token, *evaluated.encode(text)[0]) for text in (pair.good, pair.bad)] for pair in pairs]
-    fitting = [i for i, sentences in enumerate(tokens) if max(map(len, sentences)) <= evaluated.max_tokens + 1]
-    n_too_long = len(pairs) - len(fitting)
-    pairs, tokens = [pairs[i] for i in fitting], [tokens[i] for i in fitting]
-    sides = [
-        log_probabilities(evaluated.model, side, evaluated.config.tokens_per_batch)
-        for side in zip(*tokens, strict=True)
-    ]
-    right = outcomes(*sides) if sides else np.empty(0)
-    covered = [i for i, pair in enumerate(pairs) if all(is_covered(evaluated, words) for words in pair.difference)]
+    model, config = evaluated.model, evaluated.config
+    start = evaluated.start_token
+    tokens = {pair: [(start, *evaluated.encode(text)[0]) for text in (pair.good, pair.bad)] for pair in pairs}
+    fitting = [pair for pair in pairs if max(map(len, tokens[pair])) <= evaluated.max_tokens + 1]
+    good, bad = ([tokens[pair][side] for pair in fitting] for side in (0, 1))
+    right = outcomes(*(log_probabilities(model, texts, config.tokens_per_batch) for texts in (good, bad)))
+    covered = [i for i, pair in enumerate(fitting) if all(is_covered(evaluated, words) for words in pair.difference)]
     is_known = evaluated.training_words is not None
-    ceiling, accuracy = context_free_ceiling(pairs) if pairs else None, _accuracy(right, pairs, evaluated)
+    ceiling, accuracy = context_free_ceiling(fitting), _accuracy(right, fitting, config)
     return {
         "file": name,
-        "n_pairs": len(pairs),
-        "n_too_long": n_too_long,
-        "coverage": coverage(evaluated, [text for pair in pairs for text in (pair.good, pair.bad)]),
+        "n_pairs": len(fitting),
+        "n_too_long": len(pairs) - len(fitting),
+        "coverage": coverage(evaluated, [text for pair in fitting for text in (pair.good, pair.bad)]),
         "accuracy": accuracy,
         "n_ties": int((right == 0.5).sum()),
         "n_covered": len(covered) if is_known else None,
-        "accuracy_covered": _accuracy(right[covered], [pairs[i] for i in covered], evaluated) if is_known else None,
+        "accuracy_covered": _accuracy(right[covered], [fitting[i] for i in covered], config) if is_known else None,
         "context_free_ceiling": ceiling,
         "above_ceiling": None if ceiling is None or accuracy is None else accuracy["interval"][0] > ceiling,
-        "published": PUBLISHED.get(Path(name).stem, {}),
     }
 
 
-def _accuracy(right: np.ndarray, pairs: Sequence[Pair], evaluated: EvaluatedModel) -> dict[str, Any] | None:
+def _accuracy(right: np.ndarray, pairs: Sequence[Pair], config: ProbeConfig) -> dict[str, Any] | None:
     """Return the accuracy with the widest of three intervals: over pairs, differing words and first words."""
     if not len(right):
         return None
-    settings = evaluated.config.n_bootstrap, evaluated.config.seed
-    words = np.array([" / ".join(sorted(pair.difference)) for pair in pairs])
-    first_words = np.array([words_of(pair.good)[0] for pair in pairs])
-    intervals = [cluster_interval(right, clusters, *settings) for clusters in (words, first_words)]
     accuracy = float(right.mean())
-    return {"value": accuracy, "interval": widest(wilson_interval(accuracy, len(right)), *intervals)}
+    intervals = [wilson_interval(accuracy, len(right))]
+    words = [" / ".join(sorted(pair.difference)) for pair in pairs], [words_of(pair.good)[0] for pair in pairs]
+    for clusters in words:
+        interval = cluster_interval(right, np.array(clusters), config.n_bootstrap, config.seed)
+        intervals += [interval] if interval else []
+    return {"value": accuracy, "interval": max(intervals, key=np.ptp)}
 
 
 def minimal_pairs(evaluated: EvaluatedModel, path: str) -> Report:
@@ -179,7 +155,7 @@ def minimal_pairs(evaluated: EvaluatedModel, path: str) -> Report:
     pairs_of = {str(file): read_pairs(file) for file in find_files(path, (".jsonl", ".txt"))}
     files = [score_file(evaluated, name, pairs) for name, pairs in pairs_of.items()]
     texts = [text for pairs in pairs_of.values() for pair in pairs for text in (pair.good, pair.bad)]
-    header = "file", "pairs", "right %", "95 %", "ties", "covered", "right %", "ceiling", "above it", "published"
+    header = "file", "pairs", "right %", "95 %", "ties", "covered", "right %", "ceiling", "above it"
     lines = [coverage_line(evaluated, coverage(evaluated, texts), "all files"), ""]
     lines += [*markdown_table(header, [_row(result) for result in files]), ""]
     lines += [
@@ -192,7 +168,6 @@ def minimal_pairs(evaluated: EvaluatedModel, path: str) -> Report:
 
 def _row(result: dict[str, Any]) -> list[str]:
     accuracy, covered = result["accuracy"] or {}, result["accuracy_covered"] or {}
-    published = ", ".join(f"{name} {percent(share)}" for name, share in result["published"].items())
     return [
         Path(result["file"]).stem,
         str(result["n_pairs"]),
@@ -203,5 +178,4 @@ def _row(result: dict[str, Any]) -> list[str]:
         percent(covered.get("value")),
         percent(result["context_free_ceiling"]),
         {True: "yes", False: "no", None: "-"}[result["above_ceiling"]],
-        published or "-",
     ]

@@ -130,9 +130,7 @@ class MaxT:
     smallest_p: float  # the smallest p that is possible with so few clusters
 
 
-def max_t_test(
-    values: np.ndarray, clusterings: Sequence[np.ndarray], centre: float, n_flips: int, seed: int
-) -> MaxT:
+def max_t_test(values: np.ndarray, clusterings: Sequence[np.ndarray], centre: float, n_flips: int, seed: int) -> MaxT:
     """Test for each head whether its mean score is above `centre`, corrected for the search over all heads.
 
     p_h = (1 + #{max T* >= T_h}) / (B + 1), where T* is the statistic after random sign flips of whole clusters and the

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from probe.statistics import MIN_SEEDS
 
 SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED = "supported", "suggestive", "not established"
@@ -85,14 +87,7 @@ def judge(evidence: Evidence) -> Verdict:
     One of the first two is required because random weights can meet two of the others. A previous-token or induction
     head, or one whose value-weighted attention contradicts its attention, gets no claim. Missing values do not pass.
     """
-    criteria = (
-        _pronoun_flip(evidence),
-        _beats_baselines(evidence),
-        _selective(evidence),
-        _causal_edge(evidence),
-        _rests_without_antecedent(evidence),
-    )
-    exclusions = _exclusions(evidence)
+    criteria, exclusions = _criteria(evidence), _exclusions(evidence)
     passed = {criterion.name for criterion in criteria if criterion.passed}
     word = NOT_ESTABLISHED
     if not exclusions and len(passed) == len(criteria):
@@ -103,51 +98,50 @@ def judge(evidence: Evidence) -> Verdict:
     return Verdict(word, level, criteria, exclusions + tuple(c.reason for c in criteria if not c.passed))
 
 
-def _pronoun_flip(evidence: Evidence) -> Criterion:
-    measured = {"p_pair_accuracy": evidence.p_pair_accuracy, "p_pronoun_contrast": evidence.p_pronoun_contrast}
-    reason = (
+def _criteria(evidence: Evidence) -> tuple[Criterion, ...]:
+    """Return the five criteria; the reasons say why each is not met."""
+    p = {"p_pair_accuracy": evidence.p_pair_accuracy, "p_pronoun_contrast": evidence.p_pronoun_contrast}
+    flip_reason = (
         f"following the pronoun may be chance: corrected p {_show(evidence.p_pair_accuracy)} (pair accuracy) and "
         f"{_show(evidence.p_pronoun_contrast)} (pronoun contrast); needed: below {MAX_P}"
     )
     if evidence.smallest_p >= MAX_P:
-        reason += f"; impossible with {evidence.n_clusters} clusters (smallest p {_show(evidence.smallest_p)})"
-    return _criterion("pronoun_flip", measured, dict.fromkeys(measured, MAX_P), reason, upper=True)
-
-
-def _beats_baselines(evidence: Evidence) -> Criterion:
-    low = _low(evidence.lead)
-    reason = f"it does not beat the best baseline: its lead in accuracy may be as low as {_show(low)}"
-    return _criterion("beats_baselines", {"lead_low": low}, {"lead_low": 0.0}, reason)
-
-
-def _selective(evidence: Evidence) -> Criterion:
-    reason = f"random labels fit it too: selectivity {_show(evidence.selectivity)}; needed: above {MIN_SELECTIVITY}"
-    measured, bars = {"selectivity": evidence.selectivity}, {"selectivity": MIN_SELECTIVITY}
-    return _criterion("selective", measured, bars, reason)
-
-
-def _causal_edge(evidence: Evidence) -> Criterion:
-    low = _low(evidence.edge_specificity)
-    reason = (
-        f"the model's answer is not shown to depend on this edge: attention swap {_show(evidence.attention_swap)}, "
-        f"edge specificity from {_show(low)}; needed: above {MIN_ATTENTION_SWAP} and above 0"
-    )
-    measured = {"attention_swap": evidence.attention_swap, "edge_specificity_low": low}
-    return _criterion(
-        "causal_edge", measured, {"attention_swap": MIN_ATTENTION_SWAP, "edge_specificity_low": 0.0}, reason
-    )
-
-
-def _rests_without_antecedent(evidence: Evidence) -> Criterion:
+        flip_reason += f"; impossible with {evidence.n_clusters} clusters (smallest p {_show(evidence.smallest_p)})"
+    lead, selectivity = _low(evidence.lead), evidence.selectivity
+    swap, specificity = evidence.attention_swap, _low(evidence.edge_specificity)
     share = None
     if evidence.linked_mass and evidence.unlinked_mass is not None:
         share = evidence.unlinked_mass / evidence.linked_mass
-    reason = (
-        f"it attends to nouns at a pronoun without antecedent: {_show(share)} of the weight they get otherwise; "
-        f"needed: below {MAX_UNLINKED_MASS}"
+    return (
+        _criterion("pronoun_flip", p, dict.fromkeys(p, MAX_P), flip_reason, upper=True),
+        _criterion(
+            "beats_baselines",
+            {"lead_low": lead},
+            {"lead_low": 0.0},
+            f"it does not beat the best baseline: its lead in accuracy may be as low as {_show(lead)}",
+        ),
+        _criterion(
+            "selective",
+            {"selectivity": selectivity},
+            {"selectivity": MIN_SELECTIVITY},
+            f"random labels fit it too: selectivity {_show(selectivity)}; needed: above {MIN_SELECTIVITY}",
+        ),
+        _criterion(
+            "causal_edge",
+            {"attention_swap": swap, "edge_specificity_low": specificity},
+            {"attention_swap": MIN_ATTENTION_SWAP, "edge_specificity_low": 0.0},
+            f"the model's answer is not shown to depend on this edge: attention swap {_show(swap)}, edge specificity "
+            f"from {_show(specificity)}; needed: above {MIN_ATTENTION_SWAP} and above 0",
+        ),
+        _criterion(
+            "rests_without_antecedent",
+            {"unlinked_mass": share},
+            {"unlinked_mass": MAX_UNLINKED_MASS},
+            f"it attends to nouns at a pronoun without antecedent: {_show(share)} of the weight they get otherwise; "
+            f"needed: below {MAX_UNLINKED_MASS}",
+            upper=True,
+        ),
     )
-    measured, bars = {"unlinked_mass": share}, {"unlinked_mass": MAX_UNLINKED_MASS}
-    return _criterion("rests_without_antecedent", measured, bars, reason, upper=True)
 
 
 def _criterion(
@@ -157,8 +151,8 @@ def _criterion(
     missing = [key.replace("_", " ") for key, value in measured.items() if value is None or not math.isfinite(value)]
     if missing:
         return Criterion(name, measured, bars, False, f"{' and '.join(missing)} not measured, so {name} is not met")
-    meets = _below if upper else _above
-    passed = all(meets(value, bars[key]) for key, value in measured.items())
+    sign = -1 if upper else 1
+    passed = all(value is not None and sign * value > sign * bars[key] for key, value in measured.items())
     return Criterion(name, measured, bars, passed, "" if passed else reason)
 
 
@@ -187,32 +181,24 @@ def _level(evidence: Evidence, passed: set[str]) -> str:
 
 
 def evidence_of(entry: Mapping[str, Any], holdout: str, seeds: Mapping[str, Any] | None = None) -> Evidence:
-    """Return the evidence in an entry of probe.json's `selected`.
+    """Return the evidence in an entry of probe.json's `selected`; missing values count as not measured.
 
-    Args:
-        entry: with or without its verdict; missing values count as not measured.
-        holdout: the hold-out of the claim.
-        seeds: {"n", "n_supported"} over training seeds, if there are several.
-
+    `seeds` are {"n", "n_supported"} over training seeds, if there are several.
     """
     test = entry["test"].get(holdout, {})
     types, mass, causal, weights = (entry.get(name) or {} for name in ("head_type", "mass", "causal", "weights"))
+    of_test = ("p_pair_accuracy", "p_pronoun_contrast", "pronoun_contrast", "value_weighted_contrast")
     return Evidence(
-        p_pair_accuracy=test.get("p_pair_accuracy"),
-        p_pronoun_contrast=test.get("p_pronoun_contrast"),
+        **{name: test.get(name) for name in of_test},
+        **{name: types.get(name) for name in ("previous", "induction")},
+        **{name: causal.get(name) for name in ("attention_swap", "denoising_patch")},
         smallest_p=test.get("smallest_p", 1.0),
         n_clusters=min(test.get("clusters", {"none": 0}).values()),
         lead=(test.get("best_baseline") or {}).get("difference_interval"),
         selectivity=entry.get("selectivity"),
-        attention_swap=causal.get("attention_swap"),
         edge_specificity=causal.get("edge_specificity_interval"),
         linked_mass=mass.get("linked"),
         unlinked_mass=mass.get("unlinked"),
-        previous=types.get("previous"),
-        induction=types.get("induction"),
-        pronoun_contrast=test.get("pronoun_contrast"),
-        value_weighted_contrast=test.get("value_weighted_contrast"),
-        denoising_patch=causal.get("denoising_patch"),
         ov_auc=weights.get("ov_auc_interval"),
         n_seeds=seeds["n"] if seeds else 1,
         n_seeds_supported=seeds["n_supported"] if seeds else 0,
@@ -221,8 +207,8 @@ def evidence_of(entry: Mapping[str, Any], holdout: str, seeds: Mapping[str, Any]
 
 def corrected_p(heads: Mapping[str, Any]) -> list[list[float]]:
     """Return the corrected p of every head [L][H]: the larger of its two tests, because a link must pass both."""
-    both = zip(heads["p_pair_accuracy"], heads["p_pronoun_contrast"], strict=True)
-    return [[max(pair) for pair in zip(*rows, strict=True)] for rows in both]
+    p: list[list[float]] = np.maximum(heads["p_pair_accuracy"], heads["p_pronoun_contrast"]).tolist()
+    return p
 
 
 def finite(value: Any) -> Any:
@@ -238,10 +224,6 @@ def finite(value: Any) -> Any:
 
 def _above(value: float | None, bar: float) -> bool:
     return value is not None and value > bar  # False for nan
-
-
-def _below(value: float | None, bar: float) -> bool:
-    return value is not None and value < bar
 
 
 def _low(interval: Interval | None) -> float | None:

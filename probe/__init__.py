@@ -1,1 +1,1 @@
-"""Which head links a pronoun to its antecedent, and whether that is more than luck."""
+"""Which head links a pronoun to its antecedent, and is that more than chance?"""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from data.links import LinkItem, Word, is_flipped
 from model.observe import ObservableModel
-from probe.baselines import Rule, best_baseline, explained_share, fit_rules, habit_prediction, score_rules, selectivity
+from probe.baselines import Rule, best_baseline, fit_rules, score_rules, selectivity
 from probe.behaviour import behaviour_study
 from probe.causal import causal_study
 from probe.config import ProbeConfig
@@ -212,7 +212,6 @@ def evaluate_head(
         "chance_level": chance_level(scores.accuracy, clusterings, 0.5, *context.resampling),
         "accuracy_flipped": float(np.heaviside(rows.margin[flipped][:, *head], 0.5).mean()),
         "value_weighted_contrast": float(rows.value_log_ratio[:, *head].mean()),
-        "habit_baseline": _habit_baseline(question, context, head, items, rows),
     }
     heads = {name: getattr(scores, name).mean(axis=0).tolist() for name in _MAP_SCORES}
     tests = {
@@ -249,16 +248,6 @@ def _head_and_rules(
     accuracy = result["baselines"][best]["accuracy"]
     result["best_baseline"] = {"name": best, "accuracy": accuracy, "difference_interval": lead_interval}
     return result
-
-
-def _habit_baseline(
-    question: Question, context: ProbeContext, head: tuple[int, int], items: Sequence[LinkItem], rows: HeadRows
-) -> dict[str, float]:
-    """Return the accuracy of the head's habits fitted on dev, and how much of the head's log ratio they explain."""
-    dev_items, dev_rows = context.dev.select(question, "iid")
-    predicted = habit_prediction(dev_items, dev_rows.log_ratio[:, *head], items)
-    explained = float(explained_share(rows.log_ratio[:, *head], predicted))
-    return {"accuracy": float(np.heaviside(predicted, 0.5).mean()), "explained": explained}
 
 
 def _untrained(question: Question, holdout: str, context: ProbeContext) -> dict[str, Any]:

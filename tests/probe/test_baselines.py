@@ -1,4 +1,4 @@
-"""Rules, habits and random labels score what they should, and coreference is distinguished from them."""
+"""Rules and random labels score what they should."""
 
 from dataclasses import replace
 
@@ -6,22 +6,18 @@ import numpy as np
 import pytest
 
 from data.links import LinkItem
-from model.observe import TransformerView
 from probe.baselines import (
     FIXED_RULES,
     REFERENCE_RULES,
     agreement_sieve,
     best_baseline,
-    explained_share,
     fit_rules,
     fixed_offset,
-    habit_prediction,
     most_frequent,
     score_rules,
     selectivity,
 )
-from probe.scores import read_heads, score
-from tests.probe.story_items import CONFIG, planted, story_items, two_candidates
+from tests.probe.story_items import story_items, two_candidates
 
 
 @pytest.fixture(scope="module")
@@ -93,58 +89,6 @@ def test_the_sieve_ties_at_an_unknown_or_uninformative_query(dev: list[LinkItem]
     assert agreement_sieve(dev)(dev[0]) == 1
     assert agreement_sieve(dev)(unknown) == 0
     assert agreement_sieve([dev[0], replace(dev[0], meant=1 - dev[0].meant)])(dev[0]) == 0
-
-
-@pytest.fixture(scope="module")
-def habits() -> dict[str, tuple[float, float, float]]:
-    """For each planted head: share explained on dev, share explained on test, accuracy of the prediction on test."""
-    many = replace(CONFIG, n_validation_stories=2400)
-    validation = story_items("validation", "agreement", "pronoun", many)
-    words = {word for item in validation for word in item.pair.split()}
-    test = two_candidates(story_items("test", "agreement", "pronoun", many))
-    test = [item for item in test if set(item.pair.split()) <= words]
-    assert len(test) >= 100
-    result = {}
-    for kind in ("first", "lexical", "coreference"):
-        # Only dev comes in whole blocks, on which the habits explain nothing of coreference.
-        dev = story_items("dev", "agreement", "pronoun", many) if kind == "coreference" else validation
-        model = TransformerView(planted(kind))
-        on_dev, on_test = (read_heads(model, items, 4096).log_ratio[:, 0, 0] for items in (dev, test))
-        predicted = habit_prediction(dev, on_dev, test)
-        result[kind] = (
-            float(explained_share(on_dev, habit_prediction(dev, on_dev, dev))),
-            float(explained_share(on_test, predicted)),
-            float(score(predicted, predicted, predicted > 0).accuracy.mean()),
-        )
-    return result
-
-
-def test_habits_predict_position_and_word_preferences(habits: dict) -> None:
-    assert habits["first"][0] > 0.85
-    assert habits["first"][1] > 0.75
-    assert habits["lexical"][0] > 0.95
-    assert habits["lexical"][1] > 0.5
-
-
-def test_habits_do_not_predict_coreference(habits: dict) -> None:
-    assert habits["coreference"][:2] == pytest.approx((0, 0), abs=1e-4)
-
-
-def test_habits_have_accuracy_one_half_over_whole_blocks(habits: dict) -> None:
-    assert {accuracy for _, _, accuracy in habits.values()} == {0.5}
-
-
-def test_the_habit_prediction_fits_a_rule_exactly_with_many_copies(dev: list[LinkItem]) -> None:
-    items = dev[:40]
-    habit = 2.5 * np.array([FIXED_RULES["first"](item) for item in items])
-    predicted = habit_prediction(items * 300, np.tile(habit, 300), items)
-    np.testing.assert_allclose(predicted, habit, atol=0.02)
-
-
-def test_the_explained_share_is_one_for_a_perfect_prediction_and_zero_for_none() -> None:
-    values = np.array([[1.0, 0.0], [-2.0, 0.0]])
-    assert explained_share(values, values).tolist() == [1, 0]
-    assert explained_share(values, 0 * values).tolist() == [0, 0]
 
 
 def margins(items: list[LinkItem], kinds: list[str]) -> np.ndarray:

@@ -46,7 +46,7 @@ def test_a_selected_entry_has_the_fields_of_the_report(results: dict[str, Any]) 
 def test_a_holdout_has_the_fields_of_the_report(results: dict[str, Any]) -> None:
     scores = ["accuracy", "pair_accuracy", "block_accuracy", "pronoun_contrast", "strict_accuracy"]
     fields = """n_items clusters p_pair_accuracy p_pronoun_contrast p_corrected smallest_p chance_level accuracy_flipped
-    value_weighted_contrast baselines best_baseline habit_baseline"""
+    value_weighted_contrast baselines best_baseline"""
     expected = {*scores, *(f"{name}_interval" for name in scores), *fields.split()}
     for entry in results["selected"]:
         for holdout, test in entry["test"].items():

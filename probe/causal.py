@@ -52,14 +52,7 @@ def causal_study(
 ) -> dict[str, Any] | None:
     """Return the causal effects of one head's link, each with its 95 % interval under `<name>_interval`.
 
-    Args:
-        model: in eval mode, float32.
-        items: the items of one question and hold-out, in whole blocks.
-        layer: the head's layer.
-        head: the head's index.
-        tokens_per_batch: size limit of one forward pass.
-        n_bootstrap: resamplings per interval.
-        seed: seeds the resamplings and the choice of control heads.
+    The items are whole blocks of one question and hold-out. `seed` decides the resamplings and the control heads.
 
     Returns:
         None if no item has a swap partner, else:
@@ -85,12 +78,13 @@ def causal_study(
     candidates = np.delete(np.arange(model.n_head), head)
     controls = np.sort(np.random.default_rng(seed).permutation(candidates)[:MAX_CONTROL_HEADS]).tolist()
     margins = measure_margins(model, pairs, layer, head, controls, tokens_per_batch)
-    entry = summarise(margins, pairs, n_bootstrap, seed)
-    counts = {"n_pairs": len(pairs) // 2, "n_dropped": n_dropped, "n_templates": len({item.template for item in pairs})}
-    if entry["attention_swap"] is None:
-        return counts | entry | {"controls": None}
-    swaps = (margins["clean"][:, None] - margins["controls"]).sum(axis=0) / (margins["clean"] - margins["swap"]).sum()
-    return counts | entry | {"controls": {"heads": controls, "attention_swap": swaps.tolist()}}
+    entry: dict[str, Any] = {"n_pairs": len(pairs) // 2, "n_dropped": n_dropped}
+    entry |= {"n_templates": len({item.template for item in pairs}), "controls": None}
+    entry |= summarise(margins, pairs, n_bootstrap, seed)
+    if entry["attention_swap"] is not None:
+        lost, total = margins["clean"][:, None] - margins["controls"], margins["clean"] - margins["swap"]
+        entry["controls"] = {"heads": controls, "attention_swap": (lost.sum(axis=0) / total.sum()).tolist()}
+    return entry
 
 
 def measure_margins(

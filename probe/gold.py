@@ -329,7 +329,7 @@ def ask_questions(evaluated: EvaluatedModel, items: Sequence[Item]) -> dict[str,
         for i, item in enumerate(items):
             gold[i, : len(item.candidates)] = [candidate.gold for candidate in item.candidates]
             allowed[i, : len(item.candidates)] = [bool(getattr(candidate, feature)) for candidate in item.candidates]
-        usable = np.flatnonzero((gold & allowed).any(1) & (~gold & allowed).any(1))
+        usable = np.flatnonzero((gold & allowed).any(1) & (~gold & allowed).any(1)).tolist()
         docs = np.array([items[i].doc for i in usable])
         if len(set(docs)) < 2:
             continue

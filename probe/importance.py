@@ -44,14 +44,8 @@ def importance_study(
 ) -> dict[str, Any]:
     """Return how the three measures agree over the links of all heads and of the chosen head.
 
-    Args:
-        model: in eval mode, float32.
-        items: the items of one question and hold-out, in whole blocks; up to `N_BLOCKS` blocks are used.
-        layer: the chosen head's layer.
-        head: the chosen head's index.
-        tokens_per_batch: size limit of one forward pass.
-        n_bootstrap: resamplings per interval, at most `MAX_BOOTSTRAP`.
-        seed: seeds the resamplings.
+    The items are whole blocks of one question and hold-out; up to `N_BLOCKS` blocks and `MAX_BOOTSTRAP` resamplings are
+    used.
 
     Returns:
         n_items, clusters, layers; all_heads and chosen_head: Spearman correlations of every two measures with 95 %
@@ -91,14 +85,8 @@ def read_links(
 ) -> np.ndarray:
     """Return the three measures of every link, [3, N, layers, H, W]; nan beyond an item's last mention.
 
-    Effects below float32 rounding are 0. Value norms are nan if the model's output weights are not known.
-
-    Args:
-        model: in eval mode, float32.
-        items: pair after pair, as from `pair_up`; mentions are in the order antecedents, distractors.
-        layers: the layers whose heads are measured.
-        tokens_per_batch: size limit of one forward pass.
-
+    The items are pairs as from `pair_up`; their mentions are in the order antecedents, distractors. Effects below
+    float32 rounding are 0. Value norms are nan if the model's output weights are not known.
     """
     n_words = max(len(item.antecedents + item.distractors) for item in items)
 
@@ -129,26 +117,18 @@ def _batch_links(model: ObservableModel, batch: PairBatch, streams: list[Tensor]
         effects = torch.empty_like(norms)
         for head in range(model.n_head):
             for word in range(batch.mentions.shape[1]):
-                edit = edit_query_row(batch, layer, head, partial(_without, batch.mentions[:, word]))
+                remove = partial(torch.masked_fill, mask=batch.mentions[:, word], value=0)
+                edit = edit_query_row(batch, layer, head, remove)
                 margins = answer_margins(edited_logits(model, batch, streams, edit), batch)
                 effects[:, head, word] = (margins - clean).abs()
         measures.append(torch.stack([edges.sum(-1), norms, effects], dim=1))
     return torch.stack(measures, dim=2)
 
 
-def _without(mask: Tensor, weights: Tensor) -> Tensor:
-    return weights.masked_fill(mask, 0)
-
-
 def agreement(links: np.ndarray, items: Sequence[LinkItem], n_bootstrap: int, seed: int) -> dict[str, Any]:
     """Return the number of links and the Spearman correlation of every two measures with its 95 % interval.
 
-    Args:
-        links: [3, N, ...] the measures, nan where there is no link.
-        items: the N items, whose templates and words are resampled.
-        n_bootstrap: number of resamplings.
-        seed: seeds the resamplings.
-
+    `links` [3, N, ...] are the measures, nan where there is no link; the items' templates and words are resampled.
     """
     is_link = ~np.isnan(links[0])
     values, item_of_link = links[:, is_link], np.nonzero(is_link)[0]
@@ -159,16 +139,15 @@ def agreement(links: np.ndarray, items: Sequence[LinkItem], n_bootstrap: int, se
         chunks = np.array_split(weights, 16)  # large temporary arrays are slow
         return np.concatenate([rank_correlations(values, chunk[:, item_of_link])[:, is_known] for chunk in chunks])
 
-    names = [f"{MEASURES[i]}_{MEASURES[j]}" for i, j in _PAIRS_OF_MEASURES]
-    result: dict[str, Any] = {"n_links": values.shape[1]} | dict.fromkeys(names)
-    result |= {f"{name}_interval": None for name in names}
+    intervals = np.full((len(is_known), 2), np.nan)
     if is_known.any():
         designs = story_designs(story_clusters(items))[:1]  # templates x pairs; all three take three times as long
-        intervals = bootstrap_interval(statistic, designs, n_bootstrap, seed).T
-        for name, value, interval in zip(
-            np.array(names)[is_known].tolist(), correlations[is_known], intervals, strict=True
-        ):
-            result |= {name: float(value), f"{name}_interval": interval.tolist()}
+        intervals[is_known] = bootstrap_interval(statistic, designs, n_bootstrap, seed).T
+    result: dict[str, Any] = {"n_links": values.shape[1]}
+    for pair, (i, j) in enumerate(_PAIRS_OF_MEASURES):
+        name = f"{MEASURES[i]}_{MEASURES[j]}"
+        measured = [float(correlations[pair]), intervals[pair].tolist()] if is_known[pair] else [None, None]
+        result |= {name: measured[0], f"{name}_interval": measured[1]}
     return result
 
 

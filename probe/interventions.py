@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from data.links import LinkItem, Word
+from data.links import LinkItem
 from model.observe import HeadEdit, ObservableModel
 
 NO_TOKEN = -1  # pads rows of token ids
@@ -50,17 +51,11 @@ def pair_up(items: Sequence[LinkItem]) -> tuple[list[int], int]:
 
 
 def _comparable(item: LinkItem, partner_item: LinkItem) -> bool:
-    return (
-        _place(item) == _place(partner_item)
-        and item.payoff is not None
-        and item.payoff >= item.query
-        and bool(item.antecedents and item.answers and item.foils)
-        and set(partner_item.antecedents) <= set(item.distractors)
-    )
-
-
-def _place(item: LinkItem) -> tuple[int | None, ...]:
-    return item.block, item.order, item.query, item.payoff, len(item.tokens)
+    places = [(i.block, i.order, i.query, i.payoff, len(i.tokens)) for i in (item, partner_item)]
+    has_payoff = item.payoff is not None and item.payoff >= item.query
+    is_complete = bool(item.antecedents and item.answers and item.foils)
+    is_swapped = set(partner_item.antecedents) <= set(item.distractors)
+    return places[0] == places[1] and has_payoff and is_complete and is_swapped
 
 
 def pair_batches(
@@ -78,7 +73,7 @@ def make_batch(items: Sequence[LinkItem], index: list[int], device: torch.device
     """Return the items at `index`, pair after pair, as one batch on `device`."""
     batch = [items[i] for i in index]
     width = max(len(item.tokens) for item in batch)
-    tokens = torch.tensor([[*item.tokens, *[0] * (width - len(item.tokens))] for item in batch])
+    tokens = _padded([item.tokens for item in batch], 0)
     query = torch.tensor([item.query for item in batch])
     payoff = torch.tensor([item.payoff or 0 for item in batch])
     words = [item.antecedents + item.distractors for item in batch]
@@ -92,23 +87,14 @@ def make_batch(items: Sequence[LinkItem], index: list[int], device: torch.device
     position_class[rows, query] = 3
     lengths = torch.tensor([len(item.tokens) for item in batch])
     position_class[torch.arange(width) >= lengths[:, None]] = PADDING
-    antecedent = _token_mask([item.antecedents for item in batch], width)
+    antecedent = torch.stack([row[: len(i.antecedents)].any(0) for i, row in zip(batch, mentions, strict=True)])
     tensors = tokens, query, payoff, mentions, antecedent, partner(antecedent), position_class
-    sides = [_padded([item.answers for item in batch]), _padded([item.foils for item in batch])]
+    sides = [_padded([getattr(item, name) for item in batch], NO_TOKEN) for name in ("answers", "foils")]
     return PairBatch(index, *(tensor.to(device) for tensor in (*tensors, *sides)))
 
 
-def _token_mask(words_of_rows: Sequence[tuple[Word, ...]], width: int) -> Tensor:
-    """Return [B, T] True on the tokens of the words of each row."""
-    mask = torch.zeros(len(words_of_rows), width, dtype=torch.bool)
-    for row, words in enumerate(words_of_rows):
-        mask[row, [position for word in words for position in word]] = True
-    return mask
-
-
-def _padded(rows: list[tuple[int, ...]]) -> Tensor:
-    width = max(len(row) for row in rows)
-    return torch.tensor([[*row, *[NO_TOKEN] * (width - len(row))] for row in rows])
+def _padded(rows: list[tuple[int, ...]], padding: int) -> Tensor:
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=padding)
 
 
 def partner(x: Tensor) -> Tensor:
@@ -161,16 +147,10 @@ def cut_edge(batch: PairBatch, layer: int, head: int, mask: Tensor) -> HeadEdit:
 
 
 def exchange(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Exchange the total weight of two disjoint sets of tokens.
+    """Exchange the total weight of two disjoint sets of tokens; all arguments are [B, T].
 
     Within each set the new total is distributed in proportion to the old weights, evenly if they are all 0. Applying
     the function twice restores the weights.
-
-    Args:
-        weights: [B, T].
-        left: [B, T] True on the tokens of one set.
-        right: [B, T] True on the tokens of the other set.
-
     """
     totals, shares = [], []
     for side in (left, right):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -53,11 +54,11 @@ def score(log_ratio: np.ndarray, margin: np.ndarray, strict: np.ndarray) -> Scor
         return values.reshape(-1, 2, 2, *values.shape[1:])  # [N_b, order, meant, ...]
 
     right = cells((margin > 0) + 0.5 * (margin == 0))
-    both = (right == 1).all(axis=2)  # [N_b, order, ...]
+    right_pair = (right == 1).all(axis=2)  # [N_b, order, ...]
     return Scores(
         accuracy=right.mean(axis=(1, 2)),
-        pair_accuracy=both.mean(axis=1),
-        block_accuracy=both.all(axis=1).astype(float),
+        pair_accuracy=right_pair.mean(axis=1),
+        block_accuracy=right_pair.all(axis=1).astype(float),
         # The distractor of one pronoun is the antecedent of the other, so half the change is the mean of the two.
         pronoun_contrast=cells(log_ratio.astype(np.float64)).mean(axis=2).mean(axis=1),
         strict_accuracy=cells(strict).mean(axis=(1, 2)),
@@ -71,10 +72,9 @@ def score_heads(rows: HeadRows) -> Scores:
 
 def check_blocks(items: Sequence[LinkItem]) -> None:
     """Raise ValueError unless the items are whole blocks with the cells in the order that `score` expects."""
-    cells = [(item.order, item.meant) for item in items]
     blocks = [item.block for item in items]
-    is_whole = cells == _BLOCK * (len(items) // 4)
-    if not is_whole or any(len(set(blocks[i : i + 4])) > 1 for i in range(0, len(blocks), 4)):
+    has_cells = [(item.order, item.meant) for item in items] == _BLOCK * (len(items) // 4)
+    if not has_cells or blocks != [block for block in blocks[::4] for _ in range(4)]:
         raise ValueError("probe items are not whole blocks of four cells")
 
 
@@ -86,17 +86,12 @@ def best_head(scores: Scores) -> tuple[int, int]:
     return int(layer), int(head)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """Token positions of the mentions of N items: W mentions per item, P tokens per mention."""
 
     positions: Tensor  # [N, W, P], 0 where there is no token
     present: Tensor  # [N, W, P] True where there is a token
     gold: Tensor  # [N, W] True for antecedents
-
-    def to(self, device: torch.device) -> "Candidates":
-        """Return the candidates on another device."""
-        return Candidates(self.positions.to(device), self.present.to(device), self.gold.to(device))
 
 
 def candidates(items: Sequence[LinkItem]) -> Candidates:
@@ -114,15 +109,14 @@ def candidates(items: Sequence[LinkItem]) -> Candidates:
     return Candidates(torch.from_numpy(positions.clip(min=0)), present, torch.from_numpy(gold))
 
 
-@dataclass(frozen=True, slots=True)
-class ItemBatch:
+class ItemBatch(NamedTuple):
     """The texts of one forward pass: N items share B texts."""
 
     members: list[int]  # [N] index of each item among all items
     rows: Tensor  # [N] the text of each item
     tokens: Tensor  # [B, T] up to the query
     query: Tensor  # [B, 1] position of the query
-    mentions: Candidates  # mentions of the N items
+    mentions: Candidates  # of the N items
 
 
 def item_batches(items: Sequence[LinkItem], tokens_per_batch: int) -> list[ItemBatch]:
@@ -151,7 +145,7 @@ def read_batches(model: ObservableModel, batches: Sequence[ItemBatch]) -> HeadRo
     shape = (n_items, model.n_layer, model.n_head)
     rows = HeadRows(**{field.name: np.empty(shape, dtype=np.float32) for field in fields(HeadRows)})
     for batch in batches:
-        index, mentions = batch.rows.to(model.device), batch.mentions.to(model.device)
+        index, mentions = batch.rows.to(model.device), Candidates(*(x.to(model.device) for x in batch.mentions))
         records = model.record(batch.tokens.to(model.device), batch.query.to(model.device))
         for layer, record in enumerate(records):
             norms = _value_norms(model.head_weights(layer).output, record, index, mentions.positions)
@@ -161,14 +155,9 @@ def read_batches(model: ObservableModel, batches: Sequence[ItemBatch]) -> HeadRo
 
 
 def _value_norms(output_weight: Tensor | None, record: LayerRecord, rows: Tensor, positions: Tensor) -> Tensor:
-    """Return ||W_O W_V x_j|| [N, H, W, P] of each mention token (Kobayashi et al. 2020, eq. 5); nan if unknown.
+    """Return ||W_O W_V x_j|| [N, H, W, P] of the tokens at `positions` [N, W, P] (Kobayashi et al. 2020, eq. 5).
 
-    Args:
-        output_weight: [H, D, K] or None.
-        record: the layer's record, values [B, H, T, K].
-        rows: [N] the text of each item.
-        positions: [N, W, P].
-
+    `rows` [N] is the text of each item; nan without `output_weight` [H, D, K].
     """
     values = record.values[rows[:, None], :, positions.flatten(1)].float()  # [N, W P, H, K]
     if output_weight is None:
@@ -188,7 +177,7 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> 
 
     Args:
         scores: [N, H, Tk] before the softmax, -inf after the query.
-        mentions: mentions of the N items.
+        mentions: those of the N items.
         value_norms: [N, H, W, P] norm of the transformed value of each mention token.
 
     """
@@ -257,13 +246,8 @@ def cue_effects(log_ratio: np.ndarray, items: Sequence[LinkItem]) -> Cues:
     deviations = effect["member"] - effect["member"].mean(axis=0)
     words = np.array([item.pair.split()[:2] for item in items[::4]]).T
     variance = sum(_between_group_variance(deviations, column) for column in words)
-    return Cues(
-        coreference=effect["coreference"].mean(axis=0),
-        first=effect["first"].mean(axis=0),
-        pronoun=effect["member"].mean(axis=0),
-        lexical=np.sqrt(variance),
-        order=effect["order"].mean(axis=0),
-    )
+    means = {name: values.mean(axis=0) for name, values in effect.items()}
+    return Cues(means["coreference"], means["first"], means["member"], np.sqrt(variance), means["order"])
 
 
 def _between_group_variance(deviations: np.ndarray, groups: np.ndarray) -> np.ndarray:

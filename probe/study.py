@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -47,24 +48,22 @@ class Reading:
     rows: HeadRows
 
     @cached_property
-    def _groups(self) -> list[list[int]]:
-        """Indices of the items that share family, site, level and hold-out, in the order of the items."""
-        groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
+    def _groups(self) -> dict[tuple[str, str, str, str], list[int]]:
+        """Indices of the items by family, site, level and hold-out."""
+        groups = defaultdict(list)
         for i, item in enumerate(self.items):
             groups[item.family, item.site, item.level, item.holdout].append(i)
-        return list(groups.values())
-
-    def _groups_of(self, question: Question) -> list[list[int]]:
-        return [group for group in self._groups if question.matches(self.items[group[0]])]
+        return dict(groups)
 
     def holdouts(self, question: Question) -> list[str]:
         """Return the hold-outs of a question, in the order of the items."""
-        return list(dict.fromkeys(self.items[group[0]].holdout for group in self._groups_of(question)))
+        groups = [index for index in self._groups.values() if question.matches(self.items[index[0]])]
+        return list(dict.fromkeys(self.items[index[0]].holdout for index in groups))
 
     def index(self, question: Question, holdout: str) -> np.ndarray:
         """Return the indices of the items of a question and hold-out."""
-        groups = [group for group in self._groups_of(question) if self.items[group[0]].holdout == holdout]
-        return np.array(sorted(i for group in groups for i in group), dtype=int)
+        groups = [self._groups.get((question.family, question.site, level, holdout), ()) for level in question.levels]
+        return np.array(sorted(chain(*groups)), dtype=int)
 
     def select(self, question: Question, holdout: str) -> tuple[list[LinkItem], HeadRows]:
         """Return the items of a question and hold-out, and their rows."""
@@ -78,7 +77,7 @@ class Reading:
         return score_heads(rows)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProbeContext:
     """Everything that a question is answered from."""
 
@@ -97,8 +96,7 @@ class ProbeContext:
     @property
     def sizes(self) -> dict[str, int]:
         """The settings of the causal tests."""
-        config = self.config
-        return {"tokens_per_batch": config.tokens_per_batch, "n_bootstrap": config.n_bootstrap, "seed": config.seed}
+        return {name: getattr(self.config, name) for name in ("tokens_per_batch", "n_bootstrap", "seed")}
 
 
 def study(
@@ -169,14 +167,10 @@ def make_context(
     for twin in untrained:
         dev_reading, test_reading = (Reading(items, read_batches(twin, layout)) for items, layout in batches)
         twins.append((dev_reading, test_reading))
-    return ProbeContext(
-        model,
-        Reading(dev_items, read_batches(model, batches[0][1])),
-        Reading(test_items, read_heads(model, test_items, config.tokens_per_batch)),
-        twins,
-        head_types(model, dev[0].tokens[0], config.seed),
-        config,
-    )
+    dev_reading = Reading(dev_items, read_batches(model, batches[0][1]))
+    test_reading = Reading(test_items, read_heads(model, test_items, config.tokens_per_batch))
+    types = head_types(model, dev[0].tokens[0], config.seed)
+    return ProbeContext(model, dev_reading, test_reading, twins, types, config)
 
 
 def study_question(question: Question, context: ProbeContext) -> dict[str, Any]:
@@ -252,20 +246,20 @@ def _head_and_rules(
 
 def _untrained(question: Question, holdout: str, context: ProbeContext) -> dict[str, Any]:
     """Return the test scores of the untrained models' own best dev heads: mean, interval over models, range."""
-    accuracy, block_accuracy = [], []
+    results = []
     for dev, test in context.untrained:
-        layer, head = best_head(dev.scores(question, "iid"))
+        head = best_head(dev.scores(question, "iid"))
         scores = test.scores(question, holdout)
-        accuracy.append(float(scores.accuracy[:, layer, head].mean()))
-        block_accuracy.append(float(scores.block_accuracy[:, layer, head].mean()))
-    models = np.arange(len(accuracy))
+        results.append((scores.accuracy[:, *head].mean(), scores.block_accuracy[:, *head].mean()))
+    accuracy, block_accuracy = np.array(results).T
+    designs = [(np.arange(len(accuracy)),)]
     return {
         "n_models": len(accuracy),
-        "accuracy": float(np.mean(accuracy)),
-        "accuracy_interval": mean_interval(np.array(accuracy), [(models,)], *context.resampling).tolist(),
-        "accuracy_range": [min(accuracy), max(accuracy)],
-        "block_accuracy": float(np.mean(block_accuracy)),
-        "block_accuracy_range": [min(block_accuracy), max(block_accuracy)],
+        "accuracy": float(accuracy.mean()),
+        "accuracy_interval": mean_interval(accuracy, designs, *context.resampling).tolist(),
+        "accuracy_range": [float(accuracy.min()), float(accuracy.max())],
+        "block_accuracy": float(block_accuracy.mean()),
+        "block_accuracy_range": [float(block_accuracy.min()), float(block_accuracy.max())],
     }
 
 

@@ -1,5 +1,6 @@
 """What a head's weights say: does its OV circuit raise the right answers, and is it a head of another known type?"""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,14 +21,7 @@ WordIds = tuple[int, ...]  # token ids of a word
 def weights_study(
     model: ObservableModel, items: Sequence[LinkItem], layer: int, head: int, *, seed: int
 ) -> dict[str, Any]:
-    """Return whether the head's OV circuit maps each mention to its own answers.
-
-    Args:
-        model: in eval mode.
-        items: the items of one question; only their antecedents and answers are used.
-        layer: the head's layer.
-        head: the head's index.
-        seed: seeds the bootstrap.
+    """Return whether the head's OV circuit maps each mention to its own answers; the items are those of one question.
 
     Returns:
         ov_auc: mean over words of the area under the ROC curve; 1 if attending to a word raises each of its own answers
@@ -44,12 +38,11 @@ def weights_study(
 
 def answers_of_words(items: Sequence[LinkItem]) -> dict[WordIds, set[int]]:
     """Return for each antecedent the answers of the items in which it is the antecedent."""
-    answers: dict[WordIds, set[int]] = {}
+    answers: dict[WordIds, set[int]] = defaultdict(set)
     for item in items:
         for word in item.antecedents:
-            ids = tuple(item.tokens[position] for position in word)
-            answers.setdefault(ids, set()).update(item.answers)
-    return answers
+            answers[tuple(item.tokens[position] for position in word)].update(item.answers)
+    return dict(answers)
 
 
 def answer_areas(
@@ -100,13 +93,7 @@ def head_types(
 ) -> dict[str, np.ndarray]:
     """Return the `type_scores` of every head on random tokens that repeat once (Olsson et al. 2022).
 
-    Args:
-        model: in eval mode.
-        start_token: precedes every text.
-        seed: seeds the texts.
-        n_sequences: number of texts.
-        n_distinct: distinct tokens before the repetition; fewer if the context or the vocabulary is short.
-
+    Each of `n_sequences` texts has `n_distinct` tokens before the repetition; fewer if the context or the vocabulary is short.
     """
     n_distinct = min(n_distinct, (model.context_length - 1) // 2, model.vocab_size - 1)
     rng = np.random.default_rng(seed)
@@ -120,10 +107,7 @@ def head_types(
 def type_scores(maps: Tensor, n_distinct: int) -> dict[str, np.ndarray]:
     """Return the mean attention weight of each head on the key that defines each of TYPES, [L, H] each.
 
-    Args:
-        maps: [L, B, H, T, T] on a start token and twice the same `n_distinct` tokens, T = 1 + 2 n_distinct.
-        n_distinct: 2 or more.
-
+    `maps` [L, B, H, T, T] are on a start token and twice the same `n_distinct` tokens: T = 1 + 2 n_distinct.
     """
     repeated = torch.arange(n_distinct + 1, maps.shape[-1])  # queries in the second half
     keys = {
@@ -139,12 +123,8 @@ def type_scores(maps: Tensor, n_distinct: int) -> dict[str, np.ndarray]:
 def entropies(model: ObservableModel, tokens: Tensor) -> np.ndarray:
     """Return each head's mean attention entropy as a share of the largest possible, [L, H] from 0 to 1.
 
-    Query i attends to at most i + 1 tokens, so its largest entropy is log(i + 1); the first query is left out.
-
-    Args:
-        model: in eval mode.
-        tokens: [B, T] texts without padding, T at least 2.
-
+    Query i attends to at most i + 1 tokens, so its largest entropy is log(i + 1); the first query is left out. The
+    texts `tokens` [B, T] have no padding and T is at least 2.
     """
     maps = model.attention_scores(tokens.to(model.device)).softmax(-1)[..., 1:, :]  # [L, B, H, T - 1, T]
     largest = torch.arange(2, tokens.shape[1] + 1, device=maps.device).log()

@@ -93,7 +93,8 @@ def head_types(
 ) -> dict[str, np.ndarray]:
     """Return the `type_scores` of every head on random tokens that repeat once (Olsson et al. 2022).
 
-    Each of `n_sequences` texts has `n_distinct` tokens before the repetition; fewer if the context or the vocabulary is short.
+    Each of `n_sequences` texts has `n_distinct` tokens before the repetition; fewer if the context or the vocabulary is
+    short.
     """
     n_distinct = min(n_distinct, (model.context_length - 1) // 2, model.vocab_size - 1)
     rng = np.random.default_rng(seed)

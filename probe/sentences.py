@@ -1,6 +1,6 @@
 """Sentences for people: worked examples of the questions, and every head's attention between the words of a text."""
 
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,26 +96,10 @@ def next_tokens(model: ObservableModel, tokens: Sequence[int], n: int) -> list[t
     return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
 
 
-def pack_rows(weights: np.ndarray, rows: Sequence[int], kind: str) -> str:
-    """Pack rows of causal attention weights as base64.
+def pack_weights(weights: np.ndarray) -> str:
+    """Pack causal attention weights [L, H, W, W] as base64 for files.
 
-    Args:
-        weights: [L, H, W, W], from 0 to 1, 0 in the future.
-        rows: ascending; row r is stored as its weights on words 0 to r, rows one after the other for each head.
-        kind: "uint8" or "uint16", stored little-endian; its largest value stands for a weight of 1.
-
+    Row r of each head is stored as its weights on words 0 to r: little-endian uint16, 65535 for a weight of 1.
     """
-    packed = np.concatenate([weights[..., row, : row + 1] for row in rows], axis=-1)
-    scaled = np.rint(packed * np.iinfo(kind).max)
-    return b64encode(scaled.astype(np.dtype(kind).newbyteorder("<")).tobytes()).decode()
-
-
-def unpack_rows(data: str, rows: Sequence[int], shape: tuple[int, int, int], kind: str) -> np.ndarray:
-    """Return the weights [L, H, W, W] that `pack_rows` packed, 0 in rows that it left out; shape: (L, H, W)."""
-    n_layer, n_head, n_words = shape
-    packed = np.frombuffer(b64decode(data), np.dtype(kind).newbyteorder("<")).reshape(n_layer, n_head, -1)
-    weights = np.zeros((n_layer, n_head, n_words, n_words))
-    ends = np.cumsum([row + 1 for row in rows])
-    for row, end in zip(rows, ends, strict=True):
-        weights[..., row, : row + 1] = packed[..., end - row - 1 : end] / np.iinfo(kind).max
-    return weights
+    causal = weights[..., np.tri(weights.shape[-1], dtype=bool)]
+    return b64encode(np.rint(causal * 65535).astype("<u2").tobytes()).decode()

@@ -1,7 +1,7 @@
 """Attention snapshots during training: every head's weights between the words of the worked examples, step by step.
 
 attention.jsonl holds one object per line: first {"step": -1, "version", "n_layer", "n_head", "texts": [{"text",
-"words"}]}, then per step {"step", "data": [for each text `pack_rows` of its weights as uint8]}.
+"words"}]}, then per step {"step", "data": [for each text `pack_weights` of its weights]}.
 """
 
 import json
@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from model.observe import ObservableModel
-from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, between_words, pack_rows
+from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, between_words, pack_weights
 
 HISTORY_FILE = "attention.jsonl"
-_VERSION = 2
+_VERSION = 3
 Examples = Sequence[tuple[Example, TokenizedText]]
 
 
@@ -55,7 +55,7 @@ def attention_of(model: ObservableModel, texts: Sequence[TokenizedText]) -> list
 
 def pack_snapshot(attention: Sequence[np.ndarray]) -> dict[str, Any]:
     """Return one step's line of attention.jsonl, without its step, from the weights [L, H, W, W] of each text."""
-    return {"data": [pack_rows(weights, range(weights.shape[-1]), "uint8") for weights in attention]}
+    return {"data": [pack_weights(weights) for weights in attention]}
 
 
 def read_history(path: Path) -> dict[str, Any] | None:
@@ -99,4 +99,4 @@ def _n_bytes(first: dict[str, Any], text: dict[str, Any]) -> int:
     words = text["words"]
     if not all(isinstance(word, str) for word in (text["text"], *words)):
         raise TypeError("words must be strings")
-    return int(first["n_layer"] * first["n_head"] * len(words) * (len(words) + 1) // 2)
+    return int(first["n_layer"] * first["n_head"] * len(words) * (len(words) + 1))

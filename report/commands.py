@@ -76,26 +76,24 @@ class EvalSettings:
 
     def __post_init__(self) -> None:
         """Check that the settings select one mode."""
-        modes = [name for name in ("runs", "compare", "model") if getattr(self, name) is not None]
-        if len(modes) > 1 or (modes and self.run is not None):
-            raise ValueError(f"{modes[-1]}=: cannot be combined with {'run' if len(modes) == 1 else modes[0]}=")
-        if self.out is not None and self.model is None:
-            raise ValueError(f"out={self.out}: only for model=; results of a run go into the run")
-        for name in ("model", "out"):
-            if getattr(self, name) == "":
-                raise ValueError(f"{name}=: the name is empty")
-        if (self.task is None) != (self.path is None):
-            name, missing = ("task", "path") if self.path is None else ("path", "task")
-            raise ValueError(f"{name}={getattr(self, name)}: needs {missing}=")
-        is_sweep = self.runs is not None or self.compare is not None
-        for name, is_wrong in (
-            ("text", is_sweep or self.task is not None),
-            ("task", is_sweep),
-            ("open", self.open and (is_sweep or self.task is not None)),
-            ("figures", self.figures and (self.text or self.task) is not None),
-        ):
-            if is_wrong and getattr(self, name):
-                raise ValueError(f"{name}={getattr(self, name)}: has no meaning together with the other settings")
+        modes = [name for name in ("run", "runs", "compare", "model") if getattr(self, name) is not None]
+        is_sweep, is_task = self.runs is not None or self.compare is not None, self.task is not None
+        problems = [
+            (name, True, f"cannot be combined with {modes[0]}=") for name in modes[1:]
+        ] + [
+            ("model", self.model == "", "the name is empty"),
+            ("out", self.out == "", "the name is empty"),
+            ("out", self.model is None, "only for model=; results of a run go into the run"),
+            ("task", is_sweep or self.path is None, "needs path=, and one model"),
+            ("path", not is_task, "needs task="),
+            ("text", is_sweep or is_task, "needs one model, without task="),
+            ("open", is_sweep or is_task, "opens the page of one model, without task="),
+            ("figures", self.text is not None or is_task, "needs a test of the heads, without text= and task="),
+        ]
+        for name, is_wrong, problem in problems:
+            value = getattr(self, name)
+            if is_wrong and value is not None and value is not False:
+                raise ValueError(f"{name}={value}: {problem}")
         check_threads(self.threads)
 
 
@@ -222,7 +220,7 @@ def measure_loss(opened: OpenedRun, settings: EvalSettings, config: ProbeConfig)
     print('This text has no gold links; look at a sentence: python eval.py text="...", or take a test set: task=')
     with results_folder(opened) as folder:
         if folder is not None:
-            write_page(opened, folder, figures=settings.figures)
+            write_page(opened, folder)
     return folder is not None
 
 

@@ -10,16 +10,14 @@ import numpy as np
 
 from data.stories.lint import lint
 from probe.baselines import REFERENCE_RULES
-from probe.items import QUESTIONS
 from probe.open import OpenedModel
-from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, next_tokens, pack_rows, word_attention
+from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, next_tokens, pack_weights, word_attention
 from probe.study import HEADLINE
 from probe.verdict import LEVELS, MAX_P, corrected_p
+from report.tables import DESCRIPTIONS
 
 MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
 MAX_SNAPSHOT_CHARACTERS = 1_500_000
-MAX_WHOLE_WORDS = 64  # a longer sentence stores the rows of its pronouns and last words only
-MAX_ROWS_BYTES = 1_000_000  # for one sentence
 
 SHOWN_EXAMPLES = {"number": ("four_cells", FOUR_CELLS), "later_cue": ("tired_or_soft", TIRED_OR_SOFT)}
 
@@ -81,8 +79,9 @@ def page_content(
     groups = [*([own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)), *examples.values()]
     sentences = within_size([*groups, *medians.values()], omissions)
     snapshots = thinned(files.snapshots, omissions)
+    places = {text: i for i, text in enumerate(snapshots["texts"])} if snapshots else {}
     for sentence in sentences:
-        sentence["snapshot"] = snapshot_index(sentence, snapshots, opened)
+        sentence["snapshot"] = places.get(sentence["text"])
     ids = {sentence["id"] for sentence in sentences}
     return jsonable({
         "run": about(opened),
@@ -136,7 +135,6 @@ def sentence_content(
     text: TokenizedText,
     *,
     name: str,
-    group: str,
     title: str,
     query: Sequence[int] = (),
     antecedents: Sequence[int] = (),
@@ -148,8 +146,7 @@ def sentence_content(
     Args:
         opened: the model.
         text: at most as long as the model's context.
-        name: unique on the page, for the address (report.html#yours-1).
-        group: sentences shown side by side.
+        name: group and number, for the address (report.html#yours-1); a group is shown side by side.
         title: one line about the sentence.
         query: words at which heads are read, as indices into `text.words`; the first is selected on the page.
         antecedents: words the query refers to.
@@ -157,12 +154,10 @@ def sentence_content(
         predicts: whether to show the most probable next tokens.
 
     """
-    weights = word_attention(opened.model, text)
-    rows = stored_rows(weights.shape, query)
     following = next_tokens(opened.model, text.tokens, 5) if predicts else []
     return {
         "id": name,
-        "group": group,
+        "group": name.split("-")[0],
         "title": title,
         "text": text.text,
         "words": text.words,
@@ -171,18 +166,8 @@ def sentence_content(
         "distractors": list(distractors),
         "notes": [],
         "next": [[opened.decode(token), probability] for token, probability in following],
-        "weights": {"rows": rows, "bytes": 2, "data": pack_rows(weights, rows, "uint16")},
+        "weights": pack_weights(word_attention(opened.model, text)),
     }
-
-
-def stored_rows(shape: tuple[int, ...], query: Sequence[int]) -> list[int]:
-    """Return the rows to store of weights [L, H, W, W]: all of a short text, else the queries and the last words."""
-    n_layer, n_head, n_words, _ = shape
-    if n_words <= MAX_WHOLE_WORDS:
-        return list(range(n_words))
-    most = max(1, MAX_ROWS_BYTES // (2 * n_layer * n_head * n_words))
-    rows = dict.fromkeys([*query, *range(n_words - 1, -1, -1)])
-    return sorted(list(rows)[:most])
 
 
 def example_sentences(opened: OpenedModel, group: str, examples: Sequence[Example]) -> list[dict[str, Any]]:
@@ -192,53 +177,33 @@ def example_sentences(opened: OpenedModel, group: str, examples: Sequence[Exampl
         return []
     sentences = []
     for i, (example, text) in enumerate(zip(examples, texts, strict=True), 1):
-        query, antecedent, distractor = (
-            text.words.index(word) for word in (example.query, example.antecedent, example.distractor)
-        )
-        title = (
-            f"At “{example.query}”: the antecedent is “{example.antecedent}”, the distractor “{example.distractor}”."
-        )
-        sentences.append(
-            sentence_content(
-                opened,
-                text,
-                name=f"{group}-{i}",
-                group=group,
-                title=title,
-                query=[query],
-                antecedents=[antecedent],
-                distractors=[distractor],
-                predicts=example.text.endswith(example.query),
-            )
-        )
+        nouns = (example.antecedent, example.distractor)
+        query, antecedent, distractor = (text.words.index(word) for word in (example.query, *nouns))
+        title = "At “{}”: the antecedent is “{}”, the distractor “{}”.".format(example.query, *nouns)
+        roles = {"query": [query], "antecedents": [antecedent], "distractors": [distractor]}
+        predicts = example.text.endswith(example.query)
+        name = f"{group}-{i}"
+        sentences.append(sentence_content(opened, text, name=name, title=title, predicts=predicts, **roles))
     return sentences
 
 
 def median_block(opened: OpenedModel, entry: Mapping[str, Any], items: str) -> list[dict[str, Any]]:
     """Return the four sentences of a question's median block, found in items.jsonl."""
-    median, mark = entry["median"], f'"block": {entry["median"]["block"]},'
-    wanted = (entry["question"], median["holdout"], median["block"])
-    sentences: list[dict[str, Any]] = []
-    for line, item in ((i, json.loads(line)) for i, line in enumerate(items.splitlines(), 1) if mark in line):
-        if (item["question"], item["holdout"], item["block"]) != wanted:
-            continue
+    median, question = entry["median"], entry["question"]
+    wanted = (question, median["holdout"], median["block"])
+    lines = items.splitlines()
+    records = [(i, json.loads(line)) for i, line in enumerate(lines, 1) if f'"block": {median["block"]},' in line]
+    cells = [(i, item) for i, item in records if (item["question"], item["holdout"], item["block"]) == wanted]
+    if len(cells) != 4:
+        raise ValueError("items.jsonl lacks the median block")
+    sentences = []
+    for cell, (line, item) in enumerate(cells, 1):
         text = opened.tokenize(item["text"])
         word_of_token = text.word_of_token
-        sentences.append(
-            sentence_content(
-                opened,
-                text,
-                name=f"median-{entry['question']}-{len(sentences) + 1}",
-                group="median",
-                title=f"Cell {len(sentences) + 1} of 4 of the median of {median['n_blocks']} blocks "
-                f"(line {line} of items.jsonl).",
-                query=[word_of_token[item["query"]]],
-                antecedents=[word_of_token[word[0]] for word in item["antecedents"]],
-                distractors=[word_of_token[word[0]] for word in item["distractors"]],
-            )
-        )
-    if len(sentences) != 4:
-        raise ValueError("items.jsonl lacks the median block")
+        title = f"Cell {cell} of 4 of the median of {median['n_blocks']} blocks (line {line} of items.jsonl)."
+        roles = {name: [word_of_token[span[0]] for span in item[name]] for name in ("antecedents", "distractors")}
+        roles["query"] = [word_of_token[item["query"]]]
+        sentences.append(sentence_content(opened, text, name=f"median-{question}-{cell}", title=title, **roles))
     return sentences
 
 
@@ -247,9 +212,8 @@ def own_sentence(opened: OpenedModel, number: int, text: str) -> dict[str, Any]:
     tokenized, notes = opened.tokenize(text), lint(text)
     spans = [span for note in notes for span in (note.clue, note.span) if span]
     query = list(dict.fromkeys(1 + tokenized.word_spans.index(span) for span in spans))
-    sentence = sentence_content(
-        opened, tokenized, name=f"yours-{number}", group="yours", title="Your sentence.", query=query, predicts=True
-    )
+    about = {"name": f"yours-{number}", "title": "Your sentence.", "query": query}
+    sentence = sentence_content(opened, tokenized, predicts=True, **about)
     return sentence | {"notes": [*unknown_note(opened, tokenized), *(note.note for note in notes)]}
 
 
@@ -298,16 +262,6 @@ def thinned(snapshots: Mapping[str, Any] | None, omissions: list[str]) -> dict[s
     }
 
 
-def snapshot_index(sentence: Mapping[str, Any], snapshots: Mapping[str, Any] | None, opened: OpenedModel) -> int | None:
-    """Return where a sentence's snapshots are; None if there are none, or not one weight for each pair of words."""
-    if snapshots is None or sentence["text"] not in snapshots["texts"]:
-        return None
-    index: int = snapshots["texts"].index(sentence["text"])
-    n_words = len(sentence["words"])
-    n_bytes = opened.model.n_layer * opened.model.n_head * n_words * (n_words + 1) // 2
-    return index if len(snapshots["data"][0][index]) == 4 * math.ceil(n_bytes / 3) else None
-
-
 def training_content(
     metrics: Sequence[Mapping[str, Any]], snapshots: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
@@ -317,14 +271,10 @@ def training_content(
     if not losses:
         return None
     floors = [record.get("floor") for record in losses]
-    names = [question.name for question in QUESTIONS if question.watched]
+    names = [name for name in DESCRIPTIONS if probes and all(name in record for record in probes)]
     return {
         "steps": [record["step"] for record in probes],
-        "curves": {
-            name: head_curves([record[name] for record in probes])
-            for name in names
-            if probes and all(name in record for record in probes)
-        },
+        "curves": {name: head_curves([record[name] for record in probes]) for name in names},
         "loss": {
             "steps": [record["step"] for record in losses],
             "validation": [record["loss"] for record in losses],
@@ -336,13 +286,10 @@ def training_content(
 
 def head_curves(readings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the curves of one question: scores of all heads [S][L][H], chance level and resolved share [S]."""
+    names = {"accuracy": "accuracy_heads", "pronoun_contrast": "pronoun_contrast_heads", "chance_level": "chance_level"}
+    curves = {curve: [reading[name] for reading in readings] for curve, name in names.items()}
     shares = [reading.get("resolved_share") for reading in readings]
-    return {
-        "accuracy": [reading["accuracy_heads"] for reading in readings],
-        "pronoun_contrast": [reading["pronoun_contrast_heads"] for reading in readings],
-        "chance_level": [reading["chance_level"] for reading in readings],
-        "resolved_share": None if None in shares else shares,
-    }
+    return curves | {"resolved_share": None if None in shares else shares}
 
 
 # Questions
@@ -355,28 +302,17 @@ def question_content(entry: Mapping[str, Any], cards: Sequence[Mapping[str, Any]
     copied = ("layer", "head", "verdict", "evidence_level", "criteria", "reasons")
     return {
         "name": name,
-        "description": describe(name),
+        "description": DESCRIPTIONS[name],
         **{key: entry[key] for key in copied},
         "evidence": LEVELS[entry["evidence_level"]],
         "claim": card.get("claim", ""),
         "does_not_show": card.get("does_not_show", []),
         "holdout": HEADLINE,
-        "heads": {key: heads[key] for key in ("accuracy", "block_accuracy", "pronoun_contrast")} | {"p": head_p(heads)},
+        "heads": {key: heads[key] for key in ("accuracy", "block_accuracy", "pronoun_contrast")} | {"p": corrected_p(heads)},
         "holdouts": [holdout_content(holdout, tested) for holdout, tested in entry["test"].items()],
         "effects": effects_content(entry),
         "cues": None if None in entry["cues"].values() else entry["cues"],
-        "curve": name,
     }
-
-
-def describe(question: str) -> str:
-    """Return a question in words."""
-    return next(entry.description for entry in QUESTIONS if entry.name == question)
-
-
-def head_p(heads: Mapping[str, Any]) -> Sequence[Sequence[float]]:
-    """Return the corrected p of every head [L][H]."""
-    return heads["p"] if "p" in heads else corrected_p(heads)
 
 
 def holdout_content(name: str, tested: Mapping[str, Any]) -> dict[str, Any]:
@@ -395,17 +331,11 @@ def holdout_content(name: str, tested: Mapping[str, Any]) -> dict[str, Any]:
 def effects_content(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the causal effects of a head with their intervals, and the largest attention swap of the control heads."""
     causal = entry["causal"] or {}
-    shown = [
-        {"name": name, "label": label, "value": causal.get(name), "interval": causal.get(f"{name}_interval"),
-         "meaning": meaning}
-        for name, label, meaning in EFFECTS if causal.get(name) is not None
-    ]  # fmt: skip
+    effects = [(label, causal.get(name), causal.get(f"{name}_interval"), meaning) for name, label, meaning in EFFECTS]
     swaps = [value for value in (causal.get("controls") or {}).get("attention_swap", ()) if value is not None]
     if swaps:
         label = f"attention swap of {len(swaps)} other heads"
         meaning = "the largest of them: what any head of this layer would show"
-        largest = max(swaps, key=abs)
-        shown.insert(
-            1, {"name": "control_swap", "label": label, "value": largest, "interval": None, "meaning": meaning}
-        )
-    return shown
+        effects.insert(1, (label, max(swaps, key=abs), None, meaning))
+    names = ("label", "value", "interval", "meaning")
+    return [dict(zip(names, effect, strict=True)) for effect in effects if effect[1] is not None]

@@ -1,15 +1,10 @@
 // Starts the page: registers which view depends on which part of the state, and draws everything once.
 
-const MOST_RADIO_BUTTONS = 8; // questions; more are offered in a menu
-
 function drawQuestions() {
   const list = content.questions;
   if (list.length < 2) return;
-  const select = (i) => selectQuestion(Number(i));
-  const buttons = list.map(({ name, verdict }, i) => [i, name, element("small", {}, ` ${verdict}`)]);
   const items = list.map(({ name, verdict }, i) => [i, `${name.slice(0, 80)}: ${verdict}`]);
-  const isMenu = list.length > MOST_RADIO_BUTTONS;
-  show("questions", isMenu ? menu("Question", items, state.question, select) : choice("Question", "question", buttons, state.question, select));
+  show("questions", menu("Question", items, state.question, selectQuestion));
 }
 
 function selectQuestion(i) {

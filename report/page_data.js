@@ -36,59 +36,34 @@ function question() {
 
 // Attention weights
 
-const unpacked = new Map();
+const decoded = new Map(); // DataView of each base64 text, by that text
 
-// Unpacks what probe/sentences.py packs: for each layer and head, row r holds the weights on words 0 to r.
-function unpack(key, { rows, bytes, data }) {
-  if (!unpacked.has(key)) {
-    const raw = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
-    const view = new DataView(raw.buffer);
-    const read = (i) => (bytes === 1 ? raw[i] / 255 : view.getUint16(2 * i, true) / 65535);
-    const offsets = new Map();
-    let size = 0;
-    for (const row of rows) {
-      offsets.set(row, size);
-      size += row + 1;
-    }
-    unpacked.set(key, { read, offsets, size });
-  }
-  return unpacked.get(key);
+function decode(data) {
+  if (!decoded.has(data)) decoded.set(data, new DataView(Uint8Array.from(atob(data), (character) => character.charCodeAt(0)).buffer));
+  return decoded.get(data);
 }
 
 function hasSnapshots(sentence) {
-  return Boolean(training && training.snapshots && sentence.snapshot !== null);
+  return Boolean(training?.snapshots && sentence.snapshot !== null);
 }
 
-// The last snapshot at or before the slider's step.
+// The last snapshot at or before the slider's step; -1 for the trained model.
 function snapshotIndex() {
-  return training.snapshots.steps.findLastIndex((step) => step <= steps[state.time]);
+  return state.time === END ? -1 : training.snapshots.steps.findLastIndex((step) => step <= steps[state.time]);
 }
 
-function packedNow(sentence) {
-  const index = state.time === END || !hasSnapshots(sentence) ? -1 : snapshotIndex();
-  if (index < 0) return unpack(sentence.id, sentence.weights);
-  const rows = sentence.words.map((_, position) => position);
-  const data = training.snapshots.data[index][sentence.snapshot];
-  return unpack(`${sentence.snapshot} at ${index}`, { rows, bytes: 1, data });
-}
-
-function isStored(sentence, row) {
-  return sentence.weights.rows.includes(row);
-}
-
-// The weights [words] of one word on every word; all 0 for a row that a long sentence does not store.
+// The weights [words] of one word on every word, as probe/sentences.py packs them: row r of a head is words 0 to r.
 function attentionRow(sentence, row, layer = state.layer, head = state.head) {
-  const weights = new Float64Array(sentence.words.length);
-  const { read, offsets, size } = packedNow(sentence);
-  if (!offsets.has(row)) return weights;
-  const offset = (layer * nHead + head) * size + offsets.get(row);
-  for (let word = 0; word <= row; word++) weights[word] = read(offset + word);
-  return weights;
+  const index = hasSnapshots(sentence) ? snapshotIndex() : -1;
+  const view = decode(index < 0 ? sentence.weights : training.snapshots.data[index][sentence.snapshot]);
+  const n = sentence.words.length;
+  const offset = ((layer * nHead + head) * n * (n + 1) + row * (row + 1)) / 2;
+  return Float64Array.from({ length: n }, (_, word) => (word > row ? 0 : view.getUint16(2 * (offset + word), true) / 65535));
 }
 
 function queryOf(sentence) {
   const selected = sentence.id === state.sentence ? state.query : null;
-  return selected ?? sentence.query[0] ?? sentence.weights.rows.at(-1);
+  return selected ?? sentence.query[0] ?? sentence.words.length - 1;
 }
 
 // The attended word of interest: the antecedent, else the word with the most weight between the start and the query.
@@ -136,7 +111,7 @@ const SCORES = {
 
 function trainingCurves() {
   const selected = question();
-  return (training && selected && training.curves[selected.curve]) || null;
+  return (selected && training?.curves[selected.name]) || null;
 }
 
 // Scores [layers][heads] at the slider's step; null if they were not measured then.

@@ -156,7 +156,6 @@ function wordButtons(sentence) {
   const query = queryOf(sentence);
   const weights = attentionRow(sentence, query);
   const buttons = sentence.words.map((text, position) => {
-    const isStoredRow = isStored(sentence, position);
     const weight = weights[position] >= 0.005 ? ` ${number(weights[position])}` : "";
     const button = element(
       "button",
@@ -164,20 +163,17 @@ function wordButtons(sentence) {
         type: "button",
         class: roleOf(sentence, position),
         "aria-pressed": String(position === query),
-        "aria-disabled": isStoredRow ? null : "true",
         tabindex: position === query ? "0" : "-1",
       },
       element("bdi", {}, label(text)),
       element("small", {}, weight),
     );
     button.style.setProperty("--share", `${Math.round(70 * weights[position])}%`);
-    if (isStoredRow) button.addEventListener("click", () => update({ query: position, target: null }));
+    button.addEventListener("click", () => update({ query: position, target: null }));
     return button;
   });
   arrowKeys(buttons, 1);
-  const isPartial = sentence.weights.rows.length < sentence.words.length;
-  const limit = isPartial ? " A long sentence stores the weights of its pronouns and last words only." : "";
-  const about = element("p", { class: "rule" }, `Attention of ${headName(state.layer, state.head)} from “${label(sentence.words[query])}”. Click a word to see its attention.${limit}`);
+  const about = element("p", { class: "rule" }, `Attention of ${headName(state.layer, state.head)} from “${label(sentence.words[query])}”. Click a word to see its attention.`);
   return element("div", {}, about, element("div", { id: "words", role: "group", "aria-label": "Words" }, ...buttons));
 }
 

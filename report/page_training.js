@@ -10,7 +10,7 @@ function drawSlider() {
   const play = element("button", { type: "button", id: "play" }, "Play");
   range.addEventListener("input", () => update({ time: Number(range.value) }));
   play.addEventListener("click", () => (player ? stop() : start()));
-  show("slider", element("span", { class: "slider-name", "aria-hidden": "true" }, "Training"), play, range, element("output", { for: "step", id: "step-name" }));
+  show("slider", play, range, element("output", { for: "step", id: "step-name" }));
 }
 
 let player = null; // the timer while the snapshots play

@@ -13,7 +13,7 @@ from probe import seeds
 from probe.open import OWNER, OpenedModel, readable
 from probe.snapshots import HISTORY_FILE, read_history
 from report.content import ProbeResults, RunFiles, page_content, training_content
-from report.figures import FIGURES, draw_run
+from report.figures import FIGURES
 from report.page import page
 from training.checkpoint import write_files
 from training.logging import read_records
@@ -61,25 +61,17 @@ def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
         return None, ["The training data has no gold links: heads can be looked at, but no claim can be tested."]
     if not (folder / "probe.json").exists():
         return None, [f"The heads have not been tested yet: {command}"]
-    with readable(folder / "probe.json", f"write it again: {command}"):
+    remedy = f"write it again: {command}"
+    with readable(folder / "probe.json", remedy):
         results = json.loads((folder / "probe.json").read_text())
-        model = results["model"]
-        is_current = (
-            results["schema_version"] == SCHEMA_VERSION
-            and model["step"] == opened.step
-            and results["data"]["fingerprint"] == opened.data_fingerprint
-            and all(model.get(name) == opened.shape.get(name) for name in ("sha256", "commit"))
-        )
-    if not is_current:
-        return None, [
-            f"The last probe tested another checkpoint or was made by another version; probe again: {command}"
-        ]
-    with readable(folder / "claims.json", f"write it again: {command}"):
+        model, data = results["model"], results["data"]
+        tested = (results["schema_version"], model["step"], data["fingerprint"], model.get("sha256"))
+    if tested != (SCHEMA_VERSION, opened.step, opened.data_fingerprint, opened.shape.get("sha256")):
+        return None, [f"The last probe tested another checkpoint or is of another version; probe again: {command}"]
+    with readable(folder / "claims.json", remedy):
         cards = json.loads((folder / "claims.json").read_text())
-    with readable(folder / "items.jsonl", f"write it again: {command}"):
-        items = (folder / "items.jsonl").read_text()
-    probed = ProbeResults(results, cards, items)
-    with readable(folder, f"write it again: {command}"):
+    with readable(folder, remedy):
+        probed = ProbeResults(results, cards, (folder / "items.jsonl").read_text())
         page_content(opened, probed)
     return probed, []
 
@@ -113,35 +105,27 @@ def run_files(opened: OpenedModel) -> RunFiles:
 
 def sweep_tables(run: Path) -> list[dict[str, Any]]:
     """Return the tables of the sweep that a run belongs to: over variants, and over seeds."""
-    folder, name = run.resolve().parent / "probe", run.resolve().name
-    tables = []
-    for file, mode in (("compare.json", "compare"), ("seeds.json", "runs")):
-        path = folder / file
-        if not path.exists():
-            continue
-        with readable(path, f"write it again: python eval.py {mode}={folder.parent}"):
+    folder, tables = run.resolve().parent / "probe", []
+    if (path := folder / "compare.json").exists():
+        with readable(path, f"write it again: python eval.py compare={folder.parent}"):
             results = json.loads(path.read_text())
-            runs = (
-                results["runs"]
-                if mode == "runs"
-                else [run for variant in results["variants"] for run in variant["runs"]]
-            )
-            header, rows = (seeds if mode == "runs" else lab).overview(results)
-            title = (
-                "The same settings with other seeds" if mode == "runs" else "One switch at a time: variants compared"
-            )
-            note = " ".join([*(() if mode == "runs" else lab.LEGEND), *results["warnings"]])
-            if name in runs:
-                tables.append({"title": title, "header": header, "rows": rows, "note": note})
-    return tables
+            runs = [name for variant in results["variants"] for name in variant["runs"]]
+            note = " ".join([*lab.LEGEND, *results["warnings"]])
+            tables.append((runs, "One switch at a time: variants compared", *lab.overview(results), note))
+    if (path := folder / "seeds.json").exists():
+        with readable(path, f"write it again: python eval.py runs={folder.parent}"):
+            results = json.loads(path.read_text())
+            note = " ".join(results["warnings"])
+            tables.append((results["runs"], "The same settings with other seeds", *seeds.overview(results), note))
+    names = ("title", "header", "rows", "note")
+    return [dict(zip(names, table, strict=True)) for runs, *table in tables if run.resolve().name in runs]
 
 
-def write_page(opened: OpenedModel, folder: Path, *, figures: bool = False) -> None:
-    """Write the page, and figures, from earlier results; the folder must be locked."""
+def write_page(opened: OpenedModel, folder: Path) -> None:
+    """Write the page from earlier results; the folder must be locked."""
     probed, missing = read_results(opened)
     content = page_content(opened, probed, read_texts(opened.folder), run_files(opened), missing)
-    pictures = draw_run(content) if figures else {}
-    write_files(folder, {PAGE: page(content), **{f"figures/{name}": drawn for name, drawn in pictures.items()}})
+    write_files(folder, {PAGE: page(content)})
 
 
 def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> None:
@@ -153,9 +137,9 @@ def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> N
 
 
 def write_with_figures(
-    folder: Path, files: Mapping[str, str | bytes], mark: str, pictures: Mapping[str, bytes]
+    folder: Path, files: Mapping[str, str | bytes], marker: str, pictures: Mapping[str, bytes]
 ) -> None:
     """Write a set of files and figures, all or nothing; figures of earlier results are removed."""
     named = {f"figures/{name}": content for name, content in pictures.items()}
-    stale = [f"figures/{name}" for name in FIGURES if name not in pictures]
-    write_files(folder, {**files, **named}, mark, stale)
+    obsolete = [f"figures/{name}" for name in FIGURES if name not in pictures]
+    write_files(folder, {**files, **named}, marker, obsolete)

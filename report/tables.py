@@ -15,6 +15,7 @@ from probe.scores import Scores
 from probe.sentences import TokenizedText
 from probe.study import HEADLINE, Reading
 
+DESCRIPTIONS = {question.name: question.description for question in QUESTIONS}
 EXAMPLE_TITLES = {
     "number": "Four cells: order of the nouns × pronoun; a link head is right in all four",
     "later_cue": "Tired or soft: up to “it” both sentences are identical; the adjective decides",
@@ -40,7 +41,7 @@ def question_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     """Return one question's row: description, head, scores on the headline hold-out, verdict."""
     tested = entry["test"].get(HEADLINE) or next(iter(entry["test"].values()))
     return (
-        describe(entry["question"]),
+        described(entry),
         f"L{entry['layer']}H{entry['head']}",
         f"{tested['accuracy']:.3f} {interval(tested['accuracy_interval'])}",
         f"{tested['block_accuracy']:.3f}",
@@ -50,9 +51,9 @@ def question_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def describe(question: str) -> str:
+def described(entry: Mapping[str, Any]) -> str:
     """Return the name and the words of a question."""
-    return f"{question}: {next(entry.description for entry in QUESTIONS if entry.name == question)}"
+    return f"{entry['question']}: {DESCRIPTIONS[entry['question']]}"
 
 
 def example_row(example: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -68,7 +69,7 @@ def detail_lines(results: Mapping[str, Any]) -> list[str]:
     lines = []
     for entry in results["selected"]:
         head = f"L{entry['layer']}H{entry['head']}"
-        lines += ["", f"{describe(entry['question'])}; head {head}: {entry['verdict']} ({entry['evidence_level']})"]
+        lines += ["", f"{described(entry)}; head {head}: {entry['verdict']} ({entry['evidence_level']})"]
         lines += [f"  {reason}" for reason in entry["reasons"]]
         header = ("  hold-out", "items", "accuracy [95 %]", "block accuracy [95 %]", "pronoun contrast", "strict",
                   "chance level", "baselines and untrained models")  # fmt: skip

@@ -117,7 +117,7 @@ def test_figures_are_written_beside_the_page(run: Path) -> None:
     pytest.importorskip("matplotlib")
     assert evaluate(run, "figures=true").status == 0
     written = {path.name: path.read_bytes()[:8] for path in (run / "probe" / "figures").iterdir()}
-    assert {"heads.png", "four_cells.png", "training.png"} <= set(written)
+    assert {"heads.png", "training.png"} <= set(written)
     assert set(written.values()) == {b"\x89PNG\r\n\x1a\n"}
 
 

@@ -12,10 +12,10 @@ from probe.sentences import (
     TokenizedText,
     between_words,
     next_tokens,
-    pack_rows,
-    unpack_rows,
+    pack_weights,
     word_attention,
 )
+from tests.report.sample import unpacked
 from training.settings import compose_settings
 
 # "cats sat", tokenized as "cat", "s", " sat" behind the start token.
@@ -56,18 +56,9 @@ def test_a_word_without_tokens_has_no_attention() -> None:
     assert not by_word[2].any() and not by_word[:, 2].any()
 
 
-@pytest.mark.parametrize(("kind", "step"), [("uint8", 1 / 255), ("uint16", 1 / 65535)])
-def test_packed_rows_come_back_within_half_a_step(kind: str, step: float) -> None:
+def test_packed_weights_come_back_within_half_a_step() -> None:
     weights = causal_weights(7)
-    data = pack_rows(weights, range(7), kind)
-    np.testing.assert_allclose(unpack_rows(data, range(7), (2, 3, 7), kind), weights, atol=0.51 * step)
-
-
-def test_rows_that_are_not_packed_come_back_as_zeros() -> None:
-    weights = causal_weights(7)
-    rows = unpack_rows(pack_rows(weights, [2, 5], "uint16"), [2, 5], (2, 3, 7), "uint16")
-    np.testing.assert_allclose(rows[:, :, [2, 5]], weights[:, :, [2, 5]], atol=1e-5)
-    assert not rows[:, :, [0, 1, 3, 4, 6]].any()
+    np.testing.assert_allclose(unpacked(pack_weights(weights), (2, 3, 7)), weights, atol=0.51 / 65535)
 
 
 def test_word_attention_of_single_token_words_is_the_softmax_of_the_scores() -> None:

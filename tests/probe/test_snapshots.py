@@ -8,9 +8,10 @@ from data.stories.lint import word_spans
 from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
-from probe.sentences import TokenizedText, unpack_rows, word_attention
+from probe.sentences import TokenizedText, word_attention
 from probe.snapshots import HISTORY_FILE, attention_of, choose_examples, header, pack_snapshot, read_history
 from tests.model.standard import PLAIN
+from tests.report.sample import unpacked
 
 UNKNOWN = 1
 
@@ -67,9 +68,8 @@ def test_a_history_is_read_back_and_an_incomplete_line_ignored(view: Transformer
     examples = choose_examples(tokenize, UNKNOWN, 23)
     assert [text["text"] for text in history["texts"]] == [example.text for example, _ in examples]
     for data, (_, text) in zip(history["data"][2], examples, strict=True):
-        n_words = len(text.words)
-        unpacked = unpack_rows(data, range(n_words), (2, 3, n_words), np.uint8)
-        np.testing.assert_allclose(unpacked, word_attention(view, text), atol=0.5 / 255 + 1e-6)
+        weights = unpacked(data, (2, 3, len(text.words)))
+        np.testing.assert_allclose(weights, word_attention(view, text), atol=1e-5)
     with path.open("a") as stream:
         stream.write('{"step": 5, "da')
     assert read_history(path) == history
@@ -82,7 +82,7 @@ def test_without_a_file_there_is_no_history(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"version": 2', '"version": 1'),
+        ('"version": 3', '"version": 1'),
         ('"step": -1', '"step": 0'),
         ('"step": 4', '"step": 1'),
         ('"step": 4', '"step": 4.5'),

@@ -1,11 +1,12 @@
 """Page contents without a run: the worked examples with random attention, in which example head learns to link."""
 
+from base64 import b64decode
 from typing import Any
 
 import numpy as np
 
 from data.stories.lint import word_spans
-from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, pack_rows
+from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, pack_weights
 
 N_LAYER, N_HEAD = 2, 4
 LINK_HEAD = (0, 1)
@@ -40,6 +41,15 @@ def attention(n_words: int, query: int | None = None, target: int = 0, strength:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
+def unpacked(data: str, shape: tuple[int, int, int]) -> np.ndarray:
+    """Return the weights [L, H, W, W] that `pack_weights` packed; shape: (L, H, W)."""
+    n_layer, n_head, n_words = shape
+    weights = np.zeros((n_layer, n_head, n_words, n_words))
+    rows, columns = np.tril_indices(n_words)
+    weights[..., rows, columns] = np.frombuffer(b64decode(data), "<u2").reshape(n_layer, n_head, -1) / 65535
+    return weights
+
+
 def positions(example: Example) -> list[int]:
     """Return the words of query, antecedent and distractor."""
     words = tokenized(example.text).words
@@ -52,13 +62,12 @@ def sentence(
     """Return a sentence as `report.content.sentence_content` does."""
     words = tokenized(text).words
     query = positions(example) if example else []
-    weights, rows = attention(len(words), *query[:2]), list(range(len(words)))
     return {
         "id": name, "group": group, "title": f"Sentence {name}.", "text": text, "words": words,
         "query": query[:1], "antecedents": query[1:2], "distractors": query[2:],
         "notes": [] if example else ["A note."],
         "next": [["pounced", 0.31], ["purred", 0.22]], "snapshot": snapshot,
-        "weights": {"rows": rows, "bytes": 2, "data": pack_rows(weights, rows, "uint16")},
+        "weights": pack_weights(attention(len(words), *query[:2])),
     }  # fmt: skip
 
 
@@ -87,7 +96,7 @@ def question(name: str, verdict: str, sentences: list[str]) -> dict[str, Any]:
     return {
         "name": name, "description": '"it" or "they", read at the pronoun', "layer": layer, "head": head,
         "verdict": verdict,
-        "evidence_level": "E3", "evidence": "the edge is causal", "holdout": "headline", "curve": name,
+        "evidence_level": "E3", "evidence": "the edge is causal", "holdout": "headline",
         "sentences": sentences,
         "claim": f"Attention head L{layer}H{head} links a pronoun to its antecedent. It is right in {accuracy:.1%}.",
         "criteria": [
@@ -124,7 +133,7 @@ def training() -> dict[str, Any]:
         "chance_level": [0.65] * len(STEPS),
         "resolved_share": [-6 * (1 - share) + share for share in rise],
     }
-    data = [[pack_rows(weights, range(weights.shape[-1]), "uint8") for weights in frame] for frame in frames]
+    data = [[pack_weights(weights) for weights in frame] for frame in frames]
     return {
         "steps": STEPS,
         "curves": {"number": curves, "later_cue": curves | {"resolved_share": None}},

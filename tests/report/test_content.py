@@ -1,26 +1,19 @@
 """The content of the page: sizes are bounded, values are finite, records of training become curves."""
 
 import json
-from base64 import b64encode
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from report.content import (
-    MAX_ROWS_BYTES,
     MAX_SENTENCE_CHARACTERS,
     MAX_SNAPSHOT_CHARACTERS,
     effects_content,
     jsonable,
-    snapshot_index,
-    stored_rows,
     thinned,
     training_content,
     within_size,
 )
-
-OPENED = SimpleNamespace(model=SimpleNamespace(n_layer=1, n_head=2))
 
 
 def probe_record(step: int, accuracy: float) -> dict:
@@ -36,16 +29,6 @@ def test_json_values_are_finite_and_keep_six_digits() -> None:
 
 def test_a_p_below_the_bar_does_not_round_up_to_it() -> None:
     assert jsonable(0.00999500249875) < 0.01
-
-
-def test_a_short_sentence_stores_all_rows() -> None:
-    assert stored_rows((2, 2, 64, 64), [5]) == list(range(64))
-
-
-def test_a_long_sentence_stores_its_queries_and_last_words_within_the_limit() -> None:
-    rows = stored_rows((12, 12, 1024, 1024), [700, 9])
-    assert {9, 700, 1023} <= set(rows) and rows == sorted(rows)
-    assert 2 * 12 * 12 * 1024 * len(rows) <= MAX_ROWS_BYTES
 
 
 def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:
@@ -64,14 +47,6 @@ def test_snapshots_beyond_the_limit_are_thinned_evenly_and_keep_the_last(n_steps
     assert thin["steps"][0] == 0 and thin["steps"][-1] == n_steps - 1 and len(thin["data"]) == len(thin["steps"])
     assert sum(len(step[0]) for step in thin["data"][:-1]) <= MAX_SNAPSHOT_CHARACTERS
     assert bool(omissions) == (len(thin["steps"]) < n_steps)
-
-
-def test_a_snapshot_belongs_to_a_sentence_only_if_it_has_a_weight_for_each_pair_of_words() -> None:
-    data = b64encode(bytes(2 * 6)).decode()  # two heads, three words
-    snapshots = {"texts": ["a b"], "steps": [0], "data": [[data]]}
-    assert snapshot_index({"text": "a b", "words": ["(start)", "a", "b"]}, snapshots, OPENED) == 0
-    assert snapshot_index({"text": "a b", "words": ["(start)", "a", "b", "c"]}, snapshots, OPENED) is None
-    assert snapshot_index({"text": "other", "words": ["(start)"]}, snapshots, OPENED) is None
 
 
 def test_records_become_curves_of_every_head() -> None:
@@ -93,9 +68,9 @@ def test_effects_show_the_largest_swap_of_the_control_heads_beside_the_head_s() 
         "controls": {"attention_swap": [0.01, -0.2, None]},
     }
     effects = effects_content({"causal": causal})
-    assert [(effect["name"], effect["value"]) for effect in effects] == [
-        ("attention_swap", 0.9),
-        ("control_swap", -0.2),
+    assert [(effect["label"], effect["value"]) for effect in effects] == [
+        ("attention swap", 0.9),
+        ("attention swap of 2 other heads", -0.2),
     ]
 
 

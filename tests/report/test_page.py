@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from probe.sentences import unpack_rows
 from report.page import page
 from tests.report import sample
 from tests.report.browser import Opened, opened, running
@@ -38,10 +37,7 @@ def show(browser: Any, tmp_path: Path) -> Show:
 def weights_of(name: str) -> Any:
     """Return the weights [L, H, W, W] that the content stores for a sentence."""
     sentence = next(sentence for sentence in CONTENT["sentences"] if sentence["id"] == name)
-    packed = sentence["weights"]
-    return unpack_rows(
-        packed["data"], packed["rows"], (sample.N_LAYER, sample.N_HEAD, len(sentence["words"])), "uint16"
-    )
+    return sample.unpacked(sentence["weights"], (sample.N_LAYER, sample.N_HEAD, len(sentence["words"])))
 
 
 def word_weights(view: Opened) -> list[float]:
@@ -177,15 +173,15 @@ def test_the_slider_shows_the_scores_and_the_attention_of_that_step(show: Show) 
         shown = [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
         assert shown == pytest.approx([value for row in curves["accuracy"][step] for value in row], abs=0.0051)
         sentence = CONTENT["sentences"][0]
-        shape, rows = (sample.N_LAYER, sample.N_HEAD, len(sentence["words"])), range(len(sentence["words"]))
+        shape = (sample.N_LAYER, sample.N_HEAD, len(sentence["words"]))
         data = CONTENT["training"]["snapshots"]["data"][step][sentence["snapshot"]]
-        weights = unpack_rows(data, rows, shape, "uint8")[0, 1, sentence["query"][0]]
+        weights = sample.unpacked(data, shape)[0, 1, sentence["query"][0]]
         assert word_weights(view) == pytest.approx(weights, abs=0.0051)
 
 
 def test_choosing_a_question_shows_its_claim_its_head_and_its_sentences(show: Show) -> None:
     with show() as view:
-        view.page.get_by_label("later_cue").check()
+        view.page.get_by_label("Question").select_option("1")
         assert view.page.locator(".badge:visible").inner_text().endswith("suggestive")
         assert view.page.locator(".card").count() == len(sample.TIRED_OR_SOFT)
 
@@ -203,24 +199,6 @@ def test_arrow_keys_move_between_heads_and_enter_selects(show: Show) -> None:
         for key in ("ArrowDown", "ArrowRight", "Enter"):
             view.page.keyboard.press(key)
         assert view.page.locator("[data-head=L1H2]").get_attribute("aria-pressed") == "true"
-
-
-def test_a_long_sentence_stores_some_rows_and_says_so(show: Show) -> None:
-    long = " ".join(["it was a cat"] * 100)
-    content = sample.content(texts=(long,))
-    sentence = content["sentences"][-1]
-    n_words = len(sentence["words"])
-    weights = sample.attention(n_words)
-    sentence["weights"] = {
-        "rows": [5, n_words - 1],
-        "bytes": 2,
-        "data": sample.pack_rows(weights, [5, n_words - 1], "uint16"),
-    }
-    with show(content) as view:
-        view.page.get_by_label("Your sentences").check()
-        assert "stores the weights of" in view.page.locator("#sentence").inner_text()
-        view.page.locator("#words button").nth(5).click()
-        assert word_weights(view)[:6] == pytest.approx(weights[0, 1, 5, :6], abs=0.0051)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -78,9 +78,7 @@ class EvalSettings:
         """Check that the settings select one mode."""
         modes = [name for name in ("run", "runs", "compare", "model") if getattr(self, name) is not None]
         is_sweep, is_task = self.runs is not None or self.compare is not None, self.task is not None
-        problems = [
-            (name, True, f"cannot be combined with {modes[0]}=") for name in modes[1:]
-        ] + [
+        problems = [(name, True, f"cannot be combined with {modes[0]}=") for name in modes[1:]] + [
             ("model", self.model == "", "the name is empty"),
             ("out", self.out == "", "the name is empty"),
             ("out", self.model is None, "only for model=; results of a run go into the run"),

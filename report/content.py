@@ -234,7 +234,7 @@ def within_size(groups: Sequence[list[dict[str, Any]]], omissions: list[str]) ->
     selected: list[dict[str, Any]] = []
     room = MAX_SENTENCE_CHARACTERS
     for group in groups:
-        size = sum(len(sentence["weights"]["data"]) for sentence in group)
+        size = sum(len(sentence["weights"]) for sentence in group)
         if size <= room:
             room -= size
             selected += group
@@ -308,7 +308,8 @@ def question_content(entry: Mapping[str, Any], cards: Sequence[Mapping[str, Any]
         "claim": card.get("claim", ""),
         "does_not_show": card.get("does_not_show", []),
         "holdout": HEADLINE,
-        "heads": {key: heads[key] for key in ("accuracy", "block_accuracy", "pronoun_contrast")} | {"p": corrected_p(heads)},
+        "heads": {key: heads[key] for key in ("accuracy", "block_accuracy", "pronoun_contrast")}
+        | {"p": corrected_p(heads)},
         "holdouts": [holdout_content(holdout, tested) for holdout, tested in entry["test"].items()],
         "effects": effects_content(entry),
         "cues": None if None in entry["cues"].values() else entry["cues"],

@@ -47,7 +47,6 @@ function begin() {
   redrawOn("time", drawStep);
   for (const draw of [drawQuestions, drawScoreChoice, drawSlider]) draw();
   for (const { draw } of views) draw();
-  redrawOn("layer head", announceHead);
 }
 
 begin();

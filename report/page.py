@@ -35,7 +35,7 @@ UPPER_LIMITS = {"p_pair_accuracy", "p_pronoun_contrast", "unlinked_mass"}
 HOLDOUT_NOTE = (
     "iid: same distribution as training; pairs: new pairs of nouns; nouns: nouns no pronoun referred to in training; "
     "templates: new sentence templates; headline: such nouns in new templates; distance: sentences in between; "
-    "distractors: more nouns. In the plot: ● this head with its interval, ○ baselines, grey: untrained models."
+    "distractors: more nouns. Plot: blue: this head with its interval, grey dots: baselines, grey bar: untrained models."
 )
 
 
@@ -55,7 +55,7 @@ def page(content: Mapping[str, Any]) -> str:
         "heading": heading,
         "header": header(run),
         "claims": "\n".join(claim(i, question) for i, question in enumerate(questions)),
-        "notes": paragraphs("note", content["notes"]),
+        "notes": "".join(f'<p class="note"><bdi>{escape(note)}</bdi></p>' for note in content["notes"]),
         "evidence": evidence(content),
         "limits": limits(content),
         "provenance": provenance(run),
@@ -109,16 +109,19 @@ def header(run: Mapping[str, Any]) -> str:
 
 def claim(i: int, question: Mapping[str, Any]) -> str:
     """Return the verdict of a question and its claim, the first sentence large."""
-    first, *rest = re.split(r"(?<=[.!?])\s+(?=[A-Z])", question["claim"], maxsplit=1)
+    first, rest = [*re.split(r"(?<=[.!?])\s+(?=[A-Z])", question["claim"], maxsplit=1), ""][:2]
     verdict, level = question["verdict"], question["evidence_level"]
+    badge = f'<span class="badge" data-verdict="{escape(verdict)}">{BADGES.get(verdict, "")} {escape(verdict)}</span>'
     lines = [
-        f'<p class="verdict"><span class="badge" data-verdict="{escape(verdict)}">{BADGES.get(verdict, "")} '
-        f"{escape(verdict)}</span> <span>evidence {escape(level)} of E4: {escape(question['evidence'])}</span></p>",
-        f'<p class="claim"><bdi>{escape(first)}</bdi></p>' if first else "",
-        f'<p class="more"><bdi>{escape(rest[0])}</bdi></p>' if rest else "",
+        f'<p class="verdict">{badge} <span>evidence {escape(level)} of E4: {escape(question["evidence"])}</span></p>',
+        *(
+            f'<p class="{kind}"><bdi>{escape(text)}</bdi></p>'
+            for kind, text in (("claim", first), ("more", rest))
+            if text
+        ),
         f'<p class="rule"><bdi>{escape(question["name"])}</bdi>: <bdi>{escape(question["description"])}</bdi></p>',
     ]
-    return f'<div data-question="{i}">\n' + "\n".join(filter(None, lines)) + "\n</div>"
+    return f'<div data-question="{i}">\n' + "\n".join(lines) + "\n</div>"
 
 
 def evidence(content: Mapping[str, Any]) -> str:
@@ -143,7 +146,7 @@ def question_evidence(i: int, question: Mapping[str, Any]) -> str:
         low, high = min(0, *ends), max(1, *ends)
         rows = [
             (effect["label"], number(effect["value"]), interval(effect["interval"]),
-             effect_plot(effect, low, high), effect["meaning"])
+             plot(effect["value"], effect["interval"], low, high), effect["meaning"])
             for effect in question["effects"]
         ]  # fmt: skip
         note = "Share of the change of the model's answer between a sentence and the same with the other pronoun."
@@ -176,11 +179,13 @@ def holdout_row(holdout: Mapping[str, Any]) -> tuple[str, ...]:
     """Return one row of the hold-out table."""
     best = max(holdout["baselines"], key=holdout["baselines"].__getitem__, default=None)
     untrained = holdout["untrained"]
+    compared = [mark("untrained", untrained["accuracy_interval"], 0, 1)] if untrained else []
+    compared += [mark("baseline", (value, value), 0, 1) for value in holdout["baselines"].values()]
     return (
         holdout["name"],
         f"{holdout['n_items']:,}",
         f"{number(holdout['accuracy'])} {interval(holdout['accuracy_interval'])}",
-        accuracy_plot(holdout),
+        plot(holdout["accuracy"], holdout["accuracy_interval"], 0, 1, *compared),
         f"{number(holdout['block_accuracy'])} {interval(holdout['block_accuracy_interval'])}",
         number(holdout["pronoun_contrast"]),
         number(holdout["chance_level"]),
@@ -193,51 +198,19 @@ class Svg(str):
     """Markup of a plot that goes into a table cell without escaping."""
 
 
-def accuracy_plot(holdout: Mapping[str, Any]) -> Svg:
-    """Return a plot from 0 to 1: the head's accuracy and interval, the baselines, the untrained models."""
-    marks = []
-    if holdout["untrained"] and holdout["untrained"]["accuracy_interval"]:
-        low, high = holdout["untrained"]["accuracy_interval"]
-        marks.append(bar("untrained", low, high, 14))
-    marks += [dot("baseline", value, 3.5) for value in holdout["baselines"].values() if value is not None]
-    marks += whisker(holdout["accuracy_interval"], 0, 1)
-    return plot([*marks, *([] if holdout["accuracy"] is None else [dot("head", holdout["accuracy"], 5)])])
-
-
-def effect_plot(effect: Mapping[str, Any], low: float, high: float) -> Svg:
-    """Return a bar from 0 to the effect with its interval, on a scale from `low` to `high`."""
-    zero, value = (0 - low) / (high - low), (effect["value"] - low) / (high - low)
-    line = f'<line class="zero" x1="{percent(zero)}" x2="{percent(zero)}" y1="0" y2="19"/>'
-    return plot([line, bar("effect", min(zero, value), max(zero, value), 10), *whisker(effect["interval"], low, high)])
-
-
-def plot(marks: Iterable[str]) -> Svg:
-    """Return the marks as an SVG; screen readers skip it and read the numbers."""
+def plot(value: float | None, ends: Sequence[float | None] | None, low: float, high: float, *more: str) -> Svg:
+    """Return a dot with its interval on a scale from `low` to `high`; screen readers skip it and read the numbers."""
+    zero = mark("zero", (0, 0), low, high) if low < 0 else ""
+    marks = [zero, *more, mark("whisker", ends, low, high), mark("head", (value, value), low, high)]
     return Svg(f'<svg class="plot" aria-hidden="true">{"".join(marks)}</svg>')
 
 
-def percent(share: float) -> str:
-    """Return a position in a plot, with a margin for the marks at its ends."""
-    return f"{4 + 92 * min(1.0, max(0.0, share)):.1f}%"
-
-
-def dot(kind: str, share: float, radius: float) -> str:
-    """Return a circle."""
-    return f'<circle class="{kind}" cx="{percent(share)}" cy="50%" r="{radius}"/>'
-
-
-def bar(kind: str, low: float, high: float, height: int) -> str:
-    """Return a bar between two shares."""
-    width = f"{92 * (min(1.0, high) - max(0.0, low)):.1f}%"
-    return f'<rect class="{kind}" x="{percent(low)}" width="{width}" y="{9.5 - height / 2}" height="{height}"/>'
-
-
-def whisker(ends: Sequence[float | None] | None, low: float, high: float) -> list[str]:
-    """Return a line for an interval; none for an unknown interval."""
+def mark(kind: str, ends: Sequence[float | None] | None, low: float, high: float) -> str:
+    """Return a line between two values, drawn as a dot where they are equal; "" for unknown values."""
     if not ends or ends[0] is None or ends[1] is None:
-        return []
-    left, right = (percent((end - low) / (high - low)) for end in (ends[0], ends[1]))
-    return [f'<line class="whisker" x1="{left}" x2="{right}" y1="50%" y2="50%"/>']
+        return ""
+    left, right = (4 + 92 * min(1.0, max(0.0, (end - low) / (high - low))) for end in (ends[0], ends[1]))
+    return f'<line class="{kind}" x1="{left:.1f}%" x2="{right + 0.01:.2f}%" y1="50%" y2="50%"/>'
 
 
 def limits(content: Mapping[str, Any]) -> str:
@@ -254,16 +227,15 @@ def limits(content: Mapping[str, Any]) -> str:
     )
     blocks.append(bullets("Settings changed when training was resumed:", content["resumed"]))
     blocks.append(bullets("Left out of this file:", content["omissions"]))
-    return "\n".join(filter(None, blocks))
+    return "\n".join(blocks)
 
 
 def provenance(run: Mapping[str, Any]) -> str:
     """Return the command that makes this page again and the versions it was made with."""
-    terms = "".join(
-        f"<dt><bdi>{escape(name)}</bdi></dt><dd><bdi>{escape(value)}</bdi></dd>"
-        for name, value in run["environment"].items()
+    versions = "".join(
+        f"<dt>{escape(name)}</dt><dd><bdi>{escape(v)}</bdi></dd>" for name, v in run["environment"].items()
     )
-    return f"<p><code><bdi>{escape(run['command'])}</bdi></code></p>\n<dl>{terms}</dl>"
+    return f"<p><code><bdi>{escape(run['command'])}</bdi></code></p>\n<dl>{versions}</dl>"
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> str:
@@ -296,11 +268,6 @@ def number(value: float | None) -> str:
 def interval(ends: Sequence[float | None] | None) -> str:
     """Return "[low, high]", or "" for an unknown interval."""
     return f"[{number(ends[0])}, {number(ends[1])}]" if ends and None not in ends else ""
-
-
-def paragraphs(kind: str, texts: Iterable[str]) -> str:
-    """Return one paragraph for each text."""
-    return "\n".join(f'<p class="{kind}"><bdi>{escape(text)}</bdi></p>' for text in texts)
 
 
 def bullets(title: str, texts: Sequence[str]) -> str:

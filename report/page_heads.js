@@ -71,7 +71,6 @@ function tintOf(value, scores) {
 }
 
 function legend(scores) {
-  const { name, means } = SCORES[state.score];
   const key = (kind, text) => element("span", { class: "key" }, element("i", { class: kind }), ` ${text}`);
   const keys = [];
   if (content.questions.length) {
@@ -80,20 +79,19 @@ function legend(scores) {
   if (["accuracy", "pronoun_contrast"].includes(state.score)) {
     keys.push(key("swatch blue", "to the antecedent"), key("swatch orange", "to the distractor"));
   }
-  const text = state.score === "weight" ? linkText() : `${name}: ${means}. ${measuredOn(scores)}`;
-  return [text, element("span", { class: "keys" }, ...keys)];
+  return [meaning(scores), element("span", { class: "keys" }, ...keys)];
 }
 
-function linkText() {
-  const sentence = sentences.get(state.sentence);
-  if (!sentence) return "";
-  const [query, target] = [queryOf(sentence), targetOf(sentence)].map((word) => label(sentence.words[word]));
-  return `The attention weight of each head from “${query}” to “${target}” in the sentence below.`;
-}
-
-function measuredOn(scores) {
-  if (state.time === END) return `Measured on the hold-out “${question().holdout}”.`;
-  return scores ? "During training: measured on a small fixed set of dev sentences." : "Not measured during training.";
+function meaning(scores) {
+  if (state.score === "weight") {
+    const sentence = sentences.get(state.sentence);
+    if (!sentence) return "";
+    const [query, target] = [queryOf(sentence), targetOf(sentence)].map((word) => label(sentence.words[word]));
+    return `The attention weight of each head from “${query}” to “${target}” in the sentence below.`;
+  }
+  const { name, means } = SCORES[state.score];
+  if (state.time === END) return `${name}: ${means}. Measured on the hold-out “${question().holdout}”.`;
+  return `${name}: ${means}. During training: ${scores ? "measured on a small fixed set of dev sentences" : "not measured"}.`;
 }
 
 function drawFacts() {
@@ -108,10 +106,4 @@ function drawFacts() {
     return element("div", {}, element("dt", {}, SCORES[name].name), element("dd", {}, text));
   });
   show("facts", ...title, element("dl", {}, ...rows), element("p", {}, `Hold-out “${holdout}”, trained model.`));
-}
-
-function announceHead() {
-  const { layer, head, score } = state;
-  const value = score === "weight" ? (scoresNow()?.[layer][head] ?? null) : (question()?.heads[score][layer][head] ?? null);
-  show("live", `Selected: ${headLabel(layer, head, value, isSignificant(layer, head))}`);
 }

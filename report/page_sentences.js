@@ -142,13 +142,8 @@ function aboutSentence(sentence) {
   const expected = sentence.next.filter(([, chance]) => chance >= 0.005).map(([text, chance]) => `${label(text)} ${number(chance)}`);
   const lines = [note(sentence.title), ...[...new Set(sentence.notes)].slice(0, 5).map((text) => note(text, "note"))];
   if (expected.length) lines.push(note(`Most probable next words: ${expected.join(", ")}`));
-  if (state.time !== END) lines.push(note(snapshotNote(sentence)));
+  if (state.time !== END && !hasSnapshots(sentence)) lines.push(note("No snapshots of this sentence: its weights are those of the trained model at every step."));
   return element("div", { class: "about" }, ...lines);
-}
-
-function snapshotNote(sentence) {
-  if (!hasSnapshots(sentence)) return "No snapshots of this sentence: its weights are those of the trained model at every step.";
-  return `Attention weights of the snapshot at step ${training.snapshots.steps[snapshotIndex()]}.`;
 }
 
 // The sentence in reading order, each word tinted by its weight. A click makes a word the query.

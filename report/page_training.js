@@ -7,25 +7,8 @@ const EDGE = { left: 40, right: 12, top: 12, bottom: 24 };
 function drawSlider() {
   if (!steps.length) return;
   const range = element("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: END, "aria-label": "Training step" });
-  const play = element("button", { type: "button", id: "play" }, "Play");
   range.addEventListener("input", () => update({ time: Number(range.value) }));
-  play.addEventListener("click", () => (player ? stop() : start()));
-  show("slider", play, range, element("output", { for: "step", id: "step-name" }));
-}
-
-let player = null; // the timer while the snapshots play
-
-function start() {
-  if (state.time === END) update({ time: 0 });
-  const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  player = setInterval(() => (state.time < END ? update({ time: state.time + 1 }) : stop()), isCalm ? 600 : 160);
-  show("play", "Stop");
-}
-
-function stop() {
-  clearInterval(player);
-  player = null;
-  show("play", "Play");
+  show("slider", range, element("output", { for: "step", id: "step-name" }));
 }
 
 function drawStep() {
@@ -65,11 +48,9 @@ function chartsNow() {
 
 function otherHeads(rows) {
   if (nLayer * nHead > 32) return []; // too many lines to tell apart
-  const lines = perHead((layer, head) => ({ name: "", kind: "faint", values: rows.map((heads) => heads[layer][head]) }));
-  lines[state.layer].splice(state.head, 1);
-  const flat = lines.flat();
-  if (flat.length) flat[0].name = "other heads";
-  return flat;
+  const lines = perHead((layer, head) => ({ name: "", kind: "faint", values: rows.map((heads) => heads[layer][head]) })).flat();
+  lines[0].name = "other heads"; // the line of the selected head is drawn over its own faint line
+  return lines;
 }
 
 let cursors = []; // functions that move a chart's cursor to the slider's step
@@ -88,12 +69,9 @@ function drawCursors() {
 
 function chartFigure(chart) {
   const scale = scaleOf(chart);
-  const inside = { x: EDGE.left, y: EDGE.top, width: WIDTH - EDGE.left - EDGE.right, height: HEIGHT - EDGE.top - EDGE.bottom };
-  const viewBox = `${inside.x} ${inside.y} ${inside.width} ${inside.height}`;
-  const curves = shape("svg", { ...inside, viewBox }, ...chart.lines.map((curve) => curvePath(chart, curve, scale)));
+  const curves = chart.lines.map((curve) => curvePath(chart, curve, scale));
   const cursor = shape("line", { class: "cursor", y1: EDGE.top, y2: HEIGHT - EDGE.bottom });
-  const picture = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": chartLabel(chart) }, axes(scale), curves, cursor);
-  picture.addEventListener("click", (event) => jumpTo(event, picture, scale));
+  const picture = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": chartLabel(chart) }, axes(scale), ...curves, cursor);
   const value = element("span", { class: "value" });
   const keys = chart.lines.filter(({ name }) => name).map(({ name, kind }) =>
     element("span", { class: "key" }, shape("svg", { width: 18, height: 8 }, shape("path", { class: `curve ${kind}`, d: "M0 4H18" })), name),
@@ -121,7 +99,7 @@ function scaleOf(chart) {
     high,
     last,
     x: (step) => EDGE.left + (step / last) * (WIDTH - EDGE.left - EDGE.right),
-    y: (value) => HEIGHT - EDGE.bottom - ((value - low) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom),
+    y: (value) => HEIGHT - EDGE.bottom - (Math.max(0, value - low) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom),
   };
 }
 
@@ -154,12 +132,4 @@ function curvePath(chart, { values, kind }, { x, y }) {
 function chartLabel({ title, lines }) {
   const ends = lines.filter(({ name }) => name).map(({ name, values }) => `${name} from ${number(values[0])} to ${number(values.at(-1))}`);
   return `${title} during training: ${ends.join("; ")}`;
-}
-
-function jumpTo(event, picture, scale) {
-  if (!steps.length) return;
-  const box = picture.getBoundingClientRect();
-  const x = ((event.clientX - box.left) / box.width) * WIDTH;
-  const distances = steps.map((step) => Math.abs(scale.x(step) - x));
-  update({ time: distances.indexOf(Math.min(...distances)) });
 }

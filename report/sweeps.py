@@ -14,13 +14,14 @@ from report.commands import EvalSettings, test_heads
 from report.content import jsonable
 from report.figures import draw_seeds
 from report.results import SCHEMA_VERSION, write_page, write_with_figures
-from report.tensorboard import write_hparams
 from training.checkpoint import read_manifest
 from training.command_line import printable
 from training.device import choose_device
 from training.logging import read_records
-from training.run_dir import find_runs, lock, read_json, unwritable
-from training.settings import Precision, TrainSettings, check_seeds, check_variants, result_settings, saved_settings
+from training.run_dir import check_writable, find_runs, lock, read_json
+from training.settings import Precision, TrainSettings, check_seeds, check_variants, saved_settings
+
+Pictures = Mapping[str, bytes]  # PNG by file name
 
 
 def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
@@ -32,9 +33,9 @@ def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
     with lock(sweep / "probe"):
         probes = {run: probe_results(run, settings, config) for run in runs}
         records = [seeds.SeedRun(run.name, seed_of[run.name], probes[run], runs[run]) for run in runs]
-        results = jsonable(seeds.over_seeds(records) | {"warnings": resumes_of(runs)})
+        results = jsonable(seeds.over_seeds(records) | {"warnings": resume_notes(runs)})
         pictures = draw_seeds(results, {run.name: metrics for run, metrics in runs.items()}) if settings.figures else {}
-        write_summary(sweep / "probe", "seeds", results, seeds.markdown(results), pictures)
+        write_summary(sweep / "probe", "seeds", results, seeds.markdown(results), {}, pictures)
     write_pages(runs, settings)
 
 
@@ -59,32 +60,21 @@ def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: Trai
             is_causal = saved_settings(configs[run.name]).model.is_causal
             probe = probe_results(run, settings, config) if is_causal else None
             records.append(lab.LabRun(run.name, *variants[run.name], metrics, probe))
-        results = jsonable(lab.compare(records, standard) | {"warnings": resumes_of(runs)})
+        results = jsonable(lab.compare(records, standard) | {"warnings": resume_notes(runs)})
         pictures = {"compare.png": lab.draw(results)} if settings.figures else {}
-        write_summary(sweep / "probe", "compare", results, "\n".join([lab.markdown(results), *lab.LEGEND]), pictures,
-                      {"compare.csv": lab.table_csv(results)})  # fmt: skip
-        write_hparams(sweep / "probe" / "tb", {
-            record.name: (
-                result_settings(saved_settings(configs[record.name])),
-                {name: value for name, value in lab.measured(record).items() if value is not None},
-            )
-            for record in records
-        })  # fmt: skip
+        table = "\n".join([lab.markdown(results), *lab.LEGEND])
+        files = {"compare.csv": lab.table_csv(results)}
+        write_summary(sweep / "probe", "compare", results, table, files, pictures)
     write_pages(runs, settings)
 
 
 def write_summary(
-    folder: Path,
-    name: str,
-    results: Mapping[str, Any],
-    table: str,
-    pictures: Mapping[str, bytes],
-    files: Mapping[str, str] | None = None,
+    folder: Path, name: str, results: Mapping[str, Any], table: str, files: Mapping[str, str], pictures: Pictures
 ) -> None:
     """Print the table of a sweep and write it as Markdown, with the results as JSON."""
     lines = "\n".join([table, *(f"note: {warning}" for warning in results["warnings"])]) + "\n"
     print(printable(f"\n{lines}"))
-    written = {f"{name}.json": json.dumps(results, indent=2) + "\n", f"{name}.md": lines, **(files or {})}
+    written = {f"{name}.json": json.dumps(results, indent=2) + "\n", f"{name}.md": lines, **files}
     write_with_figures(folder, written, f"{name}.json", pictures)
     print(f"wrote {', '.join(written)} to {folder}; the page of every run shows the first table")
 
@@ -93,8 +83,7 @@ def finished_runs(sweep: Path) -> dict[Path, list[dict[str, Any]]]:
     """Return the metrics of each run of a sweep; ValueError or OSError if a run cannot be written or is unfinished."""
     runs = {run: read_records(run) for run in find_runs(str(sweep))}
     for folder in (sweep, *runs):
-        if blocked := unwritable(folder):
-            raise PermissionError(f"{blocked}: cannot be written; change its permissions")
+        check_writable(folder)
     for run, metrics in runs.items():
         if not any(record.get("whole") for record in metrics):
             raise ValueError(f"{run}: training has not ended; resume it: python train.py resume=true out={run}")
@@ -129,7 +118,7 @@ def is_probed(run: Path, config: ProbeConfig) -> bool:
     return step in best and values == expected
 
 
-def resumes_of(runs: Mapping[Path, Any]) -> list[str]:
+def resume_notes(runs: Mapping[Path, Any]) -> list[str]:
     """Return a sentence for each time that a run was resumed with other settings."""
     return [f"{run.name}: {sentence}" for run in runs for sentence in read_resumes(run)]
 

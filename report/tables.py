@@ -113,32 +113,18 @@ IMPORTANCE_MEASURES = {"weight": "weight", "value_norm": "norm", "effect": "effe
 
 def importance_lines(measured: Mapping[str, Any]) -> list[str]:
     """Return the rank correlations between attention weight, value-weighted norm and causal effect of links."""
-    chosen = f"L{measured['layer']}H{measured['head']}"
-    return [
+    header = (
         f"Weight, norm and effect of {measured['all_heads']['n_links']:,} links, {measured['question']} "
-        f"({measured['holdout']}): rank correlations [95 %]",
-        f"  all heads    {correlations(measured['all_heads'])}",
-        f"  {chosen} alone   {correlations(measured['chosen_head'])}",
-        f"  largest mean at the antecedent: {', '.join(largest_heads(measured['heads']))}",
-    ]
-
-
-def correlations(measured: Mapping[str, Any]) -> str:
-    """Return the rank correlation of each pair of measures with its interval."""
-    cells = []
-    for first, second in combinations(IMPORTANCE_MEASURES, 2):
-        value = decimals(measured[f"{first}_{second}"])
-        ends = interval(measured[f"{first}_{second}_interval"] or (None, None), 2)
-        cells.append(f"{IMPORTANCE_MEASURES[first]}~{IMPORTANCE_MEASURES[second]} {value} {ends}")
-    return "  ".join(cells)
-
-
-def largest_heads(heads: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return, for each measure of importance, the head with the largest mean at the antecedent."""
-    lines = []
-    for name, label in IMPORTANCE_MEASURES.items():
-        head = max(heads, key=lambda head: head["antecedent"][name])
-        lines.append(f"{label} L{head['layer']}H{head['head']} {head['antecedent'][name]:.2f}")
+        f"({measured['holdout']}): rank correlations [95 %]"
+    )
+    lines = [header]
+    for heads, title in (("all_heads", "all heads"), ("chosen_head", f"L{measured['layer']}H{measured['head']} alone")):
+        cells = []
+        for first, second in combinations(IMPORTANCE_MEASURES, 2):
+            value = decimals(measured[heads][f"{first}_{second}"])
+            ends = interval(measured[heads][f"{first}_{second}_interval"] or (None, None), 2)
+            cells.append(f"{IMPORTANCE_MEASURES[first]}~{IMPORTANCE_MEASURES[second]} {value} {ends}")
+        lines.append(f"  {title:<12} {'  '.join(cells)}")
     return lines
 
 

@@ -1,7 +1,6 @@
 """Pictures and scores of the probe for TensorBoard, without matplotlib."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +60,11 @@ def head_map(scores: np.ndarray, centre: float = 0.5, end: float = 1.0) -> np.nd
     return np.asarray(image)
 
 
-@dataclass(frozen=True)
-class ExampleAttention:
-    """A worked example and the attention [W] of one head from its query to each word."""
-
-    example: Example
-    words: Sequence[str]
-    weights: np.ndarray
-
-
-def four_cells(sentences: Sequence[ExampleAttention], caption: str) -> np.ndarray:
+def four_cells(sentences: Sequence[tuple[Example, Sequence[str], np.ndarray]], caption: str) -> np.ndarray:
     """Draw sentences with each word shaded by its weight: antecedent blue, distractor orange, others grey.
 
     Args:
-        sentences: one per line.
+        sentences: one per line: the example, its words and the attention [W] of one head from the query to each word.
         caption: a line above them.
 
     Returns:
@@ -85,10 +75,10 @@ def four_cells(sentences: Sequence[ExampleAttention], caption: str) -> np.ndarra
     image = Image.new("RGB", (760, LINE * (len(sentences) + 1) + MARGIN), WHITE)
     draw = ImageDraw.Draw(image)
     draw.text((MARGIN, LINE / 2), caption, BLACK, font, "lm")
-    for line, sentence in enumerate(sentences, 1):
-        example, x = sentence.example, float(MARGIN)
+    for line, (example, words, weights) in enumerate(sentences, 1):
+        x = float(MARGIN)
         colours = {example.antecedent: BLUE, example.distractor: ORANGE}
-        for word, weight in zip(sentence.words, sentence.weights, strict=True):
+        for word, weight in zip(words, weights, strict=True):
             text = f"{word} {weight:.2f}" if word in colours else word
             background = mixed(colours.get(word, GREY), float(weight))
             length = draw.textlength(text, font)
@@ -113,18 +103,18 @@ def draw_snapshot(
         A map of all heads per question, and the attention of the first question's best head in the four cells.
 
     """
-    images = {f"{reading.name}/accuracy of heads": head_map(reading.accuracy) for reading in readings}
-    images |= {
-        f"{reading.name}/pronoun contrast of heads": head_map(reading.pronoun_contrast, centre=0.0, end=2.0)
-        for reading in readings
-    }
+    images = {}
+    for reading in readings:
+        images[f"{reading.name}/accuracy of heads"] = head_map(reading.accuracy)
+        images[f"{reading.name}/pronoun contrast of heads"] = head_map(reading.pronoun_contrast, centre=0.0, end=2.0)
+    first = readings[0]
     cells = [
-        ExampleAttention(example, words, weights[readings[0].layer, readings[0].head, list(words).index(example.query)])
+        (example, words, weights[first.layer, first.head, list(words).index(example.query)])
         for example, words, weights in examples
         if example in FOUR_CELLS
     ]
     if cells:
-        caption = f"{readings[0].name}: attention of L{readings[0].layer}H{readings[0].head} from the underlined word"
+        caption = f"{first.name}: attention of L{first.layer}H{first.head} from the underlined word"
         images["four cells/best head"] = four_cells(cells, caption)
     return images
 
@@ -134,7 +124,7 @@ def write_scores(run: Path, step: int, selected: Sequence[Mapping[str, Any]], ho
 
     Args:
         run: the run's directory.
-        step: the step of the probed checkpoint.
+        step: that of the probed checkpoint.
         selected: entries of probe.json.
         holdout: whose scores are written.
 
@@ -149,11 +139,3 @@ def write_scores(run: Path, step: int, selected: Sequence[Mapping[str, Any]], ho
             for name, value in scores.items():
                 if value is not None:
                     writer.add_scalar(f"probe/{name} {entry['question']}", value, step)
-
-
-def write_hparams(folder: Path, runs: Mapping[str, tuple[Mapping[str, Any], Mapping[str, float]]]) -> None:
-    """Write the settings and measures of runs for TensorBoard's HParams table, each into its own subfolder."""
-    for name, (settings, measures) in runs.items():
-        values = {key: value if isinstance(value, int | float | str) else str(value) for key, value in settings.items()}
-        with SummaryWriter(str(folder / name)) as writer:
-            writer.add_hparams(values, dict(measures), run_name=".")

@@ -270,7 +270,7 @@ def test_variants_of_a_sweep_are_compared(run: Path) -> None:
     train(sweep / "1", "variant=unscaled", f"cache_dir={run.parent / 'cache'}")
     result = run_program("eval.py", f"compare={sweep}", f"cache_dir={run.parent / 'cache'}", *SMALL_PROBE)
     assert result.status == 0, result.err
-    assert {"compare.json", "compare.md", "compare.csv", "tb"} <= {path.name for path in (sweep / "probe").iterdir()}
+    assert {"compare.json", "compare.md", "compare.csv"} <= {path.name for path in (sweep / "probe").iterdir()}
     assert page_content(sweep / "0")["tables"][0]["header"][0] == "variant"
 
 

@@ -32,8 +32,8 @@ def test_a_p_below_the_bar_does_not_round_up_to_it() -> None:
 
 
 def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:
-    big = [{"weights": {"data": "x" * (MAX_SENTENCE_CHARACTERS // 2)}} for _ in range(2)]
-    small = [{"weights": {"data": "x"}}]
+    big = [{"weights": "x" * (MAX_SENTENCE_CHARACTERS // 2)} for _ in range(2)]
+    small = [{"weights": "x"}]
     omissions: list[str] = []
     assert within_size([small, big, small], omissions) == small + small and omissions[0].startswith("2 sentences")
 

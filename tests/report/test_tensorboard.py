@@ -11,12 +11,10 @@ from probe.sentences import FOUR_CELLS
 from report.tensorboard import (
     CELL,
     LINE,
-    ExampleAttention,
     draw_snapshot,
     four_cells,
     head_map,
     score_colour,
-    write_hparams,
     write_scores,
 )
 from tests.report.sample import tokenized
@@ -51,7 +49,7 @@ def test_the_head_map_has_the_colour_of_each_score_in_its_cell() -> None:
 def test_the_antecedent_is_shaded_blue_and_the_distractor_orange() -> None:
     words = tokenized(FOUR_CELLS[0].text).words
     weights = np.array([0.5 * (word in ("cat", "buses")) for word in words])
-    image = four_cells([ExampleAttention(FOUR_CELLS[0], words, weights)], "caption")
+    image = four_cells([(FOUR_CELLS[0], words, weights)], "caption")
     colours = {tuple(colour) for colour in image[LINE + 3].tolist()}
     assert colours == {(255, 255, 255), score_colour(0.75, 0.5, 1.0), (234, 174, 128)}
 
@@ -73,11 +71,3 @@ def test_scores_of_a_probe_replace_those_of_the_probe_before(tmp_path: Path) -> 
         "probe/accuracy number": [(10, pytest.approx(0.8))],
         "probe/block_accuracy number": [(10, pytest.approx(0.4))],
     }
-
-
-def test_hparams_hold_the_settings_and_measures_of_each_run(tmp_path: Path) -> None:
-    write_hparams(tmp_path, {"run": ({"seed": 1, "model.mask": None}, {"accuracy": 0.75})})
-    assert scalars(tmp_path / "run")["accuracy"] == [(0, 0.75)]
-    plugin = EventAccumulator(str(tmp_path / "run")).Reload().summary_metadata
-    content = b"".join(metadata.plugin_data.content for metadata in plugin.values())
-    assert b"seed" in content and b"model.mask" in content

@@ -18,7 +18,7 @@ from training.checkpoint import read_manifest
 from training.command_line import printable
 from training.device import choose_device
 from training.logging import read_records
-from training.run_dir import check_writable, find_runs, lock, read_json
+from training.run_dir import find_runs, lock, read_json, unwritable
 from training.settings import Precision, TrainSettings, check_seeds, check_variants, saved_settings
 
 Pictures = Mapping[str, bytes]  # PNG by file name
@@ -83,7 +83,8 @@ def finished_runs(sweep: Path) -> dict[Path, list[dict[str, Any]]]:
     """Return the metrics of each run of a sweep; ValueError or OSError if a run cannot be written or is unfinished."""
     runs = {run: read_records(run) for run in find_runs(str(sweep))}
     for folder in (sweep, *runs):
-        check_writable(folder)
+        if blocked := unwritable(folder):
+            raise PermissionError(f"{blocked}: cannot be written; change its permissions")
     for run, metrics in runs.items():
         if not any(record.get("whole") for record in metrics):
             raise ValueError(f"{run}: training has not ended; resume it: python train.py resume=true out={run}")

@@ -110,10 +110,12 @@ def start_program(
     )
 
 
-def wait(process: subprocess.Popen[str], seconds: float = 120) -> Result:
+def wait(process: subprocess.Popen[str], seconds: float = 300) -> Result:
     """Returns how a started process ended; statuses are those of a shell (128 + the number of a signal)."""
     try:
         out, err = process.communicate(timeout=seconds)
-    finally:
+    except subprocess.TimeoutExpired:
         process.kill()
+        process.communicate()  # closes the pipes
+        raise
     return Result(process.returncode if process.returncode >= 0 else 128 - process.returncode, out, err)

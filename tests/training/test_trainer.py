@@ -195,6 +195,7 @@ def test_the_probe_runs_at_powers_of_two_every_fiftieth_of_the_training_and_at_i
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # raised inside torch.compile
 def test_the_compiled_step_gives_the_same_loss() -> None:
     losses = [train_step(small_training(f"compile={mode}")).loss for mode in ("none", "default")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -36,7 +36,7 @@ def main(config: DictConfig) -> int:
 
 
 def opened_model(settings: EvalSettings) -> OpenedModel:
-    """Open the model that the settings name, and print what was opened."""
+    """Open the model that the settings name, and print its name, step and device."""
     device = choose_device(settings.device, Precision.float32, settings.threads)
     opened: OpenedModel
     if settings.model is not None:

@@ -180,7 +180,7 @@ def example_sentences(opened: OpenedModel, group: str, examples: Sequence[Exampl
         nouns = (example.antecedent, example.distractor)
         query, antecedent, distractor = (text.words.index(word) for word in (example.query, *nouns))
         title = "At “{}”: the antecedent is “{}”, the distractor “{}”.".format(example.query, *nouns)
-        roles = {"query": [query], "antecedents": [antecedent], "distractors": [distractor]}
+        roles: dict[str, Any] = {"query": [query], "antecedents": [antecedent], "distractors": [distractor]}
         predicts = example.text.endswith(example.query)
         name = f"{group}-{i}"
         sentences.append(sentence_content(opened, text, name=name, title=title, predicts=predicts, **roles))
@@ -201,7 +201,9 @@ def median_block(opened: OpenedModel, entry: Mapping[str, Any], items: str) -> l
         text = opened.tokenize(item["text"])
         word_of_token = text.word_of_token
         title = f"Cell {cell} of 4 of the median of {median['n_blocks']} blocks (line {line} of items.jsonl)."
-        roles = {name: [word_of_token[span[0]] for span in item[name]] for name in ("antecedents", "distractors")}
+        roles: dict[str, Any] = {
+            name: [word_of_token[span[0]] for span in item[name]] for name in ("antecedents", "distractors")
+        }
         roles["query"] = [word_of_token[item["query"]]]
         sentences.append(sentence_content(opened, text, name=f"median-{question}-{cell}", title=title, **roles))
     return sentences
@@ -212,7 +214,7 @@ def own_sentence(opened: OpenedModel, number: int, text: str) -> dict[str, Any]:
     tokenized, notes = opened.tokenize(text), lint(text)
     spans = [span for note in notes for span in (note.clue, note.span) if span]
     query = list(dict.fromkeys(1 + tokenized.word_spans.index(span) for span in spans))
-    about = {"name": f"yours-{number}", "title": "Your sentence.", "query": query}
+    about: dict[str, Any] = {"name": f"yours-{number}", "title": "Your sentence.", "query": query}
     sentence = sentence_content(opened, tokenized, predicts=True, **about)
     return sentence | {"notes": [*unknown_note(opened, tokenized), *(note.note for note in notes)]}
 

@@ -35,7 +35,8 @@ UPPER_LIMITS = {"p_pair_accuracy", "p_pronoun_contrast", "unlinked_mass"}
 HOLDOUT_NOTE = (
     "iid: same distribution as training; pairs: new pairs of nouns; nouns: nouns no pronoun referred to in training; "
     "templates: new templates; headline: such nouns in new templates; distance: sentences in between; "
-    "distractors: more nouns. Plot, blue: this head with its interval, grey dots: baselines, grey bar: untrained models."
+    "distractors: more nouns. "
+    "Plot: blue is this head with its interval; grey are baselines (dots) and untrained models (bar)."
 )
 
 

@@ -41,7 +41,7 @@ def weights_of(name: str) -> Any:
 
 
 def word_weights(view: Opened) -> list[float]:
-    """Return the weight beside each word of the selected sentence."""
+    """Return the weight printed after each word of the selected sentence."""
     texts = view.page.locator("#words button small").all_inner_texts()
     return [float(text) if text.strip() else 0.0 for text in texts]
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 from probe.emergence import is_phase_change, timing
 from probe.statistics import CONFIDENCE, MIN_SEEDS, share_interval
-from probe.verdict import SUPPORTED
+from probe.verdict import SUPPORTED, evidence_of, judge
 
 HEADLINE = "headline"
 _GROUP = ("family", "level", "site", "holdout")
@@ -62,8 +62,10 @@ def _behaviour(runs: Sequence[SeedRun]) -> list[dict[str, Any]]:
 
 
 def _question(name: str, runs: Sequence[SeedRun]) -> dict[str, Any]:
-    heads = [_head(name, run) for run in runs]
-    n_supported = sum(head["verdict"] == SUPPORTED for head in heads)
+    entries = [next(entry for entry in run.probe["selected"] if entry["question"] == name) for run in runs]
+    n_supported = sum(entry["verdict"] == SUPPORTED for entry in entries)
+    replication = {"n": len(runs), "n_supported": n_supported}
+    heads = [_head(entry, run.seed, replication) for entry, run in zip(entries, runs, strict=True)]
     times = [curve_times(run.metrics, name, head["layer"], head["head"]) for head, run in zip(heads, runs, strict=True)]
     curves = [curve for curve in times[0] if all(curve in run_times for run_times in times)]
     return {
@@ -81,11 +83,12 @@ def _question(name: str, runs: Sequence[SeedRun]) -> dict[str, Any]:
     }
 
 
-def _head(name: str, run: SeedRun) -> dict[str, Any]:
-    """Return the index, headline scores and verdict of the run's own head for a question."""
-    entry = next(entry for entry in run.probe["selected"] if entry["question"] == name)
+def _head(entry: Mapping[str, Any], seed: int, replication: Mapping[str, int]) -> dict[str, Any]:
+    """Return the index, headline scores, verdict and evidence level of a run's own head, judged with all seeds."""
     scores = {score: entry["test"][HEADLINE][score] for score in _SCORES}
-    return {"seed": run.seed} | scores | {name: entry[name] for name in ("layer", "head", "verdict", "evidence_level")}
+    level = judge(evidence_of(entry, HEADLINE, replication)).level
+    index = {name: entry[name] for name in ("layer", "head", "verdict")}
+    return {"seed": seed} | scores | index | {"evidence_level": level}
 
 
 def curve_times(
@@ -213,9 +216,17 @@ def overview(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         supported = f"{entry['n_supported']} of {entry['n']} [{low:.2f}, {high:.2f}]"
         verdicts = ", ".join(f"{verdict} {count}" for verdict, count in entry["verdicts"].items())
         scores = [_show(entry["scores"][score], ".3f") for score in _SCORES]
-        heads = " ".join(f"L{head['layer']}H{head['head']}" for head in entry["heads"])
+        heads = " ".join(f"L{head['layer']}H{head['head']} {head['evidence_level']}" for head in entry["heads"])
         rows.append([entry["question"], supported, verdicts, *scores, heads])
-    header = ["question", "supported in", "verdicts", "accuracy", "block accuracy", "pronoun contrast", "head per seed"]
+    header = [
+        "question",
+        "supported in",
+        "verdicts",
+        "accuracy",
+        "block accuracy",
+        "pronoun contrast",
+        "head and level per seed",
+    ]
     return header, rows
 
 

@@ -52,6 +52,21 @@ def test_each_run_is_represented_by_its_own_head() -> None:
     assert heads == [(1, 1), (0, 2), (1, 0), (0, 1), (1, 2)]
 
 
+@pytest.mark.parametrize(("n_seeds", "level"), [(4, "E3"), (5, "E4")])
+def test_sufficient_heads_that_five_seeds_share_reach_level_e4(n_seeds: int, level: str) -> None:
+    runs = [make_run(seed) for seed in range(1, n_seeds + 1)]
+    for run in runs:
+        entry = run.probe["selected"][0]
+        entry["test"]["headline"] |= {
+            "p_pair_accuracy": 0.001,
+            "p_pronoun_contrast": 0.001,
+            "best_baseline": {"difference_interval": [0.3, 0.5]},
+        }
+        entry["causal"] = {"attention_swap": 0.9, "edge_specificity_interval": [0.2, 0.4], "denoising_patch": 0.9}
+        entry["weights"] = {"ov_auc_interval": [0.8, 0.9]}
+    assert {head["evidence_level"] for head in number(runs)["heads"]} == {level}
+
+
 def test_t50_is_half_way_between_the_probes_around_the_rise() -> None:
     timing = number(FIVE)["timing"]["pronoun contrast"]
     assert [times["t50"] for times in timing["by_seed"]] == [150, 250, 150, 350, 250]
@@ -153,7 +168,7 @@ def test_the_results_are_strict_json() -> None:
     "text",
     [
         "| number | 5 of 5 [0.48, 1.00] | supported 5 | 0.950 [0.950, 0.950] |",
-        "L1H1 L0H2 L1H0 L0H1 L1H2",
+        "L1H1 E0 L0H2 E0 L1H0 E0 L0H1 E0 L1H2 E0",
         "| number | pronoun contrast | 3.60 [3.60, 3.60] | 230 [",
         "5 of 5 seeds: accuracy, pronoun contrast, resolved share, answer loss.",
         "| agreement number at pronoun | iid | 80 | 0.300 [",

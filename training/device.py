@@ -15,7 +15,7 @@ class ComputeDevice:
 
     device: torch.device
     dtype: torch.dtype
-    description: str  # for people, for example "cpu (no CUDA device; 2 threads), float32"
+    description: str  # for people, for example "cpu (2 threads), float32"
 
     def autocast(self) -> AbstractContextManager:
         """Returns the context of a forward pass."""

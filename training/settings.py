@@ -111,7 +111,7 @@ class OptimSettings:
     momentum: float  # Muon only
     beta_1: float  # AdamW only
     beta_2: float  # AdamW only
-    warmup_steps: int  # linear from 0 to the peak
+    warmup_steps: int  # linear from peak / warmup_steps to the peak
     decay_power: float  # after the warm-up: peak * (remaining fraction of the steps) ** decay_power
     clip_norm: float  # upper limit of the global gradient norm
 

@@ -107,6 +107,11 @@ def time_rows(results: list[dict[str, Any]]) -> list[list[str]]:
     return [[str(result["seed"]), *(f"{result[clock][script]:.1f}" for clock, script in names)] for result in results]
 
 
+def fenced(output: str, *starts: str) -> list[str]:
+    """Return the printed lines that begin with one of `starts` as a block of code."""
+    return ["```", *(line for line in output.splitlines() if line.startswith(starts)), "```"]
+
+
 def main() -> None:
     """Measure, write, print."""
     seeds = [int(seed) for seed in arguments({"seeds": "1,2,3,4,5"})["seeds"].split(",")]
@@ -139,8 +144,19 @@ def main() -> None:
     measured = {"results": results, "over_seeds": over_seeds}
     write_results("link_head", "The link head over seeds", measured, lines, threads=2)
     paste(ROOT / "README.md", "results", summary)
-    paste(ROOT / "README.md", "train output", ["```", *results[0]["train_output"].splitlines(), "```"])
-    paste(ROOT / "README.md", "eval output", ["```", *results[0]["eval_output"].splitlines(), "```"])
+    paste(ROOT / "README.md", "train output", fenced(results[0]["train_output"], "step     0", "step  1200"))
+    questions = [f"{question}:" for question in QUESTIONS]
+    paste(
+        ROOT / "README.md",
+        "eval output",
+        fenced(
+            results[0]["eval_output"],
+            "question",
+            *questions,
+            "  One sunny day, the cat sat",
+            "  One sunny day, the buses",
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -91,7 +91,8 @@ class EvalSettings:
         for name, is_wrong, problem in problems:
             value = getattr(self, name)
             if is_wrong and value is not None and value is not False:
-                raise ValueError(f"{name}={value}: {problem}")
+                shown = value.value if isinstance(value, Task) else value
+                raise ValueError(f"{name}={shown}: {problem}")
         check_threads(self.threads)
 
 

@@ -74,7 +74,8 @@ def check_new(out: str | None) -> None:
     if out is not None and path.is_dir():
         files = [file.name for file in path.iterdir() if file.name != LOCK and not UNFINISHED.fullmatch(file.name)]
         if files:
-            raise FileExistsError(f"out={path}: is not empty; choose another directory, or set resume=true")
+            remedy = ", or set resume=true" if "config.json" in files else ""
+            raise FileExistsError(f"out={path}: is not empty; choose another directory{remedy}")
     parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     try:
         tempfile.TemporaryDirectory(dir=parent).cleanup()
@@ -109,7 +110,8 @@ def find_run(run: str | None) -> Path:
     """Returns the directory `run`; if None, the newest in runs/ with a checkpoint. FileNotFoundError: no such run."""
     if run is not None:
         if not (Path(run) / "config.json").is_file():
-            raise FileNotFoundError(f"{run}: has no config.json, so it is not the directory of a run")
+            problem = "is not the directory of a run: it has no config.json" if Path(run).is_dir() else "does not exist"
+            raise FileNotFoundError(f"{run}: {problem}")
         return Path(run)
     manifests = [*RUNS.glob("*/checkpoints/manifest.json"), *RUNS.glob("*/*/*/checkpoints/manifest.json")]
     if not manifests:

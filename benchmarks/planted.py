@@ -3,7 +3,7 @@
 Every embedding is a list of features (number of a noun, number that a pronoun agrees with, verbs of a noun), scaled to
 one length, so that RMSNorm only scales it. The planted head compares features in RoPE planes that rotate by less than a
 hundredth of a right angle over a story. All other heads have random queries and keys and a zero output. The planted
-head copies what it attends to: the verbs of the attended noun become more probable. So its attention is causal.
+head copies the code of the attended noun, which raises the probability of its verbs. So its attention is causal.
 """
 
 import math

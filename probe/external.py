@@ -105,7 +105,7 @@ def is_covered(evaluated: EvaluatedModel, text: str) -> bool:
 
 
 def coverage(evaluated: EvaluatedModel, texts: Sequence[str]) -> dict[str, Any]:
-    """Return n_words, and as shares of them what the training text contains (seen_words; of distinct words seen_types).
+    """Return n_words and the shares of words (seen_words) and of distinct words (seen_types) in the training text.
 
     Both are None if the training text is not known. unknown_tokens is the share of <|unknown|> among the tokens.
     """

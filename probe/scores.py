@@ -116,7 +116,7 @@ class ItemBatch(NamedTuple):
     rows: Tensor  # [N] the text of each item
     tokens: Tensor  # [B, T] up to the query
     query: Tensor  # [B, 1] position of the query
-    mentions: Candidates  # of the N items
+    mentions: Candidates  # one row per item, N rows
 
 
 def item_batches(items: Sequence[LinkItem], tokens_per_batch: int) -> list[ItemBatch]:

@@ -1,4 +1,4 @@
-"""docs/attention.md prints what it says: its code blocks run in order, and their output is the block below each."""
+"""The code blocks of docs/attention.md run in order, and each prints the block below it."""
 
 import contextlib
 import io

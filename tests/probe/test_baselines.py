@@ -1,4 +1,4 @@
-"""Rules and random labels score what they should."""
+"""Rules and random labels get their exact scores."""
 
 from dataclasses import replace
 

@@ -94,19 +94,20 @@ def selectivity(
     n_controls: int,
     seed: int,
 ) -> dict[str, float]:
-    """Return the accuracy on the real labels minus the accuracy on random labels (Hewitt & Liang 2019).
+    """Return the accuracy on the real labels minus the accuracy on a control task (Hewitt & Liang 2019).
 
-    The control task: for each word pair x template a coin decides which word is gold in all four cells. A head can
-    solve it by a preference for words, not by coreference: a pure link head has accuracy 1/2 on any coins, so its
-    selectivity is 1/2. For each of `n_controls` sets of labels the best head is chosen on dev by `best_head` and scored
-    on test; both are whole blocks, with the margins [N, L, H] of `HeadRows`.
+    The control task: words are ranked at random, and the higher-ranked word of a pair is gold in all four cells. The
+    ranks are the same in dev and test, so a head that prefers some words to others can solve it. A pure link head has
+    accuracy 1/2 on any ranks, so its selectivity is 1/2. For each of `n_controls` rankings the best head is chosen on
+    dev by `best_head` and scored on test; both are whole blocks, with the margins [N, L, H] of `HeadRows`.
 
     Returns:
-        accuracy, control (mean accuracy on random labels) and selectivity, their difference; all on test.
+        accuracy, control (mean accuracy on the control tasks) and selectivity, their difference; all on test.
 
     """
     items = [*dev, *test]
-    names, groups = np.unique([f"{item.pair}, {item.template}" for item in items], return_inverse=True)
+    words, pairs = np.unique([item.pair.split()[:2] for item in items], return_inverse=True)
+    first, second = pairs.reshape(-1, 2).T
     meant = np.array([item.meant for item in items])
     rng = np.random.default_rng(seed)
 
@@ -115,8 +116,9 @@ def selectivity(
         layer, head = best_head(_score_margin(dev_margin * signs[: len(dev)]))
         return float(_score_margin(test_margin * signs[len(dev) :]).accuracy[:, layer, head].mean())
 
-    coins = [rng.integers(0, 2, size=len(names))[groups] for _ in range(n_controls)]
-    control = float(np.mean([accuracy(np.where(coin == meant, 1.0, -1.0)) for coin in coins]))
+    ranks = [rng.permutation(len(words)) for _ in range(n_controls)]
+    labels = [(rank[second] > rank[first]).astype(int) for rank in ranks]
+    control = float(np.mean([accuracy(np.where(label == meant, 1.0, -1.0)) for label in labels]))
     real = accuracy(np.ones(len(items)))
     return {"accuracy": real, "control": control, "selectivity": real - control}
 

@@ -5,8 +5,8 @@
 
 M_swap is the margin of the item's own answers after the partner's text. An effect of 1 removes the whole difference
 between the partners, 0 changes nothing. Later layers may compensate for an ablated head (self-repair, McGrath et al.
-2023), so ablation effects are lower bounds. Outputs taken from the partner stay in distribution; mean and zero ablation
-do not (Zhang & Nanda 2024).
+2023), so ablation effects are lower bounds. Outputs taken from the partner stay in distribution; zero ablation does not
+(Zhang & Nanda 2024).
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +19,6 @@ from torch import Tensor
 from data.links import LinkItem
 from model.observe import HeadEdit, ObservableModel
 from probe.interventions import (
-    N_POSITION_CLASSES,
-    PADDING,
     PairBatch,
     answer_margins,
     cut_edge,
@@ -36,7 +34,7 @@ MAX_CONTROL_HEADS = 20
 ROUNDING = 1e-5  # nats; two float32 passes that should agree differ by up to this much
 EFFECTS = (
     *("attention_swap", "edge_ablation", "distractor_edge_ablation", "edge_specificity"),
-    *("head_effect", "mean_ablation", "zero_ablation", "denoising_patch"),
+    *("head_effect", "zero_ablation", "denoising_patch"),
 )
 
 
@@ -65,7 +63,7 @@ def causal_study(
         edge_ablation, distractor_edge_ablation: the attention to one of them is removed at the query.
         edge_specificity: edge_ablation - distractor_edge_ablation.
         head_effect: the head's output comes from the partner's text, at all positions.
-        mean_ablation, zero_ablation: the head's output is its mean per position class, or 0.
+        zero_ablation: the head's output is 0.
         denoising_patch: share of the difference that returns if, in the partner's text, this head alone has the
             item's output. Equal to head_effect if the partners' answers and foils are each other's.
         controls: attention_swap of up to 20 random other heads of the layer.
@@ -94,7 +92,6 @@ def measure_margins(
 
     "controls" [N, n] are the margins under the attention swap of other heads of the layer.
     """
-    means = mean_outputs(model, pairs, layer, head, tokens_per_batch)
 
     def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:
         clean = model.logits(batch.tokens, batch.payoff, (), streams)
@@ -103,7 +100,6 @@ def measure_margins(
             "attention_swap": swap_edges(batch, layer, head),
             "edge_ablation": cut_edge(batch, layer, head, batch.antecedent),
             "distractor_edge_ablation": cut_edge(batch, layer, head, batch.distractor),
-            "mean_ablation": HeadEdit(layer, head, output=lambda output: means[batch.position_class.clamp(min=0)]),
             "zero_ablation": HeadEdit(layer, head, output=torch.zeros_like),
         }
         swaps = [_margins(model, batch, streams, swap_edges(batch, layer, control)) for control in controls]
@@ -137,22 +133,6 @@ def over_batches(
         results.append({name: values.double().cpu().numpy() for name, values in measured.items()})
     order = np.argsort(index)
     return {name: np.concatenate([result[name] for result in results])[order] for name in results[0]}
-
-
-def mean_outputs(
-    model: ObservableModel, pairs: Sequence[LinkItem], layer: int, head: int, tokens_per_batch: int
-) -> Tensor:
-    """Return the head's mean output [N_POSITION_CLASSES, K] over all items, per position class; 0 for empty classes."""
-    sums, counts = torch.zeros(N_POSITION_CLASSES, 0), torch.zeros(N_POSITION_CLASSES, 1, device=model.device)
-    for batch in pair_batches(pairs, range(len(pairs)), tokens_per_batch, model.device):
-        output = model.record(batch.tokens, batch.query[:, None])[layer].head_output[:, head].float()
-        if not sums.numel():
-            sums = torch.zeros(N_POSITION_CLASSES, output.shape[-1], device=model.device)
-        is_token = batch.position_class != PADDING
-        classes = batch.position_class[is_token]
-        sums.index_add_(0, classes, output[is_token])
-        counts.index_add_(0, classes, torch.ones_like(classes, dtype=counts.dtype)[:, None])
-    return sums / counts.clamp(min=1)
 
 
 def summarise(

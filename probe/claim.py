@@ -34,16 +34,13 @@ _SHOWN_SCORES = ("accuracy", "pair_accuracy", "block_accuracy", "pronoun_contras
 _SHOWN_EFFECTS = ("head_effect", "attention_swap", "edge_specificity", "denoising_patch")
 
 
-def claim_card(
-    entry: Mapping[str, Any], model: Mapping[str, Any], holdout: str, seeds: Mapping[str, Any] | None = None
-) -> Card:
+def claim_card(entry: Mapping[str, Any], model: Mapping[str, Any], holdout: str) -> Card:
     """Return the claim card of one judged entry of probe.json's `selected`.
 
     Args:
         entry: with its verdict.
         model: shape and, if it is known, training step.
         holdout: the hold-out of the claim.
-        seeds: {"n", "n_supported"} over training seeds, if there are several.
 
     """
     test = entry["test"][holdout]
@@ -58,7 +55,7 @@ def claim_card(
         "smallest": test["smallest_p"],
     }
     card |= {"best_baseline": test["best_baseline"], "untrained": test.get("untrained")}
-    card |= {name: entry.get(name) for name in _MEASURED} | {"seeds": seeds}
+    card |= {name: entry.get(name) for name in _MEASURED}
     card["does_not_show"] = _limits(card)
     card["claim"] = _claim(card)
     result: Card = finite(card)
@@ -114,8 +111,7 @@ def _limits(card: Card) -> list[str]:
         limits.append("that the model's answer depends on this head: attention alone is not a cause")
     if is_external(card["model"]):
         limits.append("that the words or frames were new to the model: its training data are unknown")
-    if not card["seeds"] or card["seeds"]["n"] < MIN_SEEDS:
-        limits.append(f"anything about models trained this way: that needs at least {MIN_SEEDS} training seeds")
+    limits.append(f"anything about models trained this way: that needs at least {MIN_SEEDS} training seeds")
     if card["model"].get("token_shift"):
         limits.append("that a head fetches the previous token: model.token_shift adds it to every position")
     interval = card["intervals"]["accuracy"]
@@ -143,8 +139,6 @@ def _measurements(card: Card) -> list[tuple[str, str]]:
     rows += [(_words(name), _number(card[name])) for name in ("selectivity", "coreference_share")]
     rows += [(_words(name), _effect(card["causal"], name)) for name in _SHOWN_EFFECTS]
     rows.append(("OV AUC (values carry the answer)", _effect(card["weights"], "ov_auc")))
-    seeds = card["seeds"]
-    rows.append(("training seeds", f"{seeds['n_supported']} of {seeds['n']} supported" if seeds else "1"))
     return rows
 
 

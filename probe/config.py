@@ -11,7 +11,7 @@ class ProbeConfig:
     tokens_per_batch: int  # forward pass size, 1 or more
     n_bootstrap: int  # resamplings per interval and sign flips per test, 100 or more
     n_untrained: int  # untrained models that are probed in the same way, 2 or more
-    n_controls: int  # sets of random labels for selectivity, 10 or more
+    n_controls: int  # control tasks for selectivity, 10 or more
 
     def __post_init__(self) -> None:
         """Raise ValueError if a value is too small."""

@@ -18,7 +18,7 @@ from probe.items import QUESTIONS, questions_with_items
 from probe.scores import best_head, check_blocks, read_heads, score_heads
 from probe.sentences import Example, TokenizedText
 from probe.snapshots import attention_of, choose_examples, header, pack_snapshot
-from probe.statistics import chance_level, story_clusters
+from probe.statistics import CLUSTERINGS, chance_level, story_clusters
 from probe.weights import head_types
 from training.evaluate import validation_loss
 from training.settings import TrainSettings
@@ -131,7 +131,8 @@ def read_questions(
     readings = []
     for name, question_items in items.items():
         scores = score_heads(read_heads(model, question_items, tokens_per_batch))
-        clusterings = list(story_clusters(question_items[::4]).values())
+        clusters = story_clusters(question_items[::4])
+        clusterings = [clusters[name] for name in CLUSTERINGS]
         _, losses = read_payoffs(model, question_items, tokens_per_batch)
         readings.append(
             QuestionReading(

@@ -17,8 +17,6 @@ from data.links import LinkItem
 from model.observe import HeadEdit, ObservableModel
 
 NO_TOKEN = -1  # pads rows of token ids
-N_POSITION_CLASSES = 4  # query, payoff, mention, other
-PADDING = -1  # position class of padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,6 @@ class PairBatch:
     mentions: Tensor  # [B, W, T] True on the tokens of each mention, antecedents first
     antecedent: Tensor  # [B, T] True on the tokens of the antecedent
     distractor: Tensor  # [B, T] True on the tokens of the partner's antecedent
-    position_class: Tensor  # [B, T] 0 other, 1 mention, 2 payoff, 3 query, PADDING
     answers: Tensor  # [B, n] token ids, padded with NO_TOKEN
     foils: Tensor  # [B, n]
 
@@ -81,14 +78,8 @@ def make_batch(items: Sequence[LinkItem], index: list[int], device: torch.device
     for row, row_words in enumerate(words):
         for number, word in enumerate(row_words):
             mentions[row, number, list(word)] = True
-    rows = torch.arange(len(batch))
-    position_class = mentions.any(1).long()
-    position_class[rows, payoff] = 2
-    position_class[rows, query] = 3
-    lengths = torch.tensor([len(item.tokens) for item in batch])
-    position_class[torch.arange(width) >= lengths[:, None]] = PADDING
     antecedent = torch.stack([row[: len(i.antecedents)].any(0) for i, row in zip(batch, mentions, strict=True)])
-    tensors = tokens, query, payoff, mentions, antecedent, partner(antecedent), position_class
+    tensors = tokens, query, payoff, mentions, antecedent, partner(antecedent)
     sides = [_padded([getattr(item, name) for item in batch], NO_TOKEN) for name in ("answers", "foils")]
     return PairBatch(index, *(tensor.to(device) for tensor in (*tensors, *sides)))
 

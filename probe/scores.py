@@ -40,7 +40,6 @@ class HeadRows:
     strict: np.ndarray  # share of the most attended tokens, without the first token, that are antecedents
     mass: np.ndarray  # weight on all mentions together
     first_mass: np.ndarray  # weight on the first token, the attention sink
-    share: np.ndarray  # weight on the antecedents as a share of all weight that is not on the first token
 
     def take(self, index: np.ndarray) -> "HeadRows":
         """Return the rows of the items at `index`."""
@@ -186,18 +185,17 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> 
     token_scores = token_scores.masked_fill(~mentions.present[:, None], _NEGATIVE_INFINITY)  # [N, H, W, P]
     words, gold = token_scores.logsumexp(-1), mentions.gold[:, None]
     right, wrong = words.masked_fill(~gold, _NEGATIVE_INFINITY), words.masked_fill(gold, _NEGATIVE_INFINITY)
-    on_antecedents, total = right.logsumexp(-1), scores.logsumexp(-1)
+    total = scores.logsumexp(-1)
     beyond_first = scores[..., 1:]
     largest = beyond_first.amax(-1, keepdim=True)
     largest_gold = token_scores.masked_fill(~gold[..., None], _NEGATIVE_INFINITY) == largest[..., None]
     return {
-        "log_ratio": on_antecedents - wrong.logsumexp(-1),
+        "log_ratio": right.logsumexp(-1) - wrong.logsumexp(-1),
         "value_log_ratio": _value_log_ratio(token_scores, value_norms, mentions),
         "margin": right.amax(-1) - wrong.amax(-1),
         "strict": largest_gold.sum((-1, -2)) / (beyond_first == largest).sum(-1),
         "mass": (words.logsumexp(-1) - total).exp(),
         "first_mass": (scores[..., 0] - total).exp(),
-        "share": (on_antecedents - beyond_first.logsumexp(-1)).exp(),
     }
 
 

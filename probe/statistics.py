@@ -15,6 +15,7 @@ from data.links import LinkItem
 CONFIDENCE = 0.95  # coverage of every interval
 MIN_CLUSTERS = 5  # fewer clusters give no useful one-way bootstrap: with four, 1 draw in 64 repeats a single cluster
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
+CLUSTERINGS = ("templates", "first_words", "second_words")  # of the tests; a pair of words is in both word clusters
 Design = Sequence[np.ndarray]  # clusterings, each [N], that are crossed: resampled independently of each other
 _ROUNDING = 1e-12  # share of a sum of squares below which a variance counts as zero
 
@@ -111,15 +112,17 @@ def chance_level(
 
     Under the null hypothesis a cluster's mean lies above or below `centre` with equal probability. So the signs of
     whole clusters are flipped at random, `n_flips` times, and the maximum over heads is taken (max-T, Westfall & Young
-    1993). The clustering that gives the highest level counts. Arguments as in `max_t_test`.
+    1993). The flips of the clusterings are added, so that their variances add as in `max_t_test`; this is conservative
+    (with effects of 11 + 11 words and 37 templates the best of eight null heads exceeded the level in 1 % of 400
+    simulations, and the level of one clustering at a time in 20 %). Arguments as in `max_t_test`.
     """
     centred = values.reshape(len(values), -1) - centre
-    levels = []
+    rng = np.random.default_rng(seed)
+    totals = np.zeros((n_flips, centred.shape[1]))
     for clusters in clusterings:
         sums, sizes = _cluster_sums(centred, clusters)
-        signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=(n_flips, len(sizes)))
-        levels.append(float(np.percentile((signs @ sums).max(axis=1) / len(values), 95)))
-    return centre + max(levels)
+        totals += rng.choice((-1.0, 1.0), size=(n_flips, len(sizes))) @ sums
+    return centre + float(np.percentile(totals.max(axis=1) / len(values), 95))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from probe.scores import (
     read_heads,
     score_heads,
 )
-from probe.statistics import chance_level, max_t_test, mean_interval, story_clusters, story_designs
+from probe.statistics import CLUSTERINGS, chance_level, max_t_test, mean_interval, story_clusters, story_designs
 from probe.verdict import evidence_of, judge
 from probe.weights import entropies, head_types, score_asymmetry, weights_study
 
@@ -197,7 +197,7 @@ def evaluate_head(
     items, rows = context.test.select(question, holdout)
     scores = score_heads(rows)
     clusters = story_clusters(items[::4])
-    clusterings = [clusters[name] for name in ("templates", "first_words", "second_words")]
+    clusterings = [clusters[name] for name in CLUSTERINGS]
     flipped = np.array([is_flipped(item) for item in items])
     result: dict[str, Any] = {
         "n_items": len(items),
@@ -276,7 +276,9 @@ def _controls(question: Question, context: ProbeContext, head: tuple[int, int]) 
     config, model = context.config, context.model
     dev_items, dev_rows = context.dev.select(question, "iid")
     items, rows = context.test.select(question, HEADLINE)
-    control = selectivity(dev_items, dev_rows.margin, items, rows.margin, config.n_controls, config.seed)
+    known = "iid" if "iid" in context.test.holdouts(question) else HEADLINE  # a control task needs words of dev
+    known_items, known_rows = context.test.select(question, known)
+    control = selectivity(dev_items, dev_rows.margin, known_items, known_rows.margin, config.n_controls, config.seed)
     cues = cue_effects(rows.log_ratio, items)
     unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
     return {

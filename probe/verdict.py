@@ -124,7 +124,7 @@ def _criteria(evidence: Evidence) -> tuple[Criterion, ...]:
             "selective",
             {"selectivity": selectivity},
             {"selectivity": MIN_SELECTIVITY},
-            f"random labels fit it too: selectivity {_show(selectivity)}; needed: above {MIN_SELECTIVITY}",
+            f"it also solves control tasks on single words: selectivity {_show(selectivity)}; needed: above {MIN_SELECTIVITY}",
         ),
         _criterion(
             "causal_edge",

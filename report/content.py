@@ -30,7 +30,6 @@ EFFECTS = (
     ("edge_specificity", "edge specificity", "loss from cutting the edge to the antecedent minus the other edge"),
     ("head_effect", "output of the partner sentence", "share of the answer lost when the head's output comes from the "
      "same sentence with the other pronoun"),
-    ("mean_ablation", "mean output", "share of the answer lost when the head always writes its mean output"),
     ("zero_ablation", "no output", "share of the answer lost without the head; later layers may compensate"),
     ("denoising_patch", "denoising patch", "share of the answer restored when only this head is restored; 1: the head "
      "suffices"),

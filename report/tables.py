@@ -172,7 +172,7 @@ def heads_csv(readings: Mapping[str, Reading]) -> str:
     """Return the mean scores of every head: a row for each question, hold-out, split and head."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    names, row_names = list(Scores.__dataclass_fields__), ("value_log_ratio", "mass", "first_mass", "share")
+    names, row_names = list(Scores.__dataclass_fields__), ("value_log_ratio", "mass", "first_mass")
     writer.writerow(["question", "family", "site", "split", "holdout", "layer", "head", "n_blocks", *names, *row_names])
     for split, reading in readings.items():
         for question in questions_with_items((*QUESTIONS, *UNDECIDED), reading.items):

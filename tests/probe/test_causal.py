@@ -8,7 +8,7 @@ import torch
 from data.links import LinkItem
 from model.config import Position, Weighting
 from model.observe import HeadEdit, TransformerView
-from probe.causal import EFFECTS, causal_study, mean_outputs, measure_margins, summarise
+from probe.causal import EFFECTS, causal_study, measure_margins, summarise
 from probe.interventions import exchange, pair_up
 from tests.probe.pair_items import (
     GAIN,
@@ -38,7 +38,7 @@ def margin_alone(view: TransformerView, item: LinkItem, edit: HeadEdit | None, t
     return float((probabilities[list(item.answers)].sum() / probabilities[list(item.foils)].sum()).log())
 
 
-def edit_by_hand(view: TransformerView, item: LinkItem, partner: LinkItem, name: str, means: torch.Tensor) -> HeadEdit:
+def edit_by_hand(view: TransformerView, item: LinkItem, partner: LinkItem, name: str) -> HeadEdit:
     """Return the edit of one text, from the scores and outputs of unedited passes."""
     scores = view.attention_scores(torch.tensor([item.tokens]))[LAYER, 0, HEAD, item.query].clone()  # [T]
     weights = scores.softmax(-1)
@@ -57,8 +57,6 @@ def edit_by_hand(view: TransformerView, item: LinkItem, partner: LinkItem, name:
         output = torch.zeros(1, len(item.tokens), K)
         if name in ("head_effect", "denoising_patch"):
             output = view.record(torch.tensor([partner.tokens]))[LAYER].head_output[:, HEAD]
-        elif name == "mean_ablation":
-            output = torch.stack([means[position_class(item, i)] for i in range(len(item.tokens))])[None]
         return HeadEdit(LAYER, HEAD, output=lambda _: output)
 
     def weights_edit(attention: torch.Tensor) -> torch.Tensor:
@@ -69,39 +67,19 @@ def edit_by_hand(view: TransformerView, item: LinkItem, partner: LinkItem, name:
     return HeadEdit(LAYER, HEAD, weights=weights_edit)
 
 
-def position_class(item: LinkItem, position: int) -> int:
-    if position == item.query:
-        return 3
-    if position == item.payoff:
-        return 2
-    return int(any(position in word for word in item.antecedents + item.distractors))
-
-
 @pytest.mark.parametrize("name", ["clean", "swap", *(name for name in EFFECTS if name != "edge_specificity")])
 def test_each_margin_equals_that_of_the_text_alone_with_the_edit_by_hand(view: TransformerView, name: str) -> None:
     items = random_items()
     margins = measure_margins(view, items, LAYER, HEAD, [0, 2], tokens_per_batch=60)
-    means = mean_outputs(view, items, LAYER, HEAD, 60)
     for i, item in enumerate(items):
         partner = items[i ^ 1]
         if name in ("clean", "swap"):
             expected = margin_alone(view, item, None, item.tokens if name == "clean" else partner.tokens)
         elif name == "denoising_patch":  # the partner's text with this head's output from the item's text
-            expected = margin_alone(view, item, edit_by_hand(view, partner, item, name, means), partner.tokens)
+            expected = margin_alone(view, item, edit_by_hand(view, partner, item, name), partner.tokens)
         else:
-            expected = margin_alone(view, item, edit_by_hand(view, item, partner, name, means), item.tokens)
+            expected = margin_alone(view, item, edit_by_hand(view, item, partner, name), item.tokens)
         assert margins[name][i] == pytest.approx(expected, rel=1e-4, abs=3e-5)
-
-
-def test_mean_outputs_are_the_means_per_position_class(view: TransformerView) -> None:
-    items = random_items()
-    outputs: list[list[torch.Tensor]] = [[], [], [], []]
-    for item in items:
-        record = view.record(torch.tensor([item.tokens]))[LAYER]
-        for position in range(len(item.tokens)):
-            outputs[position_class(item, position)].append(record.head_output[0, HEAD, position])
-    expected = torch.stack([torch.stack(rows).mean(0) for rows in outputs])
-    torch.testing.assert_close(mean_outputs(view, items, LAYER, HEAD, 60), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_batch_size_does_not_change_a_study() -> None:
@@ -168,8 +146,7 @@ def test_the_effects_of_a_head_that_alone_decides_are_those_by_hand() -> None:
     assert study["answer_difference"] == study["margin"] == pytest.approx(difference, rel=1e-4)
     for name in ("attention_swap", "head_effect", "denoising_patch"):
         assert study[name] == pytest.approx(1, rel=1e-4)
-    for name in ("zero_ablation", "mean_ablation"):
-        assert study[name] == pytest.approx(0.5, rel=1e-4)
+    assert study["zero_ablation"] == pytest.approx(0.5, rel=1e-4)
     cut_right = GAIN * ((right - wrong) + wrong / (1 - right)).mean() / (2 * difference)
     cut_wrong = GAIN * ((right - wrong) - right / (1 - wrong)).mean() / (2 * difference)
     assert study["edge_ablation"] == pytest.approx(cut_right, rel=1e-3)

@@ -83,7 +83,7 @@ def test_coreference_under_a_stronger_preference_for_the_first_noun_is_no_link(i
     assert contrast == pytest.approx(1.5, abs=1e-4)
 
 
-RATIOS = ("log_ratio", "value_log_ratio", "margin", "share")
+RATIOS = ("log_ratio", "value_log_ratio", "margin")
 
 
 def test_an_attention_sink_changes_no_ratio(items: list[LinkItem]) -> None:

@@ -55,7 +55,6 @@ def test_each_field_is_its_definition_on_the_whole_map(model: TransformerView, s
                 "strict": 1 + int(weights[1:].argmax()) in gold,
                 "mass": weights[gold + other].sum(),
                 "first_mass": weights[0],
-                "share": weights[gold].sum() / (1 - weights[0]),
             }
             values = {name: getattr(rows, name)[0, layer, head] for name in HeadRows.__dataclass_fields__}
             assert values == pytest.approx({name: float(value) for name, value in expected.items()}, abs=1e-4)

@@ -185,10 +185,10 @@ def test_a_claim_that_is_not_established_says_so_and_lists_the_criteria() -> Non
     assert "Criteria not met: selective. Criteria not measured: causal edge, rests without antecedent." in card["claim"]
 
 
-def limits(model: dict[str, Any], accuracy_interval: tuple[float, float] = (0.9, 1.0), seeds: Any = None) -> str:
+def limits(model: dict[str, Any], accuracy_interval: tuple[float, float] = (0.9, 1.0)) -> str:
     values = entry()
     values["test"]["headline"]["accuracy_interval"] = accuracy_interval
-    return " ".join(claim_card(values, model, "headline", seeds)["does_not_show"])
+    return " ".join(claim_card(values, model, "headline")["does_not_show"])
 
 
 def test_limits_name_the_smallest_clustering() -> None:
@@ -201,7 +201,6 @@ def test_limits_name_the_smallest_clustering() -> None:
         ("resampling shows none", {"model": {}, "accuracy_interval": (1.0, 1.0)}, {"model": {}}),
         ("training data are unknown", {"model": {"source": "transformers"}}, {"model": {}}),
         ("token_shift", {"model": {"token_shift": True}}, {"model": {"token_shift": False}}),
-        ("training seeds", {"model": {}}, {"model": {}, "seeds": {"n": 5, "n_supported": 5}}),
     ],
 )
 def test_a_limit_is_named_only_where_it_holds(words: str, with_limit: dict, without: dict) -> None:
@@ -210,13 +209,13 @@ def test_a_limit_is_named_only_where_it_holds(words: str, with_limit: dict, with
 
 
 def test_a_card_read_from_json_gives_the_same_markdown() -> None:
-    card = claim_card(entry(), {}, "headline", {"n": 5, "n_supported": 4})
+    card = claim_card(entry(), {}, "headline")
     assert claim_markdown(json.loads(json.dumps(card, allow_nan=False))) == claim_markdown(card)
 
 
-@pytest.mark.parametrize("number", ["0.988 [0.961, 1.000]", "0.0005", "4 of 5", "13 first words", "[0.200, 0.400]"])
+@pytest.mark.parametrize("number", ["0.988 [0.961, 1.000]", "0.0005", "13 first words", "[0.200, 0.400]"])
 def test_the_markdown_has_the_numbers_of_the_card(number: str) -> None:
-    assert number in claim_markdown(claim_card(entry(), {}, "headline", {"n": 5, "n_supported": 4}))
+    assert number in claim_markdown(claim_card(entry(), {}, "headline"))
 
 
 def test_a_criterion_that_was_not_measured_is_not_shown_as_missed() -> None:

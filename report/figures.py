@@ -16,15 +16,15 @@ MOST_QUESTIONS = 6  # in one figure; probe.json has all
 
 
 def check_matplotlib() -> None:
-    """Raise ValueError if matplotlib is not installed."""
+    """Raises ValueError if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise ValueError("figures=true: needs matplotlib; pip install matplotlib")
 
 
 def draw_run(content: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the figures for the content of a page as PNG by file name; a figure without data is left out."""
+    """Returns the figures for the content of a page as PNG by file name; a figure without data is left out."""
     questions, training = content["questions"][:MOST_QUESTIONS], content["training"]
-    watched = [question for question in questions if training and question["name"] in training["curves"]]
+    watched = [question for question in questions if training and question["question"] in training["curves"]]
     return {
         **draw("heads.png", questions, draw_heads),
         **draw("training.png", watched, lambda axes, question: draw_curves(axes, training, question)),
@@ -32,7 +32,7 @@ def draw_run(content: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def draw_seeds(results: Mapping[str, Any], metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, bytes]:
-    """Return the accuracy of each run's chosen head during training, a panel for each question, as PNG by file name.
+    """Returns the accuracy of each run's chosen head during training, a panel for each question, as PNG by file name.
 
     Args:
         results: the content of seeds.json.
@@ -59,7 +59,7 @@ def draw_seeds(results: Mapping[str, Any], metrics: Mapping[str, Sequence[Mappin
 
 
 def draw(name: str, panels: Sequence[Any], draw_panel: Callable[[Any, Any], None]) -> dict[str, bytes]:
-    """Return a PNG by its file name, {} without panels; `draw_panel` draws a panel on its axes."""
+    """Returns a PNG by its file name, {} without panels; `draw_panel` draws a panel on its axes."""
     import matplotlib.style
     from matplotlib.figure import Figure
 
@@ -81,7 +81,7 @@ def draw(name: str, panels: Sequence[Any], draw_panel: Callable[[Any, Any], None
 
 
 def draw_heads(axes: Any, question: Mapping[str, Any]) -> None:
-    """Draw the accuracy of every head, with a frame around the chosen head."""
+    """Draws the accuracy of every head, with a frame around the chosen head."""
     scores = np.array(question["heads"]["accuracy"], dtype=float)
     axes.imshow(scores, cmap="PuOr", vmin=0, vmax=1, aspect="auto")
     if scores.shape[1] <= 16:
@@ -90,16 +90,16 @@ def draw_heads(axes: Any, question: Mapping[str, Any]) -> None:
     axes.plot(question["head"], question["layer"], "s", fillstyle="none", color="black", markersize=18)
     axes.set_xticks(range(scores.shape[1]), [f"H{head}" for head in range(scores.shape[1])])
     axes.set_yticks(range(scores.shape[0]), [f"L{layer}" for layer in range(scores.shape[0])])
-    axes.set_title(f"{question['name']}: accuracy", loc="left")
+    axes.set_title(f"{question['question']}: accuracy", loc="left")
 
 
 def draw_curves(axes: Any, training: Mapping[str, Any], question: Mapping[str, Any]) -> None:
-    """Draw the accuracy of the question's head during training, the other heads and the chance level."""
-    curve, steps = training["curves"][question["name"]], training["steps"]
+    """Draws the accuracy of the question's head during training, the other heads and the chance level."""
+    curve, steps = training["curves"][question["question"]], training["steps"]
     accuracy = np.array(curve["accuracy"], dtype=float)  # [S, L, H]
     axes.plot(steps, accuracy.reshape(len(steps), -1), color=GREY, linewidth=0.5, alpha=0.6)
     axes.plot(steps, accuracy[:, question["layer"], question["head"]], color=BLUE, linewidth=1.6)
     axes.plot(steps, curve["chance_level"], color="black", linewidth=0.8, linestyle="--")
     axes.set_ylim(-0.03, 1.03)
-    axes.set_title(f"{question['name']}: accuracy of L{question['layer']}H{question['head']}", loc="left")
+    axes.set_title(f"{question['question']}: accuracy of L{question['layer']}H{question['head']}", loc="left")
     axes.set_xlabel("step")

@@ -99,7 +99,7 @@ const SCORES = {
   block_accuracy: {
     name: "block accuracy",
     centre: 0,
-    means: "share of blocks with all four cells right (two orders × two pronouns)",
+    means: "share of blocks in which all four sentences are right (two orders of the nouns × two pronouns)",
   },
   p: {
     name: "corrected p",
@@ -111,7 +111,7 @@ const SCORES = {
 
 function trainingCurves() {
   const selected = question();
-  return (selected && training?.curves[selected.name]) || null;
+  return (selected && training?.curves[selected.question]) || null;
 }
 
 // Scores [layers][heads] at the slider's step; null if they were not measured then.

@@ -37,7 +37,7 @@ function chartsNow() {
     charts.push({ title: "Pronoun contrast", steps, lines: of("pronoun_contrast") });
     if (curves.resolved_share) {
       const model = { name: "model (1 is optimal, 0 ignores the pronoun)", kind: "head", values: curves.resolved_share };
-      charts.push({ title: "Resolved share", steps, lines: [model], low: -1, high: 1 });
+      charts.push({ title: "Resolved share", steps, lines: [model], high: 1 });
     }
   }
   const lines = [{ name: "validation loss", kind: "head", values: loss.validation }];
@@ -99,7 +99,7 @@ function scaleOf(chart) {
     high,
     last,
     x: (step) => EDGE.left + (step / last) * (WIDTH - EDGE.left - EDGE.right),
-    y: (value) => HEIGHT - EDGE.bottom - (Math.max(0, value - low) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom),
+    y: (value) => HEIGHT - EDGE.bottom - ((value - low) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom),
   };
 }
 

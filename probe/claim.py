@@ -28,20 +28,16 @@ _EXTERNAL_HOLDOUTS = {  # the training data of an external model are unknown
     "headline": "with nouns and sentence frames its head was not selected on",
 }
 _COPIED = "question family site layer head verdict evidence_level criteria reasons".split()
-_MEASURED = "selectivity coreference_share head_type mass causal weights".split()
 _SCORES = "accuracy pair_accuracy block_accuracy pronoun_contrast strict_accuracy value_weighted_contrast".split()
 
 
-def claim_card(
-    entry: Mapping[str, Any], model: Mapping[str, Any], holdout: str, seeds: Mapping[str, Any] | None = None
-) -> Card:
-    """Return the claim card of one judged entry of probe.json's `selected`.
+def claim_card(entry: Mapping[str, Any], model: Mapping[str, Any], holdout: str) -> Card:
+    """Returns the claim card of a judged entry of probe.json's `selected`.
 
     Args:
         entry: with its verdict.
-        model: shape and, if it is known, training step.
+        model: `model` of probe.json.
         holdout: the hold-out of the claim.
-        seeds: {"n", "n_supported"} over training seeds, if there are several.
 
     """
     test = entry["test"][holdout]
@@ -49,14 +45,7 @@ def claim_card(
     card |= {"model": dict(model), "holdout": holdout, "n_items": test["n_items"], "clusters": test["clusters"]}
     card["scores"] = {name: test.get(name) for name in _SCORES}
     card["intervals"] = {name: test.get(f"{name}_interval") for name in _SCORES}
-    card["p"] = {
-        "pair_accuracy": test["p_pair_accuracy"],
-        "pronoun_contrast": test["p_pronoun_contrast"],
-        "corrected": test["p_corrected"],
-        "smallest": test["smallest_p"],
-    }
     card |= {"best_baseline": test["best_baseline"], "untrained": test.get("untrained")}
-    card |= {name: entry.get(name) for name in _MEASURED} | {"seeds": seeds}
     card["does_not_show"] = _limits(card)
     card["claim"] = _claim(card)
     result: Card = finite(card)
@@ -64,12 +53,12 @@ def claim_card(
 
 
 def is_external(model: Mapping[str, Any]) -> bool:
-    """Return whether the model of a card or of probe.json was trained elsewhere, so its training data are unknown."""
+    """Returns whether the model of a card or of probe.json was trained elsewhere, so its training data are unknown."""
     return "source" in model
 
 
 def _claim(card: Card) -> str:
-    """Return the claim in two or three sentences."""
+    """Returns the claim in two or three sentences."""
     head, link = f"L{card['layer']}H{card['head']}", _LINKS[card["site"]]
     level = card["evidence_level"]
     verdict = f'Question "{_words(card["question"])}": {card["verdict"]}, evidence level {level} ({LEVELS[level]}).'
@@ -93,14 +82,13 @@ def _claim(card: Card) -> str:
 
 
 def _limits(card: Card) -> list[str]:
-    """Return what a reader might infer from the card and should not."""
+    """Returns what a reader might infer from the card and should not."""
     limits = ["that the model understands the text", "that another run has such a head at the same index"]
     if card["evidence_level"] in ("E0", "E1", "E2"):
         limits.append("that the model's answer depends on this head: attention alone is not a cause")
     if is_external(card["model"]):
         limits.append("that the words or frames were new to the model: its training data are unknown")
-    if not card["seeds"] or card["seeds"]["n"] < MIN_SEEDS:
-        limits.append(f"anything about models trained this way: that needs at least {MIN_SEEDS} training seeds")
+    limits.append(f"anything about models trained this way: that needs at least {MIN_SEEDS} training seeds")
     if card["model"].get("token_shift"):
         limits.append("that a head fetches the previous token: model.token_shift adds it to every position")
     interval = card["intervals"]["accuracy"]

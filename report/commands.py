@@ -24,7 +24,7 @@ from probe.minimal_pairs import minimal_pairs
 from probe.open import OpenedModel, OpenedRun, check_items, load_data
 from probe.sentences import SHOWCASE, TokenizedText, word_attention
 from probe.study import HEADLINE, Reading, study
-from report.content import RunFiles, eval_command, jsonable, page_content, unknown_note
+from report.content import eval_command, jsonable, page_content, unknown_note
 from report.figures import draw_run
 from report.page import page
 from report.results import (
@@ -34,8 +34,7 @@ from report.results import (
     read_results,
     read_texts,
     results_folder,
-    run_files,
-    write_page,
+    training_records,
     write_with_figures,
 )
 from report.tables import claim_markdown, detail_lines, heads_csv, items_jsonl, sentence_lines, summary_lines
@@ -108,7 +107,7 @@ def test_heads(
         Whether the results could be written.
 
     """
-    texts, files = read_texts(opened.folder), run_files(opened)
+    texts, records = read_texts(opened.folder), training_records(opened)
     corpus = load_data(opened, settings.cache_dir)
     dev_rows, test_rows = load_rows(corpus, "dev"), load_rows(corpus, "test")
     dev, test = (link_items(rows, opened.tokenizer, opened.start) for rows in (dev_rows, test_rows))
@@ -133,7 +132,8 @@ def test_heads(
         lines = [*summary_lines(results), *(detail_lines(results) if settings.verbose else ())]
         log(printable("\n".join(["", *lines, *(f"note: {line}" for line in warnings)])))
         if folder is not None:
-            write_results(opened, folder, results, readings, texts, files, figures=settings.figures)
+            content = page_content(opened, results, texts, **records)
+            write_results(folder, results, readings, content, figures=settings.figures)
     return folder is not None
 
 
@@ -163,18 +163,10 @@ def show_progress(question: str) -> None:
 
 
 def write_results(
-    opened: OpenedModel,
-    folder: Path,
-    results: dict[str, Any],
-    readings: Mapping[str, Reading],
-    texts: Sequence[str],
-    run: RunFiles,
-    *,
-    figures: bool,
+    folder: Path, results: dict[str, Any], readings: Mapping[str, Reading], content: Mapping[str, Any], *, figures: bool
 ) -> None:
     """Writes probe.json, the claim cards, the tables, the page and, if wanted, figures; all of them or none."""
     cards = [claim_card(entry, results["model"], HEADLINE) for entry in results["selected"]]
-    content = page_content(opened, results, texts, run)
     files: dict[str, str | bytes] = {
         "probe.json": json.dumps(results, indent=2) + "\n",
         "claims.json": json.dumps(jsonable(cards), indent=2) + "\n",
@@ -216,7 +208,9 @@ def measure_loss(opened: OpenedRun, settings: EvalSettings, config: ProbeConfig)
     print(printable(f"This text has no gold links, so no head is tested. Look at a sentence: {example}"))
     with results_folder(opened) as folder:
         if folder is not None:
-            write_page(opened, folder)
+            _, notes = read_results(opened)
+            content = page_content(opened, None, read_texts(opened.folder), notes=notes, **training_records(opened))
+            write_files(folder, {PAGE: page(content)})
     return folder is not None
 
 
@@ -247,7 +241,7 @@ def look_at_sentence(opened: OpenedModel, text: str) -> bool:
         no_pronoun = ["note: no pronoun (it, they, she, he and their forms) in the text; the page shows its attention"]
         print(printable("\n".join(lines or no_pronoun)))
         if folder is not None:
-            content = page_content(opened, results, texts, run_files(opened), missing)
+            content = page_content(opened, results, texts, notes=missing, **training_records(opened))
             write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
     return folder is not None
 

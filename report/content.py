@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,12 @@ MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all se
 MAX_SNAPSHOT_CHARACTERS = 1_500_000
 
 
-@dataclass(frozen=True)
-class RunFiles:
-    """What else the page shows of a run; empty for an external model."""
-
-    metrics: Sequence[Mapping[str, Any]] = ()  # metrics.jsonl
-    snapshots: Mapping[str, Any] | None = None  # attention.jsonl: {"texts", "steps", "data"}
-
-
 def page_content(
     opened: OpenedModel,
     results: Mapping[str, Any] | None,
     texts: Sequence[str] = (),
-    files: RunFiles = RunFiles(),  # noqa: B008
+    metrics: Sequence[Mapping[str, Any]] = (),
+    snapshots: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns the content of the page; finite, and with a note for everything that was left out for its size.
@@ -47,7 +40,8 @@ def page_content(
         opened: the model; every sentence is read by it now.
         results: probe.json of this checkpoint; None: no claim is shown.
         texts: the user's own sentences.
-        files: records of the training run.
+        metrics: records of metrics.jsonl; none for an external model.
+        snapshots: content of attention.jsonl: {"texts", "steps", "data"}.
         notes: shown on top of the page.
 
     """
@@ -57,7 +51,7 @@ def page_content(
     medians = {entry["question"]: median_block(opened, entry) for entry in selected}
     groups = [*([own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)), *examples.values()]
     sentences = within_size([*groups, *medians.values()], omissions)
-    snapshots = thinned(files.snapshots, omissions)
+    snapshots = thinned(snapshots, omissions)
     places = {text: i for i, text in enumerate(snapshots["texts"])} if snapshots else {}
     for sentence in sentences:
         sentence["snapshot"] = places.get(sentence["text"])
@@ -73,7 +67,7 @@ def page_content(
             for entry in selected if results
         ],
         "sentences": sentences,
-        "training": training_content(files.metrics, snapshots),
+        "training": training_content(metrics, snapshots),
         "tables": [asdict(table) for table in model_tables(results)] if results else [],
         "resumed": opened.resumed,
         "omissions": omissions,
@@ -81,14 +75,23 @@ def page_content(
 
 
 def about(opened: OpenedModel) -> dict[str, Any]:
-    """Returns the name, training state, shape and provenance of a model."""
-    shape = ("n_layer", "n_head", "context_length")
+    """Returns the name, shape, training and provenance of a model."""
+    model, is_external = opened.model, opened.is_external
+    facts = [
+        f"{model.n_layer} layers × {model.n_head} heads",
+        f"width {opened.shape['d_model']}",
+        f"context of {model.context_length} tokens",
+        f"{opened.n_parameters:,} parameters",
+        "trained elsewhere" if is_external else f"trained on {opened.data.source}, seed {opened.seed}",
+    ]
+    if opened.departures:
+        facts.append(f"differs from a Llama-style model: {', '.join(opened.departures)}")
     return {
-        **{name: getattr(opened, name) for name in ("name", "seed", "step", "max_steps", "n_parameters")},
-        **{name: getattr(opened.model, name) for name in shape},
-        "d_model": opened.shape["d_model"],
-        "data": None if opened.is_external else opened.data.source,
-        "departures": opened.departures,
+        "name": opened.name,
+        "step": "external model" if is_external else f"step {opened.step:,} of {opened.max_steps:,}",
+        "facts": " · ".join(facts),
+        "n_layer": model.n_layer,
+        "n_head": model.n_head,
         "environment": opened.environment,
     }
 

@@ -12,7 +12,7 @@ import numpy as np
 
 BLUE, GREY = "#0072b2", "#8c8c8c"
 FIGURES = ("heads.png", "training.png", "seeds.png")
-MOST_QUESTIONS = 6  # in one figure; probe.json has all
+MOST_PANELS = 6  # in a figure; probe.json has all questions
 
 
 def check_matplotlib() -> None:
@@ -23,39 +23,34 @@ def check_matplotlib() -> None:
 
 def draw_run(content: Mapping[str, Any]) -> dict[str, bytes]:
     """Returns the figures for the content of a page as PNG by file name; a figure without data is left out."""
-    questions, training = content["questions"][:MOST_QUESTIONS], content["training"]
-    watched = [question for question in questions if training and question["question"] in training["curves"]]
+    training = content["training"] or {"curves": {}}
+    watched = [question for question in content["questions"] if question["question"] in training["curves"]]
     return {
-        **draw("heads.png", questions, draw_heads),
+        **draw("heads.png", content["questions"], draw_heads),
         **draw("training.png", watched, lambda axes, question: draw_curves(axes, training, question)),
     }
 
 
-def draw_seeds(results: Mapping[str, Any], metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, bytes]:
+def draw_seeds(results: Mapping[str, Any], metrics: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, bytes]:
     """Returns the accuracy of each run's chosen head during training, a panel for each question, as PNG by file name.
 
     Args:
         results: the content of seeds.json.
-        metrics: records of metrics.jsonl by run.
+        metrics: records of the metrics.jsonl of each run.
 
     """
-
-    def readings(run: str, question: str) -> list[Mapping[str, Any]]:
-        return [record for record in metrics[run] if record["split"] == "probe" and question in record]
+    probes = [[record for record in records if record["split"] == "probe"] for records in metrics]
 
     def draw_question(axes: Any, entry: Mapping[str, Any]) -> None:
         name = entry["question"]
-        for run, head in zip(results["runs"], entry["heads"], strict=True):
-            records = readings(run, name)
+        for records, head in zip(probes, entry["heads"], strict=True):
             accuracy = [record[name]["accuracy_heads"][head["layer"]][head["head"]] for record in records]
             axes.plot([record["step"] for record in records], accuracy, color=BLUE, linewidth=0.8, alpha=0.7)
         axes.set_title(f"{name}: accuracy of each seed's head", loc="left")
         axes.set_xlabel("step")
 
-    watched = [
-        entry for entry in results["questions"] if all(readings(run, entry["question"]) for run in results["runs"])
-    ]
-    return draw("seeds.png", watched[:MOST_QUESTIONS], draw_question)
+    names = set.intersection(*({*records[-1]} if records else set() for records in probes))
+    return draw("seeds.png", [entry for entry in results["questions"] if entry["question"] in names], draw_question)
 
 
 def draw(name: str, panels: Sequence[Any], draw_panel: Callable[[Any, Any], None]) -> dict[str, bytes]:
@@ -65,6 +60,7 @@ def draw(name: str, panels: Sequence[Any], draw_panel: Callable[[Any, Any], None
 
     if not panels:
         return {}
+    panels = panels[:MOST_PANELS]
     style = {"font.size": 7, "axes.titlesize": 8, "axes.spines.top": False, "axes.spines.right": False}
     n_columns = min(3, len(panels))
     n_rows = -(-len(panels) // n_columns)

@@ -41,9 +41,7 @@ function begin() {
   redrawOn("question sentence", drawGroups);
   redrawOn("question sentence layer head time query", drawCards);
   redrawOn("sentence layer head time score query target", drawSentence);
-  redrawOn("question layer head", drawCharts);
-  redrawOn("time", drawCursors);
-  redrawOn("time", drawStep);
+  redrawOn("question layer head time", drawCharts);
   for (const draw of [drawQuestions, drawScoreChoice, drawSlider]) draw();
   for (const { draw } of views) draw();
 }

@@ -9,11 +9,11 @@ import html
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from report.tables import Cell, Estimate, Table, question_tables
+from report.tables import Table, question_tables
 from training.command_line import printable
 
 FOLDER = Path(__file__).parent
@@ -77,20 +77,8 @@ def escape(text: Any) -> str:
 
 def header(run: Mapping[str, Any]) -> str:
     """Returns name, step, shape and training of the model."""
-    is_external = run["max_steps"] is None
-    facts = [
-        f"{run['n_layer']} layers × {run['n_head']} heads",
-        f"width {run['d_model']}",
-        f"context of {run['context_length']} tokens",
-        f"{run['n_parameters']:,} parameters",
-        "trained elsewhere" if is_external else f"trained on {run['data']}, seed {run['seed']}",
-        *([f"differs from a Llama-style model: {', '.join(run['departures'])}"] if run["departures"] else []),
-    ]
-    step = "external model" if is_external else f"step {run['step']:,} of {run['max_steps']:,}"
-    return (
-        f'<p class="run"><span class="brand">Antecedent</span> <bdi>{escape(run["name"])}</bdi> <span>{step}</span></p>'
-        f'\n<p class="shape"><bdi>{escape(" · ".join(facts))}</bdi></p>'
-    )
+    name, step, facts = (f"<bdi>{escape(run[key])}</bdi>" for key in ("name", "step", "facts"))
+    return f'<p class="run"><span class="brand">Antecedent</span> {name} {step}</p>\n<p class="shape">{facts}</p>'
 
 
 def claim(i: int, question: Mapping[str, Any]) -> str:
@@ -144,11 +132,8 @@ def provenance(run: Mapping[str, Any]) -> str:
 def table(shown: Table) -> str:
     """Returns a table whose first column is a header, in a frame that scrolls if the table is too wide."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in shown.header)
-    columns = [list(column_cells(column)) for column in zip(*shown.rows, strict=True)]
-    tags = ["th scope=row", *["td"] * (len(columns) - 1)]
     body = "\n".join(
-        f"<tr>{''.join(f'<{tag}{inner}</{tag[:2]}>' for tag, inner in zip(tags, row, strict=True))}</tr>"
-        for row in zip(*columns, strict=True)
+        f"<tr>{cell('th scope=row', row[0])}{''.join(cell('td', text) for text in row[1:])}</tr>" for row in shown.rows
     )
     small = f"<small><bdi>{escape(shown.note)}</bdi></small>" if shown.note else ""
     title = escape(shown.title)
@@ -158,29 +143,10 @@ def table(shown: Table) -> str:
     )
 
 
-def column_cells(column: Sequence[Cell]) -> Iterator[str]:
-    """Yields the cells of a column, each from the end of its tag on; estimates are also plotted on a common scale."""
-    estimates = [cell for cell in column if isinstance(cell, Estimate)]
-    ends = [end for value, interval in estimates for end in (value, *(interval or ())) if end is not None]
-    low, high = min(0, *ends, 0), max(1, *ends, 1)
-    for cell in column:
-        text, picture = str(cell), plot(cell, low, high) if isinstance(cell, Estimate) else ""
-        short = " class=short" if len(text) <= LONGEST_UNBROKEN else ""
-        yield f"{short}><bdi>{escape(text)}</bdi>{picture}"
-
-
-def plot(estimate: Estimate, low: float, high: float) -> str:
-    """Returns a dot with its interval on a scale from `low` to `high`; screen readers skip it and read the numbers."""
-
-    def line(kind: str, ends: Sequence[float | None]) -> str:
-        if None in ends:
-            return ""
-        left, right = (4 + 92 * (end - low) / (high - low) for end in ends if end is not None)
-        return f'<line class="{kind}" x1="{left:.1f}%" x2="{right + 0.01:.2f}%" y1="50%" y2="50%"/>'
-
-    zero = line("zero", (0, 0)) if low < 0 else ""
-    marks = [zero, line("whisker", estimate.interval or (None,)), line("head", (estimate.value, estimate.value))]
-    return f'<svg class="plot" aria-hidden="true">{"".join(marks)}</svg>'
+def cell(tag: str, text: str) -> str:
+    """Returns a table cell; short texts stay on one line."""
+    short = " class=short" if len(text) <= LONGEST_UNBROKEN else ""
+    return f"<{tag}{short}><bdi>{escape(text)}</bdi></{tag.split()[0]}>"
 
 
 def bullets(title: str, texts: Sequence[str]) -> str:

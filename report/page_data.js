@@ -101,11 +101,6 @@ const SCORES = {
     centre: 0,
     means: "share of blocks in which all four sentences are right (two orders of the nouns × two pronouns)",
   },
-  p: {
-    name: "corrected p",
-    centre: 0,
-    means: "chance that the best of all heads scores this high without linking anything (max-T test)",
-  },
   weight: { name: "attention weight", centre: 0, means: "" },
 };
 

@@ -42,11 +42,6 @@ function number(value, digits = 2) {
   return Number(text) === 0 ? (0).toFixed(digits) : text; // no "-0.00"
 }
 
-function pValue(value) {
-  if (value === null || value === undefined) return "–";
-  return value < 0.001 ? "<.001" : value.toFixed(3).replace(/^0/, "");
-}
-
 function menu(legend, options, selected, select) {
   const items = options.map(([value, text]) => element("option", { value, selected: value === selected }, text));
   const list = element("select", {}, ...items);

@@ -40,7 +40,7 @@ function headButton(layer, head, scores) {
       "data-head": headName(layer, head),
       class: isChosen(layer, head) ? "chosen" : null,
     },
-    scoreText(value),
+    number(value),
     isMarked ? element("i", { class: "dot" }) : null,
   );
   const tint = tintOf(value, scores);
@@ -50,12 +50,8 @@ function headButton(layer, head, scores) {
   return button;
 }
 
-function scoreText(value) {
-  return state.score === "p" ? pValue(value) : number(value);
-}
-
 function headLabel(layer, head, value, isMarked) {
-  const facts = [`layer ${layer} head ${head}`, `${SCORES[state.score].name} ${scoreText(value)}`];
+  const facts = [`layer ${layer} head ${head}`, `${SCORES[state.score].name} ${number(value)}`];
   if (isMarked) facts.push("significant after correction for all heads");
   if (isChosen(layer, head)) facts.push("chosen by the probe");
   return facts.join(", ");
@@ -64,7 +60,6 @@ function headLabel(layer, head, value, isMarked) {
 // -1: full orange (to the distractor), 0: no colour, 1: full blue (to the antecedent).
 function tintOf(value, scores) {
   if (value === null) return 0;
-  if (state.score === "p") return Math.min(1, -Math.log10(Math.max(value, 1e-4)) / 4);
   if (state.score === "pronoun_contrast") return value / Math.max(0.1, ...scores.flat().map(Math.abs));
   const { centre } = SCORES[state.score];
   return Math.max(-1, Math.min(1, (value - centre) / (1 - centre)));

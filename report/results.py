@@ -10,9 +10,8 @@ from typing import Any
 
 from probe.open import OWNER, OpenedModel, readable
 from probe.snapshots import HISTORY_FILE, read_history
-from report.content import RunFiles, eval_command, page_content, training_content
+from report.content import eval_command, page_content, training_content
 from report.figures import FIGURES
-from report.page import page
 from training.checkpoint import write_files
 from training.logging import read_records
 from training.run_dir import lock, unwritable, write_json
@@ -86,23 +85,16 @@ def read_texts(run: Path) -> list[str]:
     return texts
 
 
-def run_files(opened: OpenedModel) -> RunFiles:
-    """Returns the records of a run that the page shows; ValueError names a damaged file."""
+def training_records(opened: OpenedModel) -> dict[str, Any]:
+    """Returns the metrics and snapshots of a run that the page shows; ValueError names a damaged file."""
     if opened.is_external:
-        return RunFiles()
+        return {}
     path, metrics = opened.folder / "metrics.jsonl", []
     if path.exists():
         with readable(path, "delete it; the page will lack the curves of training"):
             metrics = read_records(opened.folder)
             training_content(metrics, None)
-    return RunFiles(metrics, read_history(opened.folder / HISTORY_FILE))
-
-
-def write_page(opened: OpenedModel, folder: Path) -> None:
-    """Writes the page from earlier results; the folder must be locked."""
-    results, missing = read_results(opened)
-    content = page_content(opened, results, read_texts(opened.folder), run_files(opened), missing)
-    write_files(folder, {PAGE: page(content)})
+    return {"metrics": metrics, "snapshots": read_history(opened.folder / HISTORY_FILE)}
 
 
 def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> None:

@@ -24,7 +24,7 @@ Pictures = Mapping[str, bytes]  # PNG by file name
 
 
 def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
-    """Tests the runs of a sweep over seeds and print what holds over all of them."""
+    """Tests the runs of a sweep over seeds and prints what holds over all of them."""
     sweep = Path(settings.runs or "")
     runs = finished_runs(sweep)
     seed_of = check_seeds({run.name: read_settings(run)[1] for run in runs})
@@ -33,12 +33,12 @@ def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
         probes = {run: probe_results(run, settings, config) for run in runs}
         records = [seeds.SeedRun(run.name, seed_of[run.name], probes[run], runs[run]) for run in runs]
         results = jsonable(seeds.over_seeds(records) | {"warnings": resume_notes(runs)})
-        pictures = draw_seeds(results, {run.name: metrics for run, metrics in runs.items()}) if settings.figures else {}
+        pictures = draw_seeds(results, [record.metrics for record in records]) if settings.figures else {}
         write_summary(sweep / "probe", "seeds", results, seeds.markdown(results), {}, pictures)
 
 
 def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: TrainSettings) -> None:
-    """Tests the runs of a sweep over variants and seeds and print what each variant changes.
+    """Tests the runs of a sweep over variants and seeds and prints what each variant changes.
 
     Args:
         settings: with compare=, the directory of the sweep.

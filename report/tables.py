@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,29 +31,13 @@ LEGEND = (
 )
 
 
-class Estimate(NamedTuple):
-    """A number and its interval, if it has one; printed as "0.996 [0.980, 1.000]"."""
-
-    value: float | None
-    interval: Sequence[float | None] | None = None
-
-    def __str__(self) -> str:
-        """Returns three decimals (four below .001), and "–" for an unknown value or interval."""
-        low, high = self.interval or (None, None)
-        ends = "" if self.interval is None else " [–]" if low is None else f" [{number(low)}, {number(high)}]"
-        return number(self.value) + ends
-
-
-Cell = str | Estimate
-
-
 @dataclass(frozen=True)
 class Table:
     """A table of the evidence."""
 
     title: str
     header: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[str]]
     note: str = ""
 
 
@@ -64,11 +48,16 @@ def number(value: float | None) -> str:
     return f"{value:.4f}" if 0 < abs(value) < 0.001 else f"{round(value, 3) + 0.0:.3f}"
 
 
-def aligned(rows: Sequence[Sequence[Cell]]) -> list[str]:
+def estimate(value: float | None, interval: Sequence[float | None] | None = None) -> str:
+    """Returns a number and its interval, if it has one: "0.996 [0.980, 1.000]"."""
+    ends = [] if interval is None else [f"[{', '.join(map(number, interval))}]"]
+    return " ".join([number(value), *ends])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns rows of cells as lines with aligned columns."""
-    texts = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in texts]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 # Summary
@@ -84,13 +73,13 @@ def summary_lines(results: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def question_row(entry: Mapping[str, Any]) -> tuple[Cell, ...]:
+def question_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns one question's row: description, head, scores on the headline hold-out, verdict."""
     tested, swap = entry["test"][HEADLINE], (entry["causal"] or {}).get("attention_swap")
     return (
         f"{entry['question']}: {DESCRIPTIONS[entry['question']]}",
         f"L{entry['layer']}H{entry['head']}",
-        Estimate(tested["accuracy"], tested["accuracy_interval"]),
+        estimate(tested["accuracy"], tested["accuracy_interval"]),
         number(tested["block_accuracy"]),
         f"{tested['p_corrected']:.4f}",
         "–" if swap is None else f"{swap:.2f}",
@@ -167,8 +156,7 @@ def claim_markdown(entry: Mapping[str, Any], card: Mapping[str, Any]) -> str:
     """Returns the claim about a head with its evidence and its limits."""
     lines = [f"## {entry['question']}", "", f"**{card['claim']}**"]
     for table in question_tables(entry):
-        rows = [[str(cell) for cell in row] for row in table.rows]
-        lines += ["", f"{table.title}. {table.note}", "", *markdown_table(table.header, rows)]
+        lines += ["", f"{table.title}. {table.note}", "", *markdown_table(table.header, table.rows)]
     for title, texts in (("Why no more is claimed", card["reasons"]), ("This does not show", card["does_not_show"])):
         lines += ["", f"{title}:", "", *(f"- {text}" for text in texts)] if texts else []
     return "\n".join([*lines, ""])
@@ -211,10 +199,10 @@ def holdout_table(entry: Mapping[str, Any]) -> Table:
         rows.append((
             name,
             f"{tested['n_items']:,}",
-            *(Estimate(tested[score], tested[f"{score}_interval"]) for score in ("accuracy", "block_accuracy")),
+            *(estimate(tested[score], tested[f"{score}_interval"]) for score in ("accuracy", "block_accuracy")),
             *(number(tested[score]) for score in ("pronoun_contrast", "strict_accuracy", "chance_level")),
             baselines(tested["baselines"], is_agreement=entry["family"] == "agreement"),
-            Estimate(untrained["accuracy"], untrained["accuracy_range"]) if untrained else "",
+            estimate(untrained["accuracy"], untrained["accuracy_range"]) if untrained else "",
         ))  # fmt: skip
     header = ("hold-out", "items", "accuracy [95 %]", "block accuracy [95 %]", "pronoun contrast", "strict accuracy",
               "chance level", "baselines", f"mean [range] over {n_models} untrained models")  # fmt: skip
@@ -231,17 +219,17 @@ def baselines(scores: Mapping[str, Any], *, is_agreement: bool) -> str:
     return "; ".join(texts)
 
 
-def effect_rows(measured: Mapping[str, Any]) -> list[tuple[Cell, ...]]:
+def effect_rows(measured: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Returns the effects of a head, and the largest attention swap of the control heads."""
-    rows: list[tuple[Cell, ...]] = [
-        (label, Estimate(measured[name], measured.get(f"{name}_interval")), meaning)
+    rows: list[tuple[str, ...]] = [
+        (label, estimate(measured[name], measured.get(f"{name}_interval")), meaning)
         for name, label, meaning in EFFECTS
         if measured.get(name) is not None
     ]
     swaps = [value for value in (measured.get("controls") or {}).get("attention_swap", ()) if value is not None]
     if swaps:
         meaning = "the largest of them: what any head of this layer would show"
-        rows.insert(1, (f"attention swap of {len(swaps)} other heads", Estimate(max(swaps, key=abs)), meaning))
+        rows.insert(1, (f"attention swap of {len(swaps)} other heads", estimate(max(swaps, key=abs)), meaning))
     return rows
 
 
@@ -250,7 +238,7 @@ def model_tables(results: Mapping[str, Any]) -> list[Table]:
     pairs = list(combinations(("weight", "value_norm", "effect"), 2))
     links = [
         (measured["question"], f"{measured['all_heads']['n_links']:,}", title,
-         *(Estimate(measured[heads][name], measured[heads][f"{name}_interval"]) for name in map("_".join, pairs)))
+         *(estimate(measured[heads][name], measured[heads][f"{name}_interval"]) for name in map("_".join, pairs)))
         for measured in results["importance"]
         for heads, title in (("all_heads", "all"), ("chosen_head", f"L{measured['layer']}H{measured['head']}"))
     ]  # fmt: skip
@@ -258,7 +246,7 @@ def model_tables(results: Mapping[str, Any]) -> list[Table]:
     link_note = "Rank correlations between attention weight, norm of the value-weighted sum and causal effect of links."
     answers = [
         (*(entry[name] for name in ("family", "level", "site", "holdout")), f"{entry['n']:,}",
-         number(entry["resolved_share"]), Estimate(entry["accuracy"], entry["interval"]))
+         number(entry["resolved_share"]), estimate(entry["accuracy"], entry["interval"]))
         for entry in results["behaviour"]
     ]  # fmt: skip
     header = ("family", "level", "site", "hold-out", "items", "resolved share", "accuracy [95 %]")

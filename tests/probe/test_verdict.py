@@ -185,10 +185,10 @@ def test_a_claim_that_is_not_established_says_so_and_lists_the_criteria() -> Non
     assert "Criteria not met: selective. Criteria not measured: causal edge, rests without antecedent." in card["claim"]
 
 
-def limits(model: dict[str, Any], accuracy_interval: tuple[float, float] = (0.9, 1.0), seeds: Any = None) -> str:
+def limits(model: dict[str, Any], accuracy_interval: tuple[float, float] = (0.9, 1.0)) -> str:
     values = entry()
     values["test"]["headline"]["accuracy_interval"] = accuracy_interval
-    return " ".join(claim_card(values, model, "headline", seeds)["does_not_show"])
+    return " ".join(claim_card(values, model, "headline")["does_not_show"])
 
 
 def test_limits_name_the_words_and_frames_of_the_test() -> None:
@@ -201,7 +201,6 @@ def test_limits_name_the_words_and_frames_of_the_test() -> None:
         ("resampling shows none", {"model": {}, "accuracy_interval": (1.0, 1.0)}, {"model": {}}),
         ("training data are unknown", {"model": {"source": "transformers"}}, {"model": {}}),
         ("token_shift", {"model": {"token_shift": True}}, {"model": {"token_shift": False}}),
-        ("training seeds", {"model": {}}, {"model": {}, "seeds": {"n": 5, "n_supported": 5}}),
     ],
 )
 def test_a_limit_is_named_only_where_it_holds(words: str, with_limit: dict, without: dict) -> None:

@@ -153,8 +153,7 @@ def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was ki
     yours = [sentence(f"yours-{i}", "yours", text) for i, text in enumerate(texts, 1)]
     ids = {group: [example["id"] for example in members] for group, members in examples.items()}
     return {
-        "run": {"name": "default", "seed": 1, "step": 1200, "max_steps": 1200, "n_layer": N_LAYER, "n_head": N_HEAD,
-                "d_model": 64, "context_length": 64, "n_parameters": 131_776, "data": "stories", "departures": [],
+        "run": {"name": "default", "step": "step 1,200", "facts": "2 layers", "n_layer": N_LAYER, "n_head": N_HEAD,
                 "environment": {"python": "3.11"}, "commands": ["python train.py", "python eval.py"]},
         "notes": ["A note on top."],
         "max_p": 0.01,
@@ -181,7 +180,7 @@ def hostile() -> dict[str, Any]:
     texts = iter(range(10**9))
     free = {"name", "title", "text", "words", "notes", "next", "description", "claim", "reasons", "label",
             "does_not_show", "meaning", "commands", "environment", "header", "rows", "note", "resumed", "omissions",
-            "departures", "data_name"}  # fmt: skip
+            "facts", "step"}  # fmt: skip
 
     def attack(value: Any, key: str) -> Any:
         if isinstance(value, dict):

@@ -6,7 +6,6 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from hashlib import sha256
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT
 from report.page import page
 from tests.report import sample
-from tests.report.browser import Opened, opened, running
+from tests.report.browser import Markup, Opened, opened, running
 
 CONTENT = sample.content()
 Show = Callable[..., AbstractContextManager[Opened]]
@@ -45,20 +44,6 @@ def word_weights(view: Opened) -> list[float]:
     """Returns the weight printed after each word of the selected sentence."""
     texts = view.page.locator("#words button small").all_inner_texts()
     return [float(text) if text.strip() else 0.0 for text in texts]
-
-
-class Markup(HTMLParser):
-    """Tags and attributes of a page, outside its own scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
 
 
 # The file

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 SCRIPTS = ("page_data", "page_elements", "page_heads", "page_sentences", "page_training", "page")  # in this order
 
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
-LONGEST_UNBROKEN = 24  # characters of a table cell that stays on one line
+LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
 
 BADGES = {"supported": "●", "suggestive": "◐", "not established": "○"}
 
@@ -135,11 +135,11 @@ def table(shown: Table) -> str:
     body = "\n".join(
         f"<tr>{cell('th scope=row', row[0])}{''.join(cell('td', text) for text in row[1:])}</tr>" for row in shown.rows
     )
-    small = f"<small><bdi>{escape(shown.note)}</bdi></small>" if shown.note else ""
-    title = escape(shown.title)
+    title, note = escape(shown.title), escape(shown.note)
     return (
+        f'<h3>{title}</h3>\n<p class="rule"><bdi>{note}</bdi></p>\n'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table>'
-        f"<caption>{title}{small}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
 
 

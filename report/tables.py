@@ -127,8 +127,7 @@ HOLDOUT_NOTE = (
     "iid: same distribution as training; pairs: new pairs of nouns; nouns: nouns no pronoun referred to in training; "
     "templates: new sentence frames; headline: such nouns in new frames; distance: sentences in between; "
     "distractors: more nouns. Block: all four sentences right. Strict: more attention on the antecedent than on any "
-    "other word. Rules: nearest, first, subject, uniform, most frequent, fixed offset. Agreement sieve: a rule that "
-    "reads number and gender."
+    "other word. Agreement sieve: a rule that reads number and gender."
 )
 
 
@@ -201,12 +200,14 @@ def holdout_table(entry: Mapping[str, Any]) -> Table:
             f"{tested['n_items']:,}",
             *(estimate(tested[score], tested[f"{score}_interval"]) for score in ("accuracy", "block_accuracy")),
             *(number(tested[score]) for score in ("pronoun_contrast", "strict_accuracy", "chance_level")),
-            baselines(tested["baselines"], is_agreement=entry["family"] == "agreement"),
             estimate(untrained["accuracy"], untrained["accuracy_range"]) if untrained else "",
+            baselines(tested["baselines"], is_agreement=entry["family"] == "agreement"),
         ))  # fmt: skip
     header = ("hold-out", "items", "accuracy [95 %]", "block accuracy [95 %]", "pronoun contrast", "strict accuracy",
-              "chance level", "baselines", f"mean [range] over {n_models} untrained models")  # fmt: skip
-    return Table("Hold-outs", header, rows, HOLDOUT_NOTE)
+              "chance level", f"mean [range] over {n_models} untrained models", "baselines")  # fmt: skip
+    rules = dict.fromkeys(rule for tested in entry["test"].values() for rule in tested["baselines"])
+    note = f"{HOLDOUT_NOTE} Rules: {', '.join(rule for rule in rules if rule not in REFERENCE_RULES)}."
+    return Table("Hold-outs", header, rows, note)
 
 
 def baselines(scores: Mapping[str, Any], *, is_agreement: bool) -> str:

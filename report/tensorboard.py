@@ -74,7 +74,7 @@ def draw_snapshot(
     """Returns the images of a probe during training by TensorBoard tag.
 
     Args:
-        readings: of each question.
+        readings: the scores of all heads for each question.
         examples: worked examples with their words and the attention between them, [L, H, W, W].
 
     Returns:

@@ -1,6 +1,6 @@
-"""The claim card: everything that may be said about one head, as a dictionary and as text made from it alone."""
+"""The claim card: everything that may be said about one head, and the claim as text made from it alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from probe.statistics import MIN_SEEDS
@@ -28,18 +28,15 @@ _EXTERNAL_HOLDOUTS = {  # the training data of an external model are unknown
     "headline": "with nouns and sentence frames its head was not selected on",
 }
 _COPIED = "question family site layer head verdict evidence_level criteria reasons".split()
-_MEASURED = "selectivity coreference_share head_type mass causal weights".split()
 _SCORES = "accuracy pair_accuracy block_accuracy pronoun_contrast strict_accuracy value_weighted_contrast".split()
-_SHOWN_SCORES = ("accuracy", "pair_accuracy", "block_accuracy", "pronoun_contrast")
-_SHOWN_EFFECTS = ("head_effect", "attention_swap", "edge_specificity", "denoising_patch")
 
 
 def claim_card(entry: Mapping[str, Any], model: Mapping[str, Any], holdout: str) -> Card:
-    """Return the claim card of one judged entry of probe.json's `selected`.
+    """Returns the claim card of a judged entry of probe.json's `selected`.
 
     Args:
         entry: with its verdict.
-        model: shape and, if it is known, training step.
+        model: `model` of probe.json.
         holdout: the hold-out of the claim.
 
     """
@@ -48,14 +45,7 @@ def claim_card(entry: Mapping[str, Any], model: Mapping[str, Any], holdout: str)
     card |= {"model": dict(model), "holdout": holdout, "n_items": test["n_items"], "clusters": test["clusters"]}
     card["scores"] = {name: test.get(name) for name in _SCORES}
     card["intervals"] = {name: test.get(f"{name}_interval") for name in _SCORES}
-    card["p"] = {
-        "pair_accuracy": test["p_pair_accuracy"],
-        "pronoun_contrast": test["p_pronoun_contrast"],
-        "corrected": test["p_corrected"],
-        "smallest": test["smallest_p"],
-    }
     card |= {"best_baseline": test["best_baseline"], "untrained": test.get("untrained")}
-    card |= {name: entry.get(name) for name in _MEASURED}
     card["does_not_show"] = _limits(card)
     card["claim"] = _claim(card)
     result: Card = finite(card)
@@ -63,25 +53,12 @@ def claim_card(entry: Mapping[str, Any], model: Mapping[str, Any], holdout: str)
 
 
 def is_external(model: Mapping[str, Any]) -> bool:
-    """Return whether the model of a card or of probe.json was trained elsewhere, so its training data are unknown."""
+    """Returns whether the model of a card or of probe.json was trained elsewhere, so its training data are unknown."""
     return "source" in model
 
 
-def claim_markdown(card: Card) -> str:
-    """Return the whole card as Markdown: the claim, the measurements, the criteria and the limits."""
-    lines = [f"**{card['claim']}**", "", "| | |", "|---|---|"]
-    lines += [f"| {name} | {value} |" for name, value in _measurements(card)]
-    lines += ["", "| criterion | measured | bar | |", "|---|---|---|---|"]
-    for criterion in card["criteria"]:
-        measured, bars = _values(criterion["measured"]), _values(criterion["bars"])
-        lines.append(f"| {_words(criterion['name'])} | {measured} | {bars} | {_outcome(criterion)} |")
-    if card["reasons"]:
-        lines += ["", "Why no more is claimed:", *(f"- {reason}" for reason in card["reasons"])]
-    return "\n".join([*lines, "", "This does not show:", *(f"- {limit}" for limit in card["does_not_show"])]) + "\n"
-
-
 def _claim(card: Card) -> str:
-    """Return the claim in two or three sentences."""
+    """Returns the claim in two or three sentences."""
     head, link = f"L{card['layer']}H{card['head']}", _LINKS[card["site"]]
     level = card["evidence_level"]
     verdict = f'Question "{_words(card["question"])}": {card["verdict"]}, evidence level {level} ({LEVELS[level]}).'
@@ -99,13 +76,13 @@ def _claim(card: Card) -> str:
         score += f", the best heads of untrained models in {_percent(card['untrained']['accuracy'])}"
     sentences = [opening, verdict, f"{score}."]
     for outcome in ("not met", "not measured"):
-        names = [_words(criterion["name"]) for criterion in card["criteria"] if _outcome(criterion) == outcome]
+        names = [_words(criterion["name"]) for criterion in card["criteria"] if criterion["outcome"] == outcome]
         sentences += [f"Criteria {outcome}: {', '.join(names)}."] if names else []
     return " ".join(sentences)
 
 
 def _limits(card: Card) -> list[str]:
-    """Return what a reader might infer from the card and should not."""
+    """Returns what a reader might infer from the card and should not."""
     limits = ["that the model understands the text", "that another run has such a head at the same index"]
     if card["evidence_level"] in ("E0", "E1", "E2"):
         limits.append("that the model's answer depends on this head: attention alone is not a cause")
@@ -117,51 +94,17 @@ def _limits(card: Card) -> list[str]:
     interval = card["intervals"]["accuracy"]
     if interval and interval[0] == interval[1]:
         limits.append("how rare errors are: there was none, so resampling shows none")
-    fewest = min(card["clusters"], key=card["clusters"].__getitem__)
-    limits.append(f"anything beyond the {card['clusters'][fewest]} {_words(fewest)} it was tested on")
+    limits.append(f"anything beyond its test sentences: {_clusters(card)}")
     return limits
 
 
-def _measurements(card: Card) -> list[tuple[str, str]]:
-    """Return (name, value) of every row of the card's first table."""
-    scores, intervals, p, best = card["scores"], card["intervals"], card["p"], card["best_baseline"]
-    clusters = ", ".join(f"{n} {_words(name)}" for name, n in card["clusters"].items())
-    rows = [("head", f"L{card['layer']}H{card['head']}"), ("test items", f"{card['n_items']}: {clusters}")]
-    rows += [(f"{_words(name)} [95 %]", _measured(scores[name], intervals[name])) for name in _SHOWN_SCORES]
-    tests = f"pair accuracy {_number(p['pair_accuracy'])}, pronoun contrast {_number(p['pronoun_contrast'])}"
-    rows.append(("p, corrected for all heads (max-T)", tests))
-    lead = _interval(best["difference_interval"])
-    rows.append((f"best baseline: {best['name']}", f"accuracy {_number(best['accuracy'])}; the head's lead {lead}"))
-    twins = card["untrained"]
-    if twins:
-        accuracy = _measured(twins["accuracy"], twins["accuracy_interval"])
-        rows.append((f"accuracy of {twins['n_models']} untrained models", accuracy))
-    rows += [(_words(name), _number(card[name])) for name in ("selectivity", "coreference_share")]
-    rows += [(_words(name), _effect(card["causal"], name)) for name in _SHOWN_EFFECTS]
-    rows.append(("OV AUC (values carry the answer)", _effect(card["weights"], "ov_auc")))
-    return rows
-
-
-def _outcome(criterion: Mapping[str, Any]) -> str:
-    if criterion["passed"]:
-        return "met"
-    return "not measured" if None in criterion["measured"].values() else "not met"
+def _clusters(card: Card) -> str:
+    n = card["clusters"]
+    return f"{n['templates']} sentence frames, {n['pairs']} pairs of {n['first_words']} and {n['second_words']} nouns"
 
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
-
-
-def _values(values: Mapping[str, float | None]) -> str:
-    return ", ".join(f"{_words(name)} {_number(value)}" for name, value in values.items())
-
-
-def _effect(group: Mapping[str, Any] | None, name: str) -> str:
-    return _measured((group or {}).get(name), (group or {}).get(f"{name}_interval"))
-
-
-def _measured(value: float | None, interval: Sequence[float | None] | None) -> str:
-    return _number(value) + (f" {_interval(interval)}" if interval else "")
 
 
 def _accuracy(card: Card) -> str:
@@ -173,15 +116,3 @@ def _accuracy(card: Card) -> str:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
-
-
-def _interval(interval: Sequence[float | None] | None) -> str:
-    if not interval or any(bound is None or bound != bound for bound in interval):
-        return "[no interval]"
-    return "[" + ", ".join(f"{bound:.3f}" for bound in interval) + "]"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "not measured"
-    return f"{value:.2g}" if 0 < abs(value) < 0.01 else f"{value:.3f}"

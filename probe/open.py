@@ -1,7 +1,6 @@
 """Open a trained model for the probe: the best checkpoint of a run, or an external model of transformers."""
 
 import json
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,7 +46,6 @@ class OpenedModel:
     folder: Path  # the run, or where results about an external model go; results are written to its probe/
     name: str
     source: str  # the run's directory; the folder or hub name of an external model
-    command: str  # that evaluates it again
     model: ObservableModel
     untrained: Callable[[int], ObservableModel]  # seed -> an untrained model of the same shape
     tokenizer: Tokenizer
@@ -142,7 +140,6 @@ def open_run(run: Path, device: torch.device) -> OpenedRun:
         folder=run,
         name=run_name(run),
         source=str(run),
-        command=f"python eval.py {shlex.quote(f'run={run}')}",
         model=TransformerView(transformer.to(device).eval()),
         untrained=untrained,
         tokenizer=tokenizer,
@@ -285,7 +282,6 @@ def open_external(name: str, out: str | None, stories: DataConfig, device: torch
         folder=results,
         name=short,
         source=name,
-        command=shlex.join(["python", "eval.py", f"model={name}", *([f"out={out}"] if out is not None else [])]),
         model=view,
         untrained=lambda seed: view.untrained(UNTRAINED_SEED + seed),
         tokenizer=tokenizer,

@@ -24,7 +24,7 @@ class Example:
     distractor: str
 
 
-FOUR_CELLS = tuple(
+EXAMPLE_BLOCK = tuple(
     Example(f"One sunny day, the {first} sat near the {second}. {pronoun}", pronoun, antecedent, distractor)
     for first, second in (("cat", "buses"), ("buses", "cat"))
     for pronoun, antecedent, distractor in (("It", "cat", "buses"), ("They", "buses", "cat"))
@@ -36,7 +36,7 @@ TIRED_OR_SOFT = tuple(
     for query in ("it", adjective)
 )
 
-SHOWCASE = {"number": FOUR_CELLS, "later_cue": TIRED_OR_SOFT}  # by question
+SHOWCASE = {"number": EXAMPLE_BLOCK, "later_cue": TIRED_OR_SOFT}  # by question
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from model.observe import ObservableModel
-from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, between_words, pack_weights
+from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText, between_words, pack_weights
 
 HISTORY_FILE = "attention.jsonl"
 _VERSION = 3
@@ -25,7 +25,7 @@ def choose_examples(
     tokenize: Callable[[str], TokenizedText], unknown_token: int | None, context_length: int
 ) -> list[tuple[Example, TokenizedText]]:
     """Return the worked examples, one per text, that fit the context and have no unknown token."""
-    by_text = {example.text: example for example in (*FOUR_CELLS, *TIRED_OR_SOFT)}
+    by_text = {example.text: example for example in (*EXAMPLE_BLOCK, *TIRED_OR_SOFT)}
     tokenized = [(example, tokenize(text)) for text, example in by_text.items()]
     return [
         (example, text)

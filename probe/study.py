@@ -267,8 +267,15 @@ def _median_block(question: Question, context: ProbeContext, head: tuple[int, in
     """Return the headline block of median pronoun contrast, so that the example shown is no better than half of all."""
     values = context.test.scores(question, HEADLINE).pronoun_contrast[:, *head]
     middle = int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
-    block = context.test.select(question, HEADLINE)[0][4 * middle].block
-    return {"holdout": HEADLINE, "block": block, "pronoun_contrast": float(values[middle]), "n_blocks": len(values)}
+    items = context.test.select(question, HEADLINE)[0][4 * middle : 4 * middle + 4]
+    fields_shown = ("text", "query", "antecedents", "distractors")
+    return {
+        "holdout": HEADLINE,
+        "block": items[0].block,
+        "pronoun_contrast": float(values[middle]),
+        "n_blocks": len(values),
+        "sentences": [{name: getattr(item, name) for name in fields_shown} for item in items],
+    }
 
 
 def _controls(question: Question, context: ProbeContext, head: tuple[int, int]) -> dict[str, Any]:

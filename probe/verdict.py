@@ -43,6 +43,7 @@ class Evidence:
     selectivity: float | None = None
     attention_swap: float | None = None
     edge_specificity: Interval | None = None
+    answer_is_constant: bool = False  # the same for both pronouns, so nothing is a share of its change
     linked_mass: float | None = None  # weight on all mentions at a pronoun with an antecedent
     unlinked_mass: float | None = None  # weight on all mentions at a pronoun without one
     previous: float | None = None  # weight on the previous token, on random tokens
@@ -63,6 +64,7 @@ class Criterion:
     measured: dict[str, float | None]
     bars: dict[str, float]  # by the names in `measured`
     passed: bool
+    outcome: str  # "met", "not met" or "not measured"
     reason: str  # why it is not met; empty if it is
 
 
@@ -109,6 +111,12 @@ def _criteria(evidence: Evidence) -> tuple[Criterion, ...]:
         flip_reason += f"; impossible with {evidence.n_clusters} clusters (smallest p {_show(evidence.smallest_p)})"
     lead, selectivity = _low(evidence.lead), evidence.selectivity
     swap, specificity = evidence.attention_swap, _low(evidence.edge_specificity)
+    edge_reason = (
+        f"the model's answer is not shown to depend on this edge: attention swap {_show(swap)}, edge specificity from "
+        f"{_show(specificity)}; needed: above {MIN_ATTENTION_SWAP} and above 0"
+    )
+    if evidence.answer_is_constant:
+        edge_reason = "the model's answer does not follow the pronoun, so it cannot depend on this edge"
     share = None
     if evidence.linked_mass and evidence.unlinked_mass is not None:
         share = evidence.unlinked_mass / evidence.linked_mass
@@ -124,14 +132,15 @@ def _criteria(evidence: Evidence) -> tuple[Criterion, ...]:
             "selective",
             {"selectivity": selectivity},
             {"selectivity": MIN_SELECTIVITY},
-            f"it also solves control tasks on single words: selectivity {_show(selectivity)}; needed: above {MIN_SELECTIVITY}",
+            f"preferences for single words fit it too: selectivity {_show(selectivity)}; needed: above "
+            f"{MIN_SELECTIVITY}",
         ),
         _criterion(
             "causal_edge",
             {"attention_swap": swap, "edge_specificity_low": specificity},
             {"attention_swap": MIN_ATTENTION_SWAP, "edge_specificity_low": 0.0},
-            f"the model's answer is not shown to depend on this edge: attention swap {_show(swap)}, edge specificity "
-            f"from {_show(specificity)}; needed: above {MIN_ATTENTION_SWAP} and above 0",
+            edge_reason,
+            is_measured=evidence.answer_is_constant,
         ),
         _criterion(
             "rests_without_antecedent",
@@ -145,15 +154,25 @@ def _criteria(evidence: Evidence) -> tuple[Criterion, ...]:
 
 
 def _criterion(
-    name: str, measured: dict[str, float | None], bars: dict[str, float], reason: str, upper: bool = False
+    name: str,
+    measured: dict[str, float | None],
+    bars: dict[str, float],
+    reason: str,
+    *,
+    upper: bool = False,
+    is_measured: bool = False,
 ) -> Criterion:
-    """Return the criterion that every measured value exceeds its bar, or with `upper` stays below it."""
+    """Returns the criterion that every measured value exceeds its bar, or with `upper` stays below it.
+
+    `is_measured`: missing values mean that the criterion is not met.
+    """
     missing = [key.replace("_", " ") for key, value in measured.items() if value is None or not math.isfinite(value)]
-    if missing:
-        return Criterion(name, measured, bars, False, f"{' and '.join(missing)} not measured, so {name} is not met")
+    if missing and not is_measured:
+        reason = f"{' and '.join(missing)} not measured, so the criterion {name.replace('_', ' ')!r} is not met"
+        return Criterion(name, measured, bars, False, "not measured", reason)
     sign = -1 if upper else 1
     passed = all(value is not None and sign * value > sign * bars[key] for key, value in measured.items())
-    return Criterion(name, measured, bars, passed, "" if passed else reason)
+    return Criterion(name, measured, bars, passed, "met" if passed else "not met", "" if passed else reason)
 
 
 def _exclusions(evidence: Evidence) -> tuple[str, ...]:
@@ -197,6 +216,7 @@ def evidence_of(entry: Mapping[str, Any], holdout: str, seeds: Mapping[str, Any]
         lead=(test.get("best_baseline") or {}).get("difference_interval"),
         selectivity=entry.get("selectivity"),
         edge_specificity=causal.get("edge_specificity_interval"),
+        answer_is_constant="attention_swap" in causal and causal["attention_swap"] is None,
         linked_mass=mass.get("linked"),
         unlinked_mass=mass.get("unlinked"),
         ov_auc=weights.get("ov_auc_interval"),

@@ -13,17 +13,18 @@ from data.links import LinkItem, link_items
 from data.loader import StorySplit, validation_batches
 from data.stories import GENERATOR_VERSION
 from data.stories.leakage import leakage
-from data.stories.lint import lint
+from data.stories.lexicon import referents
+from data.stories.lint import PronounNote, lint
 from data.tokenizer import encode_text, training_words
-from probe.claim import claim_card, claim_markdown
+from probe.claim import claim_card
 from probe.config import ProbeConfig
 from probe.external import EvaluatedModel
 from probe.gold import links
 from probe.minimal_pairs import minimal_pairs
 from probe.open import OpenedModel, OpenedRun, check_items, load_data
-from probe.sentences import SHOWCASE, word_attention
+from probe.sentences import SHOWCASE, TokenizedText, word_attention
 from probe.study import HEADLINE, Reading, study
-from report.content import ProbeResults, RunFiles, jsonable, page_content, unknown_note
+from report.content import eval_command, jsonable, page_content, unknown_note
 from report.figures import draw_run
 from report.page import page
 from report.results import (
@@ -33,12 +34,10 @@ from report.results import (
     read_results,
     read_texts,
     results_folder,
-    run_files,
-    write_page,
+    training_records,
     write_with_figures,
 )
-from report.tables import detail_lines, heads_csv, items_jsonl, sentence_lines, summary_lines
-from report.tensorboard import write_scores
+from report.tables import claim_markdown, detail_lines, heads_csv, items_jsonl, sentence_lines, summary_lines
 from training.checkpoint import write_files
 from training.command_line import printable
 from training.evaluate import row_losses, summarise
@@ -75,7 +74,7 @@ class EvalSettings:
     cache_dir: str  # for tokenized corpora
 
     def __post_init__(self) -> None:
-        """Check that the settings select one mode."""
+        """Checks that the settings select one mode."""
         modes = [name for name in ("run", "runs", "compare", "model") if getattr(self, name) is not None]
         is_sweep, is_task = self.runs is not None or self.compare is not None, self.task is not None
         problems = [(name, True, f"cannot be combined with {modes[0]}=") for name in modes[1:]] + [
@@ -102,13 +101,13 @@ class EvalSettings:
 def test_heads(
     opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
 ) -> bool:
-    """Choose a head for each question on dev, test it on test, print the results and write the probe/ folder.
+    """Chooses a head for each question on dev, tests it on test, prints the results and writes the probe/ folder.
 
     Returns:
         Whether the results could be written.
 
     """
-    texts, files = read_texts(opened.folder), run_files(opened)
+    texts, records = read_texts(opened.folder), training_records(opened)
     corpus = load_data(opened, settings.cache_dir)
     dev_rows, test_rows = load_rows(corpus, "dev"), load_rows(corpus, "test")
     dev, test = (link_items(rows, opened.tokenizer, opened.start) for rows in (dev_rows, test_rows))
@@ -133,14 +132,15 @@ def test_heads(
         lines = [*summary_lines(results), *(detail_lines(results) if settings.verbose else ())]
         log(printable("\n".join(["", *lines, *(f"note: {line}" for line in warnings)])))
         if folder is not None:
-            write_results(opened, folder, results, readings, texts, files, figures=settings.figures)
+            content = page_content(opened, results, texts, **records)
+            write_results(folder, results, readings, content, figures=settings.figures)
     return folder is not None
 
 
 def study_model(
     opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[LinkItem], config: ProbeConfig
 ) -> tuple[dict[str, Any], dict[str, Reading]]:
-    """Return the results of the study with the worked examples of the chosen heads, and the readings by split."""
+    """Returns the results of the study with the worked examples of the chosen heads, and the readings by split."""
     untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
     try:
         results, readings = study(opened.model, untrained, dev, test, config, show_progress)
@@ -156,43 +156,31 @@ def study_model(
 
 
 def show_progress(question: str) -> None:
-    """Show on a terminal which question is being tested; "" clears the line."""
+    """Shows on a terminal which question is being tested; "" clears the line."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{f'testing {question} ...' if question else ''}\033[K")
         sys.stderr.flush()
 
 
 def write_results(
-    opened: OpenedModel,
-    folder: Path,
-    results: dict[str, Any],
-    readings: Mapping[str, Reading],
-    texts: Sequence[str],
-    run: RunFiles,
-    *,
-    figures: bool,
+    folder: Path, results: dict[str, Any], readings: Mapping[str, Reading], content: Mapping[str, Any], *, figures: bool
 ) -> None:
-    """Write probe.json, the claim cards, the tables, the page and, if wanted, figures; all of them or none."""
-    model = dict(opened.shape) if opened.is_external else {"step": opened.step, **opened.shape}
-    cards = [claim_card(entry, model, HEADLINE) for entry in results["selected"] if HEADLINE in entry["test"]]
-    items = items_jsonl(results, readings["test"])
-    content = page_content(opened, ProbeResults(results, cards, items), texts, run)
+    """Writes probe.json, the claim cards, the tables, the page and, if wanted, figures; all of them or none."""
+    cards = [claim_card(entry, results["model"], HEADLINE) for entry in results["selected"]]
     files: dict[str, str | bytes] = {
         "probe.json": json.dumps(results, indent=2) + "\n",
         "claims.json": json.dumps(jsonable(cards), indent=2) + "\n",
-        "claims.md": "\n\n".join(f"## {card['question']}\n\n{claim_markdown(card)}" for card in cards),
+        "claims.md": "\n".join(map(claim_markdown, results["selected"], cards)),
         "heads.csv": heads_csv(readings),
-        "items.jsonl": items,
+        "items.jsonl": items_jsonl(results, readings["test"]),
         PAGE: page(content),
     }
     pictures = draw_run(content) if figures else {}
     write_with_figures(folder, files, "probe.json", pictures)
-    if not opened.is_external:
-        write_scores(opened.folder, opened.step, results["selected"], HEADLINE)
 
 
 def measure_loss(opened: OpenedRun, settings: EvalSettings, config: ProbeConfig) -> bool:
-    """Print the validation loss of a run whose heads cannot be tested: its data has no gold links, or it is non-causal.
+    """Prints the validation loss of a run whose heads cannot be tested: without gold links, or non-causal.
 
     Returns:
         Whether there is a page.
@@ -216,15 +204,18 @@ def measure_loss(opened: OpenedRun, settings: EvalSettings, config: ProbeConfig)
         print(line)
     if not is_causal:
         return False
-    print('This text has no gold links; look at a sentence: python eval.py text="...", or take a test set: task=')
+    example = eval_command(opened, "text=The cat saw the dog because it ran.")
+    print(printable(f"This text has no gold links, so no head is tested. Look at a sentence: {example}"))
     with results_folder(opened) as folder:
         if folder is not None:
-            write_page(opened, folder)
+            _, notes = read_results(opened)
+            content = page_content(opened, None, read_texts(opened.folder), notes=notes, **training_records(opened))
+            write_files(folder, {PAGE: page(content)})
     return folder is not None
 
 
 def look_at_sentence(opened: OpenedModel, text: str) -> bool:
-    """Print the attention of every head at the pronouns of the user's sentence, and add the sentence to the page.
+    """Prints the attention of every head at the pronouns of the user's sentence, and adds the sentence to the page.
 
     Returns:
         Whether the page could be written.
@@ -239,33 +230,41 @@ def look_at_sentence(opened: OpenedModel, text: str) -> bool:
     if not opened.fits(tokenized):
         raise ValueError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit - 1}")
     notes = lint(text)
-    spans = [span for note in notes for span in (note.span, note.clue) if span]
-    rows = [1 + tokenized.word_spans.index(span) for span in dict.fromkeys(spans)]
+    rows = nouns_before(tokenized, notes)
     with results_folder(opened) as folder:
-        probed, missing = read_results(opened)
+        results, missing = read_results(opened)
         texts = [text, *(earlier for earlier in read_texts(opened.folder) if earlier != text)][:MOST_TEXTS]
         for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
             print(f"note: {printable(line)}")
-        if not rows:
-            print("note: no pronoun (it, they, she, he and their forms) in the text; see the page for its attention")
         weights = word_attention(opened.model, tokenized)
-        print(printable("\n".join(sentence_lines(tokenized, weights, rows, chosen_heads(probed)))))
+        lines = sentence_lines(tokenized, weights, rows, chosen_heads(results))
+        no_pronoun = ["note: no pronoun (it, they, she, he and their forms) in the text; the page shows its attention"]
+        print(printable("\n".join(lines or no_pronoun)))
         if folder is not None:
-            content = page_content(opened, probed, texts, run_files(opened), missing)
+            content = page_content(opened, results, texts, notes=missing, **training_records(opened))
             write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
     return folder is not None
 
 
-def chosen_heads(probed: ProbeResults | None) -> dict[tuple[int, int], list[str]]:
-    """Return the questions for which the probe chose a head, by (layer, head)."""
+def nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int, list[str]]:
+    """Returns the known nouns and names before each pronoun, and before a later word that decides, by word index."""
+    rows = {1 + text.word_spans.index(span): note for note in notes for span in (note.span, note.clue) if span}
+    return {
+        row: [word for word in dict.fromkeys(text.words[:row]) if word in referents() or word in note.candidates]
+        for row, note in rows.items()
+    }
+
+
+def chosen_heads(results: Mapping[str, Any] | None) -> dict[tuple[int, int], list[str]]:
+    """Returns the questions for which the probe chose a head, by (layer, head)."""
     chosen: dict[tuple[int, int], list[str]] = {}
-    for entry in probed.results["selected"] if probed else ():
+    for entry in results["selected"] if results else ():
         chosen.setdefault((entry["layer"], entry["head"]), []).append(entry["question"])
     return chosen
 
 
 def take_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
-    """Take a test set of other authors, print its table and write it to probe/outside/."""
+    """Takes a test set of other authors, prints its table and writes it to probe/outside/."""
     assert settings.task is not None and settings.path is not None
     take = {Task.minimal_pairs: minimal_pairs, Task.links: links}[settings.task]
     report = take(evaluated_model(opened, settings, config), settings.path)
@@ -284,7 +283,7 @@ def take_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConf
 
 
 def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> EvaluatedModel:
-    """Return the model as the test sets use it."""
+    """Returns the model as the test sets use it."""
 
     def encode(text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = encode_text(opened.tokenizer, text)

@@ -2,119 +2,102 @@
 
 import json
 import math
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
 
 from data.stories.lint import lint
-from probe.baselines import REFERENCE_RULES
-from probe.open import OpenedModel
-from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, next_tokens, pack_weights, word_attention
+from probe.claim import claim_card
+from probe.open import OpenedModel, OpenedRun
+from probe.sentences import SHOWCASE, TokenizedText, next_tokens, pack_weights, word_attention
 from probe.study import HEADLINE
-from probe.verdict import LEVELS, MAX_P, corrected_p
-from report.tables import DESCRIPTIONS
+from probe.verdict import MAX_P, corrected_p
+from report.tables import DESCRIPTIONS, model_tables
+from training.settings import CONFIGS, compose_settings, flat
 
 MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
 MAX_SNAPSHOT_CHARACTERS = 1_500_000
 
-SHOWN_EXAMPLES = {"number": ("four_cells", FOUR_CELLS), "later_cue": ("tired_or_soft", TIRED_OR_SOFT)}
-
-# Name in probe.json, label, how to read the number.
-EFFECTS = (
-    ("attention_swap", "attention swap", "share of the answer that flips when the head's weights on antecedent and "
-     "distractor are exchanged; 1: this head alone decides"),
-    ("edge_ablation", "edge to the antecedent cut", "share of the answer lost"),
-    ("distractor_edge_ablation", "edge to the distractor cut", "share of the answer lost; near 0 for a link head"),
-    ("edge_specificity", "edge specificity", "loss from cutting the edge to the antecedent minus the other edge"),
-    ("head_effect", "output of the partner sentence", "share of the answer lost when the head's output comes from the "
-     "same sentence with the other pronoun"),
-    ("zero_ablation", "no output", "share of the answer lost without the head; later layers may compensate"),
-    ("denoising_patch", "denoising patch", "share of the answer restored when only this head is restored; 1: the head "
-     "suffices"),
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ProbeResults:
-    """What a probe wrote: probe.json, claims.json and items.jsonl."""
-
-    results: Mapping[str, Any]
-    cards: Sequence[Mapping[str, Any]]
-    items: str
-
-
-@dataclass(frozen=True)
-class RunFiles:
-    """What else the page shows of a run; empty for an external model."""
-
-    metrics: Sequence[Mapping[str, Any]] = ()  # metrics.jsonl
-    snapshots: Mapping[str, Any] | None = None  # attention.jsonl: {"texts", "steps", "data"}
-    tables: Sequence[Mapping[str, Any]] = ()  # tables of the run's sweep: {"title", "header", "rows", "note"}
-
 
 def page_content(
     opened: OpenedModel,
-    probed: ProbeResults | None,
+    results: Mapping[str, Any] | None,
     texts: Sequence[str] = (),
-    files: RunFiles = RunFiles(),  # noqa: B008
+    metrics: Sequence[Mapping[str, Any]] = (),
+    snapshots: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the content of the page; finite, and with a note for everything that was left out for its size.
+    """Returns the content of the page; finite, and with a note for everything that was left out for its size.
 
     Args:
         opened: the model; every sentence is read by it now.
-        probed: results for this checkpoint (default: none, and no claim is shown).
+        results: probe.json of this checkpoint; None: no claim is shown.
         texts: the user's own sentences.
-        files: records of the training run.
+        metrics: records of metrics.jsonl; none for an external model.
+        snapshots: content of attention.jsonl: {"texts", "steps", "data"}.
         notes: shown on top of the page.
 
     """
     omissions: list[str] = []
-    results = probed.results if probed else {"selected": [], "warnings": []}
-    medians = {entry["question"]: median_block(opened, entry, probed.items) for entry in results["selected"] if probed}
-    examples = {name: example_sentences(opened, *shown) for name, shown in SHOWN_EXAMPLES.items()}
+    selected = results["selected"] if results else []
+    examples = {name: example_sentences(opened, name) for name in SHOWCASE}
+    medians = {entry["question"]: median_block(opened, entry) for entry in selected}
     groups = [*([own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)), *examples.values()]
     sentences = within_size([*groups, *medians.values()], omissions)
-    snapshots = thinned(files.snapshots, omissions)
+    snapshots = thinned(snapshots, omissions)
     places = {text: i for i, text in enumerate(snapshots["texts"])} if snapshots else {}
     for sentence in sentences:
         sentence["snapshot"] = places.get(sentence["text"])
     ids = {sentence["id"] for sentence in sentences}
     return jsonable({
-        "run": about(opened),
-        "notes": [*notes, *(results["warnings"] if opened.is_external else ())],
+        "run": about(opened) | {"commands": commands_of(opened, results["settings"] if results else {})},
+        "notes": [*notes, *(results["warnings"] if results and opened.is_external else ())],
         "max_p": MAX_P,
         "questions": [
-            question_content(entry, probed.cards)
+            question_content(entry, results["model"])
             | {"sentences": [shown["id"] for group in (examples.get(entry["question"], ()), medians[entry["question"]])
                              for shown in group if shown["id"] in ids]}
-            for entry in results["selected"] if probed
+            for entry in selected if results
         ],
         "sentences": sentences,
-        "training": training_content(files.metrics, snapshots),
-        "tables": files.tables,
+        "training": training_content(metrics, snapshots),
+        "tables": [asdict(table) for table in model_tables(results)] if results else [],
         "resumed": opened.resumed,
         "omissions": omissions,
     })  # fmt: skip
 
 
 def about(opened: OpenedModel) -> dict[str, Any]:
-    """Return the name, training state, shape and provenance of a model."""
-    shape = ("n_layer", "n_head", "context_length")
+    """Returns the name, shape, training and provenance of a model."""
+    model, is_external = opened.model, opened.is_external
+    facts = [
+        f"{model.n_layer} layers × {model.n_head} heads",
+        f"width {opened.shape['d_model']}",
+        f"context of {model.context_length} tokens",
+        f"{opened.n_parameters:,} parameters",
+        "trained elsewhere" if is_external else f"trained on {opened.data.source}, seed {opened.seed}",
+    ]
+    if opened.departures:
+        facts.append(f"differs from a Llama-style model: {', '.join(opened.departures)}")
     return {
-        **{name: getattr(opened, name) for name in ("name", "seed", "step", "max_steps", "n_parameters", "command")},
-        **{name: getattr(opened.model, name) for name in shape},
-        "d_model": opened.shape["d_model"],
-        "data": None if opened.is_external else opened.data.source,
-        "departures": opened.departures,
+        "name": opened.name,
+        "step": "external model" if is_external else f"step {opened.step:,} of {opened.max_steps:,}",
+        "facts": " · ".join(facts),
+        "n_layer": model.n_layer,
+        "n_head": model.n_head,
         "environment": opened.environment,
     }
 
 
 def jsonable(value: Any) -> Any:
-    """Return `value` as strict JSON can hold it: numbers with six significant digits, NaN and infinity as None."""
+    """Returns `value` as strict JSON can hold it: numbers with six significant digits, NaN and infinity as None."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
@@ -124,6 +107,52 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value
+
+
+# Commands
+
+
+def shell_command(program: str, *arguments: str) -> str:
+    """Returns a command for a shell in this folder that runs a program with the Python of this process."""
+    python, folder = Path(sys.executable), Path.cwd()
+    if shutil.which("python") == str(python):
+        python = Path("python")
+    elif python.is_relative_to(folder):
+        python = python.relative_to(folder)
+    return shlex.join([str(python), program, *arguments])
+
+
+def eval_command(opened: OpenedModel, *arguments: str) -> str:
+    """Returns the command that evaluates a model."""
+    is_external = opened.is_external
+    model = [f"model={opened.source}", f"out={opened.folder}"] if is_external else [f"run={opened.source}"]
+    return shell_command("eval.py", *model, *arguments)
+
+
+def commands_of(opened: OpenedModel, probe_settings: Mapping[str, Any]) -> list[str]:
+    """Returns the commands that train a run with the same settings, and probe it with the same settings."""
+    defaults = {f"probe.{name}": value for name, value in yaml_values("eval/eval")["probe"].items()}
+    used = {f"probe.{name}": value for name, value in probe_settings.items()}
+    commands = [eval_command(opened, *changed_arguments(defaults, used))]
+    if isinstance(opened, OpenedRun):
+        source, used = opened.settings.data.source, flat(opened.settings)
+        data = {f"data.{name}": value for name, value in yaml_values(f"data/{source}").items()}
+        defaults = flat(compose_settings()) | data | {name: used[name] for name in ("out", "resume", "cache_dir")}
+        group = [] if source == "stories" else [f"data={source}"]
+        commands.insert(0, shell_command("train.py", *group, *changed_arguments(defaults, used)))
+    return commands
+
+
+def yaml_values(name: str) -> dict[str, Any]:
+    """Returns the values of a file in configs/."""
+    values: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{name}.yaml"))
+    return values
+
+
+def changed_arguments(defaults: Mapping[str, Any], used: Mapping[str, Any]) -> list[str]:
+    """Returns NAME=VALUE, as Hydra reads them, of the settings that differ from the defaults."""
+    changed = {name: value for name, value in used.items() if value != defaults[name]}
+    return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changed.items()]
 
 
 # Sentences
@@ -140,7 +169,7 @@ def sentence_content(
     distractors: Sequence[int] = (),
     predicts: bool = False,
 ) -> dict[str, Any]:
-    """Return what the page holds of one sentence.
+    """Returns what the page holds of one sentence.
 
     Args:
         opened: the model.
@@ -169,8 +198,9 @@ def sentence_content(
     }
 
 
-def example_sentences(opened: OpenedModel, group: str, examples: Sequence[Example]) -> list[dict[str, Any]]:
-    """Return the sentences of a worked example; none if the model cannot read all of them."""
+def example_sentences(opened: OpenedModel, question: str) -> list[dict[str, Any]]:
+    """Returns the worked example of a question; no sentence if the model cannot read all of them."""
+    examples = SHOWCASE[question]
     texts = [opened.tokenize(example.text) for example in examples]
     if any(unknown_words(opened, text) or not opened.fits(text) for text in texts):
         return []
@@ -181,35 +211,28 @@ def example_sentences(opened: OpenedModel, group: str, examples: Sequence[Exampl
         title = "At “{}”: the antecedent is “{}”, the distractor “{}”.".format(example.query, *nouns)
         roles: dict[str, Any] = {"query": [query], "antecedents": [antecedent], "distractors": [distractor]}
         predicts = example.text.endswith(example.query)
-        name = f"{group}-{i}"
-        sentences.append(sentence_content(opened, text, name=name, title=title, predicts=predicts, **roles))
+        sentences.append(
+            sentence_content(opened, text, name=f"{question}-{i}", title=title, predicts=predicts, **roles)
+        )
     return sentences
 
 
-def median_block(opened: OpenedModel, entry: Mapping[str, Any], items: str) -> list[dict[str, Any]]:
-    """Return the four sentences of a question's median block, found in items.jsonl."""
-    median, question = entry["median"], entry["question"]
-    wanted = (question, median["holdout"], median["block"])
-    lines = items.splitlines()
-    records = [(i, json.loads(line)) for i, line in enumerate(lines, 1) if f'"block": {median["block"]},' in line]
-    cells = [(i, item) for i, item in records if (item["question"], item["holdout"], item["block"]) == wanted]
-    if len(cells) != 4:
-        raise ValueError("items.jsonl lacks the median block")
-    sentences = []
-    for cell, (line, item) in enumerate(cells, 1):
+def median_block(opened: OpenedModel, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the four sentences of a question's median block."""
+    median, sentences = entry["median"], []
+    for i, item in enumerate(median["sentences"], 1):
         text = opened.tokenize(item["text"])
-        word_of_token = text.word_of_token
-        title = f"Cell {cell} of 4 of the median of {median['n_blocks']} blocks (line {line} of items.jsonl)."
         roles: dict[str, Any] = {
-            name: [word_of_token[span[0]] for span in item[name]] for name in ("antecedents", "distractors")
+            name: [text.word_of_token[span[0]] for span in item[name]] for name in ("antecedents", "distractors")
         }
-        roles["query"] = [word_of_token[item["query"]]]
-        sentences.append(sentence_content(opened, text, name=f"median-{question}-{cell}", title=title, **roles))
+        name, title = f"median-{entry['question']}-{i}", f"Sentence {i} of 4, block {median['block']}."
+        query = [text.word_of_token[item["query"]]]
+        sentences.append(sentence_content(opened, text, name=name, title=title, query=query, **roles))
     return sentences
 
 
 def own_sentence(opened: OpenedModel, number: int, text: str) -> dict[str, Any]:
-    """Return the user's sentence; heads are read at its pronouns and at later words that decide what those are."""
+    """Returns the user's sentence; heads are read at its pronouns and at later words that decide what those are."""
     tokenized, notes = opened.tokenize(text), lint(text)
     spans = [span for note in notes for span in (note.clue, note.span) if span]
     query = list(dict.fromkeys(1 + tokenized.word_spans.index(span) for span in spans))
@@ -219,19 +242,19 @@ def own_sentence(opened: OpenedModel, number: int, text: str) -> dict[str, Any]:
 
 
 def unknown_words(opened: OpenedModel, text: TokenizedText) -> list[str]:
-    """Return the pieces of a text that the tokenizer replaces by its token for unknown words, each once."""
+    """Returns the pieces of a text that the tokenizer replaces by its token for unknown words, each once."""
     pieces = zip(text.tokens[1:], text.spans, strict=True)
     return list(dict.fromkeys(text.text[slice(*span)] for token, span in pieces if token == opened.unknown))
 
 
 def unknown_note(opened: OpenedModel, text: TokenizedText) -> list[str]:
-    """Return a note that names the words outside the vocabulary, if there are any."""
+    """Returns a note that names the words outside the vocabulary, if there are any."""
     words = unknown_words(opened, text)
     return [f"Not in the model's vocabulary, so read as the unknown word: {', '.join(words)}."] if words else []
 
 
 def within_size(groups: Sequence[list[dict[str, Any]]], omissions: list[str]) -> list[dict[str, Any]]:
-    """Return the sentences for which there is room, in order; a group is selected or left out as a whole."""
+    """Returns the sentences for which there is room, in order; a group is selected or left out as a whole."""
     selected: list[dict[str, Any]] = []
     room = MAX_SENTENCE_CHARACTERS
     for group in groups:
@@ -248,7 +271,7 @@ def within_size(groups: Sequence[list[dict[str, Any]]], omissions: list[str]) ->
 
 
 def thinned(snapshots: Mapping[str, Any] | None, omissions: list[str]) -> dict[str, Any] | None:
-    """Return the snapshots as the page holds them: every n-th step and the last if there is no room for all."""
+    """Returns the snapshots as the page holds them: every n-th step and the last if there is no room for all."""
     if not snapshots or not snapshots["steps"]:
         return None
     n_steps = len(snapshots["steps"])
@@ -266,7 +289,7 @@ def thinned(snapshots: Mapping[str, Any] | None, omissions: list[str]) -> dict[s
 def training_content(
     metrics: Sequence[Mapping[str, Any]], snapshots: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Return the curves of training from metrics.jsonl; None without a validation loss."""
+    """Returns the curves of training from metrics.jsonl; None without a validation loss."""
     probes = [record for record in metrics if record["split"] == "probe"]
     losses = [record for record in metrics if record["split"] == "validation" and record["loss"] is not None]
     if not losses:
@@ -286,7 +309,7 @@ def training_content(
 
 
 def head_curves(readings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the curves of one question: scores of all heads [S][L][H], chance level and resolved share [S]."""
+    """Returns the curves of one question: scores of all heads [S][L][H], chance level and resolved share [S]."""
     names = {"accuracy": "accuracy_heads", "pronoun_contrast": "pronoun_contrast_heads", "chance_level": "chance_level"}
     curves = {curve: [reading[name] for reading in readings] for curve, name in names.items()}
     shares = [reading.get("resolved_share") for reading in readings]
@@ -296,48 +319,14 @@ def head_curves(readings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 # Questions
 
 
-def question_content(entry: Mapping[str, Any], cards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the page shows of one entry of probe.json's `selected`: claim, heads, hold-outs and effects."""
-    name, heads = entry["question"], entry["heads"]
-    card: Mapping[str, Any] = next((card for card in cards if card["question"] == name), {})
-    copied = ("layer", "head", "verdict", "evidence_level", "criteria", "reasons")
+def question_content(entry: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an entry of probe.json's `selected` with its description, its claim and the corrected p of all heads."""
+    card = claim_card(entry, model, HEADLINE)
     return {
-        "name": name,
-        "description": DESCRIPTIONS[name],
-        **{key: entry[key] for key in copied},
-        "evidence": LEVELS[entry["evidence_level"]],
-        "claim": card.get("claim", ""),
-        "does_not_show": card.get("does_not_show", []),
+        **entry,
+        "description": DESCRIPTIONS[entry["question"]],
+        "claim": card["claim"],
+        "does_not_show": card["does_not_show"],
         "holdout": HEADLINE,
-        "heads": {key: heads[key] for key in ("accuracy", "block_accuracy", "pronoun_contrast")}
-        | {"p": corrected_p(heads)},
-        "holdouts": [holdout_content(holdout, tested) for holdout, tested in entry["test"].items()],
-        "effects": effects_content(entry),
-        "cues": None if None in entry["cues"].values() else entry["cues"],
+        "heads": entry["heads"] | {"p": corrected_p(entry["heads"])},
     }
-
-
-def holdout_content(name: str, tested: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one row of the hold-out table."""
-    scores = ("accuracy", "accuracy_interval", "block_accuracy", "block_accuracy_interval", "pronoun_contrast")
-    return {
-        "name": name,
-        **{key: tested[key] for key in ("n_items", "chance_level", *scores)},
-        "baselines": {
-            rule: scores["accuracy"] for rule, scores in tested["baselines"].items() if rule not in REFERENCE_RULES
-        },
-        "untrained": tested.get("untrained"),
-    }
-
-
-def effects_content(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the causal effects of a head with their intervals, and the largest attention swap of the control heads."""
-    causal = entry["causal"] or {}
-    effects = [(label, causal.get(name), causal.get(f"{name}_interval"), meaning) for name, label, meaning in EFFECTS]
-    swaps = [value for value in (causal.get("controls") or {}).get("attention_swap", ()) if value is not None]
-    if swaps:
-        label = f"attention swap of {len(swaps)} other heads"
-        meaning = "the largest of them: what any head of this layer would show"
-        effects.insert(1, (label, max(swaps, key=abs), None, meaning))
-    names = ("label", "value", "interval", "meaning")
-    return [dict(zip(names, effect, strict=True)) for effect in effects if effect[1] is not None]

@@ -3,7 +3,7 @@
 function drawQuestions() {
   const list = content.questions;
   if (list.length < 2) return;
-  const items = list.map(({ name, verdict }, i) => [i, `${name.slice(0, 80)}: ${verdict}`]);
+  const items = list.map(({ question: name, verdict }, i) => [i, `${name.slice(0, 80)}: ${verdict}`]);
   show("questions", menu("Question", items, state.question, selectQuestion));
 }
 
@@ -38,13 +38,10 @@ function begin() {
   state.sentence = (linked ?? [...groupsNow().values()][0]?.[0])?.id ?? null;
   redrawOn("question", showQuestion);
   redrawOn("question layer head score time sentence query target", drawHeads);
-  redrawOn("question layer head", drawFacts);
   redrawOn("question sentence", drawGroups);
   redrawOn("question sentence layer head time query", drawCards);
   redrawOn("sentence layer head time score query target", drawSentence);
-  redrawOn("question layer head", drawCharts);
-  redrawOn("time", drawCursors);
-  redrawOn("time", drawStep);
+  redrawOn("question layer head time", drawCharts);
   for (const draw of [drawQuestions, drawScoreChoice, drawSlider]) draw();
   for (const { draw } of views) draw();
 }

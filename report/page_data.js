@@ -99,19 +99,14 @@ const SCORES = {
   block_accuracy: {
     name: "block accuracy",
     centre: 0,
-    means: "share of blocks with all four cells right (two orders × two pronouns)",
-  },
-  p: {
-    name: "corrected p",
-    centre: 0,
-    means: "chance that the best of all heads scores this high without linking anything (max-T test)",
+    means: "share of blocks in which all four sentences are right (two orders of the nouns × two pronouns)",
   },
   weight: { name: "attention weight", centre: 0, means: "" },
 };
 
 function trainingCurves() {
   const selected = question();
-  return (selected && training?.curves[selected.name]) || null;
+  return (selected && training?.curves[selected.question]) || null;
 }
 
 // Scores [layers][heads] at the slider's step; null if they were not measured then.

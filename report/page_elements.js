@@ -42,26 +42,10 @@ function number(value, digits = 2) {
   return Number(text) === 0 ? (0).toFixed(digits) : text; // no "-0.00"
 }
 
-function pValue(value) {
-  if (value === null || value === undefined) return "–";
-  return value < 0.001 ? "<.001" : value.toFixed(3).replace(/^0/, "");
-}
-
-// Radio buttons: the arrow keys move between them.
-function choice(legend, name, options, selected, select) {
-  const group = element("fieldset", { class: "choice" }, element("legend", {}, legend));
-  for (const [value, ...text] of options) {
-    const input = element("input", { type: "radio", name, value, checked: value === selected });
-    input.addEventListener("change", () => select(value));
-    group.append(element("label", {}, input, element("span", {}, ...text)));
-  }
-  return group;
-}
-
 function menu(legend, options, selected, select) {
   const items = options.map(([value, text]) => element("option", { value, selected: value === selected }, text));
   const list = element("select", {}, ...items);
-  list.addEventListener("change", () => select(Number(list.value)));
+  list.addEventListener("change", () => select(options[list.selectedIndex][0]));
   return element("label", { class: "menu" }, element("span", {}, legend), list);
 }
 

@@ -1,10 +1,10 @@
-// All heads as a grid of buttons (layers down, heads across), coloured by one score, and the facts of the selected head.
+// All heads as a grid of buttons (layers down, heads across), coloured by one score.
 
 function drawScoreChoice() {
   const names = content.questions.length ? Object.keys(SCORES) : ["weight"];
   const options = names.filter((name) => name !== "weight" || content.sentences.length).map((name) => [name, SCORES[name].name]);
   const select = (score) => update({ score });
-  show("score-choice", ...(options.length > 1 ? [choice("Colour by", "score", options, state.score, select)] : []));
+  show("score-choice", options.length > 1 ? menu("Colour by", options, state.score, select) : null);
 }
 
 function drawHeads() {
@@ -40,22 +40,18 @@ function headButton(layer, head, scores) {
       "data-head": headName(layer, head),
       class: isChosen(layer, head) ? "chosen" : null,
     },
-    scoreText(value),
+    number(value),
     isMarked ? element("i", { class: "dot" }) : null,
   );
   const tint = tintOf(value, scores);
-  button.style.setProperty("--hue", tint < 0 ? "var(--orange-cell)" : "var(--blue-cell)");
+  button.style.setProperty("--hue", tint < 0 ? "var(--orange-tint)" : "var(--blue-tint)");
   button.style.setProperty("--share", `${Math.round(100 * Math.abs(tint))}%`);
   button.addEventListener("click", () => update({ layer, head }));
   return button;
 }
 
-function scoreText(value) {
-  return state.score === "p" ? pValue(value) : number(value);
-}
-
 function headLabel(layer, head, value, isMarked) {
-  const facts = [`layer ${layer} head ${head}`, `${SCORES[state.score].name} ${scoreText(value)}`];
+  const facts = [`layer ${layer} head ${head}`, `${SCORES[state.score].name} ${number(value)}`];
   if (isMarked) facts.push("significant after correction for all heads");
   if (isChosen(layer, head)) facts.push("chosen by the probe");
   return facts.join(", ");
@@ -64,7 +60,6 @@ function headLabel(layer, head, value, isMarked) {
 // -1: full orange (to the distractor), 0: no colour, 1: full blue (to the antecedent).
 function tintOf(value, scores) {
   if (value === null) return 0;
-  if (state.score === "p") return Math.min(1, -Math.log10(Math.max(value, 1e-4)) / 4);
   if (state.score === "pronoun_contrast") return value / Math.max(0.1, ...scores.flat().map(Math.abs));
   const { centre } = SCORES[state.score];
   return Math.max(-1, Math.min(1, (value - centre) / (1 - centre)));
@@ -92,18 +87,4 @@ function meaning(scores) {
   const { name, means } = SCORES[state.score];
   if (state.time === END) return `${name}: ${means}. Measured on the hold-out “${question().holdout}”.`;
   return `${name}: ${means}. During training: ${scores ? "measured on a small fixed set of dev sentences" : "not measured"}.`;
-}
-
-function drawFacts() {
-  const { layer, head } = state;
-  const about = isChosen(layer, head) ? "chosen by the probe on dev sentences" : `layer ${layer}, head ${head}`;
-  const title = [element("h3", {}, headName(layer, head)), element("p", {}, about)];
-  if (!question()) return show("facts", ...title);
-  const { heads, holdout } = question();
-  const rows = ["accuracy", "block_accuracy", "pronoun_contrast", "p"].map((name) => {
-    const value = heads[name][layer][head];
-    const text = name === "p" ? pValue(value) : number(value, 3);
-    return element("div", {}, element("dt", {}, SCORES[name].name), element("dd", {}, text));
-  });
-  show("facts", ...title, element("dl", {}, ...rows), element("p", {}, `Hold-out “${holdout}”, trained model.`));
 }

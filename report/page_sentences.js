@@ -3,17 +3,17 @@
 const MOST_MATRIX = 48; // words of a sentence whose whole matrix is drawn
 const MOST_LINES = 24; // lines of one picture
 const GROUPS = {
-  four_cells: [
-    "The four cells",
-    "Only the pronoun and the order of the nouns change. A head that follows position, or prefers one of the nouns, is right in two of the four.",
+  number: [
+    "One block",
+    "Four sentences: two orders of the nouns × two pronouns. A head that follows position, or prefers one of the nouns, is right in two of them.",
   ],
-  tired_or_soft: [
+  later_cue: [
     "Tired or soft",
     "At “it” the texts are still identical, and so is the attention of a causal model; only the adjective decides what “it” is.",
   ],
   median: [
     "The median block",
-    "The block of the hold-out whose pronoun contrast is the median of all blocks: selected by this rule, not by hand.",
+    "Four sentences of the hold-out. Their pronoun contrast is the median of all blocks: selected by this rule, not by hand.",
   ],
   yours: ["Your sentences", "The page does not know the antecedents here, so it shows the words with the most attention."],
 };
@@ -39,7 +39,7 @@ function drawGroups() {
   const groups = groupsNow();
   const options = [...groups.keys()].map((name) => [name, GROUPS[name][0]]);
   const select = (name) => selectSentence(groups.get(name)[0]);
-  show("group-choice", ...(options.length > 1 ? [choice("Sentences", "group", options, groupNow(), select)] : []));
+  show("group-choice", options.length > 1 ? menu("Sentences", options, groupNow(), select) : null);
   show("group-note", GROUPS[groupNow()]?.[1] ?? "This page has no sentence for this question.");
 }
 
@@ -194,10 +194,10 @@ function matrixPicture(sentence) {
     attentionRow(sentence, row).forEach((weight, column) => {
       if (column > row) return;
       const box = { x: margin + column * size, y: margin + row * size, width: size - 1, height: size - 1 };
-      const cell = shape("rect", { ...box, class: roleOf(sentence, column), "fill-opacity": (0.04 + 0.96 * weight).toFixed(3) });
-      cell.append(shape("title", {}, `${rowName} → ${label(sentence.words[column])}: ${number(weight)}`));
-      cell.addEventListener("click", () => update({ query: row, target: column }));
-      picture.append(cell);
+      const square = shape("rect", { ...box, class: roleOf(sentence, column), "fill-opacity": (0.04 + 0.96 * weight).toFixed(3) });
+      square.append(shape("title", {}, `${rowName} → ${label(sentence.words[column])}: ${number(weight)}`));
+      square.addEventListener("click", () => update({ query: row, target: column }));
+      picture.append(square);
     });
   });
   picture.append(shape("rect", { class: "frame", x: margin - 0.5, y: margin + query * size - 0.5, width: (query + 1) * size, height: size }));

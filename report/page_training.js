@@ -9,15 +9,11 @@ function drawSlider() {
   const range = element("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: END, "aria-label": "Training step" });
   range.addEventListener("input", () => update({ time: Number(range.value) }));
   show("slider", range, element("output", { for: "step", id: "step-name" }));
-}
-
-function drawStep() {
-  const range = document.getElementById("step");
-  if (!range) return;
-  const name = state.time === END ? "trained model, test split" : `step ${steps[state.time].toLocaleString("en")}, dev split`;
-  range.value = state.time;
-  range.setAttribute("aria-valuetext", name);
-  show("step-name", name);
+  redrawOn("time", () => {
+    const name = state.time === END ? "trained model, test split" : `step ${steps[state.time].toLocaleString("en")}, dev split`;
+    range.setAttribute("aria-valuetext", name);
+    show("step-name", name);
+  });
 }
 
 // {title, steps, lines: [{name, values, kind}], low, high}; kind "head" is the curve that the cursor follows.
@@ -37,7 +33,7 @@ function chartsNow() {
     charts.push({ title: "Pronoun contrast", steps, lines: of("pronoun_contrast") });
     if (curves.resolved_share) {
       const model = { name: "model (1 is optimal, 0 ignores the pronoun)", kind: "head", values: curves.resolved_share };
-      charts.push({ title: "Resolved share", steps, lines: [model], low: -1, high: 1 });
+      charts.push({ title: "Resolved share", steps, lines: [model], high: 1 });
     }
   }
   const lines = [{ name: "validation loss", kind: "head", values: loss.validation }];
@@ -53,40 +49,24 @@ function otherHeads(rows) {
   return lines;
 }
 
-let cursors = []; // functions that move a chart's cursor to the slider's step
-
 function drawCharts() {
-  if (!training) return;
-  const charts = chartsNow().map(chartFigure);
-  cursors = charts.map(({ move }) => move);
-  show("charts", ...charts.map(({ figure }) => figure));
-  drawCursors();
-}
-
-function drawCursors() {
-  for (const move of cursors) move();
+  if (training) show("charts", ...chartsNow().map(chartFigure));
 }
 
 function chartFigure(chart) {
   const scale = scaleOf(chart);
   const curves = chart.lines.map((curve) => curvePath(chart, curve, scale));
-  const cursor = shape("line", { class: "cursor", y1: EDGE.top, y2: HEIGHT - EDGE.bottom });
+  const now = state.time === END ? scale.last : steps[state.time];
+  const cursor = shape("line", { class: "cursor", x1: scale.x(now), x2: scale.x(now), y1: EDGE.top, y2: HEIGHT - EDGE.bottom });
   const picture = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": chartLabel(chart) }, axes(scale), ...curves, cursor);
-  const value = element("span", { class: "value" });
+  const i = Math.max(0, chart.steps.findLastIndex((step) => step <= now));
+  const main = chart.lines.find(({ kind }) => kind === "head");
+  const value = `${number(main.values[i])} at step ${chart.steps[i].toLocaleString("en")}`;
   const keys = chart.lines.filter(({ name }) => name).map(({ name, kind }) =>
     element("span", { class: "key" }, shape("svg", { width: 18, height: 8 }, shape("path", { class: `curve ${kind}`, d: "M0 4H18" })), name),
   );
-  const caption = element("figcaption", {}, element("b", {}, chart.title), " ", value);
-  const figure = element("figure", {}, caption, picture, element("p", { class: "keys" }, ...keys));
-  const main = chart.lines.find(({ kind }) => kind === "head");
-  const move = () => {
-    const now = state.time === END ? scale.last : steps[state.time];
-    const i = Math.max(0, chart.steps.findLastIndex((step) => step <= now));
-    cursor.setAttribute("x1", scale.x(now));
-    cursor.setAttribute("x2", scale.x(now));
-    value.textContent = `${number(main.values[i])} at step ${chart.steps[i].toLocaleString("en")}`;
-  };
-  return { figure, move };
+  const caption = element("figcaption", {}, element("b", {}, chart.title), " ", element("span", { class: "value" }, value));
+  return element("figure", {}, caption, picture, element("p", { class: "keys" }, ...keys));
 }
 
 function scaleOf(chart) {
@@ -99,7 +79,7 @@ function scaleOf(chart) {
     high,
     last,
     x: (step) => EDGE.left + (step / last) * (WIDTH - EDGE.left - EDGE.right),
-    y: (value) => HEIGHT - EDGE.bottom - (Math.max(0, value - low) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom),
+    y: (value) => HEIGHT - EDGE.bottom - ((value - low) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom),
   };
 }
 

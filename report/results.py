@@ -8,18 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab import compare as lab
-from probe import seeds
 from probe.open import OWNER, OpenedModel, readable
 from probe.snapshots import HISTORY_FILE, read_history
-from report.content import ProbeResults, RunFiles, page_content, training_content
+from report.content import eval_command, page_content, training_content
 from report.figures import FIGURES
-from report.page import page
 from training.checkpoint import write_files
 from training.logging import read_records
 from training.run_dir import lock, unwritable, write_json
 
-SCHEMA_VERSION = 6  # version of probe.json
+SCHEMA_VERSION = 7  # version of probe.json
 PAGE = "report.html"
 TEXTS = "sentences.json"  # the user's sentences, newest first
 
@@ -28,7 +25,7 @@ TEXTS = "sentences.json"  # the user's sentences, newest first
 def results_folder(
     opened: OpenedModel, log: Callable[[str], None] = print, subfolder: str = ""
 ) -> Iterator[Path | None]:
-    """Yield the locked folder for results; None, after a note, if a run of another user cannot be written.
+    """Yields the locked folder for results; None, after a note, if a run of another user cannot be written.
 
     Raises:
         BlockingIOError: another process writes there.
@@ -49,35 +46,32 @@ def results_folder(
         yield folder
 
 
-def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
-    """Return the results of an earlier probe of this checkpoint, and a note for the page if there are none.
+def read_results(opened: OpenedModel) -> tuple[dict[str, Any] | None, list[str]]:
+    """Returns the probe.json of this checkpoint, and a note for the page if there is none.
 
     Raises:
-        ValueError: a file is damaged.
+        ValueError: the file is damaged.
 
     """
-    folder, command = opened.folder / "probe", opened.command
+    path, command = opened.folder / "probe" / "probe.json", eval_command(opened)
     if not opened.is_testable:
         return None, ["The training data has no gold links: heads can be looked at, but no claim can be tested."]
-    if not (folder / "probe.json").exists():
+    if not path.exists():
         return None, [f"The heads have not been tested yet: {command}"]
-    remedy = f"write it again: {command}"
-    with readable(folder / "probe.json", remedy):
-        results = json.loads((folder / "probe.json").read_text())
+    with readable(path, f"write it again: {command}"):
+        results: dict[str, Any] = json.loads(path.read_text())
         model, data = results["model"], results["data"]
         tested = (results["schema_version"], model["step"], data["fingerprint"], model.get("sha256"))
-    if tested != (SCHEMA_VERSION, opened.step, opened.data_fingerprint, opened.shape.get("sha256")):
+        is_current = tested == (SCHEMA_VERSION, opened.step, opened.data_fingerprint, opened.shape.get("sha256"))
+        if is_current:
+            page_content(opened, results)
+    if not is_current:
         return None, [f"The last probe tested another checkpoint or is of another version; probe again: {command}"]
-    with readable(folder / "claims.json", remedy):
-        cards = json.loads((folder / "claims.json").read_text())
-    with readable(folder, remedy):
-        probed = ProbeResults(results, cards, (folder / "items.jsonl").read_text())
-        page_content(opened, probed)
-    return probed, []
+    return results, []
 
 
 def read_texts(run: Path) -> list[str]:
-    """Return the user's sentences, newest first; none, with a warning, if their file is damaged."""
+    """Returns the user's sentences, newest first; none, with a warning, if their file is damaged."""
     path = run / "probe" / TEXTS
     try:
         with readable(path, "delete it"):
@@ -91,45 +85,20 @@ def read_texts(run: Path) -> list[str]:
     return texts
 
 
-def run_files(opened: OpenedModel) -> RunFiles:
-    """Return the records of a run that the page shows; ValueError names a damaged file."""
+def training_records(opened: OpenedModel) -> dict[str, Any]:
+    """Returns the metrics and snapshots of a run that the page shows; ValueError names a damaged file."""
     if opened.is_external:
-        return RunFiles()
+        return {}
     path, metrics = opened.folder / "metrics.jsonl", []
     if path.exists():
         with readable(path, "delete it; the page will lack the curves of training"):
             metrics = read_records(opened.folder)
             training_content(metrics, None)
-    return RunFiles(metrics, read_history(opened.folder / HISTORY_FILE), sweep_tables(opened.folder))
-
-
-def sweep_tables(run: Path) -> list[dict[str, Any]]:
-    """Return the tables of the sweep that a run belongs to: over variants, and over seeds."""
-    folder, tables = run.resolve().parent / "probe", []
-    if (path := folder / "compare.json").exists():
-        with readable(path, f"write it again: python eval.py compare={folder.parent}"):
-            results = json.loads(path.read_text())
-            runs = [name for variant in results["variants"] for name in variant["runs"]]
-            note = " ".join([*lab.LEGEND, *results["warnings"]])
-            tables.append((runs, "One switch at a time: variants compared", *lab.overview(results), note))
-    if (path := folder / "seeds.json").exists():
-        with readable(path, f"write it again: python eval.py runs={folder.parent}"):
-            results = json.loads(path.read_text())
-            note = " ".join(results["warnings"])
-            tables.append((results["runs"], "The same settings with other seeds", *seeds.overview(results), note))
-    names = ("title", "header", "rows", "note")
-    return [dict(zip(names, table, strict=True)) for runs, *table in tables if run.resolve().name in runs]
-
-
-def write_page(opened: OpenedModel, folder: Path) -> None:
-    """Write the page from earlier results; the folder must be locked."""
-    probed, missing = read_results(opened)
-    content = page_content(opened, probed, read_texts(opened.folder), run_files(opened), missing)
-    write_files(folder, {PAGE: page(content)})
+    return {"metrics": metrics, "snapshots": read_history(opened.folder / HISTORY_FILE)}
 
 
 def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> None:
-    """Print the address of the page and, if wanted, open it at a sentence."""
+    """Prints the address of the page and, if wanted, open it at a sentence."""
     address = (opened.folder / "probe" / PAGE).resolve().as_uri() + (f"#{sentence}" if sentence else "")
     print(f"\nreport {address}", flush=True)
     if in_browser and not webbrowser.open(address):
@@ -139,7 +108,7 @@ def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> N
 def write_with_figures(
     folder: Path, files: Mapping[str, str | bytes], marker: str, pictures: Mapping[str, bytes]
 ) -> None:
-    """Write a set of files and figures, all or nothing; figures of earlier results are removed."""
+    """Writes a set of files and figures, all or nothing; figures of earlier results are removed."""
     named = {f"figures/{name}": content for name, content in pictures.items()}
     obsolete = [f"figures/{name}" for name in FIGURES if name not in pictures]
     write_files(folder, {**files, **named}, marker, obsolete)

@@ -9,12 +9,11 @@ from typing import Any
 from lab import compare as lab
 from probe import seeds
 from probe.config import ProbeConfig
-from probe.open import OpenedRun, open_run, read_resumes, read_settings
+from probe.open import open_run, read_resumes, read_settings
 from report.commands import EvalSettings, test_heads
-from report.content import jsonable
+from report.content import jsonable, shell_command
 from report.figures import draw_seeds
-from report.results import SCHEMA_VERSION, write_page, write_with_figures
-from training.checkpoint import read_manifest
+from report.results import read_results, write_with_figures
 from training.command_line import printable
 from training.device import choose_device
 from training.logging import read_records
@@ -25,7 +24,7 @@ Pictures = Mapping[str, bytes]  # PNG by file name
 
 
 def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
-    """Test the runs of a sweep over seeds and print what holds over all of them."""
+    """Tests the runs of a sweep over seeds and prints what holds over all of them."""
     sweep = Path(settings.runs or "")
     runs = finished_runs(sweep)
     seed_of = check_seeds({run.name: read_settings(run)[1] for run in runs})
@@ -34,13 +33,12 @@ def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
         probes = {run: probe_results(run, settings, config) for run in runs}
         records = [seeds.SeedRun(run.name, seed_of[run.name], probes[run], runs[run]) for run in runs]
         results = jsonable(seeds.over_seeds(records) | {"warnings": resume_notes(runs)})
-        pictures = draw_seeds(results, {run.name: metrics for run, metrics in runs.items()}) if settings.figures else {}
+        pictures = draw_seeds(results, [record.metrics for record in records]) if settings.figures else {}
         write_summary(sweep / "probe", "seeds", results, seeds.markdown(results), {}, pictures)
-    write_pages(runs, settings)
 
 
 def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: TrainSettings) -> None:
-    """Test the runs of a sweep over variants and seeds and print what each variant changes.
+    """Tests the runs of a sweep over variants and seeds and prints what each variant changes.
 
     Args:
         settings: with compare=, the directory of the sweep.
@@ -65,69 +63,43 @@ def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: Trai
         table = "\n".join([lab.markdown(results), *lab.LEGEND])
         files = {"compare.csv": lab.table_csv(results)}
         write_summary(sweep / "probe", "compare", results, table, files, pictures)
-    write_pages(runs, settings)
 
 
 def write_summary(
     folder: Path, name: str, results: Mapping[str, Any], table: str, files: Mapping[str, str], pictures: Pictures
 ) -> None:
-    """Print the table of a sweep and write it as Markdown, with the results as JSON."""
+    """Prints the table of a sweep and writes it as Markdown, with the results as JSON."""
     lines = "\n".join([table, *(f"note: {warning}" for warning in results["warnings"])]) + "\n"
     print(printable(f"\n{lines}"))
     written = {f"{name}.json": json.dumps(results, indent=2) + "\n", f"{name}.md": lines, **files}
     write_with_figures(folder, written, f"{name}.json", pictures)
-    print(f"wrote {', '.join(written)} to {folder}; the page of every run shows the first table")
+    print(f"wrote {', '.join(written)} to {folder}")
 
 
 def finished_runs(sweep: Path) -> dict[Path, list[dict[str, Any]]]:
-    """Return the metrics of each run of a sweep; ValueError or OSError if a run cannot be written or is unfinished."""
+    """Returns the metrics of each run of a sweep; ValueError or OSError if a run cannot be written or is unfinished."""
     runs = {run: read_records(run) for run in find_runs(str(sweep))}
     for folder in (sweep, *runs):
         if blocked := unwritable(folder):
             raise PermissionError(f"{blocked}: cannot be written; change its permissions")
     for run, metrics in runs.items():
         if not any(record.get("whole") for record in metrics):
-            raise ValueError(f"{run}: training has not ended; resume it: python train.py resume=true out={run}")
+            resume = shell_command("train.py", "resume=true", f"out={run}")
+            raise ValueError(f"{run}: training has not ended; resume it: {resume}")
     return runs
 
 
 def probe_results(run: Path, settings: EvalSettings, config: ProbeConfig) -> dict[str, Any]:
-    """Return the probe.json of a run; the run is tested now if it has not been with these settings."""
-    if not is_probed(run, config):
+    """Returns the probe.json of a run; the run is tested now if it has not been with these settings."""
+    opened = open_run(run, choose_device(settings.device, Precision.float32, settings.threads).device)
+    results, _ = read_results(opened)
+    if results is None or results["settings"] != asdict(config):
         print(printable(f"probing {run}"), flush=True)
-        opened = open_sweep_run(run, settings)
         test_heads(opened, replace(settings, runs=None, compare=None, figures=False), config, log=lambda lines: None)
-    results: dict[str, Any] = read_json(run / "probe" / "probe.json")
+        results = read_json(run / "probe" / "probe.json")
     return results
 
 
-def open_sweep_run(run: Path, settings: EvalSettings) -> OpenedRun:
-    """Open a run of a sweep on the device of the settings."""
-    return open_run(run, choose_device(settings.device, Precision.float32, settings.threads).device)
-
-
-def is_probed(run: Path, config: ProbeConfig) -> bool:
-    """Return whether a run's probe.json is of its best checkpoint, with these settings."""
-    try:
-        results = json.loads((run / "probe" / "probe.json").read_text())
-        values = (results["schema_version"], results["settings"], results["data"]["fingerprint"])
-        step = results["model"]["step"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
-    best = [entry["step"] for entry in read_manifest(run / "checkpoints") if entry["best"]]
-    expected = (SCHEMA_VERSION, asdict(config), read_json(run / "config.json").get("data_fingerprint"))
-    return step in best and values == expected
-
-
 def resume_notes(runs: Mapping[Path, Any]) -> list[str]:
-    """Return a sentence for each time that a run was resumed with other settings."""
+    """Returns a sentence for each time that a run was resumed with other settings."""
     return [f"{run.name}: {sentence}" for run in runs for sentence in read_resumes(run)]
-
-
-def write_pages(runs: Mapping[Path, Any], settings: EvalSettings) -> None:
-    """Write the page of each causal run again, which now has the table of its sweep."""
-    for run in runs:
-        opened = open_sweep_run(run, settings)
-        if opened.settings.model.is_causal:
-            with lock(run / "probe"):
-                write_page(opened, run / "probe")

@@ -3,19 +3,18 @@
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from probe.open import open_external, open_run
 from probe.sentences import word_attention
 from report.commands import MOST_TEXTS, EvalSettings
 from tests.program import SMALL, SMALL_PROBE, run_program
+from tests.report.browser import Markup
 from tests.report.sample import HOSTILE
 from training.settings import Device
 
@@ -77,7 +76,7 @@ def test_verbose_also_prints_every_hold_out_and_the_model_s_answers(probed: tupl
     results = json.loads((probed[0] / "probe" / "probe.json").read_text())
     out = evaluate(probed[0], "verbose=true").out
     for holdout in results["selected"][0]["test"]:
-        assert re.search(rf"^  {holdout} ", out, re.MULTILINE)
+        assert re.search(rf"^ +{holdout} ", out, re.MULTILINE)
     assert out.count("\n") > probed[1].count("\n") + len(results["behaviour"])
 
 
@@ -85,7 +84,7 @@ def test_the_files_of_a_probe_agree(probed: tuple[Path, str]) -> None:
     folder = probed[0] / "probe"
     results = json.loads((folder / "probe.json").read_text())
     names = [entry["question"] for entry in results["selected"]]
-    assert results["schema_version"] == 6 and results["showcase"]["number"][0]["query"] == "It"
+    assert results["schema_version"] == 7 and results["showcase"]["number"][0]["query"] == "It"
     assert [card["question"] for card in json.loads((folder / "claims.json").read_text())] == names
     items = [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
     for entry in results["selected"]:
@@ -99,18 +98,9 @@ def test_the_page_shows_the_scores_of_probe_json(probed: tuple[Path, str]) -> No
     content = page_content(probed[0])
     for entry, question in zip(results["selected"], content["questions"], strict=True):
         assert sum(question["heads"]["accuracy"], []) == pytest.approx(sum(entry["heads"]["accuracy"], []), rel=1e-5)
-        assert [row["accuracy"] for row in question["holdouts"]] == pytest.approx(
-            [tested["accuracy"] for tested in entry["test"].values()], rel=1e-5
-        )
+        assert question["test"] == entry["test"]
         medians = [sentence for sentence in content["sentences"] if sentence["id"] in question["sentences"]]
         assert sum(sentence["group"] == "median" for sentence in medians) == 4
-
-
-def test_tensorboard_has_the_scores_of_the_newest_probe_once(run: Path) -> None:
-    assert evaluate(run).status == 0
-    assert len(list((run / "tb").glob("*.probe"))) == 1
-    events = EventAccumulator(str(run / "tb")).Reload()
-    assert [event.step for event in events.Scalars("probe/accuracy number")] == [4]
 
 
 def test_figures_are_written_beside_the_page(run: Path) -> None:
@@ -127,6 +117,8 @@ def test_figures_are_written_beside_the_page(run: Path) -> None:
 def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path) -> None:
     result = evaluate(run, f"text={SENTENCE}")
     assert result.status == 0 and result.out.count("  L0H") == page_content(run)["run"]["n_head"]
+    row = next(line.split() for line in result.out.splitlines() if line.startswith("  L0H0"))
+    assert row[1] == "cat" and row[3] == "buses" and row[5] == "|"
     [sentence] = [entry for entry in page_content(run)["sentences"] if entry["group"] == "yours"]
     assert sentence["text"] == SENTENCE and sentence["words"][sentence["query"][0]] == "It"
 
@@ -181,12 +173,12 @@ def test_settings_that_exclude_each_other_are_refused_by_name(name: str, setting
 @pytest.mark.parametrize(
     "file",
     ["config.json", "tokenizer.json", "metrics.jsonl", "attention.jsonl",
-     "probe/probe.json", "probe/claims.json", "probe/items.jsonl"],
+     "probe/probe.json"],
 )  # fmt: skip
 def test_a_damaged_file_is_named_in_one_line_and_nothing_is_written(run: Path, file: str) -> None:
     (run / file).write_text("{\n")
     page = (run / "probe" / "report.html").read_bytes()
-    assert str(Path(file).parent if file.endswith("items.jsonl") else file) in evaluate(run, f"text={SENTENCE}").error
+    assert file in evaluate(run, f"text={SENTENCE}").error
     assert (run / "probe" / "report.html").read_bytes() == page
 
 
@@ -226,20 +218,8 @@ def test_a_run_on_a_text_has_a_loss_and_a_page_that_hostile_texts_cannot_change(
     for text in (*HOSTILE[:-2], "\x1b[31mit\x07"):
         result = evaluate(tmp_path / "run", f"text={text[:40]}")
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", result.out + result.err)
-    tags = Tags((tmp_path / "run" / "probe" / "report.html").read_text())
-    assert tags.names.count("script") == 2 and not {"img", "svg", "base", "iframe"} & set(tags.names)
-
-
-class Tags(HTMLParser):
-    """The tags of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
+    tags = Markup((tmp_path / "run" / "probe" / "report.html").read_text()).tags
+    assert tags.count("script") == 2 and not {"img", "svg", "base", "iframe"} & set(tags)
 
 
 def test_a_test_set_is_taken_and_written_to_outside(run: Path) -> None:
@@ -260,7 +240,6 @@ def test_runs_of_a_sweep_over_seeds_are_tested_once_and_summarised(run: Path) ->
     assert result.status == 0, result.err
     assert (sweep / "1" / "probe" / "probe.json").stat().st_mtime_ns == earlier
     assert json.loads((sweep / "probe" / "seeds.json").read_text())["seeds"] == [1, 2]
-    assert page_content(sweep / "2")["tables"][0]["rows"]
 
 
 @pytest.mark.slow
@@ -271,7 +250,6 @@ def test_variants_of_a_sweep_are_compared(run: Path) -> None:
     result = run_program("eval.py", f"compare={sweep}", f"cache_dir={run.parent / 'cache'}", *SMALL_PROBE)
     assert result.status == 0, result.err
     assert {"compare.json", "compare.md", "compare.csv"} <= {path.name for path in (sweep / "probe").iterdir()}
-    assert page_content(sweep / "0")["tables"][0]["header"][0] == "variant"
 
 
 @pytest.mark.slow
@@ -281,7 +259,7 @@ def test_an_exported_run_opens_as_an_external_model_with_the_same_attention(run:
     assert run_program("model/export.py", "to=hf", f"run={run}", f"out={folder}").status == 0
     result = run_program("eval.py", f"model={folder}", f"out={out}", f"text={SENTENCE}")
     assert result.status == 0, result.err
-    assert page_content(out)["run"]["max_steps"] is None
+    assert page_content(out)["run"]["step"] == "external model"
     ours = open_run(run, torch.device("cpu"))
     external = open_external(str(folder), str(out), ours.data, torch.device("cpu"))
     weights, expected = (word_attention(opened.model, opened.tokenize(SENTENCE)) for opened in (external, ours))

@@ -7,7 +7,7 @@ import torch
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.sentences import (
-    FOUR_CELLS,
+    EXAMPLE_BLOCK,
     TIRED_OR_SOFT,
     TokenizedText,
     between_words,
@@ -76,9 +76,11 @@ def test_next_tokens_are_the_most_probable_ones() -> None:
     assert [p for _, p in best] == pytest.approx(probabilities.topk(3).values.tolist(), rel=1e-5)
 
 
-def test_the_four_cells_cross_order_and_pronoun() -> None:
-    cells = {(example.text.index("cat") < example.text.index("buses"), example.query) for example in FOUR_CELLS}
-    assert len(cells) == 4 and all((example.query == "It") == (example.antecedent == "cat") for example in FOUR_CELLS)
+def test_the_example_block_crosses_order_and_pronoun() -> None:
+    orders = {(example.text.index("cat") < example.text.index("buses"), example.query) for example in EXAMPLE_BLOCK}
+    assert len(orders) == 4 and all(
+        (example.query == "It") == (example.antecedent == "cat") for example in EXAMPLE_BLOCK
+    )
 
 
 def test_tired_and_soft_share_their_text_up_to_the_adjective() -> None:

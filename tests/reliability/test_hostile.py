@@ -4,13 +4,13 @@ import json
 import re
 import shutil
 from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from data.tokenizer import bpe_tokenizer, character_tokenizer, encode, end_id, load_tokenizer, word_tokenizer
 from tests.program import run_program
+from tests.report.browser import Markup
 
 # Markup, terminal control, special tokens, right-to-left marks, shell, paths, templates, spreadsheet formulas.
 FRAGMENTS = [
@@ -33,21 +33,16 @@ SMALL_TEXT = [
 KINDS = ["bpe", "words", "characters"]
 
 
-class Page(HTMLParser):
+def active(html: str) -> Counter[str]:
     """Counts the elements and attributes of a page that can run or fetch something."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.active: Counter[str] = Counter()
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in ("script", "iframe", "object", "embed", "base", "link", "img", "style", "meta"):
-            self.active[tag] += 1
-        for name, value in attrs:
-            is_address = name in ("src", "href") and "//" in (value or "")
-            if is_address or name.startswith("on") or "javascript:" in (value or ""):
-                self.active[f"{tag} {name}"] += 1
+    page = Markup(html)
+    elements = ("script", "iframe", "object", "embed", "base", "link", "img", "style", "meta")
+    attributes = [
+        name
+        for name, value in page.attributes
+        if (name in ("src", "href") and "//" in value) or name.startswith("on") or "javascript:" in value
+    ]
+    return Counter([*(tag for tag in page.tags if tag in elements), *attributes])
 
 
 @pytest.fixture(scope="module")
@@ -92,13 +87,13 @@ def test_bytes_that_are_not_utf_8_are_one_line_that_names_the_file(content: byte
 def test_a_hostile_sentence_adds_nothing_active_to_the_page_and_no_control_to_the_terminal(folder: Path) -> None:
     page = folder / "bpe" / "probe" / "report.html"
     assert run_program("eval.py", "run=bpe", 'text="The cat sat. It"', "cache_dir=cache", cwd=folder).status == 0
-    expected = Page(page.read_text()).active
+    expected = active(page.read_text())
     for fragment in FRAGMENTS:
         text = fragment.replace("\0", "").replace("$", "")  # no argument can hold a null, and ${ is Hydra's
         result = run_program("eval.py", "run=bpe", f"text={text} it", cwd=folder)
         assert result.status in (0, 2), result.err
         assert not CONTROL.search(result.out + result.err)
-    assert Page(page.read_text()).active == expected
+    assert active(page.read_text()) == expected
 
 
 def test_a_run_with_a_hostile_name_is_read_and_its_name_controls_no_terminal(folder: Path, tmp_path: Path) -> None:

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 
 from data.stories.lint import word_spans
-from probe.sentences import FOUR_CELLS, TIRED_OR_SOFT, Example, TokenizedText, pack_weights
+from probe.sentences import SHOWCASE, Example, TokenizedText, pack_weights
 
 N_LAYER, N_HEAD = 2, 4
 LINK_HEAD = (0, 1)
 STEPS = [0, 1, 2, 4, 8, 16, *range(100, 1201, 100)]
-EXAMPLES = {"four_cells": FOUR_CELLS, "tired_or_soft": TIRED_OR_SOFT}
 HOSTILE = (
     "</script><script>window.hacked=1</script>",
     "<img src=x onerror=window.hacked=1>",
@@ -26,13 +25,13 @@ HOSTILE = (
 
 
 def tokenized(text: str) -> TokenizedText:
-    """Tokenize a text into its words."""
+    """Tokenizes a text into its words."""
     spans = [span for _, span in word_spans(text)]
     return TokenizedText(text, list(range(len(spans) + 1)), spans, spans)
 
 
 def attention(n_words: int, query: int | None = None, target: int = 0, strength: float = 1.0) -> np.ndarray:
-    """Return causal weights [L, H, W, W]; from `query` the link head attends to `target` with growing `strength`."""
+    """Returns causal weights [L, H, W, W]; from `query` the link head attends to `target` with growing `strength`."""
     scores = np.random.default_rng(n_words).normal(size=(N_LAYER, N_HEAD, n_words, n_words))
     if query is not None:
         scores[(*LINK_HEAD, query, target)] += 8 * strength
@@ -42,7 +41,7 @@ def attention(n_words: int, query: int | None = None, target: int = 0, strength:
 
 
 def unpacked(data: str, shape: tuple[int, int, int]) -> np.ndarray:
-    """Return the weights [L, H, W, W] that `pack_weights` packed; shape: (L, H, W)."""
+    """Returns the weights [L, H, W, W] that `pack_weights` packed; shape: (L, H, W)."""
     n_layer, n_head, n_words = shape
     weights = np.zeros((n_layer, n_head, n_words, n_words))
     rows, columns = np.tril_indices(n_words)
@@ -51,7 +50,7 @@ def unpacked(data: str, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def positions(example: Example) -> list[int]:
-    """Return the words of query, antecedent and distractor."""
+    """Returns the words of query, antecedent and distractor."""
     words = tokenized(example.text).words
     return [words.index(word) for word in (example.query, example.antecedent, example.distractor)]
 
@@ -59,7 +58,7 @@ def positions(example: Example) -> list[int]:
 def sentence(
     name: str, group: str, text: str, example: Example | None = None, snapshot: int | None = None
 ) -> dict[str, Any]:
-    """Return a sentence as `report.content.sentence_content` does."""
+    """Returns a sentence as `report.content.sentence_content` does."""
     words = tokenized(text).words
     query = positions(example) if example else []
     return {
@@ -72,54 +71,52 @@ def sentence(
 
 
 def heads(seed: int, centre: float, link: float) -> list[list[float]]:
-    """Return a score [L][H] near `centre`, and `link` for the link head."""
+    """Returns a score [L][H] near `centre`, and `link` for the link head."""
     values = centre + 0.04 * np.random.default_rng(seed).normal(size=(N_LAYER, N_HEAD))
     values[LINK_HEAD] = link
     return values.round(4).tolist()
 
 
-def holdout(name: str, accuracy: float) -> dict[str, Any]:
-    """Return a row of the hold-out table."""
+def holdout(accuracy: float) -> dict[str, Any]:
+    """Returns `test.<holdout>` of probe.json."""
+    ends = [accuracy - 0.03, accuracy]
     return {
-        "name": name, "n_items": 920, "chance_level": 0.69, "accuracy": accuracy,
-        "accuracy_interval": [accuracy - 0.03, accuracy], "block_accuracy": accuracy - 0.01,
-        "block_accuracy_interval": [accuracy - 0.08, accuracy], "pronoun_contrast": 1.6715,
-        "baselines": {"nearest": 0.5, "first": 0.48},
-        "untrained": {"accuracy": 0.4766, "accuracy_interval": [0.4388, 0.519]} if name == "headline" else None,
+        "n_items": 920, "chance_level": 0.69, "accuracy": accuracy, "accuracy_interval": ends,
+        "block_accuracy": accuracy - 0.01, "block_accuracy_interval": ends, "pronoun_contrast": 1.6715,
+        "strict_accuracy": 0.9, "p_corrected": 0.0005,
+        "baselines": {"nearest": {"accuracy": 0.5}, "agreement sieve": {"accuracy": 1.0}},
+        "untrained": {"n_models": 2, "accuracy": 0.4766, "accuracy_range": [0.4388, 0.519]},
     }  # fmt: skip
 
 
 def question(name: str, verdict: str, sentences: list[str]) -> dict[str, Any]:
-    """Return a question with everything that the page shows of it."""
+    """Returns a question as `report.content.question_content` does."""
     accuracy = 0.9989 if verdict == "supported" else 0.62
     layer, head = LINK_HEAD
     return {
-        "name": name, "description": '"it" or "they", read at the pronoun', "layer": layer, "head": head,
-        "verdict": verdict,
-        "evidence_level": "E3", "evidence": "the edge is causal", "holdout": "headline",
-        "sentences": sentences,
+        "question": name, "description": '"it" or "they", read at the pronoun', "layer": layer, "head": head,
+        "family": "agreement" if name == "number" else "later_cue", "verdict": verdict, "evidence_level": "E3",
+        "holdout": "headline", "sentences": sentences,
         "claim": f"Attention head L{layer}H{head} links a pronoun to its antecedent. It is right in {accuracy:.1%}.",
         "criteria": [
-            {"name": "beats_baselines", "measured": {"lead_low": 0.49}, "bars": {"lead_low": 0}, "passed": True},
+            {"name": "beats_baselines", "measured": {"lead_low": 0.49}, "bars": {"lead_low": 0}, "outcome": "met"},
             {"name": "causal_edge", "measured": {"attention_swap": None}, "bars": {"attention_swap": 0.2},
-             "passed": False},
+             "outcome": "not measured"},
         ],
         "reasons": ["attention swap not measured; required: above 0.2"], "does_not_show": ["understanding"],
         "heads": {"accuracy": heads(1, 0.5, accuracy), "block_accuracy": heads(2, 0.18, accuracy),
                   "pronoun_contrast": heads(3, 0, 1.6715), "p": heads(4, 0.7, 0.0005)},
-        "holdouts": [holdout(name, accuracy) for name in ("iid", "headline")],
-        "effects": [{"name": "attention_swap", "label": "attention swap", "value": 0.9891, "interval": [0.97, 1.01],
-                     "meaning": "1: this head alone decides"},
-                    {"name": "distractor_edge_ablation", "label": "edge to the distractor cut", "value": -0.2,
-                     "interval": None, "meaning": "near 0"}],
-        "cues": {"coreference": 1.67, "position": 0.12},
+        "test": {name: holdout(accuracy) for name in ("iid", "headline")},
+        "causal": {"attention_swap": 0.9891, "attention_swap_interval": [0.97, 1.01], "distractor_edge_ablation": -0.2,
+                   "controls": {"attention_swap": [0.01, -0.2, None]}},
+        "weights": None, "cues": {"coreference": 1.67, "position": 0.12},
     }  # fmt: skip
 
 
 def training() -> dict[str, Any]:
-    """Return curves and snapshots in which the link head appears around step 600."""
+    """Returns curves and snapshots in which the link head appears around step 600."""
     rise = [float(1 / (1 + np.exp(-(step - 600) / 80))) for step in STEPS]
-    first = {example.text: example for examples in EXAMPLES.values() for example in reversed(examples)}
+    first = {example.text: example for examples in SHOWCASE.values() for example in reversed(examples)}
     frames = [
         [
             attention(len(tokenized(text).words), *positions(example)[:2], strength=share)
@@ -143,7 +140,7 @@ def training() -> dict[str, Any]:
 
 
 def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was kind.",)) -> dict[str, Any]:
-    """Return the content of a page with two questions, both worked examples and the user's sentences."""
+    """Returns the content of a page with two questions, both worked examples and the user's sentences."""
     curves = training()
     place = {text: i for i, text in enumerate(curves["snapshots"]["texts"])}
     examples = {
@@ -151,21 +148,20 @@ def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was ki
             sentence(f"{group}-{i}", group, example.text, example, place[example.text])
             for i, example in enumerate(members, 1)
         ]
-        for group, members in EXAMPLES.items()
+        for group, members in SHOWCASE.items()
     }
     yours = [sentence(f"yours-{i}", "yours", text) for i, text in enumerate(texts, 1)]
     ids = {group: [example["id"] for example in members] for group, members in examples.items()}
     return {
-        "run": {"name": "default", "seed": 1, "step": 1200, "max_steps": 1200, "n_layer": N_LAYER, "n_head": N_HEAD,
-                "d_model": 64, "context_length": 64, "n_parameters": 131_776, "data": "stories", "departures": [],
-                "environment": {"python": "3.11"}, "command": "python eval.py run=runs/default"},
+        "run": {"name": "default", "step": "step 1,200", "facts": "2 layers", "n_layer": N_LAYER, "n_head": N_HEAD,
+                "environment": {"python": "3.11"}, "commands": ["python train.py", "python eval.py"]},
         "notes": ["A note on top."],
         "max_p": 0.01,
-        "questions": [question("number", "supported", ids["four_cells"]),
-                      question("later_cue", "suggestive", ids["tired_or_soft"])],
-        "sentences": [*examples["four_cells"], *examples["tired_or_soft"], *yours],
+        "questions": [question("number", "supported", ids["number"]),
+                      question("later_cue", "suggestive", ids["later_cue"])],
+        "sentences": [*examples["number"], *examples["later_cue"], *yours],
         "training": curves,
-        "tables": [{"title": "Other seeds", "header": ["question", "seeds"], "rows": [["number", "5 of 5"]],
+        "tables": [{"title": "Answers", "header": ["question", "items"], "rows": [["number", "560"]],
                     "note": ""}],
         "resumed": ["Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02)."],
         "omissions": [],
@@ -173,18 +169,18 @@ def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was ki
 
 
 def without_probe() -> dict[str, Any]:
-    """Return the content of a run whose heads were not tested."""
+    """Returns the content of a run whose heads were not tested."""
     page = content()
     yours = [example for example in page["sentences"] if example["group"] == "yours"]
     return page | {"questions": [], "sentences": yours, "training": None, "tables": []}
 
 
 def hostile() -> dict[str, Any]:
-    """Return the content with every free text replaced by a string that tries to become markup or a script."""
+    """Returns the content with every free text replaced by a string that tries to become markup or a script."""
     texts = iter(range(10**9))
-    free = {"name", "title", "text", "words", "notes", "next", "description", "claim", "evidence", "reasons", "label",
-            "does_not_show", "meaning", "command", "environment", "header", "rows", "note", "resumed", "omissions",
-            "departures", "data_name"}  # fmt: skip
+    free = {"name", "title", "text", "words", "notes", "next", "description", "claim", "reasons", "label",
+            "does_not_show", "meaning", "commands", "environment", "header", "rows", "note", "resumed", "omissions",
+            "facts", "step"}  # fmt: skip
 
     def attack(value: Any, key: str) -> Any:
         if isinstance(value, dict):
@@ -195,5 +191,5 @@ def hostile() -> dict[str, Any]:
 
     page = attack(content(), "")
     for question_content, name in zip(page["questions"], ("number", "later_cue"), strict=True):
-        question_content["name"] = HOSTILE[0] + name
+        question_content["question"] = HOSTILE[0] + name
     return page | {"training": content()["training"]}

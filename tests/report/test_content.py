@@ -1,19 +1,24 @@
 """The content of the page: sizes are bounded, values are finite, records of training become curves."""
 
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from probe.open import open_run
 from report.content import (
     MAX_SENTENCE_CHARACTERS,
     MAX_SNAPSHOT_CHARACTERS,
-    effects_content,
+    commands_of,
     jsonable,
     thinned,
     training_content,
     within_size,
 )
+from training.settings import compose_settings, flat
 
 
 def probe_record(step: int, accuracy: float) -> dict:
@@ -61,18 +66,11 @@ def test_without_a_validation_loss_there_are_no_curves() -> None:
     assert training_content([probe_record(0, 0.5)], None) is None
 
 
-def test_effects_show_the_largest_swap_of_the_control_heads_beside_the_head_s() -> None:
-    causal = {
-        "attention_swap": 0.9,
-        "attention_swap_interval": [0.8, 1.0],
-        "controls": {"attention_swap": [0.01, -0.2, None]},
-    }
-    effects = effects_content({"causal": causal})
-    assert [(effect["label"], effect["value"]) for effect in effects] == [
-        ("attention swap", 0.9),
-        ("attention swap of 2 other heads", -0.2),
-    ]
-
-
-def test_a_head_without_causal_tests_has_no_effects() -> None:
-    assert effects_content({"causal": None}) == []
+def test_the_training_command_gives_the_settings_of_the_run(trained_run: Path) -> None:
+    run = open_run(trained_run, torch.device("cpu"))
+    train, probe = commands_of(run, {"n_untrained": 2})
+    python, program, *arguments = shlex.split(train)
+    ignored = {"out", "cache_dir"}
+    used, expected = (flat(settings) for settings in (compose_settings(arguments), run.settings))
+    assert program == "train.py" and {name for name in used if used[name] != expected[name]} == ignored
+    assert shlex.split(probe)[1:] == ["eval.py", f"run={trained_run}", "probe.n_untrained=2"]

@@ -6,15 +6,15 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from hashlib import sha256
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT
 from report.page import page
 from tests.report import sample
-from tests.report.browser import Opened, opened, running
+from tests.report.browser import Markup, Opened, opened, running
 
 CONTENT = sample.content()
 Show = Callable[..., AbstractContextManager[Opened]]
@@ -35,29 +35,15 @@ def show(browser: Any, tmp_path: Path) -> Show:
 
 
 def weights_of(name: str) -> Any:
-    """Return the weights [L, H, W, W] that the content stores for a sentence."""
+    """Returns the weights [L, H, W, W] that the content stores for a sentence."""
     sentence = next(sentence for sentence in CONTENT["sentences"] if sentence["id"] == name)
     return sample.unpacked(sentence["weights"], (sample.N_LAYER, sample.N_HEAD, len(sentence["words"])))
 
 
 def word_weights(view: Opened) -> list[float]:
-    """Return the weight printed after each word of the selected sentence."""
+    """Returns the weight printed after each word of the selected sentence."""
     texts = view.page.locator("#words button small").all_inner_texts()
     return [float(text) if text.strip() else 0.0 for text in texts]
-
-
-class Markup(HTMLParser):
-    """Tags and attributes of a page, outside its own scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
 
 
 # The file
@@ -105,7 +91,14 @@ def test_a_number_that_is_not_finite_is_refused() -> None:
 
 def test_the_tables_print_the_scores_of_the_content() -> None:
     text = page(CONTENT)
-    for cell in ("0.999 [0.969, 0.999]", "nearest 0.500", "0.477 [0.439, 0.519]", "– not measured", "✓ met"):
+    for cell in (
+        "0.999 [0.969, 0.999]",
+        "all rules 0.500; agreement sieve 1.000",
+        "0.477 [0.439, 0.519]",
+        "– not measured",
+        "✓ met",
+        "-0.200",
+    ):
         assert f">{cell}</bdi>" in text
 
 
@@ -130,7 +123,7 @@ def test_without_scripts_the_claim_and_the_tables_are_readable(show: Show) -> No
 def test_the_grid_shows_the_selected_score_of_every_head(show: Show) -> None:
     with show() as view:
         for score, label in (("accuracy", "accuracy"), ("block_accuracy", "block accuracy")):
-            view.page.get_by_label(label, exact=True).check()
+            view.page.get_by_label("Colour by").select_option(label)
             shown = [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
             expected = [value for row in CONTENT["questions"][0]["heads"][score] for value in row]
             assert shown == pytest.approx(expected, abs=0.0051)
@@ -140,29 +133,29 @@ def test_the_cards_print_the_weights_of_the_selected_head(show: Show) -> None:
     with show() as view:
         view.page.locator("[data-head=L1H2]").click()
         label = view.page.locator(".card").first.get_attribute("aria-label")
-        query, antecedent, distractor = sample.positions(sample.FOUR_CELLS[0])
-        row = weights_of("four_cells-1")[1, 2, query]
+        query, antecedent, distractor = sample.positions(EXAMPLE_BLOCK[0])
+        row = weights_of("number-1")[1, 2, query]
         assert label.endswith(f"cat {row[antecedent]:.2f}, buses {row[distractor]:.2f}")
 
 
 def test_a_click_on_a_word_shows_its_row_of_attention(show: Show) -> None:
     with show() as view:
         view.page.locator("#words button").nth(6).click()
-        assert word_weights(view) == pytest.approx(weights_of("four_cells-1")[0, 1, 6], abs=0.0051)
+        assert word_weights(view) == pytest.approx(weights_of("number-1")[0, 1, 6], abs=0.0051)
 
 
-def test_the_matrix_has_a_cell_for_each_word_and_earlier_word(show: Show) -> None:
+def test_the_matrix_has_a_square_for_each_word_and_earlier_word(show: Show) -> None:
     with show() as view:
         n_words = len(CONTENT["sentences"][0]["words"])
         assert view.page.locator(".matrix rect:not(.frame)").count() == n_words * (n_words + 1) // 2
 
 
-def test_a_click_on_a_matrix_cell_colours_the_heads_by_that_weight(show: Show) -> None:
+def test_a_click_in_the_matrix_colours_the_heads_by_that_weight(show: Show) -> None:
     with show() as view:
-        view.page.get_by_label("attention weight", exact=True).check()
+        view.page.get_by_label("Colour by").select_option("attention weight")
         view.page.locator(".matrix rect").nth(1).click()  # row 1, column 0
         shown = [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
-        assert shown == pytest.approx(weights_of("four_cells-1")[:, :, 1, 0].ravel(), abs=0.0051)
+        assert shown == pytest.approx(weights_of("number-1")[:, :, 1, 0].ravel(), abs=0.0051)
 
 
 def test_the_slider_shows_the_scores_and_the_attention_of_that_step(show: Show) -> None:
@@ -179,11 +172,18 @@ def test_the_slider_shows_the_scores_and_the_attention_of_that_step(show: Show) 
         assert word_weights(view) == pytest.approx(weights, abs=0.0051)
 
 
+def test_the_chart_of_the_resolved_share_shows_values_below_minus_one(show: Show) -> None:
+    with show() as view:
+        path = view.page.locator("figure", has_text="Resolved share").locator("path.head").first.get_attribute("d")
+        heights = [float(point.split()[1]) for point in path.removeprefix("M").split("L")]
+        assert heights[0] > heights[10] > heights[-1]
+
+
 def test_choosing_a_question_shows_its_claim_its_head_and_its_sentences(show: Show) -> None:
     with show() as view:
-        view.page.get_by_label("Question").select_option("1")
+        view.page.get_by_label("Question").select_option(index=1)
         assert view.page.locator(".badge:visible").inner_text().endswith("suggestive")
-        assert view.page.locator(".card").count() == len(sample.TIRED_OR_SOFT)
+        assert view.page.locator(".card").count() == len(TIRED_OR_SOFT)
 
 
 def test_a_link_opens_the_page_at_a_sentence(show: Show) -> None:

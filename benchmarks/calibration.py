@@ -63,7 +63,7 @@ class Case:
 
 
 def permute_labels(items: Sequence[LinkItem], seed: int) -> list[LinkItem]:
-    """Return the items with antecedent and distractor exchanged in all four cells of the blocks that a coin chooses.
+    """Returns the items with antecedent and distractor exchanged in all four cells of the blocks that a coin chooses.
 
     One coin for each word pair and frame. Within a block each pronoun still means one word, so that swap partners exist
     and every criterion can be tested. Items without an antecedent stay as they are.
@@ -90,7 +90,7 @@ def permute_labels(items: Sequence[LinkItem], seed: int) -> list[LinkItem]:
 
 
 def random_model(trained: Transformer, seed: int) -> Transformer:
-    """Return a model with normal random matrices of the same root mean square as the trained ones, and its gains."""
+    """Returns a model with normal random matrices of the same root mean square as the trained ones, and its gains."""
     model = Transformer(trained.config, trained.vocab_size, seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -110,7 +110,7 @@ def make_cases(
     counts: dict[str, int],
     first_seed: int,
 ) -> dict[str, Iterator[Case]]:
-    """Return the cases of every group; each model is built when it is needed."""
+    """Returns the cases of every group; each model is built when it is needed."""
     config, seeds = trained[0].config, range(first_seed, first_seed + 10**6)
 
     def initial(seed: int) -> Case:
@@ -171,7 +171,7 @@ def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def lines_of(groups: dict[str, dict[str, Any]], n_dev: int, n_test: int, seconds: float) -> list[str]:
-    """Return the page's table."""
+    """Returns the page's table."""
     rows = []
     for group, questions in groups.items():
         for question, count in questions.items():
@@ -196,7 +196,7 @@ def lines_of(groups: dict[str, dict[str, Any]], n_dev: int, n_test: int, seconds
 
 
 def read_runs(runs: Sequence[Path], cache: Path) -> tuple[list[Transformer], Corpus]:
-    """Return the models of some runs, which must share settings and corpus, and the corpus."""
+    """Returns the models of some runs, which must share settings and corpus, and the corpus."""
     settings = [saved_settings(json.loads((run / "config.json").read_text())) for run in runs]
     if any((other.model, other.data) != (settings[0].model, settings[0].data) for other in settings):
         fail("runs=: the runs differ in model or data settings")
@@ -212,7 +212,7 @@ def read_runs(runs: Sequence[Path], cache: Path) -> tuple[list[Transformer], Cor
 def select_items(
     corpus: Corpus, split: str, holdout: str, questions: Sequence[Question], n_pairs: int
 ) -> list[LinkItem]:
-    """Return the items of some questions with `n_pairs` blocks of each frame, different pairs from frame to frame."""
+    """Returns the items of some questions with `n_pairs` blocks of each frame, different pairs from frame to frame."""
     rows = [row for row in load_rows(corpus, split) if row["holdout"] == holdout]
     items = link_items(rows, corpus.tokenizer, end_id(corpus.tokenizer))
     items = [item for item in items if any(question.matches(item) for question in questions)]

@@ -42,12 +42,12 @@ class Logits(nn.Module):
         self.model = model
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits."""
+        """Returns the logits."""
         return self.model(tokens).logits
 
 
 def make_gpt2(settings: TrainSettings, vocab_size: int) -> Logits:
-    """Return a GPT-2 (Radford et al. 2019) of the same layers, heads, width and context, without dropout."""
+    """Returns a GPT-2 (Radford et al. 2019) of the same layers, heads, width and context, without dropout."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     shape = settings.model
@@ -93,13 +93,13 @@ def train_peer(
 
 
 def encode_file(tokenizer: Tokenizer, path: Path) -> Tensor:
-    """Return the token ids of one text file, the end-of-text token first."""
+    """Returns the token ids of one text file, the end-of-text token first."""
     return torch.tensor([end_id(tokenizer), *tokenizer.encode(path.read_text()).ids])
 
 
 @torch.no_grad()
 def bits_per_byte(model: nn.Module, tokens: Tensor, context_length: int, n_bytes: int) -> float:
-    """Return the loss over windows of `context_length` tokens that do not overlap, as bits per byte of the text."""
+    """Returns the loss over windows of `context_length` tokens that do not overlap, as bits per byte of the text."""
     total = 0.0
     for start in range(0, len(tokens) - 1, 32 * context_length):
         inputs = tokens[start : start + 32 * context_length]
@@ -148,7 +148,7 @@ def compare(run: Path, cache: Path, rate: float, validation: list[Path]) -> dict
 
 
 def page(results: dict[str, Any]) -> list[str]:
-    """Return the page's table and what the outside tests printed."""
+    """Returns the page's table and what the outside tests printed."""
     rows = []
     for name, title in (("ours", "experiment=english"), ("gpt2", "transformers' GPT-2, AdamW")):
         model = results[name]

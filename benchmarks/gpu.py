@@ -28,7 +28,7 @@ WARM_UP_STEPS = 10
 
 
 def matmul_flops(device: ComputeDevice, size: int) -> float:
-    """Return the FLOP/s of a square matrix product in the training's number format, the best of five."""
+    """Returns the FLOP/s of a square matrix product in the training's number format, the best of five."""
     left, right = (torch.randn(size, size, device=device.device, dtype=device.dtype) for _ in range(2))
     best = 0.0
     for _ in range(5):
@@ -40,7 +40,7 @@ def matmul_flops(device: ComputeDevice, size: int) -> float:
 
 
 def measure(model_name: str, mode: str, device_name: str, quick: bool) -> dict[str, Any]:
-    """Return the speed and memory of training one preset."""
+    """Returns the speed and memory of training one preset."""
     small = ["model.context_length=32", "tokens_per_batch=256"] if quick else []
     settings = compose_settings(
         [f"model={model_name}", f"device={device_name}", f"compile={mode}", "data=stories", *small]
@@ -69,7 +69,7 @@ def measure(model_name: str, mode: str, device_name: str, quick: bool) -> dict[s
 
 
 def flops_per_token(model: Transformer) -> float:
-    """Return the matrix-product FLOPs of training on one token, 6 N + 12 L T D (half of the latter if causal).
+    """Returns the matrix-product FLOPs of training on one token, 6 N + 12 L T D (half of the latter if causal).
 
     N counts each weight as often as it multiplies (tied projections several times, the embedding once, as output).
     Kaplan et al. 2020, section 2.1; Chowdhery et al. 2022 (PaLM), appendix B.

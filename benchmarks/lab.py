@@ -32,7 +32,7 @@ def measure(name: str, seeds: str, folder: Path) -> dict[str, Any]:
 
 
 def page(experiments: dict[str, Any]) -> list[str]:
-    """Return the table of every experiment as Markdown lines."""
+    """Returns the table of every experiment as Markdown lines."""
     lines = []
     for name, entry in experiments.items():
         seconds = entry["seconds"]

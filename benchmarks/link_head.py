@@ -43,7 +43,7 @@ def measure(seed: int, folder: Path) -> dict[str, Any]:
 
 
 def seed_rows(results: list[dict[str, Any]]) -> list[list[str]]:
-    """Return one row per seed and question, on the headline hold-out."""
+    """Returns one row per seed and question, on the headline hold-out."""
     rows = []
     for result in results:
         for question in QUESTIONS:
@@ -65,7 +65,7 @@ def seed_rows(results: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def baseline_rows(results: list[dict[str, Any]]) -> list[list[str]]:
-    """Return one row per question: supported seeds, and mean accuracy of the head, the rules and untrained models."""
+    """Returns one row per question: supported seeds, and mean accuracy of the head, the rules and untrained models."""
     rows = []
     for question in QUESTIONS:
         entries = [result["selected"][question] for result in results]
@@ -91,7 +91,7 @@ def baseline_rows(results: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def gap_rows(results: list[dict[str, Any]]) -> list[list[str]]:
-    """Return one row per seed: validation loss, entropy lower bound and the gap by token class, nats per token."""
+    """Returns one row per seed: validation loss, entropy lower bound and the gap by token class, nats per token."""
     rows = []
     for result in results:
         loss = result["validation"]
@@ -102,13 +102,13 @@ def gap_rows(results: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def time_rows(results: list[dict[str, Any]]) -> list[list[str]]:
-    """Return one row per seed: wall and CPU-seconds of both commands; the first seed also writes the corpus."""
+    """Returns one row per seed: wall and CPU-seconds of both commands; the first seed also writes the corpus."""
     names = [(clock, script) for script in ("train", "eval") for clock in ("seconds", "cpu_seconds")]
     return [[str(result["seed"]), *(f"{result[clock][script]:.1f}" for clock, script in names)] for result in results]
 
 
 def fenced(output: str, *starts: str) -> list[str]:
-    """Return the printed lines that begin with one of `starts` as a block of code."""
+    """Returns the printed lines that begin with one of `starts` as a block of code."""
     return ["```", *(line for line in output.splitlines() if line.startswith(starts)), "```"]
 
 

@@ -33,7 +33,7 @@ def fail(message: str) -> NoReturn:
 
 
 def arguments(defaults: Mapping[str, str], required: Sequence[str] = ()) -> dict[str, str]:
-    """Return the NAME=VALUE arguments of this process over `defaults`; exit with status 2 on a bad one."""
+    """Returns the NAME=VALUE arguments of this process over `defaults`; exit with status 2 on a bad one."""
     values = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
     known = [*defaults, *required]
     for name in values:
@@ -66,23 +66,23 @@ def run_script(name: str, *settings: str) -> Timing:
 
 
 def read_records(run: Path, split: str) -> list[dict[str, Any]]:
-    """Return the records of one split of a run's metrics.jsonl, oldest first."""
+    """Returns the records of one split of a run's metrics.jsonl, oldest first."""
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [record for record in records if record["split"] == split]
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a Markdown table as lines."""
+    """Returns a Markdown table as lines."""
     return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
 
 
 def interval_text(value: float, interval: Sequence[float] | None) -> str:
-    """Return "0.987 [0.951, 1.000]"."""
+    """Returns "0.987 [0.951, 1.000]"."""
     return f"{value:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
 
 
 def median_range(values: Sequence[float], digits: int = 1) -> str:
-    """Return "12.3 (11.9 to 13.0)": the median and the range."""
+    """Returns "12.3 (11.9 to 13.0)": the median and the range."""
     ordered = sorted(values)
     middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     return f"{middle:.{digits}f} ({ordered[0]:.{digits}f} to {ordered[-1]:.{digits}f})"
@@ -106,7 +106,7 @@ def write_results(name: str, title: str, results: Any, lines: Sequence[str], thr
 
 
 def _public(argument: str) -> str:
-    """Return an argument with every path cut to its last two parts."""
+    """Returns an argument with every path cut to its last two parts."""
     name, equals, value = argument.partition("=")
     return (
         name + equals + ",".join("/".join(Path(part).parts[-2:]) if "/" in part else part for part in value.split(","))

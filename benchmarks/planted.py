@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from data.stories.lexicon import FEELINGS, QUALITIES, Referent, referents
+from data.stories.lexicon import FEELINGS, QUALITIES, REFERENTS, Referent
 from model.config import ModelConfig
 from model.transformer import Attention, Transformer
 
@@ -37,7 +37,7 @@ def plant(
     strength: float = 1.0,
     seed: int = 0,
 ) -> Transformer:
-    """Return a model in eval mode whose head (layer, head) has the behaviour `kind`.
+    """Returns a model in eval mode whose head (layer, head) has the behaviour `kind`.
 
     - coreference: the antecedent scores +strength and the distractor -strength, by number or gender at a pronoun that
       begins a sentence and by kind at an adjective (later_cue). At any other pronoun every mention scores -strength: it
@@ -83,12 +83,12 @@ def plant(
 def _embeddings(
     vocabulary: dict[str, int], n_tokens: int, config: ModelConfig, n_code: int, generator: torch.Generator
 ) -> Tensor:
-    """Return embeddings [V, D]: features | code of a mention | code of the output | noise; row norms are _LENGTH."""
+    """Returns embeddings [V, D]: features | code of a mention | code of the output | noise; row norms are _LENGTH."""
     table = torch.zeros(n_tokens, config.d_model)
     n_named = len(_NAMES)
     table[:, n_named + 2 * n_code :].normal_(0, _NOISE, generator=generator)
     table[:, _FEATURE["constant"]] = 1
-    known = {word: referent for word, referent in referents().items() if word in vocabulary}
+    known = {word: referent for word, referent in REFERENTS.items() if word in vocabulary}
     codes = _codes(known, n_code, generator)
     for word, code in codes.items():
         if word in vocabulary:
@@ -118,7 +118,7 @@ def _mention(referent: Referent) -> dict[str, float]:
 
 
 def _codes(known: dict[str, Referent], n_code: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a unit vector for every verb and mention; that of a mention is the scaled sum of its verbs' vectors."""
+    """Returns a unit vector for every verb and mention; that of a mention is the scaled sum of its verbs' vectors."""
     verbs = sorted({verb for referent in known.values() for verb in referent.verbs})
     code = {verb: _unit(torch.randn(n_code, generator=generator)) for verb in verbs}
     for word, referent in known.items():
@@ -132,7 +132,7 @@ def _unit(vector: Tensor) -> Tensor:
 
 
 def _query_key(config: ModelConfig, kind: str, strength: float) -> tuple[Tensor, Tensor]:
-    """Return the query and key weights [K, D] of a behaviour.
+    """Returns the query and key weights [K, D] of a behaviour.
 
     RoPE plane (i, i + K/2) rotates by theta^(-2i/K) per token. The slowest plane holds number in one half and
     "no antecedent" in the other; the next one holds gender and kind. No query uses both halves of a plane.

@@ -39,17 +39,17 @@ KILLED_RUN = [
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """Return the sha256 of every file in a folder by name."""
+    """Returns the sha256 of every file in a folder by name."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
 def losses(run: Path) -> list[tuple[int, float]]:
-    """Return (step, training loss) of every recorded step."""
+    """Returns (step, training loss) of every recorded step."""
     return [(record["step"], record["loss"]) for record in read_records(run, "train")]
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    """Return the weights of a run's newest checkpoint."""
+    """Returns the weights of a run's newest checkpoint."""
     return load_checkpoint(run / "checkpoints")[0]["model"]
 
 
@@ -150,7 +150,7 @@ def measure_fuzz(n_cases: int) -> dict[str, Any]:
 
 
 def lines_of(results: dict[str, Any]) -> list[str]:
-    """Return the page's table."""
+    """Returns the page's table."""
     kills, corruption, disk, fuzz = (results[name] for name in ("kills", "corruption", "full_disk", "fuzz"))
     outcomes = ", ".join(f"{count} {name}" for name, count in corruption.items() if name not in ("files", "passed"))
     statuses = ", ".join(f"exit status {status} {count} times" for status, count in sorted(fuzz["statuses"].items()))

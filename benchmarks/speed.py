@@ -90,7 +90,7 @@ def train_nanogpt(checkout: Path, folder: Path, offset: int) -> dict[str, float]
 
 
 def loop_seconds(output: str) -> float:
-    """Return the seconds of nanoGPT's loop from the milliseconds that it prints for each step.
+    """Returns the seconds of nanoGPT's loop from the milliseconds that it prints for each step.
 
     Its first and last step contain an evaluation; the median of the others stands for the first, the last is extra.
     """
@@ -116,7 +116,7 @@ def write_nanogpt_data(text: Path, folder: Path) -> None:
 
 
 def commit(checkout: Path) -> str:
-    """Return the short commit of a checkout."""
+    """Returns the short commit of a checkout."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False).stdout.strip() or "?"
 
@@ -164,7 +164,7 @@ def compare_attention(n_sentences: int = 1000, length: int = 24, repeats: int = 
 
 
 def lines_of(training: dict[str, Any], attention: dict[str, Any]) -> list[str]:
-    """Return the page's tables."""
+    """Returns the page's tables."""
     pairs = training["pairs"]
     rows = []
     for name, title in (("ours", "experiment=shakespeare/cpu_quick"), ("nanogpt", "nanoGPT, CPU recipe")):

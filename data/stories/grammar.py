@@ -29,7 +29,7 @@ Rules = Callable[[str, Bindings], list[Option]]  # from a slot without braces an
 
 
 def is_slot(symbol: str) -> bool:
-    """Return True if a symbol is still to be replaced."""
+    """Returns True if a symbol is still to be replaced."""
     return symbol[0] == "{"
 
 

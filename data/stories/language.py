@@ -9,15 +9,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any, TypeVar
 
 from data.stories import frames
 from data.stories.frames import Frame
-from data.stories.grammar import Bindings, Option, Symbols
+from data.stories.grammar import Bindings, Option, Symbols, is_slot
 from data.stories.lexicon import FEELINGS, FOODS, NAMES, NOUNS, QUALITIES, REFERENTS, RESTS, STATES, Referent, unit_hash
 from data.stories.plots import PLOTS, Plot
 
 START: Symbols = ("{OPENER}", "{PLOT}")
 Pair = tuple[Referent, Referent]
+_T = TypeVar("_T")
 
 # The forms of a pronoun inside a sentence, as an object, and as a possessive at the start of a sentence.
 _PRONOUN_FORMS = {
@@ -148,8 +150,7 @@ class Language:
     """The grammar of one population."""
 
     population: Population
-    _cache: dict[tuple, list[Option]] = field(default_factory=dict)
-    _counts: dict[tuple[str, str], dict[str, Counter[str]]] = field(default_factory=dict)
+    _cache: dict[tuple, Any] = field(default_factory=dict)
 
     def rules(self, slot: str, bindings: Bindings) -> list[Option]:
         """Returns the options of a slot, given the bindings to its left."""
@@ -167,8 +168,8 @@ class Language:
         """Returns the plot of the story."""
         return PLOTS[bindings["PLOT"]]
 
-    def cached(self, *key: object, make: Callable[[], list[Option]]) -> list[Option]:
-        """Returns the options under `key`, computed once."""
+    def cached(self, *key: object, make: Callable[[], _T]) -> _T:
+        """Returns what `make` returned for the first call with `key`."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]
@@ -183,47 +184,39 @@ class Language:
         words: list[str] = []
         for option in self.rules(slot, bindings):
             first = option.symbols[0]
-            is_slot = first[0] == "{"
-            words += self.first_words(first[1:-1], {**bindings, **dict(option.binds)}) if is_slot else [first]
+            words += self.first_words(first[1:-1], {**bindings, **dict(option.binds)}) if is_slot(first) else [first]
         return tuple(dict.fromkeys(words))
 
     def _mention(self, name: str, form: str, bindings: Bindings) -> list[Option]:
         """Returns the options of a mention; the word is drawn at its first use and bound."""
         if name in bindings:
             return self.cached(name, form, bindings[name], make=lambda: _inflected(bindings[name], form))
-        plot, partner = bindings["PLOT"], bindings.get(_PARTNERS[name], "")
-        draws = self.cached(plot, name, partner, make=lambda: self._draws(PLOTS[plot], name, partner))
-
-        return self.cached(plot, name, partner, form, make=lambda: [
-            Option(draw.probability * inflected.probability, inflected.symbols, draw.binds)
-            for draw in draws
+        plot, partner = self.plot(bindings), bindings.get(_PARTNERS[name], "")
+        return self.cached(plot.name, name, partner, form, make=lambda: [
+            Option(draw.probability * inflected.probability, inflected.symbols, ((name, draw.symbols[0]),))
+            for draw in _by_frequency(self._words(plot, name, partner))
             for inflected in _inflected(draw.symbols[0], form)
         ])  # fmt: skip
 
-    def _draws(self, plot: Plot, name: str, partner: str) -> list[Option]:
-        """Returns the words that a mention can be, given its partner's word ("" if the partner is not drawn yet)."""
+    def _words(self, plot: Plot, name: str, partner: str) -> Counter[str]:
+        """Counts the words that a mention can be, given its partner's word ("" if the partner is not drawn yet)."""
         if name in "AB":
-            counts = self._pair_counts(plot, name)[partner]
-            return [Option(n / counts.total(), (word,), ((name, word),)) for word, n in counts.items()]
+            return self.cached("PAIRS", plot.name, name, make=lambda: self._words_by_partner(plot, name))[partner]
         if name == "C":  # boys with the same held-out split as the girl
             girl = REFERENTS[partner]
             boys = [boy for boy in NAMES[1] if boy.held_out == girl.held_out]
-            words = [boy.word for boy in boys if boy.held_out or not is_held_out_pair((girl, boy))]
-        else:
-            words = [word for word in _companions(plot, name) if word != partner]
-        return [Option(words.count(word) / len(words), (word,), ((name, word),)) for word in dict.fromkeys(words)]
+            return Counter(boy.word for boy in boys if boy.held_out or not is_held_out_pair((girl, boy)))
+        return Counter(word for word in _companions(plot, name) if word != partner)
 
-    def _pair_counts(self, plot: Plot, name: str) -> dict[str, Counter[str]]:
-        """Returns {partner: Counter of the words of mention `name`}; the partner "" counts all pairs."""
-        if (plot.name, name) not in self._counts:
-            counts: dict[str, Counter[str]] = defaultdict(Counter)
-            for pair in pairs_of(plot, self.population):
-                for a, b in [pair] if plot.fixed_roles else [pair, pair[::-1]]:
-                    word, partner = (a.word, b.word) if name == "A" else (b.word, a.word)
-                    counts[""][word] += 1
-                    counts[partner][word] += 1
-            self._counts[plot.name, name] = counts
-        return self._counts[plot.name, name]
+    def _words_by_partner(self, plot: Plot, name: str) -> dict[str, Counter[str]]:
+        """Counts the words of mention A or B (`name`) for each word of the other; the key "" counts all pairs."""
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for pair in pairs_of(plot, self.population):
+            for a, b in [pair] if plot.fixed_roles else [pair, pair[::-1]]:
+                word, partner = (a.word, b.word) if name == "A" else (b.word, a.word)
+                counts[""][word] += 1
+                counts[partner][word] += 1
+        return counts
 
     def _pronoun(self, form: str, bindings: Bindings) -> list[Option]:
         """Returns the options of a pronoun; the first pronoun of a story draws the antecedent and binds MEANT."""
@@ -272,6 +265,10 @@ def _uniform(*texts: str) -> list[Option]:
     return [Option(1 / len(texts), tuple(text.split())) for text in texts]
 
 
+def _by_frequency(words: Counter[str]) -> list[Option]:
+    return [Option(n / words.total(), (word,)) for word, n in words.items()]
+
+
 def _if_meant(options_a: list[Option], options_b: list[Option]) -> Rule:
     """Returns the rule of a slot that depends on which of A and B is the antecedent."""
     return lambda language, bindings: options_a if bindings["MEANT"] == "A" else options_b
@@ -289,7 +286,7 @@ def _plot(language: Language, bindings: Bindings) -> list[Option]:
 
 
 def _frame(language: Language, bindings: Bindings) -> list[Option]:
-    """Draw a frame; if its two orders differ, draw the order and bind the first mention."""
+    """Draws a frame; if its two orders differ, draws the order and binds the first mention."""
     plot = language.plot(bindings)
 
     def make() -> list[Option]:
@@ -304,14 +301,13 @@ def _frame(language: Language, bindings: Bindings) -> list[Option]:
 
 
 def _fillers(language: Language, bindings: Bindings) -> list[Option]:
-    numbers = language.population.fillers
-    return [Option(numbers.count(n) / len(numbers), ("{FILLER}",) * n) for n in dict.fromkeys(numbers)]
+    numbers = Counter(language.population.fillers)
+    return [Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items()]
 
 
 def _filler(language: Language, bindings: Bindings) -> list[Option]:
-    """Draw a neutral sentence that the story has not used yet, and bind the set of used sentences."""
+    """Draws a neutral sentence that the story has not used yet, and binds the set of used sentences."""
     used = bindings.get("USED", "").split()
-
     unused = [(str(i), text) for i, text in enumerate(frames.FILLERS) if str(i) not in used]
     return language.cached("FILLER", *used, make=lambda: [
         Option(1 / len(unused), tuple(text.split()), (("USED", " ".join(sorted([*used, i]))),)) for i, text in unused
@@ -326,7 +322,7 @@ def _bystanders(language: Language, bindings: Bindings) -> list[Option]:
 
 
 def _verb(language: Language, bindings: Bindings) -> list[Option]:
-    """Draw a payoff verb of the antecedent; a couple has the verbs of both members."""
+    """Draws a payoff verb of the antecedent; a couple has the verbs of both members."""
     plot, meant = language.plot(bindings), bindings["MEANT"]
     if plot.pools == "couple" and meant == "A":
         verbs = REFERENTS[bindings["A"]].verbs + REFERENTS[bindings["C"]].verbs
@@ -334,24 +330,22 @@ def _verb(language: Language, bindings: Bindings) -> list[Option]:
         verbs = STATES[bindings["S" if meant == "A" else "T"]]
     else:
         verbs = REFERENTS[bindings[meant]].verbs
-    return language.cached(
-        "VERB", *verbs, make=lambda: [Option(verbs.count(verb) / len(verbs), (verb,)) for verb in dict.fromkeys(verbs)]
-    )
+    return language.cached("VERB", *verbs, make=lambda: _by_frequency(Counter(verbs)))
 
 
 def _not_meant(language: Language, bindings: Bindings) -> list[Option]:
-    """Mention the candidate that is not the antecedent; bind MEANT if it is still open."""
+    """Mentions the candidate that is not the antecedent; binds MEANT if it is still open."""
     prior = [(bindings["MEANT"], 1.0)] if "MEANT" in bindings else language.prior(bindings)
     return [Option(p, ("{B}" if slot == "A" else "{A}",), (("MEANT", slot),)) for slot, p in prior]
 
 
 def _nothing(language: Language, bindings: Bindings) -> list[Option]:
-    """Continue a pronoun without an antecedent: "it was raining", "they say rain is good"."""
+    """Continues a pronoun without an antecedent: "it was raining", "they say rain is good"."""
     return _SAYINGS if REFERENTS[bindings[bindings["MEANT"]]].plural else _WEATHER
 
 
 def _introduction(language: Language, bindings: Bindings) -> list[Option]:
-    """Draw the only mention {A} of a plot without a pronoun."""
+    """Draws the only mention {A} of a plot without a pronoun."""
     plot = language.plot(bindings)
 
     def make() -> list[Option]:

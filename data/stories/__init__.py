@@ -28,7 +28,6 @@ from data.stories.language import Language, Population, frames_of
 from data.stories.plots import ALL_HOLDOUTS, PLOTS, SHARES
 
 GENERATOR_VERSION = 4  # to be raised whenever the same config gives other stories; caches depend on it
-SPLITS = ("train", "validation", "dev", "test")
 _CELLS = 4  # stories per block
 _DEV_HOLDOUTS = ("iid", "headline")  # heads and settings are chosen on these, never on test
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from data.stories.grammar import Option, Symbols, is_slot
 from data.stories.language import START, Language
-
-END = "<end>"  # the symbol after the last word of a story
+from data.tokenizer import END
 
 
 def words(text: str) -> list[str]:

@@ -13,11 +13,12 @@ from scipy.stats import chisquare
 
 from data.stories import frames, generate_split, language, language_of, lexicon
 from data.stories.blocks import sample_block, sample_plain_story
-from data.stories.floor import END, Floor, words
+from data.stories.floor import Floor, words
 from data.stories.grammar import Symbols, is_slot, sample
 from data.stories.language import START, Language, Population
 from data.stories.lexicon import Referent
 from data.stories.plots import PLOTS
+from data.tokenizer import END
 from tests.data.test_stories import CONFIG, FULL
 
 Texts = dict[tuple[str, ...], float]

@@ -10,7 +10,7 @@ import pytest
 
 from data.config import StoriesConfig
 from data.links import ORACLES
-from data.stories import SPLITS, as_dataset, assert_balanced, generate_split, language_of, plot_shares
+from data.stories import as_dataset, assert_balanced, generate_split, language_of, plot_shares
 from data.stories.blocks import sample_block
 from data.stories.floor import words
 from data.stories.frames import base_frame, held_out
@@ -33,6 +33,7 @@ FULL = replace(  # all families
     CONFIG, n_bystanders=1, n_validation_stories=200, n_test_templates=1, n_test_pairs=1, **_EQUAL_SHARES
 )
 SMALL = replace(FULL, n_train_stories=1200, n_validation_stories=40)
+SPLITS = ("train", "validation", "dev", "test")
 CONTEXT_LENGTH = 64  # of the models that are trained on stories
 PRONOUNS = {"It": "it its", "They": "they them their", "She": "she her", "He": "he him his"}
 ALL_PRONOUNS = " ".join(PRONOUNS.values()).split()

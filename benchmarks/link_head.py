@@ -24,7 +24,7 @@ BASELINES = ("nearest", "first", "subject", "most frequent")
 
 
 def measure(seed: int, folder: Path) -> dict[str, Any]:
-    """Run train.py and eval.py as a user does; return their results and durations."""
+    """Runs train.py and eval.py as a user does; returns their results and durations."""
     run, cache = folder / f"seed_{seed}", f"cache_dir={folder / 'cache'}"
     training = run_script("train", f"seed={seed}", f"out={run}", cache)
     probing = run_script("eval", f"run={run}", cache)
@@ -113,7 +113,7 @@ def fenced(output: str, *starts: str) -> list[str]:
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measures, writes, prints."""
     seeds = [int(seed) for seed in arguments({"seeds": "1,2,3,4,5"})["seeds"].split(",")]
     with tempfile.TemporaryDirectory() as folder:
         results = [measure(seed, Path(folder)) for seed in seeds]
@@ -145,18 +145,9 @@ def main() -> None:
     write_results("link_head", "The link head over seeds", measured, lines, threads=2)
     paste(ROOT / "README.md", "results", summary)
     paste(ROOT / "README.md", "train output", fenced(results[0]["train_output"], "step     0", "step  1200"))
-    questions = [f"{question}:" for question in QUESTIONS]
-    paste(
-        ROOT / "README.md",
-        "eval output",
-        fenced(
-            results[0]["eval_output"],
-            "question",
-            *questions,
-            "  One sunny day, the cat sat",
-            "  One sunny day, the buses",
-        ),
-    )
+    examples = ("  One sunny day, the cat sat", "  One sunny day, the buses")
+    shown = fenced(results[0]["eval_output"], "question", *(f"{question}:" for question in QUESTIONS), *examples)
+    paste(ROOT / "README.md", "eval output", shown)
 
 
 if __name__ == "__main__":

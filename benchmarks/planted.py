@@ -169,7 +169,7 @@ def _query_key(config: ModelConfig, kind: str, strength: float) -> tuple[Tensor,
 
 
 def _copy_code(attention: Attention, start: int, n_code: int) -> None:
-    """Make the head whose rows begin at `start` copy the code of the attended mention to the output dimensions."""
+    """Makes the head whose rows begin at `start` copy the code of the attended mention to the output dimensions."""
     code = torch.arange(n_code)
     attention.value.weight[start + code, len(_NAMES) + code] = 1
     attention.output.weight[len(_NAMES) + n_code + code, start + code] = _OUTPUT_GAIN

@@ -177,8 +177,8 @@ def _validation_stories(split: StorySplit, tokens_per_batch: int, n_tokens: int 
     for length in np.unique(padded):
         stories, n_rows = np.flatnonzero(padded == length), max(1, tokens_per_batch // int(length))
         for first in range(0, len(stories), n_rows):
-            rows = [stories[i : i + 1] for i in range(first, min(first + n_rows, len(stories)))]
-            yield _packed_batch(split, rows, int(lengths[np.concatenate(rows)].max()))
+            in_batch = stories[first : first + n_rows]
+            yield _packed_batch(split, list(in_batch[:, None]), int(lengths[in_batch].max()))
 
 
 def _packed_batch(split: StorySplit, rows: list[np.ndarray], length: int) -> Batch:

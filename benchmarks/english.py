@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks.measure import arguments, markdown_table, read_records, run_command, run_script, write_results
 from data.corpus import load_corpus
@@ -35,23 +36,16 @@ WARMUP_STEPS = 50
 TASKS = {"pairs": "minimal_pairs", "links": "links"}
 
 
-class Logits(nn.Module):
-    """A transformers model as a function from tokens [B, T] to logits [B, T, V]."""
-
-    def __init__(self, model: nn.Module) -> None:
-        """Wraps `model`."""
-        super().__init__()
-        self.model = model
+class GPT2(GPT2LMHeadModel):
+    """transformers' GPT-2 (Radford et al. 2019) as a function from tokens [B, T] to logits [B, T, V]."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Returns the logits."""
-        return self.model(tokens).logits
+        return super().forward(tokens).logits
 
 
-def make_gpt2(settings: TrainSettings, vocab_size: int) -> Logits:
-    """Returns a GPT-2 (Radford et al. 2019) of the same layers, heads, width and context, without dropout."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
+def make_gpt2(settings: TrainSettings, vocab_size: int) -> GPT2:
+    """Returns a GPT-2 of the same layers, heads, width and context, without dropout."""
     shape = settings.model
     config = GPT2Config(
         vocab_size=vocab_size, n_positions=shape.context_length, n_embd=shape.d_model, n_layer=shape.n_layer,
@@ -59,9 +53,9 @@ def make_gpt2(settings: TrainSettings, vocab_size: int) -> Logits:
         eos_token_id=0,
     )  # fmt: skip
     torch.manual_seed(settings.run.seed)
-    model = GPT2LMHeadModel(config)
+    model = GPT2(config)
     model.set_attn_implementation("eager")  # on a CPU in bfloat16 faster than the fused kernel
-    return Logits(model)
+    return model
 
 
 def train_peer(

@@ -140,16 +140,18 @@ def compare_attention(n_sentences: int = 1000, length: int = 24, repeats: int = 
         peer = LlamaForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     tokens = torch.randint(0, 2048, (n_sentences, length), generator=torch.Generator().manual_seed(0))
     view = TransformerView(model)
-    seconds: dict[str, list[float]] = {"ours": [], "transformers": []}
+    programs = {
+        "ours": lambda: view.attention_scores(tokens).softmax(-1),
+        "transformers": lambda: torch.stack(peer(tokens, output_attentions=True).attentions),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in programs}
+    maps = {}
     with torch.no_grad():
-        for _ in range(repeats):
+        for name in list(programs) * repeats:
             start = time.process_time()
-            maps = view.attention_scores(tokens).softmax(-1)
-            seconds["ours"].append(time.process_time() - start)
-            start = time.process_time()
-            peer_maps = torch.stack(peer(tokens, output_attentions=True).attentions)
-            seconds["transformers"].append(time.process_time() - start)
-    difference = float((maps - peer_maps).abs().max())
+            maps[name] = programs[name]()
+            seconds[name].append(time.process_time() - start)
+    difference = float((maps["ours"] - maps["transformers"]).abs().max())
     return {"seconds": seconds, "difference": difference, "n_sentences": n_sentences, "length": length}
 
 

@@ -109,13 +109,7 @@ class Floor:
     def surprisal(self, text: str, payoffs: Collection[int] = ()) -> tuple[list[float], dict[int, tuple[float, float]]]:
         """Returns -log p in nats of every word and of the end, and of each payoff for each of data.links.ORACLES.
 
-        Args:
-            text: a story of the language.
-            payoffs: word positions at which "blind" is evaluated.
-
-        Raises:
-            ValueError: the grammar cannot produce this text.
-
+        `payoffs` are positions of words. Raises ValueError if the grammar cannot produce the text.
         """
         belief = self.start
         surprisal, oracles = [], {}

@@ -11,23 +11,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
 
-from data.stories import frames
+from data.stories import frames, lexicon
 from data.stories.frames import Frame
 from data.stories.grammar import Bindings, Option, Symbols, is_slot
-from data.stories.lexicon import FEELINGS, FOODS, NAMES, NOUNS, QUALITIES, REFERENTS, RESTS, STATES, Referent, unit_hash
+from data.stories.lexicon import FOODS, NAMES, NOUNS, PRONOUN_FORMS, REFERENTS, RESTS, STATES, Referent, unit_hash
 from data.stories.plots import PLOTS, Plot
 
 START: Symbols = ("{OPENER}", "{PLOT}")
 Pair = tuple[Referent, Referent]
 _T = TypeVar("_T")
 
-# The forms of a pronoun inside a sentence, as an object, and as a possessive at the start of a sentence.
-_PRONOUN_FORMS = {
-    "It": {"lower": "it", "object": "it", "possessive": "Its"},
-    "They": {"lower": "they", "object": "them", "possessive": "Their"},
-    "She": {"lower": "she", "object": "her", "possessive": "Her"},
-    "He": {"lower": "he", "object": "him", "possessive": "His"},
-}
 # Each mention and the mention on which its choice depends: the pair A B, the couple A C, bystanders D E, foods F G,
 # pets P Q, states S T.
 _PARTNERS = dict(zip("ABCDEFGPQST", "BAAEDGFQPTS", strict=True))
@@ -234,7 +227,7 @@ class Language:
     def _pronoun_word(self, slot: str, form: str, bindings: Bindings) -> str:
         is_couple = slot == "A" and self.plot(bindings).pools == "couple"
         pronoun = "They" if is_couple else REFERENTS[bindings[slot]].pronoun
-        return _PRONOUN_FORMS[pronoun][form] if form else pronoun
+        return PRONOUN_FORMS[pronoun][form] if form else pronoun
 
 
 def _companions(plot: Plot, name: str) -> tuple[str, ...]:
@@ -397,7 +390,7 @@ _RULES: dict[str, list[Option] | Rule] = {
     "REASON": _uniform(
         "{PRONOUN.lower} was a {ADJECTIVE} {REPEAT} .", "{PRONOUN.lower} was {ADJECTIVE} , so the {REPEAT} {EFFECT} ."
     ),
-    "ADJECTIVE": _if_meant(_uniform(*FEELINGS), _uniform(*QUALITIES)),
+    "ADJECTIVE": _if_meant(_uniform(*lexicon.FEELINGS), _uniform(*lexicon.QUALITIES)),
     "EFFECT": _if_meant(_uniform("stayed there"), _uniform("was nice")),
     # no_antecedent; the aside comes before the pronoun, so that a head at the pronoun can know that nothing is meant
     "ASIDE": _uniform("Outside", "In town", "All around", "Over there"),
@@ -430,6 +423,6 @@ _RULES: dict[str, list[Option] | Rule] = {
     "REST_WAS": _uniform(
         "the {A} was {QUALITY}", "there was a {QUALITY} {A}", "the {A} was {QUALITY} , so the {A} was nice"
     ),
-    "FEELING": _uniform(*FEELINGS),
-    "QUALITY": _uniform(*QUALITIES),
+    "FEELING": _uniform(*lexicon.FEELINGS),
+    "QUALITY": _uniform(*lexicon.QUALITIES),
 }

@@ -84,6 +84,15 @@ FOODS = (
     "apples pears plums grapes carrots beans nuts cherries cookies pancakes noodles dumplings muffins peas berries "
     "olives lemons peaches potatoes tomatoes onions figs turnips waffles"
 ).split()
+# The forms of a pronoun inside a sentence, as an object, and as a possessive at the start of a sentence.
+PRONOUN_FORMS = {
+    "It": {"lower": "it", "object": "it", "possessive": "Its"},
+    "They": {"lower": "they", "object": "them", "possessive": "Their"},
+    "She": {"lower": "she", "object": "her", "possessive": "Her"},
+    "He": {"lower": "he", "object": "him", "possessive": "His"},
+}
+# The pronoun of every form.
+PRONOUNS = {form: pronoun for pronoun, forms in PRONOUN_FORMS.items() for form in (pronoun, *forms.values())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,5 +178,4 @@ def word_classes() -> dict[str, str]:
     content = {*REFERENTS, *FEELINGS, *QUALITIES, *STATES, *FOODS}
     for verbs in (*STATES.values(), *(referent.verbs for referent in REFERENTS.values())):
         content.update(verbs)
-    pronouns = "It They She He it they she he him her Its Their His Her".split()
-    return dict.fromkeys(content, "content") | dict.fromkeys(pronouns, "pronoun")
+    return dict.fromkeys(content, "content") | dict.fromkeys(PRONOUNS, "pronoun")

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 
 from data.links import Span
 from data.stories.frames import OWNING
-from data.stories.lexicon import FEELINGS, QUALITIES, REFERENTS, STATES, Referent
+from data.stories.lexicon import FEELINGS, PRONOUNS, QUALITIES, REFERENTS, STATES, Referent
 
-_FORMS = {"It": "it its", "They": "they them their", "She": "she her", "He": "he him his"}
-_PRONOUNS = {form: pronoun for pronoun, forms in _FORMS.items() for form in forms.split()}
+_PRONOUNS = {form.lower(): pronoun for form, pronoun in PRONOUNS.items()}
 _OBJECTS = ("him", "her", "them")  # "it" is excluded: an object "it" rarely competes with a subject
 _SENTENCE_ENDS = ". ! ?"
 _CLAUSE_ENDS = ". ! ? , and but while"

@@ -45,7 +45,7 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, m
 
 
 def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> Pair:
-    """Draw pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
+    """Draws pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
     population = language.population
     holdout = "iid" if population.holdout in ("distance", "distractors") else population.holdout
     pairs = pairs_of(plot, population)

@@ -43,7 +43,7 @@ class Floor:
     """The Bayes-optimal predictor of one language; results are cached."""
 
     def __init__(self, language: Language) -> None:
-        """Set the belief before the first word of a story."""
+        """Sets the belief before the first word of a story."""
         self._language = language
         self._states: dict[tuple[Symbols, tuple[tuple[str, str], ...]], State] = {}
         self._indexes: dict[int, tuple[list[Option], dict[str, list[Option]]]] = {}
@@ -52,10 +52,7 @@ class Floor:
 
     def _state(self, symbols: Symbols, bindings: tuple[tuple[str, str], ...]) -> State:
         """Returns the unique State object of these symbols and bindings."""
-        key = (symbols, bindings)
-        if key not in self._states:
-            self._states[key] = State(symbols, bindings)
-        return self._states[key]
+        return self._states.setdefault((symbols, bindings), State(symbols, bindings))
 
     def update(self, belief: Belief, word: str) -> tuple[float, Belief]:
         """Returns p(word) under a belief and the belief after it; an impossible word has probability 0."""

@@ -9,7 +9,7 @@ differ, {A} is always the first member of the pair.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 from data.stories.lexicon import unit_hash
@@ -58,87 +58,76 @@ _OWNS = ("had", "owned", "kept", "found", "got", "bought", "fed", "raised")
 OWNING = (*_OWNS, *_BELONGS)  # the verbs between an animal and its owner
 
 
-def _expand(text: str, **choices: Sequence[str]) -> list[str]:
-    """Returns the text with each combination of choices in the places that have their names."""
-    texts = [text]
+def _frames(text: str, other_order: str = "", **choices: Sequence[str]) -> tuple[Frame, ...]:
+    """Returns a frame for each combination of choices; a choice takes the place of its name in the text."""
+    frames = [(text, other_order or text)]
     for name, words in choices.items():
-        texts = [text.replace(name, word) for text in texts for word in words]
-    return texts
+        frames = [(first.replace(name, word), other.replace(name, word)) for first, other in frames for word in words]
+    return tuple(frames)
 
 
-def _same_for_both_orders(*texts: str) -> tuple[Frame, ...]:
+def _same_for_both_orders(texts: Iterable[str]) -> tuple[Frame, ...]:
     return tuple((text, text) for text in texts)
 
 
 # Two nouns of different number.
-NOUN_FRAMES = _same_for_both_orders(
-    *_expand("the {A} POSTURE PREP the {B} .", POSTURE=(*POSTURES, "{A.was}"), PREP=_PREPOSITIONS),
-    *_expand("there {A.was} {A.a} {A} PREP the {B} .", PREP=_PREPOSITIONS),
-    *_expand("PREP the {A} , there {B.was} {B.a} {B} .", PREP=_PREPOSITIONS),
-    *_expand("PREP the {A} POSTURE the {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
-    *_expand("we SAW the {A} PREP the {B} .", SAW=_SIGHTS, PREP=_PREPOSITIONS),
-    *(f"the {{A}} {{A.was}} {place} and the {{B}} {{B.was}} {place_2} ." for place, place_2 in _TWO_PLACES),
+NOUN_FRAMES = (
+    *_frames("the {A} POSTURE PREP the {B} .", POSTURE=(*POSTURES, "{A.was}"), PREP=_PREPOSITIONS),
+    *_frames("there {A.was} {A.a} {A} PREP the {B} .", PREP=_PREPOSITIONS),
+    *_frames("PREP the {A} , there {B.was} {B.a} {B} .", PREP=_PREPOSITIONS),
+    *_frames("PREP the {A} POSTURE the {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
+    *_frames("we SAW the {A} PREP the {B} .", SAW=_SIGHTS, PREP=_PREPOSITIONS),
+    *_same_for_both_orders(
+        f"the {{A}} {{A.was}} {place} and the {{B}} {{B.was}} {place_2} ." for place, place_2 in _TWO_PLACES
+    ),
 )
 # The same with a state before each noun: "the hungry cat".
 STATE_FRAMES = _same_for_both_orders(
-    *(
-        text.replace("the {A}", "the {S} {A}").replace("the {B}", "the {T} {B}")
-        for text, _ in NOUN_FRAMES
-        if "the {A}" in text and "the {B}" in text
-    )
+    text.replace("the {A}", "the {S} {A}").replace("the {B}", "the {T} {B}")
+    for text, _ in NOUN_FRAMES
+    if "the {A}" in text and "the {B}" in text
 )
 # Two names.
-NAME_FRAMES = _same_for_both_orders(
-    *_expand("{A} POSTURE PREP {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
-    *_expand("{A} MET {B} PLACE .", MET=_MEETINGS, PLACE=PLACES),
-    *_expand("PREP {A} POSTURE {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
-    *(f"{{A}} was {place} and {{B}} was {place_2} ." for place, place_2 in _TWO_PLACES),
+NAME_FRAMES = (
+    *_frames("{A} POSTURE PREP {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
+    *_frames("{A} MET {B} PLACE .", MET=_MEETINGS, PLACE=PLACES),
+    *_frames("PREP {A} POSTURE {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
+    *_same_for_both_orders(f"{{A}} was {place} and {{B}} was {place_2} ." for place, place_2 in _TWO_PLACES),
 )
 # The same with the gender of each name stated, in one of two forms.
 _TOLD_FORMS = (r"a {\1.child} named {\1}", r"{\1} the {\1.child}")
 TOLD_GENDER_FRAMES = _same_for_both_orders(
-    *(re.sub("{(.)}", _TOLD_FORMS[i % 2], text) for i, (text, _) in enumerate(NAME_FRAMES))
+    re.sub("{(.)}", _TOLD_FORMS[i % 2], text) for i, (text, _) in enumerate(NAME_FRAMES)
 )
 # The same with the gender of each name stated or not.
-MAYBE_GENDERED_FRAMES = _same_for_both_orders(*(re.sub("{(.)}", r"{\1.gendered}", text) for text, _ in NAME_FRAMES))
+MAYBE_GENDERED_FRAMES = _same_for_both_orders(re.sub("{(.)}", r"{\1.gendered}", text) for text, _ in NAME_FRAMES)
 # An animal {A} on a rest {B}: animal first, rest first.
-_LIE = {"LIE": _LYING_POSTURES, "ON": ("on", "under", "near", "beside", "behind", "by", "next to", "close to")}
-REST_FRAMES = tuple(
-    zip(
-        _expand("the {A} LIE ON the {B} because", **_LIE),
-        _expand("ON the {B} LIE the {A} because", **_LIE),
-        strict=True,
-    )
+REST_FRAMES = _frames(
+    "the {A} LAY ON the {B} because",
+    "ON the {B} LAY the {A} because",
+    LAY=_LYING_POSTURES,
+    ON=("on", "under", "near", "beside", "behind", "by", "next to", "close to"),
 )
 # The foods {F} and {G} with their owners: each food before its owner, each owner before the food.
-FOOD_BEFORE_OWNER_FRAMES = _same_for_both_orders(
-    *_expand(
-        "THERE {F} FOR {A} AND {G} FOR {B}TAIL",
-        THERE=("there were", "we saw", "we found", "we left", "we put", "we kept"),
-        FOR=("for", "with", "near", "by", "beside", "behind"),
-        AND=_CONJUNCTIONS[:2],
-        TAIL=_TAILS,
-    )
+FOOD_BEFORE_OWNER_FRAMES = _frames(
+    "THERE {F} FOR {A} AND {G} FOR {B}TAIL",
+    THERE=("there were", "we saw", "we found", "we left", "we put", "we kept"),
+    FOR=("for", "with", "near", "by", "beside", "behind"),
+    AND=_CONJUNCTIONS[:2],
+    TAIL=_TAILS,
 )
-OWNER_BEFORE_FOOD_FRAMES = _same_for_both_orders(
-    *_expand("{A} LIKED {F} AND {B} LIKED {G}TAIL", LIKED=_LIKES, AND=_CONJUNCTIONS, TAIL=_TAILS)
-)
+OWNER_BEFORE_FOOD_FRAMES = _frames("{A} LIKED {F} AND {B} LIKED {G}TAIL", LIKED=_LIKES, AND=_CONJUNCTIONS, TAIL=_TAILS)
 # The pets {P} and {Q} with their owners: each pet before its owner, each owner before the pet.
-PET_BEFORE_OWNER_FRAMES = _same_for_both_orders(
-    *_expand("the {P} WENT {A} AND the {Q} WENT {B}TAIL", WENT=_BELONGS, AND=_CONJUNCTIONS, TAIL=_TAILS)
+PET_BEFORE_OWNER_FRAMES = _frames(
+    "the {P} WENT {A} AND the {Q} WENT {B}TAIL", WENT=_BELONGS, AND=_CONJUNCTIONS, TAIL=_TAILS
 )
-OWNER_BEFORE_PET_FRAMES = _same_for_both_orders(
-    *_expand("{A} HAD {P.a} {P} AND {B} HAD {Q.a} {Q}TAIL", HAD=_OWNS, AND=_CONJUNCTIONS, TAIL=_TAILS)
+OWNER_BEFORE_PET_FRAMES = _frames(
+    "{A} HAD {P.a} {P} AND {B} HAD {Q.a} {Q}TAIL", HAD=_OWNS, AND=_CONJUNCTIONS, TAIL=_TAILS
 )
 # A girl {A} and a boy {C} who meet near a noun {B}: couple first, noun first.
-_MEET = {"MET": _MEETINGS, "PREP": _PREPOSITIONS}
-COUPLE_FRAMES = tuple(
-    zip(_expand("{A} MET {C} PREP the {B} .", **_MEET), _expand("PREP the {B} , {A} MET {C} .", **_MEET), strict=True)
-)
+COUPLE_FRAMES = _frames("{A} MET {C} PREP the {B} .", "PREP the {B} , {A} MET {C} .", MET=_MEETINGS, PREP=_PREPOSITIONS)
 # The mention {B} alone; {A} comes after the pronoun.
-SINGLE_MENTION_FRAMES = tuple(
-    (f"the {{B}} {{B.was}} {place} .", f"there {{B.was}} {{B.a}} {{B}} {place} .") for place in PLACES
-)
+SINGLE_MENTION_FRAMES = _frames("the {B} {B.was} PLACE .", "there {B.was} {B.a} {B} PLACE .", PLACE=PLACES)
 
 
 def subject(text: str) -> str:

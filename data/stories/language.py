@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from data.stories import frames, lexicon
 from data.stories.frames import Frame
@@ -19,7 +19,6 @@ from data.stories.plots import PLOTS, Plot
 
 START: Symbols = ("{OPENER}", "{PLOT}")
 Pair = tuple[Referent, Referent]
-_T = TypeVar("_T")
 
 # Each mention and the mention on which its choice depends: the pair A B, the couple A C, bystanders D E, foods F G,
 # pets P Q, states S T.
@@ -161,7 +160,7 @@ class Language:
         """Returns the plot of the story."""
         return PLOTS[bindings["PLOT"]]
 
-    def cached(self, *key: object, make: Callable[[], _T]) -> _T:
+    def cached(self, *key: object, make: Callable[[], Any]) -> Any:
         """Returns what `make` returned for the first call with `key`."""
         if key not in self._cache:
             self._cache[key] = make()

@@ -17,7 +17,7 @@ import huggingface_hub
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from data.config import HubConfig, RowsKind, TextConfig
-from data.tokenizer import END
+from data.tokenizer import END, one_line
 
 _BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # of `datasets`, by file name
 _COMPRESSED = (".gz", ".zst")
@@ -109,7 +109,7 @@ def read_files(files: Sequence[Path], column: str) -> Iterator[Piece]:
         except UnicodeError as error:
             raise ValueError(f"{file}: not UTF-8 ({error}); convert it: iconv -f OLD -t UTF-8") from None
         except Exception as error:  # pandas, pyarrow and fsspec raise exceptions of many types
-            raise ValueError(f"{file}: {_one_line(error)}") from None
+            raise ValueError(f"{file}: {one_line(error)}") from None
 
 
 def _read_text(file: Path) -> Iterator[Piece]:
@@ -203,7 +203,7 @@ def _ask_hub(config: HubConfig) -> str:
         raise ValueError(f"data.revision={config.revision}: {config.name} has no such revision") from None
     except Exception as error:  # no network: the type depends on the HTTP library
         raise ConnectionError(
-            f"{name}: no answer from {huggingface_hub.constants.ENDPOINT} ({_one_line(error)}); use the stories "
+            f"{name}: no answer from {huggingface_hub.constants.ENDPOINT} ({one_line(error)}); use the stories "
             "(data=stories), a local file (data=text data.path=FILE) or a mirror (HF_ENDPOINT=URL)"
         ) from None
     return str(info.sha)
@@ -246,7 +246,7 @@ def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: 
         raise
     except Exception as error:  # of `datasets` and its readers
         setting = f"data.files={config.files}" if config.files else f"data.split={split}"
-        raise ValueError(f"data.name={config.name} {setting}: {_one_line(error)}") from None
+        raise ValueError(f"data.name={config.name} {setting}: {one_line(error)}") from None
     return lambda: beginning
 
 
@@ -256,9 +256,3 @@ def _silence() -> None:
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
         huggingface_hub.utils.disable_progress_bars()
-
-
-def _one_line(error: Exception) -> str:
-    """Returns the root cause of an exception in one line."""
-    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-    return " ".join(str(cause).split())[:200] or type(cause).__name__

@@ -18,9 +18,10 @@ Writes docs/results/calibration.{json,md}.
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -189,12 +190,12 @@ def select_items(
     rows = [row for row in load_rows(corpus, split) if row["holdout"] == holdout]
     items = link_items(rows, corpus.tokenizer, end_id(corpus.tokenizer))
     items = [item for item in items if any(question.matches(item) for question in questions)]
-    blocks: dict[tuple[str, str, str], dict[int, None]] = {}
+    blocks: dict[tuple[str, str, str], dict[int, None]] = defaultdict(dict)
     for item in items:
-        blocks.setdefault((item.family, item.level, item.template), {})[item.block] = None
+        blocks[item.family, item.level, item.template][item.block] = None
     wanted: set[int] = set()
-    for number, of_frame in enumerate(map(list, blocks.values())):
-        wanted |= {of_frame[(number * n_pairs + j) % len(of_frame)] for j in range(min(n_pairs, len(of_frame)))}
+    for number, of_frame in enumerate(blocks.values()):
+        wanted |= {*islice(cycle(of_frame), number * n_pairs, (number + 1) * n_pairs)}
     return [item for item in items if item.block in wanted]
 
 

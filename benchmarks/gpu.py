@@ -76,7 +76,7 @@ def flops_per_token(model: Transformer) -> float:
     return 6 * weights + (attention / 2 if config.is_causal else attention)
 
 
-def write(folder: Path, results: dict[str, Any]) -> None:
+def write(folder: Path, speeds: list[dict[str, Any]]) -> None:
     """Writes the results so far."""
     rows = [
         [
@@ -86,11 +86,11 @@ def write(folder: Path, results: dict[str, Any]) -> None:
             f"{row['utilisation']:.0%}",
             "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.1f} GiB",
         ]
-        for row in results["speeds"]
+        for row in speeds
     ]
     header = ["model", "compile", "tokens/s", "utilisation", "peak memory"]
-    lines = [f"torch {torch.__version__}; {results['device']}", "", *markdown_table(header, rows)]
-    (folder / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")
+    lines = [f"torch {torch.__version__}; {speeds[0]['device']}", "", *markdown_table(header, rows)]
+    (folder / "gpu.json").write_text(json.dumps({"speeds": speeds}, indent=1) + "\n")
     (folder / "gpu.md").write_text("\n".join(lines) + "\n")
 
 
@@ -102,13 +102,11 @@ def main() -> None:
     folder = Path(options["out"])
     folder.mkdir(parents=True, exist_ok=True)
     modes = ["none"] if options["device"] == "cpu" else ["none", "default", "graphs"]
-    results: dict[str, Any] = {"speeds": [], "device": ""}
+    speeds: list[dict[str, Any]] = []
     for model_name in options["models"].split(","):
         for mode in modes:
-            row = measure(model_name, mode, options["device"])
-            results["speeds"].append(row)
-            results["device"] = row["device"]
-            write(folder, results)
+            speeds.append(measure(model_name, mode, options["device"]))
+            write(folder, speeds)
     print((folder / "gpu.md").read_text())
 
 

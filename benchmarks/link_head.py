@@ -8,16 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import (
-    ROOT,
-    arguments,
-    interval_text,
-    markdown_table,
-    paste,
-    read_records,
-    run_script,
-    write_results,
-)
+from benchmarks.measure import arguments, interval_text, markdown_table, paste, read_records, run_script, write_results
 
 QUESTIONS = ("number", "gender", "later_cue")
 BASELINES = ("nearest", "first", "subject", "most frequent")
@@ -143,11 +134,11 @@ def main() -> None:
     ]
     measured = {"results": results, "over_seeds": over_seeds}
     write_results("link_head", "The link head over seeds", measured, lines, threads=2)
-    paste(ROOT / "README.md", "results", summary)
-    paste(ROOT / "README.md", "train output", fenced(results[0]["train_output"], "step     0", "step  1200"))
+    paste("results", summary)
+    paste("train output", fenced(results[0]["train_output"], "step     0", "step  1200"))
     examples = ("  One sunny day, the cat sat", "  One sunny day, the buses")
     shown = fenced(results[0]["eval_output"], "question", *(f"{question}:" for question in QUESTIONS), *examples)
-    paste(ROOT / "README.md", "eval output", shown)
+    paste("eval output", shown)
 
 
 if __name__ == "__main__":

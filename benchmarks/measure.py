@@ -111,8 +111,9 @@ def _public(argument: str) -> str:
     return re.sub(r"[^=,]*/(?=[^/,]+/[^/,]+)", "", argument)
 
 
-def paste(path: Path, marker: str, lines: Sequence[str]) -> None:
-    """Replaces the text between `<!-- marker -->` and `<!-- end -->` of a Markdown file."""
+def paste(marker: str, lines: Sequence[str]) -> None:
+    """Replaces the text between `<!-- marker -->` and `<!-- end -->` of README.md."""
+    path = ROOT / "README.md"
     head, opening, rest = path.read_text().partition(f"<!-- {marker} -->\n")
     _, closing, tail = rest.partition("<!-- end -->")
     if not opening or not closing:

@@ -9,6 +9,7 @@ head copies the code of the attended noun, which raises the probability of its v
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from data.stories.lexicon import FEELINGS, QUALITIES, REFERENTS, Referent
@@ -48,18 +49,8 @@ def plant(
     - previous: nearly all weight on the previous token. uniform: the same weight on all tokens.
     - coreference+first: 3/4 of the strength of coreference, plus first.
 
-    Args:
-        config: head_dim 6 or more and d_model 30 or more.
-        vocabulary: token id by word, of a tokenizer of whole words.
-        kind: one of KINDS.
-        layer: layer of the planted head.
-        head: index in the layer.
-        strength: factor of its scores.
-        seed: for word biases, codes and random heads.
-
-    Raises:
-        ValueError: an unknown kind, or a model too narrow.
-
+    `vocabulary` has the token id of each word, of a tokenizer of whole words. `seed` is that of word biases, codes and
+    random heads. Raises ValueError for an unknown kind or a model that is too narrow.
     """
     if kind not in KINDS:
         raise ValueError(f"no planted head of kind {kind!r}; there are {', '.join(KINDS)}")
@@ -120,15 +111,11 @@ def _mention(referent: Referent) -> dict[str, float]:
 def _codes(known: dict[str, Referent], n_code: int, generator: torch.Generator) -> dict[str, Tensor]:
     """Returns a unit vector for every verb and mention; that of a mention is the scaled sum of its verbs' vectors."""
     verbs = sorted({verb for referent in known.values() for verb in referent.verbs})
-    code = {verb: _unit(torch.randn(n_code, generator=generator)) for verb in verbs}
+    code = {verb: F.normalize(torch.randn(n_code, generator=generator), dim=0) for verb in verbs}
     for word, referent in known.items():
         verb_codes = [code[verb] for verb in referent.verbs] or [torch.randn(n_code, generator=generator)]
-        code[word] = _unit(torch.stack(verb_codes).sum(0))
+        code[word] = F.normalize(torch.stack(verb_codes).sum(0), dim=0)
     return code
-
-
-def _unit(vector: Tensor) -> Tensor:
-    return vector / vector.norm()
 
 
 def _query_key(config: ModelConfig, kind: str, strength: float) -> tuple[Tensor, Tensor]:

@@ -22,12 +22,12 @@ from data.stories.lint import lint
 from data.stories.plots import PLOTS
 from data.tokenizer import word_tokenizer
 
-_NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
+NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
 _DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_antecedent=0.06, share_no_pronoun=0.45)
-_EQUAL_SHARES = dict.fromkeys(_NO_SHARES, 0.055) | {"share_no_pronoun": 1 - 0.055 * (len(_NO_SHARES) - 1)}
+_EQUAL_SHARES = dict.fromkeys(NO_SHARES, 0.055) | {"share_no_pronoun": 1 - 0.055 * (len(NO_SHARES) - 1)}
 CONFIG = StoriesConfig(  # the families of the default mix
     source="stories", seed=3, n_train_stories=6000, n_validation_stories=800, n_test_templates=7, n_test_pairs=3,
-    n_bystanders=0, skew=0.5, **(_NO_SHARES | _DEFAULT_SHARES),
+    n_bystanders=0, skew=0.5, **(NO_SHARES | _DEFAULT_SHARES),
 )  # fmt: skip
 FULL = replace(  # all families
     CONFIG, n_bystanders=1, n_validation_stories=200, n_test_templates=1, n_test_pairs=1, **_EQUAL_SHARES
@@ -244,7 +244,7 @@ def test_a_frame_with_a_pair_belongs_to_one_split() -> None:
 
 
 def test_a_plot_without_a_share_is_absent_from_all_splits() -> None:
-    config = replace(SMALL, **(_NO_SHARES | {"share_agreement": 0.5, "share_no_pronoun": 0.5}))
+    config = replace(SMALL, **(NO_SHARES | {"share_agreement": 0.5, "share_no_pronoun": 0.5}))
     families = {story.family for split in SPLITS for story in generate_split(config, split)}
     assert families == {"agreement", "no_pronoun"}
 

@@ -15,13 +15,13 @@ frame, seed=0, max_steps=500 of the two models trained if runs= is not given. `s
 Writes docs/results/calibration.{json,md}.
 """
 
-import json
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +30,19 @@ import torch
 
 from benchmarks.measure import arguments, fail, markdown_table, run_script, write_results
 from benchmarks.planted import KINDS, plant
-from data.corpus import Corpus, load_corpus, load_rows
+from data.corpus import Corpus, load_rows
 from data.links import LinkItem, link_items
 from data.tokenizer import end_id
 from model.observe import TransformerView
-from model.transformer import Transformer, load_weights
+from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.items import EMPTY, QUESTIONS, Question
+from probe.open import load_data, open_run
 from probe.statistics import share_interval
 from probe.study import HEADLINE, make_context, study_question
 from probe.verdict import SUPPORTED
-from training.checkpoint import load_checkpoint
-from training.settings import saved_settings
 
-STRENGTHS = (
-    1.0,
-    2.0,
-    4.0,
-)  # score scale of planted heads; the antecedent's weight is e^2, e^4, e^8 times the distractor's
+STRENGTHS = (1.0, 2.0, 4.0)  # of planted heads; the antecedent's weight is e^2, e^4, e^8 times the distractor's
 WATCHED = [question for question in QUESTIONS if question.watched]
 CONFIG = ProbeConfig(seed=0, tokens_per_batch=4096, n_bootstrap=2000, n_untrained=2, n_controls=20)
 
@@ -63,34 +58,26 @@ class Case:
 
 
 def permute_labels(items: Sequence[LinkItem], seed: int) -> list[LinkItem]:
-    """Return the items with antecedent and distractor exchanged in all four cells of the blocks that a coin chooses.
+    """Returns the items with antecedent and distractor exchanged in all four cells of the blocks that a coin chooses.
 
     One coin for each word pair and frame. Within a block each pronoun still means one word, so that swap partners exist
     and every criterion can be tested. Items without an antecedent stay as they are.
     """
     names = sorted({(item.pair, item.template) for item in items})
     coins = dict(zip(names, np.random.default_rng(seed).integers(0, 2, len(names)), strict=True))
-    permuted = []
-    for index, item in enumerate(items):
-        if not item.antecedents or not coins[item.pair, item.template]:
-            permuted.append(item)
-            continue
-        other = items[index ^ 1]  # the cell of the same order with the other pronoun
-        exchanged = replace(
-            other,
-            antecedents=other.distractors,
-            distractors=other.antecedents,
-            answers=other.foils,
-            foils=other.answers,
-            surprisal=(),
-            meant=item.meant,
-        )
-        permuted.append(exchanged)
-    return permuted
+
+    def exchanged(item: LinkItem, other: LinkItem) -> LinkItem:
+        other = replace(other, antecedents=other.distractors, distractors=other.antecedents, meant=item.meant)
+        return replace(other, answers=other.foils, foils=other.answers, surprisal=())
+
+    return [  # items[index ^ 1] is the cell of the same order with the other pronoun
+        exchanged(item, items[index ^ 1]) if item.antecedents and coins[item.pair, item.template] else item
+        for index, item in enumerate(items)
+    ]
 
 
 def random_model(trained: Transformer, seed: int) -> Transformer:
-    """Return a model with normal random matrices of the same root mean square as the trained ones, and its gains."""
+    """Returns a model with normal random matrices of the same root mean square as the trained ones, and its gains."""
     model = Transformer(trained.config, trained.vocab_size, seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -110,7 +97,7 @@ def make_cases(
     counts: dict[str, int],
     first_seed: int,
 ) -> dict[str, Iterator[Case]]:
-    """Return the cases of every group; each model is built when it is needed."""
+    """Returns the cases of every group; each model is built when it is needed."""
     config, seeds = trained[0].config, range(first_seed, first_seed + 10**6)
 
     def initial(seed: int) -> Case:
@@ -141,7 +128,7 @@ def make_cases(
 
 
 def probe(case: Case, questions: Sequence[Question]) -> dict[str, dict[str, Any]]:
-    """Probe one model; return for each question the verdict, the criteria passed and the corrected p."""
+    """Probes one model; returns for each question the verdict, the criteria passed and the corrected p."""
     context = make_context(TransformerView(case.model), [], questions, case.dev, case.test, CONFIG)
     entries = {}
     for question in questions:
@@ -156,7 +143,7 @@ def probe(case: Case, questions: Sequence[Question]) -> dict[str, dict[str, Any]
 
 
 def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Count the verdicts and criteria of one question over the models of one group."""
+    """Counts the verdicts and criteria of one question over the models of one group."""
     supported = [entry for entry in entries if entry["verdict"] == SUPPORTED]
     names = list(dict.fromkeys(name for entry in entries for name in entry["passed"]))
     return {
@@ -166,12 +153,11 @@ def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "supported_planted_head": sum(entry["planted_head_chosen"] for entry in supported),
         "passed": {name: sum(name in entry["passed"] for entry in entries) for name in names},
         "smallest_p_corrected": min(entry["p_corrected"] for entry in entries),
-        "p_below_5_percent": sum(entry["p_corrected"] < 0.05 for entry in entries),
     }
 
 
 def lines_of(groups: dict[str, dict[str, Any]], n_dev: int, n_test: int, seconds: float) -> list[str]:
-    """Return the page's table."""
+    """Returns the page's table."""
     rows = []
     for group, questions in groups.items():
         for question, count in questions.items():
@@ -180,53 +166,41 @@ def lines_of(groups: dict[str, dict[str, Any]], n_dev: int, n_test: int, seconds
             passed = ", ".join(f"{name} {number}" for name, number in count["passed"].items()) or "none"
             supported = f"{count['supported']} of {count['n']} [{low:.1%}, {high:.1%}]"
             rows.append([group, question, supported, planted, passed, f"{count['smallest_p_corrected']:.4f}"])
-    header = [
-        "models",
-        "question",
-        "supported [95 %]",
-        "in the planted head",
-        "criteria passed",
-        "smallest corrected p",
-    ]
+    columns = ["supported [95 %]", "in the planted head", "criteria passed", "smallest corrected p"]
     return [
-        *markdown_table(header, rows),
+        *markdown_table(["models", "question", *columns], rows),
         "",
         f"{n_dev:,} dev items and {n_test:,} test items per model; {seconds / 60:.0f} minutes on one thread.",
     ]
 
 
 def read_runs(runs: Sequence[Path], cache: Path) -> tuple[list[Transformer], Corpus]:
-    """Return the models of some runs, which must share settings and corpus, and the corpus."""
-    settings = [saved_settings(json.loads((run / "config.json").read_text())) for run in runs]
-    if any((other.model, other.data) != (settings[0].model, settings[0].data) for other in settings):
+    """Returns the models of some runs, which must share settings and corpus, and the corpus."""
+    opened = [open_run(run, torch.device("cpu")) for run in runs]
+    first = opened[0].settings
+    if any((run.settings.model, run.settings.data) != (first.model, first.data) for run in opened):
         fail("runs=: the runs differ in model or data settings")
-    corpus = load_corpus(settings[0].data, cache)
-    models = []
-    for run in runs:
-        model = Transformer(settings[0].model, corpus.tokenizer.get_vocab_size(), seed=0)
-        load_weights(model, load_checkpoint(run / "checkpoints", best=True)[0]["model"])
-        models.append(model.eval())
-    return models, corpus
+    return [run.transformer for run in opened], load_data(opened[0], str(cache))
 
 
 def select_items(
     corpus: Corpus, split: str, holdout: str, questions: Sequence[Question], n_pairs: int
 ) -> list[LinkItem]:
-    """Return the items of some questions with `n_pairs` blocks of each frame, different pairs from frame to frame."""
+    """Returns the items of some questions with `n_pairs` blocks of each frame, different pairs from frame to frame."""
     rows = [row for row in load_rows(corpus, split) if row["holdout"] == holdout]
     items = link_items(rows, corpus.tokenizer, end_id(corpus.tokenizer))
     items = [item for item in items if any(question.matches(item) for question in questions)]
-    blocks: dict[tuple[str, str, str], dict[int, None]] = {}
+    blocks: dict[tuple[str, str, str], dict[int, None]] = defaultdict(dict)
     for item in items:
-        blocks.setdefault((item.family, item.level, item.template), {})[item.block] = None
+        blocks[item.family, item.level, item.template][item.block] = None
     wanted: set[int] = set()
-    for number, of_frame in enumerate(map(list, blocks.values())):
-        wanted |= {of_frame[(number * n_pairs + j) % len(of_frame)] for j in range(min(n_pairs, len(of_frame)))}
+    for number, of_frame in enumerate(blocks.values()):
+        wanted |= {*islice(cycle(of_frame), number * n_pairs, (number + 1) * n_pairs)}
     return [item for item in items if item.block in wanted]
 
 
 def train(folder: Path, max_steps: str) -> list[Path]:
-    """Train the default run briefly for two seeds."""
+    """Trains the default run briefly for two seeds; returns the runs."""
     runs = [folder / f"seed_{seed}" for seed in (1, 2)]
     for seed, run in enumerate(runs, 1):
         settings = [f"seed={seed}", f"out={run}", f"max_steps={max_steps}", "probe_sequences=0"]
@@ -235,18 +209,15 @@ def train(folder: Path, max_steps: str) -> list[Path]:
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measures, writes, prints."""
     defaults = {"n_untrained": "200", "n_permuted": "200", "n_planted": "60", "n_pairs": "3", "seed": "0"}
     options = arguments(defaults | {"runs": "", "max_steps": "500", "cache_dir": ""})
     counts = {name: int(options[name]) for name in ("n_untrained", "n_permuted", "n_planted")}
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        runs = (
-            [Path(run) for run in options["runs"].split(",")]
-            if options["runs"]
-            else train(folder, options["max_steps"])
-        )
+        given = [Path(run) for run in options["runs"].split(",") if run]
+        runs = given or train(folder, options["max_steps"])
         trained, corpus = read_runs(runs, Path(options["cache_dir"] or folder / "cache"))
         n_pairs = int(options["n_pairs"])
         dev = select_items(corpus, "dev", "iid", WATCHED, n_pairs)

@@ -9,47 +9,43 @@ Writes docs/results/english.{json,md}. Needs requirements-dev.txt.
 """
 
 import json
-import math
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks.measure import arguments, markdown_table, read_records, run_command, run_script, write_results
 from data.corpus import load_corpus
-from data.loader import StreamBatches
+from data.loader import Split, StreamBatches, validation_batches
 from data.tokenizer import end_id
 from model.transformer import Transformer, load_weights, n_parameters
 from training.checkpoint import load_checkpoint
+from training.device import ComputeDevice, choose_device
+from training.evaluate import row_losses
 from training.settings import TrainSettings, saved_settings
 
 WARMUP_STEPS = 50
 TASKS = {"pairs": "minimal_pairs", "links": "links"}
 
 
-class Logits(nn.Module):
-    """A transformers model as a function from tokens [B, T] to logits [B, T, V]."""
-
-    def __init__(self, model: nn.Module) -> None:
-        """Wrap `model`."""
-        super().__init__()
-        self.model = model
+class GPT2(GPT2LMHeadModel):
+    """transformers' GPT-2 (Radford et al. 2019) as a function from tokens [B, T] to logits [B, T, V]."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits."""
-        return self.model(tokens).logits
+        """Returns the logits."""
+        return super().forward(tokens).logits
 
 
-def make_gpt2(settings: TrainSettings, vocab_size: int) -> Logits:
-    """Return a GPT-2 (Radford et al. 2019) of the same layers, heads, width and context, without dropout."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
+def make_gpt2(settings: TrainSettings, vocab_size: int) -> GPT2:
+    """Returns a GPT-2 of the same layers, heads, width and context, without dropout."""
     shape = settings.model
     config = GPT2Config(
         vocab_size=vocab_size, n_positions=shape.context_length, n_embd=shape.d_model, n_layer=shape.n_layer,
@@ -57,15 +53,15 @@ def make_gpt2(settings: TrainSettings, vocab_size: int) -> Logits:
         eos_token_id=0,
     )  # fmt: skip
     torch.manual_seed(settings.run.seed)
-    model = GPT2LMHeadModel(config)
+    model = GPT2(config)
     model.set_attn_implementation("eager")  # on a CPU in bfloat16 faster than the fused kernel
-    return Logits(model)
+    return model
 
 
 def train_peer(
-    model: nn.Module, batches: StreamBatches, seconds: float, rate: float, bfloat16: bool
+    model: nn.Module, batches: StreamBatches, seconds: float, rate: float, device: ComputeDevice
 ) -> dict[str, float]:
-    """Train by AdamW for `seconds` of steps with nanoGPT's weight decay, betas and clipping; end in eval mode.
+    """Trains by AdamW for `seconds` of steps with nanoGPT's weight decay, betas and clipping; ends in eval mode.
 
     The learning rate warms up and then falls linearly to 0 as the time runs out.
     """
@@ -80,7 +76,7 @@ def train_peer(
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, (step + 1) / WARMUP_STEPS) * (1 - used / seconds)
         batch = batches.at(step)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
+        with device.autocast():
             logits = model(batch.tokens)
         F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten()).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -92,29 +88,19 @@ def train_peer(
     return {"seconds": used, "steps": step, "tokens": n_tokens}
 
 
-def encode_file(tokenizer: Tokenizer, path: Path) -> Tensor:
-    """Return the token ids of one text file, the end-of-text token first."""
-    return torch.tensor([end_id(tokenizer), *tokenizer.encode(path.read_text()).ids])
-
-
-@torch.no_grad()
-def bits_per_byte(model: nn.Module, tokens: Tensor, context_length: int, n_bytes: int) -> float:
-    """Return the loss over windows of `context_length` tokens that do not overlap, as bits per byte of the text."""
-    total = 0.0
-    for start in range(0, len(tokens) - 1, 32 * context_length):
-        inputs = tokens[start : start + 32 * context_length]
-        targets = tokens[start + 1 : start + 1 + 32 * context_length]
-        full = len(targets) // context_length * context_length
-        windows = [(inputs[:full].view(-1, context_length), targets[:full].view(-1, context_length))] if full else []
-        if full < len(targets):
-            windows.append((inputs[None, full : len(targets)], targets[None, full:]))
-        for rows, answers in windows:
-            total += F.cross_entropy(model(rows).flatten(0, 1), answers.flatten(), reduction="sum").item()
-    return total / math.log(2) / n_bytes
+def bits_per_byte(model: nn.Module, tokenizer: Tokenizer, path: Path, context_length: int) -> float:
+    """Returns the loss on a text file in windows that do not overlap, as bits per byte of the text."""
+    tokens = np.array([end_id(tokenizer), *tokenizer.encode(path.read_text()).ids])
+    split = Split(tokens, n_bytes=path.stat().st_size)
+    batches = validation_batches(
+        split, tokens_per_batch=32 * context_length, context_length=context_length, n_tokens=None
+    )
+    rows = row_losses(model, batches, n_classes=1)
+    return split.bits_per_byte(float(rows.losses.sum() / rows.counts.sum()))
 
 
 def compare(run: Path, cache: Path, rate: float, validation: list[Path]) -> dict[str, Any]:
-    """Train the peer of a finished run and measure both models on each file."""
+    """Trains the peer of a finished run and measures both models on each file."""
     settings = saved_settings(json.loads((run / "config.json").read_text()))
     corpus = load_corpus(settings.data, cache)
     vocab_size, context = corpus.tokenizer.get_vocab_size(), settings.model.context_length
@@ -125,30 +111,28 @@ def compare(run: Path, cache: Path, rate: float, validation: list[Path]) -> dict
         corpus.train, tokens_per_batch=settings.run.tokens_per_batch, context_length=context, seed=settings.run.seed
     )
     peer = make_gpt2(settings, vocab_size)
-    bfloat16 = (
-        bool(torch.cpu.get_capabilities().get("avx512_bf16")) if hasattr(torch.cpu, "get_capabilities") else False
-    )
-    trained = train_peer(peer, batches, last["seconds"], rate, bfloat16)
-    files = {}
-    for path in validation:
-        tokens, n_bytes = encode_file(corpus.tokenizer, path), len(path.read_bytes())
-        scores = [bits_per_byte(model, tokens, context, n_bytes) for model in (ours.eval(), peer)]
-        files["/".join(path.parts[-2:])] = dict(zip(("ours", "gpt2"), scores, strict=True))
-    n_tokens = last["step"] * settings.run.tokens_per_batch
+    device = choose_device(settings.run.device, settings.run.precision, settings.run.threads)
+    trained = train_peer(peer, batches, last["seconds"], rate, device)
+    models = {"ours": ours.eval(), "gpt2": peer}
     return {
         "ours": {
             "parameters": n_parameters(ours),
             "seconds": last["seconds"],
             "steps": last["step"],
-            "tokens": n_tokens,
+            "tokens": last["step"] * settings.run.tokens_per_batch,
         },
         "gpt2": {"parameters": n_parameters(peer), "rate": rate, **trained},
-        "files": files,
+        "files": {
+            "/".join(path.parts[-2:]): {
+                name: bits_per_byte(model, corpus.tokenizer, path, context) for name, model in models.items()
+            }
+            for path in validation
+        },
     }
 
 
 def page(results: dict[str, Any]) -> list[str]:
-    """Return the page's table and what the outside tests printed."""
+    """Returns the page's table and what the outside tests printed."""
     rows = []
     for name, title in (("ours", "experiment=english"), ("gpt2", "transformers' GPT-2, AdamW")):
         model = results[name]
@@ -162,7 +146,7 @@ def page(results: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Train both, measure, write, print."""
+    """Trains both, measures, writes, prints."""
     defaults = {"pairs": "", "links": "", "seed": "1", "rate": "0.004", "max_steps": ""}
     options = arguments(defaults, required=["train", "validation"])
     with tempfile.TemporaryDirectory() as folder:

@@ -1,13 +1,11 @@
-"""Measure a GPU: python -m benchmarks.gpu out=DIR [models=small,base] [device=cpu quick=true].
+"""Measure a GPU: python -m benchmarks.gpu out=DIR [models=small,base] [device=cuda].
 
-Runs tests/test_gpu.py, then training steps of each model preset without compilation, with torch.compile and with CUDA
-graphs: tokens per second, model FLOPs utilisation (share of the speed of a large matrix product on the same device) and
-peak memory. Writes gpu.json and gpu.md into `out` after each row. device=cpu quick=true is a rehearsal with tiny sizes.
+Takes training steps of each model preset without compilation, with torch.compile and with CUDA graphs. Measures tokens
+per second, model FLOPs utilisation (share of the speed of a large matrix product on the same device) and peak memory.
+Writes gpu.json and gpu.md into `out` after each row. device=cpu models=nano is a rehearsal.
 """
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measure import ROOT, arguments, fail, markdown_table
+from benchmarks.measure import arguments, fail, markdown_table
 from data.loader import Split
 from model.transformer import Transformer, n_parameters
 from training.device import ComputeDevice, choose_device
@@ -28,7 +26,7 @@ WARM_UP_STEPS = 10
 
 
 def matmul_flops(device: ComputeDevice, size: int) -> float:
-    """Return the FLOP/s of a square matrix product in the training's number format, the best of five."""
+    """Returns the FLOP/s of a square matrix product in the training's number format, the best of five."""
     left, right = (torch.randn(size, size, device=device.device, dtype=device.dtype) for _ in range(2))
     best = 0.0
     for _ in range(5):
@@ -39,12 +37,9 @@ def matmul_flops(device: ComputeDevice, size: int) -> float:
     return best
 
 
-def measure(model_name: str, mode: str, device_name: str, quick: bool) -> dict[str, Any]:
-    """Return the speed and memory of training one preset."""
-    small = ["model.context_length=32", "tokens_per_batch=256"] if quick else []
-    settings = compose_settings(
-        [f"model={model_name}", f"device={device_name}", f"compile={mode}", "data=stories", *small]
-    )
+def measure(model_name: str, mode: str, device_name: str) -> dict[str, Any]:
+    """Returns the speed and memory of training one preset."""
+    settings = compose_settings([f"model={model_name}", f"device={device_name}", f"compile={mode}", "data=stories"])
     device = choose_device(settings.run.device, settings.run.precision, settings.run.threads)
     tokens = np.random.default_rng(0).integers(VOCABULARY, size=N_TOKENS).astype(np.uint16)
     model = Transformer(settings.model, VOCABULARY, seed=0).to(device.device)
@@ -52,11 +47,11 @@ def measure(model_name: str, mode: str, device_name: str, quick: bool) -> dict[s
     is_cuda = device.device.type == "cuda"
     if is_cuda:
         torch.cuda.reset_peak_memory_stats()
-    for _ in range(1 if quick else WARM_UP_STEPS):
+    for _ in range(WARM_UP_STEPS):
         train_step(training)
-    steps = [train_step(training) for _ in range(2 if quick else 100)]
+    steps = [train_step(training) for _ in range(100)]
     rate = sum(step.n_tokens for step in steps) / sum(step.seconds for step in steps)
-    peak_flops = matmul_flops(device, 256 if quick else 8192)
+    peak_flops = matmul_flops(device, 8192 if is_cuda else 1024)
     return {
         "model": model_name,
         "compile": mode,
@@ -69,7 +64,7 @@ def measure(model_name: str, mode: str, device_name: str, quick: bool) -> dict[s
 
 
 def flops_per_token(model: Transformer) -> float:
-    """Return the matrix-product FLOPs of training on one token, 6 N + 12 L T D (half of the latter if causal).
+    """Returns the matrix-product FLOPs of training on one token, 6 N + 12 L T D (half of the latter if causal).
 
     N counts each weight as often as it multiplies (tied projections several times, the embedding once, as output).
     Kaplan et al. 2020, section 2.1; Chowdhery et al. 2022 (PaLM), appendix B.
@@ -81,15 +76,8 @@ def flops_per_token(model: Transformer) -> float:
     return 6 * weights + (attention / 2 if config.is_causal else attention)
 
 
-def run_tests() -> dict[str, Any]:
-    """Run the tests that need a CUDA device; return their exit status and last lines."""
-    command = [sys.executable, "-m", "pytest", "tests/test_gpu.py", "-q", "-p", "no:cacheprovider"]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return {"status": process.returncode, "last_lines": process.stdout.splitlines()[-5:]}
-
-
-def write(folder: Path, results: dict[str, Any]) -> None:
-    """Write the results so far."""
+def write(folder: Path, speeds: list[dict[str, Any]]) -> None:
+    """Writes the results so far."""
     rows = [
         [
             f"{row['model']} ({row['parameters'] / 1e6:.1f} M)",
@@ -98,30 +86,27 @@ def write(folder: Path, results: dict[str, Any]) -> None:
             f"{row['utilisation']:.0%}",
             "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.1f} GiB",
         ]
-        for row in results["speeds"]
+        for row in speeds
     ]
     header = ["model", "compile", "tokens/s", "utilisation", "peak memory"]
-    tests = ["", f"tests/test_gpu.py: exit status {results['tests']['status']}", *results["tests"]["last_lines"]]
-    lines = [f"torch {torch.__version__}; {results['device']}", "", *markdown_table(header, rows), *tests]
-    (folder / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")
+    lines = [f"torch {torch.__version__}; {speeds[0]['device']}", "", *markdown_table(header, rows)]
+    (folder / "gpu.json").write_text(json.dumps({"speeds": speeds}, indent=1) + "\n")
     (folder / "gpu.md").write_text("\n".join(lines) + "\n")
 
 
 def main() -> None:
-    """Measure, write after each row, print."""
-    options = arguments({"device": "cuda", "quick": "false", "models": "small,base"}, required=["out"])
+    """Measures, writes after each row, prints."""
+    options = arguments({"device": "cuda", "models": "small,base"}, required=["out"])
     if options["device"] == "cuda" and not torch.cuda.is_available():
-        fail("device=cuda: there is no CUDA device; device=cpu quick=true is a rehearsal")
-    folder, quick = Path(options["out"]), options["quick"] == "true"
+        fail("device=cuda: there is no CUDA device; device=cpu models=nano is a rehearsal")
+    folder = Path(options["out"])
     folder.mkdir(parents=True, exist_ok=True)
     modes = ["none"] if options["device"] == "cpu" else ["none", "default", "graphs"]
-    results: dict[str, Any] = {"tests": run_tests(), "speeds": [], "device": ""}
-    for model_name in ["nano"] if quick else options["models"].split(","):
+    speeds: list[dict[str, Any]] = []
+    for model_name in options["models"].split(","):
         for mode in modes:
-            row = measure(model_name, mode, options["device"], quick)
-            results["speeds"].append(row)
-            results["device"] = row["device"]
-            write(folder, results)
+            speeds.append(measure(model_name, mode, options["device"]))
+            write(folder, speeds)
     print((folder / "gpu.md").read_text())
 
 

@@ -17,7 +17,7 @@ EXPERIMENTS = ("asymmetry", "scaling", "shared_kv", "weighting", "heads", "posit
 
 
 def measure(name: str, seeds: str, folder: Path) -> dict[str, Any]:
-    """Train every variant of one experiment for every seed and compare them."""
+    """Trains every variant of one experiment for every seed and compares them."""
     out, cache = folder / name, f"cache_dir={folder / 'cache'}"
     parallel = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
     training = run_script("train", "-m", f"experiment=lab/{name}", f"seed={seeds}", f"out={out}", *parallel, cache)
@@ -32,7 +32,7 @@ def measure(name: str, seeds: str, folder: Path) -> dict[str, Any]:
 
 
 def page(experiments: dict[str, Any]) -> list[str]:
-    """Return the table of every experiment as Markdown lines."""
+    """Returns the table of every experiment as Markdown lines."""
     lines = []
     for name, entry in experiments.items():
         seconds = entry["seconds"]
@@ -42,7 +42,7 @@ def page(experiments: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measures, writes, prints."""
     options = arguments({"experiments": ",".join(EXPERIMENTS), "seeds": "1,2,3,4,5"})
     names = options["experiments"].split(",")
     if unknown := [name for name in names if name not in EXPERIMENTS]:

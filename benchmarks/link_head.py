@@ -8,23 +8,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import (
-    ROOT,
-    arguments,
-    interval_text,
-    markdown_table,
-    paste,
-    read_records,
-    run_script,
-    write_results,
-)
+from benchmarks.measure import arguments, interval_text, markdown_table, paste, read_records, run_script, write_results
 
 QUESTIONS = ("number", "gender", "later_cue")
 BASELINES = ("nearest", "first", "subject", "most frequent")
 
 
 def measure(seed: int, folder: Path) -> dict[str, Any]:
-    """Run train.py and eval.py as a user does; return their results and durations."""
+    """Runs train.py and eval.py as a user does; returns their results and durations."""
     run, cache = folder / f"seed_{seed}", f"cache_dir={folder / 'cache'}"
     training = run_script("train", f"seed={seed}", f"out={run}", cache)
     probing = run_script("eval", f"run={run}", cache)
@@ -43,7 +34,7 @@ def measure(seed: int, folder: Path) -> dict[str, Any]:
 
 
 def seed_rows(results: list[dict[str, Any]]) -> list[list[str]]:
-    """Return one row per seed and question, on the headline hold-out."""
+    """Returns one row per seed and question, on the headline hold-out."""
     rows = []
     for result in results:
         for question in QUESTIONS:
@@ -65,7 +56,7 @@ def seed_rows(results: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def baseline_rows(results: list[dict[str, Any]]) -> list[list[str]]:
-    """Return one row per question: supported seeds, and mean accuracy of the head, the rules and untrained models."""
+    """Returns one row per question: supported seeds, and mean accuracy of the head, the rules and untrained models."""
     rows = []
     for question in QUESTIONS:
         entries = [result["selected"][question] for result in results]
@@ -91,7 +82,7 @@ def baseline_rows(results: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def gap_rows(results: list[dict[str, Any]]) -> list[list[str]]:
-    """Return one row per seed: validation loss, entropy lower bound and the gap by token class, nats per token."""
+    """Returns one row per seed: validation loss, entropy lower bound and the gap by token class, nats per token."""
     rows = []
     for result in results:
         loss = result["validation"]
@@ -102,18 +93,18 @@ def gap_rows(results: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def time_rows(results: list[dict[str, Any]]) -> list[list[str]]:
-    """Return one row per seed: wall and CPU-seconds of both commands; the first seed also writes the corpus."""
+    """Returns one row per seed: wall and CPU-seconds of both commands; the first seed also writes the corpus."""
     names = [(clock, script) for script in ("train", "eval") for clock in ("seconds", "cpu_seconds")]
     return [[str(result["seed"]), *(f"{result[clock][script]:.1f}" for clock, script in names)] for result in results]
 
 
 def fenced(output: str, *starts: str) -> list[str]:
-    """Return the printed lines that begin with one of `starts` as a block of code."""
+    """Returns the printed lines that begin with one of `starts` as a block of code."""
     return ["```", *(line for line in output.splitlines() if line.startswith(starts)), "```"]
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measures, writes, prints."""
     seeds = [int(seed) for seed in arguments({"seeds": "1,2,3,4,5"})["seeds"].split(",")]
     with tempfile.TemporaryDirectory() as folder:
         results = [measure(seed, Path(folder)) for seed in seeds]
@@ -143,20 +134,11 @@ def main() -> None:
     ]
     measured = {"results": results, "over_seeds": over_seeds}
     write_results("link_head", "The link head over seeds", measured, lines, threads=2)
-    paste(ROOT / "README.md", "results", summary)
-    paste(ROOT / "README.md", "train output", fenced(results[0]["train_output"], "step     0", "step  1200"))
-    questions = [f"{question}:" for question in QUESTIONS]
-    paste(
-        ROOT / "README.md",
-        "eval output",
-        fenced(
-            results[0]["eval_output"],
-            "question",
-            *questions,
-            "  One sunny day, the cat sat",
-            "  One sunny day, the buses",
-        ),
-    )
+    paste("results", summary)
+    paste("train output", fenced(results[0]["train_output"], "step     0", "step  1200"))
+    examples = ("  One sunny day, the cat sat", "  One sunny day, the buses")
+    shown = fenced(results[0]["eval_output"], "question", *(f"{question}:" for question in QUESTIONS), *examples)
+    paste("eval output", shown)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What every benchmark needs: its arguments, a timed command, and its results as JSON and Markdown."""
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, NoReturn
 
 from training.checkpoint import write_atomically
@@ -27,13 +29,13 @@ class Timing:
 
 
 def fail(message: str) -> NoReturn:
-    """Print one line to stderr and exit with status 2."""
+    """Prints one line to stderr and exits with status 2."""
     print(f"error: {message}", file=sys.stderr)
     sys.exit(2)
 
 
 def arguments(defaults: Mapping[str, str], required: Sequence[str] = ()) -> dict[str, str]:
-    """Return the NAME=VALUE arguments of this process over `defaults`; exit with status 2 on a bad one."""
+    """Returns the NAME=VALUE arguments of this process over `defaults`; exits with status 2 on a bad one."""
     values = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
     known = [*defaults, *required]
     for name in values:
@@ -46,7 +48,7 @@ def arguments(defaults: Mapping[str, str], required: Sequence[str] = ()) -> dict
 
 
 def run_command(command: Sequence[str], cwd: Path = ROOT) -> Timing:
-    """Run a command to its end; exit with its last lines if it fails.
+    """Runs a command to its end; exits with its last lines if it fails.
 
     The CPU-seconds are those of all child processes that end meanwhile, so commands must not overlap.
     """
@@ -61,60 +63,57 @@ def run_command(command: Sequence[str], cwd: Path = ROOT) -> Timing:
 
 
 def run_script(name: str, *settings: str) -> Timing:
-    """Run train.py or eval.py (`name` without .py) as a user does."""
+    """Runs train.py or eval.py (`name` without .py) as a user does."""
     return run_command([sys.executable, f"{name}.py", *settings])
 
 
 def read_records(run: Path, split: str) -> list[dict[str, Any]]:
-    """Return the records of one split of a run's metrics.jsonl, oldest first."""
+    """Returns the records of one split of a run's metrics.jsonl, oldest first."""
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [record for record in records if record["split"] == split]
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a Markdown table as lines."""
+    """Returns a Markdown table as lines."""
     return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
 
 
 def interval_text(value: float, interval: Sequence[float] | None) -> str:
-    """Return "0.987 [0.951, 1.000]"."""
+    """Returns "0.987 [0.951, 1.000]"."""
     return f"{value:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
 
 
 def median_range(values: Sequence[float], digits: int = 1) -> str:
-    """Return "12.3 (11.9 to 13.0)": the median and the range."""
-    ordered = sorted(values)
-    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-    return f"{middle:.{digits}f} ({ordered[0]:.{digits}f} to {ordered[-1]:.{digits}f})"
+    """Returns "12.3 (11.9 to 13.0)": the median and the range."""
+    middle, least, most = (f"{value:.{digits}f}" for value in (median(values), min(values), max(values)))
+    return f"{middle} ({least} to {most})"
 
 
 def write_results(name: str, title: str, results: Any, lines: Sequence[str], threads: int) -> None:
-    """Write docs/results/NAME.json and NAME.md, with the command, the machine and the versions, and print the page."""
+    """Writes docs/results/NAME.json and NAME.md with the command, the machine and the versions; prints the page."""
     machine = environment("cpu", threads)
     packages = ", ".join(f"{package} {version}" for package, version in machine["packages"].items())
-    command = " ".join(["python -m", f"benchmarks.{name}", *(_public(argument) for argument in sys.argv[1:])])
+    command = " ".join(["python -m", f"benchmarks.{name}", *map(_public, sys.argv[1:])])
     page = [f"# {title}", "", "```", command, "```", "", *lines, ""]
     page.append(
         f"Python {machine['python']}, {packages}; {machine['processor']}, {machine['cores']} cores, threads: {threads}."
     )
+    text = "\n".join(page) + "\n"
     RESULTS.mkdir(parents=True, exist_ok=True)
-    write_atomically(
-        RESULTS / f"{name}.json", (json.dumps({"environment": machine, **results}, indent=1) + "\n").encode()
-    )
-    write_atomically(RESULTS / f"{name}.md", ("\n".join(page) + "\n").encode())
-    print("\n".join(page))
+    results_json = json.dumps({"environment": machine, **results}, indent=1) + "\n"
+    write_atomically(RESULTS / f"{name}.json", results_json.encode())
+    write_atomically(RESULTS / f"{name}.md", text.encode())
+    print(text, end="")
 
 
 def _public(argument: str) -> str:
-    """Return an argument with every path cut to its last two parts."""
-    name, equals, value = argument.partition("=")
-    return (
-        name + equals + ",".join("/".join(Path(part).parts[-2:]) if "/" in part else part for part in value.split(","))
-    )
+    """Returns an argument with every path cut to its last two parts."""
+    return re.sub(r"[^=,]*/(?=[^/,]+/[^/,]+)", "", argument)
 
 
-def paste(path: Path, marker: str, lines: Sequence[str]) -> None:
-    """Replace the text between `<!-- marker -->` and `<!-- end -->` of a Markdown file."""
+def paste(marker: str, lines: Sequence[str]) -> None:
+    """Replaces the text between `<!-- marker -->` and `<!-- end -->` of README.md."""
+    path = ROOT / "README.md"
     head, opening, rest = path.read_text().partition(f"<!-- {marker} -->\n")
     _, closing, tail = rest.partition("<!-- end -->")
     if not opening or not closing:

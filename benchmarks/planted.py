@@ -9,9 +9,10 @@ head copies the code of the attended noun, which raises the probability of its v
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from data.stories.lexicon import FEELINGS, QUALITIES, Referent, referents
+from data.stories.lexicon import FEELINGS, QUALITIES, REFERENTS, Referent
 from model.config import ModelConfig
 from model.transformer import Attention, Transformer
 
@@ -37,7 +38,7 @@ def plant(
     strength: float = 1.0,
     seed: int = 0,
 ) -> Transformer:
-    """Return a model in eval mode whose head (layer, head) has the behaviour `kind`.
+    """Returns a model in eval mode whose head (layer, head) has the behaviour `kind`.
 
     - coreference: the antecedent scores +strength and the distractor -strength, by number or gender at a pronoun that
       begins a sentence and by kind at an adjective (later_cue). At any other pronoun every mention scores -strength: it
@@ -48,18 +49,8 @@ def plant(
     - previous: nearly all weight on the previous token. uniform: the same weight on all tokens.
     - coreference+first: 3/4 of the strength of coreference, plus first.
 
-    Args:
-        config: head_dim 6 or more and d_model 30 or more.
-        vocabulary: token id by word, of a tokenizer of whole words.
-        kind: one of KINDS.
-        layer: layer of the planted head.
-        head: index in the layer.
-        strength: factor of its scores.
-        seed: for word biases, codes and random heads.
-
-    Raises:
-        ValueError: an unknown kind, or a model too narrow.
-
+    `vocabulary` has the token id of each word, of a tokenizer of whole words. `seed` is that of word biases, codes and
+    random heads. Raises ValueError for an unknown kind or a model that is too narrow.
     """
     if kind not in KINDS:
         raise ValueError(f"no planted head of kind {kind!r}; there are {', '.join(KINDS)}")
@@ -83,12 +74,12 @@ def plant(
 def _embeddings(
     vocabulary: dict[str, int], n_tokens: int, config: ModelConfig, n_code: int, generator: torch.Generator
 ) -> Tensor:
-    """Return embeddings [V, D]: features | code of a mention | code of the output | noise; row norms are _LENGTH."""
+    """Returns embeddings [V, D]: features | code of a mention | code of the output | noise; row norms are _LENGTH."""
     table = torch.zeros(n_tokens, config.d_model)
     n_named = len(_NAMES)
     table[:, n_named + 2 * n_code :].normal_(0, _NOISE, generator=generator)
     table[:, _FEATURE["constant"]] = 1
-    known = {word: referent for word, referent in referents().items() if word in vocabulary}
+    known = {word: referent for word, referent in REFERENTS.items() if word in vocabulary}
     codes = _codes(known, n_code, generator)
     for word, code in codes.items():
         if word in vocabulary:
@@ -118,21 +109,17 @@ def _mention(referent: Referent) -> dict[str, float]:
 
 
 def _codes(known: dict[str, Referent], n_code: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a unit vector for every verb and mention; that of a mention is the scaled sum of its verbs' vectors."""
+    """Returns a unit vector for every verb and mention; that of a mention is the scaled sum of its verbs' vectors."""
     verbs = sorted({verb for referent in known.values() for verb in referent.verbs})
-    code = {verb: _unit(torch.randn(n_code, generator=generator)) for verb in verbs}
+    code = {verb: F.normalize(torch.randn(n_code, generator=generator), dim=0) for verb in verbs}
     for word, referent in known.items():
         verb_codes = [code[verb] for verb in referent.verbs] or [torch.randn(n_code, generator=generator)]
-        code[word] = _unit(torch.stack(verb_codes).sum(0))
+        code[word] = F.normalize(torch.stack(verb_codes).sum(0), dim=0)
     return code
 
 
-def _unit(vector: Tensor) -> Tensor:
-    return vector / vector.norm()
-
-
 def _query_key(config: ModelConfig, kind: str, strength: float) -> tuple[Tensor, Tensor]:
-    """Return the query and key weights [K, D] of a behaviour.
+    """Returns the query and key weights [K, D] of a behaviour.
 
     RoPE plane (i, i + K/2) rotates by theta^(-2i/K) per token. The slowest plane holds number in one half and
     "no antecedent" in the other; the next one holds gender and kind. No query uses both halves of a plane.
@@ -169,7 +156,7 @@ def _query_key(config: ModelConfig, kind: str, strength: float) -> tuple[Tensor,
 
 
 def _copy_code(attention: Attention, start: int, n_code: int) -> None:
-    """Make the head whose rows begin at `start` copy the code of the attended mention to the output dimensions."""
+    """Makes the head whose rows begin at `start` copy the code of the attended mention to the output dimensions."""
     code = torch.arange(n_code)
     attention.value.weight[start + code, len(_NAMES) + code] = 1
     attention.output.weight[len(_NAMES) + n_code + code, start + code] = _OUTPUT_GAIN

@@ -14,7 +14,6 @@ import json
 import pickle
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,10 +24,10 @@ import numpy as np
 import torch
 
 from benchmarks.measure import arguments, fail, markdown_table, median_range, read_records, run_command, write_results
-from model.config import Mask, ModelConfig, Position, Scale, Weighting
 from model.hf import export_transformers
 from model.observe import TransformerView
 from model.transformer import Transformer
+from training.settings import compose_settings
 
 MAX_LOSS = 1.88  # nats per character over the whole validation part
 STEPS = 2000  # in the CPU recipe of nanoGPT
@@ -69,7 +68,7 @@ with torch.no_grad():
 
 
 def train_ours(text: Path, seed: int, folder: Path) -> dict[str, float]:
-    """Train the quick recipe on one thread; return its full validation loss and CPU-seconds."""
+    """Trains the quick recipe on one thread; returns its full validation loss and CPU-seconds."""
     run = folder / f"ours_{seed}"
     settings = [f"data.path={text}", f"seed={seed}", f"out={run}", f"cache_dir={folder / 'cache'}", "threads=1"]
     recipe = ["experiment=shakespeare/cpu_quick", "sample_tokens=0"]
@@ -79,7 +78,7 @@ def train_ours(text: Path, seed: int, folder: Path) -> dict[str, float]:
 
 
 def train_nanogpt(checkout: Path, folder: Path, offset: int) -> dict[str, float]:
-    """Train nanoGPT by its CPU recipe on one thread; return its full validation loss and CPU-seconds."""
+    """Trains nanoGPT by its CPU recipe on one thread; returns its full validation loss and CPU-seconds."""
     out = folder / "nanogpt"
     options = [f"--dataset={folder / 'text'}", f"--out_dir={out}"]
     options += [f"--max_iters={STEPS}", f"--lr_decay_iters={STEPS}", f"--eval_interval={STEPS}"]
@@ -90,7 +89,7 @@ def train_nanogpt(checkout: Path, folder: Path, offset: int) -> dict[str, float]
 
 
 def loop_seconds(output: str) -> float:
-    """Return the seconds of nanoGPT's loop from the milliseconds that it prints for each step.
+    """Returns the seconds of nanoGPT's loop from the milliseconds that it prints for each step.
 
     Its first and last step contain an evaluation; the median of the others stands for the first, the last is extra.
     """
@@ -103,7 +102,7 @@ def loop_seconds(output: str) -> float:
 
 
 def write_nanogpt_data(text: Path, folder: Path) -> None:
-    """Write the text in the format of nanoGPT's data/shakespeare_char."""
+    """Writes the text in the format of nanoGPT's data/shakespeare_char."""
     folder.mkdir()
     content = text.read_text()
     characters = sorted(set(content))
@@ -115,14 +114,8 @@ def write_nanogpt_data(text: Path, folder: Path) -> None:
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))  # nanoGPT reads no other format
 
 
-def commit(checkout: Path) -> str:
-    """Return the short commit of a checkout."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False).stdout.strip() or "?"
-
-
 def compare_training(text: Path, checkout: Path, seeds: list[int]) -> dict[str, Any]:
-    """Train both for every seed, one after the other."""
+    """Trains both for every seed, one after the other."""
     pairs = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -131,51 +124,47 @@ def compare_training(text: Path, checkout: Path, seeds: list[int]) -> dict[str, 
             pair = {"ours": train_ours(text, seed, folder), "nanogpt": train_nanogpt(checkout, folder, seed - 1)}
             print(json.dumps({"seed": seed} | pair), file=sys.stderr, flush=True)
             pairs.append(pair)
-    return {"commit": commit(checkout), "seeds": seeds, "pairs": pairs}
+    commit = run_command(["git", "rev-parse", "--short", "HEAD"], checkout).output.strip()
+    return {"commit": commit, "seeds": seeds, "pairs": pairs}
 
 
 def compare_attention(n_sentences: int = 1000, length: int = 24, repeats: int = 5) -> dict[str, Any]:
-    """Time the attention maps of all heads, ours and transformers' eager attention, in turns on one thread."""
+    """Times the attention maps of all heads, ours and transformers' eager attention, in turns on one thread."""
     from transformers import LlamaForCausalLM
 
     torch.set_num_threads(1)
-    config = ModelConfig(
-        n_layer=6, n_head=8, d_model=256, d_mlp=768, context_length=64, rope_theta=1e4, norm_eps=1e-5, dropout=0.0,
-        scale=Scale.inverse_sqrt, weighting=Weighting.softmax, position=Position.rope, mask=Mask.causal,
-        tie_query_key=False, tie_key_value=False, token_shift=False,
-    )  # fmt: skip
-    model = Transformer(config, 2048, seed=0).eval()
+    shape = ["model.n_layer=6", "model.n_head=8", "model.d_model=256", "model.d_mlp=768"]
+    model = Transformer(compose_settings(shape).model, 2048, seed=0).eval()
     with tempfile.TemporaryDirectory() as folder:
         export_transformers(model, Path(folder))
         peer = LlamaForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     tokens = torch.randint(0, 2048, (n_sentences, length), generator=torch.Generator().manual_seed(0))
     view = TransformerView(model)
-    seconds: dict[str, list[float]] = {"ours": [], "transformers": []}
+    programs = {
+        "ours": lambda: view.attention_scores(tokens).softmax(-1),
+        "transformers": lambda: torch.stack(peer(tokens, output_attentions=True).attentions),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in programs}
+    maps = {}
     with torch.no_grad():
-        for _ in range(repeats):
+        for name in list(programs) * repeats:
             start = time.process_time()
-            maps = view.attention_scores(tokens).softmax(-1)
-            seconds["ours"].append(time.process_time() - start)
-            start = time.process_time()
-            peer_maps = torch.stack(peer(tokens, output_attentions=True).attentions)
-            seconds["transformers"].append(time.process_time() - start)
-    difference = float((maps - peer_maps).abs().max())
+            maps[name] = programs[name]()
+            seconds[name].append(time.process_time() - start)
+    difference = float((maps["ours"] - maps["transformers"]).abs().max())
     return {"seconds": seconds, "difference": difference, "n_sentences": n_sentences, "length": length}
 
 
 def lines_of(training: dict[str, Any], attention: dict[str, Any]) -> list[str]:
-    """Return the page's tables."""
+    """Returns the page's tables."""
     pairs = training["pairs"]
     rows = []
     for name, title in (("ours", "experiment=shakespeare/cpu_quick"), ("nanogpt", "nanoGPT, CPU recipe")):
-        values = {key: [pair[name][key] for pair in pairs] for key in ("loss", "loop", "process")}
-        rows.append(
-            [title, median_range(values["loss"], 3), median_range(values["loop"]), median_range(values["process"])]
-        )
+        loss, loop, process = ([pair[name][key] for pair in pairs] for key in ("loss", "loop", "process"))
+        rows.append([title, median_range(loss, 3), median_range(loop), median_range(process)])
     ratios = [pair["nanogpt"]["loop"] / pair["ours"]["loop"] for pair in pairs]
     reached = sum(pair["ours"]["loss"] <= MAX_LOSS for pair in pairs)
-    maps = [attention["n_sentences"] / second for second in attention["seconds"]["ours"]]
-    peers = [attention["n_sentences"] / second for second in attention["seconds"]["transformers"]]
+    maps, peers = ([attention["n_sentences"] / second for second in times] for times in attention["seconds"].values())
     return [
         f"Characters of tiny Shakespeare, one thread, seeds {', '.join(map(str, training['seeds']))}; median (range).",
         f"nanoGPT is commit {training['commit']} and computes in float32; ours takes bfloat16 where the CPU has it.",
@@ -194,7 +183,7 @@ def lines_of(training: dict[str, Any], attention: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measures, writes, prints."""
     options = arguments({"seeds": "1,2,3"}, required=["data.path", "nanogpt"])
     text, checkout = Path(options["data.path"]).resolve(), Path(options["nanogpt"]).resolve()
     for path, hint in ((text, "data.path"), (checkout / "train.py", "nanogpt")):

@@ -4,13 +4,11 @@ A folder holds train.bin and validation.bin (flat token ids), tokenizer.json, me
 each story, the class and the floor of each validation token, and the stories with their gold links.
 """
 
-import gc
 import hashlib
 import json
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -70,11 +68,9 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     fingerprint = corpus_fingerprint(config)
     folder = corpus_folder(config.source, fingerprint, cache_dir)
     if isinstance(config, StoriesConfig):
-        with _no_garbage_collection():
-            _write_once(folder, lambda path: _write_stories(config, path))
-    elif not folder.is_dir():
-        texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
-        _write_once(folder, lambda path: _write_text(texts, config, path))
+        _write_once(folder, lambda path: _write_stories(config, path))
+    else:
+        _write_once(folder, lambda path: _write_text(config, cache_dir, path))
     meta = json.loads((folder / "meta.json").read_text())
     train, validation = (_open_split(folder, split, meta) for split in SPLITS)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
@@ -114,14 +110,9 @@ def load_rows(corpus: Corpus, split: str, columns: Sequence[str] | None = None) 
     """
     config, folder = corpus.config, corpus.folder / "stories" / split
     assert isinstance(config, StoriesConfig)  # other texts have no gold links
-
-    def write(path: Path) -> None:
-        stories = generate_split(config, split)
-        _check_words(corpus.tokenizer, split, stories, config)
-        _save_stories(stories, path)
-
-    with _no_garbage_collection():
-        _write_once(folder, write)
+    _write_once(
+        folder, lambda path: _save_stories(generate_split(config, split), split, config, corpus.tokenizer, path)
+    )
     rows = datasets.load_from_disk(str(folder))
     return (rows.select_columns(list(columns)) if columns else rows).to_list()
 
@@ -142,16 +133,6 @@ def _write_once(folder: Path, write: Callable[[Path], None]) -> None:
                 raise
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Halves the time of the floor, whose millions of tuples have no cycles."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def _open_split(folder: Path, split: str, meta: dict[str, Any]) -> Split:
     tokens = np.memmap(folder / f"{split}.bin", dtype=meta["dtype"], mode="r")
     starts, *by_token = (folder / f"{split}_{name}.npy" for name in ("starts", "classes", "floor"))
@@ -167,7 +148,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     n_bytes = {}
     for split, stories in (("train", train), ("validation", generate_split(config, "validation", train))):
-        _check_words(tokenizer, split, stories, config)
+        _save_stories(stories, split, config, tokenizer, folder / "stories" / split)
         n_bytes[split] = sum(len(story.text.encode()) for story in stories)
         encodings = tokenizer.encode_batch([story.text for story in stories])
         end = end_id(tokenizer)
@@ -175,7 +156,6 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
         starts = np.cumsum([0, *(len(encoding.ids) + 1 for encoding in encodings)])
         tokens.tofile(folder / f"{split}.bin")
         np.save(folder / f"{split}_starts.npy", starts)
-        _save_stories(stories, folder / "stories" / split)
         if split == "validation":
             np.save(folder / "validation_classes.npy", _classes(stories, encodings, tokenizer, tokens, starts))
             floor = np.concatenate([[np.nan], *floors(config, [story.text for story in stories])])
@@ -184,17 +164,14 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
     _write_meta(folder, tokenizer, n_bytes, [])
 
 
-def _save_stories(stories: list[Story], folder: Path) -> None:
-    datasets.disable_progress_bars()
-    as_dataset(stories).save_to_disk(str(folder))
-
-
-def _check_words(tokenizer: Tokenizer, split: str, stories: list[Story], config: StoriesConfig) -> None:
-    """Raises ValueError if a split has a word that the training stories do not have."""
+def _save_stories(stories: list[Story], split: str, config: StoriesConfig, tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes the stories as a dataset; raises ValueError if they have a word that the training stories do not have."""
     unknown = tokenizer.token_to_id(UNKNOWN)
     if any(unknown in encoding.ids for encoding in tokenizer.encode_batch_fast([story.text for story in stories])):
         problem = f"the training stories lack words of the {split} stories; set it higher"
         raise ValueError(f"data.n_train_stories={config.n_train_stories}: {problem}")
+    datasets.disable_progress_bars()
+    as_dataset(stories).save_to_disk(str(folder))
 
 
 def _classes(
@@ -214,7 +191,8 @@ def _classes(
     return classes
 
 
-def _write_text(texts: Texts, config: TextConfig | HubConfig, folder: Path) -> None:
+def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -> None:
+    texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
     n_characters, validation_start = _measure(texts, config.validation_fraction)
     tokenizer, notes = _make_tokenizer(texts, config, validation_start)
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -17,7 +17,7 @@ import huggingface_hub
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from data.config import HubConfig, RowsKind, TextConfig
-from data.tokenizer import END
+from data.tokenizer import END, one_line
 
 _BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # of `datasets`, by file name
 _COMPRESSED = (".gz", ".zst")
@@ -103,14 +103,13 @@ def read_files(files: Sequence[Path], column: str) -> Iterator[Piece]:
             if _builder(file) == "text":
                 yield from _read_text(file)
             elif file.stat().st_size:
-                for text in _column(_open_rows(file, column), column):
-                    yield from _pieces(text.splitlines(keepends=True))
+                yield from _row_pieces(_open_rows(file, column), column)
         except PermissionError:
             raise
         except UnicodeError as error:
             raise ValueError(f"{file}: not UTF-8 ({error}); convert it: iconv -f OLD -t UTF-8") from None
         except Exception as error:  # pandas, pyarrow and fsspec raise exceptions of many types
-            raise ValueError(f"{file}: {_one_line(error)}") from None
+            raise ValueError(f"{file}: {one_line(error)}") from None
 
 
 def _read_text(file: Path) -> Iterator[Piece]:
@@ -132,16 +131,20 @@ def _open_rows(file: Path, column: str) -> Any:
     return datasets.load_dataset(builder, data_files=[name], split="train", streaming=True, **options.get(builder, {}))
 
 
-def _column(rows: Any, column: str) -> Iterator[str]:
-    """Yields the texts of a dataset, line ends as newlines, without empty rows."""
+def _row_pieces(rows: Any, column: str, kind: RowsKind = RowsKind.documents) -> Iterator[Piece]:
+    """Yields the texts of a dataset without empty rows; each row is a document, or all of them are one."""
+    is_first = True
     for batch in rows.iter(batch_size=_BATCH_ROWS):
         if column not in batch:
             raise ValueError(f"data.column={column}: no such column; there are {', '.join(map(str, batch))}")
         for text in batch[column]:
             if text is not None and not isinstance(text, str):
                 raise ValueError(f"data.column={column}: {type(text).__name__} instead of text")
-            if text:
-                yield text.replace("\r\n", "\n").replace("\r", "\n")
+            lines = (text or "").replace("\r\n", "\n").replace("\r", "\n").splitlines(keepends=True)
+            for piece in _pieces(lines):
+                is_start = piece.starts_document and (is_first or kind is RowsKind.documents)
+                yield Piece(piece.text, is_start)
+                is_first = False
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
@@ -200,7 +203,7 @@ def _ask_hub(config: HubConfig) -> str:
         raise ValueError(f"data.revision={config.revision}: {config.name} has no such revision") from None
     except Exception as error:  # no network: the type depends on the HTTP library
         raise ConnectionError(
-            f"{name}: no answer from {huggingface_hub.constants.ENDPOINT} ({_one_line(error)}); use the stories "
+            f"{name}: no answer from {huggingface_hub.constants.ENDPOINT} ({one_line(error)}); use the stories "
             "(data=stories), a local file (data=text data.path=FILE) or a mirror (HF_ENDPOINT=URL)"
         ) from None
     return str(info.sha)
@@ -237,23 +240,14 @@ def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: 
             cache_dir=str(cache_dir / "datasets"),
         )
         if max_bytes is None:
-            return lambda: _hub_pieces(rows, config)
-        beginning = list(first_bytes(_hub_pieces(rows, config), max_bytes))
+            return lambda: _row_pieces(rows, config.column, config.rows)
+        beginning = list(first_bytes(_row_pieces(rows, config.column, config.rows), max_bytes))
     except ConnectionError:
         raise
     except Exception as error:  # of `datasets` and its readers
         setting = f"data.files={config.files}" if config.files else f"data.split={split}"
-        raise ValueError(f"data.name={config.name} {setting}: {_one_line(error)}") from None
+        raise ValueError(f"data.name={config.name} {setting}: {one_line(error)}") from None
     return lambda: beginning
-
-
-def _hub_pieces(rows: Any, config: HubConfig) -> Iterator[Piece]:
-    is_first = True
-    for text in _column(rows, config.column):
-        for piece in _pieces(text.splitlines(keepends=True)):
-            starts_document = piece.starts_document and (is_first or config.rows is RowsKind.documents)
-            yield Piece(piece.text, starts_document)
-            is_first = False
 
 
 def _silence() -> None:
@@ -262,9 +256,3 @@ def _silence() -> None:
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
         huggingface_hub.utils.disable_progress_bars()
-
-
-def _one_line(error: Exception) -> str:
-    """Returns the root cause of an exception in one line."""
-    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-    return " ".join(str(cause).split())[:200] or type(cause).__name__

@@ -95,8 +95,7 @@ def imported_tokenizer(folder: Path, name: str) -> tuple[Tokenizer, int]:
     try:
         pretrained = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises exceptions of many types
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(f"model={name}: transformers cannot load the tokenizer: {reason}") from None
+        raise ValueError(f"model={name}: transformers cannot load the tokenizer: {one_line(error)}") from None
     backend = getattr(pretrained, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise ValueError(f"model={name}: no fast tokenizer (tokenizer.json), so the tokens of a word are unknown")
@@ -104,6 +103,12 @@ def imported_tokenizer(folder: Path, name: str) -> tuple[Tokenizer, int]:
     if first is None:
         raise ValueError(f"model={name}: its tokenizer has neither bos_token nor eos_token to begin a text")
     return _plain(Tokenizer.from_str(backend.to_str())), int(first)
+
+
+def one_line(error: Exception) -> str:
+    """Returns the root cause of an exception of another library in one line."""
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    return " ".join(str(cause).split())[:200] or type(cause).__name__
 
 
 def _read(path: Path, setting: str) -> Tokenizer:

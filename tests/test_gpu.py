@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 import torch
 
-from data.loader import BatchLoader, Split, StreamBatches
 from tests.training.small import small_training, weights_of
 from training.device import choose_device
 from training.settings import Device, Precision
@@ -70,13 +68,3 @@ def test_a_step_that_is_not_finite_changes_no_weight() -> None:
     train_step(training)
     torch.testing.assert_close(weights_of(training), old_weights, rtol=0, atol=0)
     assert training.skipped == 1
-
-
-def test_a_text_in_gpu_memory_gives_the_same_batches_as_one_on_the_host() -> None:
-    tokens = np.random.default_rng(0).integers(60_000, size=5000).astype(np.uint16)
-    batches = StreamBatches(Split(tokens, 5000), tokens_per_batch=256, context_length=32, seed=1)
-    device = torch.device("cuda")
-    resident, host = (BatchLoader(batches, device, resident_bytes=n_bytes) for n_bytes in (2**20, 0))
-    assert resident.resident_text and not host.resident_text
-    for step in range(3):
-        torch.testing.assert_close(resident(step)[:2], host(step)[:2], rtol=0, atol=0)

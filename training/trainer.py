@@ -119,12 +119,10 @@ def make_training(
     batches = training_batches(
         split, tokens_per_batch=run.tokens_per_batch, context_length=context_length, seed=run.seed
     )
-    is_cuda = device.device.type == "cuda"
     loader = BatchLoader(
         batches,
         device.device,
         pad=run.compile is not Compile.none,  # torch.compile would compile each batch shape again
-        resident_bytes=torch.cuda.mem_get_info(device.device)[0] // 4 if is_cuda else 0,
         rows=distributed.rows,
     )
     loss: nn.Module = SummedLoss(model)

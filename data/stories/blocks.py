@@ -29,7 +29,7 @@ class Story:
 
 
 def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, minimal_pairs: bool) -> list[Story]:
-    """Return the four cells of a block, with a pair drawn from the language's split and hold-out.
+    """Returns the four cells of a block, with a pair drawn from the language's split and hold-out.
 
     With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe needs. Otherwise the
     cells differ in everything but frame and pair, as training needs.
@@ -45,7 +45,7 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, m
 
 
 def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> Pair:
-    """Draw pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
+    """Draws pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
     population = language.population
     holdout = "iid" if population.holdout in ("distance", "distractors") else population.holdout
     pairs = pairs_of(plot, population)
@@ -78,9 +78,9 @@ def _sample_cell(
 
 
 def sample_plain_story(rng: Random, language: Language, plot: Plot) -> Story:
-    """Return a story without a pronoun, with a pair and a frame that training may combine."""
+    """Returns a story without a pronoun, with a pair and a frame that training may combine."""
     bindings = {"PLOT": plot.name}
-    if plot.frames is None:
+    if not plot.frames:
         derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
         return Story(derivation.text, (), "no_pronoun", "", plot.name, derivation.bindings["A"], 0, 0)
     frame = rng.choice(frames_of(plot, language.population))
@@ -94,7 +94,7 @@ def sample_plain_story(rng: Random, language: Language, plot: Plot) -> Story:
 
 
 def _trained_together(frame: Frame, pair: Pair) -> bool:
-    """Return True for training cells and for pairs with a held-out word, which only these stories contain."""
+    """Returns True for training cells and for pairs with a held-out word, which only these stories contain."""
     return bool(pair[0].held_out or pair[1].held_out) or placement(frame, pair) == ("train", "iid")
 
 
@@ -103,7 +103,7 @@ def _pair_name(pair: Pair) -> str:
 
 
 def _link(language: Language, plot: Plot, spec: LinkSpec, derivation: Derivation) -> Link:
-    """Return the gold link of one position of a story."""
+    """Returns the gold link of one position of a story."""
     bindings, spans = derivation.bindings, derivation.spans
     query = _query(spec, derivation)
     antecedent, distractor = spec.candidates if bindings["MEANT"] == "A" else spec.candidates[::-1]
@@ -135,21 +135,21 @@ def _query(spec: LinkSpec, derivation: Derivation) -> Span:
 
 
 def _is_cue(spec: LinkSpec, derivation: Derivation) -> bool:
-    """Return True if the word before the repeated mention is the deciding word, whose site is "cue" already."""
+    """Returns True if the word before the repeated mention is the deciding word, whose site is "cue" already."""
     if spec.site != "before_repeat" or "ADJECTIVE" not in derivation.spans:
         return False
     return _query(spec, derivation) == derivation.spans["ADJECTIVE"][0]
 
 
 def _answers(language: Language, slot: str, bindings: Bindings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the possible words of a payoff, and the words that only the other antecedent would allow."""
+    """Returns the possible words of a payoff, and the words that only the other antecedent would allow."""
     answers = language.first_words(slot, bindings)
     foils = language.first_words(slot, {**bindings, "MEANT": "B" if bindings["MEANT"] == "A" else "A"})
     return answers, tuple(word for word in foils if word not in answers)
 
 
 def _mentions(plot: Plot, derivation: Derivation, slot: str, query: Span) -> tuple[Span, ...]:
-    """Return the mentions of a slot up to the query; the slot of a couple stands for both members."""
+    """Returns the mentions of a slot up to the query; the slot of a couple stands for both members."""
     slots = (slot, "C") if slot == "A" and plot.pools == "couple" else (slot,)
     spans = [span for name in slots for span in derivation.spans.get(name, []) if span[1] <= query[0]]
     return tuple(sorted(spans))

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 
 from data.stories.grammar import Option, Symbols, is_slot
 from data.stories.language import START, Language
-
-END = "<end>"  # the symbol after the last word of a story
+from data.tokenizer import END
 
 
 def words(text: str) -> list[str]:
-    """Return the words and punctuation marks of a story, as the grammar produces them."""
+    """Returns the words and punctuation marks of a story, as the grammar produces them."""
     return re.findall(r"\w+|[^\w\s]", text)
 
 
@@ -44,7 +43,7 @@ class Floor:
     """The Bayes-optimal predictor of one language; results are cached."""
 
     def __init__(self, language: Language) -> None:
-        """Set the belief before the first word of a story."""
+        """Sets the belief before the first word of a story."""
         self._language = language
         self._states: dict[tuple[Symbols, tuple[tuple[str, str], ...]], State] = {}
         self._indexes: dict[int, tuple[list[Option], dict[str, list[Option]]]] = {}
@@ -52,14 +51,11 @@ class Floor:
         self.start = Belief({self._state((*START, END), ()): 1.0})
 
     def _state(self, symbols: Symbols, bindings: tuple[tuple[str, str], ...]) -> State:
-        """Return the unique State object of these symbols and bindings."""
-        key = (symbols, bindings)
-        if key not in self._states:
-            self._states[key] = State(symbols, bindings)
-        return self._states[key]
+        """Returns the unique State object of these symbols and bindings."""
+        return self._states.setdefault((symbols, bindings), State(symbols, bindings))
 
     def update(self, belief: Belief, word: str) -> tuple[float, Belief]:
-        """Return p(word) under a belief and the belief after it; an impossible word has probability 0."""
+        """Returns p(word) under a belief and the belief after it; an impossible word has probability 0."""
         if word not in belief.successors:
             joint = self._joint(belief.states, word)
             probability = sum(joint.values())
@@ -70,7 +66,7 @@ class Floor:
         return belief.successors[word]
 
     def _joint(self, states: Mapping[State, float], word: str) -> dict[State, float]:
-        """Return p(word, state after it) for every state after `word`; the values sum to p(word)."""
+        """Returns p(word, state after it) for every state after `word`; the values sum to p(word)."""
         joint: dict[State, float] = defaultdict(float)
         for state, weight in states.items():
             if word not in state.successors:
@@ -80,7 +76,7 @@ class Floor:
         return joint
 
     def _derive(self, symbols: Symbols, bindings: tuple[tuple[str, str], ...], word: str) -> list[tuple[float, State]]:
-        """Return (probability, state after `word`) for every derivation of `symbols` that starts with `word`."""
+        """Returns (probability, state after `word`) for every derivation of `symbols` that starts with `word`."""
         if not symbols:
             return []
         first, rest = symbols[0], symbols[1:]
@@ -96,7 +92,7 @@ class Floor:
         return derivations
 
     def _options_for(self, word: str, options: list[Option]) -> list[Option]:
-        """Return the options that can start with `word`; long lists of options are indexed by their first word."""
+        """Returns the options that can start with `word`; long lists of options are indexed by their first word."""
         if len(options) < 8:
             return options
         if id(options) not in self._indexes:
@@ -108,15 +104,9 @@ class Floor:
         return index.get(word, []) + index.get("", [])
 
     def surprisal(self, text: str, payoffs: Collection[int] = ()) -> tuple[list[float], dict[int, tuple[float, float]]]:
-        """Return -log p in nats of every word and of the end, and of each payoff for each of data.links.ORACLES.
+        """Returns -log p in nats of every word and of the end, and of each payoff for each of data.links.ORACLES.
 
-        Args:
-            text: a story of the language.
-            payoffs: word positions at which "blind" is evaluated.
-
-        Raises:
-            ValueError: the grammar cannot produce this text.
-
+        `payoffs` are positions of words. Raises ValueError if the grammar cannot produce the text.
         """
         belief = self.start
         surprisal, oracles = [], {}
@@ -132,7 +122,7 @@ class Floor:
         return surprisal, oracles
 
     def _without_antecedent(self, states: Mapping[State, float]) -> dict[State, float]:
-        """Return the belief in which each of the two candidates is the antecedent with probability 1/2."""
+        """Returns the belief in which each of the two candidates is the antecedent with probability 1/2."""
         belief: dict[State, float] = defaultdict(float)
         for state, weight in states.items():
             bindings = dict(state.bindings)

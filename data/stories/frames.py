@@ -9,7 +9,7 @@ differ, {A} is always the first member of the pair.
 """
 
 import re
-from functools import cache
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 from data.stories.lexicon import unit_hash
@@ -37,6 +37,10 @@ _PREPOSITIONS = (
     "near", "beside", "behind", "by", "next to", "close to", "in front of", "far from", "across from", "not far from",
 )  # fmt: skip
 POSTURES = ("sat", "stood", "waited", "stayed", "rested")
+_LYING_POSTURES = (
+    "lay", "sat", "slept", "rested", "stayed", "dozed", "waited", "stretched out", "curled up", "settled", "relaxed",
+    "hid", "napped",
+)  # fmt: skip
 _SIGHTS = ("saw", "found", "noticed", "watched", "photographed")
 PLACES = (
     "in the garden", "in the street", "at the market", "on the hill", "at the park", "by the river", "in the yard",
@@ -54,119 +58,80 @@ _OWNS = ("had", "owned", "kept", "found", "got", "bought", "fed", "raised")
 OWNING = (*_OWNS, *_BELONGS)  # the verbs between an animal and its owner
 
 
-def _same_for_both_orders(*texts: str) -> tuple[Frame, ...]:
+def _frames(text: str, other_order: str = "", **choices: Sequence[str]) -> tuple[Frame, ...]:
+    """Returns a frame for each combination of choices; a choice takes the place of its name in the text."""
+    frames = [(text, other_order or text)]
+    for name, words in choices.items():
+        frames = [(first.replace(name, word), other.replace(name, word)) for first, other in frames for word in words]
+    return tuple(frames)
+
+
+def _same_for_both_orders(texts: Iterable[str]) -> tuple[Frame, ...]:
     return tuple((text, text) for text in texts)
 
 
-@cache
-def noun_frames() -> tuple[Frame, ...]:
-    """Return the frames that introduce two nouns of different number."""
-    return _same_for_both_orders(
-        *(f"the {{A}} {posture} {prep} the {{B}} ." for posture in (*POSTURES, "{A.was}") for prep in _PREPOSITIONS),
-        *(f"there {{A.was}} {{A.a}} {{A}} {prep} the {{B}} ." for prep in _PREPOSITIONS),
-        *(f"{prep} the {{A}} , there {{B.was}} {{B.a}} {{B}} ." for prep in _PREPOSITIONS),
-        *(f"{prep} the {{A}} {posture} the {{B}} ." for posture in POSTURES for prep in _PREPOSITIONS),
-        *(f"we {sight} the {{A}} {prep} the {{B}} ." for sight in _SIGHTS for prep in _PREPOSITIONS),
-        *(f"the {{A}} {{A.was}} {place} and the {{B}} {{B.was}} {place_2} ." for place, place_2 in _TWO_PLACES),
-    )
-
-
-@cache
-def name_frames() -> tuple[Frame, ...]:
-    """Return the frames that introduce two names."""
-    return _same_for_both_orders(
-        *(f"{{A}} {posture} {prep} {{B}} ." for posture in POSTURES for prep in _PREPOSITIONS),
-        *(f"{{A}} {meeting} {{B}} {place} ." for meeting in _MEETINGS for place in PLACES),
-        *(f"{prep} {{A}} {posture} {{B}} ." for posture in POSTURES for prep in _PREPOSITIONS),
-        *(f"{{A}} was {place} and {{B}} was {place_2} ." for place, place_2 in _TWO_PLACES),
-    )
-
-
-def rest_frames() -> tuple[Frame, ...]:
-    """Return the frames that place an animal {A} on a rest {B}: animal first, rest first."""
-    postures = "lay,sat,slept,rested,stayed,dozed,waited,stretched out,curled up,settled,relaxed,hid,napped".split(",")
-    prepositions = ("on", "under", "near", "beside", "behind", "by", "next to", "close to")
-    return tuple(
-        (f"the {{A}} {posture} {prep} the {{B}} because", f"{prep} the {{B}} {posture} the {{A}} because")
-        for posture in postures
-        for prep in prepositions
-    )
-
-
-def told_gender_frames() -> tuple[Frame, ...]:
-    """Return the name frames with the gender of both names stated in the text."""
-    forms = ("a {{{0}.child}} named {{{0}}}", "{{{0}}} the {{{0}.child}}")
-    texts = []
-    for i, (text, _) in enumerate(name_frames()):
-        form = forms[i % 2]
-        texts.append(text.replace("{A}", form.format("A")).replace("{B}", form.format("B")))
-    return _same_for_both_orders(*texts)
-
-
-def maybe_gendered_frames() -> tuple[Frame, ...]:
-    """Return the name frames in which each name may have its gender stated."""
-    texts = (text.replace("{A}", "{A.gendered}").replace("{B}", "{B.gendered}") for text, _ in name_frames())
-    return _same_for_both_orders(*texts)
-
-
-def state_frames() -> tuple[Frame, ...]:
-    """Return the noun frames with a state before each noun: "the hungry cat"."""
-    texts = (text for text, _ in noun_frames() if "the {A}" in text and "the {B}" in text)
-    return _same_for_both_orders(
-        *(text.replace("the {A}", "the {S} {A}").replace("the {B}", "the {T} {B}") for text in texts)
-    )
-
-
-def food_before_owner_frames() -> tuple[Frame, ...]:
-    """Return the frames that assign the foods {F} and {G} to their owners, each food before its owner."""
-    verbs = ("there were", "we saw", "we found", "we left", "we put", "we kept")
-    prepositions = ("for", "with", "near", "by", "beside", "behind")
-    combinations = product(verbs, prepositions, _CONJUNCTIONS[:2], _TAILS)
-    return _same_for_both_orders(
-        *(f"{verb} {{F}} {prep} {{A}} {join} {{G}} {prep} {{B}}{tail}" for verb, prep, join, tail in combinations)
-    )
-
-
-def owner_before_food_frames() -> tuple[Frame, ...]:
-    """Return the same with each owner before the food."""
-    combinations = product(_LIKES, _CONJUNCTIONS, _TAILS)
-    return _same_for_both_orders(
-        *(f"{{A}} {verb} {{F}} {join} {{B}} {verb} {{G}}{tail}" for verb, join, tail in combinations)
-    )
-
-
-def pet_before_owner_frames() -> tuple[Frame, ...]:
-    """Return the frames that assign the pets {P} and {Q} to their owners, each pet before its owner."""
-    combinations = product(_BELONGS, _CONJUNCTIONS, _TAILS)
-    return _same_for_both_orders(
-        *(f"the {{P}} {verb} {{A}} {join} the {{Q}} {verb} {{B}}{tail}" for verb, join, tail in combinations)
-    )
-
-
-def owner_before_pet_frames() -> tuple[Frame, ...]:
-    """Return the same with each owner before the pet."""
-    combinations = product(_OWNS, _CONJUNCTIONS, _TAILS)
-    return _same_for_both_orders(
-        *(f"{{A}} {verb} {{P.a}} {{P}} {join} {{B}} {verb} {{Q.a}} {{Q}}{tail}" for verb, join, tail in combinations)
-    )
-
-
-def couple_frames() -> tuple[Frame, ...]:
-    """Return the frames in which a girl {A} and a boy {C} meet near a noun {B}: couple first, noun first."""
-    return tuple(
-        (f"{{A}} {meeting} {{C}} {prep} the {{B}} .", f"{prep} the {{B}} , {{A}} {meeting} {{C}} .")
-        for meeting in _MEETINGS
-        for prep in _PREPOSITIONS
-    )
-
-
-def single_mention_frames() -> tuple[Frame, ...]:
-    """Return the frames that mention {B} only; {A} comes after the pronoun."""
-    return tuple((f"the {{B}} {{B.was}} {place} .", f"there {{B.was}} {{B.a}} {{B}} {place} .") for place in PLACES)
+# Two nouns of different number.
+NOUN_FRAMES = (
+    *_frames("the {A} POSTURE PREP the {B} .", POSTURE=(*POSTURES, "{A.was}"), PREP=_PREPOSITIONS),
+    *_frames("there {A.was} {A.a} {A} PREP the {B} .", PREP=_PREPOSITIONS),
+    *_frames("PREP the {A} , there {B.was} {B.a} {B} .", PREP=_PREPOSITIONS),
+    *_frames("PREP the {A} POSTURE the {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
+    *_frames("we SAW the {A} PREP the {B} .", SAW=_SIGHTS, PREP=_PREPOSITIONS),
+    *_same_for_both_orders(
+        f"the {{A}} {{A.was}} {place} and the {{B}} {{B.was}} {place_2} ." for place, place_2 in _TWO_PLACES
+    ),
+)
+# The same with a state before each noun: "the hungry cat".
+STATE_FRAMES = _same_for_both_orders(
+    text.replace("the {A}", "the {S} {A}").replace("the {B}", "the {T} {B}")
+    for text, _ in NOUN_FRAMES
+    if "the {A}" in text and "the {B}" in text
+)
+# Two names.
+NAME_FRAMES = (
+    *_frames("{A} POSTURE PREP {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
+    *_frames("{A} MET {B} PLACE .", MET=_MEETINGS, PLACE=PLACES),
+    *_frames("PREP {A} POSTURE {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
+    *_same_for_both_orders(f"{{A}} was {place} and {{B}} was {place_2} ." for place, place_2 in _TWO_PLACES),
+)
+# The same with the gender of each name stated, in one of two forms.
+_TOLD_FORMS = (r"a {\1.child} named {\1}", r"{\1} the {\1.child}")
+TOLD_GENDER_FRAMES = _same_for_both_orders(
+    re.sub("{(.)}", _TOLD_FORMS[i % 2], text) for i, (text, _) in enumerate(NAME_FRAMES)
+)
+# The same with the gender of each name stated or not.
+MAYBE_GENDERED_FRAMES = _same_for_both_orders(re.sub("{(.)}", r"{\1.gendered}", text) for text, _ in NAME_FRAMES)
+# An animal {A} on a rest {B}: animal first, rest first.
+REST_FRAMES = _frames(
+    "the {A} LAY ON the {B} because",
+    "ON the {B} LAY the {A} because",
+    LAY=_LYING_POSTURES,
+    ON=("on", "under", "near", "beside", "behind", "by", "next to", "close to"),
+)
+# The foods {F} and {G} with their owners: each food before its owner, each owner before the food.
+FOOD_BEFORE_OWNER_FRAMES = _frames(
+    "THERE {F} FOR {A} AND {G} FOR {B}TAIL",
+    THERE=("there were", "we saw", "we found", "we left", "we put", "we kept"),
+    FOR=("for", "with", "near", "by", "beside", "behind"),
+    AND=_CONJUNCTIONS[:2],
+    TAIL=_TAILS,
+)
+OWNER_BEFORE_FOOD_FRAMES = _frames("{A} LIKED {F} AND {B} LIKED {G}TAIL", LIKED=_LIKES, AND=_CONJUNCTIONS, TAIL=_TAILS)
+# The pets {P} and {Q} with their owners: each pet before its owner, each owner before the pet.
+PET_BEFORE_OWNER_FRAMES = _frames(
+    "the {P} WENT {A} AND the {Q} WENT {B}TAIL", WENT=_BELONGS, AND=_CONJUNCTIONS, TAIL=_TAILS
+)
+OWNER_BEFORE_PET_FRAMES = _frames(
+    "{A} HAD {P.a} {P} AND {B} HAD {Q.a} {Q}TAIL", HAD=_OWNS, AND=_CONJUNCTIONS, TAIL=_TAILS
+)
+# A girl {A} and a boy {C} who meet near a noun {B}: couple first, noun first.
+COUPLE_FRAMES = _frames("{A} MET {C} PREP the {B} .", "PREP the {B} , {A} MET {C} .", MET=_MEETINGS, PREP=_PREPOSITIONS)
+# The mention {B} alone; {A} comes after the pronoun.
+SINGLE_MENTION_FRAMES = _frames("the {B} {B.was} PLACE .", "there {B.was} {B.a} {B} PLACE .", PLACE=PLACES)
 
 
 def subject(text: str) -> str:
-    """Return the slot of the grammatical subject of a frame: "A", "B", or "" if there is none or more than one."""
+    """Returns the slot of the grammatical subject of a frame: "A", "B", or "" if there is none or more than one."""
     words = text.split()
     if words[0] == "we" or "and" in words or ", but" in text or ", while" in text:
         return ""
@@ -179,13 +144,13 @@ def subject(text: str) -> str:
 
 
 def base_frame(text: str) -> str:
-    """Return a frame without stated genders and states: the frame from which it was derived."""
+    """Returns a frame without stated genders and states: the frame from which it was derived."""
     text = re.sub(r"a {(.).child} named {.}|{(.)} the {..child}|{(.).gendered}", r"{\1\2\3}", text)
     return re.sub(r"{[ST]} ", "", text)
 
 
 def held_out(text: str) -> str:
-    """Return "dev" or "test" for a frame held out from training (10 % each, by hash), and "" for the others.
+    """Returns "dev" or "test" for a frame held out from training (10 % each, by hash), and "" for the others.
 
     A derived frame is held out together with its base frame.
     """

@@ -29,7 +29,7 @@ Rules = Callable[[str, Bindings], list[Option]]  # from a slot without braces an
 
 
 def is_slot(symbol: str) -> bool:
-    """Return True if a symbol is still to be replaced."""
+    """Returns True if a symbol is still to be replaced."""
     return symbol[0] == "{"
 
 
@@ -44,7 +44,7 @@ class Derivation:
 
 
 def sample(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Derivation:
-    """Derive one story from `start`, drawing at random every choice that `bindings` leaves open."""
+    """Derives a story from `start`, and draws every choice that `bindings` leaves open."""
     bindings = dict(bindings)
     stack: list[str | tuple[str, int]] = [*reversed(start)]  # a tuple marks the end of a slot: (slot, its first word)
     text = ""

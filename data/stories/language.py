@@ -9,23 +9,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
-from data.stories import frames
+from data.stories import frames, lexicon
 from data.stories.frames import Frame
-from data.stories.grammar import Bindings, Option, Symbols
-from data.stories.lexicon import FEELINGS, FOODS, QUALITIES, STATES, Referent, names, nouns, referents, rests, unit_hash
+from data.stories.grammar import Bindings, Option, Symbols, is_slot
+from data.stories.lexicon import FOODS, NAMES, NOUNS, PRONOUN_FORMS, REFERENTS, RESTS, STATES, Referent, unit_hash
 from data.stories.plots import PLOTS, Plot
 
 START: Symbols = ("{OPENER}", "{PLOT}")
 Pair = tuple[Referent, Referent]
 
-# The forms of a pronoun inside a sentence, as an object, and as a possessive at the start of a sentence.
-_PRONOUN_FORMS = {
-    "It": {"lower": "it", "object": "it", "possessive": "Its"},
-    "They": {"lower": "they", "object": "them", "possessive": "Their"},
-    "She": {"lower": "she", "object": "her", "possessive": "Her"},
-    "He": {"lower": "he", "object": "him", "possessive": "His"},
-}
 # Each mention and the mention on which its choice depends: the pair A B, the couple A C, bystanders D E, foods F G,
 # pets P Q, states S T.
 _PARTNERS = dict(zip("ABCDEFGPQST", "BAAEDGFQPTS", strict=True))
@@ -56,18 +50,17 @@ class Population:
 
 
 def frames_of(plot: Plot, population: Population) -> tuple[Frame, ...]:
-    """Return the frames of a plot that the population uses."""
+    """Returns the frames of a plot that the population uses."""
     return _frames(plot.name, population.split if population.holdout in ("templates", "headline") else "")
 
 
 @cache
 def _frames(plot_name: str, split: str) -> tuple[Frame, ...]:
-    make = PLOTS[plot_name].frames
-    return tuple(frame for frame in make() if frames.held_out(frame[0]) == split) if make else ()
+    return tuple(frame for frame in PLOTS[plot_name].frames if frames.held_out(frame[0]) == split)
 
 
 def pairs_of(plot: Plot, population: Population) -> tuple[Pair, ...]:
-    """Return the pairs of mentions of a plot that the population uses; a repeated pair is drawn more often."""
+    """Returns the pairs of mentions of a plot that the population uses; a repeated pair is drawn more often."""
     if population.holdout in ("nouns", "headline"):
         return _pairs(plot.name, population.split, False)
     return _pairs(plot.name, "", population.holdout == "pairs")
@@ -88,15 +81,15 @@ def _pairs(plot_name: str, split: str, held_out_pairs: bool) -> tuple[Pair, ...]
 
 
 def word_pools(kind: str) -> list[tuple[tuple[Referent, ...], tuple[Referent, ...]]]:
-    """Return the pools (for the first member, for the second) from which a pair is drawn."""
-    singular, plural = (tuple(forms[i] for forms in nouns()) for i in (0, 1))
+    """Returns the pools (for the first member, for the second) from which a pair is drawn."""
+    singular, plural = (tuple(forms[i] for forms in NOUNS) for i in (0, 1))
     animals, plural_animals = (tuple(noun for noun in pool if noun.kind == "animal") for pool in (singular, plural))
-    girls, boys = names()
+    girls, boys = NAMES
     return {
         "number": [(singular, plural)],
         "animals": [(animals, plural_animals)],
         "gender": [(girls, boys)],
-        "rest": [(animals, rests())],
+        "rest": [(animals, RESTS)],
         "couple": [(girls, singular)],
         "singular": [(singular, singular)],
         "same gender": [(girls, girls), (boys, boys)],
@@ -120,12 +113,12 @@ def _weight(referent: Referent) -> int:
 
 
 def is_held_out_pair(pair: Pair) -> bool:
-    """Return True if two words never appear together in training: one pair in ten, by hash."""
+    """Returns True if two words never appear together in training: one pair in ten, by hash."""
     return unit_hash("pair", pair[0].word, pair[1].word) < 0.1
 
 
 def placement(frame: Frame, pair: Pair) -> tuple[str, str] | None:
-    """Return the (split, hold-out) of a frame with a pair, or None if it is never used.
+    """Returns the (split, hold-out) of a frame with a pair, or None if it is never used.
 
     The hash of the words alone decides, so no story can be in two splits.
     """
@@ -149,11 +142,10 @@ class Language:
     """The grammar of one population."""
 
     population: Population
-    _cache: dict[tuple, list[Option]] = field(default_factory=dict)
-    _counts: dict[tuple[str, str], dict[str, Counter[str]]] = field(default_factory=dict)
+    _cache: dict[tuple, Any] = field(default_factory=dict)
 
     def rules(self, slot: str, bindings: Bindings) -> list[Option]:
-        """Return the options of a slot, given the bindings to its left."""
+        """Returns the options of a slot, given the bindings to its left."""
         name, _, form = slot.partition(".")
         if name in _PARTNERS:
             return self._mention(name, form, bindings)
@@ -165,69 +157,61 @@ class Language:
         return rule if isinstance(rule, list) else rule(self, bindings)
 
     def plot(self, bindings: Bindings) -> Plot:
-        """Return the plot of the story."""
+        """Returns the plot of the story."""
         return PLOTS[bindings["PLOT"]]
 
-    def cached(self, *key: object, make: Callable[[], list[Option]]) -> list[Option]:
-        """Return the options under `key`, computed once."""
+    def cached(self, *key: object, make: Callable[[], Any]) -> Any:
+        """Returns what `make` returned for the first call with `key`."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]
 
     def prior(self, bindings: Bindings) -> list[tuple[str, float]]:
-        """Return (slot, probability of being the antecedent) of both candidates, in order of mention."""
+        """Returns (slot, probability of being the antecedent) of both candidates, in order of mention."""
         first = bindings.get("FIRST", "A")
         return [(first, self.population.skew), ("B" if first == "A" else "A", 1 - self.population.skew)]
 
     def first_words(self, slot: str, bindings: Bindings) -> tuple[str, ...]:
-        """Return the words with which a slot can start."""
+        """Returns the words with which a slot can start."""
         words: list[str] = []
         for option in self.rules(slot, bindings):
             first = option.symbols[0]
-            is_slot = first[0] == "{"
-            words += self.first_words(first[1:-1], {**bindings, **dict(option.binds)}) if is_slot else [first]
+            words += self.first_words(first[1:-1], {**bindings, **dict(option.binds)}) if is_slot(first) else [first]
         return tuple(dict.fromkeys(words))
 
     def _mention(self, name: str, form: str, bindings: Bindings) -> list[Option]:
-        """Return the options of a mention; the word is drawn at its first use and bound."""
+        """Returns the options of a mention; the word is drawn at its first use and bound."""
         if name in bindings:
             return self.cached(name, form, bindings[name], make=lambda: _inflected(bindings[name], form))
-        plot, partner = bindings["PLOT"], bindings.get(_PARTNERS[name], "")
-        draws = self.cached(plot, name, partner, make=lambda: self._draws(PLOTS[plot], name, partner))
-
-        return self.cached(plot, name, partner, form, make=lambda: [
-            Option(draw.probability * inflected.probability, inflected.symbols, draw.binds)
-            for draw in draws
+        plot, partner = self.plot(bindings), bindings.get(_PARTNERS[name], "")
+        return self.cached(plot.name, name, partner, form, make=lambda: [
+            Option(draw.probability * inflected.probability, inflected.symbols, ((name, draw.symbols[0]),))
+            for draw in _by_frequency(self._words(plot, name, partner))
             for inflected in _inflected(draw.symbols[0], form)
         ])  # fmt: skip
 
-    def _draws(self, plot: Plot, name: str, partner: str) -> list[Option]:
-        """Return the words that a mention can be, given its partner's word ("" if the partner is not drawn yet)."""
+    def _words(self, plot: Plot, name: str, partner: str) -> Counter[str]:
+        """Counts the words that a mention can be, given its partner's word ("" if the partner is not drawn yet)."""
         if name in "AB":
-            counts = self._pair_counts(plot, name)[partner]
-            return [Option(n / counts.total(), (word,), ((name, word),)) for word, n in counts.items()]
+            return self.cached("PAIRS", plot.name, name, make=lambda: self._words_by_partner(plot, name))[partner]
         if name == "C":  # boys with the same held-out split as the girl
-            girl = referents()[partner]
-            boys = [boy for boy in names()[1] if boy.held_out == girl.held_out]
-            words = [boy.word for boy in boys if boy.held_out or not is_held_out_pair((girl, boy))]
-        else:
-            words = [word for word in _companions(plot, name) if word != partner]
-        return [Option(words.count(word) / len(words), (word,), ((name, word),)) for word in dict.fromkeys(words)]
+            girl = REFERENTS[partner]
+            boys = [boy for boy in NAMES[1] if boy.held_out == girl.held_out]
+            return Counter(boy.word for boy in boys if boy.held_out or not is_held_out_pair((girl, boy)))
+        return Counter(word for word in _companions(plot, name) if word != partner)
 
-    def _pair_counts(self, plot: Plot, name: str) -> dict[str, Counter[str]]:
-        """Return {partner: Counter of the words of mention `name`}; the partner "" counts all pairs."""
-        if (plot.name, name) not in self._counts:
-            counts: dict[str, Counter[str]] = defaultdict(Counter)
-            for pair in pairs_of(plot, self.population):
-                for a, b in [pair] if plot.fixed_roles else [pair, pair[::-1]]:
-                    word, partner = (a.word, b.word) if name == "A" else (b.word, a.word)
-                    counts[""][word] += 1
-                    counts[partner][word] += 1
-            self._counts[plot.name, name] = counts
-        return self._counts[plot.name, name]
+    def _words_by_partner(self, plot: Plot, name: str) -> dict[str, Counter[str]]:
+        """Counts the words of mention A or B (`name`) for each word of the other; the key "" counts all pairs."""
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for pair in pairs_of(plot, self.population):
+            for a, b in [pair] if plot.fixed_roles else [pair, pair[::-1]]:
+                word, partner = (a.word, b.word) if name == "A" else (b.word, a.word)
+                counts[""][word] += 1
+                counts[partner][word] += 1
+        return counts
 
     def _pronoun(self, form: str, bindings: Bindings) -> list[Option]:
-        """Return the options of a pronoun; the first pronoun of a story draws the antecedent and binds MEANT."""
+        """Returns the options of a pronoun; the first pronoun of a story draws the antecedent and binds MEANT."""
         if "MEANT" in bindings:
             return [Option(1.0, (self._pronoun_word(bindings["MEANT"], form, bindings),))]
         if "A" not in bindings:  # the pronoun comes before its referent {A}
@@ -241,23 +225,23 @@ class Language:
 
     def _pronoun_word(self, slot: str, form: str, bindings: Bindings) -> str:
         is_couple = slot == "A" and self.plot(bindings).pools == "couple"
-        pronoun = "They" if is_couple else referents()[bindings[slot]].pronoun
-        return _PRONOUN_FORMS[pronoun][form] if form else pronoun
+        pronoun = "They" if is_couple else REFERENTS[bindings[slot]].pronoun
+        return PRONOUN_FORMS[pronoun][form] if form else pronoun
 
 
 def _companions(plot: Plot, name: str) -> tuple[str, ...]:
-    """Return the words for bystanders, pets, foods and states; no pronoun of the plot can refer to a bystander."""
+    """Returns the words for bystanders, pets, foods and states; no pronoun of the plot can refer to a bystander."""
     if name in "DE":
-        pools = zip(*nouns(), strict=True) if plot.pools in ("gender", "same gender") else names()
+        pools = zip(*NOUNS, strict=True) if plot.pools in ("gender", "same gender") else NAMES
         return tuple(referent.word for pool in pools for referent in pool if not referent.held_out)
     return {"P": _PETS, "Q": _PETS, "F": tuple(FOODS), "G": tuple(FOODS)}.get(name, tuple(STATES))
 
 
 def _inflected(word: str, form: str) -> list[Option]:
-    """Return the options of a slot such as {A.was} whose mention is known."""
+    """Returns the options of a slot such as {A.was} whose mention is known."""
     if not form:
         return [Option(1.0, (word,))]
-    referent = referents()[word]
+    referent = REFERENTS[word]
     child = "girl" if referent.pronoun == "She" else "boy"
     if form == "gendered":
         return [Option(0.5, (word,)), Option(0.5, ("a", child, "named", word))]
@@ -273,13 +257,17 @@ def _uniform(*texts: str) -> list[Option]:
     return [Option(1 / len(texts), tuple(text.split())) for text in texts]
 
 
+def _by_frequency(words: Counter[str]) -> list[Option]:
+    return [Option(n / words.total(), (word,)) for word, n in words.items()]
+
+
 def _if_meant(options_a: list[Option], options_b: list[Option]) -> Rule:
-    """Return the rule of a slot that depends on which of A and B is the antecedent."""
+    """Returns the rule of a slot that depends on which of A and B is the antecedent."""
     return lambda language, bindings: options_a if bindings["MEANT"] == "A" else options_b
 
 
 def _mention_again(form: str = "") -> list[Option]:
-    """Return the options that repeat one of the two mentions."""
+    """Returns the options that repeat one of the two mentions."""
     return [Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB"]
 
 
@@ -290,7 +278,7 @@ def _plot(language: Language, bindings: Bindings) -> list[Option]:
 
 
 def _frame(language: Language, bindings: Bindings) -> list[Option]:
-    """Draw a frame; if its two orders differ, draw the order and bind the first mention."""
+    """Draws a frame; if its two orders differ, draws the order and binds the first mention."""
     plot = language.plot(bindings)
 
     def make() -> list[Option]:
@@ -305,14 +293,13 @@ def _frame(language: Language, bindings: Bindings) -> list[Option]:
 
 
 def _fillers(language: Language, bindings: Bindings) -> list[Option]:
-    numbers = language.population.fillers
-    return [Option(numbers.count(n) / len(numbers), ("{FILLER}",) * n) for n in dict.fromkeys(numbers)]
+    numbers = Counter(language.population.fillers)
+    return [Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items()]
 
 
 def _filler(language: Language, bindings: Bindings) -> list[Option]:
-    """Draw a neutral sentence that the story has not used yet, and bind the set of used sentences."""
+    """Draws a neutral sentence that the story has not used yet, and binds the set of used sentences."""
     used = bindings.get("USED", "").split()
-
     unused = [(str(i), text) for i, text in enumerate(frames.FILLERS) if str(i) not in used]
     return language.cached("FILLER", *used, make=lambda: [
         Option(1 / len(unused), tuple(text.split()), (("USED", " ".join(sorted([*used, i]))),)) for i, text in unused
@@ -327,32 +314,30 @@ def _bystanders(language: Language, bindings: Bindings) -> list[Option]:
 
 
 def _verb(language: Language, bindings: Bindings) -> list[Option]:
-    """Draw a payoff verb of the antecedent; a couple has the verbs of both members."""
+    """Draws a payoff verb of the antecedent; a couple has the verbs of both members."""
     plot, meant = language.plot(bindings), bindings["MEANT"]
     if plot.pools == "couple" and meant == "A":
-        verbs = referents()[bindings["A"]].verbs + referents()[bindings["C"]].verbs
+        verbs = REFERENTS[bindings["A"]].verbs + REFERENTS[bindings["C"]].verbs
     elif plot.level == "state":
         verbs = STATES[bindings["S" if meant == "A" else "T"]]
     else:
-        verbs = referents()[bindings[meant]].verbs
-    return language.cached(
-        "VERB", *verbs, make=lambda: [Option(verbs.count(verb) / len(verbs), (verb,)) for verb in dict.fromkeys(verbs)]
-    )
+        verbs = REFERENTS[bindings[meant]].verbs
+    return language.cached("VERB", *verbs, make=lambda: _by_frequency(Counter(verbs)))
 
 
 def _not_meant(language: Language, bindings: Bindings) -> list[Option]:
-    """Mention the candidate that is not the antecedent; bind MEANT if it is still open."""
+    """Mentions the candidate that is not the antecedent; binds MEANT if it is still open."""
     prior = [(bindings["MEANT"], 1.0)] if "MEANT" in bindings else language.prior(bindings)
     return [Option(p, ("{B}" if slot == "A" else "{A}",), (("MEANT", slot),)) for slot, p in prior]
 
 
 def _nothing(language: Language, bindings: Bindings) -> list[Option]:
-    """Continue a pronoun without an antecedent: "it was raining", "they say rain is good"."""
-    return _SAYINGS if referents()[bindings[bindings["MEANT"]]].plural else _WEATHER
+    """Continues a pronoun without an antecedent: "it was raining", "they say rain is good"."""
+    return _SAYINGS if REFERENTS[bindings[bindings["MEANT"]]].plural else _WEATHER
 
 
 def _introduction(language: Language, bindings: Bindings) -> list[Option]:
-    """Draw the only mention {A} of a plot without a pronoun."""
+    """Draws the only mention {A} of a plot without a pronoun."""
     plot = language.plot(bindings)
 
     def make() -> list[Option]:
@@ -371,7 +356,7 @@ def _introduction(language: Language, bindings: Bindings) -> list[Option]:
     return language.cached("INTRODUCTION", plot.name, make=make)
 
 
-_PETS = tuple(noun.word for noun, _ in nouns() if noun.kind == "animal" and not noun.held_out)
+_PETS = tuple(noun.word for noun, _ in NOUNS if noun.kind == "animal" and not noun.held_out)
 _WEATHER = _uniform(*(f"was {weather}" for weather in "raining snowing late early cold noon windy dark".split()))
 _SAYINGS = _uniform(
     "say rain is good", "say snow is near", "say winter is long", "say summer is short", "say noon is late"
@@ -404,7 +389,7 @@ _RULES: dict[str, list[Option] | Rule] = {
     "REASON": _uniform(
         "{PRONOUN.lower} was a {ADJECTIVE} {REPEAT} .", "{PRONOUN.lower} was {ADJECTIVE} , so the {REPEAT} {EFFECT} ."
     ),
-    "ADJECTIVE": _if_meant(_uniform(*FEELINGS), _uniform(*QUALITIES)),
+    "ADJECTIVE": _if_meant(_uniform(*lexicon.FEELINGS), _uniform(*lexicon.QUALITIES)),
     "EFFECT": _if_meant(_uniform("stayed there"), _uniform("was nice")),
     # no_antecedent; the aside comes before the pronoun, so that a head at the pronoun can know that nothing is meant
     "ASIDE": _uniform("Outside", "In town", "All around", "Over there"),
@@ -437,6 +422,6 @@ _RULES: dict[str, list[Option] | Rule] = {
     "REST_WAS": _uniform(
         "the {A} was {QUALITY}", "there was a {QUALITY} {A}", "the {A} was {QUALITY} , so the {A} was nice"
     ),
-    "FEELING": _uniform(*FEELINGS),
-    "QUALITY": _uniform(*QUALITIES),
+    "FEELING": _uniform(*lexicon.FEELINGS),
+    "QUALITY": _uniform(*lexicon.QUALITIES),
 }

@@ -11,14 +11,14 @@ from typing import Any
 
 
 def leakage(train_rows: Iterable[Mapping[str, Any]], probe_rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the number of links, and of those whose text up to the query is the beginning of a training story."""
+    """Returns the number of links, and of those whose text up to the query is the beginning of a training story."""
     texts = sorted({row["text"] for row in train_rows})
     prefixes = [row["text"][: link["query"][1]] for row in probe_rows for link in row["links"]]
     return {"links": len(prefixes), "leaked": sum(_starts_a_text(texts, prefix) for prefix in prefixes)}
 
 
 def _starts_a_text(sorted_texts: list[str], prefix: str) -> bool:
-    """Return True if a text starts with `prefix` followed by the end of a word.
+    """Returns True if a text starts with `prefix` followed by the end of a word.
 
     Spaces and punctuation sort before letters, so looking at the first text that starts with `prefix` is enough.
     """

@@ -8,7 +8,6 @@ share a verb.
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import cache
 
 # Per line: the nouns of one kind as singular/plural, and the four verbs of that kind alone.
 ANIMALS = """
@@ -64,7 +63,7 @@ CALLINGS = tuple(
     )
 )  # fmt: skip
 
-RESTS = (  # things on which an animal lies
+REST_WORDS = (  # things on which an animal lies
     "mat rug sofa cushion pillow blanket bed couch carpet quilt hammock bench mattress armchair towel shawl basket cot "
     "stool sheet cradle duvet recliner doormat futon crib bunk beanbag footstool divan lounger bathmat"
 ).split()
@@ -85,6 +84,15 @@ FOODS = (
     "apples pears plums grapes carrots beans nuts cherries cookies pancakes noodles dumplings muffins peas berries "
     "olives lemons peaches potatoes tomatoes onions figs turnips waffles"
 ).split()
+# The forms of a pronoun inside a sentence, as an object, and as a possessive at the start of a sentence.
+PRONOUN_FORMS = {
+    "It": {"lower": "it", "object": "it", "possessive": "Its"},
+    "They": {"lower": "they", "object": "them", "possessive": "Their"},
+    "She": {"lower": "she", "object": "her", "possessive": "Her"},
+    "He": {"lower": "he", "object": "him", "possessive": "His"},
+}
+# The pronoun of every form.
+PRONOUNS = {form: pronoun for pronoun, forms in PRONOUN_FORMS.items() for form in (pronoun, *forms.values())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +120,13 @@ class Referent:
 
 
 def unit_hash(*strings: str) -> float:
-    """Return a number in [0, 1) that depends on the strings alone; all hold-outs are decided by it."""
+    """Returns a number in [0, 1) that depends on the strings alone; all hold-outs are decided by it."""
     digest = hashlib.sha256("|".join(strings).encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def hold_out(words: list[str], n_dev: int, n_test: int) -> dict[str, str]:
-    """Return {word: "dev" or "test"} for the held-out words: those with the lowest hashes.
+    """Returns {word: "dev" or "test"} for the held-out words: those with the lowest hashes.
 
     The words of the README's example sentences are never held out.
     """
@@ -137,29 +145,6 @@ def _parse_nouns(table: str, kind: str, n_test: int) -> list[tuple[Referent, Ref
     return referents
 
 
-@cache
-def nouns() -> tuple[tuple[Referent, Referent], ...]:
-    """Return the 103 nouns as (singular, plural); dev holds out 6 animals and 6 things, test 12 and 8.
-
-    Test has twelve animals because each later-cue question is between an animal and a rest: with eight of each, a head
-    that always attends to the antecedent reached the corrected p in only half of the cases.
-    """
-    return tuple(_parse_nouns(ANIMALS, "animal", 12) + _parse_nouns(THINGS, "thing", 8))
-
-
-@cache
-def rests() -> tuple[Referent, ...]:
-    """Return the 32 things on which an animal lies; they have qualities but no verbs."""
-    held_out = hold_out(RESTS, 3, 12)
-    return tuple(Referent(word, word, "rest", "It", (), held_out.get(word, "")) for word in RESTS)
-
-
-@cache
-def names() -> tuple[tuple[Referent, ...], tuple[Referent, ...]]:
-    """Return (feminine, masculine) names; each has the verbs of one calling, and callings are equally frequent."""
-    return _name_referents(FEMININE, FEMININE_HELD_OUT, "She"), _name_referents(MASCULINE, MASCULINE_HELD_OUT, "He")
-
-
 def _name_referents(trained: list[str], held_out: list[str], pronoun: str) -> tuple[Referent, ...]:
     splits = [""] * len(trained) + ["dev"] * 4 + ["test"] * (len(held_out) - 4)
     verbs: dict[str, tuple[str, ...]] = {}
@@ -172,17 +157,25 @@ def _name_referents(trained: list[str], held_out: list[str], pronoun: str) -> tu
     )
 
 
-@cache
-def referents() -> dict[str, Referent]:
-    """Return {word: referent} for every word that a story can mention."""
-    both_numbers = [referent for noun in nouns() for referent in noun]
-    return {referent.word: referent for referent in [*both_numbers, *rests(), *names()[0], *names()[1]]}
+# The 103 nouns as (singular, plural); dev holds out 6 animals and 6 things, test 12 and 8. Test has twelve animals
+# because each later-cue question is between an animal and a rest: with eight of each, a head that always attends to the
+# antecedent reached the corrected p in only half of the cases.
+NOUNS = (*_parse_nouns(ANIMALS, "animal", 12), *_parse_nouns(THINGS, "thing", 8))
+# The 32 things on which an animal lies; they have qualities but no verbs.
+_HELD_OUT_RESTS = hold_out(REST_WORDS, 3, 12)
+RESTS = tuple(Referent(word, word, "rest", "It", (), _HELD_OUT_RESTS.get(word, "")) for word in REST_WORDS)
+# Feminine and masculine names; each has the verbs of one calling, and callings are equally frequent.
+NAMES = (
+    _name_referents(FEMININE, FEMININE_HELD_OUT, "She"),
+    _name_referents(MASCULINE, MASCULINE_HELD_OUT, "He"),
+)
+# Every word that a story can mention.
+REFERENTS = {referent.word: referent for group in (*NOUNS, RESTS, *NAMES) for referent in group}
 
 
 def word_classes() -> dict[str, str]:
-    """Return {word: "pronoun" or "content"} for all words but function words."""
-    content = set(referents()) | {*FEELINGS, *QUALITIES, *STATES, *FOODS}
-    content |= {verb for referent in referents().values() for verb in referent.verbs}
-    content |= {verb for verbs in STATES.values() for verb in verbs}
-    pronouns = "It They She He it they she he him her Its Their His Her".split()
-    return dict.fromkeys(content, "content") | dict.fromkeys(pronouns, "pronoun")
+    """Returns {word: "pronoun" or "content"} for all words but function words."""
+    content = {*REFERENTS, *FEELINGS, *QUALITIES, *STATES, *FOODS}
+    for verbs in (*STATES.values(), *(referent.verbs for referent in REFERENTS.values())):
+        content.update(verbs)
+    return dict.fromkeys(content, "content") | dict.fromkeys(PRONOUNS, "pronoun")

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 
 from data.links import Span
 from data.stories.frames import OWNING
-from data.stories.lexicon import FEELINGS, QUALITIES, STATES, Referent, referents
+from data.stories.lexicon import FEELINGS, PRONOUNS, QUALITIES, REFERENTS, STATES, Referent
 
-_FORMS = {"It": "it its", "They": "they them their", "She": "she her", "He": "he him his"}
-_PRONOUNS = {form: pronoun for pronoun, forms in _FORMS.items() for form in forms.split()}
+_PRONOUNS = {form.lower(): pronoun for form, pronoun in PRONOUNS.items()}
 _OBJECTS = ("him", "her", "them")  # "it" is excluded: an object "it" rarely competes with a subject
 _SENTENCE_ENDS = ". ! ?"
 _CLAUSE_ENDS = ". ! ? , and but while"
@@ -29,12 +28,12 @@ class PronounNote:
 
 
 def word_spans(text: str) -> list[tuple[str, Span]]:
-    """Return the words and punctuation marks of `text` with their characters [start, end)."""
+    """Returns the words and punctuation marks of `text` with their characters [start, end)."""
     return [(match.group(), match.span()) for match in re.finditer(r"\w+|[^\w\s]+", text)]
 
 
 def lint(text: str) -> list[PronounNote]:
-    """Return a note for every personal or possessive pronoun of `text`, in order."""
+    """Returns a note for every personal or possessive pronoun of `text`, in order."""
     words = [word for word, _ in word_spans(text)]
     spans = [span for _, span in word_spans(text)]
     notes = []
@@ -52,7 +51,7 @@ def lint(text: str) -> list[PronounNote]:
 
 
 def _candidates(words: list[str], position: int, pronoun: str) -> list[Referent]:
-    """Return the referents before `position` that agree with the pronoun there, without repetition."""
+    """Returns the referents before `position` that agree with the pronoun there, without repetition."""
     mentioned = _mentioned(words[:position])
     candidates = [referent for referent in mentioned if referent.pronoun == pronoun]
     if pronoun == "They":
@@ -67,11 +66,11 @@ def _candidates(words: list[str], position: int, pronoun: str) -> list[Referent]
 
 
 def _mentioned(words: list[str]) -> list[Referent]:
-    """Return the referents among the words, without repetition, with the verbs of a state before the noun added."""
+    """Returns the referents among the words, without repetition, with the verbs of a state before the noun added."""
     mentioned: dict[str, Referent] = {}
     for i, word in enumerate(words):
         pronoun = _stated_pronoun(words, i)
-        referent = mentioned.get(word) or referents().get(word)
+        referent = mentioned.get(word) or REFERENTS.get(word)
         if referent is None and pronoun:
             referent = Referent(word, word, "name", pronoun, (), "")
         if referent is not None:
@@ -81,7 +80,7 @@ def _mentioned(words: list[str]) -> list[Referent]:
 
 
 def _stated_pronoun(words: list[str], i: int) -> str:
-    """Return She or He for a name whose gender is stated, as in "a girl named Zor" or "Zor the girl"; "" otherwise."""
+    """Returns She or He for a name whose gender is stated, as in "a girl named Zor" or "Zor the girl"; "" otherwise."""
     previous, following = words[max(0, i - 2) : i], words[i + 1 : i + 3]
     child = ""
     if previous[1:] == ["named"]:
@@ -92,7 +91,7 @@ def _stated_pronoun(words: list[str], i: int) -> str:
 
 
 def _split(words: list[str], separators: str) -> list[list[str]]:
-    """Return the runs of words between separators."""
+    """Returns the runs of words between separators."""
     runs: list[list[str]] = [[]]
     for word in words:
         if word in separators.split():
@@ -103,7 +102,7 @@ def _split(words: list[str], separators: str) -> list[list[str]]:
 
 
 def _couples(words: list[str], mentioned: list[Referent]) -> list[Referent]:
-    """Return two people of one sentence as one candidate with the verbs of both."""
+    """Returns two people of one sentence as one candidate with the verbs of both."""
     people = {referent.word: referent for referent in mentioned if referent.kind == "name"}
     sentences = _split(words, _SENTENCE_ENDS)
     couples = [[people[word] for word in dict.fromkeys(sentence) if word in people] for sentence in sentences]
@@ -115,7 +114,7 @@ def _couples(words: list[str], mentioned: list[Referent]) -> list[Referent]:
 
 
 def _owned(words: list[str], candidates: list[Referent]) -> list[Referent]:
-    """Return the candidates that belong to the referent of a "she" or "he" earlier in the same sentence."""
+    """Returns the candidates that belong to the referent of a "she" or "he" earlier in the same sentence."""
     people = [referent for referent in _mentioned(words) if referent.kind == "name"]
     sentence = [word.lower() for word in _split(words, _SENTENCE_ENDS)[-1]]
     pronouns = {_PRONOUNS[word] for word in sentence if word in ("she", "he")}
@@ -129,7 +128,7 @@ def _owned(words: list[str], candidates: list[Referent]) -> list[Referent]:
 
 
 def _decides(words: list[str], i: int, candidates: list[Referent]) -> bool:
-    """Return True if word `i` fits exactly one of several candidates, or names it after "so"."""
+    """Returns True if word `i` fits exactly one of several candidates, or names it after "so"."""
     if any(words[i] == candidate.word for candidate in candidates):
         return "so" in [word.lower() for word in _split(words[:i], _SENTENCE_ENDS)[-1]]
     return sum(_fits(words[i], candidate) for candidate in candidates) == 1
@@ -142,7 +141,7 @@ def _fits(word: str, referent: Referent) -> bool:
 
 def _note(words: list[str], position: int, clue: int | None, candidates: list[Referent]) -> str:
     pronoun = words[position]
-    later = [referents()[mention.word] for mention in _mentioned(words[position + 1 :]) if mention.word in referents()]
+    later = [REFERENTS[mention.word] for mention in _mentioned(words[position + 1 :]) if mention.word in REFERENTS]
     later_names = [referent.word for referent in later if referent.pronoun == _PRONOUNS[pronoun.lower()]]
     names = " or ".join(candidate.word for candidate in candidates)
     if not candidates and later_names:

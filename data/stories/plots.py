@@ -15,7 +15,7 @@ Levels of agreement, by what decides: number, gender, told_gender (stated in the
 ("The hungry cat sat near the sad dogs. It feasted.").
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from data.stories import frames
@@ -43,7 +43,7 @@ class Plot:
     level: str
     text: str  # the symbols after the opener
     pools: str  # the words from which the pair of mentions is drawn (language.word_pools)
-    frames: Callable[[], tuple[Frame, ...]] | None
+    frames: tuple[Frame, ...]
     links: tuple[LinkSpec, ...] = ()
     holdouts: tuple[str, ...] = ("iid", "headline")  # hold-outs that the test split contains
     two_orders: bool = False  # a frame has one text per order; otherwise {A} is the first mention
@@ -67,86 +67,86 @@ _REPEAT = LinkSpec("before_repeat", "<REPEAT", "REPEAT")
 
 _PLOTS = (
     Plot(
-        "agreement number", "agreement", "number", _AGREEMENT, "number", frames.noun_frames, (_BEFORE, _VERB),
+        "agreement number", "agreement", "number", _AGREEMENT, "number", frames.NOUN_FRAMES, (_BEFORE, _VERB),
         ALL_HOLDOUTS,
     ),
     Plot(
-        "agreement gender", "agreement", "gender", _AGREEMENT, "gender", frames.name_frames, (_BEFORE, _VERB),
+        "agreement gender", "agreement", "gender", _AGREEMENT, "gender", frames.NAME_FRAMES, (_BEFORE, _VERB),
         ALL_HOLDOUTS,
     ),
     Plot(
-        "agreement told_gender", "agreement", "told_gender", _AGREEMENT, "gender", frames.told_gender_frames, (_VERB,),
+        "agreement told_gender", "agreement", "told_gender", _AGREEMENT, "gender", frames.TOLD_GENDER_FRAMES, (_VERB,),
         ("iid", "nouns", "headline"),
     ),
-    Plot("agreement state", "agreement", "state", _AGREEMENT, "animals", frames.state_frames, (_VERB,)),
-    Plot("attribute before", "attribute", "before", _ATTRIBUTE, "gender", frames.food_before_owner_frames, (_FOOD,)),
-    Plot("attribute after", "attribute", "after", _ATTRIBUTE, "gender", frames.owner_before_food_frames, (_FOOD,)),
-    Plot("ownership before", "ownership", "before", _OWNERSHIP, "gender", frames.pet_before_owner_frames, _PET),
-    Plot("ownership after", "ownership", "after", _OWNERSHIP, "gender", frames.owner_before_pet_frames, _PET),
+    Plot("agreement state", "agreement", "state", _AGREEMENT, "animals", frames.STATE_FRAMES, (_VERB,)),
+    Plot("attribute before", "attribute", "before", _ATTRIBUTE, "gender", frames.FOOD_BEFORE_OWNER_FRAMES, (_FOOD,)),
+    Plot("attribute after", "attribute", "after", _ATTRIBUTE, "gender", frames.OWNER_BEFORE_FOOD_FRAMES, (_FOOD,)),
+    Plot("ownership before", "ownership", "before", _OWNERSHIP, "gender", frames.PET_BEFORE_OWNER_FRAMES, _PET),
+    Plot("ownership after", "ownership", "after", _OWNERSHIP, "gender", frames.OWNER_BEFORE_PET_FRAMES, _PET),
     Plot(
         "ownership object", "ownership", "object",
         "{FRAME} {FILLERS} {NOT_MEANT} {ACTION} {PRONOUN.object} , so {REPEAT} was {RESULT} .",
-        "same gender", frames.name_frames, (LinkSpec("pronoun", "PRONOUN.object", "REPEAT"), _REPEAT),
+        "same gender", frames.NAME_FRAMES, (LinkSpec("pronoun", "PRONOUN.object", "REPEAT"), _REPEAT),
     ),
     Plot(
         "several_pronouns number", "several_pronouns", "number", _SEVERAL + "the {REPEAT} .", "number",
-        frames.noun_frames, (_VERB, _REPEAT),
+        frames.NOUN_FRAMES, (_VERB, _REPEAT),
     ),
     Plot(
         "several_pronouns gender", "several_pronouns", "gender", _SEVERAL + "{REPEAT} .", "gender",
-        frames.name_frames, (_VERB, _REPEAT),
+        frames.NAME_FRAMES, (_VERB, _REPEAT),
     ),
     Plot(
-        "later_cue", "later_cue", "later_cue", "{FRAME} {REASON}", "rest", frames.rest_frames,
+        "later_cue", "later_cue", "later_cue", "{FRAME} {REASON}", "rest", frames.REST_FRAMES,
         (LinkSpec("pronoun", "PRONOUN.lower", "REPEAT"), LinkSpec("cue", "ADJECTIVE", "REPEAT"), _REPEAT),
         ALL_HOLDOUTS[:5], two_orders=True, fixed_roles=True,
     ),
     Plot(
         "ambiguous", "ambiguous", "ambiguous",
         "{FRAME} {FILLERS} {PRONOUN} {VERB} {ENDING} So everybody {DEED} the {REPEAT} .", "singular",
-        frames.noun_frames,
+        frames.NOUN_FRAMES,
         (LinkSpec("pronoun", "PRONOUN", None), LinkSpec("cue", "VERB", "REPEAT"), _REPEAT),
     ),
     Plot(
         "no_antecedent", "no_antecedent", "no_antecedent", "{FRAME} {FILLERS} {ASIDE} , {PRONOUN.lower} {NOTHING} .",
-        "number", frames.noun_frames, (LinkSpec("pronoun", "PRONOUN.lower", None),),
+        "number", frames.NOUN_FRAMES, (LinkSpec("pronoun", "PRONOUN.lower", None),),
     ),
     Plot(
         "no_antecedent later", "no_antecedent", "cataphora",
         "{FRAME} {FILLERS} Before {PRONOUN.lower} {VERB} , the {A} {POSTURE} {PLACE} .", "number",
-        frames.single_mention_frames, (LinkSpec("pronoun", "PRONOUN.lower", None),), ("iid", "nouns"), two_orders=True,
+        frames.SINGLE_MENTION_FRAMES, (LinkSpec("pronoun", "PRONOUN.lower", None),), ("iid", "nouns"), two_orders=True,
     ),
     Plot(
-        "plural", "plural", "plural", "{FRAME} {FILLERS} {PRONOUN} {VERB} {ENDING}", "couple", frames.couple_frames,
+        "plural", "plural", "plural", "{FRAME} {FILLERS} {PRONOUN} {VERB} {ENDING}", "couple", frames.COUPLE_FRAMES,
         (_VERB,), two_orders=True, fixed_roles=True,
     ),
     Plot(
-        "no_pronoun noun", "no_pronoun", "", "{INTRODUCTION} {VERB} {ENDING}", "number", None,
+        "no_pronoun noun", "no_pronoun", "", "{INTRODUCTION} {VERB} {ENDING}", "number", (),
         introductions={"animal": "{NOUN}", "thing": "{NOUN}"},
     ),
     Plot(
-        "no_pronoun name", "no_pronoun", "", "{INTRODUCTION} {VERB} {ENDING}", "gender", None,
+        "no_pronoun name", "no_pronoun", "", "{INTRODUCTION} {VERB} {ENDING}", "gender", (),
         introductions={"name": "{NAME}"},
     ),
     Plot(
-        "no_pronoun rest", "no_pronoun", "", "{INTRODUCTION} .", "rest", None,
+        "no_pronoun rest", "no_pronoun", "", "{INTRODUCTION} .", "rest", (),
         introductions={"animal": "{ANIMAL_FELT}", "rest": "{REST_WAS}"},
     ),
     Plot(
         "no_pronoun nouns", "no_pronoun", "", "{FRAME} {FILLERS} The {MENTION_AGAIN} {VERB} {ENDING}", "number",
-        frames.noun_frames,
+        frames.NOUN_FRAMES,
     ),
     Plot(
         "no_pronoun names", "no_pronoun", "", "{FRAME} {FILLERS} {MENTION_AGAIN} {VERB} {ENDING}", "gender",
-        frames.maybe_gendered_frames,
+        frames.MAYBE_GENDERED_FRAMES,
     ),
     Plot(
         "no_pronoun which noun", "no_pronoun", "", "{FRAME} {FILLERS} The {KIND_AGAIN} {VERB} {ENDING}", "number",
-        frames.noun_frames, refers_by_kind=True,
+        frames.NOUN_FRAMES, refers_by_kind=True,
     ),
     Plot(
         "no_pronoun which name", "no_pronoun", "", "{FRAME} {FILLERS} The {KIND_AGAIN} {VERB} {ENDING}", "gender",
-        frames.maybe_gendered_frames, refers_by_kind=True,
+        frames.MAYBE_GENDERED_FRAMES, refers_by_kind=True,
     ),
 )  # fmt: skip
 PLOTS = {plot.name: plot for plot in _PLOTS}

@@ -13,16 +13,16 @@ from scipy.stats import chisquare
 
 from data.stories import frames, generate_split, language, language_of, lexicon
 from data.stories.blocks import sample_block, sample_plain_story
-from data.stories.floor import END, Floor, words
+from data.stories.floor import Floor, words
 from data.stories.grammar import Symbols, is_slot, sample
 from data.stories.language import START, Language, Population
 from data.stories.lexicon import Referent
 from data.stories.plots import PLOTS
+from data.tokenizer import END
 from tests.data.test_stories import CONFIG, FULL
 
 Texts = dict[tuple[str, ...], float]
 SKEW = 0.7
-NAMES = lexicon.names()
 # One opener is there twice, as one frame is, and one filler is two others: texts with several derivations.
 SMALL_RULES = {
     "OPENER": ("One day ,", "One day ,", "At noon ,"), "ENDING": (".", "again ."), "PLACE": ("at home",),
@@ -39,7 +39,7 @@ def small_nouns() -> tuple[tuple[Referent, Referent], ...]:
     """Three nouns, two of which share a verb, and a held-out noun."""
     return tuple(
         (replace(one, verbs=verbs, held_out=held_out), replace(many, verbs=verbs, held_out=held_out))
-        for one, many in lexicon.nouns()
+        for one, many in lexicon.NOUNS
         if (verbs := NOUN_VERBS.get(one.word))
         for held_out in ["dev" if one.word == "owl" else ""]
     )
@@ -48,11 +48,12 @@ def small_nouns() -> tuple[tuple[Referent, Referent], ...]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shrink the language until all of its stories can be enumerated, and hold none of them out."""
-    nouns, rests = small_nouns(), tuple(rest for rest in lexicon.rests() if rest.word in ("mat", "rug"))
-    people = tuple(
-        tuple(replace(name, verbs=NAME_VERBS[name.word]) for name in side if name.word in NAME_VERBS) for side in NAMES
+    nouns, rests = small_nouns(), tuple(rest for rest in lexicon.RESTS if rest.word in ("mat", "rug"))
+    names = tuple(
+        tuple(replace(name, verbs=NAME_VERBS[name.word]) for name in side if name.word in NAME_VERBS)
+        for side in lexicon.NAMES
     )
-    referents = {referent.word: referent for side in (*nouns, *people, rests) for referent in side}
+    referents = {referent.word: referent for group in (*nouns, *names, rests) for referent in group}
     for slot, texts in SMALL_RULES.items():
         monkeypatch.setitem(language._RULES, slot, language._uniform(*texts))
     adjectives = language._if_meant(language._uniform("sad", "new"), language._uniform("soft", "new"))
@@ -61,7 +62,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         "_frames": small_frames, "_pairs": cache(language._pairs.__wrapped__), "_PETS": ("cat", "dog"),
         "FOODS": ["pears", "figs"], "STATES": {"sad": ("wept", "ran"), "lost": ("ran",)},
         "_WEATHER": language._uniform("was late", "was cold"), "_SAYINGS": language._uniform("say no"),
-        "names": lambda: people, "nouns": lambda: nouns, "rests": lambda: rests, "referents": lambda: referents,
+        "NAMES": names, "NOUNS": nouns, "RESTS": rests, "REFERENTS": referents,
         "unit_hash": lambda *strings: 0.5,
         "_valid": lambda pair: pair[0].held_out == pair[1].held_out and pair[0].lemma != pair[1].lemma,
     }  # fmt: skip
@@ -77,7 +78,7 @@ def small_frames(plot_name: str, split: str) -> tuple[frames.Frame, ...]:
     plot = PLOTS[plot_name]
     if not plot.frames:
         return ()
-    first, second, *_ = plot.frames()
+    first, second, *_ = plot.frames
     return (first, (second[0], second[0])) if plot.two_orders else (first, first, second)
 
 

@@ -10,7 +10,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from data.config import StoriesConfig
-from data.stories import GENERATOR_VERSION, SPLITS, generate_split
+from data.stories import GENERATOR_VERSION, generate_split
+from tests.data.test_stories import SPLITS
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "data"
 SIZES = {"n_train_stories": 600, "n_validation_stories": 60, "n_test_templates": 1, "n_test_pairs": 1}

@@ -2,8 +2,6 @@
 
 import math
 import tracemalloc
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from data.loader import (
     ALL_ROWS,
     IGNORE,
     BatchLoader,
-    ResidentText,
     Split,
     StoryBatches,
     StorySplit,
@@ -141,31 +138,6 @@ def test_a_context_that_does_not_fit_the_text_is_refused(split: Split, context_l
 def test_bits_per_byte_is_the_cost_of_all_predicted_tokens_per_byte() -> None:
     split = Split(np.arange(9, dtype=np.uint16), n_bytes=32)  # eight of nine tokens are predicted
     assert split.bits_per_byte(4 * math.log(2)) == pytest.approx(8 * 4 / 32)
-
-
-@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
-def test_a_resident_text_gives_the_same_batches_up_to_the_largest_token_id(dtype: type) -> None:
-    largest = np.iinfo(dtype).max
-    tokens = np.random.default_rng(0).integers(largest, size=1009, endpoint=True).astype(dtype)
-    tokens[::7] = largest
-    batches = StreamBatches(Split(tokens, 1), tokens_per_batch=55, context_length=11, seed=3)
-    from_host = BatchLoader(batches, CPU, resident_bytes=tokens.nbytes - 1)
-    resident = BatchLoader(batches, CPU, resident_bytes=tokens.nbytes)
-    assert resident.resident_text and not from_host.resident_text
-    for step in range(20):
-        expected, batch = from_host(step), resident(step)
-        assert torch.equal(batch.inputs[0], expected.inputs[0]) and batch.inputs[0].dtype == expected.inputs[0].dtype
-        assert torch.equal(batch.targets, expected.targets)
-        assert batch.n_targets == expected.n_targets == batch.targets.numel()
-
-
-def test_a_resident_text_is_copied_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.loader._COPY_TOKENS", 100)
-    STREAM.tokens.tofile(tmp_path / "tokens")
-    text = ResidentText(replace(STREAM, tokens=np.memmap(tmp_path / "tokens", np.uint16, mode="r")), CPU)
-    batch = text.crops(torch.tensor([0, 95, 998]), 10)
-    assert batch.tokens.tolist() == [list(range(first, first + 10)) for first in (0, 95, 998)]
-    assert batch.targets.tolist() == [list(range(first + 1, first + 11)) for first in (0, 95, 998)]
 
 
 def test_padding_adds_ignored_rows_to_a_short_batch() -> None:

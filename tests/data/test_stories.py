@@ -10,29 +10,30 @@ import pytest
 
 from data.config import StoriesConfig
 from data.links import ORACLES
-from data.stories import SPLITS, as_dataset, assert_balanced, generate_split, language_of, plot_shares
+from data.stories import as_dataset, assert_balanced, generate_split, language_of, plot_shares
 from data.stories.blocks import sample_block
 from data.stories.floor import words
 from data.stories.frames import base_frame, held_out
 from data.stories.grammar import sample
 from data.stories.language import Language, Population, frames_of, pairs_of, placement
 from data.stories.leakage import leakage
-from data.stories.lexicon import FEELINGS, FOODS, QUALITIES, names, nouns, referents
+from data.stories.lexicon import FEELINGS, FOODS, NAMES, NOUNS, QUALITIES, REFERENTS
 from data.stories.lint import lint
 from data.stories.plots import PLOTS
 from data.tokenizer import word_tokenizer
 
-_NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
+NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
 _DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_antecedent=0.06, share_no_pronoun=0.45)
-_EQUAL_SHARES = dict.fromkeys(_NO_SHARES, 0.055) | {"share_no_pronoun": 1 - 0.055 * (len(_NO_SHARES) - 1)}
+_EQUAL_SHARES = dict.fromkeys(NO_SHARES, 0.055) | {"share_no_pronoun": 1 - 0.055 * (len(NO_SHARES) - 1)}
 CONFIG = StoriesConfig(  # the families of the default mix
     source="stories", seed=3, n_train_stories=6000, n_validation_stories=800, n_test_templates=7, n_test_pairs=3,
-    n_bystanders=0, skew=0.5, **(_NO_SHARES | _DEFAULT_SHARES),
+    n_bystanders=0, skew=0.5, **(NO_SHARES | _DEFAULT_SHARES),
 )  # fmt: skip
 FULL = replace(  # all families
     CONFIG, n_bystanders=1, n_validation_stories=200, n_test_templates=1, n_test_pairs=1, **_EQUAL_SHARES
 )
 SMALL = replace(FULL, n_train_stories=1200, n_validation_stories=40)
+SPLITS = ("train", "validation", "dev", "test")
 CONTEXT_LENGTH = 64  # of the models that are trained on stories
 PRONOUNS = {"It": "it its", "They": "they them their", "She": "she her", "He": "he him his"}
 ALL_PRONOUNS = " ".join(PRONOUNS.values()).split()
@@ -62,7 +63,7 @@ def word_at(row: dict, span: list[int]) -> str:
 
 
 def agrees(pronoun: str, word: str) -> bool:
-    return pronoun.lower() in PRONOUNS[referents()[word].pronoun].split()
+    return pronoun.lower() in PRONOUNS[REFERENTS[word].pronoun].split()
 
 
 def test_every_plot_has_its_sites_and_its_hold_outs(stories: dict) -> None:
@@ -79,12 +80,12 @@ def test_links_point_at_the_words_they_name(stories: dict) -> None:
         spans = [tuple(span) for span in link["antecedents"] + link["distractors"]]
         mentions = [word_at(row, span) for span in spans]
         antecedents = mentions[: len(link["antecedents"])]
-        assert pronoun.lower() in ALL_PRONOUNS and set(mentions) <= set(referents()) | set(FOODS)
+        assert pronoun.lower() in ALL_PRONOUNS and set(mentions) <= set(REFERENTS) | set(FOODS)
         assert len(set(spans)) == len(spans) and all(end <= link["query"][0] for _, end in spans)
         if row["family"] == "no_antecedent":
             assert not antecedents and mentions and not link["payoff"]
         elif row["family"] == "plural" and pronoun == "They":
-            assert {referents()[word].pronoun for word in antecedents} == {"She", "He"} and len(antecedents) == 2
+            assert {REFERENTS[word].pronoun for word in antecedents} == {"She", "He"} and len(antecedents) == 2
         elif row["family"] not in ("attribute", "ownership"):
             assert all(agrees(pronoun, word) for word in antecedents)
         if row["family"] == "agreement":
@@ -94,7 +95,7 @@ def test_links_point_at_the_words_they_name(stories: dict) -> None:
         if link["site"] == "pronoun":
             assert query.lower() in ALL_PRONOUNS
         if link["site"] == "cue":
-            assert query in FEELINGS + QUALITIES + list(referents()[row["pair"].split()[row["meant"]]].verbs)
+            assert query in FEELINGS + QUALITIES + list(REFERENTS[row["pair"].split()[row["meant"]]].verbs)
         if link["site"] == "before_pronoun":
             assert link["query"][1] <= link["pronoun"][0] and not link["payoff"]
         if link["subject"]:
@@ -112,7 +113,7 @@ def test_a_payoff_is_one_of_the_answers_and_none_of_the_foils(stories: dict) -> 
             assert link["query"][1] <= link["payoff"][0]
             sites.add((row["family"], link["site"]))
             if row["family"] == "agreement" and link["level"] != "state":
-                assert tuple(link["answers"]) == referents()[row["pair"].split()[row["meant"]]].verbs
+                assert tuple(link["answers"]) == REFERENTS[row["pair"].split()[row["meant"]]].verbs
             if link["site"] == "before_repeat":
                 assert link["payoff"][0] == link["query"][1] + 1
     assert sites >= {("agreement", "pronoun"), ("later_cue", "cue"), ("attribute", "pronoun")}
@@ -186,7 +187,7 @@ def test_held_out_words_pairs_and_frames_are_never_in_linked_training_stories(st
     cells = {(base_frame(row["template"]), row["pair"]) for row in linked}
     antecedents = {word for row in linked for word in row["pair"].split()}
     assert not any(held_out(frame) for frame in training_frames)
-    assert not any(referents()[word].held_out for word in antecedents)
+    assert not any(REFERENTS[word].held_out for word in antecedents)
     for row in stories["dev"] + stories["test"]:
         frame, pair = base_frame(row["template"]), row["pair"]
         assert (frame, pair) not in cells
@@ -212,8 +213,8 @@ def test_dev_and_test_share_no_held_out_word_frame_or_cell(stories: dict) -> Non
 @pytest.mark.parametrize("derived", ["agreement state", "agreement told_gender", "no_pronoun names"])
 def test_a_derived_frame_is_held_out_with_its_base_frame(derived: str) -> None:
     base = "agreement number" if derived == "agreement state" else "agreement gender"
-    splits = {frame[0]: held_out(frame[0]) for frame in PLOTS[base].frames()}
-    derived_frames = {frame[0] for frame in PLOTS[derived].frames()}
+    splits = {frame[0]: held_out(frame[0]) for frame in PLOTS[base].frames}
+    derived_frames = {frame[0] for frame in PLOTS[derived].frames}
     assert not derived_frames & set(splits)
     assert all(held_out(text) == splits[base_frame(text)] for text in derived_frames)
 
@@ -221,8 +222,8 @@ def test_a_derived_frame_is_held_out_with_its_base_frame(derived: str) -> None:
 def test_a_couple_is_never_a_held_out_pair() -> None:
     language = Language(Population(shares=(("plural", 1.0),)))
     held_out_pairs = pairs_of(PLOTS["agreement gender"], Population("test", "pairs"))
-    boys = {boy.word: boy for boy in names()[1]}
-    for girl in names()[0]:
+    boys = {boy.word: boy for boy in NAMES[1]}
+    for girl in NAMES[0]:
         drawn = {option.symbols[0] for option in language.rules("C", {"PLOT": "plural", "A": girl.word})}
         assert drawn and not drawn & {pair[1].word for pair in held_out_pairs if pair[0] == girl}
         assert all(boys[word].held_out == girl.held_out for word in drawn)
@@ -235,15 +236,15 @@ def test_two_words_of_one_pool_form_one_pair(plot: str) -> None:
 
 
 def test_a_frame_with_a_pair_belongs_to_one_split() -> None:
-    frame = next(frame for frame in PLOTS["agreement number"].frames() if not held_out(frame[0]))
-    places = {placement(frame, (a, b)) for a, _ in nouns() for _, b in nouns()} - {None}
-    assert placement(frame, nouns()[0]) is None  # singular and plural of one noun
+    frame = next(frame for frame in PLOTS["agreement number"].frames if not held_out(frame[0]))
+    places = {placement(frame, (a, b)) for a, _ in NOUNS for _, b in NOUNS} - {None}
+    assert placement(frame, NOUNS[0]) is None  # singular and plural of one noun
     assert {holdout for _, holdout in places} == {"iid", "pairs", "nouns"}
     assert {split for split, holdout in places if holdout == "iid"} == {"train", "dev", "test"}
 
 
 def test_a_plot_without_a_share_is_absent_from_all_splits() -> None:
-    config = replace(SMALL, **(_NO_SHARES | {"share_agreement": 0.5, "share_no_pronoun": 0.5}))
+    config = replace(SMALL, **(NO_SHARES | {"share_agreement": 0.5, "share_no_pronoun": 0.5}))
     families = {story.family for split in SPLITS for story in generate_split(config, split)}
     assert families == {"agreement", "no_pronoun"}
 
@@ -260,12 +261,12 @@ def test_every_family_has_its_share_of_the_training_stories(stories: dict) -> No
 def test_stories_without_pronouns_teach_the_verbs_and_gender_of_held_out_words(stories: dict) -> None:
     texts = [row["text"] for row in stories["train"] if row["family"] == "no_pronoun"]
     word_sets = [set(words(text)) for text in texts]
-    for referent in referents().values():
+    for referent in REFERENTS.values():
         if referent.held_out:
             containing = [word_set for word_set in word_sets if referent.word in word_set]
             assert containing and (not referent.verbs or any(set(referent.verbs) & text for text in containing))
     joined = " ".join(texts)
-    for child, side in zip(("girl", "boy"), names(), strict=True):
+    for child, side in zip(("girl", "boy"), NAMES, strict=True):
         for name in [referent.word for referent in side if referent.held_out]:
             assert re.search(rf"a {child} named {name}\b|{name},? (was )?(a|the) (\w+ )?{child}", joined)
 
@@ -274,8 +275,8 @@ def test_no_training_story_refers_back_to_a_held_out_word_among_two(stories: dic
     n = Counter()
     for row in stories["train"]:
         text = words(row["text"])
-        mentions = {word for word in text if word in referents() and referents()[word].kind != "rest"}
-        has_held_out = any(referents()[word].held_out for word in mentions)
+        mentions = {word for word in text if word in REFERENTS and REFERENTS[word].kind != "rest"}
+        has_held_out = any(REFERENTS[word].held_out for word in mentions)
         assert not (has_held_out and set(ALL_PRONOUNS) & {word.lower() for word in text}), row["text"]
         n[has_held_out, len(mentions)] += bool(re.search(r"\. The (animals?|things?|girl|boy) ", row["text"]))
     assert n[True, 2] == 0 < min(n[False, 2], n[True, 1], n[False, 1])
@@ -293,9 +294,9 @@ def test_links_of_dev_and_test_have_the_surprisal_of_every_oracle(stories: dict)
 
 
 def test_sentences_are_english(stories: dict) -> None:
-    plurals = {plural.word for _, plural in nouns()}
-    name_words = {name.word for side in names() for name in side}
-    singulars = {singular.word for singular, _ in nouns()} | name_words
+    plurals = {plural.word for _, plural in NOUNS}
+    name_words = {name.word for side in NAMES for name in side}
+    singulars = {singular.word for singular, _ in NOUNS} | name_words
     for row in all_rows(stories):
         text = row["text"]
         assert re.fullmatch(r"[A-Z][\w ,.]*\.", text) and "  " not in text

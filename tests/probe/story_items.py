@@ -1,7 +1,7 @@
 """Items of a small corpus and models for them, made once for all tests."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,31 +17,12 @@ from data.tokenizer import UNKNOWN, end_id, word_tokenizer
 from model.config import ModelConfig
 from model.transformer import Transformer
 from probe.scores import HeadRows, candidates, reduce_scores
+from tests.data.test_stories import CONFIG, NO_SHARES
 from tests.model.standard import PLAIN
 
-_NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
-# The families of the default mix, small.
-CONFIG = StoriesConfig(
-    **(
-        _NO_SHARES
-        | {"share_agreement": 0.36, "share_later_cue": 0.13, "share_no_antecedent": 0.06, "share_no_pronoun": 0.45}
-    ),
-    source="stories",
-    seed=3,
-    n_train_stories=6000,
-    n_validation_stories=800,
-    n_test_templates=7,
-    n_test_pairs=3,
-    n_bystanders=0,
-    skew=0.5,
-)
 # Every family at its least: one frame, one pair.
 FULL = replace(
-    CONFIG,
-    n_bystanders=1,
-    n_test_templates=1,
-    n_test_pairs=1,
-    **{name: 1 / len(_NO_SHARES) for name in _NO_SHARES},
+    CONFIG, n_bystanders=1, n_test_templates=1, n_test_pairs=1, **dict.fromkeys(NO_SHARES, 1 / len(NO_SHARES))
 )
 MODEL = ModelConfig(n_layer=2, n_head=3, d_model=48, d_mlp=41, context_length=64, **PLAIN)
 

@@ -13,7 +13,7 @@ from data.links import LinkItem, link_items
 from data.loader import StorySplit, validation_batches
 from data.stories import GENERATOR_VERSION
 from data.stories.leakage import leakage
-from data.stories.lexicon import referents
+from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from data.tokenizer import encode_text, training_words
 from probe.claim import claim_card
@@ -250,7 +250,7 @@ def nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int,
     """Returns the known nouns and names before each pronoun, and before a later word that decides, by word index."""
     rows = {1 + text.word_spans.index(span): note for note in notes for span in (note.span, note.clue) if span}
     return {
-        row: [word for word in dict.fromkeys(text.words[:row]) if word in referents() or word in note.candidates]
+        row: [word for word in dict.fromkeys(text.words[:row]) if word in REFERENTS or word in note.candidates]
         for row, note in rows.items()
     }
 

@@ -34,7 +34,8 @@ class JsonLines:
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Appends one object; numbers that are not finite become null."""
-        line = json.dumps({"step": step, **_finite(values)}, allow_nan=False).encode() + b"\n"
+        finite = json.loads(json.dumps({"step": step, **values}), parse_constant=lambda _: None)
+        line = json.dumps(finite).encode() + b"\n"
         try:
             self._file.write(line)
             self._file.flush()
@@ -53,9 +54,7 @@ class RunLog:
     def __init__(self, run: Path, resumed_step: int = -1) -> None:
         """Opens the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
-        self._attention = (
-            JsonLines(run / "attention.jsonl", resumed_step) if (run / "attention.jsonl").exists() else None
-        )
+        self._attention: JsonLines | None = None  # opened at the first line; a text has none
         self._run, self._resumed_step = run, resumed_step
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
         # events of earlier files from purge_step on.
@@ -157,15 +156,6 @@ def _step(line: str) -> float:
     except (ValueError, KeyError, TypeError, RecursionError):
         step = None
     return step if isinstance(step, int) else float("inf")
-
-
-def _finite(value: Any) -> Any:
-    """Returns nested JSON values with None for every number that is not finite, which JSON cannot hold."""
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 class Console:

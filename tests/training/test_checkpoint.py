@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from training.checkpoint import (
-    MANIFESTS,
+    MANIFEST,
     drop_checkpoints_after,
     load_checkpoint,
     read_manifest,
@@ -106,7 +106,7 @@ def test_a_folder_without_checkpoints_is_reported_as_such(tmp_path: Path) -> Non
         load_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("call", range(1, 15))
+@pytest.mark.parametrize("call", range(1, 12))
 def test_a_kill_at_any_file_operation_of_a_save_leaves_a_checkpoint_to_resume_from(folder: Path, call: int) -> None:
     status = in_child(exit_at(call, lambda: save(folder, 3)))
     state, _ = load_checkpoint(folder)
@@ -119,7 +119,7 @@ def test_a_kill_at_any_file_operation_of_a_save_leaves_a_checkpoint_to_resume_fr
 
 
 def test_a_save_has_fewer_file_operations_than_were_tried(folder: Path) -> None:
-    assert in_child(exit_at(14, lambda: save(folder, 3))) == 0
+    assert in_child(exit_at(11, lambda: save(folder, 3))) == 0
     assert in_child(exit_at(2, lambda: save(folder, 4))) == 99
 
 
@@ -142,39 +142,26 @@ def test_a_truncated_checkpoint_is_detected(folder: Path, share: float) -> None:
     assert load_checkpoint(folder)[0]["step"] == 1
 
 
-@pytest.mark.parametrize("name", MANIFESTS)
-def test_damage_of_one_manifest_does_not_matter(folder: Path, name: str) -> None:
-    content, rng = (folder / name).read_bytes(), random.Random(0)
-    for _ in range(50):
-        damaged = bytearray(content)
-        damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        (folder / name).write_bytes(damaged)
-        assert load_checkpoint(folder)[0]["step"] == 2
-
-
 def test_damage_of_everything_is_an_error_in_one_line(folder: Path) -> None:
     for path in folder.glob("*.pt"):
         path.write_bytes(b"damaged")
     with pytest.raises(ValueError, match="every checkpoint is damaged"):
         load_checkpoint(folder)
-    for name in MANIFESTS:
-        (folder / name).write_text("{}")
-    with pytest.raises(ValueError, match="damaged"):
+    (folder / MANIFEST).write_text("{}")
+    with pytest.raises(ValueError, match="manifest.json: damaged"):
         load_checkpoint(folder)
 
 
 def test_checkpoints_without_a_manifest_are_not_mistaken_for_a_new_run(folder: Path) -> None:
-    for name in MANIFESTS:
-        (folder / name).unlink()
+    (folder / MANIFEST).unlink()
     with pytest.raises(ValueError, match="missing"):
         load_checkpoint(folder)
 
 
 def test_a_manifest_cannot_name_a_file_outside_the_folder(folder: Path) -> None:
-    for name in MANIFESTS:
-        content = json.loads((folder / name).read_text())
-        content["checkpoints"][0]["file"] = "../secret.pt"
-        (folder / name).write_text(json.dumps(content))
+    content = json.loads((folder / MANIFEST).read_text())
+    content["checkpoints"][0]["file"] = "../secret.pt"
+    (folder / MANIFEST).write_text(json.dumps(content))
     with pytest.raises(ValueError, match="damaged"):
         read_manifest(folder)
 

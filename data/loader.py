@@ -264,14 +264,14 @@ class BatchLoader:
         if isinstance(batches, StreamBatches) and batches.split.tokens.nbytes <= resident_bytes:
             self.resident_text = ResidentText(batches.split, device)
 
-    def __call__(self, step: int) -> LoadedBatch:
-        """Returns the rows of this process from the batch of `step`."""
-        n_targets = self.batches.n_targets(step)
+    def __call__(self, index: int) -> LoadedBatch:
+        """Returns the rows of this process from the batch with this index, counted from the start of training."""
+        n_targets = self.batches.n_targets(index)
         if self.resident_text and isinstance(self.batches, StreamBatches):
-            offsets = self._to_device(torch.from_numpy(self.batches.offsets(step)[self._rows]))
+            offsets = self._to_device(torch.from_numpy(self.batches.offsets(index)[self._rows]))
             batch = self.resident_text.crops(offsets, self.batches.context_length)
             return LoadedBatch(batch.model_inputs(), batch.targets, n_targets)
-        batch = self.batches.at(step, self._rows)
+        batch = self.batches.at(index, self._rows)
         n_missing = self._min_rows - len(batch.targets)
         padding = (0, -1)  # token 0, document -1
         inputs = tuple(_pad_rows(x, n_missing, fill) for x, fill in zip(batch.model_inputs(), padding, strict=False))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from training.settings import CONFIGS, did_you_mean
 
 FLAGS = ("-m", "--multirun", "-c", "--cfg", "--resolve", "-h", "--help", "--hydra-help")
 CFG_VALUES = ("job", "hydra", "all")
+DEFAULT_CACHE = ".cache"  # cache_dir in configs/train.yaml and configs/eval/eval.yaml
 # Hydra calls the `_target_` of its launcher and sweeper with their settings. Only these may be set, to plain values, so
 # that no command line copied from somewhere can make it call another function.
 HYDRA_SETTINGS = re.compile(
@@ -144,6 +146,14 @@ def quote_text(argument: str, texts: Sequence[str]) -> str:
     # Inside quotes a backslash is special only before a quote and at the end.
     escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value)
     return f"{name}='{escaped}'"
+
+
+def shell_command(script: str, directory: str, cache_dir: str, *settings: str) -> str:
+    """Returns the line to paste into a shell that runs `script` in this Python; `directory` is run=DIR or out=DIR."""
+    paths = [Path(sys.executable), CONFIGS.parent / script]
+    names = [path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path for path in paths]
+    cache = [f"cache_dir={cache_dir}"] if cache_dir != DEFAULT_CACHE else []
+    return shlex.join([*map(str, names), directory, *cache, *settings])
 
 
 @contextmanager

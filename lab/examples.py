@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
 from model.observe import TransformerView
-from model.transformer import Attention, Transformer, causal_attention_scores, causal_attention_weights, sum_normalised
+from model.transformer import Attention, Transformer, attention_scores, causal_attention_weights, sum_normalised
 
 RILEY = ("Evan's", "dog", "Riley", "is", "so", "hyper,", "she", "never", "stops", "moving")
 BEARS = {"object": "i love bears", "verb": "she bears the pain", "subject": "bears won the game"}
@@ -83,8 +83,8 @@ def relevance(*, tie_query_key: bool) -> Relevance:
     attention = one_head(RILEY_KEYS, queries, RILEY_VALUES, weighting=Weighting.sum, tie_query_key=tie_query_key)
     words = torch.eye(3)[None]
     query, key, _ = attention.project(words)
-    scores = causal_attention_scores(query, key, scaled=False, causal=False)[0, 0]
-    weights = sum_normalised(causal_attention_scores(query, key, causal=False))[0, 0]
+    scores = attention_scores(query, key, scaled=False, causal=False)[0, 0]
+    weights = sum_normalised(attention_scores(query, key, causal=False))[0, 0]
     return Relevance(scores, weights, attention(words)[0])
 
 
@@ -97,7 +97,7 @@ def shared_key_value(vectors: Tensor) -> tuple[Tensor, Tensor]:
     key, query = torch.nn.functional.pad(vectors, padding), torch.nn.functional.pad(CAT_QUERIES, padding)
     attention = one_head(key, query, mask=Mask.causal, tie_key_value=True)
     words = torch.eye(4)[None, :3]
-    return attention.scores(words).softmax(dim=-1)[0, 0, -1], attention(words)[0, -1]
+    return attention.scores(*attention.project(words)[:2]).softmax(dim=-1)[0, 0, -1], attention(words)[0, -1]
 
 
 class Context(NamedTuple):
@@ -145,7 +145,7 @@ def four_words() -> FourWords:
     words = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float64)
     attention = one_head(key, query, value)
     queries, keys, _ = attention.project(words[None])
-    scores = causal_attention_scores(queries, keys, causal=False)[:, 0]  # [B, T, T]
+    scores = attention_scores(queries, keys, causal=False)[:, 0]  # [B, T, T]
     return FourWords(scores.softmax(dim=-1)[0], attention(words[None])[0], scores.softmax(dim=1)[0])
 
 
@@ -155,7 +155,7 @@ def bears(position: Position, seed: int = 0) -> tuple[Tensor, Tensor]:
     The model is untrained. Sinusoidal and learned positions change the input; RoPE changes the query only.
     """
     model, sentences = untrained(list(BEARS.values()), seed, position=position)
-    block = next(model.layers())
+    block = model.layers()[0]
     inputs, queries = [], []
     for sentence, tokens in zip(BEARS.values(), sentences, strict=True):
         index = sentence.split().index("bears")
@@ -189,7 +189,7 @@ def saturation(
         query = torch.randn(n_draws, 1, 1, d_k, generator=generator)
         key = torch.randn(n_draws, 1, n_keys, d_k, generator=generator)
         for scaled in (True, False):
-            scores = causal_attention_scores(query, key, scaled=scaled, causal=False)  # [n_draws, 1, 1, n_keys]
+            scores = attention_scores(query, key, scaled=scaled, causal=False)  # [n_draws, 1, 1, n_keys]
             weights = scores.softmax(dim=-1)[:, 0, 0].double()
             entropy, gradient = torch.special.entr(weights).sum(dim=-1).mean(), softmax_gradient(weights)
             results.append(Saturation(d_k, scaled, entropy.item(), gradient.mean().item(), gradient.median().item()))

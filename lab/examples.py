@@ -38,7 +38,7 @@ _SMALL = ModelConfig(
 
 
 def one_head(key: Tensor, query: Tensor | None = None, value: Tensor | None = None, **switches: Any) -> Attention:
-    """Return the model's attention with one head, no positions, no mask, and projections [D, D].
+    """Returns the model's attention with one head, no positions, no mask, and projections [D, D].
 
     An input x [T, D] has the keys x @ key, so one-hot inputs have the rows of `key` as keys. `query` is None with
     tie_query_key, `value` with tie_key_value. The output projection is the identity.
@@ -55,7 +55,7 @@ def one_head(key: Tensor, query: Tensor | None = None, value: Tensor | None = No
 
 
 def fixed_ratio(order: Sequence[int], word: int = 2, ratio: float = 0.75) -> Tensor:
-    """Return the share [10] of each word of RILEY in one word's value, after mixing in the others in this order.
+    """Returns the share [10] of each word of RILEY in one word's value, after mixing in the others in this order.
 
     In each step the value so far keeps the share `ratio`.
     """
@@ -75,7 +75,7 @@ class Relevance(NamedTuple):
 
 
 def relevance(*, tie_query_key: bool) -> Relevance:
-    """Return sum-normalised attention (model.weighting=sum), with keys as queries or with separate queries.
+    """Returns sum-normalised attention (model.weighting=sum), with keys as queries or with separate queries.
 
     With keys as queries the scores are symmetric, and the weights differ only by the sums of their rows.
     """
@@ -89,7 +89,7 @@ def relevance(*, tie_query_key: bool) -> Relevance:
 
 
 def shared_key_value(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weights [3] of "it" on cat, mat and it, and its output [4], if `vectors` are keys and values.
+    """Returns the weights [3] of "it" on cat, mat and it, and its output [4], if `vectors` are keys and values.
 
     This is model.tie_key_value. CAT_KEYS as values lose the content; CAT_VALUES as keys separate cat and mat less.
     """
@@ -110,7 +110,7 @@ class Context(NamedTuple):
 
 
 def equal_outputs() -> tuple[Context, Context]:
-    """Return two contexts with the same output and opposite weights.
+    """Returns two contexts with the same output and opposite weights.
 
     In the second, both words contribute vectors of about the same length although their weights are .02 and .98.
     """
@@ -136,7 +136,7 @@ class FourWords(NamedTuple):
 
 
 def four_words() -> FourWords:
-    """Return attention with projections of integers below 3 drawn by NumPy with seed 42.
+    """Returns attention with projections of integers below 3 drawn by NumPy with seed 42.
 
     Softmax over dim 1 is correct for scores [Tq, Tk]; with a batch dimension in front, dim 1 is the queries.
     """
@@ -150,7 +150,7 @@ def four_words() -> FourWords:
 
 
 def bears(position: Position, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return the input [3, D] and the first layer's query [3, H * K] of "bears" as object, verb and subject.
+    """Returns the input [3, D] and the first layer's query [3, H * K] of "bears" as object, verb and subject.
 
     The model is untrained. Sinusoidal and learned positions change the input; RoPE changes the query only.
     """
@@ -178,7 +178,7 @@ class Saturation(NamedTuple):
 def saturation(
     widths: Sequence[int] = (4, 16, 64, 256, 1024), n_keys: int = 8, n_draws: int = 2000, seed: int = 0
 ) -> list[Saturation]:
-    """Return the softmax with and without scaling at each head dimension (Vaswani et al. 2017, section 3.2.1).
+    """Returns the softmax with and without scaling at each head dimension (Vaswani et al. 2017, section 3.2.1).
 
     Queries and keys are normal with variance 1, so q·k has variance d_k. Without scaling the softmax approaches
     one-hot weights as d_k grows, and its gradient vanishes. Few draws with two close keys dominate the mean gradient.
@@ -197,7 +197,7 @@ def saturation(
 
 
 def softmax_gradient(weights: Tensor) -> Tensor:
-    """Return [...] the Frobenius norm of d weights / d scores = diag(w) - w w^T, from softmax weights [..., T]."""
+    """Returns [...] the Frobenius norm of d weights / d scores = diag(w) - w w^T, from softmax weights [..., T]."""
     jacobian = weights.diag_embed() - weights[..., :, None] * weights[..., None, :]
     return jacobian.flatten(-2).norm(dim=-1)
 
@@ -229,7 +229,7 @@ def compare_sentences(first: str, second: str, mask: Mask = Mask.causal, seed: i
 
 
 def untrained(sentences: Sequence[str], seed: int, **switches: Any) -> tuple[Transformer, list[Tensor]]:
-    """Return a small untrained model whose vocabulary is the sentences' words, and the tokens [1, T] of each.
+    """Returns a small untrained model whose vocabulary is the sentences' words, and the tokens [1, T] of each.
 
     The output projections, which a new model initialises to 0, are random, so that attention has an effect.
     """

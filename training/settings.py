@@ -280,7 +280,7 @@ def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: 
         ValueError: the checkpoint does not fit one of the new settings.
 
     """
-    named = {override.lstrip("+").partition("=")[0] for override in overrides}
+    named = {override.partition("=")[0] for override in overrides}
     values = flat(saved)
     for name, value in flat(requested).items():
         group = name.rpartition(".")[0]

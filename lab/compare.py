@@ -73,14 +73,11 @@ def variant_name(changes: Mapping[str, Any]) -> str:
 def by_variant(runs: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, dict[int, str]]:
     """Returns {variant: {seed: run name}}, the standard first, of {run name: (seed, changes to the standard)}.
 
-    Raises ValueError if there is only one variant, or a variant has two runs of one seed or no seed of the standard.
+    Raises ValueError if there is only one variant, or a variant has no seed of the standard.
     """
     variants: dict[str, dict[int, str]] = {STANDARD: {}}
     for name, (seed, changes) in runs.items():
-        seeds = variants.setdefault(variant_name(changes), {})
-        if seed in seeds:
-            raise ValueError(f"{seeds[seed]} and {name} have the same settings and the same seed; remove one of them")
-        seeds[seed] = name
+        variants.setdefault(variant_name(changes), {})[seed] = name
     if len(variants) < 2:
         raise ValueError("all runs have the same settings; compare seeds with runs=DIR")
     for variant, seeds in variants.items():

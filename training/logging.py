@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from collections.abc import Iterable
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -78,12 +77,6 @@ class RunLog:
                 if is_number and not {name, inner} & NOT_PLOTTED:
                     self.board.add_scalar(f"{name}/{inner}", number, step)
         self.board.flush()
-
-    def layout(self, questions: Iterable[str]) -> None:
-        """Shows curves that belong together in one chart of TensorBoard's custom scalars."""
-        heads = {name: ["Multiline", [f"{name}/accuracy", f"{name}/chance_level"]] for name in questions}
-        loss = {"loss and lower bound": ["Multiline", ["loss/train", "loss/validation", "floor/validation"]]}
-        self.board.add_custom_scalars({"loss": loss, "accuracy of the best head and chance level": heads})
 
     def hyperparameters(self, step: int, settings: dict[str, Any], results: dict[str, float]) -> None:
         """Enters the run with its results in TensorBoard's table of hyperparameters."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from enum import Enum
 from inspect import cleandoc
+from itertools import combinations
 from pathlib import Path
 from typing import Any, get_args
 
@@ -314,16 +315,10 @@ def check_seeds(configs: Mapping[str, Any]) -> dict[str, int]:
 
     Raises ValueError if a run was trained on a text, two have one seed, or they differ in more than the seed.
     """
-    settings_by_run = _story_runs(configs)
-    first, reference = next(iter(settings_by_run.items()))
-    seeds: dict[str, int] = {}
-    for run, settings in settings_by_run.items():
-        for name in changed_settings(reference, settings).keys() - {"seed"}:
-            raise ValueError(f"{run}: {name} differs from {first}; compare runs that differ by seed only")
-        if settings["seed"] in seeds.values():
-            raise ValueError(f"{run}: seed={settings['seed']} occurs twice; leave out one of the two runs")
-        seeds[run] = settings["seed"]
-    return seeds
+    runs, differing = check_variants(configs, saved_settings(next(iter(configs.values()))))
+    for name in differing:
+        raise ValueError(f"{name} differs between the runs; compare runs that differ by seed only")
+    return {run: seed for run, (seed, _) in runs.items()}
 
 
 def check_variants(
@@ -333,9 +328,17 @@ def check_variants(
 
     The standard is the first run with the fewest differences from `defaults`, the settings of train.py without
     arguments; `configs` has the content of config.json by run name. Raises ValueError if a run was trained on a text,
-    or runs did not read the same stories in the same order.
+    two are the same, or runs did not read the same stories in the same order.
     """
-    variants = _story_runs(configs)
+    variants: dict[str, dict[str, Any]] = {}
+    for run, config in configs.items():
+        settings = result_settings(saved_settings(config))
+        if settings["data.source"] != "stories":
+            raise ValueError(f"{run}: data.source={settings['data.source']}: only runs on stories can be compared")
+        variants[run] = settings | {"data_fingerprint": config.get("data_fingerprint")}
+    for run, other in combinations(variants, 2):
+        if variants[run] == variants[other]:
+            raise ValueError(f"{run} and {other} have the same settings and the same seed; leave out one of them")
     seeds = {run: settings.pop("seed") for run, settings in variants.items()}
     n_changes = {run: len(changed_settings(result_settings(defaults), variants[run])) for run in variants}
     first = min(variants, key=n_changes.__getitem__)
@@ -348,14 +351,3 @@ def check_variants(
         runs[run] = seeds[run], {name: value for name, (_, value) in sorted(changes.items())}
         standard |= {name: value for name, (value, _) in changes.items()}
     return runs, dict(sorted(standard.items()))
-
-
-def _story_runs(configs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the `result_settings` of each run and its data fingerprint; ValueError for a run on a text."""
-    runs = {}
-    for run, config in configs.items():
-        settings = result_settings(saved_settings(config))
-        if settings["data.source"] != "stories":
-            raise ValueError(f"{run}: data.source={settings['data.source']}: only runs on stories can be compared")
-        runs[run] = settings | {"data_fingerprint": config.get("data_fingerprint")}
-    return runs

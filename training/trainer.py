@@ -389,10 +389,6 @@ def run_probe(rank_zero: RankZero, step: int) -> list[str]:
     reading = rank_zero.probe(rank_zero.model, step) if rank_zero.probe else None
     if reading is None:
         return []
-    if step == 0:
-        rank_zero.log.layout(
-            name for name, value in reading.values.items() if isinstance(value, dict) and "chance_level" in value
-        )
     rank_zero.log.record(step, "probe", reading.values)
     rank_zero.log.images(step, reading.images)
     if reading.snapshot is not None:

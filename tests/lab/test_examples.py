@@ -8,7 +8,7 @@ import torch
 
 from lab import examples
 from lab.examples import BEARS, CAT_KEYS, CAT_QUERIES, CAT_VALUES, FLIES, TIRED_SOFT
-from model.config import Mask, Position, Weighting
+from model.config import Mask, Position
 from model.transformer import attention_scores, causal_attention_weights
 
 OFF_DIAGONAL = ~torch.eye(3, dtype=torch.bool)
@@ -184,16 +184,3 @@ def test_an_earlier_word_changes_every_position_after_it() -> None:
 def test_without_the_mask_a_later_word_changes_every_position() -> None:
     pairs = examples.compare_sentences(*TIRED_SOFT, mask=Mask.none)
     assert all(pair.stream_differs and pair.weights_differ is None for pair in pairs)
-
-
-def test_a_head_with_given_projections_computes_weights_times_values_in_every_variant() -> None:
-    key, query, value, x = torch.randn(4, 3, 3, generator=torch.Generator().manual_seed(5))
-    attention = examples.one_head(key, query, value, mask=Mask.causal)
-    weights = causal_attention_weights((x @ query)[None, None], (x @ key)[None, None])[0, 0]
-    close(attention(x[None])[0], weights @ (x @ value))
-    tied = examples.one_head(key, value=value, tie_query_key=True, mask=Mask.causal)
-    weights = causal_attention_weights((x @ key)[None, None], (x @ key)[None, None])[0, 0]
-    close(tied(x[None])[0], weights @ (x @ value))
-    summed = examples.one_head(key, query, value, weighting=Weighting.sum)
-    scores = ((x @ query) @ (x @ key).T / 3**0.5).relu() + 1e-4
-    close(summed(x[None])[0], scores / scores.sum(1, keepdim=True) @ (x @ value))

@@ -24,7 +24,6 @@ from model.transformer import (
     document_positions,
     load_weights,
     n_parameters,
-    positive_part,
     sinusoids,
     sum_normalised,
 )
@@ -127,11 +126,6 @@ def test_sum_weights_by_hand() -> None:
     scores = torch.tensor([[3.0, 1.0, -2.0], [-1.0, -5.0, -0.5], [2.0, 2.0, float("-inf")]])
     expected = torch.tensor([[0.75, 0.25, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0]])
     torch.testing.assert_close(sum_normalised(scores), expected, rtol=0, atol=1e-4)
-
-
-def test_the_softmax_of_the_log_of_the_positive_part_equals_the_sum_weights(heads: Heads) -> None:
-    scores = attention_scores(heads[0], heads[1])
-    torch.testing.assert_close(positive_part(scores).log().softmax(-1), sum_normalised(scores))
 
 
 def test_tied_projections_share_one_matrix() -> None:

@@ -160,12 +160,13 @@ class TransformerView(ObservableModel):
 
     def unembedding(self) -> Tensor:
         """Returns the output embedding [V, D]."""
-        return self.model.unembedding.detach()
+        return self.model.token_embedding.weight.detach()
 
     @torch.no_grad()
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor:
         """Pulls a direction [..., D] back through the final RMSNorm, with the RMS of `stream` [..., D] held fixed."""
-        return self.model.final_norm.pull_back(direction, stream)
+        norm = self.model.final_norm
+        return direction * norm.gain / (stream.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt()
 
 
 def edited_block(block: Block, x: Tensor, edits: Sequence[HeadEdit]) -> Tensor:

@@ -25,10 +25,6 @@ class RMSNorm(nn.Module):
         """Returns `x` [..., D] divided by its root mean square and multiplied by the gain."""
         return F.rms_norm(x.float(), self.gain.shape, self.gain.float(), self.eps).to(x.dtype)
 
-    def pull_back(self, direction: Tensor, x: Tensor) -> Tensor:
-        """Pulls a direction [..., D] after the norm back to before it, with the RMS of `x` [..., D] held fixed."""
-        return direction * self.gain / (x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()
-
 
 def rotary_angles(positions: Tensor, width: int, theta: float) -> Tensor:
     """Returns the rotation angles [..., K/2] in float32 of a head of `width` K at `positions` [...].
@@ -346,14 +342,9 @@ class Transformer(nn.Module):
             x = x + sinusoids(positions, self.config.d_model)
         return x
 
-    @property
-    def unembedding(self) -> Tensor:
-        """Returns the output embedding [V, D], tied to the token embedding."""
-        return self.token_embedding.weight
-
     def unembed(self, x: Tensor) -> Tensor:
         """Returns the logits [..., V] of a residual stream [..., D]."""
-        return F.linear(self.final_norm(x), self.unembedding)
+        return F.linear(self.final_norm(x), self.token_embedding.weight)
 
     def layers(self) -> list[Block]:
         """Returns the blocks from first to last, typed."""

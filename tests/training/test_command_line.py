@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from data.config import SCHEMAS
-from model.config import ModelConfig
 from tests.program import ROOT, run_program
+from train import GROUPS
 from training.command_line import (
     check_arguments,
     error_message,
@@ -19,12 +18,7 @@ from training.command_line import (
     printable,
     quote_text,
 )
-from training.settings import CONFIGS, OptimSettings, RunSettings
-
-GROUPS = {
-    "": [RunSettings], "model": [ModelConfig], "data": list(SCHEMAS.values()), "optim": [OptimSettings],
-    "experiment": [], "variant": [],
-}  # fmt: skip
+from training.settings import CONFIGS
 
 
 @pytest.mark.parametrize(

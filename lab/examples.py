@@ -66,16 +66,16 @@ def fixed_ratio(order: Sequence[int], word: int = 2, ratio: float = 0.75) -> Ten
     return value
 
 
-class Relevance(NamedTuple):
-    """Attention among "Evan's", "dog" and "Riley"."""
+class WordAttention(NamedTuple):
+    """Attention among a few words."""
 
     scores: Tensor  # [T, T] relevance of the column's word to the row's word
-    weights: Tensor  # [T, T] scores divided by the sum of their row
-    output: Tensor  # [T, 3] new values
+    weights: Tensor  # [T, T] rows sum to 1
+    output: Tensor  # [T, D] new values
 
 
-def relevance(*, tie_query_key: bool) -> Relevance:
-    """Returns sum-normalised attention (model.weighting=sum), with keys as queries or with separate queries.
+def relevance(*, tie_query_key: bool) -> WordAttention:
+    """Returns sum-normalised attention among RILEY's first three words, with keys as queries or with separate queries.
 
     With keys as queries the scores are symmetric, and the weights differ only by the sums of their rows.
     """
@@ -85,7 +85,7 @@ def relevance(*, tie_query_key: bool) -> Relevance:
     query, key, _ = attention.project(words)
     scores = attention_scores(query, key, scaled=False, causal=False)[0, 0]
     weights = sum_normalised(attention_scores(query, key, causal=False))[0, 0]
-    return Relevance(scores, weights, attention(words)[0])
+    return WordAttention(scores, weights, attention(words)[0])
 
 
 def shared_key_value(vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,26 +127,15 @@ def _context(values: Tensor, odds: float) -> Context:
     return Context(values, weights, norms, weights @ values)
 
 
-class FourWords(NamedTuple):
-    """Attention among four words of three numbers, in float64."""
-
-    weights: Tensor  # [4, 4] rows sum to 1
-    output: Tensor  # [4, 3]
-    wrong_weights: Tensor  # [4, 4] softmax over dim 1 of scores [B, T, T]: columns sum to 1, rows do not
-
-
-def four_words() -> FourWords:
-    """Returns attention with projections of integers below 3 drawn by NumPy with seed 42.
-
-    Softmax over dim 1 is correct for scores [Tq, Tk]; with a batch dimension in front, dim 1 is the queries.
-    """
+def four_words() -> WordAttention:
+    """Returns attention in float64 with projections of integers below 3 drawn by NumPy with seed 42."""
     draw = np.random.RandomState(42)
     query, key, value = (torch.tensor(draw.randint(3, size=(3, 3)), dtype=torch.float64) for _ in range(3))
     words = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float64)
     attention = one_head(key, query, value)
     queries, keys, _ = attention.project(words[None])
-    scores = attention_scores(queries, keys, causal=False)[:, 0]  # [B, T, T]
-    return FourWords(scores.softmax(dim=-1)[0], attention(words[None])[0], scores.softmax(dim=1)[0])
+    scores = attention_scores(queries, keys, causal=False)[0, 0]
+    return WordAttention(scores, scores.softmax(dim=-1), attention(words[None])[0])
 
 
 def bears(position: Position, seed: int = 0) -> tuple[Tensor, Tensor]:

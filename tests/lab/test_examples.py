@@ -102,7 +102,7 @@ def test_four_words_of_seed_42_agree_with_numpy() -> None:
 
 
 def test_softmax_over_dim_1_of_a_batch_normalises_columns_and_not_rows() -> None:
-    wrong_weights = examples.four_words().wrong_weights
+    wrong_weights = examples.four_words().scores[None].softmax(dim=1)[0]  # dim 1 of [B, Tq, T] is the queries
     close(wrong_weights.sum(0), np.ones(4))
     close(wrong_weights.sum(1), [0.5433, 0.1428, 1.6040, 1.7099], atol=5e-5)
 

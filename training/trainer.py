@@ -46,7 +46,7 @@ from training.run_dir import (
 from training.settings import Compile, Device, Sharding, TrainSettings, result_settings
 
 MAX_SKIPPED_STEPS = 10  # in a row; a bad batch is one step or a few, and diverged weights stay diverged
-COUNTERS = ("step", "seconds", "best_loss", "skipped", "skipped_in_row")  # of a Trainer; a checkpoint holds them
+COUNTERS = ("step", "seconds", "best_loss", "skipped", "skipped_in_row")  # fields of Trainer in a checkpoint
 
 
 @dataclass(frozen=True)

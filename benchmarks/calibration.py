@@ -204,7 +204,7 @@ def read_runs(runs: Sequence[Path], cache: Path) -> tuple[list[Transformer], Cor
     models = []
     for run in runs:
         model = Transformer(settings[0].model, corpus.tokenizer.get_vocab_size(), seed=0)
-        load_weights(model, load_checkpoint(run / "checkpoints", best=True)[0]["model"])
+        load_weights(model, load_checkpoint(run / "checkpoints", best=True)["model"])
         models.append(model.eval())
     return models, corpus
 

@@ -37,14 +37,12 @@ class ExportSettings:
     out  new folder or file (default: export/hf or export/model.gguf in the run)
     """
 
-    to: Format | None = None
+    to: Format
     run: str | None = None
     out: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError if the format or a package is missing."""
-        if self.to is None:
-            raise ValueError(f"to=: no value; choose one of {', '.join(Format)}")
+        """Raises ValueError if a package is missing."""
         if find_spec(package := "gguf" if self.to is Format.gguf else "transformers") is None:
             raise ValueError(f"to={self.to}: needs {package}; pip install '.[export]'")
 

@@ -99,21 +99,21 @@ def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: boo
     _keep_only(folder, [entry for entry in entries if entry["best"] or entry in entries[-keep:]])
 
 
-def load_checkpoint(folder: Path, *, best: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """Returns the newest undamaged state in `folder`, or the best, and a warning for each damaged file.
+def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:
+    """Returns the newest undamaged state in `folder`, or the best, and warns of each damaged file.
 
     Raises FileNotFoundError if there is no checkpoint, ValueError if every one is damaged.
     """
     entries = read_manifest(folder)
     if not entries:
         raise FileNotFoundError(f"{folder}: has no checkpoint yet")
-    damaged: list[str] = []
     for entry in sorted(reversed(entries), key=lambda entry: best and not entry["best"]):  # stable: newest first
         path = folder / entry["file"]
         content = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(content).hexdigest() == entry["sha256"]:
-            return _unpickled(path, content), damaged
-        damaged.append(f"{path}: damaged (sha256 differs from the manifest); using another checkpoint")
+            return _unpickled(path, content)
+        problem = "damaged (sha256 differs from the manifest); using another checkpoint"
+        print(f"warning: {path}: {problem}", file=sys.stderr)
     if read_manifest(folder) != entries:  # a running training has replaced them meanwhile
         return load_checkpoint(folder, best=best)
     raise ValueError(f"{folder}: every checkpoint is damaged; copy them from a backup, or train again")
@@ -127,15 +127,13 @@ def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | Non
     if json.loads((run / "config.json").read_text()).get("data_fingerprint") != config["data_fingerprint"]:
         raise ValueError(f"{run}: the text, or the generator of the stories, has changed; start a new run")
     try:
-        state, damaged = load_checkpoint(run / "checkpoints")
+        state = load_checkpoint(run / "checkpoints")
     except FileNotFoundError:
         metrics = run / "metrics.jsonl"
         if metrics.exists() and b'"split": "train"' in metrics.read_bytes():
             problem = "the checkpoints are missing; copy them from a backup, or start a new run"
             raise ValueError(f"{run}: {problem}") from None
         return None
-    for warning in damaged:
-        print(f"warning: {warning}", file=sys.stderr)
     if not isinstance(state.get("step"), int) or not isinstance(state.get("config"), dict):
         raise ValueError(f"{run}: the checkpoint was written by another version; start a new run")
     if state["step"] > config["run"]["max_steps"]:

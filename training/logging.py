@@ -29,7 +29,7 @@ class JsonLines:
         elif resumed_step > 0:
             print(f"warning: {path}: missing; the records up to step {resumed_step} are lost", file=sys.stderr)
         self._file = path.open("ab")
-        self.is_empty = self._file.tell() == 0
+        self.is_new = self._file.tell() == 0
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Appends one object; numbers that are not finite become null."""
@@ -40,7 +40,6 @@ class JsonLines:
             self._file.flush()
         except OSError as error:
             raise with_path(error, self.path, len(line)) from None
-        self.is_empty = False
 
     def close(self) -> None:
         """Closes the file."""
@@ -100,8 +99,8 @@ class RunLog:
         """Records a line of attention.jsonl; its entry "header" is written once, as step -1."""
         if self._attention is None:
             self._attention = JsonLines(self._run / "attention.jsonl", self._resumed_step)
-        if self._attention.is_empty and "header" in snapshot:
-            self._attention.write(-1, snapshot["header"])
+            if self._attention.is_new and "header" in snapshot:
+                self._attention.write(-1, snapshot["header"])
         self._attention.write(step, {name: value for name, value in snapshot.items() if name != "header"})
 
     def close(self) -> None:

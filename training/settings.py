@@ -167,7 +167,7 @@ def typed(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
             raise ValueError(f"{prefix}{name}={value}: may not contain ${{")
     for field in fields(schema):
         if values.get(field.name, field.default) in (MISSING, "???"):
-            raise ValueError(f"{prefix}{field.name}: no value; set it with {prefix}{field.name}=VALUE")
+            raise ValueError(f"{prefix}{field.name}=: no value; set it to {accepted(field.type)}")
     try:
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(values)))
     except OmegaConfBaseException as error:

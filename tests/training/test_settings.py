@@ -85,7 +85,7 @@ def test_an_unknown_setting_is_answered_with_the_most_similar_name() -> None:
 
 
 def test_a_missing_setting_is_an_error_that_names_it() -> None:
-    with pytest.raises(ValueError, match="data.path: "):
+    with pytest.raises(ValueError, match="data.path=: no value; set it to a text"):
         compose_settings(["data=text"])
 
 

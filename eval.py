@@ -19,7 +19,7 @@ from training.settings import CONFIGS, Precision, compose_settings, typed
 
 
 def main(config: DictConfig) -> int:
-    """Run the mode that the settings select; return the exit status."""
+    """Runs the mode that the settings select; returns the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exits through finally blocks, so no file is half written
     values: Any = OmegaConf.to_container(config, resolve=True)
     probe = typed(ProbeConfig, values.pop("probe"), "probe.")
@@ -36,7 +36,7 @@ def main(config: DictConfig) -> int:
 
 
 def opened_model(settings: EvalSettings) -> OpenedModel:
-    """Open the model that the settings name, and print its name, step and device."""
+    """Opens the model that the settings name, and prints its name, step and device."""
     device = choose_device(settings.device, Precision.float32, settings.threads)
     opened: OpenedModel
     if settings.model is not None:
@@ -50,7 +50,7 @@ def opened_model(settings: EvalSettings) -> OpenedModel:
 
 
 def evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConfig) -> None:
-    """Take a test set, look at a sentence, test the heads, or measure the loss if the heads cannot be tested."""
+    """Takes a test set, looks at a sentence, tests the heads, or measures the loss if the heads cannot be tested."""
     if isinstance(opened, OpenedRun) and not opened.settings.model.is_causal and (settings.text or settings.task):
         raise ValueError("run=: with model.mask=none a word sees the next one, so only the loss can be measured")
     if settings.task is not None:

@@ -105,7 +105,7 @@ def compare(run: Path, cache: Path, rate: float, validation: list[Path]) -> dict
     corpus = load_corpus(settings.data, cache)
     vocab_size, context = corpus.tokenizer.get_vocab_size(), settings.model.context_length
     ours = Transformer(settings.model, vocab_size, seed=0)
-    load_weights(ours, load_checkpoint(run / "checkpoints")[0]["model"])
+    load_weights(ours, load_checkpoint(run / "checkpoints")["model"])
     last = read_records(run, "validation")[-1]
     batches = StreamBatches(
         corpus.train, tokens_per_batch=settings.run.tokens_per_batch, context_length=context, seed=settings.run.seed

@@ -18,7 +18,7 @@ from data.loader import Split
 from model.transformer import Transformer, n_parameters
 from training.device import ComputeDevice, choose_device
 from training.settings import compose_settings
-from training.trainer import make_training, train_step
+from training.trainer import make_trainer, train_step
 
 VOCABULARY = 4096
 N_TOKENS = 2**22  # random text
@@ -43,13 +43,13 @@ def measure(model_name: str, mode: str, device_name: str) -> dict[str, Any]:
     device = choose_device(settings.run.device, settings.run.precision, settings.run.threads)
     tokens = np.random.default_rng(0).integers(VOCABULARY, size=N_TOKENS).astype(np.uint16)
     model = Transformer(settings.model, VOCABULARY, seed=0).to(device.device)
-    training = make_training(settings, model, Split(tokens, len(tokens)), device)
+    trainer = make_trainer(settings, model, Split(tokens, len(tokens)), device)
     is_cuda = device.device.type == "cuda"
     if is_cuda:
         torch.cuda.reset_peak_memory_stats()
     for _ in range(WARM_UP_STEPS):
-        train_step(training)
-    steps = [train_step(training) for _ in range(100)]
+        train_step(trainer)
+    steps = [train_step(trainer) for _ in range(100)]
     rate = sum(step.n_tokens for step in steps) / sum(step.seconds for step in steps)
     peak_flops = matmul_flops(device, 8192 if is_cuda else 1024)
     return {

@@ -39,7 +39,7 @@ KILLED_RUN = [
 
 def equal(first: Path, second: Path) -> bool:
     """Returns True if two runs have identical training losses and weights."""
-    left, right = (load_checkpoint(run / "checkpoints")[0]["model"] for run in (first, second))
+    left, right = (load_checkpoint(run / "checkpoints")["model"] for run in (first, second))
     losses, other_losses = ([record["loss"] for record in read_records(run, "train")] for run in (first, second))
     return losses == other_losses and all(torch.equal(left[name], right[name]) for name in left | right)
 
@@ -86,12 +86,17 @@ def measure_corruption(n_files: int, folder: Path) -> dict[str, Any]:
         else:
             del content[draw.randrange(len(content)) :]
         path.write_bytes(content)
-        state, warnings = load_checkpoint(copy)
+        try:
+            state = load_checkpoint(copy)
+        except ValueError:
+            counts["the manifest is damaged: refused"] += 1
+            continue
         saved = weights[state["step"]]
         if any(not torch.equal(saved[name], state["model"][name]) for name in saved):
             counts["loaded damaged weights"] += 1
         else:
-            counts["detected, an undamaged checkpoint loaded" if warnings else "harmless"] += 1
+            is_older = state["step"] < max(weights)
+            counts["detected, an undamaged checkpoint loaded" if is_older else "harmless"] += 1
     return dict(counts) | {"files": n_files, "passed": not counts["loaded damaged weights"]}
 
 

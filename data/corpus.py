@@ -143,6 +143,7 @@ def _open_split(folder: Path, split: str, meta: dict[str, Any]) -> Split:
 
 
 def _write_stories(config: StoriesConfig, folder: Path) -> None:
+    print(f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache", flush=True)
     train = generate_split(config, "train")
     tokenizer = word_tokenizer(story.text for story in train)
     tokenizer.save(str(folder / "tokenizer.json"))

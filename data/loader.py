@@ -231,14 +231,14 @@ class BatchLoader:
         self.batches, self._device, self._rows = batches, device, rows
         self._min_rows = max(1, len(range(batches.n_rows)[rows])) if pad else 1
 
-    def __call__(self, step: int) -> LoadedBatch:
-        """Returns the rows of this process from the batch of `step`."""
-        batch = self.batches.at(step, self._rows)
+    def __call__(self, index: int) -> LoadedBatch:
+        """Returns the rows of this process from the batch with this index, counted from the start of training."""
+        batch = self.batches.at(index, self._rows)
         missing = (0, 0, 0, max(0, self._min_rows - len(batch.targets)))  # rows below the last
         padding = (0, -1)  # token 0, document -1
         inputs = (F.pad(x, missing, value=fill) for x, fill in zip(batch.model_inputs(), padding, strict=False))
         targets = F.pad(batch.targets, missing, value=IGNORE)
-        return LoadedBatch(tuple(map(self._to_device, inputs)), self._to_device(targets), self.batches.n_targets(step))
+        return LoadedBatch(tuple(map(self._to_device, inputs)), self._to_device(targets), self.batches.n_targets(index))
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         """Copies to a GPU from pinned memory, which lets the host continue at once."""

@@ -19,7 +19,6 @@ from probe.statistics import CONFIDENCE, share_interval
 QUESTION = "number"  # the link head that is compared
 STANDARD = "standard"
 _FIRST_STEPS = 20  # gradient norms are averaged over these steps, where all variants are still close to their start
-_MAX_EXACT = 16  # seeds; with more, the permutation test draws from the 2^n sign changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +65,19 @@ class LabRun:
 
 
 def variant_name(changes: Mapping[str, Any]) -> str:
-    """Return the changed settings as written on the command line; "standard" if there are none."""
+    """Returns the changed settings as written on the command line; "standard" if there are none."""
     values = {name: str(value).lower() if isinstance(value, bool) else value for name, value in changes.items()}
     return ", ".join(f"{name.removeprefix('model.')}={value}" for name, value in values.items()) or STANDARD
 
 
 def by_variant(runs: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, dict[int, str]]:
-    """Return {variant: {seed: run name}}, the standard first, of {run name: (seed, changes to the standard)}.
+    """Returns {variant: {seed: run name}}, the standard first, of {run name: (seed, changes to the standard)}.
 
-    Raises ValueError if there is only one variant, or a variant has two runs of one seed or no seed of the standard.
+    Raises ValueError if there is only one variant, or a variant has no seed of the standard.
     """
     variants: dict[str, dict[int, str]] = {STANDARD: {}}
     for name, (seed, changes) in runs.items():
-        seeds = variants.setdefault(variant_name(changes), {})
-        if seed in seeds:
-            raise ValueError(f"{seeds[seed]} and {name} have the same settings and the same seed; remove one of them")
-        seeds[seed] = name
+        variants.setdefault(variant_name(changes), {})[seed] = name
     if len(variants) < 2:
         raise ValueError("all runs have the same settings; compare seeds with runs=DIR")
     for variant, seeds in variants.items():
@@ -91,7 +87,7 @@ def by_variant(runs: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, d
 
 
 def compare(runs: Sequence[LabRun], standard: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of compare.json; `standard` has the standard's value of every setting that a run changes."""
+    """Returns the content of compare.json; `standard` has the standard's value of every setting that a run changes."""
     by_name = {run.name: run for run in runs}
     names = by_variant({run.name: (run.seed, run.changes) for run in runs})
     variants = {name: {seed: by_name[run] for seed, run in seeds.items()} for name, seeds in names.items()}
@@ -104,7 +100,7 @@ def compare(runs: Sequence[LabRun], standard: Mapping[str, Any]) -> dict[str, An
 
 
 def measured(run: LabRun) -> dict[str, float | None]:
-    """Return the value of each of MEASURES; None where a run has no value."""
+    """Returns the value of each of MEASURES; None where a run has no value."""
     values: dict[str, float | None] = dict.fromkeys(measure.name for measure in MEASURES)
     values["gap"] = [record for record in run.metrics if record["split"] == "validation"][-1].get("gap")
     first = [record for record in run.metrics if record["split"] == "train" and record["step"] <= _FIRST_STEPS]
@@ -133,31 +129,32 @@ def _resolved_share(probe: Mapping[str, Any], holdout: str) -> float | None:
 
 
 def difference(differences: Sequence[float]) -> dict[str, Any]:
-    """Return the mean of paired differences (variant minus standard, one per seed) with interval and test.
+    """Returns the mean of paired differences (variant minus standard, one per seed) with interval and test.
 
     The interval is Student's t at 95 %. The two-sided permutation test exchanges the two runs of a seed in all 2^n ways
     (99,999 random ways beyond 16 seeds). "is_significant" requires an interval without 0 and p <= .05 or, if n is too
     small for that, the smallest possible p. Fewer than three pairs are not tested: "is_significant" is None.
     """
-    n, exact = len(differences), np.round(np.asarray(differences, dtype=float), 12)  # removes rounding errors
-    result = {"n": n, "mean": float(np.mean(exact)) if n else None, "interval": None, "p": None, "smallest_p": None}
-    if n < 3:
-        return result | {"is_significant": None}
-    n_resamples, rng = np.inf if n <= _MAX_EXACT else 99_999, np.random.default_rng(0)
+    values = np.round(np.asarray(differences, dtype=float), 12)  # removes rounding errors
+    n, mean = len(values), float(np.mean(values)) if len(values) else None
+    result = {"n": n, "mean": mean, "interval": None, "p": None, "smallest_p": None, "is_significant": None}
+    if mean is None or n < 3:
+        return result
     test = stats.permutation_test(
-        (exact,), np.mean, permutation_type="samples", n_resamples=n_resamples, batch=4096, rng=rng
+        (values,), np.mean, permutation_type="samples", n_resamples=99_999, batch=4096, rng=np.random.default_rng(0)
     )
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * stats.sem(exact))
-    low, high = float(np.mean(exact)) - half, float(np.mean(exact)) + half
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * stats.sem(values))
     p, smallest_p = float(test.pvalue), 2.0 ** (1 - n)
-    is_significant = bool((low > 0 or high < 0) and p <= max(0.05, smallest_p))
-    return result | {"interval": (low, high), "p": p, "smallest_p": smallest_p, "is_significant": is_significant}
+    is_significant = bool(abs(mean) > half and p <= max(0.05, smallest_p))
+    return result | {
+        "interval": (mean - half, mean + half), "p": p, "smallest_p": smallest_p, "is_significant": is_significant
+    }  # fmt: skip
 
 
 def _variant(
     name: str, runs: Mapping[int, LabRun], standard_runs: Mapping[int, LabRun], standard: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the entry of one variant in compare.json."""
+    """Returns the entry of one variant in compare.json."""
     seeds = sorted(runs)
     heads = [_head(runs[seed].probe or {"selected": []}) for seed in seeds]
     verdicts = [head["verdict"] if head else None for head in heads]
@@ -179,7 +176,7 @@ def _variant(
 
 
 def _measures(seeds: list[int], runs: Mapping[int, LabRun], baseline: Mapping[int, LabRun]) -> dict[str, Any]:
-    """Return each measure of a variant, with the differences from the baseline's runs of the same seeds."""
+    """Returns each measure of a variant, with the differences from the baseline's runs of the same seeds."""
     values, reference = ({seed: measured(run) for seed, run in by_seed.items()} for by_seed in (runs, baseline))
     measures: dict[str, Any] = {}
     for measure in MEASURES:
@@ -193,43 +190,37 @@ def _measures(seeds: list[int], runs: Mapping[int, LabRun], baseline: Mapping[in
 
 
 def sentence(entry: Mapping[str, Any], standard: Mapping[str, Any]) -> str:
-    """Return the result of a variant in one sentence."""
+    """Returns the result of a variant in one sentence."""
     name, measures = entry["name"], entry["measures"]
     supported = f"link head supported in {entry['n_supported']} of {entry['n_tested']} runs"
     if name == STANDARD:
         return f"{name} ({variant_name(standard)}): the reference of all comparisons; {supported}."
-    changed, unchanged, untested = [], [], []
+    by_significance: dict[bool | None, list[str]] = {True: [], False: [], None: []}
     for measure in MEASURES:
         test = measures[measure.name]["difference"]
-        if test["mean"] is None:
-            continue
-        mean = format(test["mean"], f"+{measure.form}")
-        if test["is_significant"] is None:
-            untested.append(f"{measure.label} {mean}")
-        elif test["is_significant"]:
-            low, high = (format(value, f"+{measure.form}") for value in test["interval"])
-            changed.append(f"{measure.label} {mean} [{low}, {high}]")
-        else:
-            unchanged.append(measure.label)
-    clauses = []
+        phrase = measure.label
+        if test["is_significant"] is not False and test["mean"] is not None:
+            phrase += f" {test['mean']:+{measure.form}}"
+        if test["is_significant"]:
+            phrase += " [{:+{form}}, {:+{form}}]".format(*test["interval"], form=measure.form)
+        if test["mean"] is not None:
+            by_significance[test["is_significant"]].append(phrase)
+    clauses = [supported]
     if not entry["is_causal"]:
         gap = measures["gap"]["mean"]
-        side = "below" if gap < 0 else "above"
-        clauses.append(
-            "not causal: every position sees its target, so the loss, "
-            f"{abs(gap):.2f} nats/token {side} the entropy lower bound, is meaningless and the heads are not tested"
-        )
-    clauses += [f"significant difference in {'; '.join(changed)}"] if changed else []
-    clauses += [f"no significant difference in {', '.join(unchanged)}"] if unchanged else []
-    clauses += [f"too few seeds for a test of {'; '.join(untested)}"] if untested else []
-    clauses += [supported] if entry["is_causal"] else []
+        clauses = [
+            f"not causal: every position sees its target, so the loss, {abs(gap):.2f} nats/token "
+            f"{'below' if gap < 0 else 'above'} the entropy lower bound, is meaningless and the heads are not tested"
+        ]
+    results = {True: "significant difference in", False: "no significant difference in", None: "too few seeds for"}
+    clauses += [f"{text} {'; '.join(by_significance[key])}" for key, text in results.items() if by_significance[key]]
     if entry["unpaired_seeds"]:
         clauses.append(f"seeds without a pair, not in the differences: {', '.join(map(str, entry['unpaired_seeds']))}")
     return f"{name}: {'; '.join(clauses)}."
 
 
 def overview(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of the table: one row per variant, with mean and interval of every measure."""
+    """Returns the header and the rows of the table: one row per variant, with mean and interval of every measure."""
     rows = []
     for entry in results["variants"]:
         cells = [_cell(entry["measures"][measure.name], measure) for measure in MEASURES]
@@ -247,14 +238,14 @@ def _cell(values: Mapping[str, Any], measure: Measure) -> str:
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """Return the table and one sentence per variant."""
+    """Returns the table and one sentence per variant."""
     header, rows = overview(results)
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join([*lines, "", *(f"- {entry['sentence']}" for entry in results["variants"])]) + "\n"
 
 
 def table_csv(results: Mapping[str, Any]) -> str:
-    """Return one row per variant, seed and measure."""
+    """Returns one row per variant, seed and measure."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["variant", "seed", "run", "measure", "value"])
@@ -267,7 +258,7 @@ def table_csv(results: Mapping[str, Any]) -> str:
 
 
 def draw(results: Mapping[str, Any]) -> bytes:
-    """Return a PNG with one panel per measure: a dot per seed, and the mean with its interval."""
+    """Returns a PNG with one panel per measure: a dot per seed, and the mean with its interval."""
     from matplotlib.figure import Figure
 
     variants = results["variants"]

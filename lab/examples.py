@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
 from model.observe import TransformerView
-from model.transformer import Attention, Transformer, causal_attention_scores, causal_attention_weights, sum_normalised
+from model.transformer import Attention, Transformer, attention_scores, causal_attention_weights, sum_normalised
 
 RILEY = ("Evan's", "dog", "Riley", "is", "so", "hyper,", "she", "never", "stops", "moving")
 BEARS = {"object": "i love bears", "verb": "she bears the pain", "subject": "bears won the game"}
@@ -38,7 +38,7 @@ _SMALL = ModelConfig(
 
 
 def one_head(key: Tensor, query: Tensor | None = None, value: Tensor | None = None, **switches: Any) -> Attention:
-    """Return the model's attention with one head, no positions, no mask, and projections [D, D].
+    """Returns the model's attention with one head, no positions, no mask, and projections [D, D].
 
     An input x [T, D] has the keys x @ key, so one-hot inputs have the rows of `key` as keys. `query` is None with
     tie_query_key, `value` with tie_key_value. The output projection is the identity.
@@ -55,7 +55,7 @@ def one_head(key: Tensor, query: Tensor | None = None, value: Tensor | None = No
 
 
 def fixed_ratio(order: Sequence[int], word: int = 2, ratio: float = 0.75) -> Tensor:
-    """Return the share [10] of each word of RILEY in one word's value, after mixing in the others in this order.
+    """Returns the share [10] of each word of RILEY in one word's value, after mixing in the others in this order.
 
     In each step the value so far keeps the share `ratio`.
     """
@@ -66,16 +66,16 @@ def fixed_ratio(order: Sequence[int], word: int = 2, ratio: float = 0.75) -> Ten
     return value
 
 
-class Relevance(NamedTuple):
-    """Attention among "Evan's", "dog" and "Riley"."""
+class WordAttention(NamedTuple):
+    """Attention among a few words."""
 
     scores: Tensor  # [T, T] relevance of the column's word to the row's word
-    weights: Tensor  # [T, T] scores divided by the sum of their row
-    output: Tensor  # [T, 3] new values
+    weights: Tensor  # [T, T] rows sum to 1
+    output: Tensor  # [T, D] new values
 
 
-def relevance(*, tie_query_key: bool) -> Relevance:
-    """Return sum-normalised attention (model.weighting=sum), with keys as queries or with separate queries.
+def relevance(*, tie_query_key: bool) -> WordAttention:
+    """Returns sum-normalised attention among RILEY's first three words, with keys as queries or with separate queries.
 
     With keys as queries the scores are symmetric, and the weights differ only by the sums of their rows.
     """
@@ -83,13 +83,13 @@ def relevance(*, tie_query_key: bool) -> Relevance:
     attention = one_head(RILEY_KEYS, queries, RILEY_VALUES, weighting=Weighting.sum, tie_query_key=tie_query_key)
     words = torch.eye(3)[None]
     query, key, _ = attention.project(words)
-    scores = causal_attention_scores(query, key, scaled=False, causal=False)[0, 0]
-    weights = sum_normalised(causal_attention_scores(query, key, causal=False))[0, 0]
-    return Relevance(scores, weights, attention(words)[0])
+    scores = attention_scores(query, key, scaled=False, causal=False)[0, 0]
+    weights = sum_normalised(attention_scores(query, key, causal=False))[0, 0]
+    return WordAttention(scores, weights, attention(words)[0])
 
 
 def shared_key_value(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weights [3] of "it" on cat, mat and it, and its output [4], if `vectors` are keys and values.
+    """Returns the weights [3] of "it" on cat, mat and it, and its output [4], if `vectors` are keys and values.
 
     This is model.tie_key_value. CAT_KEYS as values lose the content; CAT_VALUES as keys separate cat and mat less.
     """
@@ -97,7 +97,7 @@ def shared_key_value(vectors: Tensor) -> tuple[Tensor, Tensor]:
     key, query = torch.nn.functional.pad(vectors, padding), torch.nn.functional.pad(CAT_QUERIES, padding)
     attention = one_head(key, query, mask=Mask.causal, tie_key_value=True)
     words = torch.eye(4)[None, :3]
-    return attention.scores(words).softmax(dim=-1)[0, 0, -1], attention(words)[0, -1]
+    return attention.scores(*attention.project(words)[:2]).softmax(dim=-1)[0, 0, -1], attention(words)[0, -1]
 
 
 class Context(NamedTuple):
@@ -110,7 +110,7 @@ class Context(NamedTuple):
 
 
 def equal_outputs() -> tuple[Context, Context]:
-    """Return two contexts with the same output and opposite weights.
+    """Returns two contexts with the same output and opposite weights.
 
     In the second, both words contribute vectors of about the same length although their weights are .02 and .98.
     """
@@ -127,35 +127,24 @@ def _context(values: Tensor, odds: float) -> Context:
     return Context(values, weights, norms, weights @ values)
 
 
-class FourWords(NamedTuple):
-    """Attention among four words of three numbers, in float64."""
-
-    weights: Tensor  # [4, 4] rows sum to 1
-    output: Tensor  # [4, 3]
-    wrong_weights: Tensor  # [4, 4] softmax over dim 1 of scores [B, T, T]: columns sum to 1, rows do not
-
-
-def four_words() -> FourWords:
-    """Return attention with projections of integers below 3 drawn by NumPy with seed 42.
-
-    Softmax over dim 1 is correct for scores [Tq, Tk]; with a batch dimension in front, dim 1 is the queries.
-    """
+def four_words() -> WordAttention:
+    """Returns attention in float64 with projections of integers below 3 drawn by NumPy with seed 42."""
     draw = np.random.RandomState(42)
     query, key, value = (torch.tensor(draw.randint(3, size=(3, 3)), dtype=torch.float64) for _ in range(3))
     words = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float64)
     attention = one_head(key, query, value)
     queries, keys, _ = attention.project(words[None])
-    scores = causal_attention_scores(queries, keys, causal=False)[:, 0]  # [B, T, T]
-    return FourWords(scores.softmax(dim=-1)[0], attention(words[None])[0], scores.softmax(dim=1)[0])
+    scores = attention_scores(queries, keys, causal=False)[0, 0]
+    return WordAttention(scores, scores.softmax(dim=-1), attention(words[None])[0])
 
 
 def bears(position: Position, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return the input [3, D] and the first layer's query [3, H * K] of "bears" as object, verb and subject.
+    """Returns the input [3, D] and the first layer's query [3, H * K] of "bears" as object, verb and subject.
 
     The model is untrained. Sinusoidal and learned positions change the input; RoPE changes the query only.
     """
     model, sentences = untrained(list(BEARS.values()), seed, position=position)
-    block = next(model.layers())
+    block = model.layers()[0]
     inputs, queries = [], []
     for sentence, tokens in zip(BEARS.values(), sentences, strict=True):
         index = sentence.split().index("bears")
@@ -178,7 +167,7 @@ class Saturation(NamedTuple):
 def saturation(
     widths: Sequence[int] = (4, 16, 64, 256, 1024), n_keys: int = 8, n_draws: int = 2000, seed: int = 0
 ) -> list[Saturation]:
-    """Return the softmax with and without scaling at each head dimension (Vaswani et al. 2017, section 3.2.1).
+    """Returns the softmax with and without scaling at each head dimension (Vaswani et al. 2017, section 3.2.1).
 
     Queries and keys are normal with variance 1, so q·k has variance d_k. Without scaling the softmax approaches
     one-hot weights as d_k grows, and its gradient vanishes. Few draws with two close keys dominate the mean gradient.
@@ -189,7 +178,7 @@ def saturation(
         query = torch.randn(n_draws, 1, 1, d_k, generator=generator)
         key = torch.randn(n_draws, 1, n_keys, d_k, generator=generator)
         for scaled in (True, False):
-            scores = causal_attention_scores(query, key, scaled=scaled, causal=False)  # [n_draws, 1, 1, n_keys]
+            scores = attention_scores(query, key, scaled=scaled, causal=False)  # [n_draws, 1, 1, n_keys]
             weights = scores.softmax(dim=-1)[:, 0, 0].double()
             entropy, gradient = torch.special.entr(weights).sum(dim=-1).mean(), softmax_gradient(weights)
             results.append(Saturation(d_k, scaled, entropy.item(), gradient.mean().item(), gradient.median().item()))
@@ -197,7 +186,7 @@ def saturation(
 
 
 def softmax_gradient(weights: Tensor) -> Tensor:
-    """Return [...] the Frobenius norm of d weights / d scores = diag(w) - w w^T, from softmax weights [..., T]."""
+    """Returns [...] the Frobenius norm of d weights / d scores = diag(w) - w w^T, from softmax weights [..., T]."""
     jacobian = weights.diag_embed() - weights[..., :, None] * weights[..., None, :]
     return jacobian.flatten(-2).norm(dim=-1)
 
@@ -229,7 +218,7 @@ def compare_sentences(first: str, second: str, mask: Mask = Mask.causal, seed: i
 
 
 def untrained(sentences: Sequence[str], seed: int, **switches: Any) -> tuple[Transformer, list[Tensor]]:
-    """Return a small untrained model whose vocabulary is the sentences' words, and the tokens [1, T] of each.
+    """Returns a small untrained model whose vocabulary is the sentences' words, and the tokens [1, T] of each.
 
     The output projections, which a new model initialises to 0, are random, so that attention has an effect.
     """

@@ -56,7 +56,7 @@ class ModelConfig:
     token_shift: bool  # add a learned share of the previous token's embedding to each embedding (Peng et al. 2023)
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a model that cannot be built."""
+        """Raises ValueError for a model that cannot be built."""
         for name in ("n_layer", "n_head", "d_model", "d_mlp", "rope_theta", "norm_eps"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"model.{name}={getattr(self, name)}: must be above 0")

@@ -37,20 +37,18 @@ class ExportSettings:
     out  new folder or file (default: export/hf or export/model.gguf in the run)
     """
 
-    to: Format | None = None
+    to: Format
     run: str | None = None
     out: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError if the format or a package is missing."""
-        if self.to is None:
-            raise ValueError(f"to=: no value; choose one of {', '.join(Format)}")
+        """Raises ValueError if a package is missing."""
         if find_spec(package := "gguf" if self.to is Format.gguf else "transformers") is None:
             raise ValueError(f"to={self.to}: needs {package}; pip install '.[export]'")
 
 
 def model_card(model: Transformer, training: str, claims: str | None) -> str:
-    """Return README.md of an exported model; `training` names data and steps, `claims` is Markdown from the probe."""
+    """Returns README.md of an exported model; `training` names data and steps, `claims` is Markdown from the probe."""
     config = model.config
     return f"""---
 library_name: transformers
@@ -71,7 +69,7 @@ tokenizer does not add it.
 
 
 def read_claims(run: Path, step: int) -> str | None:
-    """Return claims.md of the run's probe, or None if there is no probe of the checkpoint of this `step`."""
+    """Returns claims.md of the run's probe, or None if there is no probe of the checkpoint of this `step`."""
     try:
         probed_step = json.loads((run / "probe" / "probe.json").read_text())["model"]["step"]
         return (run / "probe" / "claims.md").read_text().strip() if probed_step == step else None
@@ -80,11 +78,10 @@ def read_claims(run: Path, step: int) -> str | None:
 
 
 def write_gguf(path: Path, model: Transformer, tokenizer: Tokenizer, name: str) -> None:
-    """Write a GGUF file in float32: the settings of the Llama, the tokenizer and the weights."""
+    """Writes a GGUF file in float32: the settings of the Llama, the tokenizer and the weights."""
     from gguf import GGUFWriter, LlamaFileType
 
-    check_is_llama(model.config)
-    config = model.config
+    config, weights = model.config, gguf_weights(model)
     writer = GGUFWriter(path, "llama")
     try:
         writer.add_name(name)
@@ -100,7 +97,7 @@ def write_gguf(path: Path, model: Transformer, tokenizer: Tokenizer, name: str) 
         writer.add_rope_freq_base(config.rope_theta)
         writer.add_vocab_size(model.vocab_size)
         _add_tokenizer(writer, tokenizer)
-        for tensor_name, weight in gguf_weights(model).items():
+        for tensor_name, weight in weights.items():
             writer.add_tensor(tensor_name, weight.numpy())
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -110,7 +107,7 @@ def write_gguf(path: Path, model: Transformer, tokenizer: Tokenizer, name: str) 
 
 
 def gguf_weights(model: Transformer) -> dict[str, Tensor]:
-    """Return the weights under llama.cpp's names, queries and keys in its order of rows."""
+    """Returns the weights under llama.cpp's names, queries and keys in its order of rows."""
     from gguf import MODEL_ARCH, get_tensor_name_map
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, model.config.n_layer)
@@ -123,12 +120,12 @@ def gguf_weights(model: Transformer) -> dict[str, Tensor]:
 
 
 def interleave_pairs(weight: Tensor, n_head: int) -> Tensor:
-    """Return [D, D] with the rows i and i + K/2 of each head as rows 2i and 2i + 1, the pairs of llama.cpp's RoPE."""
+    """Returns [D, D] with the rows i and i + K/2 of each head as rows 2i and 2i + 1, the pairs of llama.cpp's RoPE."""
     return weight.unflatten(0, (n_head, 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
 def _add_tokenizer(writer: Any, tokenizer: Tokenizer) -> None:
-    """Add the tokens; llama.cpp can encode text only with a byte-level BPE, others read tokenizer.huggingface.json."""
+    """Adds the tokens; llama.cpp can encode text only with a byte-level BPE, others read tokenizer.huggingface.json."""
     from gguf import Keys, TokenType
 
     settings = json.loads(tokenizer.to_str())
@@ -151,7 +148,7 @@ def _add_tokenizer(writer: Any, tokenizer: Tokenizer) -> None:
 
 
 def is_byte_bpe(settings: dict[str, Any]) -> bool:
-    """Return True for the settings (tokenizer.json) of a byte-level BPE that splits text as GPT-2 does."""
+    """Returns True for the settings (tokenizer.json) of a byte-level BPE that splits text as GPT-2 does."""
     model, splitter = settings["model"], settings["pre_tokenizer"] or {}
     options = ("continuing_subword_prefix", "end_of_word_suffix", "ignore_merges", "byte_fallback")
     return (
@@ -165,7 +162,7 @@ def is_byte_bpe(settings: dict[str, Any]) -> bool:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Export a run; everything is written to a temporary folder and renamed."""
+    """Exports a run; everything is written to a temporary folder and renamed."""
     # A command line needs training and probe, which are above the package `model`.
     from probe.open import open_run
     from training.command_line import one_line_errors, printable

@@ -15,7 +15,7 @@ from model.transformer import Transformer
 def generate(
     model: Transformer, tokens: Tensor, n_tokens: int, *, temperature: float, seed: int, end: int | None = None
 ) -> Tensor:
-    """Return `tokens` [T] followed by up to `n_tokens` sampled tokens; stops early at logits that are not finite.
+    """Returns `tokens` [T] followed by up to `n_tokens` sampled tokens; stops early at logits that are not finite.
 
     Args:
         model: in eval mode.
@@ -61,7 +61,7 @@ class GenerateSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raise ValueError for values out of range."""
+        """Raises ValueError for values out of range."""
         if self.n_tokens < 1:
             raise ValueError(f"n_tokens={self.n_tokens}: must be 1 or more")
         if not 0 <= self.seed < 2**32:
@@ -71,7 +71,7 @@ class GenerateSettings:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print a generated text."""
+    """Prints a generated text."""
     # A command line needs training and probe, which are above the package `model`.
     from probe.open import open_run
     from training.command_line import one_line_errors, printable

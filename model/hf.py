@@ -6,9 +6,8 @@ interface: GPT-2, GPT-NeoX, Llama, Mistral, Qwen, OPT, Phi, Gemma, OLMo and many
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -80,7 +79,7 @@ def observed_attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Return the head outputs [B, T, H, K] by the explicit formula, recorded and edited as the current pass asks.
+    """Returns the head outputs [B, T, H, K] by the explicit formula, recorded and edited as the current pass asks.
 
     This is the function registered with `AttentionInterface`; transformers calls it in every layer.
 
@@ -110,14 +109,14 @@ def observed_attention(
 
 
 def _rows(scores: Tensor, query_positions: Tensor | None) -> Tensor:
-    """Return the rows of [B, H, T, T] at `query_positions` [B, Tq], or all."""
+    """Returns the rows of [B, H, T, T] at `query_positions` [B, Tq], or all."""
     if query_positions is None:
         return scores
     return scores.gather(2, query_positions[:, None, :, None].expand(-1, scores.shape[1], -1, scores.shape[3]))
 
 
 def _full_mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    """Return the boolean mask of a pass, also where transformers would leave the causal mask to the kernel."""
+    """Returns the boolean mask of a pass, also where transformers would leave the causal mask to the kernel."""
     from transformers.masking_utils import sdpa_mask
 
     return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False})
@@ -127,7 +126,7 @@ class TransformersView(ObservableModel):
     """The `ObservableModel` of a causal language model of transformers."""
 
     def __init__(self, model: Any) -> None:
-        """Switch `model` to `observed_attention`; ValueError if its logits do not stay the same.
+        """Switches `model` to `observed_attention`; ValueError if its logits do not stay the same.
 
         `model` is a `transformers.PreTrainedModel` with a language-modelling head, in float32, with the attention
         implementation "eager" as the reference.
@@ -148,13 +147,12 @@ class TransformersView(ObservableModel):
         logits = self._forward(tokens, first_pass)
         self._modules = [first_pass.modules[layer] for layer in sorted(first_pass.modules)]
         self.n_layer = int(model.config.num_hidden_layers)
-        problem = None
+        kind = f"model_type={model.config.model_type}: cannot be observed"
         if len(self._modules) != self.n_layer:
-            problem = f"{len(self._modules)} of {self.n_layer} layers use the AttentionInterface of transformers"
-        elif not torch.allclose(logits, reference, rtol=1e-3, atol=1e-3 * float(reference.abs().max())):
-            problem = "its attention is not softmax(scores) @ values"
-        if problem:
-            raise ValueError(f"model_type={model.config.model_type}: {problem}, so it cannot be observed")
+            n_layers = f"{len(self._modules)} of {self.n_layer} layers"
+            raise ValueError(f"{kind}, only {n_layers} use the AttentionInterface of transformers")
+        if not torch.allclose(logits, reference, rtol=1e-3, atol=1e-3 * float(reference.abs().max())):
+            raise ValueError(f"{kind}, its attention is not softmax(scores) @ values")
         names = {module: name for name, module in model.named_modules()}
         self._layers = [model.get_submodule(names[module].rpartition(".")[0]) for module in self._modules]
         scores, values, _ = first_pass.layers[0]
@@ -172,7 +170,7 @@ class TransformersView(ObservableModel):
         edits: Sequence[HeadEdit] = (),
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
-        """Return float32 logits [B, T, V], or [B, V] at `positions` [B]; `streams` is not used, the pass is whole."""
+        """Returns float32 logits [B, T, V], or [B, V] at `positions` [B]; `streams` is not used, the pass is whole."""
         if positions is None:
             return self._forward(tokens, _Pass(edits))
         rows = torch.arange(len(tokens), device=tokens.device)
@@ -180,31 +178,34 @@ class TransformersView(ObservableModel):
         def select(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
             return (inputs[0][rows, positions][:, None],)
 
-        with _hooks([self.model.get_output_embeddings().register_forward_pre_hook(select)]):
+        with self.model.get_output_embeddings().register_forward_pre_hook(select):
             return self._forward(tokens, _Pass(edits))[:, 0]
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-        """Return what each layer's attention computes."""
+        """Returns what each layer's attention computes."""
         inputs: list[Tensor] = []
         current = _Pass(query_positions=query_positions, is_recording=True)
-        with _hooks([module.register_forward_pre_hook(_keep(inputs), with_kwargs=True) for module in self._modules]):
+        with ExitStack() as hooks:
+            for module in self._modules:
+                hooks.enter_context(module.register_forward_pre_hook(_keep(inputs), with_kwargs=True))
             self._forward(tokens, current, has_logits=False)
         return [LayerRecord(*current.layers[layer], inputs[layer]) for layer in range(self.n_layer)]
 
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
-        """Return the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
+        """Returns the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
         streams: list[Tensor] = []
 
         def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
             streams.append(output if isinstance(output, Tensor) else output[0])
 
-        handles = [layer.register_forward_pre_hook(_keep(streams), with_kwargs=True) for layer in self._layers]
-        with _hooks([*handles, self._layers[-1].register_forward_hook(keep_output)]):
+        with ExitStack() as hooks, self._layers[-1].register_forward_hook(keep_output):
+            for layer in self._layers:
+                hooks.enter_context(layer.register_forward_pre_hook(_keep(streams), with_kwargs=True))
             self._forward(tokens, has_logits=False)
         return streams
 
     def head_weights(self, layer: int) -> HeadWeights:
-        """Return the projections of each head."""
+        """Returns the projections of each head."""
         module = self._modules[layer]
         query, key, value = (self._projection(module, f"{name}_proj", index) for index, name in enumerate("qkv"))
         output = next((getattr(module, name) for name in _OUTPUT_PROJECTIONS if hasattr(module, name)), None)
@@ -212,7 +213,7 @@ class TransformersView(ObservableModel):
         return HeadWeights(query, key, value, by_head)
 
     def _projection(self, module: Any, name: str, index: int) -> Tensor | None:
-        """Return a projection [H, K, D] by its name, or by its index in a fused query, key and value projection."""
+        """Returns a projection [H, K, D] by its name, or by its index in a fused query, key and value projection."""
         if (projection := getattr(module, name, None)) is not None:
             weight = _matrix(projection)
         elif type(module).__name__ == "GPT2Attention":  # queries, keys and values one after the other
@@ -225,11 +226,11 @@ class TransformersView(ObservableModel):
         return by_head.repeat_interleave(self.n_head // len(by_head), dim=0)
 
     def unembedding(self) -> Tensor:
-        """Return the output embedding [V, D]."""
+        """Returns the output embedding [V, D]."""
         return self.model.get_output_embeddings().weight
 
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
-        """Pull a direction [..., D] back through the final LayerNorm or RMSNorm, with its divisor held fixed."""
+        """Pulls a direction [..., D] back through the final LayerNorm or RMSNorm, with its divisor held fixed."""
         body = getattr(self.model.base_model, "decoder", self.model.base_model)
         norm = next((getattr(body, name) for name in _FINAL_NORMS if getattr(body, name, None) is not None), None)
         if norm is None:
@@ -242,7 +243,7 @@ class TransformersView(ObservableModel):
         return pulled - pulled.mean(-1, keepdim=True) if is_centred else pulled
 
     def untrained(self, seed: int) -> "TransformersView":
-        """Return a model of the same shape with the initial weights that transformers draws from `seed`."""
+        """Returns a model of the same shape with the initial weights that transformers draws from `seed`."""
         from transformers import AutoModelForCausalLM
 
         config = deepcopy(self.model.config)  # from_config writes the attention implementation into it
@@ -253,7 +254,7 @@ class TransformersView(ObservableModel):
 
     @torch.no_grad()
     def _forward(self, tokens: Tensor, current: _Pass | None = None, *, has_logits: bool = True) -> Tensor:
-        """Return the logits, or an empty tensor without computing them: a vocabulary can be large."""
+        """Returns the logits, or an empty tensor without computing them: a vocabulary can be large."""
         if int(tokens.max()) >= self.vocab_size:
             raise ValueError(f"token {int(tokens.max())}: the model has only {self.vocab_size:,} tokens")
         token = _current_pass.set(current)
@@ -267,7 +268,7 @@ class TransformersView(ObservableModel):
 
 
 def _keep(inputs: list[Tensor]) -> Any:
-    """Return a forward pre-hook that appends the hidden states of its module to `inputs`."""
+    """Returns a forward pre-hook that appends the hidden states of its module to `inputs`."""
 
     def hook(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
         inputs.append(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
@@ -275,17 +276,8 @@ def _keep(inputs: list[Tensor]) -> Any:
     return hook
 
 
-@contextmanager
-def _hooks(handles: list[Any]) -> Any:
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _matrix(projection: Any) -> Tensor:
-    """Return the weight of a linear layer as [outputs, inputs]; GPT-2's Conv1D stores it transposed."""
+    """Returns the weight of a linear layer as [outputs, inputs]; GPT-2's Conv1D stores it transposed."""
     return projection.weight if isinstance(projection, nn.Linear) else projection.weight.T
 
 
@@ -293,7 +285,7 @@ def _matrix(projection: Any) -> Tensor:
 
 
 def open_transformers(source: str, device: torch.device) -> tuple[TransformersView, Tokenizer, dict[str, Any]]:
-    """Load a causal language model and its tokenizer, in float32.
+    """Loads a causal language model and its tokenizer, in float32.
 
     No code of the model's folder is run and no pickle is executed: weights are read from safetensors or by
     `torch.load(weights_only=True)`.
@@ -313,7 +305,6 @@ def open_transformers(source: str, device: torch.device) -> tuple[TransformersVi
     if find_spec("transformers") is None:
         raise ValueError(f"model={source}: needs transformers; pip install '.[export]'")
     folder, commit = find_model(source)
-    check_model_config(folder, source)
     view = _load(folder, source, device)
     tokenizer, start = imported_tokenizer(folder, source)
     if start >= view.vocab_size:
@@ -329,14 +320,12 @@ def open_transformers(source: str, device: torch.device) -> tuple[TransformersVi
 
 
 def find_model(source: str) -> tuple[Path, str | None]:
-    """Return the folder of a model and None, or for a name on the hub its downloaded snapshot and commit."""
+    """Returns the folder of a model and None, or for a name on the hub its downloaded snapshot and commit."""
     path = Path(source)
     if path.is_dir():
         return path, None
-    if path.exists():
-        raise ValueError(f"model={source}: is a file; give the folder that save_pretrained wrote, or a hub name")
-    if source.startswith((".", "/", "~")):
-        raise ValueError(f"model={source}: no such folder")
+    if path.exists() or source.startswith((".", "/", "~")):
+        raise ValueError(f"model={source}: no such folder; give the folder that save_pretrained wrote, or a hub name")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
@@ -349,34 +338,21 @@ def find_model(source: str) -> tuple[Path, str | None]:
     return folder, folder.name
 
 
-def check_model_config(folder: Path, source: str) -> None:
-    """Raise ValueError if the folder is a run of ours, not a model, quantized, or has no weights."""
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except FileNotFoundError:
-        raise ValueError(f"model={source}: not a model of transformers, it has no config.json") from None
-    except (ValueError, RecursionError):
-        config = None
-    if not isinstance(config, dict):
-        raise ValueError(f"model={source}: its config.json is damaged")
-    if "model_type" not in config and (folder / "checkpoints").is_dir():
-        raise ValueError(f"model={source}: is a run of train.py; use run={source}")
-    if config.get("quantization_config"):
-        raise ValueError(f"model={source}: its weights are quantized; use the version that is not")
-    if not _weight_files(folder):
-        raise ValueError(f"model={source}: no weights, neither *.safetensors nor pytorch_model*.bin")
-
-
 def _load(folder: Path, source: str, device: torch.device) -> TransformersView:
+    """Returns the model in a folder; ValueError with one line for every problem that transformers or we find."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
+        config, _ = transformers.PretrainedConfig.get_config_dict(folder, local_files_only=True)
+        if "model_type" not in config and (folder / "checkpoints").is_dir():
+            raise ValueError(f"is a run of train.py; use run={source}")
+        if config.get("quantization_config"):
+            raise ValueError("its weights are quantized; use the version that is not")
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True, trust_remote_code=False,
-            use_safetensors=_weight_files(folder)[0].suffix == ".safetensors", weights_only=True,
-            output_loading_info=True, ignore_mismatched_sizes=True,
+            weights_only=True, output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
         model, info = loaded
         if wrong := {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}:
@@ -393,12 +369,12 @@ def _load(folder: Path, source: str, device: torch.device) -> TransformersView:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the files with weights: safetensors, or PyTorch's format if there are none."""
+    """Returns the files with weights: safetensors, or PyTorch's format if there are none."""
     return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
 
 
 def _sha256(folder: Path) -> str:
-    """Return one digest of settings, tokenizer and weights."""
+    """Returns one digest of settings, tokenizer and weights."""
     digest = hashlib.sha256()
     for path in [*sorted(path for pattern in _FILES for path in folder.glob(pattern)), *_weight_files(folder)]:
         with path.open("rb") as file:
@@ -407,7 +383,7 @@ def _sha256(folder: Path) -> str:
 
 
 def _line(error: Exception) -> str:
-    """Return the message of `error` in one line of at most 200 characters."""
+    """Returns the message of `error` in one line of at most 200 characters."""
     message = " ".join(str(error).split()) or type(error).__name__
     return "".join(character for character in message if character.isprintable())[:200]
 
@@ -416,7 +392,7 @@ def _line(error: Exception) -> str:
 
 
 def check_is_llama(config: ModelConfig) -> None:
-    """Raise ValueError naming every switch of `config` that no Llama has."""
+    """Raises ValueError naming every switch of `config` that no Llama has."""
     wrong = [
         f"model.{name}={str(getattr(config, name)).lower()}"
         for name, value in LLAMA_SWITCHES.items()
@@ -427,7 +403,7 @@ def check_is_llama(config: ModelConfig) -> None:
 
 
 def llama_weights(model: Transformer) -> dict[str, Tensor]:
-    """Return the weights in float32 on the CPU under transformers' names; tied projections are copied."""
+    """Returns the weights in float32 on the CPU under transformers' names; tied projections are copied."""
     check_is_llama(model.config)
     names = {"token_embedding.weight": "model.embed_tokens.weight", "final_norm.gain": "model.norm.weight"}
     for layer in range(model.config.n_layer):
@@ -437,7 +413,7 @@ def llama_weights(model: Transformer) -> dict[str, Tensor]:
 
 
 def as_llama(model: Transformer, end: int = 0) -> Any:
-    """Return `transformers.LlamaForCausalLM` with the weights of `model`; it computes the same logits bit by bit.
+    """Returns `transformers.LlamaForCausalLM` with the weights of `model`; it computes the same logits bit by bit.
 
     ValueError if `model` has a switch that no Llama has; `end` is the token that begins and ends a text.
     """
@@ -466,7 +442,7 @@ def as_llama(model: Transformer, end: int = 0) -> Any:
 
 
 def export_transformers(model: Transformer, folder: Path, end: int = 0, tokenizer: Tokenizer | None = None) -> None:
-    """Write `model` as a Llama to `folder`, with its tokenizer if given, for `from_pretrained` of transformers.
+    """Writes `model` as a Llama to `folder`, with its tokenizer if given, for `from_pretrained` of transformers.
 
     ValueError if `model` has a switch that no Llama has; `end` begins and ends a text and pads a batch.
     """

@@ -62,29 +62,29 @@ class ObservableModel(Protocol):
         edits: Sequence[HeadEdit] = (),
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
-        """Return float32 logits [B, T, V] of `tokens` [B, T], or [B, V] at `positions` [B] only.
+        """Returns float32 logits [B, T, V] of `tokens` [B, T], or [B, V] at `positions` [B] only.
 
         With `streams`, which is `residual_stream(tokens)`, an edited pass may start at the lowest edited layer.
         """
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-        """Return what each layer's attention computes; `query_positions` [B, Tq] limits the rows of the scores."""
+        """Returns what each layer's attention computes; `query_positions` [B, Tq] limits the rows of the scores."""
 
     def attention_scores(self, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
-        """Return the scores of all layers before the softmax, [L, B, H, Tq, T]; arguments as `record`."""
+        """Returns the scores of all layers before the softmax, [L, B, H, Tq, T]; arguments as `record`."""
         return torch.stack([record.scores for record in self.record(tokens, query_positions)])
 
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
-        """Return the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
+        """Returns the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
 
     def head_weights(self, layer: int) -> HeadWeights:
-        """Return the projections of each head."""
+        """Returns the projections of each head."""
 
     def unembedding(self) -> Tensor:
-        """Return the output embedding [V, D]."""
+        """Returns the output embedding [V, D]."""
 
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
-        """Pull a direction after the final norm back to before it, with the norm's divisor held fixed at `stream`.
+        """Pulls a direction after the final norm back to before it, with the norm's divisor held fixed at `stream`.
 
         The dot product of the result with a term of the residual stream is that term's contribution to the dot
         product of `direction` with the normalised stream.
@@ -103,7 +103,7 @@ class TransformerView(ObservableModel):
     """The `ObservableModel` of our `Transformer`; the model must be in eval mode and causal."""
 
     def __init__(self, model: Transformer) -> None:
-        """Wrap `model` without copying it."""
+        """Wraps `model` without copying it."""
         self.model = model
         self.n_layer, self.n_head = model.config.n_layer, model.config.n_head
         self.context_length, self.vocab_size = model.config.context_length, model.vocab_size
@@ -121,10 +121,10 @@ class TransformerView(ObservableModel):
         edits: Sequence[HeadEdit] = (),
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
-        """Return float32 logits [B, T, V], or [B, V] at `positions` [B]."""
+        """Returns float32 logits [B, T, V], or [B, V] at `positions` [B]."""
         first = min((edit.layer for edit in edits), default=self.n_layer) if streams is not None else 0
         x = self.model.embed(tokens) if streams is None else streams[first]
-        for layer, block in enumerate(self._blocks(first), first):
+        for layer, block in enumerate(self.model.layers()[first:], first):
             layer_edits = [edit for edit in edits if edit.layer == layer]
             x = edited_block(block, x, layer_edits) if layer_edits else block(x)
         if positions is not None:
@@ -133,13 +133,13 @@ class TransformerView(ObservableModel):
 
     @torch.no_grad()
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-        """Return what each layer's attention computes, from the fused path but for the scores."""
+        """Returns what each layer's attention computes, as in training, and the scores by the formula."""
         x, records = self.model.embed(tokens), list[LayerRecord]()
         for block in self.model.layers():
             inputs = block.norm_1(x)
             query, key, value = block.attention.project(inputs)
             head_output = block.attention.weighted_values(query, key, value)
-            scores = block.attention.observed_scores(query, key, query_positions)
+            scores = block.attention.scores(query, key, query_positions)
             records.append(LayerRecord(scores, value, head_output, inputs))
             if len(records) < self.n_layer:  # nothing reads the stream after the last layer
                 x = x + block.attention.merge_heads(head_output)
@@ -148,40 +148,38 @@ class TransformerView(ObservableModel):
 
     @torch.no_grad()
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
-        """Return the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
+        """Returns the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
         streams = [self.model.embed(tokens)]
         for block in self.model.layers():
             streams.append(block(streams[-1]))
         return streams
 
     def head_weights(self, layer: int) -> HeadWeights:
-        """Return the projections of each head."""
-        return HeadWeights(*(weight.detach() for weight in self._blocks(layer)[0].attention.by_head()))
+        """Returns the projections of each head."""
+        return HeadWeights(*(weight.detach() for weight in self.model.layers()[layer].attention.by_head()))
 
     def unembedding(self) -> Tensor:
-        """Return the output embedding [V, D]."""
-        return self.model.unembedding.detach()
+        """Returns the output embedding [V, D]."""
+        return self.model.token_embedding.weight.detach()
 
     @torch.no_grad()
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor:
-        """Pull a direction [..., D] back through the final RMSNorm, with the RMS of `stream` [..., D] held fixed."""
-        return self.model.final_norm.pull_back(direction, stream)
-
-    def _blocks(self, first: int) -> list[Block]:
-        return list(self.model.layers())[first:]
+        """Pulls a direction [..., D] back through the final RMSNorm, with the RMS of `stream` [..., D] held fixed."""
+        norm = self.model.final_norm
+        return direction * norm.gain / (stream.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt()
 
 
 def edited_block(block: Block, x: Tensor, edits: Sequence[HeadEdit]) -> Tensor:
-    """Return the residual stream [B, T, D] after `block`, computed by the explicit formula with `edits` applied."""
+    """Returns the residual stream [B, T, D] after `block`, computed by the formula with `edits` applied."""
     query, key, value = block.attention.project(block.norm_1(x))
-    weights = block.attention.observed_scores(query, key).softmax(-1)  # [B, H, T, T]
+    weights = block.attention.scores(query, key).softmax(-1)  # [B, H, T, T]
     head_output = apply_edits(weights, value, edits)
     x = x + block.attention.merge_heads(head_output.to(x.dtype))
     return x + block.mlp(block.norm_2(x))
 
 
 def apply_edits(weights: Tensor, values: Tensor, edits: Sequence[HeadEdit]) -> Tensor:
-    """Return the head outputs [B, H, T, K] of one layer after all edits of its weights, then of its outputs.
+    """Returns the head outputs [B, H, T, K] of one layer after all edits of its weights, then of its outputs.
 
     Args:
         weights: [B, H, T, T]; changed in place.

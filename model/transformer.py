@@ -4,36 +4,30 @@ The default is Llama's architecture (Touvron et al. 2023, arXiv 2302.13971) with
 B texts, T tokens, D d_model, H heads, K = D / H head dimension, V tokens of the vocabulary, L layers.
 """
 
-from collections.abc import Iterator
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.config import ModelConfig, Position, Scale, Weighting
 
-_SMALLEST_SHARE = 1e-4  # added to each positive score (weighting=sum), or a row without one would divide 0 by 0
+_SUM_EPSILON = 1e-4  # added to each score (weighting=sum), or a row without a positive score would divide 0 by 0
 
 
 class RMSNorm(nn.Module):
     """Root mean square normalisation (Zhang & Sennrich 2019, eq. 4), always computed in float32."""
 
     def __init__(self, width: int, eps: float) -> None:
-        """Start with a gain of 1."""
+        """Starts with a gain of 1."""
         super().__init__()
         self.gain, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `x` [..., D] divided by its root mean square and multiplied by the gain."""
+        """Returns `x` [..., D] divided by its root mean square and multiplied by the gain."""
         return F.rms_norm(x.float(), self.gain.shape, self.gain.float(), self.eps).to(x.dtype)
-
-    def pull_back(self, direction: Tensor, x: Tensor) -> Tensor:
-        """Pull a direction [..., D] after the norm back to before it, with the RMS of `x` [..., D] held fixed."""
-        return direction * self.gain / (x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()
 
 
 def rotary_angles(positions: Tensor, width: int, theta: float) -> Tensor:
-    """Return the rotation angles [..., K/2] in float32 of a head of `width` K at `positions` [...].
+    """Returns the rotation angles [..., K/2] in float32 of a head of `width` K at `positions` [...].
 
     The order of operations is that of transformers' Llama, so that an exported model computes the same logits.
     """
@@ -42,7 +36,7 @@ def rotary_angles(positions: Tensor, width: int, theta: float) -> Tensor:
 
 
 def apply_rope(x: Tensor, positions: Tensor, theta: float) -> Tensor:
-    """Rotate each pair (i, i + K/2) of `x` by an angle proportional to its position (RoPE, Su et al. 2021, eq. 34).
+    """Rotates each pair (i, i + K/2) of `x` by an angle proportional to its position (RoPE, Su et al. 2021, eq. 34).
 
     Args:
         x: [..., T, K] queries or keys, K even.
@@ -60,7 +54,7 @@ def apply_rope(x: Tensor, positions: Tensor, theta: float) -> Tensor:
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """Return sines (first half) and cosines [..., width] of `positions` [...] (Vaswani et al. 2017, section 3.5).
+    """Returns sines (first half) and cosines [..., width] of `positions` [...] (Vaswani et al. 2017, section 3.5).
 
     Divided by sqrt(width): the paper multiplies the token embeddings by it instead, which are small here.
     """
@@ -71,25 +65,40 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
 
 
 def alibi_slopes(n_head: int) -> Tensor:
-    """Return the slope of each head [H]: 2^(-8/H) down to 2^-8, geometric (Press et al. 2022, section 3)."""
+    """Returns the slope of each head [H]: 2^(-8/H) down to 2^-8, geometric (Press et al. 2022, section 3)."""
     return 2.0 ** (-8 * torch.arange(1, n_head + 1, dtype=torch.float32) / n_head)
 
 
 def document_mask(document_ids: Tensor, *, causal: bool = True) -> Tensor:
-    """Return the attention mask [B, 1, T, T] of rows with several documents [B, T], True where a query sees a key."""
+    """Returns the attention mask [B, 1, T, T] of rows with several documents [B, T], True where a query sees a key."""
     mask = document_ids[:, :, None] == document_ids[:, None, :]
     return (mask.tril() if causal else mask)[:, None]
 
 
 def document_positions(document_ids: Tensor) -> Tensor:
-    """Return the position [B, T] of each token in its own document; the documents [B, T] follow each other."""
+    """Returns the position [B, T] of each token in its own document; the documents [B, T] follow each other."""
     index = torch.arange(document_ids.shape[1], device=document_ids.device).expand_as(document_ids)
     is_first = torch.ones_like(document_ids, dtype=torch.bool)
     is_first[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
     return index - torch.where(is_first, index, 0).cummax(dim=1).values
 
 
-def causal_attention_scores(
+def position_bias(distance: Tensor, slopes: Tensor | None = None, *, causal: bool = True) -> Tensor:
+    """Returns the term that is added to the scores, float32: -inf for later keys, elsewhere ALiBi's penalty or 0.
+
+    Args:
+        distance: [..., Tq, T] position of the query minus that of the key.
+        slopes: [H] penalty per token of distance (ALiBi), if any; the result then has an axis of heads.
+        causal: hide the keys after the query.
+
+    """
+    bias = torch.zeros_like(distance, dtype=torch.float32)
+    if slopes is not None:
+        bias = -slopes[:, None, None] * distance.abs()
+    return bias.masked_fill(distance < 0, float("-inf")) if causal else bias
+
+
+def attention_scores(
     query: Tensor,
     key: Tensor,
     query_positions: Tensor | None = None,
@@ -98,18 +107,15 @@ def causal_attention_scores(
     slopes: Tensor | None = None,
     causal: bool = True,
 ) -> Tensor:
-    """Return the attention scores before the softmax (Vaswani et al. 2017, eq. 1).
+    """Returns the scores before the softmax by the formula (Vaswani et al. 2017, eq. 1), [B, H, Tq, T] float32.
 
     Args:
         query: [B, H, Tq, K].
         key: [B, H, T, K].
         query_positions: [B, Tq] position of each query among the keys (default: query i stands at i).
         scaled: divide by sqrt(K).
-        slopes: [H] penalty per token of distance (ALiBi), if any.
-        causal: set the scores of keys after the query to -inf.
-
-    Returns:
-        [B, H, Tq, T] float32.
+        slopes: as in `position_bias`.
+        causal: as in `position_bias`.
 
     """
     scores = query.float() @ key.float().mT  # [B, H, Tq, T]
@@ -117,27 +123,24 @@ def causal_attention_scores(
         scores = scores / query.shape[-1] ** 0.5
     if query_positions is None:
         query_positions = torch.arange(query.shape[-2], device=query.device)[None]
-    key_positions = torch.arange(key.shape[-2], device=key.device)
-    distance = query_positions[:, None, :, None] - key_positions  # [B or 1, 1, Tq, T]
-    if slopes is not None:
-        scores = scores - slopes[:, None, None] * distance.abs()
-    return scores.masked_fill(distance < 0, float("-inf")) if causal else scores
+    distance = query_positions[:, None, :, None] - torch.arange(key.shape[-2], device=key.device)  # [B or 1, 1, Tq, T]
+    return scores + position_bias(distance, slopes, causal=causal).to(scores.dtype)  # autocast makes them bfloat16
 
 
-def causal_attention_weights(query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
-    """Return the softmax of `causal_attention_scores` [B, H, Tq, T]: rows sum to 1, the future is exactly 0."""
-    return causal_attention_scores(query, key, query_positions).softmax(dim=-1)
+def causal_attention_weights(query: Tensor, key: Tensor) -> Tensor:
+    """Returns the softmax of the causal `attention_scores` [B, H, T, T]: rows sum to 1, the future is exactly 0."""
+    return attention_scores(query, key).softmax(dim=-1)
+
+
+def positive_part(scores: Tensor) -> Tensor:
+    """Returns max(score, 0) + 0.0001 [..., T], and 0 for -inf. Weights are its shares of the row (weighting=sum)."""
+    return (scores.relu() + _SUM_EPSILON).masked_fill(scores.isneginf(), 0.0)
 
 
 def sum_normalised(scores: Tensor) -> Tensor:
-    """Return each positive score over the sum of its row [..., T] (weighting=sum); -inf gives 0."""
-    positive = (scores.relu() + _SMALLEST_SHARE).masked_fill(scores.isneginf(), 0.0)
+    """Returns each positive score over the sum of its row [..., T] (weighting=sum); -inf gives 0."""
+    positive = positive_part(scores)
     return positive / positive.sum(dim=-1, keepdim=True)
-
-
-def log_shares(scores: Tensor) -> Tensor:
-    """Return log(max(score, 0) + 0.0001) [..., T], whose softmax is `sum_normalised`; -inf stays -inf."""
-    return (scores.relu() + _SMALLEST_SHARE).log().masked_fill(scores.isneginf(), float("-inf"))
 
 
 def attend(
@@ -150,42 +153,37 @@ def attend(
     slopes: Tensor | None = None,
     causal: bool = True,
 ) -> Tensor:
-    """Return softmax(scores) @ value [B, H, T, K], by PyTorch's fused kernel wherever that is fast.
+    """Returns softmax(scores) @ value [B, H, T, K] without the weights, by PyTorch's fused kernel where that is faster.
 
     Query, key and value are [B, H, T, K]; `mask` [B, 1, T, T] is that of `document_mask` (default: each row is one
-    document); the switches are those of `causal_attention_scores`.
+    document); the switches are those of `attention_scores`.
     """
     scale = query.shape[-1] ** -0.5 if scaled else 1.0
     # On a CPU in bfloat16 a training step takes 2.4 times as long with the fused kernel (64 tokens, torch 2.13).
-    is_explicit = query.device.type == "cpu" and query.dtype == torch.bfloat16
-    if not is_explicit and slopes is None and mask is None:
+    use_fused = query.device.type != "cpu" or query.dtype != torch.bfloat16
+    if use_fused and slopes is None and mask is None:
         return F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
-    bias = attention_bias(query, mask, slopes, causal=causal)  # broadcastable to [B, H, T, T]
-    if not is_explicit:
+    index = torch.arange(query.shape[-2], device=query.device)
+    bias = position_bias(index[:, None] - index, slopes, causal=causal).to(query.dtype)  # [T, T] or [H, T, T]
+    if mask is not None:
+        bias = bias.where(mask, float("-inf"))  # [B, 1 or H, T, T]
+    if use_fused:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
     scores = query @ key.mT * scale + bias  # [B, H, T, T]
     return scores.softmax(dim=-1).to(value.dtype) @ value  # [B, H, T, K]
 
 
-def attention_bias(query: Tensor, mask: Tensor | None, slopes: Tensor | None, *, causal: bool) -> Tensor:
-    """Return the term added to the scores, [..., T, T] in the dtype of `query`: -inf where masked, else ALiBi or 0."""
-    index = torch.arange(query.shape[-2], device=query.device)
-    distance = index[:, None] - index  # [T, T]
-    bias = torch.zeros_like(distance, dtype=query.dtype)
-    if slopes is not None:
-        bias = (-slopes[:, None, None] * distance.abs()).to(query.dtype)  # [H, T, T]
-    if causal:
-        bias = bias.masked_fill(distance < 0, float("-inf"))
-    return bias if mask is None else bias.where(mask, float("-inf"))
-
-
 class Attention(nn.Module):
-    """Multi-head self-attention of one layer: the fused path to train, the explicit scores to observe."""
+    """Multi-head self-attention of one layer, computed in two ways.
+
+    `forward` trains: it is fast, and the weights are never stored. `scores` is for the probe, which reads and edits
+    the weights: the same scores by the formula, in float32.
+    """
 
     slopes: Tensor | None  # [H] of ALiBi
 
     def __init__(self, config: ModelConfig) -> None:
-        """Create four projections D -> D without biases; tied projections share one module."""
+        """Creates four projections D -> D without biases; tied projections share one module."""
         super().__init__()
         self.n_head, self.theta = config.n_head, config.rope_theta
         self.scaled, self.causal = config.scale is Scale.inverse_sqrt, config.is_causal
@@ -202,12 +200,12 @@ class Attention(nn.Module):
         self.output = projection()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the update [B, T, D] of the residual stream, from the normalised stream `x` [B, T, D]."""
+        """Returns the update [B, T, D] of the residual stream, from the normalised stream `x` [B, T, D]."""
         query, key, value = self.project(x)  # each [B, H, T, K]
         return self.merge_heads(self.weighted_values(query, key, value, mask))
 
     def project(self, x: Tensor, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query, key (both rotated if RoPE is on) and value [B, H, T, K] of `x` [B, T, D].
+        """Returns query, key (both rotated if RoPE is on) and value [B, H, T, K] of `x` [B, T, D].
 
         `first` is the position of the first of the T tokens.
         """
@@ -220,25 +218,20 @@ class Attention(nn.Module):
         return query, key, value
 
     def weighted_values(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return weights @ value [B, H, T, K] of each head; `mask` is that of `document_mask`, if any."""
+        """Returns weights @ value [B, H, T, K] of each head; `mask` is that of `document_mask`, if any."""
         if not self.sums:
             return attend(query, key, value, mask, scaled=self.scaled, slopes=self.slopes, causal=self.causal)
-        scores = causal_attention_scores(query, key, causal=self.causal)  # [B, H, T, T]
+        scores = attention_scores(query, key, causal=self.causal)  # [B, H, T, T]
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
         return (sum_normalised(scores) @ value.float()).to(value.dtype)
 
     def merge_heads(self, head_output: Tensor) -> Tensor:
-        """Return the output projection [B, T, D] of the concatenated heads [B, H, T, K]."""
+        """Returns the output projection [B, T, D] of the concatenated heads [B, H, T, K]."""
         return self.output(head_output.transpose(1, 2).flatten(2))
 
-    def scores(self, x: Tensor, query_positions: Tensor | None = None) -> Tensor:
-        """Return `observed_scores` [B, H, Tq, T] of the normalised stream `x` [B, T, D]."""
-        query, key, _ = self.project(x)
-        return self.observed_scores(query, key, query_positions)
-
-    def observed_scores(self, query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
-        """Return the scores [B, H, Tq, T] float32 whose softmax equals the attention weights, -inf where masked.
+    def scores(self, query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
+        """Returns the scores [B, H, Tq, T] float32 whose softmax equals the attention weights, -inf where masked.
 
         Args:
             query: [B, H, T, K] from `project`.
@@ -254,11 +247,11 @@ class Attention(nn.Module):
         if query_positions is not None:
             index = query_positions[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
             query = query.gather(2, index)  # [B, H, Tq, K]
-        scores = causal_attention_scores(query, key, query_positions, scaled=self.scaled, slopes=self.slopes)
-        return log_shares(scores) if self.sums else scores
+        scores = attention_scores(query, key, query_positions, scaled=self.scaled, slopes=self.slopes)
+        return positive_part(scores).log() if self.sums else scores
 
     def by_head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the weights of each head: query, key and value [H, K, D], output [H, D, K]."""
+        """Returns the weights of each head: query, key and value [H, K, D], output [H, D, K]."""
         query, key, value = (
             linear.weight.unflatten(0, (self.n_head, -1)) for linear in (self.query, self.key, self.value)
         )
@@ -269,14 +262,14 @@ class SwiGLU(nn.Module):
     """The MLP: silu(x W_gate) * (x W_up), projected down (Shazeer 2020, eq. 6)."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Create the three matrices, without biases."""
+        """Creates the three matrices, without biases."""
         super().__init__()
         self.gate = nn.Linear(config.d_model, config.d_mlp, bias=False)
         self.up = nn.Linear(config.d_model, config.d_mlp, bias=False)
         self.down = nn.Linear(config.d_mlp, config.d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the update [B, T, D] of the residual stream, from the normalised stream `x` [B, T, D]."""
+        """Returns the update [B, T, D] of the residual stream, from the normalised stream `x` [B, T, D]."""
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
@@ -284,14 +277,14 @@ class Block(nn.Module):
     """One layer: attention and MLP, each reads the normalised residual stream and adds to it (pre-norm)."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Create both halves."""
+        """Creates both halves."""
         super().__init__()
         self.norm_1, self.attention = RMSNorm(config.d_model, config.norm_eps), Attention(config)
         self.norm_2, self.mlp = RMSNorm(config.d_model, config.norm_eps), SwiGLU(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the residual stream [B, T, D] after this layer."""
+        """Returns the residual stream [B, T, D] after this layer."""
         x = x + self.dropout(self.attention(self.norm_1(x), mask))
         return x + self.dropout(self.mlp(self.norm_2(x)))
 
@@ -300,7 +293,7 @@ class Transformer(nn.Module):
     """The model: `forward(tokens) -> logits` of the next token."""
 
     def __init__(self, config: ModelConfig, vocab_size: int, seed: int) -> None:
-        """Build the model and initialise every weight from `seed` alone (see `initialise`)."""
+        """Builds the model and initialise every weight from `seed` alone (see `initialise`)."""
         super().__init__()
         self.config, self.vocab_size = config, vocab_size
         self.token_embedding = nn.Embedding(vocab_size, config.d_model)  # also the output embedding
@@ -313,7 +306,7 @@ class Transformer(nn.Module):
         initialise(self, seed)
 
     def forward(self, tokens: Tensor, document_ids: Tensor | None = None) -> Tensor:
-        """Return the logits [B, T, V] of the token after each of `tokens` [B, T]; T is at most context_length.
+        """Returns the logits [B, T, V] of the token after each of `tokens` [B, T]; T is at most context_length.
 
         Args:
             tokens: [B, T].
@@ -330,7 +323,7 @@ class Transformer(nn.Module):
         return self.unembed(x)
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Return the residual stream [B, T, D] before the first block.
+        """Returns the residual stream [B, T, D] before the first block.
 
         Args:
             tokens: [B, T].
@@ -349,24 +342,17 @@ class Transformer(nn.Module):
             x = x + sinusoids(positions, self.config.d_model)
         return x
 
-    @property
-    def unembedding(self) -> Tensor:
-        """Return the output embedding [V, D], tied to the token embedding."""
-        return self.token_embedding.weight
-
     def unembed(self, x: Tensor) -> Tensor:
-        """Return the logits [..., V] of a residual stream [..., D]."""
-        return F.linear(self.final_norm(x), self.unembedding)
+        """Returns the logits [..., V] of a residual stream [..., D]."""
+        return F.linear(self.final_norm(x), self.token_embedding.weight)
 
-    def layers(self) -> Iterator[Block]:
-        """Yield the blocks from first to last, typed."""
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            yield block
+    def layers(self) -> list[Block]:
+        """Returns the blocks from first to last, typed."""
+        return [block for block in self.blocks if isinstance(block, Block)]
 
 
 def initialise(model: Transformer, seed: int) -> None:
-    """Set every weight from `seed` alone, without touching PyTorch's global random state.
+    """Sets every weight from `seed` alone, without touching PyTorch's global random state.
 
     | weights                                             | value                      |
     |-----------------------------------------------------|----------------------------|
@@ -388,18 +374,14 @@ def initialise(model: Transformer, seed: int) -> None:
 
 
 def load_weights(model: Transformer, weights: dict[str, Tensor]) -> None:
-    """Load saved weights into `model`; ValueError names the first weight that is missing or has another shape."""
-    expected = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
-    saved = {name: tuple(parameter.shape) for name, parameter in weights.items()}
-    if wrong := [name for name in expected.keys() | saved.keys() if expected.get(name) != saved.get(name)]:
-        name = min(wrong)
-        raise ValueError(
-            f"the checkpoint does not fit the run's config and tokenizer: {name} is {saved.get(name)}, "
-            f"not {expected.get(name)}"
-        )
-    model.load_state_dict(weights)
+    """Loads saved weights into `model`; ValueError names a weight that is missing or has another shape."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        problem = str(error).split("\n\t")[-1]
+        raise ValueError(f"the checkpoint does not fit the run's config and tokenizer: {problem}") from None
 
 
 def n_parameters(model: nn.Module) -> int:
-    """Return the number of trained weights; the tied embedding counts once."""
+    """Returns the number of trained weights; the tied embedding counts once."""
     return sum(parameter.numel() for parameter in model.parameters())

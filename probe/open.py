@@ -1,7 +1,6 @@
 """Open a trained model for the probe: the best checkpoint of a run, or an external model of transformers."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -121,9 +120,7 @@ def open_run(run: Path, device: torch.device) -> OpenedRun:
     """Load the best checkpoint of a run in float32; ValueError or OSError with one line if that is not possible."""
     settings, config = read_settings(run)
     tokenizer = read_tokenizer(run, config)
-    state, warnings = load_checkpoint(run / "checkpoints", best=True)
-    for line in warnings:
-        print(f"warning: {line}", file=sys.stderr)
+    state = load_checkpoint(run / "checkpoints", best=True)
     weights, step = checkpoint_weights(run, state)
     check_config(run, config, state)
     transformer = Transformer(settings.model, tokenizer.get_vocab_size(), seed=0)

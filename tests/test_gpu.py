@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.training.small import small_training, weights_of
+from tests.training.small import small_trainer, weights_of
 from training.device import choose_device
 from training.settings import Device, Precision
 from training.trainer import train_step
@@ -23,8 +23,8 @@ def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def losses(n_steps: int, *overrides: str) -> list[float]:
-    training = small_training("device=cuda", *overrides)
-    return [train_step(training).loss for _ in range(n_steps)]
+    trainer = small_trainer("device=cuda", *overrides)
+    return [train_step(trainer).loss for _ in range(n_steps)]
 
 
 def test_auto_is_the_cuda_device_in_bfloat16() -> None:
@@ -33,7 +33,7 @@ def test_auto_is_the_cuda_device_in_bfloat16() -> None:
 
 
 def test_the_gpu_and_the_cpu_compute_the_same_losses() -> None:
-    cpu = small_training()
+    cpu = small_trainer()
     assert losses(4) == pytest.approx([train_step(cpu).loss for _ in range(4)], rel=1e-3)
 
 
@@ -52,7 +52,7 @@ def test_a_compiled_training_has_the_same_losses(mode: str, accumulation: int) -
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 def test_training_on_a_gpu_resumes_exactly(optim: str) -> None:
     overrides = ["device=cuda", f"optim={optim}", "model.dropout=0.2"]
-    reference, resumed = small_training(*overrides), small_training(*overrides)
+    reference, resumed = small_trainer(*overrides), small_trainer(*overrides)
     for _ in range(3):
         train_step(reference)
     resumed.load(reference.state())
@@ -61,10 +61,10 @@ def test_training_on_a_gpu_resumes_exactly(optim: str) -> None:
 
 
 def test_a_step_that_is_not_finite_changes_no_weight() -> None:
-    training = small_training("device=cuda")
-    train_step(training)
-    old_weights, loss = weights_of(training), training.loss
-    training.loss = lambda targets, *inputs: loss(targets, *inputs) * float("nan")
-    train_step(training)
-    torch.testing.assert_close(weights_of(training), old_weights, rtol=0, atol=0)
-    assert training.skipped == 1
+    trainer = small_trainer("device=cuda")
+    train_step(trainer)
+    old_weights, loss = weights_of(trainer), trainer.loss
+    trainer.loss = lambda targets, *inputs: loss(targets, *inputs) * float("nan")
+    train_step(trainer)
+    torch.testing.assert_close(weights_of(trainer), old_weights, rtol=0, atol=0)
+    assert trainer.skipped == 1

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-MANIFESTS = ("manifest.json", "manifest_copy.json")
+MANIFEST = "manifest.json"
 CHECKPOINT = re.compile(r"step_\d{8}\.pt")
 UNFINISHED = re.compile(r"\..+\.\d+")  # temporary files of `write_atomically`, left by a killed process
 STAGING = ".unfinished"
@@ -91,10 +91,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: boo
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
-    try:
-        entries = [entry for entry in read_manifest(folder) if entry["step"] != step]
-    except ValueError:  # both copies are damaged; this checkpoint starts a new manifest
-        entries = []
+    entries = [entry for entry in read_manifest(folder) if entry["step"] != step]
     path = folder / f"step_{step:08d}.pt"
     write_atomically(path, content)
     entries = [entry | {"best": entry["best"] and not best} for entry in entries]
@@ -102,20 +99,21 @@ def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: boo
     _keep_only(folder, [entry for entry in entries if entry["best"] or entry in entries[-keep:]])
 
 
-def load_checkpoint(folder: Path, *, best: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """Returns the newest undamaged state in `folder`, or the best, and a warning for each damaged file.
+def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:
+    """Returns the newest undamaged state in `folder`, or the best, and warns of each damaged file.
 
     Raises FileNotFoundError if there is no checkpoint, ValueError if every one is damaged.
     """
-    entries, damaged = _read_manifest(folder)
+    entries = read_manifest(folder)
     if not entries:
         raise FileNotFoundError(f"{folder}: has no checkpoint yet")
     for entry in sorted(reversed(entries), key=lambda entry: best and not entry["best"]):  # stable: newest first
         path = folder / entry["file"]
         content = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(content).hexdigest() == entry["sha256"]:
-            return _unpickled(path, content), damaged
-        damaged.append(f"{path}: damaged (sha256 differs from the manifest); using another checkpoint")
+            return _unpickled(path, content)
+        problem = "damaged (sha256 differs from the manifest); using another checkpoint"
+        print(f"warning: {path}: {problem}", file=sys.stderr)
     if read_manifest(folder) != entries:  # a running training has replaced them meanwhile
         return load_checkpoint(folder, best=best)
     raise ValueError(f"{folder}: every checkpoint is damaged; copy them from a backup, or train again")
@@ -129,15 +127,13 @@ def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | Non
     if json.loads((run / "config.json").read_text()).get("data_fingerprint") != config["data_fingerprint"]:
         raise ValueError(f"{run}: the text, or the generator of the stories, has changed; start a new run")
     try:
-        state, damaged = load_checkpoint(run / "checkpoints")
+        state = load_checkpoint(run / "checkpoints")
     except FileNotFoundError:
         metrics = run / "metrics.jsonl"
         if metrics.exists() and b'"split": "train"' in metrics.read_bytes():
             problem = "the checkpoints are missing; copy them from a backup, or start a new run"
             raise ValueError(f"{run}: {problem}") from None
         return None
-    for warning in damaged:
-        print(f"warning: {warning}", file=sys.stderr)
     if not isinstance(state.get("step"), int) or not isinstance(state.get("config"), dict):
         raise ValueError(f"{run}: the checkpoint was written by another version; start a new run")
     if state["step"] > config["run"]["max_steps"]:
@@ -154,41 +150,31 @@ def drop_checkpoints_after(folder: Path, step: int) -> None:
 
 
 def read_manifest(folder: Path) -> list[dict[str, Any]]:
-    """Returns {"file", "step", "sha256", "best"} of each checkpoint, oldest first; [] if there is no manifest.
+    """Returns {"file", "step", "sha256", "best"} of each checkpoint, oldest first; [] if there is no checkpoint.
 
-    Raises ValueError if both copies of the manifest are damaged or missing.
+    Raises ValueError if the manifest is damaged, or missing although there are checkpoints.
     """
-    return _read_manifest(folder)[0]
-
-
-def _read_manifest(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns the entries of the first undamaged copy, and a warning for each damaged one."""
-    damaged: list[str] = []
-    for path in (folder / name for name in MANIFESTS):
-        if not path.exists():
-            continue
-        try:
-            content = json.loads(path.read_text())
-            entries = content["checkpoints"]
-            if content["sha256"] == _checksum(entries) and all(
-                CHECKPOINT.fullmatch(entry["file"]) for entry in entries
-            ):
-                return entries, damaged
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pass
-        damaged.append(f"{path}: damaged; using the other copy")
-    if damaged:
-        raise ValueError(f"{folder / MANIFESTS[0]}: damaged, and so is {MANIFESTS[1]}; copy it from a backup")
-    if any(CHECKPOINT.fullmatch(path.name) and path.name != "step_00000000.pt" for path in folder.glob("step_*")):
-        raise ValueError(f"{folder / MANIFESTS[0]}: missing; copy it from a backup, or delete {folder} to train again")
-    return [], damaged
+    path = folder / MANIFEST
+    if not path.exists():
+        if any(CHECKPOINT.fullmatch(file.name) and file.name != "step_00000000.pt" for file in folder.glob("step_*")):
+            raise ValueError(f"{path}: missing; copy it from a backup, or delete {folder} to train again")
+        return []
+    try:
+        content = json.loads(path.read_text())
+        entries = content["checkpoints"]
+        names = [entry["file"] for entry in entries]
+        is_intact = content["sha256"] == _checksum(entries) and all(map(CHECKPOINT.fullmatch, names))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        is_intact = False
+    if not is_intact:
+        raise ValueError(f"{path}: damaged; copy it from a backup, or delete {folder} to train again")
+    return entries
 
 
 def _keep_only(folder: Path, entries: list[dict[str, Any]]) -> None:
     """Writes the manifest, then deletes the checkpoints that it does not list."""
-    content = json.dumps({"sha256": _checksum(entries), "checkpoints": entries}, indent=1).encode()
-    for name in MANIFESTS:
-        write_atomically(folder / name, content)
+    content = {"sha256": _checksum(entries), "checkpoints": entries}
+    write_atomically(folder / MANIFEST, json.dumps(content, indent=1).encode())
     files = {entry["file"] for entry in entries}
     for path in folder.iterdir():
         if CHECKPOINT.fullmatch(path.name) and path.name not in files:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,15 +12,17 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from data.config import SCHEMAS
 from training.settings import CONFIGS, did_you_mean
 
 FLAGS = ("-m", "--multirun", "-c", "--cfg", "--resolve", "-h", "--help", "--hydra-help")
 CFG_VALUES = ("job", "hydra", "all")
+DEFAULT_CACHE = ".cache"  # cache_dir in configs/train.yaml and configs/eval/eval.yaml
 # Hydra calls the `_target_` of its launcher and sweeper with their settings. Only these may be set, to plain values, so
 # that no command line copied from somewhere can make it call another function.
 HYDRA_SETTINGS = re.compile(
@@ -67,7 +70,6 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
     for argument in arguments:
         argument.encode()  # bytes that are not UTF-8 raise UnicodeEncodeError, a ValueError
         name, equals, value = argument.partition("=")
-        name = name.lstrip("+")
         if argument.startswith("-") or (not equals and argument in CFG_VALUES):
             if argument in ("-m", "--multirun") and "variant" not in groups:
                 raise ValueError(f"{argument}: only train.py has sweeps; eval.py reads them by runs=DIR or compare=DIR")
@@ -79,18 +81,10 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
             check_hydra_setting(argument)
         elif name not in names:
             raise ValueError(f"{name}={value}: no such setting{did_you_mean(name, names)}")
+        elif "${" in value:  # text is data: it must not become an interpolation
+            raise ValueError(f"{argument}: may not contain ${{")
         elif name in groups and "(" not in value:
             check_choices(name, value)
-    check_data_group(arguments, groups)
-
-
-def check_data_group(arguments: Sequence[str], groups: Groups) -> None:
-    """Raises ValueError for a setting of a text without data=, since the default data are the stories."""
-    names = [argument.partition("=")[0] for argument in arguments]
-    of_stories = setting_names({"data": groups.get("data", [])[:1]})
-    for name in names:
-        if name.startswith("data.") and name not in of_stories and not {"data", "experiment"} & set(names):
-            raise ValueError(f"{name}: not a setting of data=stories, the default; choose data=text or data=hub")
 
 
 def check_hydra_setting(argument: str) -> None:
@@ -108,11 +102,10 @@ def check_choices(group: str, value: str) -> None:
     """Raises ValueError unless each of the comma-separated choices is a file in configs/GROUP."""
     folder = CONFIGS / group
     files = [path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")]
-    choices = sorted(choice for choice in files if "_base" not in choice)
+    choices = sorted(name for name in files if "_base" not in name)
     for choice in value.split(","):
         if choice.strip() not in choices:
-            problem = f"must be one of {', '.join(choices)}{did_you_mean(choice, choices)}"
-            raise ValueError(f"{group}={choice}: {problem}")
+            raise ValueError(f"{group}={choice}: must be one of {', '.join(choices)}{did_you_mean(choice, choices)}")
 
 
 def setting_names(groups: Groups, *types: object) -> list[str]:
@@ -139,11 +132,19 @@ def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
 def quote_text(argument: str, texts: Sequence[str]) -> str:
     """Returns NAME=VALUE with VALUE in Hydra's quotes if NAME is in `texts`, so that commas and brackets stay text."""
     name, _, value = argument.partition("=")
-    if name.lstrip("+") not in texts or value == "null" or re.fullmatch(r"'[^']*'|\"[^\"]*\"", value):
+    if name not in texts or value == "null" or re.fullmatch(r"'[^']*'|\"[^\"]*\"", value):
         return argument
     # Inside quotes a backslash is special only before a quote and at the end.
     escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value)
     return f"{name}='{escaped}'"
+
+
+def shell_command(script: str, directory: str, cache_dir: str, *settings: str) -> str:
+    """Returns the line to paste into a shell that runs `script` in this Python; `directory` is run=DIR or out=DIR."""
+    paths = [Path(sys.executable), CONFIGS.parent / script]
+    names = [path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path for path in paths]
+    cache = [f"cache_dir={cache_dir}"] if cache_dir != DEFAULT_CACHE else []
+    return shlex.join([*map(str, names), directory, *cache, *settings])
 
 
 @contextmanager
@@ -181,7 +182,21 @@ def error_message(error: Exception) -> str | None:
         message = f"out of memory; lower tokens_per_batch or the settings of model.*: {message}"
     if isinstance(error, OSError) and error.strerror and error.filename:
         message = f"{error.filename}: {error.strerror}"
+    if isinstance(error, HydraException):
+        message = hydra_message(error, message)
     return printable(" ".join(message.split()))
+
+
+def hydra_message(error: HydraException, message: str) -> str:
+    """Returns our sentence for Hydra's about a setting, which advises what this program does not accept."""
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: cannot be read; write text with brackets or commas as NAME='VALUE'"
+    if several := re.match(r"Ambiguous value for argument '(.*)'\n", message):
+        return f"{several[1]}: has several values; train.py -m trains one run for each"
+    if unknown := re.match(r"Could not override '(?:data\.)?(.*)'.*\n.*use \+(.*)", message):
+        sources = [source for source, schema in SCHEMAS.items() if unknown[1] in schema.__dataclass_fields__]
+        return f"{unknown[2]}: not a setting of these data; choose data={' or data='.join(sources)}"
+    return message
 
 
 def printable(text: str) -> str:

@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from collections.abc import Iterable
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -30,17 +29,17 @@ class JsonLines:
         elif resumed_step > 0:
             print(f"warning: {path}: missing; the records up to step {resumed_step} are lost", file=sys.stderr)
         self._file = path.open("ab")
-        self.is_empty = self._file.tell() == 0
+        self.is_new = self._file.tell() == 0
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Appends one object; numbers that are not finite become null."""
-        line = json.dumps({"step": step, **_finite(values)}, allow_nan=False).encode() + b"\n"
+        finite = json.loads(json.dumps({"step": step, **values}), parse_constant=lambda _: None)
+        line = json.dumps(finite).encode() + b"\n"
         try:
             self._file.write(line)
             self._file.flush()
         except OSError as error:
             raise with_path(error, self.path, len(line)) from None
-        self.is_empty = False
 
     def close(self) -> None:
         """Closes the file."""
@@ -53,9 +52,7 @@ class RunLog:
     def __init__(self, run: Path, resumed_step: int = -1) -> None:
         """Opens the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
-        self._attention = (
-            JsonLines(run / "attention.jsonl", resumed_step) if (run / "attention.jsonl").exists() else None
-        )
+        self._attention: JsonLines | None = None  # opened at the first line; a text has none
         self._run, self._resumed_step = run, resumed_step
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
         # events of earlier files from purge_step on.
@@ -80,12 +77,6 @@ class RunLog:
                     self.board.add_scalar(f"{name}/{inner}", number, step)
         self.board.flush()
 
-    def layout(self, questions: Iterable[str]) -> None:
-        """Shows curves that belong together in one chart of TensorBoard's custom scalars."""
-        heads = {name: ["Multiline", [f"{name}/accuracy", f"{name}/chance_level"]] for name in questions}
-        loss = {"loss and lower bound": ["Multiline", ["loss/train", "loss/validation", "floor/validation"]]}
-        self.board.add_custom_scalars({"loss": loss, "accuracy of the best head and chance level": heads})
-
     def hyperparameters(self, step: int, settings: dict[str, Any], results: dict[str, float]) -> None:
         """Enters the run with its results in TensorBoard's table of hyperparameters."""
         plain = {
@@ -108,8 +99,8 @@ class RunLog:
         """Records a line of attention.jsonl; its entry "header" is written once, as step -1."""
         if self._attention is None:
             self._attention = JsonLines(self._run / "attention.jsonl", self._resumed_step)
-        if self._attention.is_empty and "header" in snapshot:
-            self._attention.write(-1, snapshot["header"])
+            if self._attention.is_new and "header" in snapshot:
+                self._attention.write(-1, snapshot["header"])
         self._attention.write(step, {name: value for name, value in snapshot.items() if name != "header"})
 
     def close(self) -> None:
@@ -157,15 +148,6 @@ def _step(line: str) -> float:
     except (ValueError, KeyError, TypeError, RecursionError):
         step = None
     return step if isinstance(step, int) else float("inf")
-
-
-def _finite(value: Any) -> Any:
-    """Returns nested JSON values with None for every number that is not finite, which JSON cannot hold."""
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 class Console:

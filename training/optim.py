@@ -82,13 +82,10 @@ def make_optimizers(model: nn.Module, settings: OptimSettings) -> list[torch.opt
     embeddings = [weight for name, weight in weights.items() if weight.ndim == 2 and name not in blocks]
     gains = [weight for weight in weights.values() if weight.ndim < 2]
     rate, decay = settings.learning_rate, settings.weight_decay
+    embedding_rate, embedding_decay = settings.embedding_learning_rate, settings.embedding_weight_decay
     groups: list[dict[str, Any]] = [
-        {
-            "params": embeddings,
-            "lr": settings.embedding_learning_rate,
-            "weight_decay": settings.embedding_weight_decay,
-        },
-        {"params": gains, "lr": settings.embedding_learning_rate, "weight_decay": 0.0},
+        {"params": embeddings, "lr": embedding_rate, "weight_decay": embedding_decay},
+        {"params": gains, "lr": embedding_rate, "weight_decay": 0.0},
     ]
     optimizers: list[torch.optim.Optimizer] = []
     if settings.name is Optimizer.muon:

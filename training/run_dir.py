@@ -5,7 +5,6 @@ probe/ and, after a resume, resumes.jsonl.
 """
 
 import fcntl
-import itertools
 import json
 import os
 import platform
@@ -16,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -51,16 +51,12 @@ def create_run(out: str | None) -> tuple[Path, FileIO]:
         BlockingIOError: another process is writing to `out`.
 
     """
-    if out is None:
-        for count in itertools.count():
-            name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
-            path = RUNS / (f"{name}_{count}" if count else name)  # two runs can start in the same microsecond
-            try:
-                path.mkdir(parents=True)
-                return path, lock(path)
-            except FileExistsError:
-                continue
-    path = Path(out or "")
+    while out is None:
+        path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+        with suppress(FileExistsError):  # another run started in the same microsecond
+            path.mkdir(parents=True)
+            return path, lock(path)
+    path = Path(out)
     path.mkdir(parents=True, exist_ok=True)
     check_new(out)
     run_lock = lock(path)
@@ -70,12 +66,11 @@ def create_run(out: str | None) -> tuple[Path, FileIO]:
 
 def check_new(out: str | None) -> None:
     """Raises OSError if `create_run` would fail: `out` is not empty, or no directory can be created there."""
-    path = Path(out) if out is not None else RUNS
-    if out is not None and path.is_dir():
-        files = [file.name for file in path.iterdir() if file.name != LOCK and not UNFINISHED.fullmatch(file.name)]
-        if files:
-            remedy = ", or set resume=true" if "config.json" in files else ""
-            raise FileExistsError(f"out={path}: is not empty; choose another directory{remedy}")
+    path = RUNS if out is None else Path(out)
+    names = [file.name for file in path.iterdir()] if out is not None and path.is_dir() else []
+    if any(name != LOCK and not UNFINISHED.fullmatch(name) for name in names):
+        remedy = ", or set resume=true" if "config.json" in names else ""
+        raise FileExistsError(f"out={path}: is not empty; choose another directory{remedy}")
     parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     try:
         tempfile.TemporaryDirectory(dir=parent).cleanup()
@@ -182,16 +177,15 @@ def record_resume(
     settings = changed_settings(flat(saved_settings(old_config)), flat(saved_settings(config)))
     environment_file, resumes = run / "environment.json", run / RESUMES
     old_environment = read_json(environment_file) if environment_file.exists() else environment
-    # Versions are compared one by one.
-    moved = changed_settings(
-        *(machine["packages"] | machine | {"packages": 0} for machine in (old_environment, environment))
-    )
+    machines = ({**machine, **machine["packages"], "packages": None} for machine in (old_environment, environment))
+    machine_changes = changed_settings(*machines)
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    record = {"step": step, "time": when, "environment": moved, "settings": settings}
+    record = {"step": step, "time": when, "environment": machine_changes, "settings": settings}
     old_lines = resumes.read_bytes() if resumes.exists() else b""
     write_atomically(resumes, old_lines + json.dumps(record).encode() + b"\n")
-    if moved:
-        print(f"warning: losses may differ in the last bits: {', '.join(moved)} changed", file=sys.stderr)
+    if machine_changes:
+        names = ", ".join(machine_changes)
+        print(f"warning: losses may differ in the last bits: {names} changed", file=sys.stderr)
     for name, (old, new) in settings.items():
         print(f"warning: {name}={new} from step {step} on (before: {old})", file=sys.stderr)
 
@@ -214,14 +208,13 @@ def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]
 
 
 def _git(*arguments: str) -> str | None:
-    command = ["git", *arguments]
-    try:
-        result = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=5
+    """Returns what git prints; None if that is nothing, or git fails or is not installed."""
+    with suppress(OSError, subprocess.SubprocessError):
+        output = subprocess.check_output(
+            ["git", *arguments], cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True, timeout=5
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None
+        return output.strip() or None
+    return None
 
 
 # Stopping

@@ -1,14 +1,14 @@
 """Settings of training: types, limits, and the one place where YAML, command line and saved runs become dataclasses."""
 
 import difflib
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from enum import Enum
 from inspect import cleandoc
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -87,7 +87,7 @@ class RunSettings:
     cache_dir: str  # folder for tokenized corpora
 
     def __post_init__(self) -> None:
-        """Check the limits."""
+        """Raises ValueError for a value outside its limits."""
         counts = "max_steps tokens_per_batch gradient_accumulation_steps log_every_steps eval_every_steps"
         for name in [*counts.split(), "keep_checkpoints", "validation_tokens"]:
             check_limits(name, getattr(self, name), 1)
@@ -116,7 +116,7 @@ class OptimSettings:
     clip_norm: float  # upper limit of the global gradient norm
 
     def __post_init__(self) -> None:
-        """Check the limits."""
+        """Raises ValueError for a value outside its limits."""
         for name in ("learning_rate", "embedding_learning_rate", "decay_power", "clip_norm"):
             if not 0 < getattr(self, name) <= MAX_LEARNING_RATE:
                 raise ValueError(f"optim.{name}={getattr(self, name)}: must be above 0 and at most 1e18")
@@ -159,28 +159,32 @@ def typed(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
 
     Raises ValueError with one line for an unknown, missing or badly typed setting; `prefix` precedes its name there.
     """
-    names = [field.name for field in fields(schema)]
+    types = {field.name: field.type for field in fields(schema)}
     for name, value in values.items():
-        if name not in names:
-            raise ValueError(f"{prefix}{name}={value}: no such setting{did_you_mean(str(name), names)}")
+        if name not in types:
+            raise ValueError(f"{prefix}{name}={value}: no such setting{did_you_mean(str(name), list(types))}")
         if isinstance(value, str) and "${" in value:  # text is data: it must not become an interpolation
             raise ValueError(f"{prefix}{name}={value}: may not contain ${{")
     for field in fields(schema):
         if values.get(field.name, field.default) in (MISSING, "???"):
-            raise ValueError(f"{prefix}{field.name}: no value; set it with {prefix}{field.name}=VALUE")
+            raise ValueError(f"{prefix}{field.name}=: no value; set it to {accepted(field.type)}")
     try:
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(values)))
     except OmegaConfBaseException as error:
         name = str(error.full_key or error.key)
-        problem = str(error).splitlines()[0]
-        raise ValueError(f"{prefix}{name}={values.get(name)}: {problem}") from None
-    for name in names:
+        raise ValueError(f"{prefix}{name}={values.get(name)}: must be {accepted(types.get(name))}") from None
+    for name in types:
         value = getattr(settings, name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{prefix}{name}={value}: must be a finite number")
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise ValueError(f"{prefix}{name}: an integer beyond 64 bits")
+        if isinstance(value, int | float) and not -(2**63) <= value < 2**63:  # False for nan too
+            raise ValueError(f"{prefix}{name}={value}: must be a number of at most 64 bits")
     return settings
+
+
+def accepted(annotation: Any) -> str:
+    """Returns in words which values a setting with this annotation accepts."""
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+    types = get_args(annotation) or (annotation,)
+    return " or ".join(words.get(kind) or f"one of {', '.join(kind.__members__)}" for kind in types)
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
@@ -197,13 +201,10 @@ def settings_from_arguments(schema: type, arguments: Sequence[str]) -> Any:
     if {"-h", "--help"} & set(arguments):
         print(cleandoc(schema.__doc__ or ""))
         raise SystemExit(0)
-    values = {}
     for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not equals:
+        if "=" not in argument:
             raise ValueError(f"{argument}: settings are written NAME=VALUE")
-        values[name] = value
-    return typed(schema, values)
+    return typed(schema, dict(argument.split("=", 1) for argument in arguments))
 
 
 def train_settings(config: DictConfig) -> TrainSettings:
@@ -222,9 +223,8 @@ def compose_settings(overrides: Sequence[str] = ()) -> TrainSettings:
 
 def saved_settings(config: Any) -> TrainSettings:
     """Returns the settings in the config.json of a run; raises ValueError if they are damaged or of another version."""
-    if not isinstance(config, dict) or not all(
-        isinstance(config.get(n), dict) for n in ("run", "model", "data", "optim")
-    ):
+    names = [field.name for field in fields(TrainSettings)]
+    if not isinstance(config, dict) or not all(isinstance(config.get(name), dict) for name in names):
         raise ValueError("config.json: not the settings of a run")
     try:
         return _from_groups(config)
@@ -246,19 +246,26 @@ def _from_groups(groups: Mapping[str, Any]) -> TrainSettings:
 
 def flat(settings: TrainSettings) -> dict[str, Any]:
     """Returns every setting by its name on the command line, enums by their value."""
-    values: dict[str, Any] = {}
-    for group, settings_of_group in asdict(settings).items():
-        for name, value in settings_of_group.items():
-            values[name if group == "run" else f"{group}.{name}"] = value.value if isinstance(value, Enum) else value
-    return values
+    return {
+        name if group == "run" else f"{group}.{name}": value.value if isinstance(value, Enum) else value
+        for group, values in asdict(settings).items()
+        for name, value in values.items()
+    }
 
 
-# Resuming
+# Comparing settings
 
-# Location: a resumed run may have another one, and the change is not recorded.
-_LOCATION = {"out", "resume", "cache_dir", "data.path", "data.validation_path", "data.tokenizer_path"}
+DIRECTORIES = {"out", "resume", "cache_dir"}  # which directories a run uses; always from the command line
+# Where the text is: a resumed run may have another path, and the change is not recorded.
+TEXT_PATHS = {"data.path", "data.validation_path", "data.tokenizer_path"}
 # A checkpoint fits no other value of these. (The text itself is compared by its fingerprint.)
-_FIXED = re.compile(r"seed|optim\.name|(model|data)\..*")
+SET_BY_CHECKPOINT = re.compile(r"seed|optim\.name|(model|data)\..*")
+# Without influence on what a model learns.
+PRESENTATION = set(
+    "threads sharding log_every_steps probe_sequences sample_tokens sample_prompt keep_checkpoints".split()
+)
+# Runs with one seed and different values of these read different batches.
+BATCH_ORDER = re.compile(r"data.*|tokens_per_batch|gradient_accumulation_steps|model\.context_length")
 
 
 def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: Sequence[str]) -> TrainSettings:
@@ -274,16 +281,16 @@ def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: 
         ValueError: the checkpoint does not fit one of the new settings.
 
     """
-    names = {override.lstrip("+").partition("=")[0] for override in overrides}
+    named = {override.partition("=")[0] for override in overrides}
     values = flat(saved)
     for name, value in flat(requested).items():
         group = name.rpartition(".")[0]
         sources = {name, group, "experiment", "variant" if group == "model" else name}
         is_branch = name == "data.revision" and not re.fullmatch("[0-9a-f]{40}", value or "")
-        if name in ("out", "resume", "cache_dir") or (sources & names and not is_branch):
+        if name in DIRECTORIES or (sources & named and not is_branch):
             values[name] = value  # a branch of a dataset was resolved to a commit when the run began
     for name, (old, new) in changed_settings(flat(saved), values).items():
-        if _FIXED.fullmatch(name):
+        if SET_BY_CHECKPOINT.fullmatch(name):
             raise ValueError(f"{name}={new}: the checkpoint was trained with {name}={old}; start a new run instead")
     groups: dict[str, dict[str, Any]] = {"run": {}, "model": {}, "data": {}, "optim": {}}
     for name, value in values.items():
@@ -293,23 +300,14 @@ def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: 
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Returns [old value, new value] by name of the `flat` settings that differ, except those of location."""
-    names = [name for name in {**old, **new} if name not in _LOCATION]
+    """Returns [old value, new value] by name of the `flat` settings that differ, except paths."""
+    names = [name for name in {**old, **new} if name not in DIRECTORIES | TEXT_PATHS]
     return {name: [old.get(name), new.get(name)] for name in names if old.get(name) != new.get(name)}
-
-
-# Comparing runs
-
-# Settings without influence on what a model learns.
-_PRESENTATION = {"threads", "sharding", "log_every_steps", "sample_tokens", "sample_prompt", "keep_checkpoints"}
-# Settings by which runs with one seed would read other batches.
-_BATCH_ORDER = {"tokens_per_batch", "gradient_accumulation_steps", "model.context_length"}
 
 
 def result_settings(settings: TrainSettings) -> dict[str, Any]:
     """Returns the `flat` settings that a result depends on."""
-    ignored = {"out", "resume", "cache_dir"} | _PRESENTATION
-    return {name: value for name, value in flat(settings).items() if name not in ignored}
+    return {name: value for name, value in flat(settings).items() if name not in DIRECTORIES | PRESENTATION}
 
 
 def check_seeds(configs: Mapping[str, Any]) -> dict[str, int]:
@@ -317,16 +315,10 @@ def check_seeds(configs: Mapping[str, Any]) -> dict[str, int]:
 
     Raises ValueError if a run was trained on a text, two have one seed, or they differ in more than the seed.
     """
-    settings_by_run = _story_runs(configs)
-    (first, reference), *rest = settings_by_run.items()
-    seeds = {first: reference["seed"]}
-    for run, settings in rest:
-        for name in changed_settings(reference, settings).keys() - {"seed"}:
-            raise ValueError(f"{run}: {name} differs from {first}; compare runs that differ by seed only")
-        if settings["seed"] in seeds.values():
-            raise ValueError(f"{run}: seed={settings['seed']} occurs twice; leave out one of the two runs")
-        seeds[run] = settings["seed"]
-    return seeds
+    runs, differing = check_variants(configs, saved_settings(next(iter(configs.values()))))
+    for name in differing:
+        raise ValueError(f"{name} differs between the runs; compare runs that differ by seed only")
+    return {run: seed for run, (seed, _) in runs.items()}
 
 
 def check_variants(
@@ -334,40 +326,28 @@ def check_variants(
 ) -> tuple[dict[str, tuple[int, dict[str, Any]]], dict[str, Any]]:
     """Returns the seed of each run and its settings that differ from the standard variant, and the standard's values.
 
-    The standard is the first run with the fewest differences from the defaults.
-
-    Args:
-        configs: content of config.json by run name.
-        defaults: settings of train.py without arguments.
-
-    Raises:
-        ValueError: a run was trained on a text, or runs did not read the same stories in the same order.
-
+    The standard is the first run with the fewest differences from `defaults`, the settings of train.py without
+    arguments; `configs` has the content of config.json by run name. Raises ValueError if a run was trained on a text,
+    two are the same, or runs did not read the same stories in the same order.
     """
-    settings_by_run = _story_runs(configs)
-    variants = {
-        run: {name: value for name, value in settings.items() if name not in ("seed", "probe_sequences")}
-        for run, settings in settings_by_run.items()
-    }
-    default_values = result_settings(defaults)
-    first = min(variants, key=lambda run: sum(value != default_values.get(n) for n, value in variants[run].items()))
-    runs: dict[str, tuple[int, dict[str, Any]]] = {}
-    for run, variant in variants.items():
-        changes = changed_settings(variants[first], variant)
-        for name in changes:
-            if name in _BATCH_ORDER or name.startswith("data"):
-                raise ValueError(f"{run}: {name} differs from {first}; compare runs that read the same batches")
-        runs[run] = settings_by_run[run]["seed"], {name: value for name, (_, value) in sorted(changes.items())}
-    names = sorted({name for _, changes in runs.values() for name in changes})
-    return runs, {name: variants[first][name] for name in names}
-
-
-def _story_runs(configs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the `result_settings` of each run and its data fingerprint; ValueError for a run on a text."""
-    runs = {}
+    variants: dict[str, dict[str, Any]] = {}
     for run, config in configs.items():
         settings = result_settings(saved_settings(config))
         if settings["data.source"] != "stories":
             raise ValueError(f"{run}: data.source={settings['data.source']}: only runs on stories can be compared")
-        runs[run] = settings | {"data_fingerprint": config.get("data_fingerprint")}
-    return runs
+        variants[run] = settings | {"data_fingerprint": config.get("data_fingerprint")}
+    for run, other in combinations(variants, 2):
+        if variants[run] == variants[other]:
+            raise ValueError(f"{run} and {other} have the same settings and the same seed; leave out one of them")
+    seeds = {run: settings.pop("seed") for run, settings in variants.items()}
+    n_changes = {run: len(changed_settings(result_settings(defaults), variants[run])) for run in variants}
+    first = min(variants, key=n_changes.__getitem__)
+    runs: dict[str, tuple[int, dict[str, Any]]] = {}
+    standard: dict[str, Any] = {}
+    for run, variant in variants.items():
+        changes = changed_settings(variants[first], variant)
+        for name in filter(BATCH_ORDER.fullmatch, changes):
+            raise ValueError(f"{run}: {name} differs from {first}; compare runs that read the same batches")
+        runs[run] = seeds[run], {name: value for name, (_, value) in sorted(changes.items())}
+        standard |= {name: value for name, (value, _) in changes.items()}
+    return runs, dict(sorted(standard.items()))

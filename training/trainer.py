@@ -18,6 +18,7 @@ from data.corpus import Corpus, load_corpus
 from data.loader import BatchLoader, Split, training_batches
 from model.transformer import Transformer, n_parameters
 from training.checkpoint import drop_checkpoints_after, load_resumable, read_manifest, save_checkpoint
+from training.command_line import shell_command
 from training.device import ComputeDevice, choose_device, keep_freed_memory
 from training.distributed import (
     SINGLE_PROCESS,
@@ -45,6 +46,7 @@ from training.run_dir import (
 from training.settings import Compile, Device, Sharding, TrainSettings, result_settings
 
 MAX_SKIPPED_STEPS = 10  # in a row; a bad batch is one step or a few, and diverged weights stay diverged
+COUNTERS = ("step", "seconds", "best_loss", "skipped", "skipped_in_row")  # fields of Trainer in a checkpoint
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,13 @@ MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: the text ha
 
 
 @dataclass
-class Training:
-    """Model, loss, batches and optimizers, and the counters that a checkpoint holds."""
+class Trainer:
+    """What a training step reads and changes: model, loss, batches, optimizers and counters."""
 
     settings: TrainSettings
     model: nn.Module
-    loss: Callable[..., Tensor]  # (targets, *model inputs) -> summed loss, a scalar
-    synchronised: nn.Module  # the module whose backward pass averages gradients over ranks
+    loss: Callable[..., Tensor]  # (targets, *model inputs) -> summed loss, a scalar; compiled if the settings say so
+    loss_module: nn.Module  # the same before compilation; with several processes it averages the gradients
     loader: BatchLoader
     optimizers: list[torch.optim.Optimizer]
     device: ComputeDevice
@@ -90,25 +92,30 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint holds; a collective call if the model is sharded."""
-        counters = ("step", "seconds", "best_loss", "skipped", "skipped_in_row")
-        return full_state(self.model, self.optimizers) | {name: getattr(self, name) for name in counters}
+        return full_state(self.model, self.optimizers) | {name: getattr(self, name) for name in COUNTERS}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restores the result of `state`. Learning rates and other settings stay as they are."""
-        load_full_state(self.model, self.optimizers, state)
-        for name in ("step", "seconds", "best_loss", "skipped", "skipped_in_row"):
-            setattr(self, name, state[name])
+        """Restores the result of `state`, or raises ValueError if it does not fit; learning rates stay as they are."""
+        try:
+            load_full_state(self.model, self.optimizers, state)
+            for name in COUNTERS:
+                setattr(self, name, state[name])
+        except torch.OutOfMemoryError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            problem = str(error).partition("\n")[0] or type(error).__name__
+            raise ValueError(f"the checkpoint does not fit the model ({problem}); start a new run") from None
         self.saved_step = self.step
 
 
-def make_training(
+def make_trainer(
     settings: TrainSettings,
     model: Transformer,
     split: Split,
     device: ComputeDevice,
     distributed: Distributed = SINGLE_PROCESS,
-) -> Training:
-    """Returns the training of `model`, which is on `device`, on `split`, at step 0; it needs no run directory."""
+) -> Trainer:
+    """Returns the trainer of `model`, which is on `device`, on `split`, at step 0; it needs no run directory."""
     run, context_length = settings.run, settings.model.context_length
     n_rows = max(1, run.tokens_per_batch // context_length)
     if n_rows < distributed.world_size:
@@ -131,29 +138,30 @@ def make_training(
     elif distributed.world_size > 1:
         loss = replicate(loss)
     optimizers = make_optimizers(model, settings.optim)
-    compiled = compile_loss(loss, run.compile, device, distributed)
-    return Training(settings, model, compiled, loss, loader, optimizers, device, distributed)
+    compiled = compile_loss(
+        loss, run.compile, is_single_cuda=device.device.type == "cuda" and distributed.world_size == 1
+    )
+    return Trainer(settings, model, compiled, loss, loader, optimizers, device, distributed)
 
 
-def compile_loss(
-    loss: nn.Module, mode: Compile, device: ComputeDevice, distributed: Distributed
-) -> Callable[..., Tensor]:
+def compile_loss(loss: nn.Module, mode: Compile, *, is_single_cuda: bool) -> Callable[..., Tensor]:
     """Returns `loss` compiled by torch.compile in the mode of the settings."""
     if mode is Compile.none:
         return loss
-    if mode is Compile.graphs:
-        if device.device.type != "cuda" or distributed.world_size > 1:
-            raise ValueError("compile=graphs: needs a CUDA device and a single process; use compile=default")
-        for weight in loss.parameters():  # a graph may not own the gradients: its next replay would overwrite them
-            weight.grad = torch.zeros_like(weight)
-    return torch.compile(loss, dynamic=False, mode="reduce-overhead" if mode is Compile.graphs else None)
+    if mode is Compile.default:
+        return torch.compile(loss, dynamic=False)
+    if not is_single_cuda:
+        raise ValueError("compile=graphs: needs a CUDA device and a single process; use compile=default")
+    for weight in loss.parameters():  # a graph may not own the gradients: its next replay would overwrite them
+        weight.grad = torch.zeros_like(weight)
+    return torch.compile(loss, dynamic=False, mode="reduce-overhead")
 
 
 @dataclass
-class Output:
-    """The run directory and its open files, and the model to evaluate; on rank 0 only."""
+class RankZero:
+    """What only rank 0 has: the run directory and its open files, the validation data, and the model to evaluate."""
 
-    run: Path  # the directory
+    folder: Path  # the run directory
     config: dict[str, Any]  # the content of config.json
     corpus: Corpus
     model: Transformer  # the trained model; with FSDP an unsharded copy, updated before each evaluation
@@ -165,10 +173,10 @@ class Output:
 @contextmanager
 def set_up(
     settings: TrainSettings, make_probe: MakeProbe | None, label: str, distributed: Distributed
-) -> Iterator[tuple[Training, Output | None]]:
-    """Yields the training, at step 0 or at the newest checkpoint, and on rank 0 the output.
+) -> Iterator[tuple[Trainer, RankZero | None]]:
+    """Yields the trainer, at step 0 or at the newest checkpoint, and on rank 0 what only rank 0 has.
 
-    Every rank comes this way. Rank 0 prepares the data and reads the checkpoint first, and broadcasts the rest.
+    Every rank calls this. Rank 0 prepares the data and reads the checkpoint first, and broadcasts the rest.
     """
     run = settings.run
     device = choose_device(run.device, run.precision, run.threads)
@@ -187,36 +195,25 @@ def set_up(
         raise ValueError(f"data: rank {distributed.rank} has other data than rank 0; copy them from its machine")
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), run.seed).to(device.device)
     is_sharded_copy = distributed.world_size > 1 and run.sharding is Sharding.fsdp and distributed.is_first
-    training = make_training(settings, deepcopy(model) if is_sharded_copy else model, corpus.train, device, distributed)
+    trainer = make_trainer(settings, deepcopy(model) if is_sharded_copy else model, corpus.train, device, distributed)
     if state is not None:
-        load_or_refuse(training, state)
+        trainer.load(state)
     if not distributed.is_first:
-        yield training, None
+        yield trainer, None
         return
-    path, run_lock = (Path(run.out or ""), lock(Path(run.out or ""))) if run.resume else create_run(run.out)
+    folder, run_lock = (Path(run.out or ""), lock(Path(run.out or ""))) if run.resume else create_run(run.out)
     with closing(run_lock):
         machine = environment(device.description, torch.get_num_threads(), distributed.world_size)
         if state is not None:
-            drop_checkpoints_after(path / "checkpoints", state["step"])
-            record_resume(path, state["step"], state["config"], config, machine)
-        describe_run(path, config, corpus.tokenizer, machine, is_new=state is None)
+            drop_checkpoints_after(folder / "checkpoints", state["step"])
+            record_resume(folder, state["step"], state["config"], config, machine)
+        describe_run(folder, config, corpus.tokenizer, machine, is_new=state is None)
         probe = make_probe(corpus, settings) if make_probe and run.probe_sequences else None
         with (
-            closing(RunLog(path, training.saved_step)) as log,
-            closing(Console(training.step, run.max_steps, label)) as console,
+            closing(RunLog(folder, trainer.saved_step)) as log,
+            closing(Console(trainer.step, run.max_steps, label)) as console,
         ):
-            yield training, Output(path, config, corpus, model, probe, log, console)
-
-
-def load_or_refuse(training: Training, state: dict[str, Any]) -> None:
-    """Loads a checkpoint; raises ValueError if its tensors do not fit the model."""
-    try:
-        training.load(state)
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"the checkpoint does not fit the model ({problem}); start a new run") from None
+            yield trainer, RankZero(folder, config, corpus, model, probe, log, console)
 
 
 # The loop
@@ -236,23 +233,23 @@ def train(settings: TrainSettings, make_probe: MakeProbe | None = None, label: s
     """
     with (
         process_group(use_cuda=settings.run.device is not Device.cpu) as distributed,
-        set_up(settings, make_probe, label, distributed) as (training, output),
+        set_up(settings, make_probe, label, distributed) as (trainer, rank_zero),
         closing(StopRequest()) as stop,
     ):
-        max_steps = training.settings.run.max_steps
-        if output:
-            print_start(training, output)
-        if training.saved_step < 0:
-            evaluate(training, output)
-        while training.step < max_steps and not is_stopped(stop, distributed):
-            step = train_step(training)
-            log_step(training, output, step)
-            evaluate(training, output)
-        if training.step < max_steps:
-            stop_early(training, output)
-        elif output:
-            next_command = f"python eval.py {quote(f'run={output.run}')}"
-            output.console.print(f"done    {training.seconds:.0f} s of training; next: {next_command}")
+        max_steps = trainer.settings.run.max_steps
+        if rank_zero:
+            print_start(trainer, rank_zero)
+        if trainer.saved_step < 0:
+            evaluate_and_save(trainer, rank_zero)
+        while trainer.step < max_steps and not is_stopped(stop, distributed):
+            step = train_step(trainer)
+            log_step(trainer, rank_zero, step)
+            evaluate_and_save(trainer, rank_zero)
+        if trainer.step < max_steps:
+            stop_early(trainer, rank_zero)
+        elif rank_zero:
+            command = shell_command("eval.py", f"run={rank_zero.folder}", settings.run.cache_dir)
+            rank_zero.console.print(f"done    {trainer.seconds:.0f} s of training; next: {command}")
     return stop.exit_status
 
 
@@ -271,50 +268,47 @@ class Step(NamedTuple):
     seconds: float
 
 
-def train_step(training: Training) -> Step:
+def train_step(trainer: Trainer) -> Step:
     """Takes one optimizer step; if the loss or the gradient is not finite, weights and optimizer stay as they are."""
-    settings, world_size = training.settings, training.distributed.world_size
-    start, n_micro_batches = time.perf_counter(), settings.run.gradient_accumulation_steps
-    use_graphs = settings.run.compile is Compile.graphs
-    optim = settings.optim
-    factor = learning_rate_factor(training.step, optim.warmup_steps, settings.run.max_steps, optim.decay_power)
-    set_learning_rates(training.optimizers, factor)
-    seed_dropout(settings.run.seed, training.step, training.distributed.rank)
-    micro_batches = [training.loader(training.step * n_micro_batches + i) for i in range(n_micro_batches)]
+    run, optim, world_size = trainer.settings.run, trainer.settings.optim, trainer.distributed.world_size
+    start, n_micro_batches = time.perf_counter(), run.gradient_accumulation_steps
+    use_graphs = run.compile is Compile.graphs
+    factor = learning_rate_factor(trainer.step, optim.warmup_steps, run.max_steps, optim.decay_power)
+    set_learning_rates(trainer.optimizers, factor)
+    seed_dropout(run.seed, trainer.step, trainer.distributed.rank)
+    first = trainer.step * n_micro_batches
+    micro_batches = [trainer.loader(index) for index in range(first, first + n_micro_batches)]
     n_targets = sum(batch.n_targets for batch in micro_batches)
 
-    # Accumulate the gradient of the mean loss; the ranks synchronise in the last backward pass only.
-    loss = torch.zeros((), device=training.device.device)
+    # Accumulate the gradient of the mean loss; the ranks average it in the last backward pass only.
+    loss = torch.zeros((), device=trainer.device.device)
     for i, batch in enumerate(micro_batches):
         if use_graphs:
             torch.compiler.cudagraph_mark_step_begin()
-        with gradient_sync(training.synchronised, enabled=i == n_micro_batches - 1):
-            with training.device.autocast():
-                micro_loss = training.loss(batch.targets, *batch.inputs) / n_targets
+        with gradient_sync(trainer.loss_module, enabled=i == n_micro_batches - 1):
+            with trainer.device.autocast():
+                micro_loss = trainer.loss(batch.targets, *batch.inputs) / n_targets
             (micro_loss * world_size).backward()  # DDP and FSDP average gradients over ranks
         loss += micro_loss.detach() * world_size
-    loss = training.distributed.mean(loss)
+    loss = trainer.distributed.mean(loss)
 
     # Clip the gradient.
-    norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), optim.clip_norm)
-    norm = norm.full_tensor() if training.is_sharded else norm  # type: ignore[attr-defined]
+    norm = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), optim.clip_norm)
+    norm = norm.full_tensor() if trainer.is_sharded else norm  # type: ignore[attr-defined]
 
-    # Step the optimizers, or skip.
+    # Step the optimizers, or skip; then free the gradients.
     step_loss, step_norm = loss.item(), norm.item()
     is_finite = isfinite(step_loss) and isfinite(step_norm)
-    if is_finite:
-        for optimizer in training.optimizers:
+    for optimizer in trainer.optimizers:
+        if is_finite:
             optimizer.step()
-    training.skipped += not is_finite
-    training.skipped_in_row = 0 if is_finite else training.skipped_in_row + 1
-
-    # Free the gradients.
-    for optimizer in training.optimizers:
         optimizer.zero_grad(set_to_none=not use_graphs)  # a graph needs them at the same addresses
+    trainer.skipped += not is_finite
+    trainer.skipped_in_row = 0 if is_finite else trainer.skipped_in_row + 1
 
-    training.step += 1
+    trainer.step += 1
     seconds = time.perf_counter() - start
-    training.seconds += seconds
+    trainer.seconds += seconds
     n_tokens = world_size * sum(batch.targets.numel() for batch in micro_batches)
     return Step(step_loss, step_norm, n_tokens, seconds)
 
@@ -325,33 +319,33 @@ def seed_dropout(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(int(value >> np.uint64(1)))
 
 
-def log_step(training: Training, output: Output | None, step: Step) -> None:
+def log_step(trainer: Trainer, rank_zero: RankZero | None, step: Step) -> None:
     """Records a training step when it is due, and stops a run that has diverged."""
-    run = training.settings.run
-    if output:
-        output.console.progress(training.step)
-        if training.step % run.log_every_steps == 0 or training.step == run.max_steps:
+    run = trainer.settings.run
+    if rank_zero:
+        rank_zero.console.progress(trainer.step)
+        if trainer.step % run.log_every_steps == 0 or trainer.step == run.max_steps:
             values = {
                 "loss": step.loss,
-                "bits_per_byte": output.corpus.train.bits_per_byte(step.loss),
+                "bits_per_byte": rank_zero.corpus.train.bits_per_byte(step.loss),
                 "gradient_norm": step.gradient_norm,
-                "learning_rate": training.optimizers[0].param_groups[0]["lr"],
-                "skipped": training.skipped,
+                "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+                "skipped": trainer.skipped,
                 "tokens_per_second": round(step.n_tokens / step.seconds),
-                "seconds": round(training.seconds, 3),
+                "seconds": round(trainer.seconds, 3),
             }
-            output.log.record(training.step, "train", values)
-    if training.skipped_in_row >= MAX_SKIPPED_STEPS:
-        raise diverged(training, f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that is not finite")
+            rank_zero.log.record(trainer.step, "train", values)
+    if trainer.skipped_in_row >= MAX_SKIPPED_STEPS:
+        raise diverged(trainer, f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that is not finite")
 
 
-def diverged(training: Training, problem: str) -> FloatingPointError:
+def diverged(trainer: Trainer, problem: str) -> FloatingPointError:
     """Returns the error of a run that cannot be continued."""
-    optim, run = training.settings.optim, training.settings.run
-    precision = " or precision=float32" if training.device.dtype is torch.bfloat16 else ""
+    optim, run = trainer.settings.optim, trainer.settings.run
+    precision = " or precision=float32" if trainer.device.dtype is torch.bfloat16 else ""
     resume = f"with resume=true {quote(f'out={run.out}')} " if run.out else ""
     return FloatingPointError(
-        f"step {training.step}: {problem}; try {resume}a lower optim.learning_rate (now {optim.learning_rate:g}) or "
+        f"step {trainer.step}: {problem}; try {resume}a lower optim.learning_rate (now {optim.learning_rate:g}) or "
         f"optim.embedding_learning_rate (now {optim.embedding_learning_rate:g}){precision}"
     )
 
@@ -366,102 +360,107 @@ def is_probe_step(step: int, max_steps: int) -> bool:
     return is_power_of_two or step % interval == 0 or step == max_steps
 
 
-def evaluate(training: Training, output: Output | None) -> None:
+def evaluate_and_save(trainer: Trainer, rank_zero: RankZero | None) -> None:
     """Probes the model, measures its validation loss and saves a checkpoint, if they are due after this step."""
-    run, step = training.settings.run, training.step
-    is_last = step == run.max_steps
-    is_evaluation = step % run.eval_every_steps == 0 or is_last
+    run, step = trainer.settings.run, trainer.step
+    is_evaluation = step % run.eval_every_steps == 0 or step == run.max_steps
     if not is_evaluation and not is_probe_step(step, run.max_steps):
         return
-    state = training.state() if is_evaluation or training.is_sharded else None  # a collective call with FSDP
-    if output is None:
+    state = trainer.state() if is_evaluation or trainer.is_sharded else {}  # a collective call with FSDP
+    if rank_zero is None:
         return
-    if training.is_sharded and state is not None:
-        output.model.load_state_dict(state["model"])
-    output.model.eval()
-    summary = run_probe(output, step)
-    if is_evaluation and state is not None:
-        validate(training, output, state, summary, is_last=is_last)
-    output.model.train()
+    if trainer.is_sharded:
+        rank_zero.model.load_state_dict(state["model"])
+    rank_zero.model.eval()
+    summary = run_probe(rank_zero, step)
+    if is_evaluation:
+        loss, recorded = validate(trainer, rank_zero, summary)
+        if isfinite(loss) and trainer.skipped_in_row < 2:  # else the weights have diverged
+            is_best = loss <= trainer.best_loss
+            trainer.best_loss = min(trainer.best_loss, loss)
+            save(trainer, rank_zero, state, is_best=is_best)
+        if step == run.max_steps:
+            print_result(trainer, rank_zero, recorded)
+    rank_zero.model.train()
 
 
-def run_probe(output: Output, step: int) -> list[str]:
+def run_probe(rank_zero: RankZero, step: int) -> list[str]:
     """Probes the model, records the result, and returns its summary."""
-    reading = output.probe(output.model, step) if output.probe else None
+    reading = rank_zero.probe(rank_zero.model, step) if rank_zero.probe else None
     if reading is None:
         return []
-    if step == 0:
-        output.log.layout(
-            name for name, value in reading.values.items() if isinstance(value, dict) and "chance_level" in value
-        )
-    output.log.record(step, "probe", reading.values)
-    output.log.images(step, reading.images)
+    rank_zero.log.record(step, "probe", reading.values)
+    rank_zero.log.images(step, reading.images)
     if reading.snapshot is not None:
-        output.log.attention(step, reading.snapshot)
+        rank_zero.log.attention(step, reading.snapshot)
     return reading.summary
 
 
-def validate(training: Training, output: Output, state: dict[str, Any], summary: list[str], *, is_last: bool) -> None:
-    """Measures the validation loss, prints it with the probe's summary, and saves a checkpoint."""
-    run, split, model = training.settings.run, output.corpus.validation, output.model
-    tokens_per_batch = run.tokens_per_batch // training.distributed.world_size  # what fits one device in training
-    loss = validation_loss(model, split, tokens_per_batch, run.validation_tokens, training.device.autocast())
-    measured = loss  # on the same tokens each time, so that steps can be compared; the last evaluation reads all
+def validate(trainer: Trainer, rank_zero: RankZero, summary: list[str]) -> tuple[float, dict[str, Any]]:
+    """Measures the validation loss, records it with a sample of text, and prints it with the probe's summary.
+
+    Returns:
+        The loss on the first validation_tokens, the same at each step, and the recorded result. They differ in the
+        last evaluation only, which records the loss on the whole split.
+
+    """
+    run, split, model = trainer.settings.run, rank_zero.corpus.validation, rank_zero.model
+    tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # what fits one device in training
+    is_last = trainer.step == run.max_steps
+    measured = validation_loss(model, split, tokens_per_batch, run.validation_tokens, trainer.device.autocast())
+    loss = measured["loss"]
     if is_last:
-        measured = validation_loss(model, split, tokens_per_batch, None, training.device.autocast())
-    is_finite = isfinite(loss["loss"]) and isfinite(measured["loss"])
+        measured = validation_loss(model, split, tokens_per_batch, None, trainer.device.autocast())
+    is_finite = isfinite(loss) and isfinite(measured["loss"])
     if run.sample_tokens and is_finite:
-        text = sample_text(model, output.corpus.tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
-        output.log.text(training.step, "sample", text)
-    output.log.record(training.step, "validation", measured | {"whole": is_last, "seconds": round(training.seconds, 3)})
-    output.console.print(step_line(training.step, measured["loss"], summary, training.skipped))
-    if not is_finite and is_last:
-        raise diverged(training, "the validation loss is not finite")
-    if is_finite and training.skipped_in_row < 2:  # else the weights have diverged
-        is_best = loss["loss"] <= training.best_loss
-        training.best_loss = min(training.best_loss, loss["loss"])
-        save(training, output, state | {"best_loss": training.best_loss}, is_best=is_best)
-    if is_last:
-        print_result(training, output, measured)
+        text = sample_text(model, rank_zero.corpus.tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
+        rank_zero.log.text(trainer.step, "sample", text)
+    values = measured | {"whole": is_last, "seconds": round(trainer.seconds, 3)}
+    rank_zero.log.record(trainer.step, "validation", values)
+    rank_zero.console.print(step_line(trainer.step, measured["loss"], summary, trainer.skipped))
+    if is_last and not is_finite:
+        raise diverged(trainer, "the validation loss is not finite")
+    return loss, measured
 
 
-def save(training: Training, output: Output, state: dict[str, Any], *, is_best: bool) -> None:
+def save(trainer: Trainer, rank_zero: RankZero, state: dict[str, Any], *, is_best: bool) -> None:
     """Saves a checkpoint; the records of its step are on the disk by then."""
-    folder, keep = output.run / "checkpoints", training.settings.run.keep_checkpoints
-    save_checkpoint(folder, state | {"config": output.config}, training.step, best=is_best, keep=keep)
-    training.saved_step = training.step
+    folder, keep = rank_zero.folder / "checkpoints", trainer.settings.run.keep_checkpoints
+    content = state | {"best_loss": trainer.best_loss, "config": rank_zero.config}
+    save_checkpoint(folder, content, trainer.step, best=is_best, keep=keep)
+    trainer.saved_step = trainer.step
 
 
-def stop_early(training: Training, output: Output | None) -> None:
+def stop_early(trainer: Trainer, rank_zero: RankZero | None) -> None:
     """Saves a checkpoint when a signal stops the run, if training has not diverged."""
-    state = training.state()
-    if output is None:
+    state = trainer.state()
+    if rank_zero is None:
         return
-    if training.saved_step != training.step and training.skipped_in_row < 2:
-        save(training, output, state, is_best=False)
-    resume = f"python train.py resume=true {quote(f'out={output.run}')}"
-    output.console.print(f"stopped at step {max(0, training.saved_step)}; resume with: {resume}")
+    if trainer.saved_step != trainer.step and trainer.skipped_in_row < 2:
+        save(trainer, rank_zero, state, is_best=False)
+    command = shell_command("train.py", f"out={rank_zero.folder}", trainer.settings.run.cache_dir, "resume=true")
+    rank_zero.console.print(f"stopped at step {max(0, trainer.saved_step)}; resume with: {command}")
 
 
 # Printed lines
 
 
-def print_start(training: Training, output: Output) -> None:
+def print_start(trainer: Trainer, rank_zero: RankZero) -> None:
     """Prints device, data, model and run directory."""
-    settings, corpus, n_ranks = training.settings, output.corpus, training.distributed.world_size
+    settings, corpus, n_ranks = trainer.settings, rank_zero.corpus, trainer.distributed.world_size
     shape, n_tokens = settings.model, [len(split.tokens) for split in (corpus.train, corpus.validation)]
-    sharding = f"; {n_ranks} processes, model {'sharded (FSDP)' if training.is_sharded else 'replicated (DDP)'}"
+    sharding = f"; {n_ranks} processes, model {'sharded (FSDP)' if trainer.is_sharded else 'replicated (DDP)'}"
     for line in [
-        f"device  {training.device.description}{sharding if n_ranks > 1 else ''}",
+        f"device  {trainer.device.description}{sharding if n_ranks > 1 else ''}",
         f"data    {settings.data.source}: {n_tokens[0]:,} training and {n_tokens[1]:,} validation tokens, "
-        f"vocabulary {output.model.vocab_size:,}",
+        f"vocabulary {rank_zero.model.vocab_size:,}",
         *(f"note    {note}" for note in corpus.notes),
-        f"model   {n_parameters(output.model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
+        f"model   {n_parameters(rank_zero.model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
         f"width {shape.d_model}, context {shape.context_length}",
-        f"run     {output.run}, step {training.step} of {settings.run.max_steps:,}; watch it with: "
-        f"tensorboard --logdir {quote(str(output.run.parent))}",
+        f"run     {rank_zero.folder}, step {trainer.step} of {settings.run.max_steps:,}; watch it with: "
+        f"tensorboard --logdir {quote(str(rank_zero.folder.parent))}",
     ]:
-        output.console.print(line)
+        rank_zero.console.print(line)
 
 
 def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str:
@@ -474,14 +473,13 @@ def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str
     return "  ".join(phrases)
 
 
-def print_result(training: Training, output: Output, measured: dict[str, Any]) -> None:
+def print_result(trainer: Trainer, rank_zero: RankZero, measured: dict[str, Any]) -> None:
     """Prints the gap to the entropy lower bound, and adds the run to TensorBoard's table of hyperparameters."""
-    for line in gap_lines(measured, is_causal=training.settings.model.is_causal):
-        output.console.print(line)
-    best = [entry["step"] for entry in read_manifest(output.run / "checkpoints") if entry["best"]]
-    if best and best[0] != training.step:
-        output.console.print(f"best validation loss {training.best_loss:.3f} at step {best[0]}; eval.py reads that one")
-    names = [name for name in ("loss", "bits_per_byte", "gap") if name in measured]
-    output.log.hyperparameters(
-        training.step, result_settings(training.settings), {name: measured[name] for name in names}
-    )
+    for line in gap_lines(measured, is_causal=trainer.settings.model.is_causal):
+        rank_zero.console.print(line)
+    best = [entry["step"] for entry in read_manifest(rank_zero.folder / "checkpoints") if entry["best"]]
+    if best and best[0] != trainer.step:
+        line = f"best validation loss {trainer.best_loss:.3f} at step {best[0]}; eval.py reads that one"
+        rank_zero.console.print(line)
+    results = {name: value for name, value in measured.items() if name in ("loss", "bits_per_byte", "gap")}
+    rank_zero.log.hyperparameters(trainer.step, result_settings(trainer.settings), results)

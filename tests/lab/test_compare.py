@@ -143,7 +143,6 @@ def test_the_csv_has_every_value() -> None:
     ("runs", "message"),
     [
         (lab_runs(BASE), "runs=DIR"),
-        ([*lab_runs(BASE), lab_run("9", 2, 0.1)], "1 and 9"),
         ([*lab_runs(BASE), lab_run("9", 7, 0.1, TIED)], "tie_query_key=true"),
     ],
 )

@@ -17,7 +17,7 @@ from model import export, generate
 from model.config import Position
 from model.export import gguf_weights, interleave_pairs, model_card, read_claims, write_gguf
 from model.generate import generate as generate_tokens
-from model.transformer import Transformer, causal_attention_scores, rotary_angles
+from model.transformer import Transformer, attention_scores, rotary_angles
 from tests.model.standard import H, K, V, config, random_model
 
 ROOT = Path(__file__).parents[2]
@@ -132,13 +132,15 @@ def test_interleaved_pairs_by_hand() -> None:
 def test_llama_cpps_rotation_of_interleaved_pairs_gives_the_same_scores() -> None:
     pytest.importorskip("gguf")
     model = random_model()
-    attention, x = next(model.layers()).attention, torch.randn(1, 7, H * K, generator=torch.Generator().manual_seed(3))
+    attention, x = model.layers()[0].attention, torch.randn(1, 7, H * K, generator=torch.Generator().manual_seed(3))
     rotation = torch.polar(torch.ones(7, K // 2), rotary_angles(torch.arange(7), K, attention.theta))  # [T, K/2]
     rotated = []
     for name in ("attn_q", "attn_k"):
         heads = (x @ gguf_weights(model)[f"blk.0.{name}.weight"].T).unflatten(-1, (H, K // 2, 2)).transpose(1, 2)
         rotated.append(torch.view_as_real(torch.view_as_complex(heads.contiguous()) * rotation).flatten(-2))
-    torch.testing.assert_close(causal_attention_scores(*rotated), attention.scores(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        attention_scores(*rotated), attention.scores(*attention.project(x)[:2]), rtol=1e-4, atol=1e-5
+    )
 
 
 # The model card

@@ -273,12 +273,12 @@ def add_gadget(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: (folder / "config.json").unlink(), "no config.json"),
-        (lambda folder: (folder / "config.json").write_text("{"), "config.json is damaged"),
+        (lambda folder: (folder / "config.json").unlink(), "config.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON file"),
         (lambda folder: change_config(folder, quantization_config={"bits": 4}), "quantized"),
         (lambda folder: change_config(folder, model_type="nonsense"), "nonsense"),
         (lambda folder: change_config(folder, num_attention_heads=0), ""),
-        (lambda folder: (folder / "model.safetensors").unlink(), "no weights, neither"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
         (lambda folder: change_weights(folder, "model.norm.weight", None), "model.norm.weight is missing"),
         (lambda folder: change_weights(folder, "model.norm.weight", torch.ones(7)), "another shape"),
         (lambda folder: change_weights(folder, "model.norm.weight", torch.full((30,), torch.nan)), "not finite"),

@@ -54,7 +54,7 @@ def test_an_output_edit_equals_removing_the_heads_columns_of_the_output_projecti
     model = make_model()
     edited = TransformerView(model).logits(tokens, edits=[HeadEdit(1, 1, output=torch.zeros_like)])
     with torch.no_grad():
-        list(model.layers())[1].attention.output.weight[:, K : 2 * K] = 0
+        model.layers()[1].attention.output.weight[:, K : 2 * K] = 0
     torch.testing.assert_close(edited, model(tokens))
 
 
@@ -78,7 +78,7 @@ def test_the_record_is_consistent_with_itself_and_with_the_streams(switches: dic
         values = torch.einsum("btd,hkd->bhtk", record.inputs, view.head_weights(layer).value)
         torch.testing.assert_close(record.values, values)
         added = torch.einsum("bhtk,hdk->btd", record.head_output, view.head_weights(layer).output)
-        block = list(view.model.layers())[layer]
+        block = view.model.layers()[layer]
         stream = streams[layer] + added
         torch.testing.assert_close(stream + block.mlp(block.norm_2(stream)), streams[layer + 1], rtol=1e-4, atol=1e-4)
 

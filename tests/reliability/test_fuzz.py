@@ -8,17 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from data.config import SCHEMAS
-from model.config import ModelConfig
 from tests.program import process_state
 from tests.reliability.strategies import command_lines
-from training.command_line import Groups, printable, run_cli
-from training.settings import CONFIGS, OptimSettings, RunSettings, train_settings
-
-GROUPS: Groups = {
-    "": [RunSettings], "model": [ModelConfig], "data": list(SCHEMAS.values()), "optim": [OptimSettings],
-    "experiment": [], "variant": [],
-}  # fmt: skip
+from train import GROUPS
+from training.command_line import printable, run_cli
+from training.settings import CONFIGS, train_settings
 
 
 def status_and_error(arguments: list[str]) -> tuple[int, str]:

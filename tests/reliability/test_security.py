@@ -160,19 +160,19 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_checkpoint_with_other_content_is_refused_in_one_line(name: str, run: Path, cache: str) -> None:
-    state = load_checkpoint(run / "checkpoints")[0]
+    state = load_checkpoint(run / "checkpoints")
     replace_newest_checkpoint(run, torch_file(CHANGES[name](state)))
     assert run_program("train.py", f"out={run}", "resume=true", "max_steps=6", cache).error
 
 
 def test_a_checkpoint_written_again_with_its_content_is_resumed(run: Path, cache: str) -> None:
-    replace_newest_checkpoint(run, torch_file(load_checkpoint(run / "checkpoints")[0]))
+    replace_newest_checkpoint(run, torch_file(load_checkpoint(run / "checkpoints")))
     assert run_program("train.py", f"out={run}", "resume=true", "max_steps=6", cache).status == 0
 
 
 @pytest.mark.parametrize("file", ["../../outside.pt", "/tmp/outside.pt", "step_\0.pt", 3, None])
 def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(file: Any, run: Path, cache: str) -> None:
-    content = torch_file(load_checkpoint(run / "checkpoints")[0])
+    content = torch_file(load_checkpoint(run / "checkpoints"))
     (run.parent / "outside.pt").write_bytes(content)
     replace_newest_checkpoint(run, content, file=file)
     assert run_program("train.py", f"out={run}", "resume=true", "max_steps=6", cache).error

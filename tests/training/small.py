@@ -1,4 +1,4 @@
-"""A training of a tiny model on random tokens, without a run directory."""
+"""A trainer of a tiny model on random tokens, without a run directory."""
 
 import numpy as np
 import torch
@@ -9,20 +9,20 @@ from tests.program import SMALL
 from training.device import choose_device
 from training.distributed import SINGLE_PROCESS, Distributed
 from training.settings import compose_settings
-from training.trainer import Training, make_training
+from training.trainer import Trainer, make_trainer
 
 VOCAB_SIZE = 23
 
 
-def small_training(*overrides: str, distributed: Distributed = SINGLE_PROCESS) -> Training:
-    """Returns a training at step 0; by default in float32 on the CPU."""
+def small_trainer(*overrides: str, distributed: Distributed = SINGLE_PROCESS) -> Trainer:
+    """Returns a trainer at step 0; by default in float32 on the CPU."""
     settings = compose_settings([*SMALL, "device=cpu", "precision=float32", *overrides])
     tokens = np.random.default_rng(0).integers(VOCAB_SIZE, size=3000).astype(np.uint16)
     device = choose_device(settings.run.device, settings.run.precision)
     model = Transformer(settings.model, VOCAB_SIZE, settings.run.seed).to(device.device)
-    return make_training(settings, model, Split(tokens, 3000), device, distributed)
+    return make_trainer(settings, model, Split(tokens, 3000), device, distributed)
 
 
-def weights_of(training: Training) -> dict[str, torch.Tensor]:
+def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
     """Returns a copy of the weights."""
-    return {name: weight.detach().clone() for name, weight in training.model.named_parameters()}
+    return {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from training.checkpoint import (
-    MANIFESTS,
+    MANIFEST,
     drop_checkpoints_after,
     load_checkpoint,
     read_manifest,
@@ -92,8 +92,8 @@ def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path: Path) -> None:
         save(tmp_path, step, best=step == 2)
     assert [(entry["step"], entry["best"]) for entry in read_manifest(tmp_path)] == [(2, True), (5, False), (6, False)]
     assert {path.name for path in tmp_path.glob("*.pt")} == {f"step_0000000{step}.pt" for step in (2, 5, 6)}
-    assert load_checkpoint(tmp_path)[0]["step"] == 6
-    assert load_checkpoint(tmp_path, best=True)[0]["step"] == 2
+    assert load_checkpoint(tmp_path)["step"] == 6
+    assert load_checkpoint(tmp_path, best=True)["step"] == 2
 
 
 def test_a_later_best_replaces_the_best(folder: Path) -> None:
@@ -106,24 +106,26 @@ def test_a_folder_without_checkpoints_is_reported_as_such(tmp_path: Path) -> Non
         load_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("call", range(1, 15))
+@pytest.mark.parametrize("call", range(1, 12))
 def test_a_kill_at_any_file_operation_of_a_save_leaves_a_checkpoint_to_resume_from(folder: Path, call: int) -> None:
     status = in_child(exit_at(call, lambda: save(folder, 3)))
-    state, _ = load_checkpoint(folder)
+    state = load_checkpoint(folder)
     assert state["step"] == 3 if status == 0 else state["step"] in (2, 3)
     torch.testing.assert_close(state, state_of(state["step"]))
     drop_checkpoints_after(folder, state["step"])
     save(folder, 4)
-    assert load_checkpoint(folder)[0]["step"] == 4
+    assert load_checkpoint(folder)["step"] == 4
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
 def test_a_save_has_fewer_file_operations_than_were_tried(folder: Path) -> None:
-    assert in_child(exit_at(14, lambda: save(folder, 3))) == 0
+    assert in_child(exit_at(11, lambda: save(folder, 3))) == 0
     assert in_child(exit_at(2, lambda: save(folder, 4))) == 99
 
 
-def test_every_bit_flip_in_a_checkpoint_is_detected_and_the_one_before_is_used(folder: Path) -> None:
+def test_every_bit_flip_in_a_checkpoint_is_detected_and_the_one_before_is_used(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = folder / "step_00000002.pt"
     content, rng = path.read_bytes(), random.Random(0)
     for _ in range(50):
@@ -131,25 +133,8 @@ def test_every_bit_flip_in_a_checkpoint_is_detected_and_the_one_before_is_used(f
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
-        state, warnings = load_checkpoint(folder)
-        assert state["step"] == 1 and str(path) in warnings[0]
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-def test_a_truncated_checkpoint_is_detected(folder: Path, share: float) -> None:
-    path = folder / "step_00000002.pt"
-    os.truncate(path, int(share * path.stat().st_size))
-    assert load_checkpoint(folder)[0]["step"] == 1
-
-
-@pytest.mark.parametrize("name", MANIFESTS)
-def test_damage_of_one_manifest_does_not_matter(folder: Path, name: str) -> None:
-    content, rng = (folder / name).read_bytes(), random.Random(0)
-    for _ in range(50):
-        damaged = bytearray(content)
-        damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        (folder / name).write_bytes(damaged)
-        assert load_checkpoint(folder)[0]["step"] == 2
+        assert load_checkpoint(folder)["step"] == 1
+        assert f"warning: {path}: damaged" in capsys.readouterr().err
 
 
 def test_damage_of_everything_is_an_error_in_one_line(folder: Path) -> None:
@@ -157,24 +142,21 @@ def test_damage_of_everything_is_an_error_in_one_line(folder: Path) -> None:
         path.write_bytes(b"damaged")
     with pytest.raises(ValueError, match="every checkpoint is damaged"):
         load_checkpoint(folder)
-    for name in MANIFESTS:
-        (folder / name).write_text("{}")
-    with pytest.raises(ValueError, match="damaged"):
+    (folder / MANIFEST).write_text("{}")
+    with pytest.raises(ValueError, match="manifest.json: damaged"):
         load_checkpoint(folder)
 
 
 def test_checkpoints_without_a_manifest_are_not_mistaken_for_a_new_run(folder: Path) -> None:
-    for name in MANIFESTS:
-        (folder / name).unlink()
+    (folder / MANIFEST).unlink()
     with pytest.raises(ValueError, match="missing"):
         load_checkpoint(folder)
 
 
 def test_a_manifest_cannot_name_a_file_outside_the_folder(folder: Path) -> None:
-    for name in MANIFESTS:
-        content = json.loads((folder / name).read_text())
-        content["checkpoints"][0]["file"] = "../secret.pt"
-        (folder / name).write_text(json.dumps(content))
+    content = json.loads((folder / MANIFEST).read_text())
+    content["checkpoints"][0]["file"] = "../secret.pt"
+    (folder / MANIFEST).write_text(json.dumps(content))
     with pytest.raises(ValueError, match="damaged"):
         read_manifest(folder)
 
@@ -183,14 +165,6 @@ def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(fo
     old_files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert in_child(with_file_limit(lambda: save(folder, 3), 1000)) == 1
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == old_files
-
-
-def test_a_process_that_reads_a_file_is_not_disturbed_by_a_write(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "file", b"old")
-    with (tmp_path / "file").open("rb") as file:
-        write_atomically(tmp_path / "file", b"new")
-        assert file.read() == b"old"
-    assert (tmp_path / "file").read_bytes() == b"new"
 
 
 def test_the_error_of_a_file_that_cannot_be_written_names_it(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Command lines: arguments that are refused, and a user's errors on one line."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,9 +8,8 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from data.config import SCHEMAS
-from model.config import ModelConfig
 from tests.program import ROOT, run_program
+from train import GROUPS
 from training.command_line import (
     check_arguments,
     error_message,
@@ -18,12 +18,7 @@ from training.command_line import (
     printable,
     quote_text,
 )
-from training.settings import OptimSettings, RunSettings
-
-GROUPS = {
-    "": [RunSettings], "model": [ModelConfig], "data": list(SCHEMAS.values()), "optim": [OptimSettings],
-    "experiment": [], "variant": [],
-}  # fmt: skip
+from training.settings import CONFIGS
 
 
 @pytest.mark.parametrize(
@@ -42,7 +37,8 @@ def test_a_misspelled_name_is_answered_with_the_most_similar(argument: str, sugg
     "argument",
     [
         "+typo=1", "max_steps", "~model", "~model=tiny", "=3", "--foo", "model=null", "model=../../x", "model=tiny,x",
-        "experiment=lab/_base", "data@model=text", "data.path=x", "sample_prompt=\udcff", "--config-dir=/",
+        "experiment=lab/_base", "data@model=text", "+max_steps=3", "sample_prompt=\udcff", "--config-dir=/",
+        "sample_prompt=${oc.env:HOME}",
     ],
 )  # fmt: skip
 def test_an_argument_that_is_no_setting_is_refused(argument: str) -> None:
@@ -65,7 +61,7 @@ def test_hydra_cannot_be_made_to_call_or_write_anything_else(argument: str) -> N
 
 
 def test_sweeps_and_launchers_are_allowed() -> None:
-    check_arguments(["-m", "seed=range(1,6)", "model=tiny,nano", "variant=glob(*)", "+max_steps=3"], GROUPS)
+    check_arguments(["-m", "seed=range(1,6)", "model=tiny,nano", "variant=glob(*)"], GROUPS)
     check_arguments(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=x", "--cfg", "job"], GROUPS)
 
 
@@ -150,22 +146,30 @@ def test_control_characters_are_replaced_and_all_other_text_stays() -> None:
 
 
 @pytest.mark.parametrize("script", ["train.py", "eval.py"])
-def test_help_lists_the_settings(script: str) -> None:
+def test_help_lists_the_settings_and_every_choice_of_a_group(script: str) -> None:
     result = run_program(script, "--help")
     assert result.status == 0 and result.err == "" and "threads" in result.out
+    words = set(re.findall(r"[\w/]+", result.out))
+    for group in GROUPS if script == "train.py" else []:
+        files = [path.relative_to(CONFIGS / group).with_suffix("") for path in (CONFIGS / group).rglob("*.yaml")]
+        assert not group or {str(name) for name in files} - {"lab/_base"} <= words
 
 
 @pytest.mark.parametrize(
-    ("script", "argument", "name"),
+    ("arguments", "error"),
     [
-        ("train.py", "max_steps=0", "max_steps"), ("train.py", "sed=1", "sed"), ("train.py", "seed=[1", "[1"),
-        ("train.py", "seed=1,2", "seed"), ("train.py", "sample_prompt=${nowhere}", "nowhere"), ("train.py", "-x", "-x"),
-        ("train.py", "hydra/launcher=nowhere", "nowhere"), ("eval.py", "probe.n_untrained=0", "n_untrained"),
-        ("eval.py", "probe.n=1", "probe.n"), ("eval.py", "-m", "-m"), ("eval.py", "run=nowhere", "nowhere"),
+        ("train.py max_steps=0", "max_steps=0: must be 1 or more"), ("eval.py probe.n=1", "probe.n=1: no such setting"),
+        ("train.py max_steps=abc", "max_steps=abc: must be an integer"), ("train.py -x", "-x: no such flag"),
+        ("train.py device=tpu", "device=tpu: must be one of auto, cpu, cuda"), ("train.py sed=1", "did you mean seed?"),
+        ("train.py seed=[1", "seed=[1: cannot be read"), ("train.py seed=1,2", "seed=1,2: has several values"),
+        ("train.py data=stories data.vocab_size=300", "data.vocab_size=300: not a setting of these data; choose"),
+        ("train.py hydra/launcher=nowhere", "nowhere"), ("eval.py probe.n_untrained=0", "must be 2 or more"),
+        ("eval.py task=foo", "task=foo: must be one of minimal_pairs, links"), ("eval.py -m", "-m: only train.py has"),
+        ("eval.py run=nowhere", "nowhere: does not exist"),
     ],
 )  # fmt: skip
-def test_a_bad_argument_is_one_line_and_writes_nothing(script: str, argument: str, name: str, tmp_path: Path) -> None:
-    assert name in run_program(script, argument, cwd=tmp_path).error
+def test_a_bad_argument_is_one_line_and_writes_nothing(arguments: str, error: str, tmp_path: Path) -> None:
+    assert error in run_program(*arguments.split(), cwd=tmp_path).error
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.small import small_training, weights_of
+from tests.training.small import small_trainer, weights_of
 from training.device import choose_device
 from training.distributed import Distributed
 from training.settings import Device, Precision
 from training.trainer import (
     MAX_SKIPPED_STEPS,
-    Training,
+    Trainer,
     is_probe_step,
-    load_or_refuse,
     log_step,
     seed_dropout,
     step_line,
@@ -28,9 +27,9 @@ def assert_equal(state: Any, expected: Any) -> None:
 
 
 def test_a_step_is_that_of_plain_pytorch() -> None:
-    training = small_training("optim=adamw", "optim.warmup_steps=0", "optim.clip_norm=0.5")
-    model = copy.deepcopy(training.model)
-    optim = training.settings.optim
+    trainer = small_trainer("optim=adamw", "optim.warmup_steps=0", "optim.clip_norm=0.5")
+    model = copy.deepcopy(trainer.model)
+    optim = trainer.settings.optim
     matrices = [weight for name, weight in model.named_parameters() if name.startswith("blocks.") and weight.ndim == 2]
     embeddings = [
         weight for name, weight in model.named_parameters() if not name.startswith("blocks.") and weight.ndim == 2
@@ -42,112 +41,112 @@ def test_a_step_is_that_of_plain_pytorch() -> None:
         {"params": gains, "lr": optim.embedding_learning_rate, "weight_decay": 0},
     ]
     optimizer = torch.optim.AdamW(groups, betas=(optim.beta_1, optim.beta_2))
-    batch = training.loader(0)
+    batch = trainer.loader(0)
     loss = torch.nn.functional.cross_entropy(model(*batch.inputs).flatten(0, 1), batch.targets.flatten())
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     optimizer.step()
-    step = train_step(training)
+    step = train_step(trainer)
     assert step.loss == pytest.approx(loss.item(), rel=1e-5)
     assert step.gradient_norm == pytest.approx(norm.item(), rel=1e-4)
     assert step.n_tokens == batch.targets.numel()
     torch.testing.assert_close(
-        dict(training.model.named_parameters()), dict(model.named_parameters()), rtol=1e-4, atol=1e-6
+        dict(trainer.model.named_parameters()), dict(model.named_parameters()), rtol=1e-4, atol=1e-6
     )
 
 
 def test_two_micro_batches_accumulate_the_gradient_of_the_mean_loss() -> None:
-    training = small_training("gradient_accumulation_steps=2", "optim.clip_norm=1e9")
-    model = copy.deepcopy(training.model)
-    batches = [training.loader(0), training.loader(1)]
+    trainer = small_trainer("gradient_accumulation_steps=2", "optim.clip_norm=1e9")
+    model = copy.deepcopy(trainer.model)
+    batches = [trainer.loader(0), trainer.loader(1)]
     logits, targets = (
         torch.cat(tensors) for tensors in zip(*((model(*b.inputs), b.targets) for b in batches), strict=True)
     )
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
     loss.backward()
     norm = torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters()])
-    step = train_step(training)
+    step = train_step(trainer)
     assert step.loss == pytest.approx(loss.item(), rel=1e-5)
     assert step.gradient_norm == pytest.approx(norm.item(), rel=1e-4)
 
 
-def poison_loss(training: Training) -> None:
-    loss = training.loss
-    training.loss = lambda targets, *inputs: loss(targets, *inputs) * float("nan")
+def poison_loss(trainer: Trainer) -> None:
+    loss = trainer.loss
+    trainer.loss = lambda targets, *inputs: loss(targets, *inputs) * float("nan")
 
 
-def poison_gradient(training: Training) -> None:
-    weight = next(training.model.parameters())
+def poison_gradient(trainer: Trainer) -> None:
+    weight = next(trainer.model.parameters())
     weight.register_hook(lambda gradient: gradient * float("inf"))
 
 
 @pytest.mark.parametrize("poison", [poison_loss, poison_gradient])
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer(
-    poison: Callable[[Training], None], optim: str
+    poison: Callable[[Trainer], None], optim: str
 ) -> None:
-    training = small_training(f"optim={optim}")
+    trainer = small_trainer(f"optim={optim}")
     for _ in range(2):
-        train_step(training)
-    old_state = copy.deepcopy(training.state())
-    poison(training)
-    train_step(training)
-    new_state = training.state()
+        train_step(trainer)
+    old_state = copy.deepcopy(trainer.state())
+    poison(trainer)
+    train_step(trainer)
+    new_state = trainer.state()
     assert_equal(new_state["model"], old_state["model"])
     assert_equal(new_state["optimizer"], old_state["optimizer"])
-    assert (training.step, training.skipped, training.skipped_in_row) == (3, 1, 1)
+    assert (trainer.step, trainer.skipped, trainer.skipped_in_row) == (3, 1, 1)
 
 
 def test_a_finite_step_ends_a_row_of_skipped_steps() -> None:
-    training = small_training()
-    loss = training.loss
-    poison_loss(training)
-    train_step(training)
-    training.loss = loss
-    train_step(training)
-    assert (training.skipped, training.skipped_in_row) == (1, 0)
+    trainer = small_trainer()
+    loss = trainer.loss
+    poison_loss(trainer)
+    train_step(trainer)
+    trainer.loss = loss
+    train_step(trainer)
+    assert (trainer.skipped, trainer.skipped_in_row) == (1, 0)
 
 
 def test_a_run_ends_after_ten_skipped_steps_in_a_row_and_names_the_learning_rate() -> None:
-    training = small_training()
-    poison_loss(training)
+    trainer = small_trainer()
+    poison_loss(trainer)
     for _ in range(MAX_SKIPPED_STEPS - 1):
-        log_step(training, None, train_step(training))
+        log_step(trainer, None, train_step(trainer))
     with pytest.raises(FloatingPointError, match="optim.learning_rate"):
-        log_step(training, None, train_step(training))
+        log_step(trainer, None, train_step(trainer))
 
 
-def mutate_nothing(training: Training, state: dict[str, Any]) -> None:
+def mutate_nothing(trainer: Trainer, state: dict[str, Any]) -> None:
     pass
 
 
-def forget_optimizer(training: Training, state: dict[str, Any]) -> None:
+def forget_optimizer(trainer: Trainer, state: dict[str, Any]) -> None:
     state["optimizer"] = {}
 
 
-def forget_position(training: Training, state: dict[str, Any]) -> None:
+def forget_position(trainer: Trainer, state: dict[str, Any]) -> None:
     state["step"] = 0
 
 
-def swap_weights(training: Training, state: dict[str, Any]) -> None:
-    state["model"] = weights_of(training)
+def swap_weights(trainer: Trainer, state: dict[str, Any]) -> None:
+    state["model"] = weights_of(trainer)
 
 
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 @pytest.mark.parametrize("mutate", [mutate_nothing, forget_optimizer, forget_position, swap_weights])
 def test_training_resumes_bit_identically_only_if_all_of_the_state_is_restored(
-    mutate: Callable[[Training, dict[str, Any]], None], optim: str
+    mutate: Callable[[Trainer, dict[str, Any]], None], optim: str
 ) -> None:
     overrides = (f"optim={optim}", "model.dropout=0.2", "max_steps=6")
-    reference = small_training(*overrides)
+    reference = small_trainer(*overrides)
     for _ in range(3):
         train_step(reference)
     state = copy.deepcopy(reference.state())
     torch.manual_seed(123)  # a resumed process has another state of the global generator
-    resumed = small_training(*overrides)
+    resumed = small_trainer(*overrides)
     mutate(resumed, state)
     resumed.load(state)
-    losses = [[train_step(training).loss for _ in range(3)] for training in (reference, resumed)]
+    losses = [[train_step(trainer).loss for _ in range(3)] for trainer in (reference, resumed)]
     is_equal = losses[0] == losses[1] and all(
         torch.equal(weight, weights_of(resumed)[name]) for name, weight in weights_of(reference).items()
     )
@@ -155,22 +154,22 @@ def test_training_resumes_bit_identically_only_if_all_of_the_state_is_restored(
 
 
 def test_a_checkpoint_of_step_zero_holds_no_optimizer_state() -> None:
-    assert small_training().state()["optimizer"] == {}
+    assert small_trainer().state()["optimizer"] == {}
 
 
 def test_a_checkpoint_of_another_model_is_refused_in_one_line() -> None:
-    state = small_training("model.d_mlp=64").state()
+    state = small_trainer("model.d_mlp=64").state()
     with pytest.raises(ValueError, match="does not fit") as error:
-        load_or_refuse(small_training(), state)
+        small_trainer().load(state)
     assert "\n" not in str(error.value)
 
 
 def test_settings_of_the_optimizer_are_not_taken_from_the_checkpoint() -> None:
-    old = small_training("optim.momentum=0.5")
+    old = small_trainer("optim.momentum=0.5")
     train_step(old)
-    training = small_training("optim.momentum=0.7")
-    training.load(old.state())
-    assert training.optimizers[0].param_groups[0]["momentum"] == 0.7
+    trainer = small_trainer("optim.momentum=0.7")
+    trainer.load(old.state())
+    assert trainer.optimizers[0].param_groups[0]["momentum"] == 0.7
 
 
 @pytest.mark.parametrize(
@@ -197,18 +196,18 @@ def test_the_probe_runs_at_powers_of_two_every_fiftieth_of_the_training_and_at_i
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # raised inside torch.compile
 def test_the_compiled_step_gives_the_same_loss() -> None:
-    losses = [train_step(small_training(f"compile={mode}")).loss for mode in ("none", "default")]
+    losses = [train_step(small_trainer(f"compile={mode}")).loss for mode in ("none", "default")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_more_processes_than_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="tokens_per_batch=64"):
-        small_training("tokens_per_batch=64", distributed=Distributed(rank=1, world_size=2))
+        small_trainer("tokens_per_batch=64", distributed=Distributed(rank=1, world_size=2))
 
 
 def test_cuda_graphs_without_a_cuda_device_are_refused() -> None:
     with pytest.raises(ValueError, match="compile=graphs"):
-        small_training("compile=graphs")
+        small_trainer("compile=graphs")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measure import arguments, fail, markdown_table, run_script, write_results
+from benchmarks.measure import arguments, fail, run_script, write_results
 from benchmarks.planted import KINDS, plant
 from data.corpus import Corpus, load_rows
 from data.links import LinkItem, link_items
@@ -36,6 +36,7 @@ from data.tokenizer import end_id
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
+from probe.external import markdown_table
 from probe.items import EMPTY, QUESTIONS, Question
 from probe.open import load_data, open_run
 from probe.statistics import share_interval

@@ -22,11 +22,12 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from benchmarks.measure import arguments, markdown_table, read_records, run_command, run_script, write_results
+from benchmarks.measure import arguments, read_records, run_command, run_script, write_results
 from data.corpus import load_corpus
 from data.loader import Split, StreamBatches, validation_batches
 from data.tokenizer import end_id
 from model.transformer import Transformer, load_weights, n_parameters
+from probe.external import markdown_table
 from training.checkpoint import load_checkpoint
 from training.device import ComputeDevice, choose_device
 from training.evaluate import row_losses

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measure import arguments, fail, markdown_table
+from benchmarks.measure import arguments, fail
 from data.loader import Split
 from model.transformer import Transformer, n_parameters
+from probe.external import markdown_table
 from training.device import ComputeDevice, choose_device
 from training.settings import compose_settings
 from training.trainer import make_trainer, train_step

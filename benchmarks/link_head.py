@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import arguments, interval_text, markdown_table, paste, read_records, run_script, write_results
+from benchmarks.measure import arguments, interval_text, paste, read_records, run_script, write_results
+from probe.external import markdown_table
 
 QUESTIONS = ("number", "gender", "later_cue")
 BASELINES = ("nearest", "first", "subject", "most frequent")

@@ -73,11 +73,6 @@ def read_records(run: Path, split: str) -> list[dict[str, Any]]:
     return [record for record in records if record["split"] == split]
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns a Markdown table as lines."""
-    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
-
-
 def interval_text(value: float, interval: Sequence[float] | None) -> str:
     """Returns "0.987 [0.951, 1.000]"."""
     return f"{value:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")

@@ -25,7 +25,8 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from benchmarks.measure import arguments, markdown_table, read_records, write_results
+from benchmarks.measure import arguments, read_records, write_results
+from probe.external import markdown_table
 from tests.program import SMALL_DATA, start_program, wait
 from tests.reliability.strategies import command_lines
 from tests.reliability.test_fuzz import status_and_error

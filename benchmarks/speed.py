@@ -1,11 +1,9 @@
-"""Speed compared with peers, in one run: python -m benchmarks.speed data.path=input.txt nanogpt=PATH [seeds=1,2,3].
+"""Speed compared with nanoGPT, in one run: python -m benchmarks.speed data.path=input.txt nanogpt=PATH [seeds=1,2,3].
 
-- Training: characters of tiny Shakespeare by `experiment=shakespeare/cpu_quick` and by nanoGPT's own CPU recipe (a
-  checkout of github.com/karpathy/nanoGPT, in which nothing is written), one thread, one after the other for each seed.
-  The figure is the CPU-seconds of the training loop without evaluations, and the mean loss over the whole validation
-  part in windows that do not overlap.
-- Attention: the maps of all heads over the same sentences, by our view and by transformers' eager attention on the
-  exported model.
+Trains on the characters of tiny Shakespeare by `experiment=shakespeare/cpu_quick` and by nanoGPT's own CPU recipe (a
+checkout of github.com/karpathy/nanoGPT, in which nothing is written), one thread, one after the other for each seed.
+The figures are the CPU-seconds of the training loop without evaluations, and the mean loss over the whole validation
+part in windows that do not overlap.
 
 Writes docs/results/speed.{json,md}. Needs requirements-dev.txt.
 """
@@ -16,18 +14,13 @@ import re
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.measure import arguments, fail, markdown_table, median_range, read_records, run_command, write_results
-from model.hf import export_transformers
-from model.observe import TransformerView
-from model.transformer import Transformer
-from training.settings import compose_settings
+from benchmarks.measure import arguments, fail, median_range, read_records, run_command, write_results
+from probe.external import markdown_table
 
 MAX_LOSS = 1.88  # nats per character over the whole validation part
 STEPS = 2000  # in the CPU recipe of nanoGPT
@@ -128,35 +121,8 @@ def compare_training(text: Path, checkout: Path, seeds: list[int]) -> dict[str, 
     return {"commit": commit, "seeds": seeds, "pairs": pairs}
 
 
-def compare_attention(n_sentences: int = 1000, length: int = 24, repeats: int = 5) -> dict[str, Any]:
-    """Times the attention maps of all heads, ours and transformers' eager attention, in turns on one thread."""
-    from transformers import LlamaForCausalLM
-
-    torch.set_num_threads(1)
-    shape = ["model.n_layer=6", "model.n_head=8", "model.d_model=256", "model.d_mlp=768"]
-    model = Transformer(compose_settings(shape).model, 2048, seed=0).eval()
-    with tempfile.TemporaryDirectory() as folder:
-        export_transformers(model, Path(folder))
-        peer = LlamaForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-    tokens = torch.randint(0, 2048, (n_sentences, length), generator=torch.Generator().manual_seed(0))
-    view = TransformerView(model)
-    programs = {
-        "ours": lambda: view.attention_scores(tokens).softmax(-1),
-        "transformers": lambda: torch.stack(peer(tokens, output_attentions=True).attentions),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in programs}
-    maps = {}
-    with torch.no_grad():
-        for name in list(programs) * repeats:
-            start = time.process_time()
-            maps[name] = programs[name]()
-            seconds[name].append(time.process_time() - start)
-    difference = float((maps["ours"] - maps["transformers"]).abs().max())
-    return {"seconds": seconds, "difference": difference, "n_sentences": n_sentences, "length": length}
-
-
-def lines_of(training: dict[str, Any], attention: dict[str, Any]) -> list[str]:
-    """Returns the page's tables."""
+def lines_of(training: dict[str, Any]) -> list[str]:
+    """Returns the page's table."""
     pairs = training["pairs"]
     rows = []
     for name, title in (("ours", "experiment=shakespeare/cpu_quick"), ("nanogpt", "nanoGPT, CPU recipe")):
@@ -164,7 +130,6 @@ def lines_of(training: dict[str, Any], attention: dict[str, Any]) -> list[str]:
         rows.append([title, median_range(loss, 3), median_range(loop), median_range(process)])
     ratios = [pair["nanogpt"]["loop"] / pair["ours"]["loop"] for pair in pairs]
     reached = sum(pair["ours"]["loss"] <= MAX_LOSS for pair in pairs)
-    maps, peers = ([attention["n_sentences"] / second for second in times] for times in attention["seconds"].values())
     return [
         f"Characters of tiny Shakespeare, one thread, seeds {', '.join(map(str, training['seeds']))}; median (range).",
         f"nanoGPT is commit {training['commit']} and computes in float32; ours takes bfloat16 where the CPU has it.",
@@ -173,12 +138,6 @@ def lines_of(training: dict[str, Any], attention: dict[str, Any]) -> list[str]:
         "",
         f"A full loss of {MAX_LOSS} or less in {reached} of {len(pairs)} seeds; "
         f"nanoGPT's loop takes {median_range(ratios)} times as long.",
-        "",
-        f"Attention maps of all heads (6 layers x 8 heads, width 256, {attention['n_sentences']} sentences of "
-        f"{attention['length']} tokens, float32, one thread), sentences per CPU-second; largest difference of a weight "
-        f"{attention['difference']:.1e}:",
-        "",
-        *markdown_table(["this project", "transformers, eager"], [[median_range(maps, 0), median_range(peers, 0)]]),
     ]
 
 
@@ -189,10 +148,8 @@ def main() -> None:
     for path, hint in ((text, "data.path"), (checkout / "train.py", "nanogpt")):
         if not path.exists():
             fail(f"{hint}={options[hint]}: {path.name} does not exist")
-    attention = compare_attention()
     training = compare_training(text, checkout, [int(seed) for seed in options["seeds"].split(",")])
-    results = {"training": training, "attention": attention}
-    write_results("speed", "Speed compared with peers", results, lines_of(training, attention), threads=1)
+    write_results("speed", "Speed compared with nanoGPT", training, lines_of(training), threads=1)
 
 
 if __name__ == "__main__":

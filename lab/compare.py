@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from probe.external import markdown_table
 from probe.seeds import HEADLINE, SUPPORTED, summary
 from probe.statistics import CONFIDENCE, share_interval
 
@@ -239,9 +240,12 @@ def _cell(values: Mapping[str, Any], measure: Measure) -> str:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """Returns the table and one sentence per variant."""
-    header, rows = overview(results)
-    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join([*lines, "", *(f"- {entry['sentence']}" for entry in results["variants"])]) + "\n"
+    return (
+        "\n".join(
+            [*markdown_table(*overview(results)), "", *(f"- {entry['sentence']}" for entry in results["variants"])]
+        )
+        + "\n"
+    )
 
 
 def table_csv(results: Mapping[str, Any]) -> str:

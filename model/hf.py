@@ -38,13 +38,14 @@ LLAMA_LAYER = {
     "mlp.up.weight": "mlp.up_proj",
     "mlp.down.weight": "mlp.down_proj",
 }
-# Switches of ours that a Llama has. Tied projections are not among them: they are exported as two equal matrices.
-LLAMA_SWITCHES = {
+LLAMA_SWITCHES = {  # values of our switches in a Llama (Touvron et al. 2023)
     "position": Position.rope,
     "scale": Scale.inverse_sqrt,
     "weighting": Weighting.softmax,
     "mask": Mask.causal,
     "token_shift": False,
+    "tie_query_key": False,
+    "tie_key_value": False,
 }
 _INTERFACE = "antecedent"  # name of our attention function in transformers
 _FILES = ("*.json", "*.txt", "*.model")  # settings and tokenizer
@@ -391,14 +392,15 @@ def _line(error: Exception) -> str:
 # Exporting our model
 
 
+def departures(config: ModelConfig) -> list[str]:
+    """Returns NAME=VALUE of every switch of `config` that no Llama has."""
+    values = {name: getattr(config, name) for name in LLAMA_SWITCHES}
+    return [f"model.{name}={str(value).lower()}" for name, value in values.items() if value != LLAMA_SWITCHES[name]]
+
+
 def check_is_llama(config: ModelConfig) -> None:
-    """Raises ValueError naming every switch of `config` that no Llama has."""
-    wrong = [
-        f"model.{name}={str(getattr(config, name)).lower()}"
-        for name, value in LLAMA_SWITCHES.items()
-        if getattr(config, name) != value
-    ]
-    if wrong:
+    """Raises ValueError unless a Llama can compute the same; tied projections are exported as two equal matrices."""
+    if wrong := [switch for switch in departures(config) if not switch.startswith("model.tie_")]:
         raise ValueError(f"{', '.join(wrong)}: not exportable, a Llama does not have it")
 
 

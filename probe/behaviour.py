@@ -12,6 +12,7 @@ from torch import Tensor
 from data.links import ORACLES, LinkItem
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
+from probe.interventions import answer_ids, answer_margins
 from probe.items import UNDECIDED
 from probe.scores import text_batches
 from probe.statistics import mean_interval, story_clusters, story_designs
@@ -65,7 +66,8 @@ def read_payoffs(
     for index, logits in payoff_logits(model, items, tokens_per_batch):
         batch = [items[i] for i in index]
         targets = torch.tensor([item.target for item in batch], device=logits.device)
-        margins[index] = margins_of(batch, logits)
+        sides = (ids.to(logits.device) for ids in answer_ids(batch))
+        margins[index] = answer_margins(logits, *sides).cpu().numpy()
         losses[index] = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
     return margins, losses
 
@@ -82,18 +84,6 @@ def payoff_logits(
         payoffs[rows] = torch.tensor([len(texts[i]) - 1 for i in members])
         logits = model.logits(tokens.to(model.device), payoffs.to(model.device))
         yield [with_payoff[i] for i in members], logits[torch.tensor(rows, device=model.device)]
-
-
-def margins_of(items: Sequence[LinkItem], logits: Tensor) -> np.ndarray:
-    """Return log p(answers) - log p(foils) [N] from the logits [N, V] at the items' payoffs."""
-    sides = []
-    for tokens in ([item.answers for item in items], [item.foils for item in items]):
-        mask = torch.zeros_like(logits, dtype=torch.bool)
-        for row, ids in enumerate(tokens):
-            mask[row, list(ids)] = True
-        sides.append(logits.masked_fill(~mask, float("-inf")).logsumexp(-1))
-    margins: np.ndarray = (sides[0] - sides[1]).cpu().numpy()
-    return margins
 
 
 def oracle_losses(items: Sequence[LinkItem]) -> dict[str, float]:

@@ -10,6 +10,7 @@ between the partners, 0 changes nothing. Later layers may compensate for an abla
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from probe.interventions import (
     PairBatch,
     answer_margins,
     cut_edge,
-    edited_logits,
+    edited_margins,
     pair_batches,
     pair_up,
     partner,
@@ -95,27 +96,24 @@ def measure_margins(
 
     def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:
         clean = model.logits(batch.tokens, batch.payoff, (), streams)
-        resampled = edited_logits(model, batch, streams, HeadEdit(layer, head, output=partner))
+        resampled = model.logits(batch.tokens, batch.payoff, (HeadEdit(layer, head, output=partner),), streams)
+        margins = partial(answer_margins, answers=batch.answers, foils=batch.foils)
         edits = {
             "attention_swap": swap_edges(batch, layer, head),
             "edge_ablation": cut_edge(batch, layer, head, batch.antecedent),
             "distractor_edge_ablation": cut_edge(batch, layer, head, batch.distractor),
             "zero_ablation": HeadEdit(layer, head, output=torch.zeros_like),
         }
-        swaps = [_margins(model, batch, streams, swap_edges(batch, layer, control)) for control in controls]
+        swaps = [edited_margins(model, batch, streams, swap_edges(batch, layer, control)) for control in controls]
         return {
-            "clean": answer_margins(clean, batch),
-            "swap": answer_margins(partner(clean), batch),
-            "head_effect": answer_margins(resampled, batch),
-            "denoising_patch": answer_margins(partner(resampled), batch),
+            "clean": margins(clean),
+            "swap": margins(partner(clean)),
+            "head_effect": margins(resampled),
+            "denoising_patch": margins(partner(resampled)),
             "controls": torch.stack(swaps, dim=1) if swaps else clean[:, :0],
-        } | {name: _margins(model, batch, streams, edit) for name, edit in edits.items()}
+        } | {name: edited_margins(model, batch, streams, edit) for name, edit in edits.items()}
 
     return over_batches(model, pairs, tokens_per_batch, measure)
-
-
-def _margins(model: ObservableModel, batch: PairBatch, streams: list[Tensor], edit: HeadEdit) -> Tensor:
-    return answer_margins(edited_logits(model, batch, streams, edit), batch)
 
 
 def over_batches(

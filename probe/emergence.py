@@ -24,7 +24,6 @@ from training.evaluate import validation_loss
 from training.settings import TrainSettings
 from training.trainer import Probe, ProbeReading
 
-PHASE_CHANGE = 0.1  # share of training within which a curve makes 10 to 90 % of its change
 N_SIGN_FLIPS = 400  # behind the chance level
 
 
@@ -149,39 +148,23 @@ def read_questions(
     return readings
 
 
-def crossing(steps: Sequence[float], values: Sequence[float], share: float, start: float | None = None) -> float | None:
-    """Return the first step at which a curve has made `share` of its change from `start` to its last value.
+def half_rise(steps: Sequence[float], values: Sequence[float], start: float | None = None) -> float | None:
+    """Returns t50, the first step at which a curve has made half of its change from `start` to its last value.
 
-    The curve is interpolated linearly. Because the first crossing counts, a curve that wavers is read as slow.
+    The curve is interpolated linearly.
 
     Args:
         steps: ascending.
         values: the curve at these steps.
-        share: from 0 to 1.
         start: value before the change, such as chance (default: the first value).
 
     Returns:
-        None if the curve is empty, does not change or does not reach the share.
+        None if the curve is empty, or does not change.
 
     """
     start = values[0] if start is None and len(values) else start
     if start is None or not len(values) or values[-1] == start:
         return None
     progress = (np.array(values, dtype=float) - start) / (values[-1] - start)
-    reached = np.flatnonzero(progress >= share)
-    if not len(reached):
-        return None
-    i = reached[0]
-    return float(steps[0] if i == 0 else np.interp(share, progress[i - 1 : i + 1], steps[i - 1 : i + 1]))
-
-
-def timing(steps: Sequence[float], values: Sequence[float], start: float | None = None) -> dict[str, float | None]:
-    """Return the steps t10, t50 and t90 (`crossing`), and the width t90 - t10 as a share of the last step."""
-    t10, t50, t90 = (crossing(steps, values, share, start) for share in (0.1, 0.5, 0.9))
-    width = None if t10 is None or t90 is None else (t90 - t10) / max(1, steps[-1])
-    return {"t10": t10, "t50": t50, "t90": t90, "width": width}
-
-
-def is_phase_change(widths: Sequence[float | None]) -> bool:
-    """Return True if the width is below `PHASE_CHANGE` in every seed, of two seeds or more."""
-    return len(widths) > 1 and all(width is not None and width < PHASE_CHANGE for width in widths)
+    i = int(np.argmax(progress >= 0.5))  # the last value has made the whole change
+    return float(steps[0] if i == 0 else np.interp(0.5, progress[i - 1 : i + 1], steps[i - 1 : i + 1]))

@@ -1,6 +1,5 @@
 """What the external test sets share: the evaluated model, reading of test files, vocabulary coverage, and tables."""
 
-import glob
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data.links import Span
+from data.text import text_files
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
 
@@ -43,26 +43,11 @@ class Report:
 
 
 def find_files(path: str, endings: Sequence[str]) -> list[Path]:
-    """Return the files with these endings of a path, folder or glob, or of several separated by commas.
-
-    Raises:
-        FileNotFoundError: there are none.
-        ValueError: it is not a regular file.
-
-    """
-    files: list[Path] = []
-    for name in map(str.strip, path.split(",")):
-        location = Path(name).expanduser()
-        pattern = f"{glob.escape(str(location))}/*" if location.is_dir() else str(location)
-        matches = [location] if location.is_file() else sorted(map(Path, glob.glob(pattern)))
-        matches = [file for file in matches if file.suffix in endings]
-        if not name or not matches:
-            raise FileNotFoundError(f"path={name}: no {' or '.join(endings)} file there")
-        files += matches
-    for file in files:
-        if not file.is_file():  # opening a named pipe would block
-            raise ValueError(f"path={file}: not a regular file")
-    return list(dict.fromkeys(files))
+    """Returns the files of `text_files` that have one of these endings; FileNotFoundError if there are none."""
+    files = [file for file in text_files(path, "path") if file.suffix in endings]
+    if not files:
+        raise FileNotFoundError(f"path={path}: no {' or '.join(endings)} file there")
+    return files
 
 
 def read_lines(file: Path) -> dict[str, str]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from data.links import LinkItem
 from model.observe import ObservableModel
 from probe.causal import ROUNDING, over_batches
-from probe.interventions import PairBatch, answer_margins, edit_query_row, edited_logits, pair_up
+from probe.interventions import PairBatch, edit_query_row, edited_margins, pair_up
 from probe.statistics import bootstrap_interval, story_clusters, story_designs
 
 MEASURES = ("weight", "value_norm", "effect")
@@ -105,7 +105,7 @@ def read_links(
 def _batch_links(model: ObservableModel, batch: PairBatch, streams: list[Tensor], layers: Sequence[int]) -> Tensor:
     """Return the three measures of every link of a batch, [B, 3, layers, H, W]."""
     records = model.record(batch.tokens, batch.query[:, None])
-    clean = answer_margins(model.logits(batch.tokens, batch.payoff, (), streams), batch)
+    clean = edited_margins(model, batch, streams)
     measures = []
     for layer in layers:
         weights = records[layer].scores[:, :, 0].softmax(-1)  # [B, H, T]
@@ -119,7 +119,7 @@ def _batch_links(model: ObservableModel, batch: PairBatch, streams: list[Tensor]
             for word in range(batch.mentions.shape[1]):
                 remove = partial(torch.masked_fill, mask=batch.mentions[:, word], value=0)
                 edit = edit_query_row(batch, layer, head, remove)
-                margins = answer_margins(edited_logits(model, batch, streams, edit), batch)
+                margins = edited_margins(model, batch, streams, edit)
                 effects[:, head, word] = (margins - clean).abs()
         measures.append(torch.stack([edges.sum(-1), norms, effects], dim=1))
     return torch.stack(measures, dim=2)

@@ -80,8 +80,7 @@ def make_batch(items: Sequence[LinkItem], index: list[int], device: torch.device
             mentions[row, number, list(word)] = True
     antecedent = torch.stack([row[: len(i.antecedents)].any(0) for i, row in zip(batch, mentions, strict=True)])
     tensors = tokens, query, payoff, mentions, antecedent, partner(antecedent)
-    sides = [_padded([getattr(item, name) for item in batch], NO_TOKEN) for name in ("answers", "foils")]
-    return PairBatch(index, *(tensor.to(device) for tensor in (*tensors, *sides)))
+    return PairBatch(index, *(tensor.to(device) for tensor in (*tensors, *answer_ids(batch))))
 
 
 def _padded(rows: list[tuple[int, ...]], padding: int) -> Tensor:
@@ -93,18 +92,23 @@ def partner(x: Tensor) -> Tensor:
     return x.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
 
 
-def answer_margins(logits: Tensor, batch: PairBatch) -> Tensor:
-    """Return M [B] = log p(answers) - log p(foils) from the logits [B, V] at the payoff, in nats."""
+def answer_ids(items: Sequence[LinkItem]) -> tuple[Tensor, Tensor]:
+    """Returns the answers and the foils of the items, each [N, n] token ids padded with NO_TOKEN."""
+    return _padded([item.answers for item in items], NO_TOKEN), _padded([item.foils for item in items], NO_TOKEN)
+
+
+def answer_margins(logits: Tensor, answers: Tensor, foils: Tensor) -> Tensor:
+    """Returns M [B] = log p(answers) - log p(foils) in nats, from the logits [B, V] at the payoff."""
     sides = []
-    for ids in (batch.answers, batch.foils):
+    for ids in (answers, foils):
         side = logits.gather(1, ids.clamp(min=0)).masked_fill(ids == NO_TOKEN, float("-inf"))
         sides.append(side.logsumexp(-1))
     return sides[0] - sides[1]
 
 
-def edited_logits(model: ObservableModel, batch: PairBatch, streams: Sequence[Tensor], edit: HeadEdit) -> Tensor:
-    """Return the logits [B, V] at the payoff under one edit; `streams` are the unedited residual streams."""
-    return model.logits(batch.tokens, batch.payoff, (edit,), streams)
+def edited_margins(model: ObservableModel, batch: PairBatch, streams: Sequence[Tensor], *edits: HeadEdit) -> Tensor:
+    """Returns the margins [B] under some edits; `streams` are the unedited residual streams."""
+    return answer_margins(model.logits(batch.tokens, batch.payoff, edits, streams), batch.answers, batch.foils)
 
 
 def edit_query_row(batch: PairBatch, layer: int, head: int, change: Callable[[Tensor], Tensor]) -> HeadEdit:

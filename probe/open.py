@@ -18,7 +18,7 @@ from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.links import LinkItem
 from data.stories.lint import word_spans
 from data.tokenizer import end_id, load_tokenizer, unknown_id, with_end
-from model.hf import open_transformers
+from model.hf import departures, open_transformers
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer, load_weights, n_parameters
 from probe.contract import check_observed
@@ -31,9 +31,6 @@ EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs
 OWNER = "model.json"  # in such a folder: which model the results are about
 UNTRAINED_SEED = 10_000  # added to the seed of an untrained model, so that none equals a trained model's start
 
-# A Llama-style decoder (Touvron et al. 2023); the page names every setting that differs.
-LLAMA_STYLE = {"scale": "inverse_sqrt", "weighting": "softmax", "position": "rope", "mask": "causal",
-               "tie_query_key": False, "tie_key_value": False, "token_shift": False}  # fmt: skip
 CHECKPOINT_FIELDS = ("vocab_size", "data_fingerprint", "tokenizer_sha256")  # in config.json, besides model and data
 MOVABLE = {"model.dropout", "data.path", "data.validation_path", "data.tokenizer_path"}
 
@@ -145,9 +142,7 @@ def open_run(run: Path, device: torch.device) -> OpenedRun:
         data_fingerprint=str(config.get("data_fingerprint")),
         shape=values,
         n_parameters=n_parameters(transformer),
-        departures=tuple(
-            f"{key}={str(values[key]).lower()}" for key, value in LLAMA_STYLE.items() if values[key] != value
-        ),
+        departures=tuple(departures(settings.model)),
         environment=read_environment(run),
         step=step,
         max_steps=settings.run.max_steps,

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from probe.emergence import is_phase_change, timing
+from probe.emergence import half_rise
+from probe.external import markdown_table
 from probe.statistics import CONFIDENCE, MIN_SEEDS, share_interval
 from probe.verdict import SUPPORTED, evidence_of, judge
 
 HEADLINE = "headline"
 _GROUP = ("family", "level", "site", "holdout")
 _SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
-_NEVER: dict[str, float | None] = dict.fromkeys(("t10", "t50", "t90", "width", "end"))  # timing if a curve did not rise
+_NEVER: dict[str, float | None] = dict.fromkeys(("t50", "end"))  # timing if a curve did not rise
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,6 @@ def _question(name: str, runs: Sequence[SeedRun]) -> dict[str, Any]:
             score: summary([head[score] for head in heads], is_share=score != "pronoun_contrast") for score in _SCORES
         },
         "timing": {curve: _curve_over_seeds(curve, [run_times[curve] for run_times in times]) for curve in curves},
-        "order": _order([{curve: run_times[curve]["t50"] for curve in curves} for run_times in times]),
     }
 
 
@@ -106,7 +106,7 @@ def curve_times(
     readings = [record[name] for record in records]
 
     def times(values: list[float], start: float | None) -> dict[str, float | None]:
-        return {**timing(steps, values, start), "end": values[-1]}
+        return {"t50": half_rise(steps, values, start), "end": values[-1]}
 
     result: dict[str, dict[str, float | None]] = {}
     if all(f"{name}_answer" in record for record in records):
@@ -123,24 +123,11 @@ def curve_times(
 
 
 def _curve_over_seeds(curve: str, times: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    widths = [seed_times["width"] for seed_times in times]
     return {
         "by_seed": list(times),
         "t50": summary([seed_times["t50"] for seed_times in times]),
-        "width": summary(widths),
         "end": summary([seed_times["end"] for seed_times in times], is_share=curve == "accuracy"),
-        "phase_change": is_phase_change(widths),
     }
-
-
-def _order(t50: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Return the most common order in which the curves reach half their rise, and in how many seeds they do."""
-    orders: Counter[tuple[str, ...]] = Counter()
-    for seed_times in t50:
-        steps = {curve: step for curve, step in seed_times.items() if step is not None}
-        orders[tuple(sorted(steps, key=steps.__getitem__))] += 1
-    order, count = orders.most_common(1)[0]
-    return {"most_common": list(order), "n_most_common": count}
 
 
 def summary(values: Sequence[float | None], *, is_share: bool = False) -> dict[str, Any]:
@@ -174,31 +161,26 @@ def markdown(results: Mapping[str, Any]) -> str:
         "Each run's head is the one its own dev items selected. Scores are means over seeds on the headline hold-out,",
         f"with 95 % intervals from {MIN_SEEDS} seeds on.",
         "",
-        *_table(*overview(results)),
+        *markdown_table(*overview(results)),
     ]
     if timed:
-        header = ["question", "curve", "end", "t50 (step)", "t10 to t90 (share of training)", "phase change"]
+        header = ["question", "curve", "end", "t50 (step)"]
         rows = [_timing_row(entry["question"], *curve) for entry in timed for curve in entry["timing"].items()]
-        lines += ["", "t50: the step at which a curve has risen half way from chance to its end. Phase change: from 10"]
-        lines += ["to 90 % within a tenth of training in every seed.", "", *_table(header, rows)]
-    for entry in timed:
-        order = entry["order"]
-        count = f"{order['n_most_common']} of {entry['n']} seeds"
-        lines += ["", f"{entry['question']}: order of t50 in {count}: {', '.join(order['most_common'])}."]
+        lines += [
+            "",
+            "t50: the step at which a curve has risen half way from chance to its end.",
+            "",
+            *markdown_table(header, rows),
+        ]
     if answered:
         header = ["answers", "hold-out", "n", "resolved share", "minimum", "accuracy", "minimum"]
         lines += ["", "The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound,"]
-        lines += ["below 0 if the model is misled.", "", *_table(header, list(map(_answer_row, answered)))]
+        lines += ["below 0 if the model is misled.", "", *markdown_table(header, list(map(_answer_row, answered)))]
     return "\n".join(lines) + "\n"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-
-
 def _timing_row(question: str, curve: str, times: Mapping[str, Any]) -> list[str]:
-    numbers = [_show(times["end"], ".2f"), _show(times["t50"], ".0f"), _show(times["width"], ".2f")]
-    return [question, curve, *numbers, "yes" if times["phase_change"] else "no"]
+    return [question, curve, _show(times["end"], ".2f"), _show(times["t50"], ".0f")]
 
 
 def _answer_row(entry: Mapping[str, Any]) -> list[str]:

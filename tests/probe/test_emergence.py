@@ -13,7 +13,7 @@ from model.config import Mask, ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.behaviour import behaviour_study, oracle_losses, read_payoffs, resolved_share
-from probe.emergence import choose_items, crossing, is_phase_change, read_questions, timing, training_probe
+from probe.emergence import choose_items, half_rise, read_questions, training_probe
 from tests.model.standard import PLAIN
 
 BLIND, BAYES = ORACLES.index("blind"), ORACLES.index("bayes")
@@ -149,30 +149,17 @@ def test_a_model_that_is_not_causal_is_not_probed(corpus: Corpus) -> None:
     assert training_probe(corpus, run_settings(mask=Mask.none)) is None
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("slope", [2.0, -2.0])
-def test_a_straight_line_crosses_a_share_at_that_share_of_the_steps(share: float, slope: float) -> None:
-    assert crossing(STEPS, [3.0 + slope * step for step in STEPS], share) == pytest.approx(100 * share)
-
-
-def test_timing_has_the_steps_and_the_width() -> None:
-    line = [float(step) for step in STEPS]
-    assert timing(STEPS, line) == pytest.approx({"t10": 10, "t50": 50, "t90": 90, "width": 0.8})
+def test_a_straight_line_has_made_half_its_change_at_half_of_the_steps(slope: float) -> None:
+    assert half_rise(STEPS, [3.0 + slope * step for step in STEPS]) == pytest.approx(50)
 
 
 def test_the_first_crossing_after_the_start_value_counts() -> None:
     values = [0.5, 0.5, 0.5, 0.5, 0.6, 0.8, 1.0, 0.9]
-    assert crossing(STEPS[1:], values, 0.5, start=0.5) == pytest.approx(16 + 16 * 0.5)
-    assert crossing(STEPS, [0.75, *values], 0.5, start=0.5) == 0
+    assert half_rise(STEPS[1:], values, start=0.5) == pytest.approx(16 + 16 * 0.5)
+    assert half_rise(STEPS, [0.75, *values], 0.5, start=0.5) == 0
 
 
 @pytest.mark.parametrize(("steps", "values"), [(STEPS, [0.0] * 9), ([], [])])
-def test_a_curve_that_does_not_change_has_no_crossing(steps: list[int], values: list[float]) -> None:
-    assert crossing(steps, values, 0.5) is None
-
-
-@pytest.mark.parametrize(
-    ("widths", "expected"), [([0.05, 0.099], True), ([0.05, 0.1], False), ([0.05, None], False), ([0.05], False)]
-)
-def test_a_phase_change_is_short_in_every_of_several_seeds(widths: list[float | None], expected: bool) -> None:
-    assert is_phase_change(widths) is expected
+def test_a_curve_that_does_not_change_has_no_half_rise(steps: list[int], values: list[float]) -> None:
+    assert half_rise(steps, values) is None

@@ -113,34 +113,12 @@ def test_answers_are_summarised_for_groups_that_all_runs_have() -> None:
     assert of_gender["resolved_share"]["n"] == 0
 
 
-def test_the_most_common_order_of_the_curves_is_counted() -> None:
-    order = number([*FIVE[:4], make_run(5, 600)])["order"]
-    head_first = ["accuracy", "pronoun contrast", "resolved share", "answer loss"]
-    assert (order["most_common"], order["n_most_common"]) == (head_first, 4)
-
-
-def test_a_rise_between_two_probes_in_every_seed_is_a_phase_change() -> None:
-    timing = number(FIVE)["timing"]
-    assert timing["accuracy"]["phase_change"] is True
-    assert timing["answer loss"]["phase_change"] is False
-
-
-def test_one_slow_seed_is_no_phase_change() -> None:
-    slow = make_run(6)
-    for step, record in zip(STEPS, slow.metrics[1:], strict=True):
-        record["number"]["pronoun_contrast_heads"][0][0] = step / 250
-    timing = number([*FIVE, slow])["timing"]
-    assert timing["accuracy"]["phase_change"] is True
-    assert timing["pronoun contrast"]["phase_change"] is False
-
-
 def test_a_head_below_the_chance_level_never_emerges() -> None:
     below = make_run(1, accuracy=0.58)
     t50 = {curve: times["t50"] for curve, times in curve_times(below.metrics, "number", 1, 1).items()}
     assert {curve for curve, step in t50.items() if step is None} == {"accuracy", "pronoun contrast"}
     timing = number([below, make_run(2)])["timing"]["pronoun contrast"]
     assert [times["t50"] for times in timing["by_seed"]] == [None, 150]
-    assert timing["phase_change"] is False
 
 
 def test_a_resolved_share_that_ends_below_zero_never_emerges() -> None:
@@ -150,7 +128,7 @@ def test_a_resolved_share_that_ends_below_zero_never_emerges() -> None:
             record["number"]["resolved_share"] = -6.0 + record["step"] / 200
     timing = number(runs)["timing"]["resolved share"]
     assert timing["t50"] == {"n": 0, "mean": None, "minimum": None, "interval": None}
-    assert "| number | resolved share | never | never | never | no |" in markdown(over_seeds(runs))
+    assert "| number | resolved share | never | never |" in markdown(over_seeds(runs))
 
 
 def test_runs_without_a_probe_during_training_have_scores_and_no_timing() -> None:
@@ -170,7 +148,6 @@ def test_the_results_are_strict_json() -> None:
         "| number | 5 of 5 [0.48, 1.00] | supported 5 | 0.950 [0.950, 0.950] |",
         "L1H1 E0 L0H2 E0 L1H0 E0 L0H1 E0 L1H2 E0",
         "| number | pronoun contrast | 3.60 [3.60, 3.60] | 230 [",
-        "5 of 5 seeds: accuracy, pronoun contrast, resolved share, answer loss.",
         "| agreement number at pronoun | iid | 80 | 0.300 [",
     ],
 )

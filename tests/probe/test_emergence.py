@@ -157,7 +157,7 @@ def test_a_straight_line_has_made_half_its_change_at_half_of_the_steps(slope: fl
 def test_the_first_crossing_after_the_start_value_counts() -> None:
     values = [0.5, 0.5, 0.5, 0.5, 0.6, 0.8, 1.0, 0.9]
     assert half_rise(STEPS[1:], values, start=0.5) == pytest.approx(16 + 16 * 0.5)
-    assert half_rise(STEPS, [0.75, *values], 0.5, start=0.5) == 0
+    assert half_rise(STEPS, [0.75, *values], start=0.5) == 0
 
 
 @pytest.mark.parametrize(("steps", "values"), [(STEPS, [0.0] * 9), ([], [])])

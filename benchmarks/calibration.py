@@ -35,7 +35,7 @@ from data.links import LinkItem, link_items
 from data.tokenizer import end_id
 from model.observe import TransformerView
 from model.transformer import Transformer
-from probe.config import ProbeConfig
+from probe.config import Holdouts, ProbeConfig
 from probe.external import markdown_table
 from probe.items import EMPTY, QUESTIONS, Question
 from probe.open import load_data, open_run
@@ -45,7 +45,9 @@ from probe.verdict import SUPPORTED
 
 STRENGTHS = (1.0, 2.0, 4.0)  # of planted heads; the antecedent's weight is e^2, e^4, e^8 times the distractor's
 WATCHED = [question for question in QUESTIONS if question.watched]
-CONFIG = ProbeConfig(seed=0, tokens_per_batch=4096, n_bootstrap=2000, n_untrained=2, n_controls=20)
+CONFIG = ProbeConfig(
+    seed=0, tokens_per_batch=4096, n_bootstrap=2000, n_untrained=2, n_controls=20, holdouts=Holdouts.verdict
+)
 
 
 @dataclass(frozen=True)

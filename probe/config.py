@@ -1,6 +1,14 @@
 """Settings of the probe; the values are in configs/probe/."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Holdouts(StrEnum):
+    """The hold-outs to test: those that the verdict needs (iid and headline), or all seven."""
+
+    verdict = "verdict"
+    all = "all"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -12,10 +20,11 @@ class ProbeConfig:
     n_bootstrap: int  # resamplings per interval and sign flips per test, 100 or more
     n_untrained: int  # untrained models that are probed in the same way, 2 or more
     n_controls: int  # control tasks for selectivity, 10 or more
+    holdouts: Holdouts
 
     def __post_init__(self) -> None:
         """Raise ValueError if a value is too small."""
         minimum = {"seed": 0, "tokens_per_batch": 1, "n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
-        for name, value in asdict(self).items():
-            if value < minimum[name]:
-                raise ValueError(f"probe.{name}={value}: must be {minimum[name]} or more")
+        for name, least in minimum.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"probe.{name}={getattr(self, name)}: must be {least} or more")

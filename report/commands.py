@@ -17,7 +17,7 @@ from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from data.tokenizer import encode_text, training_words
 from probe.claim import claim_card
-from probe.config import ProbeConfig
+from probe.config import Holdouts, ProbeConfig
 from probe.external import EvaluatedModel
 from probe.gold import links
 from probe.minimal_pairs import minimal_pairs
@@ -110,6 +110,8 @@ def test_heads(
     texts, records = read_texts(opened.folder), training_records(opened)
     corpus = load_data(opened, settings.cache_dir)
     dev_rows, test_rows = load_rows(corpus, "dev"), load_rows(corpus, "test")
+    if config.holdouts is Holdouts.all:
+        test_rows += load_rows(corpus, "test_others")
     dev, test = (link_items(rows, opened.tokenizer, opened.start) for rows in (dev_rows, test_rows))
     warnings = list(opened.resumed)
     if opened.is_external:
@@ -119,8 +121,7 @@ def test_heads(
         results, readings = study_model(opened, dev, test, config)
         leaked = None
         if not opened.is_external:
-            columns = ["text", "holdout", "links"]
-            leaked = leakage(load_rows(corpus, "train", ["text"]), load_rows(corpus, "test", columns))
+            leaked = leakage(load_rows(corpus, "train", ["text"]), test_rows)
         results = jsonable({
             "schema_version": SCHEMA_VERSION,
             "model": {"run": opened.source, "step": opened.step, **opened.shape},

@@ -23,7 +23,7 @@ class ComputeDevice:
 
 
 def choose_device(device: Device, precision: Precision, threads: int | None = None) -> ComputeDevice:
-    """Returns the device and dtype; "auto" means CUDA if there is a device, and bfloat16 if the hardware multiplies it.
+    """Returns the device and dtype; "auto" means CUDA if there is a device, and bfloat16 on a GPU that multiplies it.
 
     Raises ValueError if this machine has no such device; `threads` is for the CPU, None for torch's default.
     """
@@ -32,9 +32,9 @@ def choose_device(device: Device, precision: Precision, threads: int | None = No
     if device is Device.cuda and not torch.cuda.is_available():
         raise ValueError("device=cuda: torch finds no CUDA device; use device=cpu or device=auto")
     is_cuda = torch.cuda.is_available() and device is not Device.cpu
-    is_bfloat16 = precision is Precision.bfloat16 or (
-        precision is Precision.auto and (torch.cuda.is_bf16_supported() if is_cuda else _cpu_multiplies_bfloat16())
-    )
+    # On a Xeon with AMX, float32 takes 0.7 to 0.95 of the time of bfloat16 in every CPU recipe here (torch 2.13).
+    is_auto_bfloat16 = precision is Precision.auto and is_cuda and torch.cuda.is_bf16_supported()
+    is_bfloat16 = precision is Precision.bfloat16 or is_auto_bfloat16
     dtype = torch.bfloat16 if is_bfloat16 else torch.float32
     name = f"cuda ({torch.cuda.get_device_name()})" if is_cuda else f"cpu ({torch.get_num_threads()} threads)"
     return ComputeDevice(
@@ -54,9 +54,3 @@ def keep_freed_memory() -> None:
     trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h
     mallopt(trim_threshold, 2**31 - 1)
     mallopt(mmap_max, 0)
-
-
-def _cpu_multiplies_bfloat16() -> bool:
-    """Returns True if the processor has bfloat16 products; emulated, they are slower than float32."""
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}  # torch 2.12 or later
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

@@ -44,7 +44,9 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n_iterations: int, eps: float) -> Tensor:
-    """Returns [N, A, B] bfloat16: `matrices` with singular values near 1, by the Newton-Schulz iteration of Muon.
+    """Returns [N, A, B]: `matrices` with singular values near 1, by the Newton-Schulz iteration of Muon.
+
+    In bfloat16 on a GPU. On a CPU in float32, which takes half the time there (matrices of 64 x 64 to 384 x 128).
 
     Args:
         matrices: [N, A, B].
@@ -55,7 +57,7 @@ def orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n_
     """
     a, b, c = coefficients
     is_tall = matrices.shape[1] > matrices.shape[2]
-    x = (matrices.mT if is_tall else matrices).bfloat16()
+    x = (matrices.mT if is_tall else matrices).to(torch.bfloat16 if matrices.is_cuda else torch.float32)
     x = x / torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=eps)
     for _ in range(n_iterations):
         gram = x @ x.mT

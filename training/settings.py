@@ -33,7 +33,7 @@ class Device(Enum):
 
 
 class Precision(Enum):
-    """Number format of matrix products; weights and losses are always float32. auto: bfloat16 where it is fast."""
+    """Number format of matrix products; weights and losses are always float32. auto: bfloat16 on a GPU."""
 
     auto = "auto"
     float32 = "float32"

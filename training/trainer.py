@@ -323,7 +323,7 @@ def log_step(trainer: Trainer, rank_zero: RankZero | None, step: Step) -> None:
     """Records a training step when it is due, and stops a run that has diverged."""
     run = trainer.settings.run
     if rank_zero:
-        rank_zero.console.progress(trainer.step)
+        rank_zero.console.progress(trainer.step, step.loss)
         if trainer.step % run.log_every_steps == 0 or trainer.step == run.max_steps:
             values = {
                 "loss": step.loss,
@@ -354,10 +354,8 @@ def diverged(trainer: Trainer, problem: str) -> FloatingPointError:
 
 
 def is_probe_step(step: int, max_steps: int) -> bool:
-    """Returns True at the steps 0, 1, 2, 4 ... 512, at every 2 % of the training, and at its end."""
-    interval = max(1, round(max_steps / 50))
-    is_power_of_two = step <= 512 and step & (step - 1) == 0
-    return is_power_of_two or step % interval == 0 or step == max_steps
+    """Returns True at step 0, at the end, and at most 16 steps between, ever rarer by a factor of the root of two."""
+    return step == 0 or step in {round(max_steps * 2 ** (-i / 2)) for i in range(17)}
 
 
 def evaluate_and_save(trainer: Trainer, rank_zero: RankZero | None) -> None:
@@ -393,6 +391,7 @@ def run_probe(rank_zero: RankZero, step: int) -> list[str]:
     rank_zero.log.images(step, reading.images)
     if reading.snapshot is not None:
         rank_zero.log.attention(step, reading.snapshot)
+    rank_zero.console.status = reading.summary[0] if reading.summary else ""
     return reading.summary
 
 

@@ -28,18 +28,18 @@ from data.stories.floor import Floor, words
 from data.stories.language import Language, Population, frames_of
 from data.stories.plots import ALL_HOLDOUTS, PLOTS, SHARES
 
-GENERATOR_VERSION = 4  # to be raised whenever the same config gives other stories; caches depend on it
+GENERATOR_VERSION = 5  # to be raised whenever the same config gives other stories; caches depend on it
 _CELLS = 4  # stories per block
-_DEV_HOLDOUTS = ("iid", "headline")  # heads and settings are chosen on these, never on test
+_VERDICT_HOLDOUTS = ("iid", "headline")  # dev has these two: heads and settings are chosen on dev, never on test
 
 
 def generate_split(config: StoriesConfig, split: str, train: list[Story] | None = None) -> list[Story]:
     """Returns the stories of one split; the same config gives the same stories on every machine.
 
     Train and validation follow the configured mix of plots; validation excludes texts of `train`, which is generated
-    again if None. Test contains, for every plot and hold-out, `n_test_templates` frames x `n_test_pairs` pairs x 4
-    cells; dev half as many frames of two hold-outs, with held-out words and frames of its own. Links of dev and test
-    include the surprisal of each oracle at the payoff.
+    again if None. Test contains, for every plot and the hold-outs iid and headline, `n_test_templates` frames x
+    `n_test_pairs` pairs x 4 cells; test_others the same for the other hold-outs; dev half as many frames, with held-out
+    words and frames of its own. Links of dev and test include the surprisal of each oracle at the payoff.
     """
     if split == "train":
         return _sample_mix(config, "train", config.n_train_stories)
@@ -47,7 +47,8 @@ def generate_split(config: StoriesConfig, split: str, train: list[Story] | None 
         train = train or generate_split(config, "train")
         plain_texts = {story.text for story in train if story.family == "no_pronoun"}
         return _sample_mix(config, "validation", config.n_validation_stories, exclude=plain_texts)
-    return [_with_surprisal(config, split, story) for story in _sample_design(config, split)]
+    cells = "dev" if split == "dev" else "test"
+    return [_with_surprisal(config, cells, story) for story in _sample_design(config, split)]
 
 
 def as_dataset(stories: list[Story]) -> Dataset:
@@ -135,16 +136,19 @@ def _resample(rng: Random, block: list[Story], skew: float) -> list[Story]:
 
 
 def _sample_design(config: StoriesConfig, split: str) -> list[Story]:
-    """Returns dev or test: every plot and hold-out with the same numbers of frames and pairs."""
+    """Returns dev, test or test_others: every plot and hold-out with the same numbers of frames and pairs."""
     rng = Random(f"{config.seed} {split}")
-    n_frames = config.n_test_templates if split == "test" else max(1, config.n_test_templates // 2)
+    is_dev = split == "dev"
+    n_frames = max(1, config.n_test_templates // 2) if is_dev else config.n_test_templates
     stories: list[Story] = []
     for name in plot_shares(config):
         plot = PLOTS[name]
         for holdout in plot.holdouts if plot.family != "no_pronoun" else ():
-            if split == "dev" and (holdout not in _DEV_HOLDOUTS or plot.family == "no_antecedent"):
+            if (holdout in _VERDICT_HOLDOUTS) == (split == "test_others"):
                 continue
-            language = language_of(config, split, holdout)
+            if is_dev and plot.family == "no_antecedent":
+                continue
+            language = language_of(config, "dev" if is_dev else "test", holdout)
             frames = list(frames_of(plot, language.population))
             rng.shuffle(frames)
             for frame in frames[:n_frames]:

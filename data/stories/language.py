@@ -40,7 +40,7 @@ class Population:
     @property
     def fillers(self) -> tuple[int, ...]:
         """The equally likely numbers of neutral sentences before the pronoun."""
-        return (3, 4, 5, 6) if self.holdout == "distance" else (0, 0, 0, 1, 2)
+        return (3, 4, 5) if self.holdout == "distance" else (0, 0, 0, 1, 2)
 
     @property
     def bystanders(self) -> tuple[int, ...]:

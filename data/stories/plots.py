@@ -67,12 +67,12 @@ _REPEAT = LinkSpec("before_repeat", "<REPEAT", "REPEAT")
 
 _PLOTS = (
     Plot(
-        "agreement number", "agreement", "number", _AGREEMENT, "number", frames.NOUN_FRAMES, (_BEFORE, _VERB),
-        ALL_HOLDOUTS,
+        "agreement number", "agreement", "number", _AGREEMENT + " So everybody {DEED} the {REPEAT} .", "number",
+        frames.NOUN_FRAMES, (_BEFORE, _VERB), ALL_HOLDOUTS,
     ),
     Plot(
-        "agreement gender", "agreement", "gender", _AGREEMENT, "gender", frames.NAME_FRAMES, (_BEFORE, _VERB),
-        ALL_HOLDOUTS,
+        "agreement gender", "agreement", "gender", _AGREEMENT + " So everybody {DEED} {REPEAT} .", "gender",
+        frames.NAME_FRAMES, (_BEFORE, _VERB), ALL_HOLDOUTS,
     ),
     Plot(
         "agreement told_gender", "agreement", "told_gender", _AGREEMENT, "gender", frames.TOLD_GENDER_FRAMES, (_VERB,),
@@ -151,9 +151,8 @@ _PLOTS = (
 )  # fmt: skip
 PLOTS = {plot.name: plot for plot in _PLOTS}
 
-# The plots of each data.share_* setting. Number has more words to learn than gender, so it has the larger share.
-SHARES = {
-    "agreement": {"agreement number": 0.6, "agreement gender": 0.4},
+SHARES = {  # the plots of each data.share_* setting
+    "agreement": {"agreement number": 0.5, "agreement gender": 0.5},
     "told_gender": {"agreement told_gender": 1.0},
     "state": {"agreement state": 1.0},
     "attribute_before": {"attribute before": 1.0},

@@ -61,7 +61,7 @@ def test_a_word_without_tokens_for_itself_is_named(offsets: list[Span], spans: l
 
 @cache
 def story_rows() -> list[dict[str, Any]]:
-    return as_dataset(generate_split(CONFIG, "test")).to_list()
+    return as_dataset(generate_split(CONFIG, "test") + generate_split(CONFIG, "test_others")).to_list()
 
 
 @cache

@@ -7,12 +7,14 @@ import pytest
 from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
-from probe.config import ProbeConfig
+from probe.config import Holdouts, ProbeConfig
 from probe.study import Reading, study
 from tests.probe.story_items import FULL, MODEL, planted, random_model, story_items, vocabulary
 
 Studied = tuple[dict[str, Any], dict[str, Reading]]
-SETTINGS = ProbeConfig(seed=0, tokens_per_batch=4096, n_bootstrap=100, n_untrained=2, n_controls=10)
+SETTINGS = ProbeConfig(
+    seed=0, tokens_per_batch=4096, n_bootstrap=100, n_untrained=2, n_controls=10, holdouts=Holdouts.all
+)
 
 
 def untrained(config: ModelConfig, n_models: int = 2) -> list[TransformerView]:

@@ -9,11 +9,13 @@ from data.tokenizer import UNKNOWN, bpe_tokenizer, end_id, word_tokenizer
 from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
-from probe.config import ProbeConfig
+from probe.config import Holdouts, ProbeConfig
 from probe.external import EvaluatedModel
 from tests.model.standard import PLAIN
 
-SETTINGS = ProbeConfig(seed=0, tokens_per_batch=512, n_bootstrap=200, n_untrained=2, n_controls=10)
+SETTINGS = ProbeConfig(
+    seed=0, tokens_per_batch=512, n_bootstrap=200, n_untrained=2, n_controls=10, holdouts=Holdouts.verdict
+)
 
 
 def model_config(context_length: int = 64, **changes: object) -> ModelConfig:

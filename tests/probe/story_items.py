@@ -35,7 +35,9 @@ def tokenizer() -> Tokenizer:
 
 @cache
 def _items(config: StoriesConfig, split: str) -> list[LinkItem]:
-    items = link_items(as_dataset(generate_split(config, split)), tokenizer(), end_id(tokenizer()))
+    splits = ("test", "test_others") if split == "test" else (split,)
+    stories = [story for name in splits for story in generate_split(config, name)]
+    items = link_items(as_dataset(stories), tokenizer(), end_id(tokenizer()))
     assert not any(tokenizer().token_to_id(UNKNOWN) in item.tokens for item in items)
     return items
 

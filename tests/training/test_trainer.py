@@ -188,9 +188,10 @@ def test_the_line_of_an_evaluation_stays_short_with_many_questions() -> None:
     assert len(many) < len(few) + 50
 
 
-def test_the_probe_runs_at_powers_of_two_every_fiftieth_of_the_training_and_at_its_end() -> None:
-    steps = {step for step in range(1201) if is_probe_step(step, 1200)}
-    assert steps == {0, 1200} | {2**i for i in range(10)} | set(range(0, 1201, 24))
+def test_the_probe_runs_at_the_start_at_the_end_and_at_log_spaced_steps_between() -> None:
+    steps = [step for step in range(1025) if is_probe_step(step, 1024)]
+    assert steps == [0, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512, 724, 1024]
+    assert [step for step in range(4) if is_probe_step(step, 3)] == [0, 1, 2, 3]
 
 
 @pytest.mark.slow

@@ -20,9 +20,8 @@ from probe.sentences import Example, TokenizedText
 from probe.snapshots import attention_of, choose_examples, header, pack_snapshot
 from probe.statistics import CLUSTERINGS, chance_level, story_clusters
 from probe.weights import head_types
-from training.evaluate import validation_loss
+from training.evaluate import Probe, ProbeReading, validation_loss
 from training.settings import TrainSettings
-from training.trainer import Probe, ProbeReading
 
 N_SIGN_FLIPS = 400  # behind the chance level
 

@@ -153,7 +153,7 @@ def make_context(
     test: Sequence[LinkItem],
     config: ProbeConfig,
 ) -> ProbeContext:
-    """Read every head of every model at the items of the questions; untrained models on iid and headline only."""
+    """Read every head of every model at the items of the questions; untrained models on the headline only."""
 
     def matching(items: Sequence[LinkItem], wanted: Sequence[Question], *holdouts: str) -> list[LinkItem]:
         in_holdouts = [item for item in items if not holdouts or item.holdout in holdouts]
@@ -161,7 +161,7 @@ def make_context(
 
     dev_items = matching(dev, questions, "iid")
     test_items = matching(test, (*questions, EMPTY)) + without_bystanders(matching(test, UNDECIDED, "iid"))
-    twin_items = matching(test, questions, "iid", HEADLINE)
+    twin_items = matching(test, questions, HEADLINE)
     batches = [(items, item_batches(items, config.tokens_per_batch)) for items in (dev_items, twin_items)]
     twins = []
     for twin in untrained:
@@ -216,7 +216,7 @@ def evaluate_head(
     result |= {name: float(test.p[head]) for name, test in tests.items()}
     result["p_corrected"] = max(result[name] for name in tests)  # a link must pass both tests
     result["smallest_p"] = max(test.smallest_p for test in tests.values())
-    if context.untrained and holdout in ("iid", HEADLINE):
+    if context.untrained and holdout == HEADLINE:
         result["untrained"] = _untrained(question, holdout, context)
     return result, heads
 

@@ -1,20 +1,36 @@
-"""Validation loss by token class, its gap to the entropy lower bound, and sample text."""
+"""What is measured during training: validation loss by token class, its gap to the entropy lower bound, the probe."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from data.corpus import CLASSES
+from data.corpus import CLASSES, Corpus
 from data.loader import IGNORE, Batch, Split, StorySplit, validation_batches
 from data.tokenizer import with_end
 from model.generate import generate
 from model.transformer import Transformer
+from training.settings import TrainSettings
+
+
+@dataclass(frozen=True)
+class ProbeReading:
+    """Result of the probe at one step."""
+
+    values: dict[str, Any]  # recorded in metrics.jsonl with split "probe"
+    images: dict[str, np.ndarray] = field(default_factory=dict)  # TensorBoard tag -> [height, width, 3] uint8
+    snapshot: dict[str, Any] | None = None  # recorded in attention.jsonl
+    summary: list[str] = field(default_factory=list)  # per question: "number L1H0 accuracy 0.98 (chance level 0.61)"
+
+
+Probe = Callable[[Transformer, int], ProbeReading | None]  # model in eval mode, step
+MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: the text has no gold links
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from shlex import quote
@@ -30,7 +30,7 @@ from training.distributed import (
     replicate,
     shard,
 )
-from training.evaluate import SummedLoss, sample_text, validation_loss
+from training.evaluate import MakeProbe, Probe, SummedLoss, sample_text, validation_loss
 from training.logging import Console, RunLog, gap_lines
 from training.optim import learning_rate_factor, make_optimizers, set_learning_rates
 from training.run_dir import (
@@ -47,20 +47,6 @@ from training.settings import Compile, Device, Sharding, TrainSettings, result_s
 
 MAX_SKIPPED_STEPS = 10  # in a row; a bad batch is one step or a few, and diverged weights stay diverged
 COUNTERS = ("step", "seconds", "best_loss", "skipped", "skipped_in_row")  # fields of Trainer in a checkpoint
-
-
-@dataclass(frozen=True)
-class ProbeReading:
-    """Result of the probe at one step."""
-
-    values: dict[str, Any]  # recorded in metrics.jsonl with split "probe"
-    images: dict[str, np.ndarray] = field(default_factory=dict)  # TensorBoard tag -> [height, width, 3] uint8
-    snapshot: dict[str, Any] | None = None  # recorded in attention.jsonl
-    summary: list[str] = field(default_factory=list)  # per question: "number L1H0 accuracy 0.98 (chance level 0.61)"
-
-
-Probe = Callable[[Transformer, int], ProbeReading | None]  # model in eval mode, step
-MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: the text has no gold links
 
 
 # Set-up

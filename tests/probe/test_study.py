@@ -91,9 +91,9 @@ def test_every_untrained_model_chooses_its_own_head(studied: Studied) -> None:
     assert result["accuracy_range"] == pytest.approx([min(accuracy), max(accuracy)])
 
 
-def test_untrained_models_are_tested_on_iid_and_headline_only(studied: Studied) -> None:
+def test_untrained_models_are_tested_on_the_headline_only(studied: Studied) -> None:
     test = entry_of(studied[0], "number")["test"]
-    assert {holdout for holdout in test if "untrained" in test[holdout]} == {"iid", "headline"}
+    assert {holdout for holdout in test if "untrained" in test[holdout]} == {"headline"}
 
 
 def test_the_map_of_all_heads_contains_the_chosen_heads_scores(studied: Studied) -> None:

@@ -167,7 +167,7 @@ SHARES = {  # the plots of each data.share_* setting
     "pronoun_first": {"no_antecedent later": 1.0},
     "plural": {"plural": 1.0},
     "no_pronoun": {
-        "no_pronoun noun": 0.34, "no_pronoun name": 0.24, "no_pronoun rest": 0.14, "no_pronoun nouns": 0.03,
-        "no_pronoun names": 0.05, "no_pronoun which noun": 0.12, "no_pronoun which name": 0.08,
+        "no_pronoun noun": 0.30, "no_pronoun name": 0.20, "no_pronoun rest": 0.24, "no_pronoun nouns": 0.02,
+        "no_pronoun names": 0.04, "no_pronoun which noun": 0.12, "no_pronoun which name": 0.08,
     },
 }  # fmt: skip

@@ -117,7 +117,7 @@ def test_a_reading_has_every_heads_scores_and_the_oracles_losses(view: Transform
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     shares = dict.fromkeys((field.name for field in fields(StoriesConfig) if field.name.startswith("share_")), 0.0)
     shares |= {"share_agreement": 0.5, "share_no_pronoun": 0.5}
-    sizes = {"n_train_stories": 2000, "n_validation_stories": 40, "n_test_templates": 2, "n_test_pairs": 1}
+    sizes = {"n_train_stories": 4000, "n_validation_stories": 40, "n_test_templates": 2, "n_test_pairs": 1}
     config = StoriesConfig(source="stories", seed=1, n_bystanders=0, skew=0.5, **sizes, **shares)
     return load_corpus(config, tmp_path_factory.mktemp("cache"))
 

@@ -34,7 +34,7 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
 
 def test_the_table_of_results_is_the_measured_one() -> None:
     rows = baseline_rows(json.loads(LINK_HEAD.read_text())["results"])
-    assert [line.strip("| ").split(" | ") for line in marked("results")[2:]] == rows
+    assert [[cell.strip() for cell in line.strip("| ").split("|")] for line in marked("results")[2:]] == rows
 
 
 def test_the_published_loss_is_not_below_the_entropy_lower_bound() -> None:

@@ -1,8 +1,9 @@
 """Generated stories in which the antecedent of every pronoun and the lowest possible loss are known.
 
-A story is made in five steps. For "Once upon a time, the cat sat near the buses. It purred. So everybody watched the cat.":
+A story is made in five steps. For "Once upon a time, the cat sat near the buses. It purred. So everybody watched the
+cat.":
 
-1. plot    the sequence of slots; here _AGREEMENT and "So everybody {DEED} the {REPEAT} ."   plots.py
+1. plot    the sequence of slots; "{FRAME} {BYSTANDERS} {FILLERS} {PRONOUN} {VERB} ..."             plots.py
 2. frame   the sentence that introduces the two mentions; "the {A} sat near the {B} ."              frames.py
 3. pair    the two mentions; cat and buses                                                          lexicon.py
 4. cell    which mention comes first, and which is the antecedent; cat and cat                      blocks.py

@@ -103,6 +103,15 @@ def test_the_page_shows_the_scores_of_probe_json(probed: tuple[Path, str]) -> No
         assert sum(sentence["group"] == "median" for sentence in medians) == 4
 
 
+def test_all_hold_outs_are_tested_if_asked_for(run: Path) -> None:
+    assert evaluate(run, "probe.holdouts=all").status == 0
+    tested = {
+        entry["question"]: set(entry["test"])
+        for entry in json.loads((run / "probe" / "probe.json").read_text())["selected"]
+    }
+    assert tested["number"] == {"iid", "pairs", "nouns", "templates", "headline", "distance", "distractors"}
+
+
 def test_figures_are_written_beside_the_page(run: Path) -> None:
     pytest.importorskip("matplotlib")
     assert evaluate(run, "figures=true").status == 0

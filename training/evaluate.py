@@ -1,4 +1,4 @@
-"""What is measured during training: validation loss by token class, its gap to the entropy lower bound, the probe."""
+"""Measurements during training: validation loss by token class, its gap to the entropy lower bound, probe readings."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext

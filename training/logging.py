@@ -155,7 +155,7 @@ class Console:
 
     def __init__(self, first_step: int, max_steps: int, label: str = "") -> None:
         """Starts the bar at `first_step`; `label` precedes every line."""
-        self._label, self.status = label, ""  # the status stands beside the bar: the first question's best head
+        self._label, self.status = label, ""  # status: text at the end of the bar, the best head of the first question
         self._bar = tqdm(total=max_steps, initial=first_step, unit="step", leave=False, disable=None)
 
     def print(self, line: str) -> None:
@@ -164,7 +164,7 @@ class Console:
         print(f"{self._label}{line}", flush=True)
 
     def progress(self, step: int, loss: float) -> None:
-        """Moves the progress bar to `step` and shows the training loss and the status beside it."""
+        """Moves the progress bar to `step` and updates its text: training loss and status."""
         self._bar.set_postfix_str(f"loss {loss:.3f}  {self.status}", refresh=False)
         self._bar.update(step - self._bar.n)
 

@@ -126,7 +126,7 @@ def find_runs(sweep: str) -> list[Path]:
 
 def unwritable(run: Path) -> Path | None:
     """Returns the folder of a run that eval.py would have to write to and cannot; None if it can write."""
-    folders = (run, run / "probe", run / "tb")
+    folders = (run, run / "probe")
     return next((folder for folder in folders if folder.exists() and not os.access(folder, os.W_OK | os.X_OK)), None)
 
 

@@ -124,7 +124,7 @@ PET_BEFORE_OWNER_FRAMES = _frames(
 OWNER_BEFORE_PET_FRAMES = _frames(
     "{A} HAD {P.a} {P} AND {B} HAD {Q.a} {Q}TAIL", HAD=_OWNS, AND=_CONJUNCTIONS, TAIL=_TAILS
 )
-# A girl {A} and a boy {C} who meet near a noun {B}: couple first, noun first.
+# A girl {A} meets a boy {C} near a noun {B}: couple first, noun first.
 COUPLE_FRAMES = _frames("{A} MET {C} PREP the {B} .", "PREP the {B} , {A} MET {C} .", MET=_MEETINGS, PREP=_PREPOSITIONS)
 # The mention {B} alone; {A} comes after the pronoun.
 SINGLE_MENTION_FRAMES = _frames("the {B} {B.was} PLACE .", "there {B.was} {B.a} {B} PLACE .", PLACE=PLACES)

@@ -34,7 +34,7 @@ FULL = replace(  # all families
 )
 SMALL = replace(FULL, n_train_stories=1200, n_validation_stories=40)
 SPLITS = ("train", "validation", "dev", "test", "test_others")
-CONTEXT_LENGTH = 64  # of the models that are trained on stories
+CONTEXT_LENGTH = 64  # model.context_length in configs/model/tiny.yaml
 PRONOUNS = {"It": "it its", "They": "they them their", "She": "she her", "He": "he him his"}
 ALL_PRONOUNS = " ".join(PRONOUNS.values()).split()
 

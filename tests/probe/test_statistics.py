@@ -115,6 +115,21 @@ def test_the_best_of_many_chance_heads_passes_the_chance_level_in_5_of_100_cases
     assert 0.01 <= passed / 300 <= 0.10
 
 
+def test_with_effects_of_words_and_templates_the_chance_level_is_conservative_and_that_of_templates_alone_is_not() -> (
+    None
+):
+    rng, passed = np.random.default_rng(5), {"all": 0, "templates": 0}
+    for trial in range(200):
+        blocks = draw_blocks(37, 11, 211, rng)
+        values = null_scores(blocks, 8, rng)
+        best = values.mean(axis=0).max()
+        clusterings = [blocks.template, blocks.first, blocks.second]
+        passed["all"] += best > chance_level(values, clusterings, 0.0, 200, trial)
+        passed["templates"] += best > chance_level(values, clusterings[:1], 0.0, 200, trial)
+    assert passed["all"] <= 0.05 * 200
+    assert passed["templates"] > 0.2 * 200
+
+
 def test_the_chance_level_rises_with_heads_and_falls_with_clusters() -> None:
     rng = np.random.default_rng(3)
 

@@ -386,8 +386,9 @@ _RULES: dict[str, list[Option] | Rule] = {
     "LOOK": _uniform("new", "clean", "fine", "strange", "pretty", "famous"),
     "DEED": _uniform("watched", "followed", "liked", "noticed", "remembered"),
     # later_cue
-    "REASON": _uniform(
-        "{PRONOUN.lower} was a {ADJECTIVE} {REPEAT} .", "{PRONOUN.lower} was {ADJECTIVE} , so the {REPEAT} {EFFECT} ."
+    "REASON": _uniform(  # three of four repeat the noun right after the cue, so the head is read where it matters most
+        *["{PRONOUN.lower} was a {ADJECTIVE} {REPEAT} ."] * 3,
+        "{PRONOUN.lower} was {ADJECTIVE} , so the {REPEAT} {EFFECT} .",
     ),
     "ADJECTIVE": _if_meant(_uniform(*lexicon.FEELINGS), _uniform(*lexicon.QUALITIES)),
     "EFFECT": _if_meant(_uniform("stayed there"), _uniform("was nice")),
@@ -416,11 +417,13 @@ _RULES: dict[str, list[Option] | Rule] = {
         "there was a child named {A} {PLACE} . The {A.kind}",
     ),
     "NATURE": _uniform("little", "clever", "kind", "brave", "cheerful", "gentle"),
+    # "The owl was a tired owl": the noun right after "tired" teaches the attention from a cue to a held-out noun, and
+    # nothing has to be chosen. Without it, heads attended to held-out nouns weakly, and often by position.
     "ANIMAL_FELT": _uniform(
-        "the {A} was {FEELING}", "there was a {FEELING} {A}", "the {A} was {FEELING} , so the {A} stayed there"
+        "the {A} was a {FEELING} {A}", "there was a {FEELING} {A}", "the {A} was {FEELING} , so the {A} stayed there"
     ),
     "REST_WAS": _uniform(
-        "the {A} was {QUALITY}", "there was a {QUALITY} {A}", "the {A} was {QUALITY} , so the {A} was nice"
+        "the {A} was a {QUALITY} {A}", "there was a {QUALITY} {A}", "the {A} was {QUALITY} , so the {A} was nice"
     ),
     "FEELING": _uniform(*lexicon.FEELINGS),
     "QUALITY": _uniform(*lexicon.QUALITIES),

@@ -64,8 +64,10 @@ CALLINGS = tuple(
 )  # fmt: skip
 
 REST_WORDS = (  # things on which an animal lies
-    "mat rug sofa cushion pillow blanket bed couch carpet quilt hammock bench mattress armchair towel shawl basket cot "
-    "stool sheet cradle duvet recliner doormat futon crib bunk beanbag footstool divan lounger bathmat"
+    "mat rug sofa cushion pillow blanket bed couch carpet quilt hammock bench mattress armchair towel shawl basket "
+    "cot stool sheet cradle duvet recliner doormat futon crib bunk beanbag footstool divan lounger bathmat pouf "
+    "settee chaise eiderdown duster hassock tarpaulin pallet litter rocker daybed throw bolster comforter afghan "
+    "fleece haystack nest saddle tablecloth sack crate ottoman tatami"
 ).split()
 # FEELINGS describe only animals, QUALITIES only rests.
 FEELINGS = "tired sleepy hungry thirsty scared sad happy bored lonely curious shy cold".split()
@@ -161,8 +163,8 @@ def _name_referents(trained: list[str], held_out: list[str], pronoun: str) -> tu
 # because each later-cue question is between an animal and a rest: with eight of each, a head that always attends to the
 # antecedent reached the corrected p in only half of the cases.
 NOUNS = (*_parse_nouns(ANIMALS, "animal", 12), *_parse_nouns(THINGS, "thing", 8))
-# The 32 things on which an animal lies; they have qualities but no verbs.
-_HELD_OUT_RESTS = hold_out(REST_WORDS, 3, 12)
+# The 56 things on which an animal lies; they have qualities but no verbs.
+_HELD_OUT_RESTS = hold_out(REST_WORDS, 6, 12)
 RESTS = tuple(Referent(word, word, "rest", "It", (), _HELD_OUT_RESTS.get(word, "")) for word in REST_WORDS)
 # Feminine and masculine names; each has the verbs of one calling, and callings are equally frequent.
 NAMES = (

@@ -23,6 +23,7 @@ from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig, Tokeni
 from data.loader import Split, StorySplit
 from data.stories import GENERATOR_VERSION, as_dataset, floors, generate_split
 from data.stories.blocks import Story
+from data.stories.floor import words
 from data.stories.lexicon import word_classes
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
 from data.tokenizer import (
@@ -147,37 +148,41 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
     train = generate_split(config, "train")
     tokenizer = word_tokenizer(story.text for story in train)
     tokenizer.save(str(folder / "tokenizer.json"))
+    end = end_id(tokenizer)
     n_bytes = {}
     for split, stories in (("train", train), ("validation", generate_split(config, "validation", train))):
-        _save_stories(stories, split, config, tokenizer, folder / "stories" / split)
+        encodings = _save_stories(stories, split, config, tokenizer, folder / "stories" / split)
         n_bytes[split] = sum(len(story.text.encode()) for story in stories)
-        encodings = tokenizer.encode_batch([story.text for story in stories])
-        end = end_id(tokenizer)
         tokens = np.array([i for encoding in encodings for i in (end, *encoding.ids)] + [end], _dtype(tokenizer))
         starts = np.cumsum([0, *(len(encoding.ids) + 1 for encoding in encodings)])
         tokens.tofile(folder / f"{split}.bin")
         np.save(folder / f"{split}_starts.npy", starts)
         if split == "validation":
-            np.save(folder / "validation_classes.npy", _classes(stories, encodings, tokenizer, tokens, starts))
+            np.save(folder / "validation_classes.npy", _classes(stories, tokenizer, tokens, starts))
             floor = np.concatenate([[np.nan], *floors(config, [story.text for story in stories])])
             assert len(floor) == len(tokens)  # one value per target; the first token is none
             np.save(folder / "validation_floor.npy", floor.astype(np.float32))
     _write_meta(folder, tokenizer, n_bytes, [])
 
 
-def _save_stories(stories: list[Story], split: str, config: StoriesConfig, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes the stories as a dataset; raises ValueError if they have a word that the training stories do not have."""
+def _save_stories(
+    stories: list[Story], split: str, config: StoriesConfig, tokenizer: Tokenizer, folder: Path
+) -> list[Encoding]:
+    """Writes the stories as a dataset and returns their tokens, without offsets.
+
+    Raises ValueError if they have a word that the training stories do not have.
+    """
+    encodings = tokenizer.encode_batch_fast([story.text for story in stories])
     unknown = tokenizer.token_to_id(UNKNOWN)
-    if any(unknown in encoding.ids for encoding in tokenizer.encode_batch_fast([story.text for story in stories])):
+    if any(unknown in encoding.ids for encoding in encodings):
         problem = f"the training stories lack words of the {split} stories; set it higher"
         raise ValueError(f"data.n_train_stories={config.n_train_stories}: {problem}")
     datasets.disable_progress_bars()
     as_dataset(stories).save_to_disk(str(folder))
+    return encodings
 
 
-def _classes(
-    stories: list[Story], encodings: list[Encoding], tokenizer: Tokenizer, tokens: np.ndarray, starts: np.ndarray
-) -> np.ndarray:
+def _classes(stories: list[Story], tokenizer: Tokenizer, tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Returns the class of each token [N]: that of its word, or "payoff" where a gold link says so."""
     class_of_token = np.zeros(tokenizer.get_vocab_size(), np.uint8)
     for word, name in word_classes().items():
@@ -185,10 +190,11 @@ def _classes(
             class_of_token[token] = CLASSES.index(name)
     class_of_token[end_id(tokenizer)] = CLASSES.index("end")
     classes = class_of_token[tokens]
-    for start, story, encoding in zip(starts, stories, encodings, strict=False):
+    for start, story in zip(starts, stories, strict=False):
         for link in story.links:
             if link.payoff:
-                classes[start + 1 + encoding.char_to_token(link.payoff[0])] = CLASSES.index("payoff")
+                n_words_before = len(words(story.text[: link.payoff[0]]))
+                classes[start + 1 + n_words_before] = CLASSES.index("payoff")
     return classes
 
 

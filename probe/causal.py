@@ -100,8 +100,8 @@ def measure_margins(
         margins = partial(answer_margins, answers=batch.answers, foils=batch.foils)
         edits = {
             "attention_swap": swap_edges(batch, layer, head),
-            "edge_ablation": cut_edge(batch, layer, head, batch.antecedent),
-            "distractor_edge_ablation": cut_edge(batch, layer, head, batch.distractor),
+            "edge_ablation": cut_edge(batch.query, layer, head, batch.antecedent),
+            "distractor_edge_ablation": cut_edge(batch.query, layer, head, batch.distractor),
             "zero_ablation": HeadEdit(layer, head, output=torch.zeros_like),
         }
         swaps = [edited_margins(model, batch, streams, swap_edges(batch, layer, control)) for control in controls]

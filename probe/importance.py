@@ -118,7 +118,7 @@ def _batch_links(model: ObservableModel, batch: PairBatch, streams: list[Tensor]
         for head in range(model.n_head):
             for word in range(batch.mentions.shape[1]):
                 remove = partial(torch.masked_fill, mask=batch.mentions[:, word], value=0)
-                edit = edit_query_row(batch, layer, head, remove)
+                edit = edit_query_row(batch.query, layer, head, remove)
                 margins = edited_margins(model, batch, streams, edit)
                 effects[:, head, word] = (margins - clean).abs()
         measures.append(torch.stack([edges.sum(-1), norms, effects], dim=1))

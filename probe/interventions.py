@@ -111,13 +111,13 @@ def edited_margins(model: ObservableModel, batch: PairBatch, streams: Sequence[T
     return answer_margins(model.logits(batch.tokens, batch.payoff, edits, streams), batch.answers, batch.foils)
 
 
-def edit_query_row(batch: PairBatch, layer: int, head: int, change: Callable[[Tensor], Tensor]) -> HeadEdit:
-    """Return an edit that applies `change` ([B, T] -> [B, T]) to the head's attention weights at the query."""
-    rows = torch.arange(len(batch.query), device=batch.query.device)
+def edit_query_row(query: Tensor, layer: int, head: int, change: Callable[[Tensor], Tensor]) -> HeadEdit:
+    """Return an edit that applies `change` ([B, T] -> [B, T]) to the head's attention weights at the `query` [B]."""
+    rows = torch.arange(len(query), device=query.device)
 
     def weights(attention: Tensor) -> Tensor:
         edited = attention.clone()
-        edited[rows, batch.query] = change(attention[rows, batch.query])
+        edited[rows, query] = change(attention[rows, query])
         return edited
 
     return HeadEdit(layer, head, weights=weights)
@@ -125,11 +125,11 @@ def edit_query_row(batch: PairBatch, layer: int, head: int, change: Callable[[Te
 
 def swap_edges(batch: PairBatch, layer: int, head: int) -> HeadEdit:
     """Return the attention swap: antecedent and distractor exchange their weights at the query."""
-    return edit_query_row(batch, layer, head, lambda row: exchange(row, batch.antecedent, batch.distractor))
+    return edit_query_row(batch.query, layer, head, lambda row: exchange(row, batch.antecedent, batch.distractor))
 
 
-def cut_edge(batch: PairBatch, layer: int, head: int, mask: Tensor) -> HeadEdit:
-    """Return the edge ablation: the weights on `mask` [B, T] become 0 at the query and the others sum to 1 again.
+def cut_edge(query: Tensor, layer: int, head: int, mask: Tensor) -> HeadEdit:
+    """Return the edge ablation: the weights on `mask` [B, T] become 0 at the `query` [B], the others sum to 1 again.
 
     This equals scores of -inf before the softmax (Geva et al. 2023, "attention knockout").
     """
@@ -138,7 +138,7 @@ def cut_edge(batch: PairBatch, layer: int, head: int, mask: Tensor) -> HeadEdit:
         remaining = row.masked_fill(mask, 0)
         return remaining / remaining.sum(-1, keepdim=True).clamp(min=torch.finfo(row.dtype).tiny)
 
-    return edit_query_row(batch, layer, head, change)
+    return edit_query_row(query, layer, head, change)
 
 
 def exchange(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:

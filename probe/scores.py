@@ -147,13 +147,13 @@ def read_batches(model: ObservableModel, batches: Sequence[ItemBatch]) -> HeadRo
         index, mentions = batch.rows.to(model.device), Candidates(*(x.to(model.device) for x in batch.mentions))
         records = model.record(batch.tokens.to(model.device), batch.query.to(model.device))
         for layer, record in enumerate(records):
-            norms = _value_norms(model.head_weights(layer).output, record, index, mentions.positions)
+            norms = output_norms(model.head_weights(layer).output, record, index, mentions.positions)
             for name, values in reduce_scores(record.scores[index, :, 0], mentions, norms).items():
                 getattr(rows, name)[batch.members, layer] = values.cpu().numpy()
     return rows
 
 
-def _value_norms(output_weight: Tensor | None, record: LayerRecord, rows: Tensor, positions: Tensor) -> Tensor:
+def output_norms(output_weight: Tensor | None, record: LayerRecord, rows: Tensor, positions: Tensor) -> Tensor:
     """Return ||W_O W_V x_j|| [N, H, W, P] of the tokens at `positions` [N, W, P] (Kobayashi et al. 2020, eq. 5).
 
     `rows` [N] is the text of each item; nan without `output_weight` [H, D, K].

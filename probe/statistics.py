@@ -135,9 +135,18 @@ class MaxT:
 
     p: np.ndarray  # [...] of each head, corrected for the search over all heads
     smallest_p: float  # the smallest p that is possible with so few clusters
+    t: np.ndarray  # [...] the studentised mean of each head
 
 
-def max_t_test(values: np.ndarray, clusterings: Sequence[np.ndarray], centre: float, n_flips: int, seed: int) -> MaxT:
+def max_t_test(
+    values: np.ndarray,
+    clusterings: Sequence[np.ndarray],
+    centre: float,
+    n_flips: int,
+    seed: int,
+    *,
+    two_sided: bool = False,
+) -> MaxT:
     """Test for each head whether its mean score is above `centre`, corrected for the search over all heads.
 
     p_h = (1 + #{max T* >= T_h}) / (B + 1), where T* is the statistic after random sign flips of whole clusters and the
@@ -159,24 +168,27 @@ def max_t_test(values: np.ndarray, clusterings: Sequence[np.ndarray], centre: fl
             most as often as both are wrong, so at most in half of the cases.
         n_flips: B.
         seed: seed of the flips.
+        two_sided: test whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
 
     """
     centred = values.reshape(len(values), -1).astype(float) - centre
     tables = [_cluster_sums(centred, clusters) for clusters in clusterings]
     if min(len(sizes) for _, sizes in tables) < 2:
-        return MaxT(np.ones(values.shape[1:]), 1.0)
+        return MaxT(np.ones(values.shape[1:]), 1.0, np.zeros(values.shape[1:]))
     variance = sum(_flipped_totals(sums, sizes, np.ones((1, len(sizes))))[1][0] for sums, sizes in tables)
     p = np.zeros(centred.shape[1])
     for sums, sizes in tables:
         signs = _sign_patterns(len(sizes), n_flips, seed)
         totals, variances = _flipped_totals(sums, sizes, signs)
-        null = (totals / np.sqrt(variances)).max(axis=1)  # [B]
-        observed = centred.sum(axis=0) / np.sqrt(np.maximum(variance, _variance_floor(sums)))
+        null = totals / np.sqrt(variances)  # [B, heads]
+        t = centred.sum(axis=0) / np.sqrt(np.maximum(variance, _variance_floor(sums)))
+        observed = np.abs(t) if two_sided else t
+        null = (np.abs(null) if two_sided else null).max(axis=1)  # [B]
         hits = (null[:, None] >= observed - 1e-9 * np.abs(observed)).sum(axis=0)
         is_exact = len(signs) == 2 ** len(sizes)
         p = np.maximum(p, hits / len(signs) if is_exact else (1 + hits) / (1 + len(signs)))
     smallest = max(max(2.0 ** -len(sizes), 1 / (n_flips + 1)) for _, sizes in tables)
-    return MaxT(p.reshape(values.shape[1:]), smallest)
+    return MaxT(p.reshape(values.shape[1:]), smallest, t.reshape(values.shape[1:]))
 
 
 def _cluster_sums(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

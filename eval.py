@@ -7,8 +7,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from probe.config import ProbeConfig
-from probe.open import OpenedModel, OpenedRun, open_external, open_run
-from report.commands import EvalSettings, look_at_sentence, measure_loss, take_test_set, test_heads
+from probe.open import OpenedModel, OpenedRun, load_data, open_external, open_run
+from report.commands import EvalSettings, look_at_sentence, print_loss, take_test_set, test_heads, test_text
 from report.figures import check_matplotlib
 from report.results import show_page
 from report.sweeps import compare_seeds, compare_variants
@@ -50,16 +50,19 @@ def opened_model(settings: EvalSettings) -> OpenedModel:
 
 
 def evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConfig) -> None:
-    """Takes a test set, looks at a sentence, tests the heads, or measures the loss if the heads cannot be tested."""
-    if isinstance(opened, OpenedRun) and not opened.settings.model.is_causal and (settings.text or settings.task):
-        raise ValueError("run=: with model.mask=none a word sees the next one, so only the loss can be measured")
-    if settings.task is not None:
+    """Takes a test set, looks at a sentence, or tests the heads; of a non-causal model only the loss is measured."""
+    if isinstance(opened, OpenedRun) and not opened.is_causal:
+        if settings.text or settings.task or settings.path:
+            raise ValueError("run=: with model.mask=none a word sees the next one, so only the loss can be measured")
+        print_loss(opened, load_data(opened, settings.cache_dir), probe)
+        return
+    if settings.task is not None or settings.path is not None:
         take_test_set(opened, settings, probe)
         return
     if settings.text is not None:
         has_page = look_at_sentence(opened, settings.text)
-    elif isinstance(opened, OpenedRun) and not opened.is_testable:
-        has_page = measure_loss(opened, settings, probe)
+    elif isinstance(opened, OpenedRun) and not opened.has_stories:
+        has_page = test_text(opened, settings, probe)
     else:
         has_page = test_heads(opened, settings, probe)
     if has_page:

@@ -6,8 +6,10 @@ each story, the class and the floor of each validation token, and the stories wi
 
 import hashlib
 import json
+import re
 import tempfile
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -43,6 +45,8 @@ SPLITS = ("train", "validation")
 _FORMAT = 2  # a new number makes every corpus be written again
 _SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")  # the files are hashed instead
 _SAMPLE_CHARACTERS = 2**25  # that BPE and words are trained on; twice as many save 0.3 % of the tokens
+_COUNTED_TOKENS, _CHUNK_TOKENS = 2_000_000, 2**16
+_WORD = re.compile(r"[^\W\d_]+")
 _BATCH_PIECES = 128  # tokenized at a time
 
 
@@ -118,7 +122,24 @@ def load_rows(corpus: Corpus, split: str, columns: Sequence[str] | None = None) 
     return (rows.select_columns(list(columns)) if columns else rows).to_list()
 
 
-def _write_once(folder: Path, write: Callable[[Path], None]) -> None:
+def validation_documents(corpus: Corpus) -> list[str]:
+    """Returns the documents of the validation text."""
+    tokens = np.asarray(corpus.validation.tokens)
+    parts = np.split(tokens, np.flatnonzero(tokens == end_id(corpus.tokenizer)))
+    texts = (corpus.tokenizer.decode(part.tolist(), skip_special_tokens=True) for part in parts)
+    return [text for text in texts if text.strip()]
+
+
+def training_counts(corpus: Corpus) -> Counter[str]:
+    """Returns how often each word occurs in the first two million tokens of the training text."""
+    counts = Counter[str]()
+    for first in range(0, min(len(corpus.train.tokens), _COUNTED_TOKENS), _CHUNK_TOKENS):
+        chunk = corpus.train.tokens[first : first + _CHUNK_TOKENS].tolist()
+        counts.update(_WORD.findall(corpus.tokenizer.decode(chunk)))
+    return counts
+
+
+def _write_once(folder: Path, write: Callable[[Path], object]) -> None:
     """Writes a folder under a temporary name and renames it, so that an existing folder is always complete."""
     if folder.is_dir():
         return

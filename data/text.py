@@ -112,6 +112,16 @@ def read_files(files: Sequence[Path], column: str) -> Iterator[Piece]:
             raise ValueError(f"{file}: {one_line(error)}") from None
 
 
+def read_documents(files: Sequence[Path], column: str = "text") -> list[str]:
+    """Returns the documents of `read_files`, each as one text."""
+    documents = list[str]()
+    for piece in read_files(files, column):
+        if piece.starts_document or not documents:
+            documents.append("")
+        documents[-1] += piece.text
+    return documents
+
+
 def _read_text(file: Path) -> Iterator[Piece]:
     with fsspec.open(str(file.absolute()), "rt", compression="infer", encoding="utf-8-sig", newline=None) as lines:
         for is_separator, document in groupby(lines, key=lambda line: line.strip() == END):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from data.corpus import Corpus, load_rows
+from data.corpus import Corpus, load_rows, validation_documents
 from data.links import LinkItem, link_items
 from data.loader import StorySplit
 from data.stories.lint import word_spans
@@ -15,15 +15,17 @@ from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_payoffs, resolved_share
 from probe.items import QUESTIONS, questions_with_items
+from probe.natural import MIN_PREFIXES, make_items, prefixes_in, read
 from probe.scores import best_head, check_blocks, read_heads, score_heads
 from probe.sentences import Example, TokenizedText
 from probe.snapshots import attention_of, choose_examples, header, pack_snapshot
-from probe.statistics import CLUSTERINGS, chance_level, story_clusters
+from probe.statistics import CLUSTERINGS, chance_level, max_t_test, story_clusters
 from probe.weights import head_types
 from training.evaluate import Probe, ProbeReading, validation_loss
 from training.settings import TrainSettings
 
 N_SIGN_FLIPS = 400  # behind the chance level
+MAX_CHARACTERS = 1_000_000  # of a validation text that are searched for prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ Draw = Callable[[Sequence[QuestionReading], Sequence[tuple[Example, Sequence[str
 
 
 def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> Probe | None:
-    """Return the probe to run during training; None if the text has no gold links or the model is not causal.
+    """Return the probe to run during training; None if the model is not causal or the text has nothing to ask about.
 
     Args:
         corpus: the run's corpus.
@@ -75,8 +77,10 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
 
     """
     run, tokenizer, split = settings.run, corpus.tokenizer, corpus.validation
-    if not isinstance(split, StorySplit) or not settings.model.is_causal or not run.probe_sequences:
+    if not settings.model.is_causal or not run.probe_sequences:
         return None
+    if not isinstance(split, StorySplit):
+        return natural_probe(corpus, settings)
     start_token = end_id(tokenizer)
     items = choose_items(link_items(load_rows(corpus, "dev"), tokenizer, start_token), run.probe_sequences)
 
@@ -104,6 +108,46 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
             images = draw(readings, shown)
         snapshot = {"header": header(examples, view), **pack_snapshot(attention)} if examples else None
         return ProbeReading(values, images, snapshot, [reading.summary() for reading in readings])
+
+    return probe
+
+
+def natural_probe(corpus: Corpus, settings: TrainSettings) -> Probe | None:
+    """Return the probe of a run on text; None if its validation text has too few prefixes.
+
+    Every reading has, for each question, the contrast of every head at the pronoun on the same prefixes, half as many
+    as run.probe_sequences, and the head of the largest |t|.
+    """
+    documents, n_characters = list[str](), 0
+    for document in validation_documents(corpus):
+        documents.append(document[: MAX_CHARACTERS - n_characters])
+        n_characters += len(documents[-1])
+    run, tokenizer, found = settings.run, corpus.tokenizer, prefixes_in([text for text in documents if text])
+    all_items = {
+        question: make_items(
+            prefixes, tokenizer, end_id(tokenizer), settings.model.context_length, 0, run.probe_sequences // 2
+        )
+        for question, prefixes in found.items()
+    }
+    all_items = {name: items for name, items in all_items.items() if len(items.prefixes) >= MIN_PREFIXES}
+    if not all_items:
+        return None
+
+    def probe(model: Transformer, step: int) -> ProbeReading | None:
+        values, summaries = dict[str, Any](), list[str]()
+        for question, items in all_items.items():
+            contrast = read(TransformerView(model), items, 4 * run.tokens_per_batch).contrast[:, 0]  # [N, L, H]
+            if not np.isfinite(contrast).all():
+                return None  # training has diverged
+            t = max_t_test(contrast, items.clusterings, 0.0, N_SIGN_FLIPS, 0, two_sided=True).t
+            layer, head = (int(i) for i in np.unravel_index(int(np.abs(t).argmax()), t.shape))
+            mean = contrast.mean(axis=0)
+            values[f"natural_{question}"] = {
+                "layer": layer, "head": head, "pronoun_contrast": float(mean[layer, head]), "t": float(t[layer, head]),
+                "pronoun_contrast_heads": mean.round(4).tolist(),
+            }  # fmt: skip
+            summaries.append(f"{question} L{layer}H{head} contrast {mean[layer, head]:.2f} (t {t[layer, head]:.1f})")
+        return ProbeReading(values, {}, None, summaries)
 
     return probe
 

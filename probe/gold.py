@@ -4,8 +4,9 @@ The head that is best on a random half of the documents is tested once on the ot
 untrained models. Attention only: nothing here is causal.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import csv
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 
 from data.links import Span, token_spans
+from data.natural import CLASSES, Prefix, known_class, pronoun_forms
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.external import (
@@ -63,6 +65,7 @@ class Row:
     words: tuple[str, ...]  # up to and including the pronoun
     mentions: tuple[Span, ...]  # words [start, end), all before the pronoun
     gold: tuple[bool, ...]  # per mention: True for an antecedent
+    entities: tuple[str, ...] = ()  # per mention: its entity; () if the file names none
 
 
 class Candidate(NamedTuple):
@@ -97,15 +100,28 @@ def read_rows(file: Path) -> list[Row]:
         if not 0 <= pronoun < len(words):
             raise ValueError(f"{where}: pron_pos is {pronoun}, but context has {len(words)} words")
         antecedents, other_mentions = (_spans(value, name, where) for name in ("antecedents", "other_mentions"))
+        others = [
+            str(mention[2]) if len(mention) > 2 else f"mention {i}" for i, mention in enumerate(value["other_mentions"])
+        ]
         if not antecedents:
             raise ValueError(f"{where}: antecedents is empty")
         gold = (True,) * len(antecedents) + (False,) * len(other_mentions)
-        rows.append(Row(value["doc"], tuple(words[: pronoun + 1]), (*antecedents, *other_mentions), gold))
+        entities = (*(["antecedent"] * len(antecedents)), *others)
+        rows.append(Row(value["doc"], tuple(words[: pronoun + 1]), (*antecedents, *other_mentions), gold, entities))
     return rows
 
 
+def read_passages(file: Path) -> list[str]:
+    """Reads the column Text of a .tsv file in the format of GAP (Webster et al. 2018); ValueError if it has none."""
+    with file.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+    if not rows or "Text" not in rows[0]:
+        raise ValueError(f"{file}: no column Text")
+    return [row["Text"] for row in rows]
+
+
 def _spans(row: dict[str, Any], name: str, where: str) -> list[Span]:
-    """Return [start, end) of the mentions in a field; further entries of each mention are ignored."""
+    """Return [start, end) of the mentions in a field; a third entry names the entity."""
     spans = []
     for mention in row[name]:
         span = mention[:2] if isinstance(mention, list) else []
@@ -114,6 +130,56 @@ def _spans(row: dict[str, Any], name: str, where: str) -> list[Span]:
             raise ValueError(f"{where}: {name} contains {mention!r}, which is not [start, end) before the pronoun")
         spans.append((span[0], span[1]))
     return spans
+
+
+def gold_prefixes(rows: Iterable[Row]) -> list[Prefix]:
+    """Returns the rows with a gendered pronoun and entities of both genders as prefixes of the question "gender".
+
+    The class of the pronoun is that of its gold antecedent; the other class are all entities whose pronouns or words
+    (data/english.py) have the other gender. Only names and nouns count as mentions. `is_first` is True if no pronoun
+    refers to the antecedent earlier in the row. "Her" is left out: its grammatical form needs the next word.
+    """
+    prefixes = []
+    for row in rows:
+        forms = pronoun_forms(row.words[-1], "", "gender")
+        if forms is None:
+            continue
+        meant = forms.index(row.words[-1])
+        words = defaultdict(list)  # the words of each entity
+        for (start, end), entity in zip(row.mentions, row.entities, strict=True):
+            words[entity].append(row.words[start:end])
+        others = {entity for entity, mentions in words.items() if _gender(mentions) == CLASSES["gender"][1 - meant]}
+        text, spans = detokenize(row.words)
+        groups: tuple[list[Span], list[Span]] = ([], [])
+        entities = ["", ""]
+        innermost = innermost_mentions(row.mentions, len(row.words))
+        for i, (start, end) in enumerate(row.mentions):
+            own = [word for word in range(start, end) if innermost[word] == i]
+            is_pronoun = end - start == 1 and row.words[start].lower() in PERSON
+            if not own or is_pronoun or not (row.gold[i] or row.entities[i] in others):
+                continue
+            last = next((word for word in own if word + 1 not in own), own[-1])  # the end of the first unbroken run
+            side = meant if row.gold[i] else 1 - meant
+            groups[side].append((spans[own[0]][0], spans[last][1]))
+            entities[side] = row.words[last].lower()
+        if groups[0] and groups[1]:
+            is_first = not any(mention[0].lower() in PERSON for mention in words["antecedent"] if len(mention) == 1)
+            mentions = (tuple(sorted(groups[0])), tuple(sorted(groups[1])))
+            names = (entities[0], entities[1])
+            prefixes.append(
+                Prefix(row.doc, "gender", text[: spans[-1][0]], forms, meant, "", mentions, names, is_first)
+            )
+    return prefixes
+
+
+def _gender(mentions: Sequence[Sequence[str]]) -> str:
+    """Returns the gender of an entity from its pronouns, otherwise from the words that the lexicon knows; or ""."""
+    pronouns = {PERSON.get(mention[0].lower()) for mention in mentions if len(mention) == 1}
+    by_pronoun = {
+        name for name, person in (("masculine", PERSON["he"]), ("feminine", PERSON["she"])) if person in pronouns
+    }
+    known = by_pronoun or {known_class(mention) for mention in mentions} - {""}
+    return known.pop() if len(known) == 1 else ""
 
 
 def detokenize(words: Sequence[str]) -> tuple[str, list[Span]]:

@@ -64,9 +64,14 @@ class OpenedModel:
         return self.max_steps is None
 
     @property
-    def is_testable(self) -> bool:
-        """Whether heads can be tested: the data has gold links, and the model is causal."""
-        return self.data.source == "stories" and self.shape.get("mask", "causal") == "causal"
+    def is_causal(self) -> bool:
+        """Whether the model reads from left to right, so that its attention can be interpreted."""
+        return bool(self.shape.get("mask", "causal") == "causal")
+
+    @property
+    def has_stories(self) -> bool:
+        """Whether the heads are tested on the built-in stories, not on natural text."""
+        return self.data.source == "stories"
 
     @cached_property
     def unknown(self) -> int | None:

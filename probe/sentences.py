@@ -58,6 +58,10 @@ class TokenizedText:
         """The word of each token as an index into `words`; -1 for a token outside all words."""
         return [0, *(self._word_of(span) for span in self.spans)]
 
+    def words_at(self, span: Span) -> list[int]:
+        """Returns the indices in `words` of the words that overlap the characters `span`."""
+        return [i for i, (start, end) in enumerate(self.word_spans, 1) if start < span[1] and end > span[0]]
+
     def _word_of(self, token: Span) -> int:
         overlaps = [min(token[1], end) - max(token[0], start) for start, end in self.word_spans]
         best = max(range(len(overlaps)), key=overlaps.__getitem__, default=-1)

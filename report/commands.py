@@ -8,24 +8,31 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from data.corpus import CLASSES, corpus_folder, load_rows
+import fsspec
+
+from data.corpus import CLASSES, Corpus, corpus_folder, load_rows, training_counts, validation_documents
+from data.english_blocks import english_rows
 from data.links import LinkItem, link_items
 from data.loader import StorySplit, validation_batches
+from data.natural import Prefix
 from data.stories import GENERATOR_VERSION
 from data.stories.leakage import leakage
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
+from data.text import read_documents, text_files
 from data.tokenizer import encode_text, training_words
 from probe.claim import claim_card
 from probe.config import Holdouts, ProbeConfig
-from probe.external import EvaluatedModel
-from probe.gold import links
+from probe.external import EvaluatedModel, Report
+from probe.gold import gold_prefixes, links, read_passages, read_rows
 from probe.minimal_pairs import minimal_pairs
+from probe.natural import DECIDED_SITES, describe, natural_study, prefixes_in
 from probe.open import OpenedModel, OpenedRun, check_items, load_data
 from probe.sentences import SHOWCASE, TokenizedText, word_attention
 from probe.study import HEADLINE, Reading, study
-from report.content import eval_command, jsonable, page_content, unknown_note
+from report.content import jsonable, page_content, unknown_note
 from report.figures import draw_run
+from report.natural import natural_lines, natural_tables
 from report.page import page
 from report.results import (
     PAGE,
@@ -37,7 +44,15 @@ from report.results import (
     training_records,
     write_with_figures,
 )
-from report.tables import claim_markdown, detail_lines, heads_csv, items_jsonl, sentence_lines, summary_lines
+from report.tables import (
+    claim_markdown,
+    detail_lines,
+    heads_csv,
+    items_jsonl,
+    sentence_lines,
+    summary_lines,
+    table_lines,
+)
 from training.checkpoint import write_files
 from training.command_line import printable
 from training.evaluate import row_losses, summarise
@@ -45,6 +60,7 @@ from training.logging import gap_lines
 from training.settings import Device, check_threads
 
 MOST_TEXTS = 12  # that a page keeps
+N_FRAMES, N_PAIRS = 20, 5  # of the blocks in English: frames of test, pairs of names per frame
 
 
 class Task(Enum):
@@ -52,6 +68,7 @@ class Task(Enum):
 
     minimal_pairs = "minimal_pairs"
     links = "links"
+    natural = "natural"  # any English text; the task of path= alone
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +82,7 @@ class EvalSettings:
     out: str | None  # folder for the results about `model`; if None, probes/NAME
     text: str | None  # a sentence to look at instead of the probe
     task: Task | None  # a test set to take instead of the probe
-    path: str | None  # its files
+    path: str | None  # its files; without a task, English text whose pronouns are tested
     open: bool  # show the page in a browser
     figures: bool  # also draw PNG figures; needs matplotlib
     verbose: bool  # print every hold-out, baseline and importance measure
@@ -76,15 +93,16 @@ class EvalSettings:
     def __post_init__(self) -> None:
         """Checks that the settings select one mode."""
         modes = [name for name in ("run", "runs", "compare", "model") if getattr(self, name) is not None]
-        is_sweep, is_task = self.runs is not None or self.compare is not None, self.task is not None
+        is_sweep = self.runs is not None or self.compare is not None
+        is_task = self.task is not None or self.path is not None
         problems = [(name, True, f"cannot be combined with {modes[0]}=") for name in modes[1:]] + [
             ("model", self.model == "", "the name is empty"),
             ("out", self.out == "", "the name is empty"),
             ("out", self.model is None, "only for model=; results of a run go into the run"),
             ("task", is_sweep or self.path is None, "needs path=, and one model"),
-            ("path", not is_task, "needs task="),
-            ("text", is_sweep or is_task, "needs one model, without task="),
-            ("open", is_sweep or is_task, "opens the page of one model, without task="),
+            ("path", is_sweep, "needs one model"),
+            ("text", is_sweep or is_task, "needs one model, without task= and path="),
+            ("open", is_sweep or is_task, "opens the page of one model, without task= and path="),
             ("figures", self.text is not None or is_task, "needs a test of the heads, without text= and task="),
         ]
         for name, is_wrong, problem in problems:
@@ -173,22 +191,78 @@ def write_results(
         "claims.json": json.dumps(jsonable(cards), indent=2) + "\n",
         "claims.md": "\n".join(map(claim_markdown, results["selected"], cards)),
         "heads.csv": heads_csv(readings),
-        "items.jsonl": items_jsonl(results, readings["test"]),
+        "items.jsonl": items_jsonl(results, readings["test"]) if readings else "",
         PAGE: page(content),
     }
     pictures = draw_run(content) if figures else {}
     write_with_figures(folder, files, "probe.json", pictures)
 
 
-def measure_loss(opened: OpenedRun, settings: EvalSettings, config: ProbeConfig) -> bool:
-    """Prints the validation loss of a run whose heads cannot be tested: without gold links, or non-causal.
+def test_text(opened: OpenedRun, settings: EvalSettings, config: ProbeConfig) -> bool:
+    """Tests the heads of a run on text: on its validation text and, if it knows enough words, on blocks in English.
+
+    Prints the validation loss and the results, and writes the probe/ folder.
 
     Returns:
-        Whether there is a page.
+        Whether the results could be written.
 
     """
+    texts, records = read_texts(opened.folder), training_records(opened)
     corpus = load_data(opened, settings.cache_dir)
-    split, is_causal = corpus.validation, opened.settings.model.is_causal
+    print_loss(opened, corpus, config)
+    results: dict[str, Any] = {"selected": [], "importance": [], "behaviour": [], "showcase": {}}
+    readings: dict[str, Reading] = {}
+    with results_folder(opened) as folder:
+        documents = validation_documents(corpus)
+        natural = test_prefixes(opened, prefixes_in(documents), config)
+        if natural["missing"]:
+            natural["missing"].append(f"the validation text has {describe(documents)}")
+        try:
+            rows = english_rows(training_counts(corpus), n_frames=N_FRAMES, n_pairs=N_PAIRS, seed=config.seed)
+        except ValueError as error:
+            natural["missing"].append(str(error))
+        else:
+            dev, test = (link_items(rows[split], opened.tokenizer, opened.start) for split in ("dev", "test"))
+            results, readings = study_model(opened, dev, test, config)
+        results = jsonable({
+            "schema_version": SCHEMA_VERSION,
+            "model": {"run": opened.source, "step": opened.step, "trained_on": opened.data.source, **opened.shape},
+            "data": {"fingerprint": corpus.fingerprint},
+            "settings": asdict(config),
+            "warnings": list(opened.resumed),
+            "natural": natural,
+            **results,
+        })  # fmt: skip
+        lines = [*natural_lines(natural), "", *summary_lines(results)]
+        if settings.verbose:
+            lines += [*table_lines(natural_tables(natural)), *detail_lines(results)]
+        print(printable("\n".join(["", *lines])))
+        if folder is not None:
+            content = page_content(opened, results, texts, **records)
+            write_results(folder, results, readings, content, figures=settings.figures)
+    return folder is not None
+
+
+def test_prefixes(
+    opened: OpenedModel,
+    found: Mapping[str, Sequence[Prefix]],
+    config: ProbeConfig,
+    places: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns the results of `natural_study` on prefixes, with progress on a terminal."""
+    untrained = [opened.untrained(config.seed + i) for i in range(config.n_untrained)]
+    model, tokenizer, start = opened.model, opened.tokenizer, opened.start
+    try:
+        return natural_study(
+            model, untrained, tokenizer, start, found, config, places=places or {}, progress=show_progress
+        )
+    finally:
+        show_progress("")
+
+
+def print_loss(opened: OpenedRun, corpus: Corpus, config: ProbeConfig) -> None:
+    """Prints the loss of a run on its whole validation text."""
+    split, is_causal = corpus.validation, opened.is_causal
     batches = validation_batches(
         split,
         tokens_per_batch=config.tokens_per_batch,
@@ -203,16 +277,6 @@ def measure_loss(opened: OpenedRun, settings: EvalSettings, config: ProbeConfig)
         print(printable(f"note: {note}"))
     for line in gap_lines(losses, is_causal=is_causal):
         print(line)
-    if not is_causal:
-        return False
-    example = eval_command(opened, "text=The cat saw the dog because it ran.")
-    print(printable(f"This text has no gold links, so no head is tested. Look at a sentence: {example}"))
-    with results_folder(opened) as folder:
-        if folder is not None:
-            _, notes = read_results(opened)
-            content = page_content(opened, None, read_texts(opened.folder), notes=notes, **training_records(opened))
-            write_files(folder, {PAGE: page(content)})
-    return folder is not None
 
 
 def look_at_sentence(opened: OpenedModel, text: str) -> bool:
@@ -266,11 +330,15 @@ def chosen_heads(results: Mapping[str, Any] | None) -> dict[tuple[int, int], lis
 
 def take_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
     """Takes a test set of other authors, prints its table and writes it to probe/outside/."""
-    assert settings.task is not None and settings.path is not None
-    take = {Task.minimal_pairs: minimal_pairs, Task.links: links}[settings.task]
-    report = take(evaluated_model(opened, settings, config), settings.path)
+    assert settings.path is not None
+    task = settings.task or Task.natural
+    if task is Task.natural:
+        report = natural_report(opened, settings.path, config)
+    else:
+        take = {Task.minimal_pairs: minimal_pairs, Task.links: links}[task]
+        report = take(evaluated_model(opened, settings, config), settings.path)
     print(printable("\n".join(report.lines)))
-    name = settings.task.value
+    name = task.value
     record = {"task": name, "path": settings.path, "run": opened.source, "step": opened.step}
     record |= {"settings": asdict(config), **report.results}
     with results_folder(opened, subfolder="outside") as folder:
@@ -281,6 +349,44 @@ def take_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConf
             }
             write_files(folder, files, f"{name}.json")
             print(f"\nwrote {folder / name}.json and .md")
+
+
+def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Report:
+    """Returns the results of a model on the English text of a path (`prefixes_of_path`).
+
+    Heads that the run's own validation text has chosen are tested too. Raises ValueError if no question can be tested.
+    """
+    found, contents = prefixes_of_path(path)
+    chosen = {} if opened.is_external else (read_results(opened)[0] or {}).get("natural", {}).get("questions", {})
+    places = {
+        question: {
+            target: (DECIDED_SITES.index(entry["site"]), entry["layer"], entry["head"])
+            for target, entry in result["chosen"].items()
+        }
+        for question, result in chosen.items()
+    }
+    natural = test_prefixes(opened, found, config, places)
+    if not natural["questions"]:
+        raise ValueError(f"path={path}: {'; '.join(natural['missing'])}; found {contents}")
+    return Report(natural, [*natural_lines(natural), *table_lines(natural_tables(natural))])
+
+
+def prefixes_of_path(path: str) -> tuple[dict[str, list[Prefix]], str]:
+    """Returns the prefixes of each question in a path, and in one phrase what it contains.
+
+    A path names text files (data/text.py), a .tsv file of passages as GAP has them, or .jsonl files with gold links.
+    """
+    if Path(path).suffix == ".tsv":
+        documents = read_passages(Path(path))
+    else:
+        files = text_files(path, "path")
+        with fsspec.open(str(files[0].absolute()), "rt", compression="infer", errors="replace") as lines:
+            is_gold = '"pron_pos"' in lines.readline()
+        if is_gold:
+            rows = [row for file in files for row in read_rows(file)]
+            return {"gender": gold_prefixes(rows)}, f"{len(rows):,} rows"
+        documents = read_documents(files)
+    return prefixes_in(documents), describe(documents)
 
 
 def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> EvaluatedModel:

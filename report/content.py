@@ -19,6 +19,7 @@ from probe.open import OpenedModel, OpenedRun
 from probe.sentences import SHOWCASE, TokenizedText, next_tokens, pack_weights, word_attention
 from probe.study import HEADLINE
 from probe.verdict import MAX_P, corrected_p
+from report.natural import natural_claims, natural_tables
 from report.tables import DESCRIPTIONS, model_tables
 from training.settings import CONFIGS, compose_settings, flat
 
@@ -49,7 +50,9 @@ def page_content(
     selected = results["selected"] if results else []
     examples = {name: example_sentences(opened, name) for name in SHOWCASE}
     medians = {entry["question"]: median_block(opened, entry) for entry in selected}
-    groups = [*([own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)), *examples.values()]
+    natural = results.get("natural") if results else None
+    groups = [[own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
+    groups += [*(natural_sentences(opened, natural) if natural else ()), *examples.values()]
     sentences = within_size([*groups, *medians.values()], omissions)
     snapshots = thinned(snapshots, omissions)
     places = {text: i for i, text in enumerate(snapshots["texts"])} if snapshots else {}
@@ -68,7 +71,9 @@ def page_content(
         ],
         "sentences": sentences,
         "training": training_content(metrics, snapshots),
-        "tables": [asdict(table) for table in model_tables(results)] if results else [],
+        "natural": natural_claims(natural) if natural else [],
+        "tables": [asdict(table) for table in (*(natural_tables(natural) if natural else ()), *model_tables(results))]
+        if results else [],
         "resumed": opened.resumed,
         "omissions": omissions,
     })  # fmt: skip
@@ -229,6 +234,27 @@ def median_block(opened: OpenedModel, entry: Mapping[str, Any]) -> list[dict[str
         query = [text.word_of_token[item["query"]]]
         sentences.append(sentence_content(opened, text, name=name, title=title, query=query, **roles))
     return sentences
+
+
+def natural_sentences(opened: OpenedModel, natural: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """Returns, for every tested head, three prefixes of natural text, each with both pronouns."""
+    groups = []
+    for question, result in natural["questions"].items():
+        for target, examples in result["examples"].items():
+            entry, group = result["chosen"][target], list[dict[str, Any]]()
+            head = f"L{entry['layer']}H{entry['head']}"
+            for example in examples:
+                for meant, form in enumerate(example["forms"]):
+                    text = opened.tokenize(example["text"] + form)
+                    words = [text.words_at(span) for span in example["mentions"][meant]]
+                    others = [text.words_at(span) for span in example["mentions"][1 - meant]]
+                    title = f"{head} looks at the {target}: contrast {example['contrast']:.2f}, the median."
+                    roles: dict[str, Any] = {"antecedents": sum(words, []), "distractors": sum(others, [])}
+                    name = f"natural_{question}_{target.split()[0]}-{len(group) + 1}"
+                    query = [len(text.words) - 1]
+                    group.append(sentence_content(opened, text, name=name, title=title, query=query, **roles))
+            groups.append(group)
+    return groups
 
 
 def own_sentence(opened: OpenedModel, number: int, text: str) -> dict[str, Any]:

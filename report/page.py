@@ -35,12 +35,15 @@ def page(content: Mapping[str, Any]) -> str:
     script = f'\n(function () {{\n"use strict";\n{script}\n}})();\n'
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     run, questions = content["run"], content["questions"]
-    heading = "Which attention head links a pronoun to its antecedent?" if questions else "What each head attends to"
+    is_tested = bool(questions or content["natural"])
+    heading = "Which attention head links a pronoun to its antecedent?" if is_tested else "What each head attends to"
     blanks = {
         "title": escape(f"{run['name']}: {heading}"),
         "heading": heading,
         "header": header(run),
-        "claims": "\n".join(claim(i, question) for i, question in enumerate(questions)),
+        "claims": "\n".join(
+            [*(natural_claim(*shown) for shown in content["natural"]), *(claim(i, q) for i, q in enumerate(questions))]
+        ),
         "notes": "".join(f'<p class="note"><bdi>{escape(note)}</bdi></p>' for note in content["notes"]),
         "evidence": evidence(content),
         "limits": limits(content),
@@ -91,9 +94,18 @@ def claim(i: int, question: Mapping[str, Any]) -> str:
     return f'<div data-question="{i}">\n' + "\n".join(lines) + "\n</div>"
 
 
+def natural_claim(verdict: str, text: str) -> str:
+    """Returns the verdict on a head in natural text and its claim."""
+    first, _, rest = text.partition(". ")
+    badge = f'<span class="badge" data-verdict="{escape(verdict)}">{BADGES.get(verdict, "")} {escape(verdict)}</span>'
+    lines = [f'<p class="verdict">{badge} natural text</p>', f'<p class="claim"><bdi>{escape(first)}.</bdi></p>']
+    return "\n".join([*lines, f"<p><bdi>{escape(rest)}</bdi></p>"])
+
+
 def evidence(content: Mapping[str, Any]) -> str:
     """Returns the tables behind every verdict, and those of all questions."""
-    blocks = [] if content["questions"] else ['<p class="lead">No claim was tested for this model.</p>']
+    is_tested = content["questions"] or content["natural"]
+    blocks = [] if is_tested else ['<p class="lead">No claim was tested for this model.</p>']
     for i, question in enumerate(content["questions"]):
         lead = (
             f"Question {question['question']}, head L{question['layer']}H{question['head']}, chosen on dev sentences."

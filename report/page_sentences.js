@@ -15,6 +15,17 @@ const GROUPS = {
     "The median block",
     "Four sentences of the hold-out. Their pronoun contrast is the median of all blocks: selected by this rule, not by hand.",
   ],
+  ...Object.fromEntries(
+    ["gender", "number"].flatMap((name) =>
+      ["antecedent", "other"].map((target) => [
+        `natural_${name}_${target}`,
+        [
+          `Natural text: ${name}, ${target === "other" ? "other entity" : target}`,
+          "Prefixes of the tested documents, each with both pronouns. Their contrast is the median: selected by this rule, not by hand.",
+        ],
+      ]),
+    ),
+  ),
   yours: ["Your sentences", "The page does not know the antecedents here, so it shows the words with the most attention."],
 };
 

@@ -54,8 +54,8 @@ def read_results(opened: OpenedModel) -> tuple[dict[str, Any] | None, list[str]]
 
     """
     path, command = opened.folder / "probe" / "probe.json", eval_command(opened)
-    if not opened.is_testable:
-        return None, ["The training data has no gold links: heads can be looked at, but no claim can be tested."]
+    if not opened.is_causal:
+        return None, []
     if not path.exists():
         return None, [f"The heads have not been tested yet: {command}"]
     with readable(path, f"write it again: {command}"):

@@ -67,7 +67,7 @@ def summary_lines(results: Mapping[str, Any]) -> list[str]:
     """Returns the table of all questions, then the worked examples."""
     rows = [question_row(entry) for entry in results["selected"]]
     header = ("question", "head", "accuracy [95 %]", "block", "p", "swap", "verdict")
-    lines = [*aligned([header, *rows]), "", *LEGEND]
+    lines = [*aligned([header, *rows]), "", *LEGEND] if rows else []
     for question, examples in results["showcase"].items():
         lines += ["", EXAMPLE_TITLES[question], *aligned([example_row(example) for example in examples])]
     return lines

@@ -13,6 +13,7 @@ import torch
 from probe.open import open_external, open_run
 from probe.sentences import word_attention
 from report.commands import MOST_TEXTS, EvalSettings
+from tests.probe.test_natural import make_documents
 from tests.program import SMALL, SMALL_PROBE, run_program
 from tests.report.browser import Markup
 from tests.report.sample import HOSTILE
@@ -165,7 +166,7 @@ def test_a_text_that_is_empty_or_too_long_is_refused(probed: tuple[Path, str], t
         ("model", {"model": ""}),
         ("out", {"out": "a"}),
         ("task", {"task": "links"}),
-        ("path", {"path": "a"}),
+        ("path", {"path": "a", "runs": "b"}),
         ("text", {"text": "it", "runs": "a"}),
         ("open", {"open": True, "compare": "a"}),
         ("figures", {"figures": True, "text": "it"}),
@@ -229,6 +230,71 @@ def test_a_run_on_a_text_has_a_loss_and_a_page_that_hostile_texts_cannot_change(
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", result.out + result.err)
     tags = Markup((tmp_path / "run" / "probe" / "report.html").read_text()).tags
     assert tags.count("script") == 2 and not {"img", "svg", "base", "iframe"} & set(tags)
+
+
+@pytest.fixture(scope="module")
+def english(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run on English that was evaluated, and what eval.py printed; its text is text.jsonl beside it."""
+    folder = tmp_path_factory.mktemp("english")
+    text = folder / "text.jsonl"
+    text.write_text("".join(json.dumps({"text": document}) + "\n" for document in make_documents(120)))
+    small = [argument for argument in SMALL if not argument.startswith("data.")]
+    data = ("data=text", f"data.path={text}", "data.vocab_size=400", "data.validation_fraction=0.5")
+    shape = ("model.context_length=128", "probe_sequences=80", f"cache_dir={folder / 'cache'}")
+    result = run_program("train.py", *small, *data, *shape, f"out={folder / 'run'}")
+    assert result.status == 0, result.err
+    assert "contrast" in result.out
+    result = evaluate(folder / "run")
+    assert result.status == 0, result.err
+    return folder / "run", result.out
+
+
+def test_a_run_on_english_is_tested_on_its_validation_text(english: tuple[Path, str]) -> None:
+    run, out = english
+    results = json.loads((run / "probe" / "probe.json").read_text())
+    tested = results["natural"]["questions"]["gender"]
+    assert set(tested["chosen"]) == {"antecedent", "other entity"}
+    assert "gender: looks at the antecedent" in out and "number: 0 prefixes" in out
+    # Fourteen names of each gender, but no objects.
+    assert any(sentence.startswith("blocks of sentences: ") for sentence in results["natural"]["missing"])
+    content = page_content(run)
+    assert len(content["natural"]) == 2
+    groups = {sentence["group"] for sentence in content["sentences"]}
+    assert groups >= {"natural_gender_antecedent", "natural_gender_other"}
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert any("natural_gender" in record for record in records)
+
+
+def test_another_text_tests_the_heads_that_the_run_has_chosen(english: tuple[Path, str]) -> None:
+    run, _ = english
+    result = evaluate(run, f"path={run.parent / 'text.jsonl'}")
+    assert result.status == 0, result.err
+    written = json.loads((run / "probe" / "outside" / "natural.json").read_text())
+    chosen = json.loads((run / "probe" / "probe.json").read_text())["natural"]["questions"]["gender"]["chosen"]
+    for target, confirmed in written["questions"]["gender"]["confirmed"].items():
+        assert [confirmed[name] for name in ("site", "layer", "head")] == [
+            chosen[target][name] for name in ("site", "layer", "head")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("The rain fell on the hill. " * 50, "0 gender pronouns, 0 feminine, 0 masculine"),
+        ("Привет, мир. " * 50, "0 gender pronouns"),
+        ("Lily met Tom. She ran home.", "gender: 1 prefixes in 1 documents or sections; needed: 40 in 12"),
+    ],
+)
+def test_a_text_without_enough_prefixes_is_one_line(english: tuple[Path, str], text: str, problem: str) -> None:
+    run, _ = english
+    path = run.parent / "other.txt"
+    path.write_text(text, encoding="utf-8")
+    result = evaluate(run, f"path={path}")
+    assert result.status == 2 and problem in result.error
+    assert (
+        not (run / "probe" / "outside" / "natural.md").exists()
+        or "other.txt" not in (run / "probe" / "outside" / "natural.json").read_text()
+    )
 
 
 def test_a_test_set_is_taken_and_written_to_outside(run: Path) -> None:

@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,14 @@ from probe.gold import (
     Row,
     ask_questions,
     detokenize,
+    gold_prefixes,
     head_accuracies,
     held_out_test,
     innermost_mentions,
     links,
     make_item,
     random_half,
+    read_passages,
     read_rows,
     rule_accuracies,
     word_scores,
@@ -252,3 +255,33 @@ def test_a_bad_or_missing_field_is_named_with_its_line(tmp_path: Path, field: st
     with pytest.raises(ValueError, match=f"rows.jsonl line 2: .*{field}") as error:
         read_rows(write_rows(tmp_path, [ROW, bad]))
     assert "\n" not in str(error.value)
+
+
+def test_rows_become_prefixes_with_entities_of_both_genders() -> None:
+    words = "Emma , the girl , saw Mr. Knightley and his dog before he saw".split()
+    row = Row(
+        "doc",
+        (*words, "her"),
+        ((0, 4), (6, 8), (9, 10), (9, 11), (12, 13)),
+        (True, False, False, False, False),
+        ("antecedent", "3", "3", "7", "3"),
+    )
+    assert gold_prefixes([row]) == []  # "her" needs the next word
+    (prefix,) = gold_prefixes([replace(row, words=(*words, "she"))])
+    assert prefix.text.endswith("before he saw ") and prefix.forms == ("she", "he") and prefix.meant == 0
+    names = [[prefix.text[slice(*span)] for span in group] for group in prefix.mentions]
+    assert names == [["Emma, the girl"], ["Mr. Knightley"]]  # the dog has no gender, and pronouns do not count
+    assert prefix.is_first
+
+
+def test_a_row_without_an_entity_of_the_other_gender_is_left_out() -> None:
+    row = Row("doc", ("Emma", "saw", "the", "dog", "and", "she"), ((0, 1), (2, 4)), (True, False), ("antecedent", "2"))
+    assert gold_prefixes([row]) == []
+
+
+def test_passages_are_read_from_their_column(tmp_path: Path) -> None:
+    (tmp_path / "gap.tsv").write_text('ID\tText\tPronoun\n1\tHe said "no.\tHe\n', encoding="utf-8")
+    assert read_passages(tmp_path / "gap.tsv") == ['He said "no.']
+    (tmp_path / "other.tsv").write_text("ID\tWords\n1\tno\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="no column Text"):
+        read_passages(tmp_path / "other.tsv")

@@ -29,7 +29,8 @@ def test_names_are_unique() -> None:
 
 
 def test_the_full_mix_has_items_for_every_question() -> None:
-    assert questions_with_items(ALL_QUESTIONS, story_items("test", config=FULL)) == list(ALL_QUESTIONS)
+    questions = [question for question in ALL_QUESTIONS if question.name != "english"]
+    assert questions_with_items(ALL_QUESTIONS, story_items("test", config=FULL)) == questions
 
 
 def test_the_default_mix_has_the_four_default_questions_and_its_checks() -> None:

@@ -161,6 +161,7 @@ def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was ki
                       question("later_cue", "suggestive", ids["later_cue"])],
         "sentences": [*examples["number"], *examples["later_cue"], *yours],
         "training": curves,
+        "natural": [["suggestive", "Head L1H0 may turn to the antecedent. Contrast 0.4, corrected p 0.0010."]],
         "tables": [{"title": "Answers", "header": ["question", "items"], "rows": [["number", "560"]],
                     "note": ""}],
         "resumed": ["Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02)."],
@@ -172,7 +173,7 @@ def without_probe() -> dict[str, Any]:
     """Returns the content of a run whose heads were not tested."""
     page = content()
     yours = [example for example in page["sentences"] if example["group"] == "yours"]
-    return page | {"questions": [], "sentences": yours, "training": None, "tables": []}
+    return page | {"questions": [], "natural": [], "sentences": yours, "training": None, "tables": []}
 
 
 def hostile() -> dict[str, Any]:
@@ -180,7 +181,7 @@ def hostile() -> dict[str, Any]:
     texts = iter(range(10**9))
     free = {"name", "title", "text", "words", "notes", "next", "description", "claim", "reasons", "label",
             "does_not_show", "meaning", "commands", "environment", "header", "rows", "note", "resumed", "omissions",
-            "facts", "step"}  # fmt: skip
+            "facts", "step", "natural"}  # fmt: skip
 
     def attack(value: Any, key: str) -> Any:
         if isinstance(value, dict):

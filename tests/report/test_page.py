@@ -182,7 +182,7 @@ def test_the_chart_of_the_resolved_share_shows_values_below_minus_one(show: Show
 def test_choosing_a_question_shows_its_claim_its_head_and_its_sentences(show: Show) -> None:
     with show() as view:
         view.page.get_by_label("Question").select_option(index=1)
-        assert view.page.locator(".badge:visible").inner_text().endswith("suggestive")
+        assert view.page.locator("[data-question] .badge:visible").inner_text().endswith("suggestive")
         assert view.page.locator(".card").count() == len(TIRED_OR_SOFT)
 
 

@@ -1,0 +1,451 @@
+"""Which head turns with a pronoun in natural text? Chosen on half of the documents, tested once on the other half.
+
+Each prefix of `data.natural` is read twice, with the pronoun of either class. For a head and a site,
+
+    contrast = mean of log (attention on the class of the pronoun / attention on the other class) over the two readings
+
+Whatever does not depend on the pronoun cancels. A positive contrast means that the head looks at the pronoun's class, a
+negative one that it looks at the other entity. Nothing here says that the antecedent is known: no text is annotated.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+
+from data.links import LinkItem, link_items
+from data.natural import CLASSES, SITES, Prefix, census, find_prefixes, item_rows
+from data.tokenizer import encode_text, unknown_id
+from model.observe import ObservableModel
+from probe.config import ProbeConfig
+from probe.interventions import cut_edge
+from probe.scores import Candidates, item_batches, output_norms, reduce_scores, text_batches
+from probe.statistics import Design, MaxT, max_t_test, mean_interval
+from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
+
+DECIDED_SITES = SITES[1:]  # before the pronoun both readings are equal
+MIN_PREFIXES, MIN_SECTIONS = 40, 12  # fewer give no test
+MAX_PREFIXES = 1000  # of each question; the others are left out at random
+SECTION_CHARACTERS = 5000  # texts of few documents are cut into sections of this size
+MIN_DOCUMENTS = 20  # with fewer, sections are the unit of every test
+N_DRAWS, N_FLIPS = 20, 400  # behind the curve of the number of items
+N_CONTINUATION = 8  # tokens after the pronoun whose loss shows what an edge does
+Place = tuple[int, ...]  # (index of the site, layer, head)
+ROUNDING = 1e-3  # two passes over texts that are equal so far may differ by this much
+SIGNS = {"antecedent": 1, "other entity": -1}  # what a head looks at, and the sign of its contrast
+
+
+def natural_study(
+    model: ObservableModel,
+    untrained: Sequence[ObservableModel],
+    tokenizer: Tokenizer,
+    start: int,
+    found: Mapping[str, Sequence[Prefix]],
+    config: ProbeConfig,
+    *,
+    places: Mapping[str, Mapping[str, Place]] = MappingProxyType({}),
+    progress: Callable[[str], None] = lambda question: None,
+) -> dict[str, Any]:
+    """Tests the heads of a model on all questions that have enough prefixes.
+
+    Args:
+        model: the trained model in float32.
+        untrained: models of the same shape, for comparison.
+        tokenizer: of the model.
+        start: the token before every text.
+        found: the prefixes of each question.
+        config: sample sizes and seed.
+        places: by question and target, heads that were chosen on other texts, to be tested on all prefixes here.
+        progress: called with the name of each question before it is tested.
+
+    Returns:
+        `questions` (see `probe_question`), and `missing`: a sentence for each question that cannot be tested.
+
+    """
+    questions, missing = dict[str, Any](), list[str]()
+    for question, prefixes in found.items():
+        progress(f"{question} in natural text")
+        items = make_items(prefixes, tokenizer, start, model.context_length, config.seed)
+        n, n_documents = len(items.prefixes), len({prefix.doc for prefix in items.prefixes})
+        if n >= MIN_PREFIXES and n_documents >= MIN_SECTIONS:
+            questions[question] = probe_question(model, untrained, items, config, places.get(question, {}))
+            continue
+        reasons = "".join(f"; {count:,} left out: {reason}" for reason, count in items.left_out.items())
+        missing.append(
+            f"{question}: {n} prefixes in {n_documents} documents or sections; needed: {MIN_PREFIXES} in {MIN_SECTIONS}"
+            f"{reasons}"
+        )
+    return {"questions": questions, "missing": missing}
+
+
+def prefixes_in(documents: Sequence[str]) -> dict[str, list[Prefix]]:
+    """Returns the prefixes of each question in the documents."""
+    parts = sections(documents)
+    return {q: [prefix for name, text in parts for prefix in find_prefixes(name, text, q)] for q in CLASSES}
+
+
+def describe(documents: Sequence[str]) -> str:
+    """Returns how many of the words that the questions need a text contains, as one phrase."""
+    counts = Counter[str]()
+    for question in CLASSES:
+        found = census([("", text) for text in documents], question)
+        counts.update({name if name != "pronouns" else f"{question} pronouns": n for name, n in found.items()})
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+
+
+@dataclass(frozen=True)
+class Items:
+    """The prefixes of one question in the tokens of a model: two readings of each prefix at three sites."""
+
+    prefixes: list[Prefix]
+    cells: dict[str, list[LinkItem]]  # by site, in the order of SITES: both readings of each prefix in turn, [2 N]
+    continued: list[tuple[int, ...]]  # the tokens of each prefix, its own pronoun and all that follows
+    left_out: Counter[str]  # how many prefixes, by reason
+
+    @cached_property
+    def clusterings(self) -> list[np.ndarray]:
+        """The document (or section), the first entity and the second entity of each prefix, each [N]."""
+        names = [(prefix.doc, *prefix.entities) for prefix in self.prefixes]
+        return [np.array(column) for column in zip(*names, strict=True)]
+
+    def designs(self, index: np.ndarray) -> list[Design]:
+        """Returns the designs of an interval over the prefixes at `index`: documents crossed with entities."""
+        documents, first, second = (labels[index] for labels in self.clusterings)
+        pairs = np.array([f"{a} {b}" for a, b in zip(first, second, strict=True)])
+        return [(documents, labels) for labels in (pairs, first, second)]
+
+    def halves(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the indices of the prefixes to choose a head on, and those to test it on; no document is in both."""
+        documents = np.unique(self.clusterings[0])
+        chosen = np.random.default_rng(seed).permutation(documents)[: len(documents) // 2]
+        is_chosen = np.isin(self.clusterings[0], chosen)
+        return np.flatnonzero(is_chosen), np.flatnonzero(~is_chosen)
+
+
+def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns (name, text) of each document; of each section of about 5,000 characters if there are few documents."""
+    if len(documents) >= MIN_DOCUMENTS:
+        return [(f"d{number}", text) for number, text in enumerate(documents)]
+    parts = list[tuple[str, str]]()
+    for number, text in enumerate(documents):
+        section = ""
+        for paragraph in text.split("\n\n"):
+            section += paragraph + "\n\n"
+            if len(section) >= SECTION_CHARACTERS:
+                parts.append((f"d{number}s{len(parts)}", section))
+                section = ""
+        parts.append((f"d{number}s{len(parts)}", section))
+    return parts
+
+
+def make_items(
+    found: Sequence[Prefix],
+    tokenizer: Tokenizer,
+    start: int,
+    max_tokens: int,
+    seed: int,
+    max_prefixes: int = MAX_PREFIXES,
+) -> Items:
+    """Returns up to `max_prefixes` prefixes of one question, drawn at random, in the tokens of a model.
+
+    A prefix is left out, and counted by reason, if a word shares a token with its neighbour or is unknown, if its
+    readings differ in more than the pronoun, or if it does not fit into the context.
+    """
+    order, unknown = np.random.default_rng(seed).permutation(len(found)), unknown_id(tokenizer)
+    prefixes, continued, left_out = list[Prefix](), list[tuple[int, ...]](), Counter[str]()
+    cells: dict[str, list[LinkItem]] = {}
+    for i in order:
+        if len(prefixes) == max_prefixes:
+            left_out["more than enough"] = len(found) - len(prefixes) - left_out.total()
+            break
+        rows = item_rows([found[i]])
+        try:
+            items = link_items(rows, tokenizer, start)
+        except ValueError:
+            left_out["a word shares a token with its neighbour"] += 1
+            continue
+        first, second = items[: len(items) // 2], items[len(items) // 2 :]
+        last = first[-1]
+        mentioned = {last.tokens[token] for word in last.antecedents + last.distractors for token in word}
+        if max(len(item.tokens) for item in items) > max_tokens:
+            left_out["longer than the context"] += 1
+        elif unknown in mentioned:
+            left_out["a name is not in the vocabulary"] += 1
+        elif any(a.query != b.query for a, b in zip(first, second, strict=True)) or first[0].tokens != second[0].tokens:
+            left_out["the pronouns have different numbers of tokens"] += 1
+        else:
+            prefixes.append(found[i])
+            continued.append((start, *encode_text(tokenizer, rows[found[i].meant]["text"]).ids)[:max_tokens])
+            for pair in zip(first, second, strict=True):
+                cells.setdefault(pair[0].site, []).extend(pair)
+    return Items(prefixes, cells, continued, left_out)
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What every head does at every decided site. Shapes [N, S, L, H]: N prefixes, S sites, L layers, H heads."""
+
+    contrast: np.ndarray
+    value_contrast: np.ndarray  # with attention x norm of the transformed value
+    pair_right: np.ndarray  # 1 if the pronoun's class gets more attention in both readings
+    right: np.ndarray  # share of the two readings
+
+
+def read(model: ObservableModel, items: Items, tokens_per_batch: int) -> Readings:
+    """Reads every head at all sites in one pass.
+
+    Raises:
+        ValueError: a head distinguishes the readings before the pronoun, so something else differs.
+
+    """
+    cells = list(items.cells.values())
+    shape = (len(cells[0]), len(cells), model.n_layer, model.n_head)
+    rows = {name: np.empty(shape) for name in ("log_ratio", "value_log_ratio")}
+    for batch in item_batches(cells[-1], tokens_per_batch):
+        query = torch.zeros(len(batch.tokens), len(cells), dtype=torch.int64)
+        for i, site_cells in enumerate(cells):
+            query[batch.rows, i] = torch.tensor([site_cells[member].query for member in batch.members])
+        index, mentions = batch.rows.to(model.device), Candidates(*(x.to(model.device) for x in batch.mentions))
+        for layer, record in enumerate(model.record(batch.tokens.to(model.device), query.to(model.device))):
+            norms = output_norms(model.head_weights(layer).output, record, index, mentions.positions)
+            for i in range(len(cells)):
+                reduced = reduce_scores(record.scores[index, :, i], mentions, norms)
+                for name, values in rows.items():
+                    values[batch.members, i, layer] = reduced[name].cpu().numpy()
+    log_ratio, value_log_ratio = (values.reshape(-1, 2, *shape[1:]) for values in rows.values())  # [N, 2, sites, L, H]
+    if np.abs(log_ratio[:, :, 0].mean(axis=1)).max(initial=0) > ROUNDING:
+        raise ValueError("no report for this model: the two readings differ before the pronoun")
+    right = log_ratio[:, :, 1:] > 0
+    contrast, value_contrast = (values[:, :, 1:].mean(axis=1) for values in (log_ratio, value_log_ratio))
+    return Readings(contrast, value_contrast, right.all(axis=1).astype(float), right.mean(axis=1))
+
+
+def t_test(contrast: np.ndarray, items: Items, index: np.ndarray, config: ProbeConfig) -> MaxT:
+    """Returns the two-sided max-T test of all heads and sites on the prefixes at `index`."""
+    clusterings = [names[index] for names in items.clusterings]
+    return max_t_test(contrast[index], clusterings, 0.0, config.n_bootstrap, config.seed, two_sided=True)
+
+
+def choose_and_test(contrast: np.ndarray, items: Items, config: ProbeConfig) -> tuple[dict[str, Place], MaxT]:
+    """Returns the (site, layer, head) with the largest t of either sign on one half, and the test on the other half."""
+    choosing, testing = items.halves(config.seed)
+    t = t_test(contrast, items, choosing, config).t
+    places = {target: np.unravel_index(int((sign * t).argmax()), t.shape) for target, sign in SIGNS.items()}
+    chosen = {target: tuple(int(i) for i in place) for target, place in places.items()}
+    return chosen, t_test(contrast, items, testing, config)
+
+
+def probe_question(
+    model: ObservableModel,
+    untrained: Sequence[ObservableModel],
+    items: Items,
+    config: ProbeConfig,
+    places: Mapping[str, Place] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Chooses the best head of either sign on half of the documents and tests it on the other half.
+
+    Returns:
+        counts, and one entry per sign of `SIGNS` with the head, its scores with 95 % intervals, the p corrected for the
+        search over all heads and sites, the largest |t| of any head of an untrained model, the causal test, and the
+        verdict.
+
+    """
+    choosing, testing = items.halves(config.seed)
+    readings = read(model, items, config.tokens_per_batch)
+    chosen, tested = choose_and_test(readings.contrast, items, config)
+    twins = [read(twin, items, config.tokens_per_batch).contrast for twin in untrained]
+    untrained_t = [float(np.abs(t_test(contrast, items, testing, config).t).max()) for contrast in twins]
+    entries = {}
+    for target, place in chosen.items():
+        columns = np.stack([values[(testing, *place)] for values in vars(readings).values()], axis=1)
+        low, high = mean_interval(columns, items.designs(testing), config.n_bootstrap, config.seed)
+        entry: dict[str, Any] = {"site": DECIDED_SITES[place[0]], "layer": place[1], "head": place[2]}
+        for i, name in enumerate(vars(readings)):
+            entry |= {name: float(columns[:, i].mean()), f"{name}_interval": [float(low[i]), float(high[i])]}
+        entry |= {"t": float(tested.t[place]), "p_corrected": float(tested.p[place]), "untrained_t": max(untrained_t)}
+        first = np.array([items.prefixes[i].is_first for i in testing])
+        entry["strata"] = {
+            name: {"n": int(mask.sum()), "contrast": float(columns[mask, 0].mean()) if mask.any() else None}
+            for name, mask in (("no earlier pronoun", first), ("an earlier pronoun", ~first))
+        }
+        entry["causal"] = causal_test(model, items, testing, place, target, config)
+        entries[target] = entry | judge(entry, SIGNS[target])
+    return {
+        "n_prefixes": len(items.prefixes),
+        "n_tested": len(testing),
+        "n_documents": len(np.unique(items.clusterings[0])),
+        "left_out": dict(items.left_out),
+        "smallest_p": tested.smallest_p,
+        "untrained_t": untrained_t,
+        "heads": {"t": tested.t.tolist(), "p": tested.p.tolist()},
+        "chosen": entries,
+        "items_needed": items_needed(readings.contrast, items, choosing, testing, config),
+        "confirmed": {
+            target: confirm(readings.contrast, twins, items, place, config)
+            for target, place in places.items()
+            if place[0] < readings.contrast.shape[1]
+        },
+        "examples": median_prefixes(items, testing, readings.contrast, entries),
+    }
+
+
+def confirm(
+    contrast: np.ndarray, untrained: Sequence[np.ndarray], items: Items, place: Place, config: ProbeConfig
+) -> dict[str, Any]:
+    """Tests a head that was chosen on other texts on all prefixes: one two-sided test, without a correction."""
+    everything = np.arange(len(items.prefixes))
+    values = contrast[(everything, *place)]
+    result = t_test(values[:, None], items, everything, config)
+    twins = [float(np.abs(t_test(twin, items, everything, config).t).max()) for twin in untrained]
+    interval = mean_interval(values, items.designs(everything), config.n_bootstrap, config.seed)
+    return {
+        "site": DECIDED_SITES[place[0]], "layer": place[1], "head": place[2], "n": len(values),
+        "contrast": float(values.mean()), "contrast_interval": interval.tolist(), "t": float(result.t[0]),
+        "p": float(result.p[0]), "untrained_t": max(twins),
+    }  # fmt: skip
+
+
+def judge(entry: dict[str, Any], sign: int) -> dict[str, Any]:
+    """Returns the verdict: all three criteria: supported; the first, alone or with one other: suggestive."""
+    causal = entry["causal"]
+    is_right_sign = sign * entry["t"] > 0
+    criteria = {
+        f"corrected p below {MAX_P}": is_right_sign and entry["p_corrected"] < MAX_P,
+        "|t| above that of every untrained model": abs(entry["t"]) > entry["untrained_t"],
+        "cutting the edge changes the continuation's loss": causal is not None
+        and not causal["difference_interval"][0] <= 0 <= causal["difference_interval"][1],
+    }
+    met = list(criteria.values())
+    verdict = SUPPORTED if all(met) else SUGGESTIVE if met[0] else NOT_ESTABLISHED
+    return {"verdict": verdict, "criteria": criteria}
+
+
+@torch.no_grad()
+def causal_test(
+    model: ObservableModel, items: Items, index: np.ndarray, place: Place, target: str, config: ProbeConfig
+) -> dict[str, Any] | None:
+    """Cuts the head's edge to what it looks at, and measures the loss of the real continuation.
+
+    The text is the prefix with its own pronoun. The edge from the head's site to the mentions of the pronoun's class
+    (target "antecedent") or of the other entity is removed, and the loss of the next N_CONTINUATION tokens is compared
+    with the loss after removing the edge to the one other word-token whose weight is nearest to the mentions' weight.
+
+    Args:
+        model: the model.
+        items: the items of the question.
+        index: the prefixes to use; those with a shorter continuation are left out.
+        place: (site, layer, head) of the head.
+        target: one of SIGNS.
+        config: sizes and seed.
+
+    Returns:
+        None with fewer than MIN_PREFIXES prefixes; else n, the mean `mass` of the target and of the matched tokens,
+        `rise` and `matched_rise` of the loss in nats per token, and their `difference` with its 95 % interval.
+
+    """
+    site, layer, head = place
+    cells = items.cells[DECIDED_SITES[site]]
+    members = [2 * i + items.prefixes[i].meant for i in index]
+    members = [i for i in members if len(items.continued[i // 2]) > cells[i].query + N_CONTINUATION]
+    if len(members) < MIN_PREFIXES:
+        return None
+    texts = [items.continued[i // 2][: cells[i].query + N_CONTINUATION + 1] for i in members]
+    results = np.empty((len(members), 4))  # rise, matched rise, mass, matched mass
+    for batch, rows, tokens in text_batches(texts, config.tokens_per_batch // 4):
+        tokens = tokens[rows].to(model.device)  # equal texts with different queries get rows of their own
+        query = torch.tensor([cells[members[i]].query for i in batch], device=model.device)
+        masks = torch.zeros(2, *tokens.shape, dtype=torch.bool, device=model.device)  # target, all mentions
+        for row, i in enumerate(batch):
+            cell = cells[members[i]]
+            words = cell.antecedents if target == "antecedent" else cell.distractors
+            masks[0, row, [token for word in words for token in word]] = True
+            masks[1, row, [token for word in cell.antecedents + cell.distractors for token in word]] = True
+        scores = model.record(tokens, query[:, None])[layer].scores[:, head, 0]
+        weights = scores.softmax(-1)  # [B, T]
+        mass = (weights * masks[0]).sum(-1)
+        distance = (weights - mass[:, None]).abs().masked_fill(masks[1], torch.inf)
+        distance[:, 0] = torch.inf  # the start token
+        distance = distance.masked_fill(torch.arange(tokens.shape[1], device=model.device) >= query[:, None], torch.inf)
+        matched = F.one_hot(distance.argmin(-1), tokens.shape[1]).bool()
+        streams = model.residual_stream(tokens)
+        clean, cut, control = (
+            continuation_loss(model.logits(tokens, None, edits, streams), tokens, query)
+            for edits in ((), *((cut_edge(query, layer, head, mask),) for mask in (masks[0], matched)))
+        )
+        columns = (cut - clean, control - clean, mass, (weights * matched).sum(-1))
+        results[batch] = torch.stack(columns, dim=1).double().cpu().numpy()
+    used = np.array(members) // 2
+    values = np.column_stack([results, results[:, 0] - results[:, 1]])
+    intervals = mean_interval(values, items.designs(used), config.n_bootstrap, config.seed)
+    names = ("rise", "matched_rise", "mass", "matched_mass", "difference")
+    means = {name: float(value) for name, value in zip(names, values.mean(axis=0), strict=True)}
+    return {"n": len(members), **means, "difference_interval": intervals[:, -1].tolist()}
+
+
+def continuation_loss(logits: torch.Tensor, tokens: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """Returns the mean loss [B] in nats of the N_CONTINUATION tokens after the `query` [B], from logits [B, T, V]."""
+    positions = query[:, None] + torch.arange(N_CONTINUATION, device=query.device)
+    rows = torch.arange(len(tokens), device=query.device)[:, None]
+    losses = F.cross_entropy(
+        logits[rows, positions].flatten(0, 1), tokens[rows, positions + 1].flatten(), reduction="none"
+    )
+    return losses.unflatten(0, positions.shape).mean(-1)
+
+
+def items_needed(
+    contrast: np.ndarray, items: Items, choosing: np.ndarray, testing: np.ndarray, config: ProbeConfig
+) -> list[dict[str, float]]:
+    """Returns, for fewer and fewer prefixes, how often the same head is chosen and how small its p is.
+
+    Each size is drawn N_DRAWS times from both halves; "same" is the share of draws that choose the head that all
+    prefixes choose by |t|, "p" the median p of the chosen head.
+    """
+
+    def test(index: np.ndarray) -> MaxT:
+        clusterings = [names[index] for names in items.clusterings]
+        return max_t_test(contrast[index], clusterings, 0.0, N_FLIPS, config.seed, two_sided=True)
+
+    def strongest(index: np.ndarray) -> tuple[int, ...]:
+        t = test(index).t
+        return tuple(int(i) for i in np.unravel_index(int(np.abs(t).argmax()), t.shape))
+
+    rng, everything = np.random.default_rng(config.seed), strongest(choosing)
+    curve = []
+    n = 2 * min(len(choosing), len(testing)) // 2
+    while n >= MIN_PREFIXES:
+        draws = []
+        for _ in range(N_DRAWS):
+            halves = [rng.choice(half, n // 2, replace=False) for half in (choosing, testing)]
+            place = strongest(halves[0])
+            draws.append((place == everything, float(test(halves[1]).p[place])))
+        same, p = np.array(draws, dtype=float).T
+        curve.append({"n": n, "same": float(same.mean()), "p": float(np.median(p))})
+        n //= 2
+    return curve[::-1]
+
+
+def median_prefixes(
+    items: Items, testing: np.ndarray, contrast: np.ndarray, entries: dict[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """Returns for each target the three tested prefixes nearest to the median contrast of the chosen head."""
+    shown = {}
+    for target, entry in entries.items():
+        values = contrast[(testing, DECIDED_SITES.index(entry["site"]), entry["layer"], entry["head"])]
+        nearest = np.argsort(np.abs(values - np.median(values)), kind="stable")[:3]
+        shown[target] = [
+            {
+                "text": items.prefixes[testing[i]].text,
+                "forms": items.prefixes[testing[i]].forms,
+                "mentions": items.prefixes[testing[i]].mentions,
+                "contrast": float(values[i]),
+            }
+            for i in nearest
+        ]
+    return shown

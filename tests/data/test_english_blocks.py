@@ -1,0 +1,68 @@
+"""Blocks of four sentences in plain English whose payoff is in the context."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from data.english import FEMININE_NAMES, MASCULINE_NAMES
+from data.english_blocks import MIN_COUNT, OBJECTS, english_rows
+
+ROWS = english_rows(None, n_frames=10, n_pairs=3, seed=0)
+LINKED = {split: [row for row in rows if row["family"] == "english"] for split, rows in ROWS.items()}
+
+
+def words(row: dict[str, Any], spans: list[tuple[int, int]]) -> list[str]:
+    return [row["text"][slice(*span)] for span in spans]
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_the_payoff_is_the_object_of_the_person_whom_the_pronoun_means(split: str) -> None:
+    for row in LINKED[split]:
+        (link,) = row["links"]
+        (person,) = words(row, link["antecedents"])
+        (pronoun,) = words(row, [link["query"]])
+        assert person in (FEMININE_NAMES if pronoun == "She" else MASCULINE_NAMES)
+        assert words(row, [link["payoff"]]) == list(link["answers"])
+        first = row["text"].index(person) < row["text"].index(words(row, link["distractors"])[0])
+        owned = [word for word in row["text"].replace(".", " ").replace(",", " ").split() if word in OBJECTS][:2]
+        assert owned[not first] == link["answers"][0] and owned[first] == link["foils"][0]
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_a_block_balances_order_pronoun_and_object(split: str) -> None:
+    rows = LINKED[split]
+    for start in range(0, len(rows), 4):
+        block = rows[start : start + 4]
+        assert [(row["order"], row["meant"]) for row in block] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        assert len({row["pair"] for row in block}) == len({row["template"] for row in block}) == 1
+        assert Counter(row["links"][0]["answers"] for row in block).most_common()[0][1] == 2
+
+
+def test_dev_and_headline_share_neither_names_nor_frames() -> None:
+    def units(rows: list[dict[str, Any]]) -> tuple[set[str], set[str]]:
+        return {name for row in rows for name in row["pair"].split()}, {row["template"] for row in rows}
+
+    headline = [row for row in LINKED["test"] if row["holdout"] == "headline"]
+    for dev, test in zip(units(LINKED["dev"]), units(headline), strict=True):
+        assert dev and test and not dev & test
+
+
+def test_pronouns_without_antecedent_are_its_of_weather_and_time() -> None:
+    rows = [row for row in ROWS["test"] if row["family"] == "no_antecedent"]
+    assert rows
+    for row in rows:
+        (link,) = row["links"]
+        assert words(row, [link["query"]]) == ["it"]
+        assert link["antecedents"] == () and len(link["distractors"]) == 2
+
+
+def test_only_words_that_the_training_text_contains_often_enough_are_used() -> None:
+    counts = dict.fromkeys([*FEMININE_NAMES, *MASCULINE_NAMES, *OBJECTS], MIN_COUNT) | {"Lily": MIN_COUNT - 1}
+    rows = english_rows(counts, n_frames=10, n_pairs=10, seed=0)
+    assert not any("Lily" in row["text"] for split in rows.values() for row in split)
+
+
+def test_a_text_without_names_is_refused_with_the_number_of_words() -> None:
+    with pytest.raises(ValueError, match="0 feminine and 0 masculine names and 1 objects"):
+        english_rows({"ball": 100}, n_frames=4, n_pairs=2, seed=0)

@@ -1,0 +1,120 @@
+"""Prefixes of English text with one entity of each class, and their two readings."""
+
+import pytest
+
+from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS
+from data.natural import MAX_WORDS, SITES, Prefix, census, find_prefixes, item_rows
+
+
+def prefixes(text: str, question: str = "gender") -> list[Prefix]:
+    return list(find_prefixes("doc", text, question))
+
+
+def mentioned(prefix: Prefix) -> list[list[str]]:
+    return [[prefix.text[slice(*span)] for span in group] for group in prefix.mentions]
+
+
+def test_a_prefix_ends_before_the_pronoun_and_names_both_entities() -> None:
+    (prefix,) = prefixes("Lily met Tom in the park. Tom waved. She ran home.")
+    assert (prefix.text, prefix.forms, prefix.meant) == ("Lily met Tom in the park. Tom waved. ", ("She", "He"), 0)
+    assert prefix.rest == " ran home."
+    assert mentioned(prefix) == [["Lily"], ["Tom", "Tom"]]
+    assert prefix.entities == ("lily", "tom")
+
+
+@pytest.mark.parametrize(
+    ("text", "forms", "meant"),
+    [
+        ("Lily saw Tom. Then she ran home.", ("she", "he"), 0),
+        ("Lily saw Tom. Ann asked him for help.", ("her", "him"), 1),
+        ("Tom saw Lily, so Ben thanked her for help.", ("her", "him"), 0),
+        ("Tom saw Lily wave her hand there.", ("her", "his"), 0),
+        ("Lily saw Tom wave his hand there.", ("her", "his"), 1),
+        ("Lily saw Tom. His hat was red.", ("Her", "His"), 1),
+    ],
+)
+def test_both_pronouns_have_the_grammatical_form_of_the_text(text: str, forms: tuple[str, str], meant: int) -> None:
+    found = prefixes(text.replace("Ann ", "People ").replace("Ben ", "people "))
+    assert [(prefix.forms, prefix.meant) for prefix in found] == [(forms, meant)]
+
+
+@pytest.mark.parametrize(
+    ("text", "forms", "entities"),
+    [
+        ("The ball lay near the kites. They were red.", ("It", "They"), ("ball", "kite")),
+        ("The balls lay near the kite. We took them home.", ("it", "them"), ("kite", "ball")),
+        ("The foxes saw the mouse and its tail.", ("its", "their"), ("mouse", "fox")),
+        ("The foxes saw a mouse. Then it ran away.", ("it", "they"), ("mouse", "fox")),
+    ],
+)
+def test_number_asks_for_one_thing_and_several_things(
+    text: str, forms: tuple[str, str], entities: tuple[str, str]
+) -> None:
+    assert [(prefix.forms, prefix.entities) for prefix in prefixes(text, "number")] == [(forms, entities)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Lily and Anna met Tom. She ran home.",  # two feminine entities
+        "Lily met Anna. She ran home.",  # no masculine one
+        "She ran home. Lily met Tom.",  # the pronoun comes first
+        "It was late. The ball lay near the balls. It was red.",  # one entity, once as singular and once as plural
+        "",
+        "Привет, мир. Она ушла.",
+    ],
+)
+def test_a_text_without_exactly_one_entity_of_each_class_has_no_prefix(text: str) -> None:
+    assert prefixes(text) == prefixes(text, "number") == []
+
+
+def test_the_window_is_the_longest_run_of_sentences_with_one_entity_each() -> None:
+    (prefix,) = prefixes("Anna came. It was late. Lily met Tom in the park. She ran home.")
+    assert prefix.text == "It was late. Lily met Tom in the park. "
+
+
+def test_a_window_has_at_most_max_words() -> None:
+    far = "Lily met Tom. " + "It was late again. " * (MAX_WORDS // 5 + 1)
+    assert prefixes(far + "She ran home.") == []
+    assert prefixes(far[:-20] + "She ran home.") != []
+
+
+def test_titles_and_neighbouring_words_are_one_mention() -> None:
+    (prefix,) = prefixes("Mrs. Bennet saw Uncle Tom. She smiled at the others.")
+    assert mentioned(prefix) == [["Mrs. Bennet"], ["Uncle Tom"]]
+    assert prefix.entities == ("mrs bennet", "tom")
+
+
+def test_one_prefix_per_sentence_and_the_stratum_of_earlier_pronouns() -> None:
+    found = prefixes("Lily met Tom. She saw his hat and her own. Then he left.")
+    assert [(prefix.forms, prefix.is_first) for prefix in found] == [(("She", "He"), True), (("he", "he"), False)] or [
+        prefix.is_first for prefix in found
+    ] == [True, False]
+
+
+def test_two_readings_differ_in_the_pronoun_alone() -> None:
+    (prefix,) = prefixes("Lily met Tom in the park. She ran home.")
+    first, second = item_rows([prefix])
+    assert (first["text"], second["text"]) == (
+        "Lily met Tom in the park. She ran home.", "Lily met Tom in the park. He ran home."
+    )  # fmt: skip
+    for row, names in ((first, ("Lily", "Tom")), (second, ("Tom", "Lily"))):
+        assert [link["site"] for link in row["links"]] == list(SITES)
+        queries = [row["text"][slice(*link["query"])] for link in row["links"]]
+        assert queries == [".", names[0] == "Lily" and "She" or "He", "ran"]
+        for link in row["links"]:
+            assert [row["text"][slice(*span)] for span in link["antecedents"]] == [names[0]]
+            assert [row["text"][slice(*span)] for span in link["distractors"]] == [names[1]]
+
+
+def test_the_census_says_what_a_text_lacks() -> None:
+    assert census([("doc", "Lily met Anna. She ran and he sat.")], "gender") == {
+        "pronouns": 2, "feminine": 2, "masculine": 0
+    }  # fmt: skip
+
+
+def test_no_word_of_the_lexicon_has_two_classes() -> None:
+    assert not FEMININE_NAMES & MASCULINE_NAMES
+    assert not FEMININE_NOUNS & MASCULINE_NOUNS
+    assert not SINGULARS & set(PLURALS)
+    assert len(PLURALS) == len(SINGULARS)

@@ -18,6 +18,7 @@ from probe.verdict import SUPPORTED, evidence_of, judge
 
 HEADLINE = "headline"
 _GROUP = ("family", "level", "site", "holdout")
+_NATURAL_FIELDS = ("site", "layer", "head", "contrast", "t", "untrained_t", "p_corrected", "verdict")
 _SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
 _NEVER: dict[str, float | None] = dict.fromkeys(("t50", "end"))  # timing if a curve did not rise
 
@@ -40,6 +41,7 @@ def over_seeds(runs: Sequence[SeedRun]) -> dict[str, Any]:
         "seeds": [run.seed for run in runs],
         "runs": [run.name for run in runs],
         "questions": [_question(name, runs) for name in names[0] if all(name in run_names for run_names in names)],
+        "natural": _natural(runs),
         "behaviour": _behaviour(runs),
     }
 
@@ -59,6 +61,27 @@ def _behaviour(runs: Sequence[SeedRun]) -> list[dict[str, Any]]:
         }
         for group, entries in groups.items()
         if len(entries) == len(runs)
+    ]
+
+
+def _natural(runs: Sequence[SeedRun]) -> list[dict[str, Any]]:
+    """Return the chosen heads in natural text over seeds, for every question and target that all runs have tested."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run in runs:
+        for question, result in run.probe.get("natural", {}).get("questions", {}).items():
+            for target, entry in result["chosen"].items():
+                copied = {name: entry[name] for name in _NATURAL_FIELDS}
+                groups.setdefault((question, target), []).append({"seed": run.seed, **copied})
+    return [
+        {
+            "question": question,
+            "target": target,
+            "verdicts": dict(Counter(head["verdict"] for head in heads)),
+            "contrast": summary([head["contrast"] for head in heads]),
+            "heads": heads,
+        }
+        for (question, target), heads in groups.items()
+        if len(heads) == len(runs)
     ]
 
 
@@ -160,9 +183,12 @@ def markdown(results: Mapping[str, Any]) -> str:
         "",
         "Each run's head is the one its own dev items selected. Scores are means over seeds on the headline hold-out,",
         f"with 95 % intervals from {MIN_SEEDS} seeds on.",
-        "",
-        *markdown_table(*overview(results)),
     ]
+    if results["questions"]:
+        lines += ["", *markdown_table(*overview(results))]
+    if results["natural"]:
+        header = ["natural text", "looks at the", "verdicts", "contrast", "head (contrast, t) per seed"]
+        lines += ["", *markdown_table(header, list(map(_natural_row, results["natural"])))]
     if timed:
         header = ["question", "curve", "end", "t50 (step)"]
         rows = [_timing_row(entry["question"], *curve) for entry in timed for curve in entry["timing"].items()]
@@ -177,6 +203,12 @@ def markdown(results: Mapping[str, Any]) -> str:
         lines += ["", "The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound,"]
         lines += ["below 0 if the model is misled.", "", *markdown_table(header, list(map(_answer_row, answered)))]
     return "\n".join(lines) + "\n"
+
+
+def _natural_row(entry: Mapping[str, Any]) -> list[str]:
+    verdicts = ", ".join(f"{verdict} {count}" for verdict, count in entry["verdicts"].items())
+    heads = [f"L{head['layer']}H{head['head']} ({head['contrast']:.2f}, {head['t']:.1f})" for head in entry["heads"]]
+    return [entry["question"], entry["target"], verdicts, _show(entry["contrast"], ".2f"), " ".join(heads)]
 
 
 def _timing_row(question: str, curve: str, times: Mapping[str, Any]) -> list[str]:

@@ -198,7 +198,9 @@ def write_results(
     write_with_figures(folder, files, "probe.json", pictures)
 
 
-def test_text(opened: OpenedRun, settings: EvalSettings, config: ProbeConfig) -> bool:
+def test_text(
+    opened: OpenedRun, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
+) -> bool:
     """Tests the heads of a run on text: on its validation text and, if it knows enough words, on blocks in English.
 
     Prints the validation loss and the results, and writes the probe/ folder.
@@ -209,10 +211,10 @@ def test_text(opened: OpenedRun, settings: EvalSettings, config: ProbeConfig) ->
     """
     texts, records = read_texts(opened.folder), training_records(opened)
     corpus = load_data(opened, settings.cache_dir)
-    print_loss(opened, corpus, config)
+    print_loss(opened, corpus, config, log)
     results: dict[str, Any] = {"selected": [], "importance": [], "behaviour": [], "showcase": {}}
     readings: dict[str, Reading] = {}
-    with results_folder(opened) as folder:
+    with results_folder(opened, log) as folder:
         documents = validation_documents(corpus)
         natural = test_prefixes(opened, prefixes_in(documents), config)
         if natural["missing"]:
@@ -236,7 +238,7 @@ def test_text(opened: OpenedRun, settings: EvalSettings, config: ProbeConfig) ->
         lines = [*natural_lines(natural), "", *summary_lines(results)]
         if settings.verbose:
             lines += [*table_lines(natural_tables(natural)), *detail_lines(results)]
-        print(printable("\n".join(["", *lines])))
+        log(printable("\n".join(["", *lines])))
         if folder is not None:
             content = page_content(opened, results, texts, **records)
             write_results(folder, results, readings, content, figures=settings.figures)
@@ -260,7 +262,7 @@ def test_prefixes(
         show_progress("")
 
 
-def print_loss(opened: OpenedRun, corpus: Corpus, config: ProbeConfig) -> None:
+def print_loss(opened: OpenedRun, corpus: Corpus, config: ProbeConfig, log: Callable[[str], None] = print) -> None:
     """Prints the loss of a run on its whole validation text."""
     split, is_causal = corpus.validation, opened.is_causal
     batches = validation_batches(
@@ -272,11 +274,11 @@ def print_loss(opened: OpenedRun, corpus: Corpus, config: ProbeConfig) -> None:
     rows = row_losses(opened.transformer, batches, len(CLASSES), single_document=is_causal)
     losses = summarise(rows, CLASSES if isinstance(split, StorySplit) else ())
     n_tokens, bits = int(rows.counts.sum()), split.bits_per_byte(losses["loss"])
-    print(f"loss {losses['loss']:.4f} nats/token, {bits:.4f} bits/byte over {n_tokens:,} validation tokens")
+    log(f"loss {losses['loss']:.4f} nats/token, {bits:.4f} bits/byte over {n_tokens:,} validation tokens")
     for note in corpus.notes:
-        print(printable(f"note: {note}"))
+        log(printable(f"note: {note}"))
     for line in gap_lines(losses, is_causal=is_causal):
-        print(line)
+        log(line)
 
 
 def look_at_sentence(opened: OpenedModel, text: str) -> bool:

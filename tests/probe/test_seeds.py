@@ -153,3 +153,23 @@ def test_the_results_are_strict_json() -> None:
 )
 def test_the_tables_show_the_results(text: str) -> None:
     assert text in " ".join(markdown(over_seeds(FIVE)).split())
+
+
+def test_heads_in_natural_text_are_counted_by_verdict_over_seeds() -> None:
+    def probe(contrast: float, verdict: str) -> dict[str, Any]:
+        head = {"site": "pronoun", "layer": 1, "head": 2, "contrast": contrast, "t": 5.0, "untrained_t": 2.0}
+        head |= {"p_corrected": 0.001, "verdict": verdict}
+        chosen = {"antecedent": head}
+        return {"selected": [], "behaviour": [], "natural": {"questions": {"gender": {"chosen": chosen}}}}
+
+    probes = (probe(0.2, "supported"), probe(0.4, "suggestive"), probe(0.6, "supported"))
+    results = over_seeds([SeedRun(str(seed), seed, values, []) for seed, values in enumerate(probes)])
+    (entry,) = results["natural"]
+    assert entry["verdicts"] == {"supported": 2, "suggestive": 1}
+    assert entry["contrast"]["mean"] == pytest.approx(0.4)
+    assert "| gender" in markdown(results) and "L1H2 (0.40, 5.0)" in markdown(results)
+
+
+def test_a_question_that_a_run_has_not_tested_in_natural_text_is_left_out() -> None:
+    without = {"selected": [], "behaviour": [], "natural": {"questions": {}}}
+    assert over_seeds([SeedRun("0", 0, without, []), SeedRun("1", 1, without, [])])["natural"] == []

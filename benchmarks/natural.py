@@ -33,7 +33,7 @@ from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.config import Holdouts, ProbeConfig
 from probe.external import markdown_table
-from probe.natural import SIGNS, Items, choose_and_test, make_items, prefixes_in, read, t_test
+from probe.natural import SIGNS, Items, choose_and_test, largest_t, make_items, prefixes_in, read
 from probe.open import OpenedRun, load_data, open_run
 from probe.scores import text_batches
 from probe.statistics import share_interval
@@ -129,11 +129,9 @@ def main() -> None:
     found = prefixes_in(validation_documents(load_data(opened, options["cache_dir"])))["gender"]
     items = make_items(found, opened.tokenizer, opened.start, opened.model.context_length, CONFIG.seed)
     _, testing = items.halves(CONFIG.seed)
-    contrast, *twins = (
-        read(model, items, CONFIG.tokens_per_batch).contrast
-        for model in (opened.model, *(opened.untrained(i) for i in range(N_TWINS)))
-    )
-    untrained_t = max(float(np.abs(t_test(twin, items, testing, CONFIG).t).max()) for twin in twins)
+    contrast, tested = read(opened.model, items, CONFIG.tokens_per_batch).contrast, items.take(testing)
+    twins = (read(opened.untrained(i), tested, CONFIG.tokens_per_batch) for i in range(N_TWINS))
+    untrained_t = max(largest_t(twin, tested, CONFIG) for twin in twins)
     start, rows, results = time.monotonic(), [], dict[str, Any]()
     for name, contrasts in nulls(opened, items, contrast, int(options["n_null"]), int(options["seed"])).items():
         counts = [bool(passes(null, items, untrained_t)) for null in contrasts]

@@ -79,9 +79,9 @@ def pronoun_forms(word: str, next_word: str, question: str) -> tuple[str, str] |
         forms = ("her", "him") if following in _AFTER_OBJECT else ("her", "his")
     if question == "number" and lower == "it" and following in _AFTER_SUBJECT:
         forms = ("it", "they")
-    if forms and word[0].isupper():
+    if forms and word == lower.capitalize():
         return forms[0].capitalize(), forms[1].capitalize()
-    return forms
+    return forms if word == lower else None
 
 
 def known_class(words: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ _HOLDOUTS = {
     "templates": "with sentence frames that training never used",
     "headline": "with nouns that were never antecedents in training, in sentence frames that training never used",
 }
-_EXTERNAL_HOLDOUTS = {  # the training data of an external model are unknown
+_EXTERNAL_HOLDOUTS = {  # of a model that was not trained on the stories: what its training data contain is unknown
     "iid": "of the kind its head was selected on",
     "pairs": "with noun pairs its head was not selected on",
     "nouns": "with nouns its head was not selected on",
@@ -66,7 +66,8 @@ def _claim(card: Card) -> str:
         opening = f"No attention head is shown to link {link}; the best candidate is {head}."
     else:
         opening = f"Attention head {head} {'links' if card['verdict'] == SUPPORTED else 'may link'} {link}."
-    holdouts = _EXTERNAL_HOLDOUTS if is_external(card["model"]) else _HOLDOUTS
+    knows_training = not is_external(card["model"]) and "trained_on" not in card["model"]
+    holdouts = _HOLDOUTS if knows_training else _EXTERNAL_HOLDOUTS
     score = (
         f"{head} attends to the antecedent more than to the distractor in {_accuracy(card)} of {card['n_items']} items "
         f"{holdouts[card['holdout']]}; the best baseline ({card['best_baseline']['name']}) is right in "

@@ -134,9 +134,11 @@ def natural_probe(corpus: Corpus, settings: TrainSettings) -> Probe | None:
         return None
 
     def probe(model: Transformer, step: int) -> ProbeReading | None:
-        values, summaries = dict[str, Any](), list[str]()
+        view, summaries = TransformerView(model), list[str]()
+        types = head_types(view, end_id(tokenizer), seed=0)
+        values: dict[str, Any] = {"head_types": {name: float(scores.max()) for name, scores in types.items()}}
         for question, items in all_items.items():
-            contrast = read(TransformerView(model), items, 4 * run.tokens_per_batch).contrast[:, 0]  # [N, L, H]
+            contrast = read(view, items, 4 * run.tokens_per_batch).contrast[:, 0]  # [N, L, H]
             if not np.isfinite(contrast).all():
                 return None  # training has diverged
             t = max_t_test(contrast, items.clusterings, 0.0, N_SIGN_FLIPS, 0, two_sided=True).t

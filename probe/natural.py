@@ -115,6 +115,11 @@ class Items:
         names = [(prefix.doc, *prefix.entities) for prefix in self.prefixes]
         return [np.array(column) for column in zip(*names, strict=True)]
 
+    def take(self, index: np.ndarray) -> "Items":
+        """Returns the items of the prefixes at `index`."""
+        cells = {site: [cells[2 * i + cell] for i in index for cell in (0, 1)] for site, cells in self.cells.items()}
+        return Items([self.prefixes[i] for i in index], cells, [self.continued[i] for i in index], self.left_out)
+
     def designs(self, index: np.ndarray) -> list[Design]:
         """Returns the designs of an interval over the prefixes at `index`: documents crossed with entities."""
         documents, first, second = (labels[index] for labels in self.clusterings)
@@ -260,8 +265,10 @@ def probe_question(
     choosing, testing = items.halves(config.seed)
     readings = read(model, items, config.tokens_per_batch)
     chosen, tested = choose_and_test(readings.contrast, items, config)
-    twins = [read(twin, items, config.tokens_per_batch).contrast for twin in untrained]
-    untrained_t = [float(np.abs(t_test(contrast, items, testing, config).t).max()) for contrast in twins]
+    tested_items = items.take(testing)
+    untrained_t = [
+        largest_t(read(twin, tested_items, config.tokens_per_batch), tested_items, config) for twin in untrained
+    ]
     entries = {}
     for target, place in chosen.items():
         columns = np.stack([values[(testing, *place)] for values in vars(readings).values()], axis=1)
@@ -288,7 +295,7 @@ def probe_question(
         "chosen": entries,
         "items_needed": items_needed(readings.contrast, items, choosing, testing, config),
         "confirmed": {
-            target: confirm(readings.contrast, twins, items, place, config)
+            target: confirm(readings.contrast, items, place, config) | {"untrained_t": max(untrained_t)}
             for target, place in places.items()
             if place[0] < readings.contrast.shape[1]
         },
@@ -296,19 +303,21 @@ def probe_question(
     }
 
 
-def confirm(
-    contrast: np.ndarray, untrained: Sequence[np.ndarray], items: Items, place: Place, config: ProbeConfig
-) -> dict[str, Any]:
+def largest_t(readings: Readings, items: Items, config: ProbeConfig) -> float:
+    """Returns the largest |t| of all heads and sites."""
+    return float(np.abs(t_test(readings.contrast, items, np.arange(len(items.prefixes)), config).t).max())
+
+
+def confirm(contrast: np.ndarray, items: Items, place: Place, config: ProbeConfig) -> dict[str, Any]:
     """Tests a head that was chosen on other texts on all prefixes: one two-sided test, without a correction."""
     everything = np.arange(len(items.prefixes))
     values = contrast[(everything, *place)]
     result = t_test(values[:, None], items, everything, config)
-    twins = [float(np.abs(t_test(twin, items, everything, config).t).max()) for twin in untrained]
     interval = mean_interval(values, items.designs(everything), config.n_bootstrap, config.seed)
     return {
         "site": DECIDED_SITES[place[0]], "layer": place[1], "head": place[2], "n": len(values),
         "contrast": float(values.mean()), "contrast_interval": interval.tolist(), "t": float(result.t[0]),
-        "p": float(result.p[0]), "untrained_t": max(twins),
+        "p": float(result.p[0]),
     }  # fmt: skip
 
 

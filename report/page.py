@@ -95,11 +95,13 @@ def claim(i: int, question: Mapping[str, Any]) -> str:
 
 
 def natural_claim(verdict: str, text: str) -> str:
-    """Returns the verdict on a head in natural text and its claim."""
-    first, _, rest = text.partition(". ")
+    """Returns the verdict on a head in natural text and its claim, the first sentence large if there is something."""
     badge = f'<span class="badge" data-verdict="{escape(verdict)}">{BADGES.get(verdict, "")} {escape(verdict)}</span>'
+    if verdict == "not established":
+        return f'<p class="verdict">{badge} <bdi>natural text: {escape(text)}</bdi></p>'
+    first, _, rest = text.partition(". ")
     lines = [f'<p class="verdict">{badge} natural text</p>', f'<p class="claim"><bdi>{escape(first)}.</bdi></p>']
-    return "\n".join([*lines, f"<p><bdi>{escape(rest)}</bdi></p>"])
+    return "\n".join([*lines, f'<p class="more"><bdi>{escape(rest)}</bdi></p>'])
 
 
 def evidence(content: Mapping[str, Any]) -> str:

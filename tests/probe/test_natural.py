@@ -20,6 +20,7 @@ from probe.natural import (
     N_CONTINUATION,
     Items,
     describe,
+    judge,
     make_items,
     natural_study,
     prefixes_in,
@@ -147,6 +148,9 @@ def test_heads_of_both_signs_are_found() -> None:
         low, high = entry["contrast_interval"]
         assert low < entry["contrast"] < high
     assert antecedent["contrast_interval"][0] > 0 > other["contrast_interval"][1]
+    _, testing = gender_items().halves(0)
+    on_testing = read(FakeModel((0.0, 0.5, -0.5)), gender_items(), 4096).contrast[testing, 0, 0, 1]
+    assert antecedent["contrast"] == pytest.approx(on_testing.mean())
 
 
 def test_a_head_whose_edge_changes_nothing_is_only_suggestive() -> None:
@@ -220,3 +224,35 @@ def test_prefixes_that_do_not_fit_are_counted() -> None:
     items = make_items(PREFIXES, TOKENIZER, end_id(TOKENIZER), 12, seed=0)
     assert items.left_out["longer than the context"] > 0
     assert all(len(item.tokens) <= 12 for item in items.cells["after_pronoun"])
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, "supported"),
+        ({"p_corrected": 0.01}, "not established"),
+        ({"t": -5.0}, "not established"),  # the sign of the choosing half was positive
+        ({"untrained_t": 5.5}, "suggestive"),
+        ({"causal": None}, "suggestive"),
+        ({"causal": {"difference_interval": [-0.1, 0.1]}}, "suggestive"),
+        ({"causal": {"difference_interval": [-0.2, -0.1]}}, "supported"),
+    ],
+)
+def test_the_verdict_needs_all_three_criteria(change: dict[str, Any], verdict: str) -> None:
+    entry = {"t": 5.0, "untrained_t": 2.0, "p_corrected": 0.001, "causal": {"difference_interval": [0.1, 0.2]}}
+    assert judge(entry | change, sign=1)["verdict"] == verdict
+
+
+def test_a_model_whose_readings_differ_before_the_pronoun_is_refused() -> None:
+    class Leaking(FakeModel):
+        def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
+            (record,) = super().record(tokens, query_positions)
+            seen = self.pronoun_class[tokens].sum(-1)  # reads later words
+            return [
+                record._replace(
+                    scores=record.scores + seen[:, None, None, None] * self.name_class[tokens][:, None, None]
+                )
+            ]
+
+    with pytest.raises(ValueError, match="differ before the pronoun"):
+        read(Leaking((0.0,)), gender_items(), 4096)

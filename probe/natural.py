@@ -32,9 +32,9 @@ from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
 DECIDED_SITES = SITES[1:]  # before the pronoun both readings are equal
 MIN_PREFIXES, MIN_SECTIONS = 40, 12  # fewer give no test
-MAX_PREFIXES = 1000  # of each question; the others are left out at random
-SECTION_CHARACTERS = 5000  # texts of few documents are cut into sections of this size
-MIN_DOCUMENTS = 20  # with fewer, sections are the unit of every test
+MAX_PREFIXES = 800  # of each question; the others are left out at random
+SECTION_CHARACTERS = 5000  # documents are cut into sections of this size
+MAX_DOCUMENT_SHARE = 0.1  # if one document is a larger share of the text
 N_DRAWS, N_FLIPS = 20, 400  # behind the curve of the number of items
 N_CONTINUATION = 8  # tokens after the pronoun whose loss shows what an edge does
 Place = tuple[int, ...]  # (index of the site, layer, head)
@@ -135,8 +135,12 @@ class Items:
 
 
 def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns (name, text) of each document; of each section of about 5,000 characters if there are few documents."""
-    if len(documents) >= MIN_DOCUMENTS:
+    """Returns (name, text) of each document; of each section of about 5,000 characters if one document is too large.
+
+    Too large is more than a tenth of the text: half of such documents would often be nearly all or nearly nothing.
+    """
+    longest, total = max(map(len, documents), default=0), sum(map(len, documents))
+    if longest <= MAX_DOCUMENT_SHARE * total:
         return [(f"d{number}", text) for number, text in enumerate(documents)]
     parts = list[tuple[str, str]]()
     for number, text in enumerate(documents):

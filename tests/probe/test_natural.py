@@ -16,7 +16,6 @@ from data.tokenizer import end_id, word_tokenizer
 from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel
 from probe.config import Holdouts, ProbeConfig
 from probe.natural import (
-    MIN_DOCUMENTS,
     N_CONTINUATION,
     Items,
     describe,
@@ -196,12 +195,12 @@ def test_fewer_prefixes_choose_the_same_strong_head() -> None:
     assert curve[-1]["same"] == 1.0 and curve[-1]["p"] < 0.01
 
 
-def test_few_documents_are_cut_into_sections() -> None:
+def test_a_text_with_a_large_document_is_cut_into_sections() -> None:
     paragraph = "word " * 300
-    parts = sections(["\n\n".join([paragraph] * 12)])
-    assert len(parts) > 2 and len({name for name, _ in parts}) == len(parts)
-    assert "".join(text for _, text in parts).split() == ["word"] * 3600
-    assert [name for name, _ in sections(["text"] * MIN_DOCUMENTS)] == [f"d{i}" for i in range(MIN_DOCUMENTS)]
+    parts = sections(["\n\n".join([paragraph] * 12), *["text"] * 20])
+    assert len(parts) > 22 and len({name for name, _ in parts}) == len(parts)
+    assert "".join(text for _, text in parts).split() == ["word"] * 3600 + ["text"] * 20
+    assert [name for name, _ in sections(["text"] * 10)] == [f"d{i}" for i in range(10)]
 
 
 def test_a_text_without_pronouns_is_named_with_counts() -> None:

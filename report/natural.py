@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from probe.natural import N_CONTINUATION
+from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 from report.tables import Table, aligned, estimate, number
 
+_VERDICTS = (SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED)
 _LEGEND = (
     "contrast: half the change of the log attention ratio of both entities when only the pronoun changes (0: none).",
     "pair: share of prefixes where the pronoun's class gets more attention for both pronouns. p: two-sided, corrected",
@@ -46,7 +48,7 @@ def _place(entry: Mapping[str, Any]) -> str:
 
 
 def natural_claims(natural: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns (verdict, claim) of every head that was tested on natural text."""
+    """Returns (verdict, claim) of every head that was tested on natural text, the strongest verdicts first."""
     claims = []
     for question, target, entry in _entries(natural):
         head, pronouns = (
@@ -55,8 +57,8 @@ def natural_claims(natural: Mapping[str, Any]) -> list[tuple[str, str]]:
         )
         where = "At" if entry["site"] == "pronoun" else "At the word after"
         opening = {
-            "supported": f"{where} {pronouns}, head {head} turns to the {target}.",
-            "suggestive": f"{where} {pronouns}, head {head} may turn to the {target}.",
+            SUPPORTED: f"{where} {pronouns}, head {head} turns to the {target}.",
+            SUGGESTIVE: f"{where} {pronouns}, head {head} may turn to the {target}.",
         }.get(
             entry["verdict"], f"No head is shown to turn to the {target} at {pronouns}; the best candidate is {head}."
         )
@@ -67,7 +69,7 @@ def natural_claims(natural: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{entry['p_corrected']:.4f}, |t| {abs(entry['t']):.1f} (untrained models: at most "
             f"{entry['untrained_t']:.1f}). Criteria met: {'; '.join(met) or 'none'}.",
         ))  # fmt: skip
-    return claims
+    return sorted(claims, key=lambda shown: _VERDICTS.index(shown[0]))
 
 
 def natural_tables(natural: Mapping[str, Any]) -> list[Table]:

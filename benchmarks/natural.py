@@ -27,7 +27,6 @@ import torch
 
 from benchmarks.measure import arguments, write_results
 from data.corpus import validation_documents
-from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.links import LinkItem
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
@@ -40,7 +39,7 @@ from probe.statistics import share_interval
 from probe.verdict import MAX_P
 
 N_TWINS = 5
-STRENGTHS = (1.0, 2.0)  # pronoun contrast of the planted head in nats
+STRENGTHS = (0.25, 0.5, 1.0)  # pronoun contrast of the planted head in nats
 CONFIG = ProbeConfig(
     seed=0, tokens_per_batch=8192, n_bootstrap=2000, n_untrained=N_TWINS, n_controls=10, holdouts=Holdouts.verdict
 )
@@ -85,28 +84,34 @@ def random_mentions(differences: list[np.ndarray], seed: int) -> np.ndarray:
 
 
 @torch.no_grad()
-def plant(opened: OpenedRun, head: int, strength: float) -> Transformer:
-    """Returns the model with a head of layer 0 whose pronoun contrast between names grows by `strength` nats.
+def plant(opened: OpenedRun, items: Items, head: int, strength: float) -> Transformer:
+    """Returns the model with a head of layer 0 whose pronoun contrast grows by `strength` nats on the items' entities.
 
-    One direction of the head's queries becomes the difference of "she" and "he", and one direction of its keys the
-    difference of feminine and masculine names. The direction is the one that RoPE rotates least.
+    One direction of the head's queries tells the pronouns of both classes apart, one direction of its keys the
+    entities: the shortest vectors whose products with the normalised embeddings are 1/2 and -1/2. The direction in the
+    head is the one that RoPE rotates least, and the head's other directions are 0, so it has no other habit.
     """
     model = deepcopy(opened.transformer)
     attention = model.layers()[0].attention
     normed = model.layers()[0].norm_1(model.token_embedding.weight.detach())  # [V, D]
+    pronouns, entities = dict[int, float](), dict[int, float]()
+    for i, cell in enumerate(items.cells["pronoun"]):
+        side = 0.5 - i % 2  # the first reading is that of the first class
+        pronouns[cell.tokens[cell.query]] = side
+        entities |= {cell.tokens[word[-1]]: side for word in cell.antecedents}
 
-    def mean(words: list[str]) -> torch.Tensor:
-        ids = [opened.tokenizer.encode(f" {word}").ids for word in words]
-        return torch.stack([normed[i[-1]] for i in ids]).mean(0)
+    def separating(sides: dict[int, float]) -> torch.Tensor:
+        return torch.linalg.pinv(normed[list(sides)]) @ torch.tensor(list(sides.values()))
 
-    query = mean(["she", "She"]) - mean(["he", "He"])
-    key = mean(sorted(FEMININE_NAMES)) - mean(sorted(MASCULINE_NAMES))
     width = opened.settings.model.d_model // opened.settings.model.n_head
     row = head * width + width // 2 - 1  # the first half of the pair of lowest frequency
-    for weight, direction in ((attention.query.weight, query), (attention.key.weight, key)):
-        weight[row] = direction / direction.norm() ** 2
-        weight[row + width // 2] = 0
-    # Both components differ by 1 between the classes, and the contrast is half the change of the log ratio.
+    for weight, direction in (
+        (attention.query.weight, separating(pronouns)),
+        (attention.key.weight, separating(entities)),
+    ):
+        weight[head * width : (head + 1) * width] = 0
+        weight[row] = direction
+    # The log ratio of both classes differs by 1 between the pronouns, and the contrast is half of it.
     attention.query.weight[row] *= 2 * strength * width**0.5
     return model.eval()
 
@@ -143,7 +148,7 @@ def main() -> None:
         n_found, n_planted = 0, int(options["n_planted"])
         for i in range(n_planted):
             head, strength = i % opened.model.n_head, STRENGTHS[i % len(STRENGTHS)]
-            planted = TransformerView(plant(opened, head, sign * strength))
+            planted = TransformerView(plant(opened, items, head, sign * strength))
             passed = passes(read(planted, items, CONFIG.tokens_per_batch).contrast, items, untrained_t)
             n_found += passed.get(target) == (0, 0, head)
         low, high = share_interval(n_found, n_planted)

@@ -13,7 +13,7 @@ Audrey Barbara Beatrice Becky Bella Bertha Bess Bessie Beth Betsy Betty Brenda B
 Caroline Catherine Cecilia Charlotte Chloe Christina Christine Cindy Clara Clarissa Claudia Constance Cora Cordelia
 Cornelia Cynthia Daisy Deborah Della Diana Dolly Dora Doris Dorothea Dorothy Edith Edna Effie Eileen Elaine Eleanor
 Elena Eliza Elizabeth Ella Ellen Elsa Elsie Emily Emma Erica Esther Ethel Eugenia Eunice Eva Eveline Fanny Fiona Flora
-Florence Gabriella Georgiana Geraldine Gertrude Gladys Gretchen Gretel Gwendolen Hannah Harriet Hazel Heidi Helen
+Gabriella Georgiana Geraldine Gertrude Gladys Gretchen Gretel Gwendolen Hannah Harriet Hazel Heidi Helen
 Helena Henrietta Hermione Hester Hilda Ida Inez Irene Isabel Isabella Ivy Jane Janet Jean Jemima Jennie Jennifer Jenny
 Jessica Jill Joan Joanna Josephine Judith Judy Julia Julie Juliet June Karen Kate Katherine Kathleen Katie Katy Kitty
 Laura Lavinia Leah Lena Leonora Lettice Letty Lila Lilly Lily Linda Lisa Lizzie Lizzy Lola Lorna Louisa Louise Lucia
@@ -22,8 +22,8 @@ Martha Mary Matilda Maud Maude Maureen Maya Meg Melissa Mercy Mia Mildred Millie
 Miriam Molly Mona Monica Muriel Myra Nadia Nancy Naomi Natalie Nellie Nelly Nettie Nina Nora Olga Olive Olivia Ophelia
 Pamela Pauline Peggy Penelope Phoebe Phyllis Polly Priscilla Rachel Rebecca Rhoda Rita Roberta Rosa Rosalie Rosalind
 Rosamond Rosemary Rosie Ruth Sadie Sally Samantha Sara Sarah Selina Sheila Sophia Sophie Stella Sue Susan Susanna
-Susie Sybil Sylvia Tabitha Tess Tessa Theresa Tilly Trudy Ursula Valentina Vanessa Vera Veronica Victoria Viola
-Virginia Wendy Wilhelmina Winifred Yvonne Zelda Zoe Zoey
+Susie Sybil Sylvia Tabitha Tess Tessa Theresa Tilly Trudy Ursula Valentina Vanessa Vera Veronica Viola
+Wendy Wilhelmina Winifred Yvonne Zelda Zoe Zoey
 """.split()
 )
 MASCULINE_NAMES = frozenset(

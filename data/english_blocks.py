@@ -2,12 +2,13 @@
 
 "Lily had a ball and Tom had a kite. She liked the ball." Two orders of the people x two pronouns, as in the stories, so
 the same tests apply to a model of any English text. Only words that the training text contains are used. Dev and the
-headline of test differ in names, objects and frames.
+headline of test differ in names, objects, introductions and continuations.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -26,7 +27,6 @@ _CONTINUATIONS = (
     "{PRONOUN} liked the", "{PRONOUN} loved the", "{PRONOUN} took the", "{PRONOUN} looked at the",
     "{PRONOUN} was happy with the", "{PRONOUN} put down the", "{PRONOUN} held the", "{PRONOUN} picked up the",
 )  # fmt: skip
-FRAMES = tuple((intro, continuation) for intro in _INTRODUCTIONS for continuation in _CONTINUATIONS)
 _OPENERS = ("One day ,", "In the morning ,", "After lunch ,", "That day ,", "On a sunny day ,", "In the evening ,")
 _WITHOUT_ANTECEDENT = (
     "Outside , it was raining .",
@@ -43,8 +43,9 @@ OBJECTS = SINGULARS & set(
     "shell ship shirt shoe shovel spoon star stick stone sword toy train trumpet umbrella vase wagon whistle".split()
 )
 MIN_COUNT = 10  # occurrences of a name or an object in the training text
-MIN_NAMES, MIN_OBJECTS = 12, 16  # of each gender; fewer could not give a corrected p below 0.01
-_DEV_SHARE = 1 / 3  # of names, objects and frames
+# The least number of words of dev and of test: with fewer names in test no corrected p could be below 0.01.
+LEAST = {"feminine": (3, 8), "masculine": (3, 8), "objects": (4, 8)}
+_DEV_SHARE = 1 / 3  # of names, objects, introductions and continuations
 
 
 def english_rows(counts: Mapping[str, int] | None, *, n_frames: int, n_pairs: int, seed: int) -> dict[str, list[Any]]:
@@ -60,22 +61,20 @@ def english_rows(counts: Mapping[str, int] | None, *, n_frames: int, n_pairs: in
         ValueError: the training text has too few of the names or objects.
 
     """
-    pools = {name: known(words, counts) for name, words in
-             (("feminine", FEMININE_NAMES), ("masculine", MASCULINE_NAMES), ("objects", OBJECTS))}  # fmt: skip
-    if min(len(pools["feminine"]), len(pools["masculine"])) < MIN_NAMES or len(pools["objects"]) < MIN_OBJECTS:
-        sizes = f"{len(pools['feminine'])} feminine and {len(pools['masculine'])} masculine names"
-        raise ValueError(
-            f"blocks of sentences: {sizes} and {len(pools['objects'])} objects occur {MIN_COUNT} times or more in the "
-            f"training text; needed: {MIN_NAMES} names of each gender and {MIN_OBJECTS} objects"
-        )
+    pools = {"feminine": FEMININE_NAMES, "masculine": MASCULINE_NAMES, "objects": OBJECTS}
+    parts = {split: {name: known(words, counts, split) for name, words in pools.items()} for split in ("dev", "test")}
+    for name, least in LEAST.items():
+        n_dev, n_test = (len(parts[split][name]) for split in ("dev", "test"))
+        if n_dev < least[0] or n_test < least[1]:
+            raise ValueError(
+                f"blocks of sentences: {n_dev} + {n_test} words of the list {name} (dev + test) occur {MIN_COUNT} "
+                f"times or more in the training text; needed: {least[0]} + {least[1]}"
+            )
     rng = Random(f"english {seed}")
-    parts = {split: {name: [word for word in words if _split(word) == split] for name, words in pools.items()}
-             for split in ("dev", "test")}  # fmt: skip
-    frames = {split: [frame for frame in FRAMES if _split(*frame) == split] for split in ("dev", "test")}
     rows: dict[str, list[Any]] = {"dev": [], "test": []}
     for split, holdout, words in (("dev", "iid", "dev"), ("test", "iid", "dev"), ("test", "headline", "test")):
-        chosen = rng.sample(frames[split], min(len(frames[split]), n_frames // 2 if split == "dev" else n_frames))
-        for frame in chosen:
+        frames = list(product(_part(_INTRODUCTIONS, split), _part(_CONTINUATIONS, split)))
+        for frame in rng.sample(frames, min(len(frames), n_frames // 2 if split == "dev" else n_frames)):
             for _ in range(n_pairs):
                 rows[split] += _block(rng, frame, parts[words], holdout)
     for _ in range(n_frames * n_pairs):
@@ -85,13 +84,16 @@ def english_rows(counts: Mapping[str, int] | None, *, n_frames: int, n_pairs: in
     return rows
 
 
-def known(words: frozenset[str] | set[str], counts: Mapping[str, int] | None) -> list[str]:
-    """Returns the words, in order, that the training text contains at least MIN_COUNT times."""
-    return sorted(word for word in words if counts is None or counts.get(word, 0) >= MIN_COUNT)
+def known(words: Set[str], counts: Mapping[str, int] | None, split: str) -> list[str]:
+    """Returns the words of one split, in order, that the training text contains at least MIN_COUNT times."""
+    often = (word for word in words if counts is None or counts.get(word, 0) >= MIN_COUNT)
+    return sorted(word for word in often if (unit_hash("english", word) < _DEV_SHARE) == (split == "dev"))
 
 
-def _split(*strings: str) -> str:
-    return "dev" if unit_hash("english", *strings) < _DEV_SHARE else "test"
+def _part(texts: tuple[str, ...], split: str) -> tuple[str, ...]:
+    """Returns the introductions or continuations of one split."""
+    n_dev = round(_DEV_SHARE * len(texts))
+    return texts[:n_dev] if split == "dev" else texts[n_dev:]
 
 
 def _block(rng: Random, frame: tuple[str, str], words: Mapping[str, list[str]], holdout: str) -> list[dict[str, Any]]:

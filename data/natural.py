@@ -25,21 +25,27 @@ MAX_WORDS = 64  # of a prefix, with punctuation marks
 _MAX_REST = 200  # characters after the pronoun
 _WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
 _ENDS, _CLOSING = frozenset(".!?"), frozenset("\"'\u201d\u2019)")
-# The forms of either class by the word in the text; "her" and "it" need the next word.
+# The forms of either class by the word in the text; "her", "it" and "they" need the next word.
 _FORMS = {
     "gender": {"she": ("she", "he"), "he": ("she", "he"), "him": ("her", "him"), "his": ("her", "his")},
-    "number": {"they": ("it", "they"), "them": ("it", "them"), "their": ("its", "their"), "its": ("its", "their")},
+    "number": {"them": ("it", "them"), "their": ("its", "their"), "its": ("its", "their")},
 }
-# "Her" before one of these words is an object ("him"), before any other a possessive ("his").
+# "Her" before one of these words is an object ("him"), before an unclear word it is left out, before any other it is a
+# possessive ("his").
 _AFTER_OBJECT = frozenset(
-    ". , ; : ! ? ) \u201d \u2019 ' \" and or but to in on at with from for of by as that when while because if so than "
-    "up down away out off into over again back home there here too very until before after then not about all the a an "
-    "how what why where who through like just now once alone".split()
+    ". , ; : ! ? ) \u201d \u2019 ' \" and or but to in on at with from for of by as that when while because if so "
+    "than up down away out off into over again too until before after then not about all the a an how what why "
+    "where who through like just now once".split()
 )
-# "It" before one of these words is a subject ("they"), before any other it is left out.
+_UNCLEAR = frozenset(
+    "back home here there very own some any more most they she he it we you i this these those much many one two "
+    "alone be go come get see feel have know take make give keep tell let do say play eat sleep run walk stay "
+    "leave".split()
+)
+# "It" and "they" before one of these words are subjects whose verb fits both; before any other they are left out.
 _AFTER_SUBJECT = frozenset(
-    "had would could should will can did might may must seemed looked came went said fell made became began stood lay "
-    "ran flew got took saw felt gave turned".split()
+    "had would could should will can did might may must seemed looked came went said fell made became began stood "
+    "lay ran flew got took saw felt gave turned".split()
 )
 
 
@@ -71,13 +77,15 @@ class Prefix:
 def pronoun_forms(word: str, next_word: str, question: str) -> tuple[str, str] | None:
     """Returns the forms of both classes for a pronoun of the text; None for other words and unclear forms.
 
-    Without a next word, "her" and "it" are unclear.
+    Without a next word, "her", "it" and "they" are unclear.
     """
     lower, following = word.lower(), next_word.lower()
     forms = _FORMS[question].get(lower)
-    if question == "gender" and lower == "her" and following:
+    if question == "gender" and lower == "her" and following and following not in _UNCLEAR:
         forms = ("her", "him") if following in _AFTER_OBJECT else ("her", "his")
-    if question == "number" and lower == "it" and following in _AFTER_SUBJECT:
+    if lower == "his" and following and following in _AFTER_OBJECT:
+        return None  # "it was his": "hers"
+    if question == "number" and lower in ("it", "they") and following in _AFTER_SUBJECT:
         forms = ("it", "they")
     if forms and word == lower.capitalize():
         return forms[0].capitalize(), forms[1].capitalize()
@@ -104,8 +112,9 @@ def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
     for sentence, end in zip(starts, [*starts[1:], len(words)], strict=True):
         for i in range(sentence, end - 1):
             forms = pronoun_forms(words[i], words[i + 1], question)
-            if forms is None:
-                continue
+            rest = text[matches[i].end() :][:_MAX_REST]
+            if forms is None or not _WORD.search(rest) or words[i - 1].lower() == "of":
+                continue  # "one of them" has no singular
             begins = starts[bisect_left(starts, i - MAX_WORDS) : bisect_left(starts, i)]
             near = mentions[bisect_left(mentions, i - MAX_WORDS, key=attrgetter("first")) :]
             near = near[: bisect_left(near, i, key=attrgetter("first"))]
@@ -121,7 +130,7 @@ def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
                 text=text[offset : matches[i].start()],
                 forms=forms,
                 meant=forms.index(words[i]),
-                rest=text[matches[i].end() :][:_MAX_REST],
+                rest=rest,
                 mentions=(tuple(spans[0]), tuple(spans[1])),
                 entities=(groups[0][0].entity, groups[1][0].entity),
                 is_first=not pronouns & {word.lower() for word in words[first:i]},
@@ -153,15 +162,19 @@ def census(documents: Iterable[tuple[str, str]], question: str) -> Counter[str]:
 
 
 def find_mentions(words: Sequence[str]) -> list[Mention]:
-    """Returns the mentions of known entities; neighbouring words of one class are one mention ("Aunt Polly")."""
+    """Returns the mentions of known entities; neighbouring words for people are one mention.
+
+    Its first word decides the gender ("Mary Stuart"), its last word names the entity ("Aunt Polly").
+    """
     mentions: list[Mention] = []
     i = 0
     while i < len(words):
         category, entity, last = _known(words, i)
         if category:
             previous = mentions[-1] if mentions else None
-            if previous and previous.category == category and previous.last == i - 1 and category in CLASSES["gender"]:
-                mentions[-1] = Mention(category, entity, previous.first, last)
+            people = CLASSES["gender"]
+            if previous and previous.last == i - 1 and previous.category in people and category in people:
+                mentions[-1] = Mention(previous.category, entity, previous.first, last)
             else:
                 mentions.append(Mention(category, entity, i, last))
         i = last + 1

@@ -4,7 +4,6 @@ The head that is best on a random half of the documents is tested once on the ot
 untrained models. Attention only: nothing here is causal.
 """
 
-import csv
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from probe.external import (
     markdown_table,
     percent,
     percent_interval,
+    read_lines,
     read_objects,
 )
 from probe.scores import text_batches
@@ -52,6 +52,7 @@ _ALLOWED: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 AGREEMENT_RULE = "same person"  # uses agreement, so it is reported for comparison and not required to be beaten
 PUBLISHED = "nearest nominal mention, all 100 novels: 34.9 % of 8,896 pronouns (counted in LitBank, Bamman et al. 2020)"
+_ARTICLES = frozenset("the a an his her its their my our your this that these those".split())
 _CLOSING = frozenset(", . ; : ! ? ) ] \u201d \u2019 ... \u2026 %".split())
 _OPENING = frozenset("( [ \u201c \u2018".split())
 _CLITICS = frozenset("'s 'm 'd 'll 've 're n't \u2019s \u2019m \u2019d \u2019ll \u2019ve \u2019re n\u2019t".split())
@@ -113,11 +114,17 @@ def read_rows(file: Path) -> list[Row]:
 
 def read_passages(file: Path) -> list[str]:
     """Reads the column Text of a .tsv file in the format of GAP (Webster et al. 2018); ValueError if it has none."""
-    with file.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
-    if not rows or "Text" not in rows[0]:
+    header, *rows = read_lines(file).items()
+    columns = header[1].split("\t")
+    if "Text" not in columns:
         raise ValueError(f"{file}: no column Text")
-    return [row["Text"] for row in rows]
+    passages = []
+    for where, line in rows:
+        cells = line.rstrip("\r").split("\t")
+        if len(cells) != len(columns):
+            raise ValueError(f"{where}: {len(cells)} cells, but the first line has {len(columns)}")
+        passages.append(cells[columns.index("Text")])
+    return passages
 
 
 def _spans(row: dict[str, Any], name: str, where: str) -> list[Span]:
@@ -161,7 +168,7 @@ def gold_prefixes(rows: Iterable[Row]) -> list[Prefix]:
             last = next((word for word in own if word + 1 not in own), own[-1])  # the end of the first unbroken run
             side = meant if row.gold[i] else 1 - meant
             groups[side].append((spans[own[0]][0], spans[last][1]))
-            entities[side] = row.words[last].lower()
+            entities[side] = next((w for w in map(str.lower, row.words[own[0] : last + 1]) if w not in _ARTICLES), "")
         if groups[0] and groups[1]:
             is_first = not any(mention[0].lower() in PERSON for mention in words["antecedent"] if len(mention) == 1)
             mentions = (tuple(sorted(groups[0])), tuple(sorted(groups[1])))

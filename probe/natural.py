@@ -8,6 +8,7 @@ Whatever does not depend on the pronoun cancels. A positive contrast means that 
 negative one that it looks at the other entity. Nothing here says that the antecedent is known: no text is annotated.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,14 +32,16 @@ from probe.statistics import Design, MaxT, max_t_test, mean_interval
 from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
 DECIDED_SITES = SITES[1:]  # before the pronoun both readings are equal
-MIN_PREFIXES, MIN_SECTIONS = 40, 12  # fewer give no test
+MIN_PREFIXES = 40  # of a question; fewer give no test
+MIN_CLUSTERS = 9  # documents and entities of each class in the tested half: with 8, the smallest p is 2 / 2^8
 MAX_PREFIXES = 800  # of each question; the others are left out at random
 SECTION_CHARACTERS = 5000  # documents are cut into sections of this size
-MAX_DOCUMENT_SHARE = 0.1  # if one document is a larger share of the text
+MAX_DOCUMENT_SHARE, MIN_DOCUMENTS = 0.1, 24  # if one is a larger share of the text, or if there are fewer
 N_DRAWS, N_FLIPS = 20, 400  # behind the curve of the number of items
 N_CONTINUATION = 8  # tokens after the pronoun whose loss shows what an edge does
 Place = tuple[int, ...]  # (index of the site, layer, head)
 ROUNDING = 1e-3  # two passes over texts that are equal so far may differ by this much
+MIN_CAUSAL, MAX_MISMATCH = 20, 0.2  # prefixes of the causal test; difference of both weights as a share
 SIGNS = {"antecedent": 1, "other entity": -1}  # what a head looks at, and the sign of its contrast
 
 
@@ -73,14 +76,17 @@ def natural_study(
     for question, prefixes in found.items():
         progress(f"{question} in natural text")
         items = make_items(prefixes, tokenizer, start, model.context_length, config.seed)
-        n, n_documents = len(items.prefixes), len({prefix.doc for prefix in items.prefixes})
-        if n >= MIN_PREFIXES and n_documents >= MIN_SECTIONS:
+        n, n_clusters = len(items.prefixes), [0, 0, 0]
+        if n:
+            _, testing = items.halves(config.seed)
+            n_clusters = [len(np.unique(labels[testing])) for labels in items.clusterings]
+        if n >= MIN_PREFIXES and min(n_clusters) >= MIN_CLUSTERS:
             questions[question] = probe_question(model, untrained, items, config, places.get(question, {}))
             continue
         reasons = "".join(f"; {count:,} left out: {reason}" for reason, count in items.left_out.items())
         missing.append(
-            f"{question}: {n} prefixes in {n_documents} documents or sections; needed: {MIN_PREFIXES} in {MIN_SECTIONS}"
-            f"{reasons}"
+            f"{question}: {n} prefixes; the tested half has {n_clusters[0]} documents or sections, {n_clusters[1]} and "
+            f"{n_clusters[2]} entities; needed: {MIN_PREFIXES} prefixes, {MIN_CLUSTERS} of each{reasons}"
         )
     return {"questions": questions, "missing": missing}
 
@@ -135,22 +141,24 @@ class Items:
 
 
 def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns (name, text) of each document; of each section of about 5,000 characters if one document is too large.
+    """Returns (name, text) of each document, or of each section of about 5,000 characters.
 
-    Too large is more than a tenth of the text: half of such documents would often be nearly all or nearly nothing.
+    Sections are used if there are fewer than MIN_DOCUMENTS documents, or if one is more than a tenth of the text: half
+    of such documents would often be nearly all or nearly nothing.
     """
     longest, total = max(map(len, documents), default=0), sum(map(len, documents))
-    if longest <= MAX_DOCUMENT_SHARE * total:
+    if longest <= MAX_DOCUMENT_SHARE * total and len(documents) >= MIN_DOCUMENTS:
         return [(f"d{number}", text) for number, text in enumerate(documents)]
     parts = list[tuple[str, str]]()
     for number, text in enumerate(documents):
         section = ""
-        for paragraph in text.split("\n\n"):
-            section += paragraph + "\n\n"
+        for part in re.split(r"(?<=[.!?\u201d\"])(?=\s)", text):  # after a sentence
+            section += part
             if len(section) >= SECTION_CHARACTERS:
                 parts.append((f"d{number}s{len(parts)}", section))
                 section = ""
-        parts.append((f"d{number}s{len(parts)}", section))
+        if section.strip():
+            parts.append((f"d{number}s{len(parts)}", section))
     return parts
 
 
@@ -348,7 +356,8 @@ def causal_test(
 
     The text is the prefix with its own pronoun. The edge from the head's site to the mentions of the pronoun's class
     (target "antecedent") or of the other entity is removed, and the loss of the next N_CONTINUATION tokens is compared
-    with the loss after removing the edge to the one other word-token whose weight is nearest to the mentions' weight.
+    with the loss after removing the edge to the one other token whose weight is nearest to the mentions' weight.
+    Prefixes whose two weights differ by more than a fifth are left out.
 
     Args:
         model: the model.
@@ -359,7 +368,7 @@ def causal_test(
         config: sizes and seed.
 
     Returns:
-        None with fewer than MIN_PREFIXES prefixes; else n, the mean `mass` of the target and of the matched tokens,
+        None with fewer than MIN_CAUSAL prefixes; else n, the mean `mass` of the target and of the matched tokens,
         `rise` and `matched_rise` of the loss in nats per token, and their `difference` with its 95 % interval.
 
     """
@@ -367,7 +376,7 @@ def causal_test(
     cells = items.cells[DECIDED_SITES[site]]
     members = [2 * i + items.prefixes[i].meant for i in index]
     members = [i for i in members if len(items.continued[i // 2]) > cells[i].query + N_CONTINUATION]
-    if len(members) < MIN_PREFIXES:
+    if not members:
         return None
     texts = [items.continued[i // 2][: cells[i].query + N_CONTINUATION + 1] for i in members]
     results = np.empty((len(members), 4))  # rise, matched rise, mass, matched mass
@@ -394,12 +403,15 @@ def causal_test(
         )
         columns = (cut - clean, control - clean, mass, (weights * matched).sum(-1))
         results[batch] = torch.stack(columns, dim=1).double().cpu().numpy()
-    used = np.array(members) // 2
+    is_matched = np.abs(results[:, 3] - results[:, 2]) <= MAX_MISMATCH * results[:, 2]
+    used, results = np.array(members)[is_matched] // 2, results[is_matched]
+    if len(used) < MIN_CAUSAL:
+        return None
     values = np.column_stack([results, results[:, 0] - results[:, 1]])
     intervals = mean_interval(values, items.designs(used), config.n_bootstrap, config.seed)
     names = ("rise", "matched_rise", "mass", "matched_mass", "difference")
     means = {name: float(value) for name, value in zip(names, values.mean(axis=0), strict=True)}
-    return {"n": len(members), **means, "difference_interval": intervals[:, -1].tolist()}
+    return {"n": len(used), **means, "difference_interval": intervals[:, -1].tolist()}
 
 
 def continuation_loss(logits: torch.Tensor, tokens: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
@@ -431,7 +443,7 @@ def items_needed(
 
     rng, everything = np.random.default_rng(config.seed), strongest(choosing)
     curve = []
-    n = 2 * min(len(choosing), len(testing)) // 2
+    n = 2 * min(len(choosing), len(testing))
     while n >= MIN_PREFIXES:
         draws = []
         for _ in range(N_DRAWS):
@@ -457,8 +469,14 @@ def median_prefixes(
                 "text": items.prefixes[testing[i]].text,
                 "forms": items.prefixes[testing[i]].forms,
                 "mentions": items.prefixes[testing[i]].mentions,
+                "after": _until_next_word(items.prefixes[testing[i]].rest) if entry["site"] == DECIDED_SITES[1] else "",
                 "contrast": float(values[i]),
             }
             for i in nearest
         ]
     return shown
+
+
+def _until_next_word(rest: str) -> str:
+    match = re.match(r"\s*([^\W\d_]+|\d+|[^\w\s])", rest)
+    return match.group() if match else rest

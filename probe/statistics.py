@@ -187,7 +187,7 @@ def max_t_test(
         hits = (null[:, None] >= observed - 1e-9 * np.abs(observed)).sum(axis=0)
         is_exact = len(signs) == 2 ** len(sizes)
         p = np.maximum(p, hits / len(signs) if is_exact else (1 + hits) / (1 + len(signs)))
-    smallest = max(max(2.0 ** -len(sizes), 1 / (n_flips + 1)) for _, sizes in tables)
+    smallest = max(max((1 + two_sided) * 2.0 ** -len(sizes), 1 / (n_flips + 1)) for _, sizes in tables)
     return MaxT(p.reshape(values.shape[1:]), smallest, t.reshape(values.shape[1:]))
 
 

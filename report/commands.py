@@ -8,8 +8,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import fsspec
-
 from data.corpus import CLASSES, Corpus, corpus_folder, load_rows, training_counts, validation_documents
 from data.english_blocks import english_rows
 from data.links import LinkItem, link_items
@@ -23,7 +21,7 @@ from data.text import read_documents, text_files
 from data.tokenizer import encode_text, training_words
 from probe.claim import claim_card
 from probe.config import Holdouts, ProbeConfig
-from probe.external import EvaluatedModel, Report
+from probe.external import EvaluatedModel, Report, find_files
 from probe.gold import gold_prefixes, links, read_passages, read_rows
 from probe.minimal_pairs import minimal_pairs
 from probe.natural import DECIDED_SITES, describe, natural_study, prefixes_in
@@ -378,17 +376,23 @@ def prefixes_of_path(path: str) -> tuple[dict[str, list[Prefix]], str]:
 
     A path names text files (data/text.py), a .tsv file of passages as GAP has them, or .jsonl files with gold links.
     """
-    if Path(path).suffix == ".tsv":
-        documents = read_passages(Path(path))
+    if path.endswith(".tsv"):
+        documents = [text for file in find_files(path, (".tsv",)) for text in read_passages(file)]
     else:
         files = text_files(path, "path")
-        with fsspec.open(str(files[0].absolute()), "rt", compression="infer", errors="replace") as lines:
-            is_gold = '"pron_pos"' in lines.readline()
-        if is_gold:
+        if is_gold(files[0]):
             rows = [row for file in files for row in read_rows(file)]
             return {"gender": gold_prefixes(rows)}, f"{len(rows):,} rows"
         documents = read_documents(files)
     return prefixes_in(documents), describe(documents)
+
+
+def is_gold(file: Path) -> bool:
+    """Returns whether a file has rows with gold links."""
+    if file.suffix != ".jsonl":
+        return False
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        return '"pron_pos"' in lines.readline()
 
 
 def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> EvaluatedModel:

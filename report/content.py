@@ -245,10 +245,11 @@ def natural_sentences(opened: OpenedModel, natural: Mapping[str, Any]) -> list[l
             head = f"L{entry['layer']}H{entry['head']}"
             for example in examples:
                 for meant, form in enumerate(example["forms"]):
-                    text = opened.tokenize(example["text"] + form)
+                    text = opened.tokenize(example["text"] + form + example["after"])
                     words = [text.words_at(span) for span in example["mentions"][meant]]
                     others = [text.words_at(span) for span in example["mentions"][1 - meant]]
-                    title = f"{head} looks at the {target}: contrast {example['contrast']:.2f}, the median."
+                    contrast = f"contrast {example['contrast']:.2f}, near the median"
+                    title = f"{head}, the candidate for the {target}: {contrast}."
                     roles: dict[str, Any] = {"antecedents": sum(words, []), "distractors": sum(others, [])}
                     name = f"natural_{question}_{target.split()[0]}-{len(group) + 1}"
                     query = [len(text.words) - 1]

@@ -10,8 +10,8 @@ from report.tables import Table, aligned, estimate, number
 _VERDICTS = (SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED)
 _LEGEND = (
     "contrast: half the change of the log attention ratio of both entities when only the pronoun changes (0: none).",
-    "pair: share of prefixes where the pronoun's class gets more attention for both pronouns. p: two-sided, corrected",
-    "for all heads and sites. |t|: of this head; the largest of untrained models. Chosen on half of the documents.",
+    "pair: share of prefixes where each pronoun's own class gets more attention. p: two-sided, corrected for all heads",
+    "and sites. |t|: of this head; the largest of untrained models. Heads were chosen on the other half of the documents.",
 )
 
 
@@ -33,7 +33,7 @@ def _entries(natural: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, An
 
 def _row(question: str, target: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
     return (
-        f"{question}: looks at the {target}, {entry['site'].replace('_', ' ')}",
+        f"{question}: candidate for the {target}, {entry['site'].replace('_', ' ')}",
         f"L{entry['layer']}H{entry['head']}",
         estimate(entry["contrast"], entry["contrast_interval"]),
         number(entry["pair_right"]),
@@ -103,10 +103,10 @@ def natural_tables(natural: Mapping[str, Any]) -> list[Table]:
         (question, f"{point['n']:,}", f"{point['same']:.2f}", number(point["p"]))
         for question, result in natural["questions"].items() for point in result["items_needed"]
     ]  # fmt: skip
-    header = ("question, target", "head, site", "contrast [95 %]", "weighted by value norm", "both pronouns right",
+    header = ("question, target", "head, site", "contrast [95 %]", "weighted by value norm", "pair",
               "right", "p", "t", "largest |t| untrained", "verdict")  # fmt: skip
-    edge = ("question, target", "head, site", "prefixes", "weight on the target", "rise of the loss",
-            "weight on another word", "rise of the loss", "difference [95 %]")  # fmt: skip
+    edge = ("question, target", "head, site", "prefixes", "weight on the target", "rise, target cut",
+            "weight on another word", "rise, other word cut", "difference [95 %]")  # fmt: skip
     strata_header = ("question, target", *(f"{name}: contrast (prefixes)" for name in entries[0][2]["strata"]))
     cut = (
         f"Loss of the next {N_CONTINUATION} real tokens in nats per token after the edge is cut. The other word is no "

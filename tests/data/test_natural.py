@@ -41,7 +41,7 @@ def test_both_pronouns_have_the_grammatical_form_of_the_text(text: str, forms: t
 @pytest.mark.parametrize(
     ("text", "forms", "entities"),
     [
-        ("The ball lay near the kites. They were red.", ("It", "They"), ("ball", "kite")),
+        ("The ball lay near the kites. They fell down.", ("It", "They"), ("ball", "kite")),
         ("The balls lay near the kite. We took them home.", ("it", "them"), ("kite", "ball")),
         ("The foxes saw the mouse and its tail.", ("its", "their"), ("mouse", "fox")),
         ("The foxes saw a mouse. Then it ran away.", ("it", "they"), ("mouse", "fox")),
@@ -59,6 +59,12 @@ def test_number_asks_for_one_thing_and_several_things(
         "Lily and Anna met Tom. She ran home.",  # two feminine entities
         "Lily met Anna. She ran home.",  # no masculine one
         "Lily met Tom. SHE ran home.",  # no form of the other class in capitals
+        "Lily met Tom. The hat was his.",  # "hers"
+        "Lily met Tom. People told her they were late.",  # an object, or "her" before a noun?
+        "The ball lay near the kites. One of them fell.",  # "one of it"
+        "The ball lay near the kites. They were red.",  # "it were"
+        "Lily met Tom. She" + " " * 300,  # no next word
+        "Mary Stuart came home. She ate.",  # a surname that is also a first name
         "She ran home. Lily met Tom.",  # the pronoun comes first
         "It was late. The ball lay near the balls. It was red.",  # one entity, once as singular and once as plural
         "",

@@ -285,3 +285,6 @@ def test_passages_are_read_from_their_column(tmp_path: Path) -> None:
     (tmp_path / "other.tsv").write_text("ID\tWords\n1\tno\n", encoding="utf-8")
     with pytest.raises(ValueError, match="no column Text"):
         read_passages(tmp_path / "other.tsv")
+    (tmp_path / "short.tsv").write_text("ID\tText\tPronoun\n1\tHe\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="line 2: 2 cells, but the first line has 3"):
+        read_passages(tmp_path / "short.tsv")

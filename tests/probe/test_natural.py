@@ -1,6 +1,7 @@
 """The probe on natural text finds heads that turn with the pronoun, of either sign, and nothing else."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from data.tokenizer import end_id, word_tokenizer
 from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel
 from probe.config import Holdouts, ProbeConfig
 from probe.natural import (
-    N_CONTINUATION,
+    MAX_MISMATCH,
     Items,
     describe,
     judge,
@@ -161,11 +162,8 @@ def test_a_head_whose_edge_changes_nothing_is_only_suggestive() -> None:
 def test_a_head_whose_edge_matters_is_supported() -> None:
     entry = study(FakeModel((1.0, 0.0), edge_matters=True))["chosen"]["antecedent"]
     assert entry["causal"]["difference_interval"][0] > 0
-    assert entry["causal"]["n"] == sum(
-        len(tokens) > cell.query + N_CONTINUATION
-        for tokens, cell in zip(gender_items().continued, gender_items().cells["pronoun"][::2], strict=True)
-        if cell.template in {gender_items().prefixes[i].doc for i in gender_items().halves(0)[1]}
-    )
+    assert entry["causal"]["matched_mass"] == pytest.approx(entry["causal"]["mass"], rel=MAX_MISMATCH)
+    assert 0 < entry["causal"]["n"] < len(gender_items().halves(0)[1])
     assert entry["verdict"] == "supported"
 
 
@@ -195,12 +193,19 @@ def test_fewer_prefixes_choose_the_same_strong_head() -> None:
     assert curve[-1]["same"] == 1.0 and curve[-1]["p"] < 0.01
 
 
-def test_a_text_with_a_large_document_is_cut_into_sections() -> None:
-    paragraph = "word " * 300
-    parts = sections(["\n\n".join([paragraph] * 12), *["text"] * 20])
-    assert len(parts) > 22 and len({name for name, _ in parts}) == len(parts)
-    assert "".join(text for _, text in parts).split() == ["word"] * 3600 + ["text"] * 20
-    assert [name for name, _ in sections(["text"] * 10)] == [f"d{i}" for i in range(10)]
+def test_a_text_with_a_large_document_or_few_documents_is_cut_into_sections() -> None:
+    long = "This is a sentence of seven words. " * 600
+    for documents in ([long, *["Text."] * 30], [long] * 10):
+        parts = sections(documents)
+        assert len({name for name, _ in parts}) == len(parts) > len(documents)
+        assert sum(len(text.split()) for _, text in parts) == sum(len(text.split()) for text in documents)
+    assert [name for name, _ in sections(["Text."] * 30)] == [f"d{i}" for i in range(30)]
+
+
+def test_a_half_with_too_few_documents_or_entities_is_not_tested() -> None:
+    prefixes = [replace(prefix, entities=("lily", "tom")) for prefix in PREFIXES]
+    result = natural_study(FakeModel((0.5,)), UNTRAINED, TOKENIZER, end_id(TOKENIZER), {"gender": prefixes}, CONFIG)
+    assert result["questions"] == {} and "1 and 1 entities" in result["missing"][0]
 
 
 def test_a_text_without_pronouns_is_named_with_counts() -> None:
@@ -208,7 +213,7 @@ def test_a_text_without_pronouns_is_named_with_counts() -> None:
     documents = ["Lily met Tom in the park."]
     result = natural_study(model, UNTRAINED, TOKENIZER, end_id(TOKENIZER), prefixes_in(documents), CONFIG)
     assert result["questions"] == {}
-    assert "gender: 0 prefixes in 0 documents" in result["missing"][0]
+    assert "gender: 0 prefixes" in result["missing"][0]
     assert describe(documents).startswith("0 gender pronouns, 1 feminine, 1 masculine")
 
 

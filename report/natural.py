@@ -11,7 +11,7 @@ _VERDICTS = (SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED)
 _LEGEND = (
     "contrast: half the change of the log attention ratio of both entities when only the pronoun changes (0: none).",
     "pair: share of prefixes where each pronoun's own class gets more attention. p: two-sided, corrected for all heads",
-    "and sites. |t|: of this head; the largest of untrained models. Heads were chosen on the other half of the documents.",
+    "and sites. |t|: of this head; the largest of untrained models. Heads are chosen on the other half of the text.",
 )
 
 

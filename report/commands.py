@@ -1,5 +1,6 @@
 """The modes of eval.py for one model: test its heads, measure its loss, look at a sentence, take a test set."""
 
+import glob
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from data.text import read_documents, text_files
 from data.tokenizer import encode_text, training_words
 from probe.claim import claim_card
 from probe.config import Holdouts, ProbeConfig
-from probe.external import EvaluatedModel, Report, find_files
+from probe.external import EvaluatedModel, Report
 from probe.gold import gold_prefixes, links, read_passages, read_rows
 from probe.minimal_pairs import minimal_pairs
 from probe.natural import DECIDED_SITES, describe, natural_study, prefixes_in
@@ -377,7 +378,10 @@ def prefixes_of_path(path: str) -> tuple[dict[str, list[Prefix]], str]:
     A path names text files (data/text.py), a .tsv file of passages as GAP has them, or .jsonl files with gold links.
     """
     if path.endswith(".tsv"):
-        documents = [text for file in find_files(path, (".tsv",)) for text in read_passages(file)]
+        files = [Path(name) for pattern in path.split(",") for name in sorted(glob.glob(pattern.strip()))]
+        if not files:
+            raise FileNotFoundError(f"path={path}: no such file")
+        documents = [text for file in files for text in read_passages(file)]
     else:
         files = text_files(path, "path")
         if is_gold(files[0]):

@@ -277,6 +277,15 @@ def test_another_text_tests_the_heads_that_the_run_has_chosen(english: tuple[Pat
         ]
 
 
+def test_passages_of_a_tsv_file_are_tested(english: tuple[Path, str]) -> None:
+    run, _ = english
+    rows = "".join(f"{i}\t{text}\n" for i, text in enumerate(make_documents(60, seed=2)))
+    (run.parent / "gap.tsv").write_text(f"ID\tText\n{rows}")
+    result = evaluate(run, f"path={run.parent / 'gap.tsv'}")
+    assert result.status == 0 and "Heads chosen" in result.out, result.err
+    assert "no such file" in evaluate(run, f"path={run.parent / 'missing.tsv'}").error
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

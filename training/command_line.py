@@ -26,7 +26,7 @@ DEFAULT_CACHE = ".cache"  # cache_dir in configs/train.yaml and configs/eval/eva
 # Hydra calls the `_target_` of its launcher and sweeper with their settings. Only these may be set, to plain values, so
 # that no command line copied from somewhere can make it call another function.
 HYDRA_SETTINGS = re.compile(
-    r"(hydra/launcher|hydra\.launcher\.[a-z]\w*|hydra\.sweep\.dir|hydra\.sweeper\.max_batch_size)=[^{}$]*"
+    r"(hydra/launcher|hydra\.launcher\.[a-z]\w*|hydra\.sweep\.dir)=[^{}$]*|hydra\.sweeper\.max_batch_size=[1-9]\d*"
 )
 
 Groups = Mapping[str, Sequence[type]]  # config group -> dataclasses of its settings; "" has those outside all groups
@@ -92,7 +92,7 @@ def check_hydra_setting(argument: str) -> None:
     if not HYDRA_SETTINGS.fullmatch(argument):
         raise ValueError(
             f"{argument}: of Hydra's own settings only hydra/launcher, hydra.launcher.NAME, hydra.sweep.dir and "
-            "hydra.sweeper.max_batch_size can be set, to plain values"
+            "hydra.sweeper.max_batch_size (1 or more) can be set, to plain values"
         )
     if argument == "hydra/launcher=submitit_slurm" and shutil.which("srun") is None:
         raise ValueError(f"{argument}: found no srun; use a machine that can submit jobs to SLURM")

@@ -25,7 +25,7 @@ from training.evaluate import Probe, ProbeReading, validation_loss
 from training.settings import TrainSettings
 
 N_SIGN_FLIPS = 400  # behind the chance level
-MAX_CHARACTERS = 1_000_000  # of a validation text that are searched for prefixes
+MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def natural_probe(corpus: Corpus, settings: TrainSettings) -> Probe | None:
         for question, items in all_items.items():
             try:
                 contrast = read(view, items, 4 * run.tokens_per_batch).contrast[:, 0]  # [N, L, H]
-            except ValueError:  # a head that differs before the pronoun: eval.py says so, training goes on
+            except ValueError:  # a head differs before the pronoun; eval.py reports it, training continues
                 return None
             if not np.isfinite(contrast).all():
                 return None  # training has diverged

@@ -32,9 +32,9 @@ from probe.statistics import Design, MaxT, max_t_test, mean_interval
 from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
 DECIDED_SITES = SITES[1:]  # before the pronoun both readings are equal
-MIN_PREFIXES = 40  # of a question; fewer give no test
+MIN_PREFIXES = 40  # fewer give no test
 MIN_CLUSTERS = 9  # documents and entities of each class in the tested half: with 8, the smallest p is 2 / 2^8
-MAX_PREFIXES = 800  # of each question; the others are left out at random
+MAX_PREFIXES = 800  # per question; the others are left out at random
 SECTION_CHARACTERS = 5000  # documents are cut into sections of this size
 MAX_DOCUMENT_SHARE, MIN_DOCUMENTS = 0.1, 24  # if one is a larger share of the text, or if there are fewer
 N_DRAWS, N_FLIPS = 20, 400  # behind the curve of the number of items
@@ -61,7 +61,7 @@ def natural_study(
     Args:
         model: the trained model in float32.
         untrained: models of the same shape, for comparison.
-        tokenizer: of the model.
+        tokenizer: the model's.
         start: the token before every text.
         found: the prefixes of each question.
         config: sample sizes and seed.

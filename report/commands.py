@@ -59,7 +59,7 @@ from training.logging import gap_lines
 from training.settings import Device, check_threads
 
 MOST_TEXTS = 12  # that a page keeps
-N_FRAMES, N_PAIRS = 20, 5  # of the blocks in English: frames of test, pairs of names per frame
+N_FRAMES, N_PAIRS = 20, 5  # blocks in English: test frames, pairs of names per frame
 
 
 class Task(Enum):

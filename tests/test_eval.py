@@ -234,7 +234,7 @@ def test_a_run_on_a_text_has_a_loss_and_a_page_that_hostile_texts_cannot_change(
 
 @pytest.fixture(scope="module")
 def english(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run on English that was evaluated, and what eval.py printed; its text is text.jsonl beside it."""
+    """An evaluated run on English and the output of eval.py; the text is text.jsonl in the folder of the run."""
     folder = tmp_path_factory.mktemp("english")
     text = folder / "text.jsonl"
     text.write_text("".join(json.dumps({"text": document}) + "\n" for document in make_documents(120)))

@@ -48,11 +48,11 @@ LEAST = {"feminine": (3, 8), "masculine": (3, 8), "objects": (4, 8)}
 _DEV_SHARE = 1 / 3  # of names, objects, introductions and continuations
 
 
-def english_rows(counts: Mapping[str, int] | None, *, n_frames: int, n_pairs: int, seed: int) -> dict[str, list[Any]]:
+def english_rows(counts: Mapping[str, int], *, n_frames: int, n_pairs: int, seed: int) -> dict[str, list[Any]]:
     """Returns the rows of dev and test, in the form of story rows.
 
     Args:
-        counts: occurrences of each word in the training text; None: every word is known.
+        counts: occurrences of each word in the training text.
         n_frames: frames of test; dev has half as many.
         n_pairs: pairs of names per frame.
         seed: of the random draws.
@@ -78,15 +78,14 @@ def english_rows(counts: Mapping[str, int] | None, *, n_frames: int, n_pairs: in
             for _ in range(n_pairs):
                 rows[split] += _block(rng, frame, parts[words], holdout)
     for _ in range(n_frames * n_pairs):
-        rows["test"] += _block(
-            rng, (rng.choice(_INTRODUCTIONS), rng.choice(_WITHOUT_ANTECEDENT)), parts["test"], "headline"
-        )
+        frame = rng.choice(_part(_INTRODUCTIONS, "test")), rng.choice(_WITHOUT_ANTECEDENT)
+        rows["test"] += _block(rng, frame, parts["test"], "headline")
     return rows
 
 
-def known(words: Set[str], counts: Mapping[str, int] | None, split: str) -> list[str]:
+def known(words: Set[str], counts: Mapping[str, int], split: str) -> list[str]:
     """Returns the words of one split, in order, that the training text contains at least MIN_COUNT times."""
-    often = (word for word in words if counts is None or counts.get(word, 0) >= MIN_COUNT)
+    often = (word for word in words if counts.get(word, 0) >= MIN_COUNT)
     return sorted(word for word in often if (unit_hash("english", word) < _DEV_SHARE) == (split == "dev"))
 
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
-from data.english_blocks import MIN_COUNT, OBJECTS, english_rows
+from data.english_blocks import _INTRODUCTIONS, MIN_COUNT, OBJECTS, english_rows
 
-ROWS = english_rows(None, n_frames=10, n_pairs=3, seed=0)
+COUNTS = dict.fromkeys([*FEMININE_NAMES, *MASCULINE_NAMES, *OBJECTS], MIN_COUNT)
+ROWS = english_rows(COUNTS, n_frames=10, n_pairs=3, seed=0)
 LINKED = {split: [row for row in rows if row["family"] == "english"] for split, rows in ROWS.items()}
 
 
@@ -42,10 +43,10 @@ def test_a_block_balances_order_pronoun_and_object(split: str) -> None:
 def test_dev_and_headline_share_neither_names_nor_introductions_nor_continuations() -> None:
     def units(rows: list[dict[str, Any]]) -> tuple[set[str], ...]:
         names = {name for row in rows for name in row["pair"].split()}
-        texts = [row["template"].rsplit(" {PRONOUN} ", 1) for row in rows]
-        return names, {first for first, _ in texts}, {second for _, second in texts}
+        introductions = {text for text in _INTRODUCTIONS for row in rows if row["template"].startswith(text)}
+        return names, introductions, {row["template"].partition("{PRONOUN} ")[2] for row in rows} - {""}
 
-    headline = [row for row in LINKED["test"] if row["holdout"] == "headline"]
+    headline = [row for row in ROWS["test"] if row["holdout"] == "headline"]
     for dev, test in zip(units(LINKED["dev"]), units(headline), strict=True):
         assert dev and test and not dev & test
 
@@ -60,10 +61,9 @@ def test_pronouns_without_antecedent_are_its_of_weather_and_time() -> None:
 
 
 def test_only_words_that_the_training_text_contains_often_enough_are_used() -> None:
-    counts = dict.fromkeys([*FEMININE_NAMES, *MASCULINE_NAMES, *OBJECTS], MIN_COUNT) | {"Lily": MIN_COUNT - 1}
-    rows = english_rows(counts, n_frames=10, n_pairs=10, seed=0)
+    rows = english_rows(COUNTS | {"Lily": MIN_COUNT - 1}, n_frames=10, n_pairs=10, seed=0)
     assert any(
-        "Lily" in row["text"] for split in english_rows(None, n_frames=20, n_pairs=40, seed=0).values() for row in split
+        "Lily" in row["text"] for split in english_rows(COUNTS, n_frames=20, n_pairs=40, seed=0).values() for row in split
     )
     assert not any("Lily" in row["text"] for split in rows.values() for row in split)
 

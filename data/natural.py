@@ -21,7 +21,7 @@ from data.links import Link, Span
 
 CLASSES = {"gender": ("feminine", "masculine"), "number": ("singular", "plural")}
 SITES = ("before_pronoun", "pronoun", "after_pronoun")  # the words at which attention is read
-MAX_WORDS = 64  # of a prefix, with punctuation marks
+MAX_WORDS = 64  # in a prefix, with punctuation marks
 _MAX_REST = 200  # characters after the pronoun
 _WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
 _ENDS, _CLOSING = frozenset(".!?"), frozenset("\"'\u201d\u2019)")
@@ -69,7 +69,7 @@ class Prefix:
     forms: tuple[str, str]  # the pronoun of either class, in the grammatical form of the text
     meant: int  # the class of the pronoun in the text
     rest: str  # the text after the pronoun
-    mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # of either class, in characters of `text`
+    mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # those of each class, in characters of `text`
     entities: tuple[str, str]
     is_first: bool  # no pronoun of either class between the first mention and this one
 
@@ -210,10 +210,10 @@ def _sentence_starts(words: Sequence[str]) -> list[int]:
     return starts
 
 
-def item_rows(prefixes: Iterable[Prefix], holdout: str = "") -> list[dict[str, Any]]:
+def item_rows(prefixes: Iterable[Prefix]) -> list[dict[str, Any]]:
     """Returns two rows per prefix, in the form of story rows (`data.links.link_items`): the first class, the second.
 
-    Each has a link at the word before the pronoun, at the pronoun and, if the text goes on, at the word after it.
+    Each has a link at the word before the pronoun, at the pronoun and, if there is one, at the word after it.
     """
     rows = []
     for prefix in prefixes:
@@ -233,7 +233,7 @@ def item_rows(prefixes: Iterable[Prefix], holdout: str = "") -> list[dict[str, A
                 for site, query in zip(SITES, queries, strict=False)
             ]  # fmt: skip
             rows.append({
-                "text": text, "links": links, "family": "natural", "holdout": holdout, "template": prefix.doc,
+                "text": text, "links": links, "family": "natural", "holdout": "", "template": prefix.doc,
                 "pair": " ".join(entity.replace(" ", "_") for entity in prefix.entities),
                 "order": order, "meant": meant,
             })  # fmt: skip

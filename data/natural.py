@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from operator import attrgetter
+from itertools import chain
 from typing import Any
 
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS, TITLES
@@ -30,6 +30,7 @@ _FORMS = {
     "gender": {"she": ("she", "he"), "he": ("she", "he"), "him": ("her", "him"), "his": ("her", "his")},
     "number": {"them": ("it", "them"), "their": ("its", "their"), "its": ("its", "their")},
 }
+_PRONOUNS = {question: frozenset(chain(*forms.values())) for question, forms in _FORMS.items()}
 # "Her" before one of these words is an object ("him"), before an unclear word it is left out, before any other it is a
 # possessive ("his").
 _AFTER_OBJECT = frozenset(
@@ -108,16 +109,15 @@ def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
     words = [match.group() for match in matches]
     starts = _sentence_starts(words)
     mentions = [mention for mention in find_mentions(words) if mention.category in CLASSES[question]]
-    pronouns = {form for forms in _FORMS[question].values() for form in forms}
+    firsts = [mention.first for mention in mentions]
     for sentence, end in zip(starts, [*starts[1:], len(words)], strict=True):
         for i in range(sentence, end - 1):
             forms = pronoun_forms(words[i], words[i + 1], question)
-            rest = text[matches[i].end() :][:_MAX_REST]
+            rest = text[matches[i].end() : matches[i].end() + _MAX_REST]
             if forms is None or not _WORD.search(rest) or words[i - 1].lower() == "of":
                 continue  # "one of them" has no singular
             begins = starts[bisect_left(starts, i - MAX_WORDS) : bisect_left(starts, i)]
-            near = mentions[bisect_left(mentions, i - MAX_WORDS, key=attrgetter("first")) :]
-            near = near[: bisect_left(near, i, key=attrgetter("first"))]
+            near = mentions[bisect_left(firsts, i - MAX_WORDS) : bisect_left(firsts, i)]
             begin, groups = next(_windows(near, begins, question), (0, None))
             if groups is None:
                 continue
@@ -133,7 +133,7 @@ def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
                 rest=rest,
                 mentions=(tuple(spans[0]), tuple(spans[1])),
                 entities=(groups[0][0].entity, groups[1][0].entity),
-                is_first=not pronouns & {word.lower() for word in words[first:i]},
+                is_first=not _PRONOUNS[question] & {word.lower() for word in words[first:i]},
             )
             break  # one per sentence
 
@@ -153,10 +153,9 @@ def _windows(
 def census(documents: Iterable[tuple[str, str]], question: str) -> Counter[str]:
     """Returns how many pronouns and how many mentions of either class the documents contain, by "pronouns" or class."""
     counts: Counter[str] = Counter(dict.fromkeys(("pronouns", *CLASSES[question]), 0))
-    forms = {form for pair in _FORMS[question].values() for form in pair}
     for _, text in documents:
         words = _WORD.findall(text)
-        counts["pronouns"] += sum(word.lower() in forms for word in words)
+        counts["pronouns"] += sum(word.lower() in _PRONOUNS[question] for word in words)
         counts.update(m.category for m in find_mentions(words) if m.category in CLASSES[question])
     return counts
 

@@ -99,15 +99,10 @@ def corpus_folder(source: str, fingerprint: str, cache_dir: Path) -> Path:
 
 
 def load_rows(corpus: Corpus, split: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Returns the stories of a split with their gold links; dev and test are generated at their first use.
-
-    `columns` are fields of data.stories.blocks.Story; None: all.
-    """
-    config, folder = corpus.config, corpus.folder / "stories" / split
+    """Returns the stories and gold links of a split, or `columns` of them; dev and test are generated at first use."""
+    config, tokenizer, folder = corpus.config, corpus.tokenizer, corpus.folder / "stories" / split
     assert isinstance(config, StoriesConfig)  # other texts have no gold links
-    _write_once(
-        folder, lambda path: _save_stories(generate_split(config, split), split, config, corpus.tokenizer, path)
-    )
+    _write_once(folder, lambda path: _save_stories(generate_split(config, split), split, config, tokenizer, path))
     rows = datasets.load_from_disk(str(folder))
     return (rows.select_columns(list(columns)) if columns else rows).to_list()
 
@@ -179,10 +174,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
 def _save_stories(
     stories: list[Story], split: str, config: StoriesConfig, tokenizer: Tokenizer, folder: Path
 ) -> list[Encoding]:
-    """Writes the stories as a dataset and returns their tokens, without offsets.
-
-    Raises ValueError if they have a word that the training stories do not have.
-    """
+    """Writes the stories as a dataset and returns their tokens, without offsets."""
     encodings = tokenizer.encode_batch_fast([story.text for story in stories])
     unknown = tokenizer.token_to_id(UNKNOWN)
     if any(unknown in encoding.ids for encoding in encodings):

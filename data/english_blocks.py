@@ -39,7 +39,7 @@ OBJECTS = SINGULARS & set(
 MIN_COUNT = 10  # occurrences of a name or an object in the training text
 # The least number of words of dev and of test: with fewer names in test no corrected p could be below 0.01.
 LEAST = {"feminine": (3, 8), "masculine": (3, 8), "objects": (4, 8)}
-_DEV_SHARE = 1 / 3  # of names, objects, introductions and continuations
+_DEV_SHARE = 1 / 3  # for names, objects, introductions and continuations
 
 
 def english_rows(counts: Mapping[str, int], *, n_frames: int, n_pairs: int, seed: int) -> dict[str, list[Any]]:

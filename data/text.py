@@ -169,10 +169,7 @@ def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
 
 
 def first_bytes(pieces: Iterable[Piece], max_bytes: int | None) -> Iterator[Piece]:
-    """Yields the first pieces with at most `max_bytes` of UTF-8, or all of them if it is None.
-
-    If the first piece alone is longer, its beginning is yielded.
-    """
+    """Yields the first pieces with at most `max_bytes` of UTF-8 (None: all), or the beginning of a longer first one."""
     n_bytes = 0
     for piece in pieces:
         encoded = piece.text.encode()

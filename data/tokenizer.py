@@ -180,10 +180,7 @@ def end_id(tokenizer: Tokenizer) -> int:
 
 
 def with_end(tokenizer: Tokenizer, text: str, end: int | None = None) -> tuple[list[int], list[tuple[int, int]]]:
-    """Returns the model input for a text and the characters [start, end) of each of its tokens but the first.
-
-    The first token is `end`; None: `END`.
-    """
+    """Returns the token `end` (None: `END`) and those of the text, and the characters [start, end) of the latter."""
     encoding = encode_text(tokenizer, text)
     return [end_id(tokenizer) if end is None else end, *encoding.ids], encoding.offsets
 

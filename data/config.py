@@ -53,8 +53,8 @@ class StoriesConfig:
         shares = self.shares().values()
         if not (min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-9):
             raise ValueError("data.share_* must be 0 or more and add up to 1")
-        for name, minimum in (("n_train_stories", 4), ("n_validation_stories", 4), ("n_test_templates", 1),
-                              ("n_test_pairs", 1)):  # fmt: skip
+        minima = {"n_train_stories": 4, "n_validation_stories": 4, "n_test_templates": 1, "n_test_pairs": 1}
+        for name, minimum in minima.items():
             if getattr(self, name) < minimum:
                 raise ValueError(f"data.{name}={getattr(self, name)}: must be {minimum} or more")
         if not 0 < self.skew < 1:
@@ -86,7 +86,7 @@ class _TokenizedConfig:
 
     def __post_init__(self) -> None:
         """Raises ValueError for values out of range."""
-        kind, vocab_size = self.tokenizer, self.vocab_size
+        kind, vocab_size, path = self.tokenizer, self.vocab_size, self.tokenizer_path
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"data.validation_fraction={self.validation_fraction}: must be between 0 and 1")
         if self.max_bytes is not None and self.max_bytes < 1:
@@ -94,10 +94,8 @@ class _TokenizedConfig:
         if kind in _MIN_VOCAB_SIZE and not _MIN_VOCAB_SIZE[kind] <= vocab_size <= _MAX_VOCAB_SIZE:
             limits = f"between {_MIN_VOCAB_SIZE[kind]} and {_MAX_VOCAB_SIZE:,}"
             raise ValueError(f"data.vocab_size={vocab_size}: must be {limits} with tokenizer={kind.value}")
-        if (kind is TokenizerKind.file) != bool(self.tokenizer_path):
-            raise ValueError(
-                f"data.tokenizer_path={self.tokenizer_path}: set it with data.tokenizer=file, and only then"
-            )
+        if (kind is TokenizerKind.file) != bool(path):
+            raise ValueError(f"data.tokenizer_path={path}: set it with data.tokenizer=file, and only then")
 
 
 @dataclass(frozen=True, kw_only=True)

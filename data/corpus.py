@@ -21,24 +21,14 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 from tqdm import tqdm
 
-from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig, TokenizerKind
+from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig
 from data.loader import Split, StorySplit
 from data.stories import GENERATOR_VERSION, as_dataset, floors, generate_split
 from data.stories.blocks import Story
 from data.stories.floor import words
 from data.stories.lexicon import word_classes
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
-from data.tokenizer import (
-    UNKNOWN,
-    bpe_tokenizer,
-    character_tokenizer,
-    encode,
-    end_id,
-    file_tokenizer,
-    load_tokenizer,
-    unknown_id,
-    word_tokenizer,
-)
+from data.tokenizer import UNKNOWN, encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
 
 CLASSES = ("function", "content", "pronoun", "payoff", "end")
 SPLITS = ("train", "validation")
@@ -109,15 +99,10 @@ def corpus_folder(source: str, fingerprint: str, cache_dir: Path) -> Path:
 
 
 def load_rows(corpus: Corpus, split: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Returns the stories of a split with their gold links; dev and test are generated at their first use.
-
-    `columns` are fields of data.stories.blocks.Story; None: all.
-    """
-    config, folder = corpus.config, corpus.folder / "stories" / split
+    """Returns the stories and gold links of a split, or `columns` of them; dev and test are generated at first use."""
+    config, tokenizer, folder = corpus.config, corpus.tokenizer, corpus.folder / "stories" / split
     assert isinstance(config, StoriesConfig)  # other texts have no gold links
-    _write_once(
-        folder, lambda path: _save_stories(generate_split(config, split), split, config, corpus.tokenizer, path)
-    )
+    _write_once(folder, lambda path: _save_stories(generate_split(config, split), split, config, tokenizer, path))
     rows = datasets.load_from_disk(str(folder))
     return (rows.select_columns(list(columns)) if columns else rows).to_list()
 
@@ -189,10 +174,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
 def _save_stories(
     stories: list[Story], split: str, config: StoriesConfig, tokenizer: Tokenizer, folder: Path
 ) -> list[Encoding]:
-    """Writes the stories as a dataset and returns their tokens, without offsets.
-
-    Raises ValueError if they have a word that the training stories do not have.
-    """
+    """Writes the stories as a dataset and returns their tokens, without offsets."""
     encodings = tokenizer.encode_batch_fast([story.text for story in stories])
     unknown = tokenizer.token_to_id(UNKNOWN)
     if any(unknown in encoding.ids for encoding in encodings):
@@ -222,7 +204,8 @@ def _classes(stories: list[Story], tokenizer: Tokenizer, tokens: np.ndarray, sta
 def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -> None:
     texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
     n_characters, validation_start = _measure(texts, config.validation_fraction)
-    tokenizer, notes = _make_tokenizer(texts, config, validation_start)
+    all_texts = (piece.text for _, piece in _split_pieces(texts, validation_start))
+    tokenizer, notes = make_tokenizer(config, all_texts, _sample(texts.train(), validation_start))
     tokenizer.save(str(folder / "tokenizer.json"))
     n_bytes, n_tokens, n_unknown = (dict.fromkeys(SPLITS, 0) for _ in range(3))
     end, unknown, is_exact = end_id(tokenizer), unknown_id(tokenizer), True
@@ -284,16 +267,6 @@ def _split_pieces(texts: Texts, validation_start: int) -> Iterator[tuple[str, Pi
         position += len(text)
     for piece in texts.validation() if texts.validation else ():
         yield "validation", piece
-
-
-def _make_tokenizer(texts: Texts, config: TextConfig | HubConfig, n_train: int) -> tuple[Tokenizer, list[str]]:
-    """Returns the tokenizer of `config` and notes on it."""
-    if config.tokenizer is TokenizerKind.file:
-        return file_tokenizer(Path(str(config.tokenizer_path)))
-    if config.tokenizer is TokenizerKind.characters:
-        return character_tokenizer(piece.text for _, piece in _split_pieces(texts, n_train)), []
-    make = word_tokenizer if config.tokenizer is TokenizerKind.words else bpe_tokenizer
-    return make(_sample(texts.train(), n_train), config.vocab_size), []
 
 
 def _sample(pieces: Iterable[Piece], n_train: int) -> Iterator[str]:

@@ -5,7 +5,6 @@ the same tests apply to a model of any English text. Only words that the trainin
 headline of test differ in names, objects, introductions and continuations.
 """
 
-import re
 from collections.abc import Mapping, Set
 from dataclasses import asdict
 from itertools import product
@@ -28,12 +27,7 @@ _CONTINUATIONS = (
     "{PRONOUN} was happy with the", "{PRONOUN} put down the", "{PRONOUN} held the", "{PRONOUN} picked up the",
 )  # fmt: skip
 _OPENERS = ("One day ,", "In the morning ,", "After lunch ,", "That day ,", "On a sunny day ,", "In the evening ,")
-_WITHOUT_ANTECEDENT = (
-    "Outside , it was raining .",
-    "Soon it was dark .",
-    "Then it was late .",
-    "That day it was cold .",
-)
+_NO_ANTECEDENT = ("Outside , it was raining .", "Soon it was dark .", "Then it was late .", "That day it was cold .")
 PRONOUNS = ("She", "He")
 OBJECTS = SINGULARS & set(
     "apple bag ball balloon banana basket bell bicycle book bottle bowl box bracelet broom bucket button cake "
@@ -45,21 +39,14 @@ OBJECTS = SINGULARS & set(
 MIN_COUNT = 10  # occurrences of a name or an object in the training text
 # The least number of words of dev and of test: with fewer names in test no corrected p could be below 0.01.
 LEAST = {"feminine": (3, 8), "masculine": (3, 8), "objects": (4, 8)}
-_DEV_SHARE = 1 / 3  # of names, objects, introductions and continuations
+_DEV_SHARE = 1 / 3  # for names, objects, introductions and continuations
 
 
 def english_rows(counts: Mapping[str, int], *, n_frames: int, n_pairs: int, seed: int) -> dict[str, list[Any]]:
-    """Returns the rows of dev and test, in the form of story rows.
+    """Returns the rows of dev and test, in the form of story rows; `counts` has the words of the training text.
 
-    Args:
-        counts: occurrences of each word in the training text.
-        n_frames: frames of test; dev has half as many.
-        n_pairs: pairs of names per frame.
-        seed: of the random draws.
-
-    Raises:
-        ValueError: the training text has too few of the names or objects.
-
+    Test has `n_frames` frames, dev half as many; each has `n_pairs` pairs of names. Raises ValueError if the training
+    text has too few of the names or objects.
     """
     pools = {"feminine": FEMININE_NAMES, "masculine": MASCULINE_NAMES, "objects": OBJECTS}
     parts = {split: {name: known(words, counts, split) for name, words in pools.items()} for split in ("dev", "test")}
@@ -78,7 +65,7 @@ def english_rows(counts: Mapping[str, int], *, n_frames: int, n_pairs: int, seed
             for _ in range(n_pairs):
                 rows[split] += _block(rng, frame, parts[words], holdout)
     for _ in range(n_frames * n_pairs):
-        frame = rng.choice(_part(_INTRODUCTIONS, "test")), rng.choice(_WITHOUT_ANTECEDENT)
+        frame = rng.choice(_part(_INTRODUCTIONS, "test")), rng.choice(_NO_ANTECEDENT)
         rows["test"] += _block(rng, frame, parts["test"], "headline")
     return rows
 
@@ -109,7 +96,7 @@ def _block(rng: Random, frame: tuple[str, str], words: Mapping[str, list[str]], 
             mentions = (spans["A"], spans["B"]) if order == meant else (spans["B"], spans["A"])
             rows.append({
                 "text": text,
-                "links": [asdict(_empty_link(text, mentions) if is_empty else _link(spans, mentions, objects, meant))],
+                "links": [asdict(_link(spans, mentions, objects, meant))],
                 "family": "no_antecedent" if is_empty else "english",
                 "holdout": holdout, "template": " ".join(frame), "pair": " ".join(people),
                 "order": order, "meant": meant,
@@ -118,30 +105,26 @@ def _block(rng: Random, frame: tuple[str, str], words: Mapping[str, list[str]], 
 
 
 def _filled(template: str, slots: Mapping[str, str]) -> tuple[str, dict[str, Span]]:
-    """Returns the text of a template and the characters of each slot."""
+    """Returns the text of a template and the characters of each slot and word; for equal words, of the last."""
     text, spans = "", dict[str, Span]()
     for symbol in template.split():
         word = slots.get(symbol.strip("{}"), symbol)
         if word[0] in "aeiou" and symbol[0] == "{" and text.endswith(" a"):
             text += "n"
         text += word if symbol in (".", ",") or not text else f" {word}"
-        if symbol[0] == "{":
-            spans[symbol.strip("{}")] = (len(text) - len(word), len(text))
+        spans[symbol.strip("{}")] = (len(text) - len(word), len(text))
     return text, spans
 
 
 def _link(spans: Mapping[str, Span], mentions: tuple[Span, Span], objects: list[str], meant: int) -> Link:
+    """Returns the link of a text; without a payoff, the "it" of its last sentence refers to nothing."""
+    if "PAYOFF" not in spans:
+        return Link(
+            level="no_antecedent", site="pronoun", pronoun=spans["it"], query=spans["it"], antecedents=(),
+            distractors=mentions, subject=None, payoff=None, answers=(), foils=(),
+        )  # fmt: skip
     return Link(
         level="gender", site="pronoun", pronoun=spans["PRONOUN"], query=spans["PRONOUN"], antecedents=mentions[:1],
         distractors=mentions[1:], subject=None, payoff=spans["PAYOFF"], answers=(objects[meant],),
         foils=(objects[1 - meant],),
-    )  # fmt: skip
-
-
-def _empty_link(text: str, mentions: tuple[Span, Span]) -> Link:
-    """Returns the link of a text whose last sentence has an "it" that refers to nothing."""
-    (pronoun,) = (match.span() for match in re.finditer(r"\bit\b", text))
-    return Link(
-        level="no_antecedent", site="pronoun", pronoun=pronoun, query=pronoun, antecedents=(), distractors=mentions,
-        subject=None, payoff=None, answers=(), foils=(),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from operator import attrgetter
+from itertools import chain
 from typing import Any
 
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS, TITLES
@@ -21,7 +21,7 @@ from data.links import Link, Span
 
 CLASSES = {"gender": ("feminine", "masculine"), "number": ("singular", "plural")}
 SITES = ("before_pronoun", "pronoun", "after_pronoun")  # the words at which attention is read
-MAX_WORDS = 64  # of a prefix, with punctuation marks
+MAX_WORDS = 64  # in a prefix, with punctuation marks
 _MAX_REST = 200  # characters after the pronoun
 _WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
 _ENDS, _CLOSING = frozenset(".!?"), frozenset("\"'\u201d\u2019)")
@@ -30,6 +30,7 @@ _FORMS = {
     "gender": {"she": ("she", "he"), "he": ("she", "he"), "him": ("her", "him"), "his": ("her", "his")},
     "number": {"them": ("it", "them"), "their": ("its", "their"), "its": ("its", "their")},
 }
+_PRONOUNS = {question: frozenset(chain(*forms.values())) for question, forms in _FORMS.items()}
 # "Her" before one of these words is an object ("him"), before an unclear word it is left out, before any other it is a
 # possessive ("his").
 _AFTER_OBJECT = frozenset(
@@ -69,7 +70,7 @@ class Prefix:
     forms: tuple[str, str]  # the pronoun of either class, in the grammatical form of the text
     meant: int  # the class of the pronoun in the text
     rest: str  # the text after the pronoun
-    mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # of either class, in characters of `text`
+    mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # those of each class, in characters of `text`
     entities: tuple[str, str]
     is_first: bool  # no pronoun of either class between the first mention and this one
 
@@ -108,16 +109,15 @@ def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
     words = [match.group() for match in matches]
     starts = _sentence_starts(words)
     mentions = [mention for mention in find_mentions(words) if mention.category in CLASSES[question]]
-    pronouns = {form for forms in _FORMS[question].values() for form in forms}
+    firsts = [mention.first for mention in mentions]
     for sentence, end in zip(starts, [*starts[1:], len(words)], strict=True):
         for i in range(sentence, end - 1):
             forms = pronoun_forms(words[i], words[i + 1], question)
-            rest = text[matches[i].end() :][:_MAX_REST]
+            rest = text[matches[i].end() : matches[i].end() + _MAX_REST]
             if forms is None or not _WORD.search(rest) or words[i - 1].lower() == "of":
                 continue  # "one of them" has no singular
             begins = starts[bisect_left(starts, i - MAX_WORDS) : bisect_left(starts, i)]
-            near = mentions[bisect_left(mentions, i - MAX_WORDS, key=attrgetter("first")) :]
-            near = near[: bisect_left(near, i, key=attrgetter("first"))]
+            near = mentions[bisect_left(firsts, i - MAX_WORDS) : bisect_left(firsts, i)]
             begin, groups = next(_windows(near, begins, question), (0, None))
             if groups is None:
                 continue
@@ -133,7 +133,7 @@ def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
                 rest=rest,
                 mentions=(tuple(spans[0]), tuple(spans[1])),
                 entities=(groups[0][0].entity, groups[1][0].entity),
-                is_first=not pronouns & {word.lower() for word in words[first:i]},
+                is_first=not _PRONOUNS[question] & {word.lower() for word in words[first:i]},
             )
             break  # one per sentence
 
@@ -153,10 +153,9 @@ def _windows(
 def census(documents: Iterable[tuple[str, str]], question: str) -> Counter[str]:
     """Returns how many pronouns and how many mentions of either class the documents contain, by "pronouns" or class."""
     counts: Counter[str] = Counter(dict.fromkeys(("pronouns", *CLASSES[question]), 0))
-    forms = {form for pair in _FORMS[question].values() for form in pair}
     for _, text in documents:
         words = _WORD.findall(text)
-        counts["pronouns"] += sum(word.lower() in forms for word in words)
+        counts["pronouns"] += sum(word.lower() in _PRONOUNS[question] for word in words)
         counts.update(m.category for m in find_mentions(words) if m.category in CLASSES[question])
     return counts
 
@@ -210,10 +209,10 @@ def _sentence_starts(words: Sequence[str]) -> list[int]:
     return starts
 
 
-def item_rows(prefixes: Iterable[Prefix], holdout: str = "") -> list[dict[str, Any]]:
+def item_rows(prefixes: Iterable[Prefix]) -> list[dict[str, Any]]:
     """Returns two rows per prefix, in the form of story rows (`data.links.link_items`): the first class, the second.
 
-    Each has a link at the word before the pronoun, at the pronoun and, if the text goes on, at the word after it.
+    Each has a link at the word before the pronoun, at the pronoun and, if there is one, at the word after it.
     """
     rows = []
     for prefix in prefixes:
@@ -233,7 +232,7 @@ def item_rows(prefixes: Iterable[Prefix], holdout: str = "") -> list[dict[str, A
                 for site, query in zip(SITES, queries, strict=False)
             ]  # fmt: skip
             rows.append({
-                "text": text, "links": links, "family": "natural", "holdout": holdout, "template": prefix.doc,
+                "text": text, "links": links, "family": "natural", "holdout": "", "template": prefix.doc,
                 "pair": " ".join(entity.replace(" ", "_") for entity in prefix.entities),
                 "order": order, "meant": meant,
             })  # fmt: skip

@@ -86,10 +86,8 @@ def text_files(path: str, setting: str = "data.path") -> list[Path]:
 
 def _builder(path: Path) -> str | None:
     """Returns the builder of `datasets` for a file, None if there is none."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSED:
-        suffixes.pop()
-    return _BUILDERS.get(suffixes[-1]) if suffixes else None
+    name = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
+    return _BUILDERS.get(name.suffix.lower())
 
 
 def read_files(files: Sequence[Path], column: str) -> Iterator[Piece]:
@@ -147,13 +145,12 @@ def _row_pieces(rows: Any, column: str, kind: RowsKind = RowsKind.documents) -> 
     for batch in rows.iter(batch_size=_BATCH_ROWS):
         if column not in batch:
             raise ValueError(f"data.column={column}: no such column; there are {', '.join(map(str, batch))}")
-        for text in batch[column]:
-            if text is not None and not isinstance(text, str):
-                raise ValueError(f"data.column={column}: {type(text).__name__} instead of text")
-            lines = (text or "").replace("\r\n", "\n").replace("\r", "\n").splitlines(keepends=True)
-            for piece in _pieces(lines):
-                is_start = piece.starts_document and (is_first or kind is RowsKind.documents)
-                yield Piece(piece.text, is_start)
+        for row in batch[column]:
+            if row is not None and not isinstance(row, str):
+                raise ValueError(f"data.column={column}: {type(row).__name__} instead of text")
+            lines = (row or "").replace("\r\n", "\n").replace("\r", "\n").splitlines(keepends=True)
+            for text, is_start in _pieces(lines):
+                yield Piece(text, is_start and (is_first or kind is RowsKind.documents))
                 is_first = False
 
 
@@ -172,10 +169,7 @@ def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
 
 
 def first_bytes(pieces: Iterable[Piece], max_bytes: int | None) -> Iterator[Piece]:
-    """Yields the first pieces with at most `max_bytes` of UTF-8, or all of them if it is None.
-
-    If the first piece alone is longer, its beginning is yielded.
-    """
+    """Yields the first pieces with at most `max_bytes` of UTF-8 (None: all), or the beginning of a longer first one."""
     n_bytes = 0
     for piece in pieces:
         encoded = piece.text.encode()

@@ -13,12 +13,26 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from data.config import HubConfig, TextConfig, TokenizerKind
+
 END = "<|endoftext|>"  # as in GPT-2
 UNKNOWN = "<|unknown|>"
 _WORD = re.compile(r"\w+|[^\w\s]+")  # the words of pre_tokenizers.Whitespace
 _MAX_TOKENS = 20_000_000  # searched for words, which takes about a minute
 _CHUNK_TOKENS = 2**18
 _PRETRAINED_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")  # that transformers reads
+
+
+def make_tokenizer(
+    config: TextConfig | HubConfig, texts: Iterable[str], sample: Iterable[str]
+) -> tuple[Tokenizer, list[str]]:
+    """Returns the tokenizer of `config`, with the characters of `texts` or trained on `sample`, and notes on it."""
+    if config.tokenizer is TokenizerKind.file:
+        return file_tokenizer(Path(str(config.tokenizer_path)))
+    if config.tokenizer is TokenizerKind.characters:
+        return character_tokenizer(texts), []
+    make = word_tokenizer if config.tokenizer is TokenizerKind.words else bpe_tokenizer
+    return make(sample, config.vocab_size), []
 
 
 def word_tokenizer(texts: Iterable[str], vocab_size: int = 30_000) -> Tokenizer:
@@ -166,10 +180,7 @@ def end_id(tokenizer: Tokenizer) -> int:
 
 
 def with_end(tokenizer: Tokenizer, text: str, end: int | None = None) -> tuple[list[int], list[tuple[int, int]]]:
-    """Returns the model input for a text and the characters [start, end) of each of its tokens but the first.
-
-    The first token is `end`; None: `END`.
-    """
+    """Returns the token `end` (None: `END`) and those of the text, and the characters [start, end) of the latter."""
     encoding = encode_text(tokenizer, text)
     return [end_id(tokenizer) if end is None else end, *encoding.ids], encoding.offsets
 
@@ -179,7 +190,7 @@ def training_words(tokenizer: Tokenizer, folder: Path) -> tuple[frozenset[str], 
 
     Returns None if the tokenizer has no whole words and the cache has no training text.
     """
-    if json.loads(tokenizer.to_str())["model"]["type"] == "WordLevel":
+    if isinstance(tokenizer.model, models.WordLevel):
         vocabulary = frozenset(tokenizer.get_vocab()) - {END, UNKNOWN}
         if any(len(word) > 1 for word in vocabulary):  # not a character tokenizer
             return vocabulary, "the tokenizer's words"

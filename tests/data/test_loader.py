@@ -7,17 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.loader import (
-    ALL_ROWS,
-    IGNORE,
-    BatchLoader,
-    Split,
-    StoryBatches,
-    StorySplit,
-    StreamBatches,
-    training_batches,
-    validation_batches,
-)
+from data.loader import ALL_ROWS, IGNORE, BatchLoader, Split, StorySplit, training_batches, validation_batches
 
 CPU = torch.device("cpu")
 LENGTHS = np.random.default_rng(0).integers(3, 19, size=101)
@@ -34,19 +24,18 @@ STREAM = Split(tokens=np.arange(1009).astype(np.uint16), n_bytes=1)
 
 @pytest.mark.parametrize("split", [STORIES, STREAM])
 def test_a_batch_depends_on_seed_and_step_alone(split: Split) -> None:
-    def make(seed: int) -> StoryBatches | StreamBatches:
-        return training_batches(split, tokens_per_batch=64, context_length=19, seed=seed)
-
-    forwards, backwards = make(7), make(7)
+    forwards, backwards, other_seed = (
+        training_batches(split, tokens_per_batch=64, context_length=19, seed=seed) for seed in (7, 7, 8)
+    )
     batches = [forwards.at(step) for step in range(60)]
     for step in reversed(range(60)):
         batch = backwards.at(step)
         assert torch.equal(batches[step].tokens, batch.tokens) and torch.equal(batches[step].targets, batch.targets)
-    assert not all(torch.equal(batches[step].tokens, make(8).at(step).tokens) for step in range(5))
+    assert not all(torch.equal(batches[step].tokens, other_seed.at(step).tokens) for step in range(5))
 
 
 def test_an_epoch_has_every_story_once_and_the_next_epoch_has_another_order() -> None:
-    batches, epochs, step = StoryBatches(STORIES, tokens_per_batch=64, context_length=19, seed=1), [], 0
+    batches, epochs, step = training_batches(STORIES, tokens_per_batch=64, context_length=19, seed=1), [], 0
     for _ in range(2):
         targets: list[int] = []
         while len(targets) < STARTS[-1]:
@@ -59,7 +48,7 @@ def test_an_epoch_has_every_story_once_and_the_next_epoch_has_another_order() ->
 
 
 def test_rows_hold_whole_stories_numbered_by_document_id() -> None:
-    batches = StoryBatches(STORIES, tokens_per_batch=100, context_length=23, seed=1)
+    batches = training_batches(STORIES, tokens_per_batch=100, context_length=23, seed=1)
     n_stories = 0
     for step in range(9):
         batch = batches.at(step)
@@ -77,18 +66,22 @@ def test_rows_hold_whole_stories_numbered_by_document_id() -> None:
 
 def test_stories_that_fill_a_row_exactly_share_it() -> None:
     stories = StorySplit(np.arange(41, dtype=np.uint16), 1, np.arange(0, 41, 4), None, None)
-    batch = StoryBatches(stories, tokens_per_batch=8, context_length=8, seed=0).at(0)
+    batch = training_batches(stories, tokens_per_batch=8, context_length=8, seed=0).at(0)
     assert batch.document_ids is not None and batch.document_ids.tolist() == [[0] * 4 + [1] * 4]
 
 
-def test_a_validation_row_is_one_story_then_the_next_end_token_then_padding() -> None:
+def test_a_validation_row_is_one_story_and_padding_with_the_classes_and_floor_of_its_targets() -> None:
     for batch in validation_batches(STORIES, tokens_per_batch=64, context_length=19, n_tokens=None):
         for tokens, targets in zip(batch.tokens, batch.targets, strict=True):
             index = int(np.searchsorted(STARTS, int(tokens[0])))
-            length = int(LENGTHS[index])
-            assert tokens[:length].tolist() == list(range(int(STARTS[index]), int(STARTS[index + 1])))
-            assert targets[:length].tolist() == [token + 1 for token in tokens[:length].tolist()]
+            start, length = int(STARTS[index]), int(LENGTHS[index])
+            assert tokens[:length].tolist() == list(range(start, start + length))
+            assert targets[:length].tolist() == list(range(start + 1, start + length + 1))
             assert (targets[length:] == IGNORE).all()
+        is_target = batch.targets != IGNORE
+        assert batch.classes is not None and batch.floor is not None
+        assert torch.equal(batch.classes[is_target], batch.targets[is_target] % 5)
+        assert torch.equal(batch.floor[is_target], batch.targets[is_target] / 8)
 
 
 @pytest.mark.parametrize("split", [STORIES, STREAM])
@@ -115,18 +108,10 @@ def test_a_memory_mapped_stream_is_never_whole_in_memory() -> None:
     assert n_targets == 1_000_000 and peak < 1_000_000
 
 
-def test_classes_and_floor_belong_to_the_targets() -> None:
-    for batch in validation_batches(STORIES, tokens_per_batch=64, context_length=19, n_tokens=None):
-        is_target = batch.targets != IGNORE
-        assert batch.classes is not None and batch.floor is not None
-        assert torch.equal(batch.classes[is_target], batch.targets[is_target] % 5)
-        assert torch.equal(batch.floor[is_target], batch.targets[is_target] / 8)
-
-
 def test_model_inputs_leave_document_ids_out_for_one_document_per_row() -> None:
     batch = next(validation_batches(STORIES, tokens_per_batch=64, context_length=19, n_tokens=None))
     assert len(batch.model_inputs()) == 2 and len(batch.model_inputs(single_document=True)) == 1
-    assert len(StreamBatches(STREAM, tokens_per_batch=64, context_length=19, seed=0).at(0).model_inputs()) == 1
+    assert len(training_batches(STREAM, tokens_per_batch=64, context_length=19, seed=0).at(0).model_inputs()) == 1
 
 
 @pytest.mark.parametrize(("split", "context_length"), [(STORIES, 17), (STREAM, 1009)])
@@ -141,7 +126,7 @@ def test_bits_per_byte_is_the_cost_of_all_predicted_tokens_per_byte() -> None:
 
 
 def test_padding_adds_ignored_rows_to_a_short_batch() -> None:
-    batches = StoryBatches(STORIES, tokens_per_batch=100, context_length=23, seed=1)
+    batches = training_batches(STORIES, tokens_per_batch=100, context_length=23, seed=1)
     plain, padded = BatchLoader(batches, CPU), BatchLoader(batches, CPU, pad=True)
     n_short = 0
     for step in range(30):

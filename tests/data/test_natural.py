@@ -23,34 +23,25 @@ def test_a_prefix_ends_before_the_pronoun_and_names_both_entities() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "forms", "meant"),
+    ("question", "text", "forms", "meant", "entities"),
     [
-        ("Lily saw Tom. Then she ran home.", ("she", "he"), 0),
-        ("Lily saw Tom. Ann asked him for help.", ("her", "him"), 1),
-        ("Tom saw Lily, so Ben thanked her for help.", ("her", "him"), 0),
-        ("Tom saw Lily wave her hand there.", ("her", "his"), 0),
-        ("Lily saw Tom wave his hand there.", ("her", "his"), 1),
-        ("Lily saw Tom. His hat was red.", ("Her", "His"), 1),
+        ("gender", "Lily saw Tom. Then she ran home.", ("she", "he"), 0, ("lily", "tom")),
+        ("gender", "Lily saw Tom. People asked him for help.", ("her", "him"), 1, ("lily", "tom")),
+        ("gender", "Tom saw Lily, so people thanked her for help.", ("her", "him"), 0, ("lily", "tom")),
+        ("gender", "Tom saw Lily wave her hand there.", ("her", "his"), 0, ("lily", "tom")),
+        ("gender", "Lily saw Tom wave his hand there.", ("her", "his"), 1, ("lily", "tom")),
+        ("gender", "Lily saw Tom. His hat was red.", ("Her", "His"), 1, ("lily", "tom")),
+        ("number", "The ball lay near the kites. They fell down.", ("It", "They"), 1, ("ball", "kite")),
+        ("number", "The balls lay near the kite. We took them home.", ("it", "them"), 1, ("kite", "ball")),
+        ("number", "The foxes saw the mouse and its tail.", ("its", "their"), 0, ("mouse", "fox")),
+        ("number", "The foxes saw a mouse. Then it ran away.", ("it", "they"), 0, ("mouse", "fox")),
     ],
 )
-def test_both_pronouns_have_the_grammatical_form_of_the_text(text: str, forms: tuple[str, str], meant: int) -> None:
-    found = prefixes(text.replace("Ann ", "People ").replace("Ben ", "people "))
-    assert [(prefix.forms, prefix.meant) for prefix in found] == [(forms, meant)]
-
-
-@pytest.mark.parametrize(
-    ("text", "forms", "entities"),
-    [
-        ("The ball lay near the kites. They fell down.", ("It", "They"), ("ball", "kite")),
-        ("The balls lay near the kite. We took them home.", ("it", "them"), ("kite", "ball")),
-        ("The foxes saw the mouse and its tail.", ("its", "their"), ("mouse", "fox")),
-        ("The foxes saw a mouse. Then it ran away.", ("it", "they"), ("mouse", "fox")),
-    ],
-)
-def test_number_asks_for_one_thing_and_several_things(
-    text: str, forms: tuple[str, str], entities: tuple[str, str]
+def test_both_pronouns_have_the_grammatical_form_of_the_text(
+    question: str, text: str, forms: tuple[str, str], meant: int, entities: tuple[str, str]
 ) -> None:
-    assert [(prefix.forms, prefix.entities) for prefix in prefixes(text, "number")] == [(forms, entities)]
+    (prefix,) = prefixes(text, question)
+    assert (prefix.forms, prefix.meant, prefix.entities) == (forms, meant, entities)
 
 
 @pytest.mark.parametrize(
@@ -93,23 +84,21 @@ def test_titles_and_neighbouring_words_are_one_mention() -> None:
 
 
 def test_one_prefix_per_sentence_and_the_stratum_of_earlier_pronouns() -> None:
-    found = prefixes("Lily met Tom. She saw his hat and her own. Then he left.")
-    assert [(prefix.forms, prefix.is_first) for prefix in found] == [(("She", "He"), True), (("she", "he"), False)]
+    first, second = prefixes("Lily met Tom. She saw his hat and her own. Then he left.")
+    assert (first.forms, first.is_first) == (("She", "He"), True)
+    assert (second.forms, second.is_first) == (("she", "he"), False)
 
 
 def test_two_readings_differ_in_the_pronoun_alone() -> None:
     (prefix,) = prefixes("Lily met Tom in the park. She ran home.")
     first, second = item_rows([prefix])
-    assert (first["text"], second["text"]) == (
-        "Lily met Tom in the park. She ran home.", "Lily met Tom in the park. He ran home."
-    )  # fmt: skip
-    for row, names in ((first, ("Lily", "Tom")), (second, ("Tom", "Lily"))):
+    for row, pronoun, antecedent, distractor in ((first, "She", "Lily", "Tom"), (second, "He", "Tom", "Lily")):
+        assert row["text"] == f"Lily met Tom in the park. {pronoun} ran home."
         assert [link["site"] for link in row["links"]] == list(SITES)
-        queries = [row["text"][slice(*link["query"])] for link in row["links"]]
-        assert queries == [".", names[0] == "Lily" and "She" or "He", "ran"]
+        assert [row["text"][slice(*link["query"])] for link in row["links"]] == [".", pronoun, "ran"]
         for link in row["links"]:
-            assert [row["text"][slice(*span)] for span in link["antecedents"]] == [names[0]]
-            assert [row["text"][slice(*span)] for span in link["distractors"]] == [names[1]]
+            assert [row["text"][slice(*span)] for span in link["antecedents"]] == [antecedent]
+            assert [row["text"][slice(*span)] for span in link["distractors"]] == [distractor]
 
 
 def test_the_census_says_what_a_text_lacks() -> None:

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from datasets import Dataset
 
 from data.config import HubConfig, RowsKind, TokenizerKind
 from data.corpus import load_corpus
-from data.text import Piece, file_texts, first_bytes, hub_texts, pin_revision, read_files, text_files
+from data.text import Piece, file_texts, first_bytes, hub_texts, pin_revision, read_documents, read_files, text_files
 from data.tokenizer import END
 from tests.data.test_corpus import decoded, text_config
 
@@ -24,13 +23,7 @@ DOCUMENTS = ["One.", "Two <|endoftext|> still two.\n\nYes.", "naïve 🙂", "NA"
 
 
 def documents(path: Path | str, column: str = "text") -> list[str]:
-    """Returns the documents of files, their pieces joined."""
-    texts: list[str] = []
-    for piece in read_files(text_files(str(path)), column):
-        if piece.starts_document:
-            texts.append("")
-        texts[-1] += piece.text
-    return texts
+    return read_documents(text_files(str(path)), column)
 
 
 def write_table(path: Path, texts: list[str | None]) -> None:
@@ -39,12 +32,12 @@ def write_table(path: Path, texts: list[str | None]) -> None:
     write[path.suffix[1:]](path)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_each_row_with_text_is_a_document(tmp_path: Path, kind: str) -> None:
-    write_table(tmp_path / f"rows.{kind}", [*DOCUMENTS, "", None, "last"])
-    assert documents(tmp_path / f"rows.{kind}") == [*DOCUMENTS, "last"]
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.parquet", "characters_of_a_glob[1]*.jsonl"])
+def test_each_row_with_text_is_a_document(tmp_path: Path, name: str) -> None:
+    write_table(tmp_path / name, [*DOCUMENTS, "", None, "last"])
+    assert documents(tmp_path / name) == [*DOCUMENTS, "last"]
     with pytest.raises(ValueError, match="data.column=body.*id, text"):
-        documents(tmp_path / f"rows.{kind}", "body")
+        documents(tmp_path / name, "body")
 
 
 def test_lines_with_the_end_token_alone_separate_documents(tmp_path: Path) -> None:
@@ -118,11 +111,6 @@ def test_a_damaged_file_is_named_in_one_line(tmp_path: Path, name: str, content:
     assert "\n" not in str(error.value)
 
 
-def test_a_name_with_glob_characters_is_read(tmp_path: Path) -> None:
-    write_table(tmp_path / "a[1]*.jsonl", DOCUMENTS)
-    assert documents(tmp_path / "a[1]*.jsonl") == DOCUMENTS
-
-
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     for texts in (["old"], ["new", "text"]):
         write_table(tmp_path / "a.parquet", texts)
@@ -194,22 +182,14 @@ def test_a_commit_and_a_tokenized_corpus_need_no_network(hub_config: HubConfig) 
     assert pin_revision(pinned) == pinned
 
 
-@pytest.fixture
-def run_offline(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(**environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(ROOT / "train.py"), "data=tinystories", f"cache_dir={tmp_path}", "max_steps=1"]
-        environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), **environment}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-
-    return run
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
 def test_without_network_the_hub_is_an_error_of_one_line_with_status_two(
-    run_offline: Callable[..., subprocess.CompletedProcess[str]], environment: dict[str, str], tmp_path: Path
+    environment: dict[str, str], tmp_path: Path
 ) -> None:
-    result = run_offline(**environment)
+    command = [sys.executable, str(ROOT / "train.py"), "data=tinystories", f"cache_dir={tmp_path}", "max_steps=1"]
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), **environment}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith("error: data.name=roneneldan/TinyStories")
     assert not list(tmp_path.glob("hub-*"))

@@ -70,7 +70,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(language, name, value)
     monkeypatch.setattr(frames, "unit_hash", lambda *strings: 0.5)
     monkeypatch.setattr(frames, "FILLERS", SMALL_FILLERS)
-    monkeypatch.setattr(Population, "fillers", (0, 0, 1, 2))
 
 
 def small_frames(plot_name: str, split: str) -> tuple[frames.Frame, ...]:

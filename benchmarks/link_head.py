@@ -13,6 +13,7 @@ from probe.external import markdown_table
 
 QUESTIONS = ("number", "gender", "later_cue")
 BASELINES = ("nearest", "first", "subject", "most frequent")
+SCORES = ("accuracy", "block_accuracy")
 
 
 def measure(seed: int, folder: Path) -> dict[str, Any]:
@@ -41,18 +42,12 @@ def seed_rows(results: list[dict[str, Any]]) -> list[list[str]]:
         for question in QUESTIONS:
             entry = result["selected"][question]
             test, swap = entry["test"]["headline"], (entry["causal"] or {}).get("attention_swap")
-            rows.append(
-                [
-                    str(result["seed"]),
-                    question,
-                    f"L{entry['layer']}H{entry['head']}",
-                    interval_text(test["accuracy"], test["accuracy_interval"]),
-                    interval_text(test["block_accuracy"], test["block_accuracy_interval"]),
-                    f"{test['p_corrected']:.4f}",
-                    "-" if swap is None else f"{swap:.2f}",
-                    f"{entry['verdict']}, {entry['evidence_level']}",
-                ]
-            )
+            head = f"L{entry['layer']}H{entry['head']}"
+            scores = [interval_text(test[score], test[f"{score}_interval"]) for score in SCORES]
+            p = f"{test['p_corrected']:.4f}"
+            swapped = "-" if swap is None else f"{swap:.2f}"
+            verdict = f"{entry['verdict']}, {entry['evidence_level']}"
+            rows.append([str(result["seed"]), question, head, *scores, p, swapped, verdict])
     return rows
 
 
@@ -61,24 +56,13 @@ def baseline_rows(results: list[dict[str, Any]]) -> list[list[str]]:
     rows = []
     for question in QUESTIONS:
         entries = [result["selected"][question] for result in results]
-        tests = [entry["test"]["headline"] for entry in entries]
-
-        def mean(values: list[float]) -> str:
-            return f"{sum(values) / len(values):.3f}"
-
-        rules = [mean([test["baselines"][rule]["accuracy"] for test in tests]) for rule in BASELINES]
         supported = sum(entry["verdict"] == "supported" for entry in entries)
-        rows.append(
-            [
-                question,
-                f"{supported} of {len(entries)}",
-                mean([test["accuracy"] for test in tests]),
-                mean([test["block_accuracy"] for test in tests]),
-                *rules,
-                mean([test["untrained"]["accuracy"] for test in tests]),
-                mean([test["untrained"]["block_accuracy"] for test in tests]),
-            ]
-        )
+        tests = [entry["test"]["headline"] for entry in entries]
+        columns = [[test[score] for test in tests] for score in SCORES]
+        columns += [[test["baselines"][rule]["accuracy"] for test in tests] for rule in BASELINES]
+        columns += [[test["untrained"][score] for test in tests] for score in SCORES]
+        means = [f"{sum(values) / len(values):.3f}" for values in columns]
+        rows.append([question, f"{supported} of {len(entries)}", *means])
     return rows
 
 

@@ -100,10 +100,7 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
     """
     payoff_choices = cache(partial(_payoff_choices, tokenizer))
     items: list[LinkItem] = []
-    n_stories = 0
-    for row in rows:
-        if not row["links"]:
-            continue
+    for story_number, row in enumerate(row for row in rows if row["links"]):
         text, encoding = row["text"], encode_text(tokenizer, row["text"])
         position = _word_positions(text, encoding.offsets, row["links"])
         design = {name: row[name] for name in ("family", "holdout", "template", "pair", "order", "meant", "text")}
@@ -111,7 +108,7 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
             query = position[tuple(link["query"])][-1]
             choices = payoff_choices(tuple(link["answers"]), tuple(link["foils"]))
             payoff, is_whole_word = None, False
-            if link["payoff"] and choices.can_be_measured:
+            if link["payoff"] and choices.answers and choices.foils:
                 word = _with_space(text, encoding.offsets, position[tuple(link["payoff"])])
                 payoff = word[0] - 1 + choices.n_shared
                 is_whole_word = len(word) == 1 and choices.first_tokens.count(encoding.ids[word[0] - 1]) <= 1
@@ -129,11 +126,10 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
                     surprisal=tuple(link["surprisal"]) if is_whole_word else (),
                     level=link["level"],
                     site=link["site"],
-                    block=n_stories // 4,
+                    block=story_number // 4,
                     **design,
                 )
             )
-        n_stories += 1
     return items
 
 
@@ -164,7 +160,6 @@ class _Choices:
     answers: tuple[int, ...]  # tokens of answers; a token of an answer and a foil is in neither
     foils: tuple[int, ...]
     first_tokens: tuple[int, ...]  # one per word
-    can_be_measured: bool
 
 
 _CONTEXT = "It "  # any word can follow it
@@ -185,5 +180,4 @@ def _payoff_choices(tokenizer: Tokenizer, answers: tuple[str, ...], foils: tuple
     answer_ids, foil_ids = ([tokens[word][n_shared] for word in words] for words in (answers, foils))
     answer_tokens = tuple(dict.fromkeys(token for token in answer_ids if token not in foil_ids))
     foil_tokens = tuple(dict.fromkeys(token for token in foil_ids if token not in answer_ids))
-    can_be_measured = not (answers and foils) or bool(answer_tokens and foil_tokens)
-    return _Choices(n_shared, answer_tokens, foil_tokens, tuple(ids[0] for ids in tokens.values()), can_be_measured)
+    return _Choices(n_shared, answer_tokens, foil_tokens, tuple(ids[0] for ids in tokens.values()))

@@ -108,8 +108,12 @@ def measured(run: LabRun) -> dict[str, float | None]:
     values["gradient_norm"] = float(np.mean([record["gradient_norm"] for record in first])) if first else None
     if run.probe is None:
         return values
-    for name, holdout in (("resolved_share", "iid"), ("resolved_share_headline", HEADLINE)):
-        values[name] = _resolved_share(run.probe, holdout)
+    resolved = {
+        row["holdout"]: row["resolved_share"]
+        for row in run.probe["behaviour"]
+        if (row["family"], row["level"], row["site"]) == ("agreement", QUESTION, "pronoun")
+    }
+    values |= {"resolved_share": resolved.get("iid"), "resolved_share_headline": resolved.get(HEADLINE)}
     head = _head(run.probe)
     if head and HEADLINE in head["test"]:
         values |= {name: head["test"][HEADLINE][name] for name in ("accuracy", "block_accuracy")}
@@ -121,12 +125,6 @@ def measured(run: LabRun) -> dict[str, float | None]:
 
 def _head(probe: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((head for head in probe["selected"] if head["question"] == QUESTION), None)
-
-
-def _resolved_share(probe: Mapping[str, Any], holdout: str) -> float | None:
-    group = ("agreement", QUESTION, "pronoun", holdout)
-    rows = [row for row in probe["behaviour"] if (row["family"], row["level"], row["site"], row["holdout"]) == group]
-    return rows[0]["resolved_share"] if rows else None
 
 
 def difference(differences: Sequence[float]) -> dict[str, Any]:
@@ -240,12 +238,8 @@ def _cell(values: Mapping[str, Any], measure: Measure) -> str:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """Returns the table and one sentence per variant."""
-    return (
-        "\n".join(
-            [*markdown_table(*overview(results)), "", *(f"- {entry['sentence']}" for entry in results["variants"])]
-        )
-        + "\n"
-    )
+    sentences = [f"- {entry['sentence']}" for entry in results["variants"]]
+    return "\n".join([*markdown_table(*overview(results)), "", *sentences, ""])
 
 
 def table_csv(results: Mapping[str, Any]) -> str:

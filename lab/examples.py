@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -127,23 +126,12 @@ def _context(values: Tensor, odds: float) -> Context:
     return Context(values, weights, norms, weights @ values)
 
 
-def four_words() -> WordAttention:
-    """Returns attention in float64 with projections of integers below 3 drawn by NumPy with seed 42."""
-    draw = np.random.RandomState(42)
-    query, key, value = (torch.tensor(draw.randint(3, size=(3, 3)), dtype=torch.float64) for _ in range(3))
-    words = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float64)
-    attention = one_head(key, query, value)
-    queries, keys, _ = attention.project(words[None])
-    scores = attention_scores(queries, keys, causal=False)[0, 0]
-    return WordAttention(scores, scores.softmax(dim=-1), attention(words[None])[0])
-
-
-def bears(position: Position, seed: int = 0) -> tuple[Tensor, Tensor]:
+def bears(position: Position) -> tuple[Tensor, Tensor]:
     """Returns the input [3, D] and the first layer's query [3, H * K] of "bears" as object, verb and subject.
 
     The model is untrained. Sinusoidal and learned positions change the input; RoPE changes the query only.
     """
-    model, sentences = untrained(list(BEARS.values()), seed, position=position)
+    model, sentences = untrained(list(BEARS.values()), seed=0, position=position)
     block = model.layers()[0]
     inputs, queries = [], []
     for sentence, tokens in zip(BEARS.values(), sentences, strict=True):
@@ -159,26 +147,25 @@ class Saturation(NamedTuple):
 
     d_k: int
     scaled: bool  # by 1 / sqrt(d_k)
-    entropy: float  # entropy of the weights in nats; ln(n_keys) for uniform weights
+    entropy: float  # entropy of the weights in nats; ln(8) for uniform weights
     gradient: float  # mean norm of the derivative of the weights with respect to the scores
     median_gradient: float
 
 
-def saturation(
-    widths: Sequence[int] = (4, 16, 64, 256, 1024), n_keys: int = 8, n_draws: int = 2000, seed: int = 0
-) -> list[Saturation]:
+def saturation(widths: Sequence[int] = (4, 16, 64, 256, 1024)) -> list[Saturation]:
     """Returns the softmax with and without scaling at each head dimension (Vaswani et al. 2017, section 3.2.1).
 
-    Queries and keys are normal with variance 1, so q·k has variance d_k. Without scaling the softmax approaches
-    one-hot weights as d_k grows, and its gradient vanishes. Few draws with two close keys dominate the mean gradient.
+    The 2,000 queries, with eight keys each, are normal with variance 1, so q·k has variance d_k. Without scaling the
+    softmax approaches one-hot weights as d_k grows, and its gradient vanishes. Few draws with two close keys dominate
+    the mean gradient.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     results = []
     for d_k in widths:
-        query = torch.randn(n_draws, 1, 1, d_k, generator=generator)
-        key = torch.randn(n_draws, 1, n_keys, d_k, generator=generator)
+        query = torch.randn(2000, 1, 1, d_k, generator=generator)
+        key = torch.randn(2000, 1, 8, d_k, generator=generator)
         for scaled in (True, False):
-            scores = attention_scores(query, key, scaled=scaled, causal=False)  # [n_draws, 1, 1, n_keys]
+            scores = attention_scores(query, key, scaled=scaled, causal=False)  # [2000, 1, 1, 8]
             weights = scores.softmax(dim=-1)[:, 0, 0].double()
             entropy, gradient = torch.special.entr(weights).sum(dim=-1).mean(), softmax_gradient(weights)
             results.append(Saturation(d_k, scaled, entropy.item(), gradient.mean().item(), gradient.median().item()))
@@ -199,13 +186,13 @@ class WordPair(NamedTuple):
     stream_differs: bool  # the last residual stream
 
 
-def compare_sentences(first: str, second: str, mask: Mask = Mask.causal, seed: int = 0) -> list[WordPair]:
+def compare_sentences(first: str, second: str, mask: Mask = Mask.causal) -> list[WordPair]:
     """Return, per position, whether a small untrained model computes different bits for two sentences.
 
     With the causal mask, only positions from the first different word on can differ. (The first position has one key,
     so its weight is 1 in all cases.) Both sentences need the same number of words.
     """
-    model, sentences = untrained([first, second], seed, mask=mask)
+    model, sentences = untrained([first, second], seed=0, mask=mask)
     view = TransformerView(model)
     streams = [view.residual_stream(tokens)[-1][0] for tokens in sentences]  # separate passes of equal shape
     stream_differs = (streams[0] != streams[1]).any(dim=-1).tolist()

@@ -79,18 +79,17 @@ def _sample_cell(
 
 def sample_plain_story(rng: Random, language: Language, plot: Plot) -> Story:
     """Returns a story without a pronoun, with a pair and a frame that training may combine."""
-    bindings = {"PLOT": plot.name}
-    if not plot.frames:
-        derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
-        return Story(derivation.text, (), "no_pronoun", "", plot.name, derivation.bindings["A"], 0, 0)
-    frame = rng.choice(frames_of(plot, language.population))
-    pair = rng.choice(pairs_of(plot, language.population))
-    while not _trained_together(frame, pair):
+    bindings, template = {"PLOT": plot.name}, plot.name
+    if plot.frames:
+        frame = rng.choice(frames_of(plot, language.population))
         pair = rng.choice(pairs_of(plot, language.population))
-    order = rng.randrange(2)
-    bindings |= {"FRAME": frame[0], "A": pair[order].word, "B": pair[1 - order].word}
+        while not _trained_together(frame, pair):
+            pair = rng.choice(pairs_of(plot, language.population))
+        order, template = rng.randrange(2), frame[0]
+        bindings |= {"FRAME": template, "A": pair[order].word, "B": pair[1 - order].word}
     derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
-    return Story(derivation.text, (), "no_pronoun", "", frame[0], _pair_name(pair), 0, 0)
+    mentions = _pair_name(pair) if plot.frames else derivation.bindings["A"]
+    return Story(derivation.text, (), "no_pronoun", "", template, mentions, 0, 0)
 
 
 def _trained_together(frame: Frame, pair: Pair) -> bool:
@@ -136,9 +135,7 @@ def _query(spec: LinkSpec, derivation: Derivation) -> Span:
 
 def _is_cue(spec: LinkSpec, derivation: Derivation) -> bool:
     """Returns True if the word before the repeated mention is the deciding word, whose site is "cue" already."""
-    if spec.site != "before_repeat" or "ADJECTIVE" not in derivation.spans:
-        return False
-    return _query(spec, derivation) == derivation.spans["ADJECTIVE"][0]
+    return spec.site == "before_repeat" and _query(spec, derivation) in derivation.spans.get("ADJECTIVE", [])
 
 
 def _answers(language: Language, slot: str, bindings: Bindings) -> tuple[tuple[str, ...], tuple[str, ...]]:

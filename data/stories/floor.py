@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from data.stories.grammar import Option, Symbols, is_slot
 from data.stories.language import START, Language
@@ -45,14 +46,10 @@ class Floor:
     def __init__(self, language: Language) -> None:
         """Sets the belief before the first word of a story."""
         self._language = language
-        self._states: dict[tuple[Symbols, tuple[tuple[str, str], ...]], State] = {}
+        self._state = cache(State)  # one object for the same symbols and bindings
         self._indexes: dict[int, tuple[list[Option], dict[str, list[Option]]]] = {}
         self._certain: dict[State, Belief] = {}  # beliefs in a single state, shared by all texts that lead to it
         self.start = Belief({self._state((*START, END), ()): 1.0})
-
-    def _state(self, symbols: Symbols, bindings: tuple[tuple[str, str], ...]) -> State:
-        """Returns the unique State object of these symbols and bindings."""
-        return self._states.setdefault((symbols, bindings), State(symbols, bindings))
 
     def update(self, belief: Belief, word: str) -> tuple[float, Belief]:
         """Returns p(word) under a belief and the belief after it; an impossible word has probability 0."""

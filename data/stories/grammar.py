@@ -59,7 +59,9 @@ def sample(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Der
                 previous[slot].append(words[first - 1])
         elif is_slot(symbol):
             slot = symbol[1:-1]
-            option = _draw(rng, rules(slot, bindings))
+            options = rules(slot, bindings)
+            is_certain = len(options) == 1  # draws nothing
+            option = options[0] if is_certain else rng.choices(options, [option.probability for option in options])[0]
             bindings.update(option.binds)
             stack.append((slot, len(words)))
             stack.extend(reversed(option.symbols))
@@ -67,9 +69,3 @@ def sample(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Der
             text += symbol if symbol in ".," or not text else f" {symbol}"
             words.append((len(text) - len(symbol), len(text)))
     return Derivation(text, dict(spans), dict(previous), bindings)
-
-
-def _draw(rng: Random, options: list[Option]) -> Option:
-    if len(options) == 1:
-        return options[0]
-    return rng.choices(options, [option.probability for option in options])[0]

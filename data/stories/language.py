@@ -37,17 +37,6 @@ class Population:
     n_bystanders: int = 0  # maximum number of mentions that no pronoun can refer to
     shares: tuple[tuple[str, float], ...] = ()  # (plot, share); plots without a share are never generated
 
-    @property
-    def fillers(self) -> tuple[int, ...]:
-        """The equally likely numbers of neutral sentences before the pronoun."""
-        return (3, 4, 5) if self.holdout == "distance" else (0, 0, 0, 1, 2)
-
-    @property
-    def bystanders(self) -> tuple[int, ...]:
-        """The equally likely numbers of bystanders."""
-        least = 2 if self.holdout == "distractors" else 0
-        return tuple(range(least, least + self.n_bystanders + 1))
-
 
 def frames_of(plot: Plot, population: Population) -> tuple[Frame, ...]:
     """Returns the frames of a plot that the population uses."""
@@ -167,7 +156,9 @@ class Language:
         return self._cache[key]
 
     def prior(self, bindings: Bindings) -> list[tuple[str, float]]:
-        """Returns (slot, probability of being the antecedent) of both candidates, in order of mention."""
+        """Returns (slot, probability of being the antecedent), in order of mention; one slot if MEANT is bound."""
+        if "MEANT" in bindings:
+            return [(bindings["MEANT"], 1.0)]
         first = bindings.get("FIRST", "A")
         return [(first, self.population.skew), ("B" if first == "A" else "A", 1 - self.population.skew)]
 
@@ -212,16 +203,19 @@ class Language:
 
     def _pronoun(self, form: str, bindings: Bindings) -> list[Option]:
         """Returns the options of a pronoun; the first pronoun of a story draws the antecedent and binds MEANT."""
-        if "MEANT" in bindings:
-            return [Option(1.0, (self._pronoun_word(bindings["MEANT"], form, bindings),))]
         if "A" not in bindings:  # the pronoun comes before its referent {A}
             return [
-                Option(a.probability, (self._pronoun_word("A", form, {"A": a.symbols[0], **bindings}),),
-                       a.binds + _A_IS_MEANT)
+                Option(
+                    a.probability,
+                    (self._pronoun_word("A", form, {**bindings, **dict(a.binds)}),),
+                    a.binds + _A_IS_MEANT,
+                )
                 for a in self._mention("A", "", bindings)
-            ]  # fmt: skip
-        return [Option(p, (self._pronoun_word(slot, form, bindings),), (("MEANT", slot),)) for slot, p in
-                self.prior(bindings)]  # fmt: skip
+            ]
+        return [
+            Option(probability, (self._pronoun_word(slot, form, bindings),), (("MEANT", slot),))
+            for slot, probability in self.prior(bindings)
+        ]
 
     def _pronoun_word(self, slot: str, form: str, bindings: Bindings) -> str:
         is_couple = slot == "A" and self.plot(bindings).pools == "couple"
@@ -246,7 +240,9 @@ def _inflected(word: str, form: str) -> list[Option]:
     if form == "gendered":
         return [Option(0.5, (word,)), Option(0.5, ("a", child, "named", word))]
     kind = child if referent.kind == "name" else referent.kind + "s" * referent.plural
-    forms = {"a": referent.article, "was": "were" if referent.plural else "was", "child": child, "kind": kind}
+    singular_article = "an" if word[0] in "aeiou" else "a"
+    article, was = ("some", "were") if referent.plural else (singular_article, "was")
+    forms = {"a": article, "was": was, "child": child, "kind": kind}
     return [Option(1.0, (forms[form],))]
 
 
@@ -272,9 +268,9 @@ def _mention_again(form: str = "") -> list[Option]:
 
 
 def _plot(language: Language, bindings: Bindings) -> list[Option]:
-    shares = [(PLOTS[name], share) for name, share in language.population.shares if share > 0]
+    shares = language.population.shares
     total = sum(share for _, share in shares)
-    return [Option(share / total, tuple(plot.text.split()), (("PLOT", plot.name),)) for plot, share in shares]
+    return [Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)) for name, share in shares]
 
 
 def _frame(language: Language, bindings: Bindings) -> list[Option]:
@@ -293,7 +289,8 @@ def _frame(language: Language, bindings: Bindings) -> list[Option]:
 
 
 def _fillers(language: Language, bindings: Bindings) -> list[Option]:
-    numbers = Counter(language.population.fillers)
+    """Draws the number of neutral sentences before the pronoun."""
+    numbers = Counter((3, 4, 5) if language.population.holdout == "distance" else (0, 0, 0, 1, 2))
     return [Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items()]
 
 
@@ -307,7 +304,9 @@ def _filler(language: Language, bindings: Bindings) -> list[Option]:
 
 
 def _bystanders(language: Language, bindings: Bindings) -> list[Option]:
-    numbers = language.population.bystanders
+    population = language.population
+    least = 2 if population.holdout == "distractors" else 0
+    numbers = range(least, least + population.n_bystanders + 1)
     article = "" if language.plot(bindings).pools in ("number", "animals") else "The"
     sentences = [f"{article} {{{name}}} {{{name}.was}} {{PLACE}} ." for name in "DE"]
     return [Option(1 / len(numbers), tuple(" ".join(sentences[:n]).split())) for n in numbers]
@@ -327,8 +326,8 @@ def _verb(language: Language, bindings: Bindings) -> list[Option]:
 
 def _not_meant(language: Language, bindings: Bindings) -> list[Option]:
     """Mentions the candidate that is not the antecedent; binds MEANT if it is still open."""
-    prior = [(bindings["MEANT"], 1.0)] if "MEANT" in bindings else language.prior(bindings)
-    return [Option(p, ("{B}" if slot == "A" else "{A}",), (("MEANT", slot),)) for slot, p in prior]
+    others = {"A": "{B}", "B": "{A}"}
+    return [Option(p, (others[slot],), (("MEANT", slot),)) for slot, p in language.prior(bindings)]
 
 
 def _nothing(language: Language, bindings: Bindings) -> list[Option]:

@@ -113,13 +113,6 @@ class Referent:
         """True if the mention takes "were" and "some"."""
         return self.pronoun == "They"
 
-    @property
-    def article(self) -> str:
-        """The indefinite article of the mention."""
-        if self.plural:
-            return "some"
-        return "an" if self.word[0] in "aeiou" else "a"
-
 
 def unit_hash(*strings: str) -> float:
     """Returns a number in [0, 1) that depends on the strings alone; all hold-outs are decided by it."""

@@ -131,12 +131,8 @@ def _decides(words: list[str], i: int, candidates: list[Referent]) -> bool:
     """Returns True if word `i` fits exactly one of several candidates, or names it after "so"."""
     if any(words[i] == candidate.word for candidate in candidates):
         return "so" in [word.lower() for word in _split(words[:i], _SENTENCE_ENDS)[-1]]
-    return sum(_fits(words[i], candidate) for candidate in candidates) == 1
-
-
-def _fits(word: str, referent: Referent) -> bool:
-    adjectives = {"animal": FEELINGS, "rest": QUALITIES}.get(referent.kind, [])
-    return word in referent.verbs or word in adjectives
+    adjectives = {"animal": FEELINGS, "rest": QUALITIES}
+    return sum(words[i] in (*candidate.verbs, *adjectives.get(candidate.kind, ())) for candidate in candidates) == 1
 
 
 def _note(words: list[str], position: int, clue: int | None, candidates: list[Referent]) -> str:

@@ -15,7 +15,7 @@ from data.stories import as_dataset, generate_split
 from data.stories.lint import word_spans
 from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from tests.data.test_stories import CONFIG as STORIES
-from tests.data.test_stories import full_stories
+from tests.data.test_stories import all_links, full_stories
 
 CONFIG = replace(STORIES, n_test_templates=2, n_test_pairs=2)
 TEXT = "The naïve cat 🙂🙃 sat near  the buses.\n\tIt purred, “ja”!"
@@ -101,10 +101,6 @@ def subwords(request: pytest.FixtureRequest) -> tuple[Tokenizer, list[LinkItem]]
     return tokenizer, link_items(story_rows(), tokenizer, 0)
 
 
-def links(rows: Iterable[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    return [(row, link) for row in rows for link in row["links"]]
-
-
 @cache
 def word_items() -> tuple[Tokenizer, list[LinkItem]]:
     """Returns a tokenizer of whole words and the items of test stories of all families."""
@@ -115,8 +111,8 @@ def word_items() -> tuple[Tokenizer, list[LinkItem]]:
 def test_items_of_one_token_words_hold_the_ids_of_their_link() -> None:
     tokenizer, items = word_items()
     token, rows = tokenizer.token_to_id, full_stories()["test"]
-    assert len(items) == len(links(rows)) > 300
-    for item, (row, link) in zip(items, links(rows), strict=True):
+    assert len(items) == len(all_links(rows)) > 300
+    for item, (row, link) in zip(items, all_links(rows), strict=True):
         assert item.answers == tuple(map(token, link["answers"])) and item.foils == tuple(map(token, link["foils"]))
         assert item.surprisal == tuple(link["surprisal"])
         assert item.target == (token(row["text"][slice(*link["payoff"])]) if link["payoff"] else None)
@@ -125,7 +121,7 @@ def test_items_of_one_token_words_hold_the_ids_of_their_link() -> None:
 def test_the_tokens_of_each_mention_spell_it(subwords: tuple[Tokenizer, list[LinkItem]]) -> None:
     tokenizer, items = subwords
     n_several = 0
-    for item, (_, link) in zip(items, links(story_rows()), strict=True):
+    for item, (_, link) in zip(items, all_links(story_rows()), strict=True):
         for side in ("antecedents", "distractors"):
             for word, span in zip(getattr(item, side), link[side], strict=True):
                 text = tokenizer.decode([item.tokens[position] for position in word], skip_special_tokens=False)
@@ -213,7 +209,7 @@ def test_the_surprisal_is_known_only_for_a_word_of_one_token_that_begins_no_othe
         return tokenizer.encode(f"It {word}").ids[len(tokenizer.encode("It").ids) :]
 
     n_known = n_unknown = 0
-    for item, (_, link) in zip(items, links(story_rows()), strict=True):
+    for item, (_, link) in zip(items, all_links(story_rows()), strict=True):
         if item.payoff is not None:
             word = tokens(item.text[slice(*link["payoff"])])
             words = [*link["answers"], *link["foils"]]

@@ -41,9 +41,9 @@ def lab_runs(gaps: list[float], changes: dict | None = None, first: int = 0) -> 
     return [lab_run(str(first + i), i + 1, gap, changes, probe) for i, gap in enumerate(gaps)]
 
 
-def compared(runs: list[LabRun]) -> dict[str, Any]:
-    """Return the last variant of a comparison."""
-    return compare(runs, {"model.tie_query_key": False})["variants"][-1]
+def compared(runs: list[LabRun], base: list[float] = BASE) -> dict[str, Any]:
+    """Return the last variant of a comparison of the standard runs `base` with `runs`."""
+    return compare([*lab_runs(base), *runs], {"model.tie_query_key": False})["variants"][-1]
 
 
 def test_each_measure_is_read_from_its_field() -> None:
@@ -58,7 +58,7 @@ def test_each_measure_is_read_from_its_field() -> None:
 def test_differences_are_paired_by_seed_and_not_by_the_order_of_the_runs() -> None:
     noise = [0.001, -0.001, 0.002, 0.0, -0.002]
     worse = [gap + e for gap, e in zip(WORSE, noise, strict=True)]
-    tied = compared([*lab_runs(BASE), *lab_runs(worse, TIED, first=5)[::-1]])
+    tied = compared(lab_runs(worse, TIED, first=5)[::-1])
     test = tied["measures"]["gap"]["difference"]
     expected = stats.ttest_rel(worse, BASE).confidence_interval(0.95)
     assert test["mean"] == pytest.approx(0.010) and test["interval"] == pytest.approx((expected.low, expected.high))
@@ -68,13 +68,12 @@ def test_differences_are_paired_by_seed_and_not_by_the_order_of_the_runs() -> No
 
 def test_seeds_that_disagree_give_no_significant_difference() -> None:
     mixed = [gap + e for gap, e in zip(BASE, (0.004, -0.003, 0.005, -0.002, 0.001), strict=True)]
-    tied = compared([*lab_runs(BASE), *lab_runs(mixed, TIED, first=5)])
+    tied = compared(lab_runs(mixed, TIED, first=5))
     assert not any(values["difference"]["is_significant"] for values in tied["measures"].values())
 
 
 def test_seeds_without_a_pair_are_named_and_left_out() -> None:
-    runs = [*lab_runs(BASE), *lab_runs(WORSE, TIED, first=5)[:4], lab_run("9", 17, 9.0, TIED, probe_json())]
-    tied = compared(runs)
+    tied = compared([*lab_runs(WORSE, TIED, first=5)[:4], lab_run("9", 17, 9.0, TIED, probe_json())])
     assert tied["unpaired_seeds"] == [5, 17] and "5, 17" in tied["sentence"]
     assert tied["measures"]["gap"]["difference"]["mean"] == pytest.approx(0.010)
 
@@ -109,13 +108,13 @@ def test_without_a_difference_at_most_one_test_in_twenty_is_significant(n: int) 
 
 
 def test_two_seeds_are_shown_and_not_tested() -> None:
-    tied = compared([*lab_runs(BASE[:2]), *lab_runs([0.05, 0.06], TIED, first=5)])
+    tied = compared(lab_runs([0.05, 0.06], TIED, first=5), base=BASE[:2])
     assert tied["measures"]["gap"]["difference"]["is_significant"] is None and "+0.0230" in tied["sentence"]
 
 
 @pytest.mark.parametrize(("gap", "side"), [(-0.9, "below"), (1.2, "above")])
 def test_a_model_without_a_mask_is_not_causal_and_has_no_head_scores(gap: float, side: str) -> None:
-    unmasked = compared([*lab_runs(BASE), *lab_runs([gap] * 5, UNMASKED, first=5)])
+    unmasked = compared(lab_runs([gap] * 5, UNMASKED, first=5))
     assert not unmasked["is_causal"] and unmasked["n_tested"] == 0
     assert unmasked["measures"]["accuracy"]["mean"] is None
     assert f"{abs(gap):.2f} nats/token {side}" in unmasked["sentence"]
@@ -124,9 +123,8 @@ def test_a_model_without_a_mask_is_not_causal_and_has_no_head_scores(gap: float,
 def test_the_table_has_a_row_per_variant_and_a_star_per_significant_difference() -> None:
     results = compare([*lab_runs(BASE), *lab_runs(WORSE, TIED, first=5)], {"model.tie_query_key": False})
     header, rows = overview(results)
-    assert [row[0] for row in rows] == ["standard", "tie_query_key=true"] and {len(row) for row in rows} == {
-        len(header)
-    }
+    assert [row[0] for row in rows] == ["standard", "tie_query_key=true"]
+    assert {len(row) for row in rows} == {len(header)}
     assert [sum("*" in cell for cell in row) for row in rows] == [0, 1]
     assert all(f"| {' | '.join(row)} |" in " ".join(markdown(results).split()) for row in rows)
 
@@ -139,16 +137,10 @@ def test_the_csv_has_every_value() -> None:
     assert float(row["value"]) == pytest.approx(WORSE[2]) and row["seed"] == "3"
 
 
-@pytest.mark.parametrize(
-    ("runs", "message"),
-    [
-        (lab_runs(BASE), "runs=DIR"),
-        ([*lab_runs(BASE), lab_run("9", 7, 0.1, TIED)], "tie_query_key=true"),
-    ],
-)
+@pytest.mark.parametrize(("runs", "message"), [([], "runs=DIR"), ([lab_run("9", 7, 0.1, TIED)], "tie_query_key=true")])
 def test_runs_that_cannot_be_compared_are_refused(runs: list[LabRun], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        by_variant({run.name: (run.seed, run.changes) for run in runs})
+        by_variant({run.name: (run.seed, run.changes) for run in [*lab_runs(BASE), *runs]})
 
 
 def test_the_figure_is_a_png() -> None:

@@ -248,7 +248,7 @@ def test_token_shift_adds_a_share_of_the_previous_embedding_in_the_same_document
     torch.testing.assert_close(shifted, expected)
 
 
-def test_initial_weights_follow_the_table() -> None:
+def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal() -> None:
     model = Transformer(config(position=Position.learned, token_shift=True), 1009, seed=7)
     for name, weight in model.named_parameters():
         if name.endswith("gain"):

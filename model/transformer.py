@@ -4,6 +4,8 @@ The default is Llama's architecture (Touvron et al. 2023, arXiv 2302.13971) with
 B texts, T tokens, D d_model, H heads, K = D / H head dimension, V tokens of the vocabulary, L layers.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -168,10 +170,7 @@ class Attention(nn.Module):
         self.has_rope, self.sums = config.position is Position.rope, config.weighting is Weighting.sum
         slopes = alibi_slopes(config.n_head) if config.position is Position.alibi else None
         self.register_buffer("slopes", slopes, persistent=False)
-
-        def projection() -> nn.Linear:
-            return nn.Linear(config.d_model, config.d_model, bias=False)
-
+        projection = partial(nn.Linear, config.d_model, config.d_model, bias=False)
         self.query = projection()
         self.key = self.query if config.tie_query_key else projection()
         self.value = self.key if config.tie_key_value else projection()
@@ -214,8 +213,7 @@ class Attention(nn.Module):
         if not self.causal:
             raise ValueError("model.mask=none: a model that sees its targets has no attention to interpret")
         if query_positions is not None:
-            index = query_positions[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
-            query = query.gather(2, index)  # [B, H, Tq, K]
+            query = query.take_along_dim(query_positions[:, None, :, None], dim=2)  # [B, H, Tq, K]
         scores = attention_scores(query, key, query_positions, scaled=self.scaled, slopes=self.slopes)
         return positive_part(scores).log() if self.sums else scores
 

@@ -15,16 +15,11 @@ from model.transformer import Transformer
 def generate(
     model: Transformer, tokens: Tensor, n_tokens: int, *, temperature: float, seed: int, end: int | None = None
 ) -> Tensor:
-    """Returns `tokens` [T] followed by up to `n_tokens` sampled tokens; stops early at logits that are not finite.
+    """Returns `tokens` [T], at least one, followed by up to `n_tokens` sampled tokens.
 
-    Args:
-        model: in eval mode.
-        tokens: [T] prompt, at least one token; the model reads the last context_length tokens.
-        n_tokens: maximum number of new tokens.
-        temperature: divides the logits; 0 takes the most probable token.
-        seed: seed of the samples; PyTorch's global random state is not used.
-        end: token at which generation stops, if any; it is not returned.
-
+    The model, in eval mode, reads the last context_length tokens. `temperature` divides the logits; 0 takes the most
+    probable token. PyTorch's global random state is not used. Stops before the token `end`, if given, and at logits
+    that are not finite.
     """
     generator = torch.Generator().manual_seed(seed)
     for _ in range(n_tokens):

@@ -61,7 +61,7 @@ class _Pass:
     """Options and records of the forward pass in progress."""
 
     edits: Sequence[HeadEdit] = ()
-    query_positions: Tensor | None = None
+    query_positions: Tensor | None = None  # [B, Tq] recorded rows of the scores, if not all
     is_recording: bool = False
     modules: dict[int, nn.Module] = field(default_factory=dict)  # layer -> attention module
     layers: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)  # scores, values, head output
@@ -82,17 +82,9 @@ def observed_attention(
 ) -> tuple[Tensor, None]:
     """Returns the head outputs [B, T, H, K] by the explicit formula, recorded and edited as the current pass asks.
 
-    This is the function registered with `AttentionInterface`; transformers calls it in every layer.
-
-    Args:
-        module: attention module of the layer; `module.layer_idx` is its number.
-        query: [B, H, T, K].
-        key: [B, G, T, K] with G heads, each shared by H / G query heads.
-        value: [B, G, T, K].
-        attention_mask: [B or 1, 1, T, T], True where a query may see a key.
-        scaling: factor of the scores (default: 1 / sqrt(K)).
-        softcap: bound of the scores (Gemma 2), if any.
-
+    transformers calls it in every layer with its attention `module`, query [B, H, T, K], key and value [B, G, T, K]
+    (each of G heads is shared by H / G query heads) and `attention_mask` [B or 1, 1, T, T], True where a query may see
+    a key. `scaling` multiplies the scores (default: 1 / sqrt(K)), `softcap` is their bound (Gemma 2).
     """
     key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
     scores = (query @ key.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)  # [B, H, T, T]
@@ -105,15 +97,10 @@ def observed_attention(
     head_output = apply_edits(scores.softmax(-1), value, [edit for edit in current.edits if edit.layer == layer])
     current.modules[layer] = module
     if current.is_recording:
-        current.layers[layer] = (_rows(scores, current.query_positions), value, head_output)
+        if current.query_positions is not None:
+            scores = scores.take_along_dim(current.query_positions[:, None, :, None], dim=2)
+        current.layers[layer] = (scores, value, head_output)
     return head_output.to(query.dtype).transpose(1, 2).contiguous(), None
-
-
-def _rows(scores: Tensor, query_positions: Tensor | None) -> Tensor:
-    """Returns the rows of [B, H, T, T] at `query_positions` [B, Tq], or all."""
-    if query_positions is None:
-        return scores
-    return scores.gather(2, query_positions[:, None, :, None].expand(-1, scores.shape[1], -1, scores.shape[3]))
 
 
 def _full_mask(*args: Any, **kwargs: Any) -> Tensor | None:
@@ -142,10 +129,10 @@ class TransformersView(ObservableModel):
         self.vocab_size = len(model.get_output_embeddings().weight)
         length = min(16, self.context_length)
         tokens = torch.linspace(0, self.vocab_size - 1, length, device=self.device).long()[None]
-        reference = self._forward(tokens)
+        reference = self._run(model, tokens).logits
         model.set_attn_implementation(_INTERFACE)
         first_pass = _Pass(is_recording=True)
-        logits = self._forward(tokens, first_pass)
+        logits = self._run(model, tokens, first_pass).logits
         self._modules = [first_pass.modules[layer] for layer in sorted(first_pass.modules)]
         self.n_layer = int(model.config.num_hidden_layers)
         kind = f"model_type={model.config.model_type}: cannot be observed"
@@ -173,14 +160,14 @@ class TransformersView(ObservableModel):
     ) -> Tensor:
         """Returns float32 logits [B, T, V], or [B, V] at `positions` [B]; `streams` is not used, the pass is whole."""
         if positions is None:
-            return self._forward(tokens, _Pass(edits))
+            return self._run(self.model, tokens, _Pass(edits)).logits
         rows = torch.arange(len(tokens), device=tokens.device)
 
         def select(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
             return (inputs[0][rows, positions][:, None],)
 
         with self.model.get_output_embeddings().register_forward_pre_hook(select):
-            return self._forward(tokens, _Pass(edits))[:, 0]
+            return self._run(self.model, tokens, _Pass(edits)).logits[:, 0]
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
         """Returns what each layer's attention computes."""
@@ -189,7 +176,7 @@ class TransformersView(ObservableModel):
         with ExitStack() as hooks:
             for module in self._modules:
                 hooks.enter_context(module.register_forward_pre_hook(_keep(inputs), with_kwargs=True))
-            self._forward(tokens, current, has_logits=False)
+            self._run(self.model.base_model, tokens, current)
         return [LayerRecord(*current.layers[layer], inputs[layer]) for layer in range(self.n_layer)]
 
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
@@ -202,7 +189,7 @@ class TransformersView(ObservableModel):
         with ExitStack() as hooks, self._layers[-1].register_forward_hook(keep_output):
             for layer in self._layers:
                 hooks.enter_context(layer.register_forward_pre_hook(_keep(streams), with_kwargs=True))
-            self._forward(tokens, has_logits=False)
+            self._run(self.model.base_model, tokens)
         return streams
 
     def head_weights(self, layer: int) -> HeadWeights:
@@ -254,16 +241,13 @@ class TransformersView(ObservableModel):
         return TransformersView(model.to(self.device))
 
     @torch.no_grad()
-    def _forward(self, tokens: Tensor, current: _Pass | None = None, *, has_logits: bool = True) -> Tensor:
-        """Returns the logits, or an empty tensor without computing them: a vocabulary can be large."""
+    def _run(self, module: Any, tokens: Tensor, current: _Pass | None = None) -> Any:
+        """Returns the output of the model, or of its body, which computes no logits: a vocabulary can be large."""
         if int(tokens.max()) >= self.vocab_size:
             raise ValueError(f"token {int(tokens.max())}: the model has only {self.vocab_size:,} tokens")
         token = _current_pass.set(current)
         try:
-            if has_logits:
-                return self.model(input_ids=tokens, use_cache=False).logits.float()
-            self.model.base_model(input_ids=tokens, use_cache=False)
-            return torch.empty(0)
+            return module(input_ids=tokens, use_cache=False)
         finally:
             _current_pass.reset(token)
 
@@ -286,22 +270,12 @@ def _matrix(projection: Any) -> Tensor:
 
 
 def open_transformers(source: str, device: torch.device) -> tuple[TransformersView, Tokenizer, dict[str, Any]]:
-    """Loads a causal language model and its tokenizer, in float32.
+    """Loads a causal language model in float32 from a folder of `save_pretrained` or by its name on the hub.
 
     No code of the model's folder is run and no pickle is executed: weights are read from safetensors or by
-    `torch.load(weights_only=True)`.
-
-    Args:
-        source: a folder written by `save_pretrained`, or a name on the Hugging Face hub.
-        device: where to put the model.
-
-    Returns:
-        The view; its tokenizer, which adds nothing around a text; and facts for the report: "start" (the token before
-        every text), "folder", "commit" (None for a folder), "sha256" of all files, shape and version.
-
-    Raises:
-        ValueError: with one line, if the model cannot be loaded or observed.
-
+    `torch.load(weights_only=True)`. The tokenizer adds nothing around a text. The facts are for the report: "start"
+    (the token before every text), "folder", "commit" (None for a folder), "sha256" of all files, shape and version.
+    ValueError with one line if the model cannot be loaded or observed.
     """
     if find_spec("transformers") is None:
         raise ValueError(f"model={source}: needs transformers; pip install '.[export]'")

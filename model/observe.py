@@ -84,18 +84,10 @@ class ObservableModel(Protocol):
         """Returns the output embedding [V, D]."""
 
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
-        """Pulls a direction after the final norm back to before it, with the norm's divisor held fixed at `stream`.
+        """Pulls `direction` [..., D] back through the final norm, which reads `stream` [..., D]; None if not known.
 
-        The dot product of the result with a term of the residual stream is that term's contribution to the dot
-        product of `direction` with the normalised stream.
-
-        Args:
-            direction: [..., D].
-            stream: [..., D] what the final norm reads.
-
-        Returns:
-            [..., D], or None if the norm is not known.
-
+        The norm's divisor is held fixed. The dot product of the result with a term of the residual stream is that
+        term's contribution to the dot product of `direction` with the normalised stream.
         """
 
 
@@ -179,13 +171,9 @@ def edited_block(block: Block, x: Tensor, edits: Sequence[HeadEdit]) -> Tensor:
 
 
 def apply_edits(weights: Tensor, values: Tensor, edits: Sequence[HeadEdit]) -> Tensor:
-    """Returns the head outputs [B, H, T, K] of one layer after all edits of its weights, then of its outputs.
+    """Returns the head outputs [B, H, T, K] of one layer after all `edits` of its weights, then of its outputs.
 
-    Args:
-        weights: [B, H, T, T]; changed in place.
-        values: [B, H, T, K].
-        edits: the edits of this layer.
-
+    The `weights` [B, H, T, T] are changed in place; `values` are [B, H, T, K].
     """
     for edit in edits:
         if edit.weights is not None:

@@ -4,6 +4,8 @@ The default is Llama's architecture (Touvron et al. 2023, arXiv 2302.13971) with
 B texts, T tokens, D d_model, H heads, K = D / H head dimension, V tokens of the vocabulary, L layers.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,14 +40,7 @@ def rotary_angles(positions: Tensor, width: int, theta: float) -> Tensor:
 def apply_rope(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     """Rotates each pair (i, i + K/2) of `x` by an angle proportional to its position (RoPE, Su et al. 2021, eq. 34).
 
-    Args:
-        x: [..., T, K] queries or keys, K even.
-        positions: [T] or broadcastable to x.shape[:-1]. Only differences of positions reach the scores.
-        theta: base of the frequencies.
-
-    Returns:
-        [..., T, K], computed in float32 and returned in the dtype of `x`.
-
+    `x` [..., T, K] are queries or keys at `positions` [T], K even. Only differences of positions reach the scores.
     """
     angles = rotary_angles(positions, x.shape[-1], theta)  # [..., T, K/2]
     cos, sin = torch.cat([angles.cos(), angles.cos()], dim=-1), torch.cat([-angles.sin(), angles.sin()], dim=-1)
@@ -86,11 +81,8 @@ def document_positions(document_ids: Tensor) -> Tensor:
 def position_bias(distance: Tensor, slopes: Tensor | None = None, *, causal: bool = True) -> Tensor:
     """Returns the term that is added to the scores, float32: -inf for later keys, elsewhere ALiBi's penalty or 0.
 
-    Args:
-        distance: [..., Tq, T] position of the query minus that of the key.
-        slopes: [H] penalty per token of distance (ALiBi), if any; the result then has an axis of heads.
-        causal: hide the keys after the query.
-
+    `distance` [..., Tq, T] is the position of the query minus that of the key, `slopes` [H] the penalty per token of
+    distance, which adds an axis of heads; without `causal` later keys stay visible.
     """
     bias = torch.zeros_like(distance, dtype=torch.float32)
     if slopes is not None:
@@ -107,16 +99,9 @@ def attention_scores(
     slopes: Tensor | None = None,
     causal: bool = True,
 ) -> Tensor:
-    """Returns the scores before the softmax by the formula (Vaswani et al. 2017, eq. 1), [B, H, Tq, T] float32.
+    """Returns query @ key^T / sqrt(K) (Vaswani et al. 2017, eq. 1) plus the `position_bias`, [B, H, Tq, T] float32.
 
-    Args:
-        query: [B, H, Tq, K].
-        key: [B, H, T, K].
-        query_positions: [B, Tq] position of each query among the keys (default: query i stands at i).
-        scaled: divide by sqrt(K).
-        slopes: as in `position_bias`.
-        causal: as in `position_bias`.
-
+    The `query` [B, H, Tq, K] stands at `query_positions` [B, Tq] among the keys [B, H, T, K] (default: query i at i).
     """
     scores = query.float() @ key.float().mT  # [B, H, Tq, T]
     if scaled:
@@ -185,10 +170,7 @@ class Attention(nn.Module):
         self.has_rope, self.sums = config.position is Position.rope, config.weighting is Weighting.sum
         slopes = alibi_slopes(config.n_head) if config.position is Position.alibi else None
         self.register_buffer("slopes", slopes, persistent=False)
-
-        def projection() -> nn.Linear:
-            return nn.Linear(config.d_model, config.d_model, bias=False)
-
+        projection = partial(nn.Linear, config.d_model, config.d_model, bias=False)
         self.query = projection()
         self.key = self.query if config.tie_query_key else projection()
         self.value = self.key if config.tie_key_value else projection()
@@ -200,10 +182,7 @@ class Attention(nn.Module):
         return self.merge_heads(self.weighted_values(query, key, value, mask))
 
     def project(self, x: Tensor, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns query, key (both rotated if RoPE is on) and value [B, H, T, K] of `x` [B, T, D].
-
-        `first` is the position of the first of the T tokens.
-        """
+        """Returns query, key (rotated if RoPE is on) and value [B, H, T, K] of `x` [B, T, D] from position `first`."""
         query, key, value = (
             linear(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2) for linear in (self.query, self.key, self.value)
         )
@@ -228,20 +207,13 @@ class Attention(nn.Module):
     def scores(self, query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
         """Returns the scores [B, H, Tq, T] float32 whose softmax equals the attention weights, -inf where masked.
 
-        Args:
-            query: [B, H, T, K] from `project`.
-            key: [B, H, T, K] from `project`.
-            query_positions: [B, Tq], the only rows wanted (default: all).
-
-        Raises:
-            ValueError: the model is not causal (model.mask=none).
-
+        Query and key are those of `project`; `query_positions` [B, Tq] are the only rows wanted (default: all).
+        ValueError if the model is not causal (model.mask=none).
         """
         if not self.causal:
             raise ValueError("model.mask=none: a model that sees its targets has no attention to interpret")
         if query_positions is not None:
-            index = query_positions[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
-            query = query.gather(2, index)  # [B, H, Tq, K]
+            query = query.take_along_dim(query_positions[:, None, :, None], dim=2)  # [B, H, Tq, K]
         scores = attention_scores(query, key, query_positions, scaled=self.scaled, slopes=self.slopes)
         return positive_part(scores).log() if self.sums else scores
 
@@ -288,7 +260,7 @@ class Transformer(nn.Module):
     """The model: `forward(tokens) -> logits` of the next token."""
 
     def __init__(self, config: ModelConfig, vocab_size: int, seed: int) -> None:
-        """Builds the model and initialise every weight from `seed` alone (see `initialise`)."""
+        """Builds the model and initialises every weight from `seed` alone."""
         super().__init__()
         self.config, self.vocab_size = config, vocab_size
         self.token_embedding = nn.Embedding(vocab_size, config.d_model)  # also the output embedding
@@ -303,10 +275,7 @@ class Transformer(nn.Module):
     def forward(self, tokens: Tensor, document_ids: Tensor | None = None) -> Tensor:
         """Returns the logits [B, T, V] of the token after each of `tokens` [B, T]; T is at most context_length.
 
-        Args:
-            tokens: [B, T].
-            document_ids: [B, T] if rows hold several documents: no token sees another document than its own.
-
+        With `document_ids` [B, T] rows hold several documents; no token sees another document than its own.
         """
         mask, positions = None, None
         if document_ids is not None:
@@ -318,13 +287,7 @@ class Transformer(nn.Module):
         return self.unembed(x)
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Returns the residual stream [B, T, D] before the first block.
-
-        Args:
-            tokens: [B, T].
-            positions: [B, T] position of each token in its document (default: token i stands at i).
-
-        """
+        """Returns the residual stream [B, T, D] before the first block; `positions` [B, T] default to 0 to T - 1."""
         x = self.token_embedding(tokens)
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
@@ -347,21 +310,13 @@ class Transformer(nn.Module):
 
 
 def initialise(model: Transformer, seed: int) -> None:
-    """Sets every weight from `seed` alone, without touching PyTorch's global random state.
-
-    | weights                                             | value                      |
-    |-----------------------------------------------------|----------------------------|
-    | gains of the norms                                  | 1                          |
-    | attention.output, mlp.down, shift (residual writes) | 0                          |
-    | token and position embedding                        | normal, sd 0.02            |
-    | query, key, value, gate, up                         | normal, sd 1 / sqrt(inputs)|
-    """
+    """Sets every weight from `seed` alone, without touching PyTorch's global random state."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         with torch.no_grad():
             if name.endswith("gain"):
                 parameter.fill_(1.0)
-            elif name.endswith(("output.weight", "down.weight", "shift")):
+            elif name.endswith(("output.weight", "down.weight", "shift")):  # each block starts as the identity
                 parameter.zero_()
             else:
                 sd = 0.02 if name.endswith("_embedding.weight") else parameter.shape[1] ** -0.5

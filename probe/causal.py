@@ -51,24 +51,20 @@ def causal_study(
 ) -> dict[str, Any] | None:
     """Return the causal effects of one head's link, each with its 95 % interval under `<name>_interval`.
 
-    The items are whole blocks of one question and hold-out. `seed` decides the resamplings and the control heads.
+    The items are whole blocks of one question and hold-out. `seed` decides the resamplings and the control heads. None
+    if no item has a swap partner, else n_pairs, n_dropped, n_templates and:
 
-    Returns:
-        None if no item has a swap partner, else:
-
-        n_pairs, n_dropped, n_templates: counts.
-        margin: mean M_clean, in nats.
-        answer_difference: mean of (M_clean - M_swap) / 2, in nats; what the effects below are shares of. If its
-            interval reaches 0, the model does not distinguish the partners, and the effects are None.
-        attention_swap: antecedent and distractor exchange their attention weights at the query.
-        edge_ablation, distractor_edge_ablation: the attention to one of them is removed at the query.
-        edge_specificity: edge_ablation - distractor_edge_ablation.
-        head_effect: the head's output comes from the partner's text, at all positions.
-        zero_ablation: the head's output is 0.
-        denoising_patch: share of the difference that returns if, in the partner's text, this head alone has the
-            item's output. Equal to head_effect if the partners' answers and foils are each other's.
-        controls: attention_swap of up to 20 random other heads of the layer.
-
+    margin: mean M_clean, in nats.
+    answer_difference: mean of (M_clean - M_swap) / 2, in nats; what the effects below are shares of. If its interval
+        reaches 0, the model does not distinguish the partners, and the effects are None.
+    attention_swap: antecedent and distractor exchange their attention weights at the query.
+    edge_ablation, distractor_edge_ablation: the attention to one of them is removed at the query.
+    edge_specificity: edge_ablation - distractor_edge_ablation.
+    head_effect: the head's output comes from the partner's text, at all positions.
+    zero_ablation: the head's output is 0.
+    denoising_patch: share of the difference that returns if, in the partner's text, this head alone has the item's
+        output. Equal to head_effect if the partners' answers and foils are each other's.
+    controls: attention_swap of up to 20 random other heads of the layer.
     """
     indices, n_dropped = pair_up(items)
     if not indices:
@@ -91,7 +87,7 @@ def measure_margins(
 ) -> dict[str, np.ndarray]:
     """Return the margin [N] of every item, "clean", after the partner's text ("swap") and under each edit.
 
-    "controls" [N, n] are the margins under the attention swap of other heads of the layer.
+    "controls" [N, n] are those under the attention swap of other heads of the layer.
     """
 
     def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from data.config import DataConfig, StoriesConfig
+from data.config import DataConfig
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.links import LinkItem
 from data.stories.lint import word_spans
@@ -102,9 +102,8 @@ class OpenedModel:
 
     def decode(self, token: int) -> str:
         """Return the text of a token, special tokens by their name."""
-        return self.tokenizer.decode([token], skip_special_tokens=False).strip() or repr(
-            self.tokenizer.id_to_token(token)
-        )
+        text = self.tokenizer.decode([token], skip_special_tokens=False).strip()
+        return text or repr(self.tokenizer.id_to_token(token))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +133,6 @@ def open_run(run: Path, device: torch.device) -> OpenedRun:
         fresh = Transformer(settings.model, transformer.vocab_size, seed=UNTRAINED_SEED + seed)
         return TransformerView(fresh.to(device).eval())
 
-    values = asdict(settings.model)
     return OpenedRun(
         folder=run,
         name=run_name(run),
@@ -145,7 +143,7 @@ def open_run(run: Path, device: torch.device) -> OpenedRun:
         start=end_id(tokenizer),
         data=settings.data,
         data_fingerprint=str(config.get("data_fingerprint")),
-        shape=values,
+        shape=asdict(settings.model),
         n_parameters=n_parameters(transformer),
         departures=tuple(departures(settings.model)),
         environment=read_environment(run),
@@ -187,8 +185,7 @@ def read_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:
 def checkpoint_weights(run: Path, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], int]:
     """Return the weights and the step of a checkpoint; ValueError if it is not the checkpoint of a model."""
     weights, step = state.get("model"), state.get("step")
-    is_model = isinstance(weights, dict) and all(isinstance(weight, Tensor) for weight in weights.values())
-    if not isinstance(weights, dict) or not is_model or not isinstance(step, int):
+    if not isinstance(weights, dict) or not isinstance(step, int) or not all(map(torch.is_tensor, weights.values())):
         raise ValueError(f"{run / 'checkpoints'}: not checkpoints of a model; another program or version wrote them")
     return weights, step
 
@@ -257,17 +254,9 @@ def load_data(opened: OpenedModel, cache_dir: str) -> Corpus:
 def open_external(name: str, out: str | None, stories: DataConfig, device: torch.device) -> OpenedModel:
     """Load a causal language model of transformers and its tokenizer, to be tested on `stories`.
 
-    Args:
-        name: a folder written by save_pretrained, or a name on the hub.
-        out: the folder for its results (default: probes/NAME).
-        stories: settings of the stories.
-        device: where to compute.
-
-    Raises:
-        ValueError, OSError: with one line, if the model cannot be loaded or observed.
-
+    `name` is a folder written by save_pretrained or a name on the hub; results go to `out` (default: probes/NAME).
+    ValueError or OSError with one line if the model cannot be loaded or observed.
     """
-    assert isinstance(stories, StoriesConfig)
     view, tokenizer, facts = open_transformers(name, device)
     folder, start = facts.pop("folder"), facts.pop("start")
     short = folder_name(folder) if facts["commit"] is None else name
@@ -325,16 +314,9 @@ def check_attention(model: ObservableModel, name: str) -> None:
 
 
 def check_items(opened: OpenedModel, items: Sequence[LinkItem], n_answers: int) -> list[str]:
-    """Return warnings about the stories in the tokens of an external model.
+    """Return warnings about the stories in the tokens of an external model; ValueError if it cannot read them.
 
-    Args:
-        opened: the model.
-        items: those of all questions.
-        n_answers: how many items have an answer as text; some may have none in these tokens.
-
-    Raises:
-        ValueError: the model cannot read the items.
-
+    `n_answers` items have an answer as text; some may have none in these tokens.
     """
     longest, limit = 1 + max(len(item.tokens) for item in items), opened.model.context_length
     if longest > limit:

@@ -23,11 +23,9 @@ def weights_study(
 ) -> dict[str, Any]:
     """Return whether the head's OV circuit maps each mention to its own answers; the items are those of one question.
 
-    Returns:
-        ov_auc: mean over words of the area under the ROC curve; 1 if attending to a word raises each of its own answers
-            above all others, .5 by chance. None if the model's weights or the answers do not allow it.
-        ov_auc_interval: its 95 % bootstrap interval over words.
-
+    "ov_auc" is the mean over words of the area under the ROC curve: 1 if attending to a word raises each of its own
+    answers above all others, .5 by chance. Its 95 % bootstrap interval is over words. Both are None if the model's
+    weights or the answers do not allow it.
     """
     areas = answer_areas(model, answers_of_words(items), layer, head, items[0].tokens[0])
     if not len(areas):
@@ -93,8 +91,7 @@ def head_types(
 ) -> dict[str, np.ndarray]:
     """Return the `type_scores` of every head on random tokens that repeat once (Olsson et al. 2022).
 
-    Each of `n_sequences` texts has `n_distinct` tokens before the repetition; fewer if the context or the vocabulary is
-    short.
+    `n_distinct` tokens are before the repetition; fewer if the context or the vocabulary is short.
     """
     n_distinct = min(n_distinct, (model.context_length - 1) // 2, model.vocab_size - 1)
     rng = np.random.default_rng(seed)

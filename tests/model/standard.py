@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import pytest
 import torch
+from torch import Tensor
 
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
 from model.transformer import Transformer
@@ -33,6 +35,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "alibi, token shift": {"position": Position.alibi, "token_shift": True},
 }
 
+each_variant = pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
 L, H, K, M, T, V = 2, 3, 10, 41, 13, 29  # layers, heads, head dimension, d_mlp, context length, vocabulary
 
 
@@ -50,3 +53,10 @@ def random_model(**changes: object) -> Transformer:
             if name.endswith(("output.weight", "down.weight", "shift")):
                 parameter.normal_(0, 0.3, generator=generator)
     return model.eval()
+
+
+def exchange(weights: Tensor, query: int, keys: list[int]) -> Tensor:
+    """Return the attention weights [B, T, T] in which two keys of the query have exchanged theirs."""
+    changed = weights.clone()
+    changed[:, query, keys] = weights[:, query, keys[::-1]]
+    return changed

@@ -94,28 +94,15 @@ def test_a_gguf_file_holds_the_weights_settings_and_tokens(tmp_path: Path, token
     assert Tokenizer.from_str(fields["tokenizer.huggingface.json"]).to_str() == tokenizer.to_str()
 
 
-def bpe_with_prefix_space() -> Tokenizer:
-    tokenizer = bpe_tokenizer([TEXT], 280)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    return tokenizer
-
-
-def bpe_in_lower_case() -> Tokenizer:
-    tokenizer = bpe_tokenizer([TEXT], 280)
-    tokenizer.normalizer = normalizers.Lowercase()
-    return tokenizer
-
-
-def unigram() -> Tokenizer:
-    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("cat", -1.0), ("▁", -2.0)], unk_id=0))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    tokenizer.add_special_tokens([END])
-    return tokenizer
-
-
-@pytest.mark.parametrize("make", [bpe_with_prefix_space, bpe_in_lower_case, unigram])
-def test_a_tokenizer_that_llama_cpp_would_apply_differently_is_not_declared_as_gpt2(make: object) -> None:
-    assert not export.is_byte_bpe(json.loads(make().to_str()))  # type: ignore[operator]
+def test_a_tokenizer_that_llama_cpp_would_apply_differently_is_not_declared_as_gpt2() -> None:
+    prefix_space, lower_case = bpe_tokenizer([TEXT], 280), bpe_tokenizer([TEXT], 280)
+    prefix_space.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    lower_case.normalizer = normalizers.Lowercase()
+    unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("cat", -1.0), ("▁", -2.0)], unk_id=0))
+    unigram.pre_tokenizer, unigram.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    unigram.add_special_tokens([END])
+    for tokenizer in (prefix_space, lower_case, unigram):
+        assert not export.is_byte_bpe(json.loads(tokenizer.to_str()))
 
 
 def test_a_model_that_is_no_llama_is_refused_before_a_gguf_file_is_written(tmp_path: Path) -> None:
@@ -138,9 +125,8 @@ def test_llama_cpps_rotation_of_interleaved_pairs_gives_the_same_scores() -> Non
     for name in ("attn_q", "attn_k"):
         heads = (x @ gguf_weights(model)[f"blk.0.{name}.weight"].T).unflatten(-1, (H, K // 2, 2)).transpose(1, 2)
         rotated.append(torch.view_as_real(torch.view_as_complex(heads.contiguous()) * rotation).flatten(-2))
-    torch.testing.assert_close(
-        attention_scores(*rotated), attention.scores(*attention.project(x)[:2]), rtol=1e-4, atol=1e-5
-    )
+    expected = attention.scores(*attention.project(x)[:2])
+    torch.testing.assert_close(attention_scores(*rotated), expected, rtol=1e-4, atol=1e-5)
 
 
 # The model card

@@ -15,14 +15,15 @@ from torch import Tensor
 from data.tokenizer import END, bpe_tokenizer
 from model.hf import TransformersView, as_llama, export_transformers, find_model, open_transformers
 from model.observe import HeadEdit, TransformerView
-from tests.model.standard import VARIANTS, random_model
+from model.transformer import Transformer
+from tests.model.standard import VARIANTS, config, exchange, random_model
 
 transformers = pytest.importorskip("transformers")
 L, H, G, D, V, T = 3, 4, 2, 32, 37, 11  # G: heads of keys and values where they are grouped
 CPU = torch.device("cpu")
-LLAMA_LIKE = {"hidden_size": D, "intermediate_size": 31, "num_hidden_layers": L, "num_attention_heads": H}
-GROUPED = {**LLAMA_LIKE, "num_key_value_heads": G, "max_position_embeddings": 16, "vocab_size": V}
-PLAIN = {**LLAMA_LIKE, "max_position_embeddings": 16, "vocab_size": V}
+PLAIN = {"hidden_size": D, "intermediate_size": 31, "num_hidden_layers": L, "num_attention_heads": H}
+PLAIN |= {"max_position_embeddings": 16, "vocab_size": V}
+GROUPED = {**PLAIN, "num_key_value_heads": G}
 SHAPES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": D, "n_layer": L, "n_head": H, "n_positions": 16, "vocab_size": V},
     "gpt_neox": PLAIN,
@@ -70,31 +71,22 @@ def eager(model_type: str, tokens: Tensor) -> Any:
 
 
 @each_type
-def test_attention_maps_and_logits_equal_eager(model_type: str, tokens: Tensor) -> None:
+def test_attention_maps_logits_and_the_residual_stream_equal_eager(model_type: str, tokens: Tensor) -> None:
     view, expected = make_view(model_type), eager(model_type, tokens)
     maps = view.attention_scores(tokens).softmax(-1)
     assert maps.shape == (L, 5, H, T, T) and maps.std() > 0.05
     torch.testing.assert_close(maps, torch.stack(expected.attentions))
     torch.testing.assert_close(view.logits(tokens), expected.logits)
-
-
-@each_type
-def test_the_residual_stream_equals_the_hidden_states(model_type: str, tokens: Tensor) -> None:
-    streams = make_view(model_type).residual_stream(tokens)
+    streams = view.residual_stream(tokens)
     assert len(streams) == L + 1
-    for stream, expected in zip(streams[:-1], eager(model_type, tokens).hidden_states, strict=False):
-        torch.testing.assert_close(stream, expected)
+    for stream, hidden_state in zip(streams[:-1], expected.hidden_states, strict=False):
+        torch.testing.assert_close(stream, hidden_state)
 
 
 @each_type
 def test_an_edge_exchanged_in_one_head_moves_the_logits_from_its_query_on_only(model_type: str, tokens: Tensor) -> None:
-    def exchange(weights: Tensor) -> Tensor:
-        changed = weights.clone()
-        changed[:, 6, [4, 5]] = weights[:, 6, [5, 4]]
-        return changed
-
     view = make_view(model_type)
-    edited = view.logits(tokens, edits=[HeadEdit(1, 2, weights=exchange)])
+    edited = view.logits(tokens, edits=[HeadEdit(1, 2, weights=lambda weights: exchange(weights, 6, [4, 5]))])
     difference = (edited - view.logits(tokens)).abs().amax((0, 2))
     assert (difference[:6] < 1e-5).all() and difference[6] > 1e-3
 
@@ -110,9 +102,9 @@ def test_the_record_is_consistent_with_the_weights_of_the_heads(model_type: str,
         added = torch.einsum("bhtk,hdk->btd", record.head_output, weights.output)
         name = next(name for name in ("o_proj", "out_proj", "c_proj", "dense") if hasattr(module, name))
         projection = getattr(module, name)
-        expected = projection(record.head_output.transpose(1, 2).flatten(2)) - (
-            0 if projection.bias is None else projection.bias
-        )
+        expected = projection(record.head_output.transpose(1, 2).flatten(2))
+        if projection.bias is not None:
+            expected -= projection.bias
         torch.testing.assert_close(added, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -197,9 +189,8 @@ def test_our_model_and_its_llama_give_the_same_logits_scores_and_edited_logits(c
     assert torch.equal(as_llama(model)(tokens).logits, model(tokens))
     torch.testing.assert_close(llama.attention_scores(tokens), view.attention_scores(tokens), rtol=1e-4, atol=1e-5)
     edits = [HeadEdit(0, 1, weights=lambda weights: weights.flip(0)), HeadEdit(1, 2, output=torch.zeros_like)]
-    torch.testing.assert_close(
-        llama.logits(tokens, edits=edits), view.logits(tokens, edits=edits), rtol=1e-4, atol=1e-5
-    )
+    edited = view.logits(tokens, edits=edits)
+    torch.testing.assert_close(llama.logits(tokens, edits=edits), edited, rtol=1e-4, atol=1e-5)
     for our_record, their_record in zip(view.record(tokens), llama.record(tokens), strict=True):
         for expected, tensor in zip(our_record, their_record, strict=True):
             torch.testing.assert_close(tensor, expected, rtol=1e-4, atol=1e-5)
@@ -220,7 +211,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
-    model = random_model().__class__(random_model().config, tokenizer.get_vocab_size(), seed=5)
+    model = Transformer(config(), tokenizer.get_vocab_size(), seed=5)
     export_transformers(model, tmp_path / "model", tokenizer.token_to_id(END), tokenizer)
     return tmp_path / "model"
 
@@ -242,8 +233,7 @@ def test_transformers_own_tokenizer_class_reads_the_exported_tokenizer(folder: P
 
 def test_the_digest_changes_with_any_file_of_the_model(folder: Path) -> None:
     digest = open_transformers(str(folder), CPU)[2]["sha256"]
-    settings = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(settings | {"rope_parameters": {"rope_theta": 5e3}}))
+    change_config(folder, rope_parameters={"rope_theta": 5e3})
     assert open_transformers(str(folder), CPU)[2]["sha256"] != digest
 
 

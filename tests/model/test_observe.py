@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from model.observe import HeadEdit, TransformerView
-from tests.model.standard import VARIANTS, H, K, V, random_model
+from tests.model.standard import H, K, V, each_variant, exchange, random_model
 
 L = 3
 make_model = partial(random_model, n_layer=L)
@@ -18,15 +18,10 @@ def tokens() -> Tensor:
     return torch.randint(V, (4, 7), generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
-def test_logits_equal_the_forward_pass(switches: dict, tokens: Tensor) -> None:
-    model = make_model(**switches)
-    torch.testing.assert_close(TransformerView(model).logits(tokens), model(tokens))
-
-
-@pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
-def test_an_edit_that_changes_nothing_leaves_the_logits_unchanged(switches: dict, tokens: Tensor) -> None:
+@each_variant
+def test_logits_equal_the_forward_pass_also_with_an_edit_that_changes_nothing(switches: dict, tokens: Tensor) -> None:
     view = TransformerView(make_model(**switches))
+    torch.testing.assert_close(view.logits(tokens), view.model(tokens))
     same = [HeadEdit(layer, 1, weights=lambda w: w, output=lambda o: o) for layer in range(L)]
     torch.testing.assert_close(view.logits(tokens, edits=same), view.logits(tokens), rtol=1e-4, atol=1e-4)
 
@@ -37,17 +32,13 @@ def test_positions_select_one_row_of_logits_per_text(tokens: Tensor) -> None:
     torch.testing.assert_close(view.logits(tokens, positions), expected)
 
 
-def test_an_edited_pass_started_at_the_edited_layer_equals_the_whole_pass(tokens: Tensor) -> None:
+def test_a_pass_started_at_the_edited_layer_or_after_the_last_equals_the_whole_pass(tokens: Tensor) -> None:
     view = TransformerView(make_model())
     edits = [HeadEdit(2, 0, output=torch.zeros_like), HeadEdit(1, 1, weights=lambda w: w.flip(0))]
-    complete = view.logits(tokens, edits=edits)
-    torch.testing.assert_close(view.logits(tokens, edits=edits, streams=view.residual_stream(tokens)), complete)
+    complete, streams = view.logits(tokens, edits=edits), view.residual_stream(tokens)
+    torch.testing.assert_close(view.logits(tokens, edits=edits, streams=streams), complete)
+    torch.testing.assert_close(view.logits(tokens, streams=streams), view.logits(tokens))  # only the last stream
     assert not torch.allclose(complete, view.logits(tokens), atol=1e-2)
-
-
-def test_given_the_streams_and_no_edit_the_logits_are_those_of_the_last_stream(tokens: Tensor) -> None:
-    view = TransformerView(make_model())
-    torch.testing.assert_close(view.logits(tokens, streams=view.residual_stream(tokens)), view.logits(tokens))
 
 
 def test_an_output_edit_equals_removing_the_heads_columns_of_the_output_projection(tokens: Tensor) -> None:
@@ -59,17 +50,13 @@ def test_an_output_edit_equals_removing_the_heads_columns_of_the_output_projecti
 
 
 def test_exchanging_two_weights_of_one_query_changes_no_earlier_logits(tokens: Tensor) -> None:
-    def exchange(weights: Tensor) -> Tensor:
-        changed = weights.clone()
-        changed[:, 5, [1, 2]] = weights[:, 5, [2, 1]]
-        return changed
-
     view = TransformerView(make_model())
-    difference = (view.logits(tokens, edits=[HeadEdit(0, 0, weights=exchange)]) - view.logits(tokens)).abs().amax(-1)
+    edit = HeadEdit(0, 0, weights=lambda weights: exchange(weights, 5, [1, 2]))
+    difference = (view.logits(tokens, edits=[edit]) - view.logits(tokens)).abs().amax(-1)
     assert (difference[:, :5] < 1e-5).all() and (difference[:, 5] > 1e-4).all()
 
 
-@pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
+@each_variant
 def test_the_record_is_consistent_with_itself_and_with_the_streams(switches: dict, tokens: Tensor) -> None:
     view = TransformerView(make_model(**switches))
     streams = view.residual_stream(tokens)

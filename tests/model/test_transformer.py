@@ -27,11 +27,10 @@ from model.transformer import (
     sinusoids,
     sum_normalised,
 )
-from tests.model.standard import VARIANTS, H, K, V, config, random_model
+from tests.model.standard import VARIANTS, H, K, V, config, each_variant, random_model
 
 B, T = 2, 7
 Heads = tuple[Tensor, Tensor, Tensor]
-each_variant = pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
 
 
 @pytest.fixture
@@ -69,9 +68,8 @@ def test_weights_of_the_future_are_exactly_zero_and_rows_sum_to_one(heads: Heads
 
 def test_explicit_weights_times_values_equal_the_fused_kernel(heads: Heads) -> None:
     query, key, value = heads
-    torch.testing.assert_close(
-        causal_attention_weights(query, key) @ value, attend(query, key, value), rtol=1e-5, atol=1e-5
-    )
+    explicit = causal_attention_weights(query, key) @ value
+    torch.testing.assert_close(explicit, attend(query, key, value), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -114,10 +112,10 @@ def test_alibi_lowers_each_score_by_slope_times_distance(heads: Heads) -> None:
 @each_variant
 def test_observed_scores_give_the_weights_that_the_model_uses(switches: dict) -> None:
     attention, x = random_attention(**switches)
-    weights = attention.scores(*attention.project(x)[:2]).softmax(-1)
+    query, key, value = attention.project(x)
+    weights = attention.scores(query, key).softmax(-1)
     assert (weights.triu(1) == 0).all()
     torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, T))
-    value = attention.project(x)[2]
     torch.testing.assert_close(attention.merge_heads(weights @ value), attention(x), rtol=1e-4, atol=1e-5)
 
 
@@ -137,12 +135,11 @@ def test_tied_projections_share_one_matrix() -> None:
 
 def test_weights_by_head_add_up_to_the_whole_projections() -> None:
     attention, x = random_attention(position=Position.none)
-    *inputs, output = attention.by_head()
-    for weight, projected in zip(inputs, attention.project(x), strict=True):
+    (*inputs, output), projections = attention.by_head(), attention.project(x)
+    for weight, projected in zip(inputs, projections, strict=True):
         torch.testing.assert_close(torch.einsum("btd,hkd->bhtk", x, weight), projected, rtol=1e-4, atol=1e-5)
-    value = attention.project(x)[2]
-    expected = torch.einsum("bhtk,hdk->btd", value, output)
-    torch.testing.assert_close(attention.merge_heads(value), expected, rtol=1e-4, atol=1e-5)
+    expected = torch.einsum("bhtk,hdk->btd", projections[2], output)
+    torch.testing.assert_close(attention.merge_heads(projections[2]), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_tokens_projected_from_their_own_position_equal_those_of_the_whole_text() -> None:
@@ -248,7 +245,7 @@ def test_token_shift_adds_a_share_of_the_previous_embedding_in_the_same_document
     torch.testing.assert_close(shifted, expected)
 
 
-def test_initial_weights_follow_the_table() -> None:
+def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal() -> None:
     model = Transformer(config(position=Position.learned, token_shift=True), 1009, seed=7)
     for name, weight in model.named_parameters():
         if name.endswith("gain"):
@@ -322,6 +319,5 @@ def test_impossible_settings_are_refused_by_name(switches: dict, setting: str) -
 
 def test_every_switch_of_the_lab_has_a_variant() -> None:
     switches = {name for variant in VARIANTS.values() for name in variant} | {"mask"}
-    assert set(ModelConfig.__dataclass_fields__) - set(switches) == {
-        *"n_layer n_head d_model d_mlp context_length rope_theta norm_eps dropout".split()
-    }
+    others = set("n_layer n_head d_model d_mlp context_length rope_theta norm_eps dropout".split())
+    assert ModelConfig.__dataclass_fields__.keys() - switches == others

@@ -13,7 +13,6 @@ from probe.interventions import exchange, pair_up
 from tests.probe.pair_items import (
     GAIN,
     SETTINGS,
-    H,
     K,
     noun_items,
     random_items,
@@ -47,11 +46,8 @@ def edit_by_hand(view: TransformerView, item: LinkItem, partner: LinkItem, name:
         row = weights.clone()
         row[right] = weights[right] / weights[right].sum() * weights[wrong].sum()
         row[wrong] = weights[wrong] / weights[wrong].sum() * weights[right].sum()
-    elif name == "edge_ablation":
-        scores[right] = -torch.inf
-        row = scores.softmax(-1)
-    elif name == "distractor_edge_ablation":
-        scores[wrong] = -torch.inf
+    elif name in ("edge_ablation", "distractor_edge_ablation"):
+        scores[right if name == "edge_ablation" else wrong] = -torch.inf
         row = scores.softmax(-1)
     else:
         output = torch.zeros(1, len(item.tokens), K)
@@ -154,12 +150,13 @@ def test_the_effects_of_a_head_that_alone_decides_are_those_by_hand() -> None:
     assert study["edge_specificity"] == pytest.approx(cut_right - cut_wrong, rel=1e-3)
 
 
-def test_a_head_that_writes_nothing_has_no_effect_and_controls_that_have() -> None:
-    study = causal_study(three_heads(), noun_items(), 0, 1, **SETTINGS)
+@pytest.mark.parametrize("head", [1, 2])
+def test_a_head_that_writes_no_answer_has_no_effect_and_its_controls_are_the_other_heads(head: int) -> None:
+    study = causal_study(three_heads(), noun_items(), 0, head, **SETTINGS)
     assert study is not None
     for name in EFFECTS:
         assert study[name] == pytest.approx(0, abs=1e-6), name
-    assert study["controls"]["heads"] == [0, 2]
+    assert study["controls"]["heads"] == [0, 3 - head]
     assert study["controls"]["attention_swap"] == pytest.approx([1, 0], abs=1e-4)
 
 
@@ -169,8 +166,3 @@ def test_effects_are_none_if_the_model_does_not_distinguish_the_partners() -> No
     study = causal_study(random_view(), same, 0, 1, **SETTINGS)
     assert study is not None and abs(study["answer_difference"]) < 1e-6
     assert {study[name] for name in EFFECTS} == {None} and study["controls"] is None
-
-
-def test_controls_are_random_other_heads_of_the_layer() -> None:
-    study = causal_study(three_heads(), noun_items(), 0, 2, **SETTINGS)
-    assert study is not None and study["controls"]["heads"] == [head for head in range(H) if head != 2]

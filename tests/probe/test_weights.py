@@ -109,10 +109,9 @@ def uniform_view() -> TransformerView:
 
 def test_a_uniform_head_scores_the_mean_of_one_over_the_number_of_keys() -> None:
     scores = head_types(uniform_view(), start_token=0, seed=0, n_sequences=3, n_distinct=5)
-    assert scores["previous"][0] == pytest.approx([np.mean([1 / n for n in range(3, 12)])] * H, rel=1e-5)
-    assert scores["first"][0] == pytest.approx([np.mean([1 / n for n in range(2, 12)])] * H, rel=1e-5)
-    for name in ("duplicate", "induction"):
-        assert scores[name][0] == pytest.approx([np.mean([1 / n for n in range(7, 12)])] * H, rel=1e-5)
+    for name, fewest_keys in {"previous": 3, "first": 2, "duplicate": 7, "induction": 7}.items():
+        expected = np.mean([1 / n_keys for n_keys in range(fewest_keys, 12)])
+        assert scores[name][0] == pytest.approx([expected] * H, rel=1e-5)
 
 
 def test_the_seed_decides_the_texts_and_they_fit_the_context() -> None:

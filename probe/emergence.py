@@ -17,8 +17,8 @@ from probe.behaviour import oracle_losses, read_payoffs, resolved_share
 from probe.items import QUESTIONS, questions_with_items
 from probe.natural import MIN_PREFIXES, make_items, prefixes_in, read
 from probe.scores import best_head, check_blocks, read_heads, score_heads
-from probe.sentences import Example, TokenizedText
-from probe.snapshots import attention_of, choose_examples, header, pack_snapshot
+from probe.sentences import Example, TokenizedText, pack_weights, word_attention
+from probe.snapshots import choose_examples, header
 from probe.statistics import CLUSTERINGS, chance_level, max_t_test, story_clusters
 from probe.weights import head_types
 from training.evaluate import Probe, ProbeReading, validation_loss
@@ -101,12 +101,13 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
         values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
         for reading in readings:
             values |= reading.values()
-        attention = attention_of(view, [text for _, text in examples])
+        attention = word_attention(view, [text for _, text in examples])
         images = {}
         if draw and (step % run.eval_every_steps == 0 or step == run.max_steps):
             shown = [(example, text.words, w) for (example, text), w in zip(examples, attention, strict=True)]
             images = draw(readings, shown)
-        snapshot = {"header": header(examples, view), **pack_snapshot(attention)} if examples else None
+        data = [pack_weights(weights) for weights in attention]
+        snapshot = {"header": header(examples, view), "data": data} if examples else None
         return ProbeReading(values, images, snapshot, [reading.summary() for reading in readings])
 
     return probe

@@ -65,7 +65,7 @@ def test_word_attention_of_single_token_words_is_the_softmax_of_the_scores() -> 
     model = small_model()
     text = TokenizedText("a b c", [0, 4, 5, 6], [(0, 1), (2, 3), (4, 5)], [(0, 1), (2, 3), (4, 5)])
     scores = model.attention_scores(torch.tensor([text.tokens]))[:, 0]
-    np.testing.assert_allclose(word_attention(model, text), scores.softmax(-1).numpy(), rtol=1e-5)
+    np.testing.assert_allclose(word_attention(model, [text])[0], scores.softmax(-1).numpy(), rtol=1e-5)
 
 
 def test_next_tokens_are_the_most_probable_ones() -> None:

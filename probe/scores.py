@@ -121,11 +121,10 @@ class ItemBatch(NamedTuple):
 def item_batches(items: Sequence[LinkItem], tokens_per_batch: int) -> list[ItemBatch]:
     """Return the batches that cover `items`; texts that are equal up to the query share a row."""
     batches = []
-    for members, rows, tokens in text_batches([item.tokens[: item.query + 1] for item in items], tokens_per_batch):
-        batch_items = [items[i] for i in members]
-        query = torch.zeros(len(tokens), 1, dtype=torch.int64)
-        query[rows, 0] = torch.tensor([item.query for item in batch_items])
-        batches.append(ItemBatch(members, torch.tensor(rows), tokens, query, candidates(batch_items)))
+    texts = [item.tokens[: item.query + 1] for item in items]
+    for members, rows, tokens, query in text_batches(texts, tokens_per_batch):
+        mentions = candidates([items[i] for i in members])
+        batches.append(ItemBatch(members, torch.tensor(rows), tokens, query[:, None], mentions))
     return batches
 
 
@@ -264,10 +263,10 @@ def _between_group_variance(deviations: np.ndarray, groups: np.ndarray) -> np.nd
 
 def text_batches(
     texts: Sequence[tuple[int, ...]], tokens_per_batch: int
-) -> Iterator[tuple[list[int], list[int], Tensor]]:
-    """Yield (indices of texts, batch row of each, tokens [B, T]) with similar lengths together, padded on the right.
+) -> Iterator[tuple[list[int], list[int], Tensor, Tensor]]:
+    """Yield (indices of texts, batch row of each, tokens [B, T], last position of each row [B]), padded on the right.
 
-    Equal texts share a row.
+    Texts of similar length come together; equal texts share a row.
     """
     members: dict[tuple[int, ...], list[int]] = {}
     for i, text in enumerate(texts):
@@ -281,4 +280,4 @@ def text_batches(
             tokens[row, : len(text)] = text
         indices = [i for text in batch for i in members[text]]
         rows = [row for row, text in enumerate(batch) for _ in members[text]]
-        yield indices, rows, torch.from_numpy(tokens)
+        yield indices, rows, torch.from_numpy(tokens), torch.tensor([len(text) - 1 for text in batch])

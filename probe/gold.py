@@ -226,7 +226,7 @@ def make_item(evaluated: EvaluatedModel, row: Row) -> Item | str:
     except ValueError:
         return "a word shares a token with its neighbour"
     stop = pronoun[-1] + 1
-    start = max(0, stop - evaluated.max_tokens)
+    start = max(0, stop - (evaluated.model.context_length - 1))  # the start token comes first
     candidates = []
     for word, indices in zip(candidate_words, pieces, strict=True):
         positions = tuple(index - start + 1 for index in indices)  # the start token is position 0

@@ -115,7 +115,7 @@ def score_file(evaluated: EvaluatedModel, name: str, pairs: Sequence[Pair]) -> d
     model, config = evaluated.model, evaluated.config
     start = evaluated.start_token
     tokens = {pair: [(start, *evaluated.encode(text)[0]) for text in (pair.good, pair.bad)] for pair in pairs}
-    fitting = [pair for pair in pairs if max(map(len, tokens[pair])) <= evaluated.max_tokens + 1]
+    fitting = [pair for pair in pairs if max(map(len, tokens[pair])) <= model.context_length]
     good, bad = ([tokens[pair][side] for pair in fitting] for side in (0, 1))
     right = outcomes(*(log_probabilities(model, texts, config.tokens_per_batch) for texts in (good, bad)))
     covered = [i for i, pair in enumerate(fitting) if all(is_covered(evaluated, words) for words in pair.difference)]

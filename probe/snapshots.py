@@ -38,17 +38,9 @@ def header(examples: Examples, model: ObservableModel) -> dict[str, Any]:
 
 
 def read_history(path: Path) -> dict[str, Any] | None:
-    """Read attention.jsonl as {"n_layer", "n_head", "texts", "steps", "data": per step the base64 of each text}.
+    """Read attention.jsonl as {"texts", "steps", "data": per step the base64 of each text}; None if it has no line.
 
-    Args:
-        path: the file; an incomplete last line, as while training runs, is ignored.
-
-    Returns:
-        None if there is no file or no line in it.
-
-    Raises:
-        ValueError: the file is damaged.
-
+    An incomplete last line, as while training runs, is ignored. Raises ValueError if the file is damaged.
     """
     if not path.is_file():
         return None
@@ -69,8 +61,7 @@ def read_history(path: Path) -> dict[str, Any] | None:
         is_valid = False
     if not is_valid:
         raise ValueError(f"{path}: damaged; delete it to continue without attention snapshots")
-    entry = {name: first[name] for name in ("n_layer", "n_head", "texts")}
-    return entry | {"steps": steps, "data": [snapshot["data"] for snapshot in snapshots]}
+    return {"texts": first["texts"], "steps": steps, "data": [snapshot["data"] for snapshot in snapshots]}
 
 
 def _n_bytes(first: dict[str, Any], text: dict[str, Any]) -> int:

@@ -11,7 +11,6 @@ from torch import Tensor
 from data.links import LinkItem
 from model.observe import LayerRecord, ObservableModel
 
-_NEGATIVE_INFINITY = float("-inf")
 _BLOCK = [(0, 0), (0, 1), (1, 0), (1, 1)]  # (order, meant) of the four cells
 
 
@@ -171,23 +170,18 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> 
     """Reduce the attention scores of a query to the fields of `HeadRows`, each [N, H].
 
     A word's score is the log-sum-exp of its tokens' scores, so the softmax's denominator, and with it the attention
-    sink, cancels from the log ratio. Without antecedents or distractors the log ratio is infinite or nan.
-
-    Args:
-        scores: [N, H, Tk] before the softmax, -inf after the query.
-        mentions: those of the N items.
-        value_norms: [N, H, W, P] norm of the transformed value of each mention token.
-
+    sink, cancels from the log ratio. Without antecedents or distractors the log ratio is infinite or nan. `scores`
+    [N, H, T] are before the softmax, -inf after the query; `value_norms` [N, H, W, P] are those of `output_norms`.
     """
     token_scores = scores.gather(-1, mentions.positions.flatten(1)[:, None].expand(-1, scores.shape[1], -1))
     token_scores = token_scores.unflatten(-1, mentions.positions.shape[1:])
-    token_scores = token_scores.masked_fill(~mentions.present[:, None], _NEGATIVE_INFINITY)  # [N, H, W, P]
+    token_scores = token_scores.masked_fill(~mentions.present[:, None], -torch.inf)  # [N, H, W, P]
     words, gold = token_scores.logsumexp(-1), mentions.gold[:, None]
-    right, wrong = words.masked_fill(~gold, _NEGATIVE_INFINITY), words.masked_fill(gold, _NEGATIVE_INFINITY)
+    right, wrong = words.masked_fill(~gold, -torch.inf), words.masked_fill(gold, -torch.inf)
     total = scores.logsumexp(-1)
     beyond_first = scores[..., 1:]
     largest = beyond_first.amax(-1, keepdim=True)
-    largest_gold = token_scores.masked_fill(~gold[..., None], _NEGATIVE_INFINITY) == largest[..., None]
+    largest_gold = token_scores.masked_fill(~gold[..., None], -torch.inf) == largest[..., None]
     return {
         "log_ratio": right.logsumexp(-1) - wrong.logsumexp(-1),
         "value_log_ratio": _value_log_ratio(token_scores, value_norms, mentions),
@@ -202,7 +196,7 @@ def _value_log_ratio(token_scores: Tensor, value_norms: Tensor, mentions: Candid
     """Return the log ratio [N, H] of value-weighted attention; 0 where all norms are 0."""
     weighted = (token_scores + value_norms.log()).logsumexp(-1)  # [N, H, W]
     gold = mentions.gold[:, None]
-    right, wrong = (weighted.masked_fill(mask, _NEGATIVE_INFINITY).logsumexp(-1) for mask in (~gold, gold))
+    right, wrong = (weighted.masked_fill(mask, -torch.inf).logsumexp(-1) for mask in (~gold, gold))
     is_zero = (value_norms * mentions.present[:, None]).sum((-1, -2)) == 0
     return (right - wrong).masked_fill(is_zero, 0)
 

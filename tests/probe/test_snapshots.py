@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 
 from data.stories.lint import word_spans
-from model.config import ModelConfig
 from model.observe import TransformerView
-from model.transformer import Transformer
 from probe.sentences import TokenizedText, pack_weights, word_attention
 from probe.snapshots import HISTORY_FILE, choose_examples, header, read_history
-from tests.model.standard import PLAIN
+from tests.model.standard import random_model
 from tests.report.sample import unpacked
 
 UNKNOWN = 1
@@ -26,8 +24,7 @@ def tokenize(text: str) -> TokenizedText:
 
 @pytest.fixture(scope="module")
 def view() -> TransformerView:
-    config = ModelConfig(n_layer=2, n_head=3, d_model=30, d_mlp=41, context_length=23, **PLAIN)
-    return TransformerView(Transformer(config, vocab_size=17, seed=0).eval())
+    return TransformerView(random_model(context_length=23))
 
 
 @pytest.mark.parametrize(

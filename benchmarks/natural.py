@@ -66,7 +66,7 @@ def exchanged_readings(contrast: np.ndarray, items: Items, seed: int) -> np.ndar
 def token_contrasts(model: ObservableModel, cells: list[LinkItem]) -> list[np.ndarray]:
     """Returns, for each prefix, the difference of both readings' scores at the pronoun, [L, H, tokens before it]."""
     scores: list[np.ndarray] = [np.empty(0)] * len(cells)
-    for batch, rows, tokens in text_batches([cell.tokens for cell in cells], CONFIG.tokens_per_batch):
+    for batch, rows, tokens, _ in text_batches([cell.tokens for cell in cells], CONFIG.tokens_per_batch):
         query = torch.zeros(len(tokens), 1, dtype=torch.int64)
         query[rows, 0] = torch.tensor([cells[i].query for i in batch])
         recorded = model.attention_scores(tokens, query)[:, :, :, 0].numpy()  # [L, B, H, T]

@@ -12,10 +12,9 @@ from data.links import LinkItem, Word
 from probe.scores import Scores, best_head, score
 
 Rule = Callable[[LinkItem], float]  # 1 if it prefers the antecedent, -1 a distractor, 0 a tie
-_WordScore = Callable[[LinkItem, Word], float]
 
 
-def _prefer(word_score: _WordScore) -> Rule:
+def _prefer(word_score: Callable[[LinkItem, Word], float]) -> Rule:
     """Return the rule that prefers the candidate of highest score."""
 
     def rule(item: LinkItem) -> float:
@@ -77,8 +76,7 @@ def fit_rules(dev: Sequence[LinkItem]) -> dict[str, Rule]:
 
 def score_rules(rules: Mapping[str, Rule], items: Sequence[LinkItem]) -> dict[str, Scores]:
     """Score rules on whole blocks of items that have an antecedent and a distractor, each field [N_b]."""
-    preferences = {name: np.array([rule(item) for item in items]) for name, rule in rules.items()}
-    return {name: _score_margin(preference) for name, preference in preferences.items()}
+    return {name: _score_margin(np.array([rule(item) for item in items])) for name, rule in rules.items()}
 
 
 def best_baseline(scores: Mapping[str, Scores]) -> str:
@@ -99,11 +97,8 @@ def selectivity(
     The control task: words are ranked at random, and the higher-ranked word of a pair is gold in all four cells. The
     ranks are the same in dev and test, so a head that prefers some words to others can solve it. A pure link head has
     accuracy 1/2 on any ranks, so its selectivity is 1/2. For each of `n_controls` rankings the best head is chosen on
-    dev by `best_head` and scored on test; both are whole blocks, with the margins [N, L, H] of `HeadRows`.
-
-    Returns:
-        accuracy, control (mean accuracy on the control tasks) and selectivity, their difference; all on test.
-
+    dev by `best_head` and scored on test; both are whole blocks, with the margins [N, L, H] of `HeadRows`. `control` is
+    the mean accuracy on the control tasks.
     """
     items = [*dev, *test]
     words, pairs = np.unique([item.pair.split()[:2] for item in items], return_inverse=True)

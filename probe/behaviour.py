@@ -1,13 +1,12 @@
 """How the model answers at the payoff, between two oracles: with and without knowledge of the antecedent."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from data.links import ORACLES, LinkItem
 from model.observe import ObservableModel
@@ -63,27 +62,17 @@ def read_payoffs(
     Both are nan for items without a payoff.
     """
     margins, losses = np.full((2, len(items)), np.nan)
-    for index, logits in payoff_logits(model, items, tokens_per_batch):
+    texts = {i: item.tokens[: item.payoff + 1] for i, item in enumerate(items) if item.payoff is not None}
+    with_payoff = list(texts)
+    for members, rows, tokens, payoffs in text_batches(list(texts.values()), tokens_per_batch):
+        index = [with_payoff[i] for i in members]
         batch = [items[i] for i in index]
+        logits = model.logits(tokens.to(model.device), payoffs.to(model.device))[rows]
         targets = torch.tensor([item.target for item in batch], device=logits.device)
         sides = (ids.to(logits.device) for ids in answer_ids(batch))
         margins[index] = answer_margins(logits, *sides).cpu().numpy()
         losses[index] = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
     return margins, losses
-
-
-@torch.no_grad()
-def payoff_logits(
-    model: ObservableModel, items: Sequence[LinkItem], tokens_per_batch: int
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Yield (indices of items, float32 logits [N, V] at their payoffs) for all items that have a payoff."""
-    with_payoff = [i for i, item in enumerate(items) if item.payoff is not None]
-    texts = [item.tokens[: item.payoff + 1] for item in items if item.payoff is not None]
-    for members, rows, tokens in text_batches(texts, tokens_per_batch):
-        payoffs = torch.zeros(len(tokens), dtype=torch.int64)
-        payoffs[rows] = torch.tensor([len(texts[i]) - 1 for i in members])
-        logits = model.logits(tokens.to(model.device), payoffs.to(model.device))
-        yield [with_payoff[i] for i in members], logits[torch.tensor(rows, device=model.device)]
 
 
 def oracle_losses(items: Sequence[LinkItem]) -> dict[str, float]:

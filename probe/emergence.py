@@ -15,10 +15,10 @@ from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_payoffs, resolved_share
 from probe.items import QUESTIONS, questions_with_items
-from probe.natural import MIN_PREFIXES, make_items, prefixes_in, read
+from probe.natural import MIN_PREFIXES, Items, make_items, prefixes_in, read
 from probe.scores import best_head, check_blocks, read_heads, score_heads
-from probe.sentences import Example, TokenizedText
-from probe.snapshots import attention_of, choose_examples, header, pack_snapshot
+from probe.sentences import Example, TokenizedText, pack_weights, word_attention
+from probe.snapshots import choose_examples, header
 from probe.statistics import CLUSTERINGS, chance_level, max_t_test, story_clusters
 from probe.weights import head_types
 from training.evaluate import Probe, ProbeReading, validation_loss
@@ -69,12 +69,8 @@ Draw = Callable[[Sequence[QuestionReading], Sequence[tuple[Example, Sequence[str
 def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> Probe | None:
     """Return the probe to run during training; None if the model is not causal or the text has nothing to ask about.
 
-    Args:
-        corpus: the run's corpus.
-        settings: the run's settings; run.probe_sequences texts are read, and half as many for the loss by token
-            class.
-        draw: draws images at the steps with an evaluation (default: no images).
-
+    It reads run.probe_sequences texts, and half as many for the loss by token class. `draw` is called at the steps with
+    an evaluation.
     """
     run, tokenizer, split = settings.run, corpus.tokenizer, corpus.validation
     if not settings.model.is_causal or not run.probe_sequences:
@@ -101,12 +97,13 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
         values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
         for reading in readings:
             values |= reading.values()
-        attention = attention_of(view, [text for _, text in examples])
+        attention = word_attention(view, [text for _, text in examples])
         images = {}
         if draw and (step % run.eval_every_steps == 0 or step == run.max_steps):
             shown = [(example, text.words, w) for (example, text), w in zip(examples, attention, strict=True)]
             images = draw(readings, shown)
-        snapshot = {"header": header(examples, view), **pack_snapshot(attention)} if examples else None
+        data = [pack_weights(weights) for weights in attention]
+        snapshot = {"header": header(examples, view), "data": data} if examples else None
         return ProbeReading(values, images, snapshot, [reading.summary() for reading in readings])
 
     return probe
@@ -122,20 +119,18 @@ def natural_probe(corpus: Corpus, settings: TrainSettings) -> Probe | None:
     for document in validation_documents(corpus):
         documents.append(document[: MAX_CHARACTERS - n_characters])
         n_characters += len(documents[-1])
-    run, tokenizer, found = settings.run, corpus.tokenizer, prefixes_in([text for text in documents if text])
-    all_items = {
-        question: make_items(
-            prefixes, tokenizer, end_id(tokenizer), settings.model.context_length, 0, run.probe_sequences // 2
-        )
-        for question, prefixes in found.items()
-    }
-    all_items = {name: items for name, items in all_items.items() if len(items.prefixes) >= MIN_PREFIXES}
+    run, tokenizer, context_length = settings.run, corpus.tokenizer, settings.model.context_length
+    start_token, all_items = end_id(tokenizer), dict[str, Items]()
+    for question, prefixes in prefixes_in([text for text in documents if text]).items():
+        items = make_items(prefixes, tokenizer, start_token, context_length, 0, run.probe_sequences // 2)
+        if len(items.prefixes) >= MIN_PREFIXES:
+            all_items[question] = items
     if not all_items:
         return None
 
     def probe(model: Transformer, step: int) -> ProbeReading | None:
         view, summaries = TransformerView(model), list[str]()
-        types = head_types(view, end_id(tokenizer), seed=0)
+        types = head_types(view, start_token, seed=0)
         values: dict[str, Any] = {"head_types": {name: float(scores.max()) for name, scores in types.items()}}
         for question, items in all_items.items():
             try:
@@ -197,18 +192,10 @@ def read_questions(
 
 
 def half_rise(steps: Sequence[float], values: Sequence[float], start: float | None = None) -> float | None:
-    """Returns t50, the first step at which a curve has made half of its change from `start` to its last value.
+    """Return t50, the first step at which a curve has made half of its change from `start` to its last value.
 
-    The curve is interpolated linearly.
-
-    Args:
-        steps: ascending.
-        values: the curve at these steps.
-        start: value before the change, such as chance (default: the first value).
-
-    Returns:
-        None if the curve is empty, or does not change.
-
+    The curve has `values` at ascending `steps`, linear between them; `start` is the value before the change, such as
+    chance (None: the first value). None if the curve is empty or does not change.
     """
     start = values[0] if start is None and len(values) else start
     if start is None or not len(values) or values[-1] == start:

@@ -28,11 +28,6 @@ class EvaluatedModel:
     untrained: Callable[[int], ObservableModel]  # number -> a randomly initialised model of the same shape
     config: ProbeConfig
 
-    @property
-    def max_tokens(self) -> int:
-        """Longest text in tokens that fits behind the start token."""
-        return self.model.context_length - 1
-
 
 @dataclass(frozen=True)
 class Report:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from data.links import Span, token_spans
 from data.natural import CLASSES, Prefix, known_class, pronoun_forms
@@ -227,7 +226,7 @@ def make_item(evaluated: EvaluatedModel, row: Row) -> Item | str:
     except ValueError:
         return "a word shares a token with its neighbour"
     stop = pronoun[-1] + 1
-    start = max(0, stop - evaluated.max_tokens)
+    start = max(0, stop - (evaluated.model.context_length - 1))  # the start token comes first
     candidates = []
     for word, indices in zip(candidate_words, pieces, strict=True):
         positions = tuple(index - start + 1 for index in indices)  # the start token is position 0
@@ -289,10 +288,9 @@ def word_scores(model: ObservableModel, items: Sequence[Item], tokens_per_batch:
     """
     n_words = max(len(item.candidates) for item in items)
     result = np.full((len(items), model.n_layer, model.n_head, n_words), -np.inf, dtype=np.float32)
-    for members, rows, tokens in text_batches([item.tokens for item in items], tokens_per_batch):
-        query = torch.zeros(len(tokens), 1, dtype=torch.int64)
-        query[rows, 0] = torch.tensor([len(items[i].tokens) - 1 for i in members])
-        scores = model.attention_scores(tokens.to(model.device), query.to(model.device))[:, :, :, 0].cpu().numpy()
+    for members, rows, tokens, query in text_batches([item.tokens for item in items], tokens_per_batch):
+        recorded = model.attention_scores(tokens.to(model.device), query[:, None].to(model.device))
+        scores = recorded[:, :, :, 0].cpu().numpy()  # [L, B, H, T]
         for i, row in zip(members, rows, strict=True):
             words = [candidate.positions for candidate in items[i].candidates]
             starts = np.cumsum([0, *map(len, words[:-1])])

@@ -12,7 +12,7 @@ layer has no effect if the payoff comes after the query.
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -42,18 +42,10 @@ def importance_study(
     n_bootstrap: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Return how the three measures agree over the links of all heads and of the chosen head.
+    """Return how the three measures agree over the links of all heads and of the chosen head, and each head's means.
 
     The items are whole blocks of one question and hold-out; up to `N_BLOCKS` blocks and `MAX_BOOTSTRAP` resamplings are
-    used.
-
-    Returns:
-        n_items, clusters, layers; all_heads and chosen_head: Spearman correlations of every two measures with 95 %
-        intervals; heads: each head's means for antecedents and distractors.
-
-    Raises:
-        ValueError: no item has a swap partner.
-
+    used. Raises ValueError if no item has a swap partner.
     """
     items = spread_blocks(items)
     items = [items[i] for i in pair_up(items)[0]]
@@ -61,14 +53,13 @@ def importance_study(
         raise ValueError("no item has a swap partner")
     layers = list(range(model.n_layer)) if model.n_layer * model.n_head <= MAX_HEADS else [layer]
     links = read_links(model, items, layers, tokens_per_batch)  # [3, N, layers, H, W]
-    chosen = links[:, :, layers.index(layer), head]
     resampling = min(n_bootstrap, MAX_BOOTSTRAP), seed
     return {
         "n_items": len(items),
         "clusters": {name: len(set(labels)) for name, labels in story_clusters(items).items()},
         "layers": layers,
         "all_heads": agreement(links, items, *resampling),
-        "chosen_head": agreement(chosen, items, *resampling),
+        "chosen_head": agreement(links[:, :, layers.index(layer), head], items, *resampling),
         "heads": [_head_means(links[:, :, i, j], items, layers[i], j) for i, j in np.ndindex(links.shape[2:4])],
     }
 
@@ -88,41 +79,33 @@ def read_links(
     The items are pairs as from `pair_up`; their mentions are in the order antecedents, distractors. Effects below
     float32 rounding are 0. Value norms are nan if the model's output weights are not known.
     """
-    n_words = max(len(item.antecedents + item.distractors) for item in items)
+    n_words = [len(item.antecedents + item.distractors) for item in items]
 
     def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:
-        links = torch.full((len(batch.index), 3, len(layers), model.n_head, n_words), torch.nan)
-        links[..., : batch.mentions.shape[1]] = _batch_links(model, batch, streams, layers).cpu()
+        n_mentions = batch.mentions.shape[1]
+        shape = (len(batch.index), 3, len(layers), model.n_head, max(n_words))
+        links = torch.full(shape, torch.nan, device=batch.tokens.device)
+        records = model.record(batch.tokens, batch.query[:, None])
+        clean = edited_margins(model, batch, streams)
+        for i, layer in enumerate(layers):
+            weights = records[layer].scores[:, :, 0].softmax(-1)  # [B, H, T]
+            edges = weights[:, :, None] * batch.mentions[:, None]  # [B, H, W, T]
+            links[:, 0, i, :, :n_mentions] = edges.sum(-1)
+            output = model.head_weights(layer).output
+            if output is not None:
+                added = torch.einsum("bhwk,hdk->bhwd", edges @ records[layer].values, output)
+                links[:, 1, i, :, :n_mentions] = added.norm(dim=-1)
+            for head, word in product(range(model.n_head), range(n_mentions)):
+                remove = partial(torch.masked_fill, mask=batch.mentions[:, word], value=0)
+                edit = edit_query_row(batch.query, layer, head, remove)
+                links[:, 2, i, head, word] = (edited_margins(model, batch, streams, edit) - clean).abs()
         return {"links": links}
 
     links = over_batches(model, items, tokens_per_batch, measure)["links"].swapaxes(0, 1)
     links[2] = np.where(links[2] < ROUNDING, 0, links[2])
-    for row, item in enumerate(items):
-        links[:, row, ..., len(item.antecedents + item.distractors) :] = np.nan
+    for row, n in enumerate(n_words):
+        links[:, row, ..., n:] = np.nan
     return links
-
-
-def _batch_links(model: ObservableModel, batch: PairBatch, streams: list[Tensor], layers: Sequence[int]) -> Tensor:
-    """Return the three measures of every link of a batch, [B, 3, layers, H, W]."""
-    records = model.record(batch.tokens, batch.query[:, None])
-    clean = edited_margins(model, batch, streams)
-    measures = []
-    for layer in layers:
-        weights = records[layer].scores[:, :, 0].softmax(-1)  # [B, H, T]
-        edges = weights[:, :, None] * batch.mentions[:, None]  # [B, H, W, T]
-        output = model.head_weights(layer).output
-        norms = torch.full(edges.shape[:3], torch.nan, device=edges.device)
-        if output is not None:
-            norms = torch.einsum("bhwk,hdk->bhwd", edges @ records[layer].values, output).norm(dim=-1)
-        effects = torch.empty_like(norms)
-        for head in range(model.n_head):
-            for word in range(batch.mentions.shape[1]):
-                remove = partial(torch.masked_fill, mask=batch.mentions[:, word], value=0)
-                edit = edit_query_row(batch.query, layer, head, remove)
-                margins = edited_margins(model, batch, streams, edit)
-                effects[:, head, word] = (margins - clean).abs()
-        measures.append(torch.stack([edges.sum(-1), norms, effects], dim=1))
-    return torch.stack(measures, dim=2)
 
 
 def agreement(links: np.ndarray, items: Sequence[LinkItem], n_bootstrap: int, seed: int) -> dict[str, Any]:
@@ -177,11 +160,10 @@ def weighted_ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def _head_means(links: np.ndarray, items: Sequence[LinkItem], layer: int, head: int) -> dict[str, Any]:
     """Return a head's mean measures [3, N, W] over its links to antecedents and to distractors."""
-    is_antecedent = np.zeros(links.shape[1:], dtype=bool)
-    for row, item in enumerate(items):
-        is_antecedent[row, : len(item.antecedents)] = True
+    n_antecedents = np.array([len(item.antecedents) for item in items])
+    is_antecedent = np.arange(links.shape[2]) < n_antecedents[:, None]
     sides = {"antecedent": is_antecedent, "distractor": ~is_antecedent & ~np.isnan(links[0])}
-    means = {side: links[:, mask].mean(axis=1) for side, mask in sides.items()}
-    return {"layer": layer, "head": head} | {
-        side: dict(zip(MEASURES, values.tolist(), strict=True)) for side, values in means.items()
-    }
+    means: dict[str, Any] = {"layer": layer, "head": head}
+    for side, mask in sides.items():
+        means[side] = dict(zip(MEASURES, links[:, mask].mean(axis=1).tolist(), strict=True))
+    return means

@@ -82,10 +82,8 @@ def read_pairs(file: Path) -> list[Pair]:
 def log_probabilities(model: ObservableModel, texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> np.ndarray:
     """Return the log-probability [N] in nats of each text's tokens after its first."""
     totals = np.empty(len(texts))
-    for members, rows, tokens in text_batches(texts, tokens_per_batch):
-        lengths = torch.zeros(len(tokens), dtype=torch.int64)
-        lengths[rows] = torch.tensor([len(texts[i]) for i in members])
-        targets = tokens[:, 1:].masked_fill(torch.arange(1, tokens.shape[1]) >= lengths[:, None], -100)
+    for members, rows, tokens, last in text_batches(texts, tokens_per_batch):
+        targets = tokens[:, 1:].masked_fill(torch.arange(1, tokens.shape[1]) > last[:, None], -100)
         logits = model.logits(tokens.to(model.device))[:, :-1]
         losses = F.cross_entropy(logits.mT, targets.to(model.device), ignore_index=-100, reduction="none")
         totals[members] = -losses.double().sum(1).cpu().numpy()[rows]
@@ -117,7 +115,7 @@ def score_file(evaluated: EvaluatedModel, name: str, pairs: Sequence[Pair]) -> d
     model, config = evaluated.model, evaluated.config
     start = evaluated.start_token
     tokens = {pair: [(start, *evaluated.encode(text)[0]) for text in (pair.good, pair.bad)] for pair in pairs}
-    fitting = [pair for pair in pairs if max(map(len, tokens[pair])) <= evaluated.max_tokens + 1]
+    fitting = [pair for pair in pairs if max(map(len, tokens[pair])) <= model.context_length]
     good, bad = ([tokens[pair][side] for pair in fitting] for side in (0, 1))
     right = outcomes(*(log_probabilities(model, texts, config.tokens_per_batch) for texts in (good, bad)))
     covered = [i for i, pair in enumerate(fitting) if all(is_covered(evaluated, words) for words in pair.difference)]

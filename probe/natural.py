@@ -380,7 +380,7 @@ def causal_test(
         return None
     texts = [items.continued[i // 2][: cells[i].query + N_CONTINUATION + 1] for i in members]
     results = np.empty((len(members), 4))  # rise, matched rise, mass, matched mass
-    for batch, rows, tokens in text_batches(texts, config.tokens_per_batch // 4):
+    for batch, rows, tokens, _ in text_batches(texts, config.tokens_per_batch // 4):
         tokens = tokens[rows].to(model.device)  # equal texts with different queries get rows of their own
         query = torch.tensor([cells[members[i]].query for i in batch], device=model.device)
         masks = torch.zeros(2, *tokens.shape, dtype=torch.bool, device=model.device)  # target, all mentions

@@ -90,7 +90,7 @@ class OpenedModel:
     def read_example(self, example: Example, head: tuple[int, int]) -> dict[str, Any]:
         """Return a head's weights on both nouns at the query, and the most probable next words after a last query."""
         text = self.tokenize(example.text)
-        row = word_attention(self.model, text)[*head, text.words.index(example.query)]
+        row = word_attention(self.model, [text])[0][*head, text.words.index(example.query)]
         is_last = example.text.endswith(example.query)
         following = next_tokens(self.model, text.tokens, 3) if is_last else []
         nouns = sorted((example.antecedent, example.distractor))

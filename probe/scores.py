@@ -11,7 +11,6 @@ from torch import Tensor
 from data.links import LinkItem
 from model.observe import LayerRecord, ObservableModel
 
-_NEGATIVE_INFINITY = float("-inf")
 _BLOCK = [(0, 0), (0, 1), (1, 0), (1, 1)]  # (order, meant) of the four cells
 
 
@@ -121,11 +120,10 @@ class ItemBatch(NamedTuple):
 def item_batches(items: Sequence[LinkItem], tokens_per_batch: int) -> list[ItemBatch]:
     """Return the batches that cover `items`; texts that are equal up to the query share a row."""
     batches = []
-    for members, rows, tokens in text_batches([item.tokens[: item.query + 1] for item in items], tokens_per_batch):
-        batch_items = [items[i] for i in members]
-        query = torch.zeros(len(tokens), 1, dtype=torch.int64)
-        query[rows, 0] = torch.tensor([item.query for item in batch_items])
-        batches.append(ItemBatch(members, torch.tensor(rows), tokens, query, candidates(batch_items)))
+    texts = [item.tokens[: item.query + 1] for item in items]
+    for members, rows, tokens, query in text_batches(texts, tokens_per_batch):
+        mentions = candidates([items[i] for i in members])
+        batches.append(ItemBatch(members, torch.tensor(rows), tokens, query[:, None], mentions))
     return batches
 
 
@@ -172,23 +170,18 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> 
     """Reduce the attention scores of a query to the fields of `HeadRows`, each [N, H].
 
     A word's score is the log-sum-exp of its tokens' scores, so the softmax's denominator, and with it the attention
-    sink, cancels from the log ratio. Without antecedents or distractors the log ratio is infinite or nan.
-
-    Args:
-        scores: [N, H, Tk] before the softmax, -inf after the query.
-        mentions: those of the N items.
-        value_norms: [N, H, W, P] norm of the transformed value of each mention token.
-
+    sink, cancels from the log ratio. Without antecedents or distractors the log ratio is infinite or nan. `scores`
+    [N, H, T] are before the softmax, -inf after the query; `value_norms` [N, H, W, P] are those of `output_norms`.
     """
     token_scores = scores.gather(-1, mentions.positions.flatten(1)[:, None].expand(-1, scores.shape[1], -1))
     token_scores = token_scores.unflatten(-1, mentions.positions.shape[1:])
-    token_scores = token_scores.masked_fill(~mentions.present[:, None], _NEGATIVE_INFINITY)  # [N, H, W, P]
+    token_scores = token_scores.masked_fill(~mentions.present[:, None], -torch.inf)  # [N, H, W, P]
     words, gold = token_scores.logsumexp(-1), mentions.gold[:, None]
-    right, wrong = words.masked_fill(~gold, _NEGATIVE_INFINITY), words.masked_fill(gold, _NEGATIVE_INFINITY)
+    right, wrong = words.masked_fill(~gold, -torch.inf), words.masked_fill(gold, -torch.inf)
     total = scores.logsumexp(-1)
     beyond_first = scores[..., 1:]
     largest = beyond_first.amax(-1, keepdim=True)
-    largest_gold = token_scores.masked_fill(~gold[..., None], _NEGATIVE_INFINITY) == largest[..., None]
+    largest_gold = token_scores.masked_fill(~gold[..., None], -torch.inf) == largest[..., None]
     return {
         "log_ratio": right.logsumexp(-1) - wrong.logsumexp(-1),
         "value_log_ratio": _value_log_ratio(token_scores, value_norms, mentions),
@@ -203,7 +196,7 @@ def _value_log_ratio(token_scores: Tensor, value_norms: Tensor, mentions: Candid
     """Return the log ratio [N, H] of value-weighted attention; 0 where all norms are 0."""
     weighted = (token_scores + value_norms.log()).logsumexp(-1)  # [N, H, W]
     gold = mentions.gold[:, None]
-    right, wrong = (weighted.masked_fill(mask, _NEGATIVE_INFINITY).logsumexp(-1) for mask in (~gold, gold))
+    right, wrong = (weighted.masked_fill(mask, -torch.inf).logsumexp(-1) for mask in (~gold, gold))
     is_zero = (value_norms * mentions.present[:, None]).sum((-1, -2)) == 0
     return (right - wrong).masked_fill(is_zero, 0)
 
@@ -264,10 +257,10 @@ def _between_group_variance(deviations: np.ndarray, groups: np.ndarray) -> np.nd
 
 def text_batches(
     texts: Sequence[tuple[int, ...]], tokens_per_batch: int
-) -> Iterator[tuple[list[int], list[int], Tensor]]:
-    """Yield (indices of texts, batch row of each, tokens [B, T]) with similar lengths together, padded on the right.
+) -> Iterator[tuple[list[int], list[int], Tensor, Tensor]]:
+    """Yield (indices of texts, batch row of each, tokens [B, T], last position of each row [B]), padded on the right.
 
-    Equal texts share a row.
+    Texts of similar length come together; equal texts share a row.
     """
     members: dict[tuple[int, ...], list[int]] = {}
     for i, text in enumerate(texts):
@@ -281,4 +274,4 @@ def text_batches(
             tokens[row, : len(text)] = text
         indices = [i for text in batch for i in members[text]]
         rows = [row for row, text in enumerate(batch) for _ in members[text]]
-        yield indices, rows, torch.from_numpy(tokens)
+        yield indices, rows, torch.from_numpy(tokens), torch.tensor([len(text) - 1 for text in batch])

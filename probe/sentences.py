@@ -68,15 +68,18 @@ class TokenizedText:
         return best + 1 if best >= 0 and overlaps[best] > 0 else -1
 
 
-def word_attention(model: ObservableModel, text: TokenizedText) -> np.ndarray:
-    """Return the attention of every head between words, [L, H, W, W] with W = len(text.words).
+def word_attention(model: ObservableModel, texts: Sequence[TokenizedText]) -> list[np.ndarray]:
+    """Return the attention of every head between the words of each text, [L, H, W, W] with W = len(text.words).
 
     The row of a word is that of its last token, the first that has read the whole word. The weight on a word is the
-    sum over its tokens.
+    sum over its tokens. All texts are one batch.
     """
-    tokens = torch.tensor([text.tokens], device=model.device)
-    weights = model.attention_scores(tokens).softmax(-1)[:, 0].double().cpu().numpy()  # [L, H, T, T]
-    return between_words(weights, text)
+    if not texts:
+        return []
+    lengths = [len(text.tokens) for text in texts]
+    tokens = torch.tensor([text.tokens + [0] * (max(lengths) - len(text.tokens)) for text in texts])
+    weights = model.attention_scores(tokens.to(model.device)).softmax(-1).cpu().numpy()  # [L, B, H, T, T]
+    return [between_words(weights[:, row, :, :n, :n], texts[row]) for row, n in enumerate(lengths)]
 
 
 def between_words(weights: np.ndarray, text: TokenizedText) -> np.ndarray:

@@ -10,11 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from model.observe import ObservableModel
-from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText, between_words, pack_weights
+from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText
 
 HISTORY_FILE = "attention.jsonl"
 _VERSION = 3
@@ -40,36 +37,10 @@ def header(examples: Examples, model: ObservableModel) -> dict[str, Any]:
     return {"version": _VERSION, "n_layer": model.n_layer, "n_head": model.n_head, "texts": texts}
 
 
-def attention_of(model: ObservableModel, texts: Sequence[TokenizedText]) -> list[np.ndarray]:
-    """Return every head's attention between the words of each text, [L, H, W, W]; all texts are one batch."""
-    if not texts:
-        return []
-    width = max(len(text.tokens) for text in texts)
-    tokens = torch.tensor([text.tokens + [0] * (width - len(text.tokens)) for text in texts], device=model.device)
-    weights = model.attention_scores(tokens).softmax(-1).cpu().numpy()  # [L, B, H, T, T]
-    return [
-        between_words(weights[:, row, :, : len(text.tokens), : len(text.tokens)], text)
-        for row, text in enumerate(texts)
-    ]
-
-
-def pack_snapshot(attention: Sequence[np.ndarray]) -> dict[str, Any]:
-    """Return one step's line of attention.jsonl, without its step, from the weights [L, H, W, W] of each text."""
-    return {"data": [pack_weights(weights) for weights in attention]}
-
-
 def read_history(path: Path) -> dict[str, Any] | None:
-    """Read attention.jsonl as {"n_layer", "n_head", "texts", "steps", "data": per step the base64 of each text}.
+    """Read attention.jsonl as {"texts", "steps", "data": per step the base64 of each text}; None if it has no line.
 
-    Args:
-        path: the file; an incomplete last line, as while training runs, is ignored.
-
-    Returns:
-        None if there is no file or no line in it.
-
-    Raises:
-        ValueError: the file is damaged.
-
+    An incomplete last line, as while training runs, is ignored. Raises ValueError if the file is damaged.
     """
     if not path.is_file():
         return None
@@ -90,8 +61,7 @@ def read_history(path: Path) -> dict[str, Any] | None:
         is_valid = False
     if not is_valid:
         raise ValueError(f"{path}: damaged; delete it to continue without attention snapshots")
-    entry = {name: first[name] for name in ("n_layer", "n_head", "texts")}
-    return entry | {"steps": steps, "data": [snapshot["data"] for snapshot in snapshots]}
+    return {"texts": first["texts"], "steps": steps, "data": [snapshot["data"] for snapshot in snapshots]}
 
 
 def _n_bytes(first: dict[str, Any], text: dict[str, Any]) -> int:

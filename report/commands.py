@@ -302,7 +302,7 @@ def look_at_sentence(opened: OpenedModel, text: str) -> bool:
         texts = [text, *(earlier for earlier in read_texts(opened.folder) if earlier != text)][:MOST_TEXTS]
         for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
             print(f"note: {printable(line)}")
-        weights = word_attention(opened.model, tokenized)
+        [weights] = word_attention(opened.model, [tokenized])
         lines = sentence_lines(tokenized, weights, rows, chosen_heads(results))
         no_pronoun = ["note: no pronoun (it, they, she, he and their forms) in the text; the page shows its attention"]
         print(printable("\n".join(lines or no_pronoun)))

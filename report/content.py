@@ -199,7 +199,7 @@ def sentence_content(
         "distractors": list(distractors),
         "notes": [],
         "next": [[opened.decode(token), probability] for token, probability in following],
-        "weights": pack_weights(word_attention(opened.model, text)),
+        "weights": pack_weights(word_attention(opened.model, [text])[0]),
     }
 
 

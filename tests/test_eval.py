@@ -346,5 +346,5 @@ def test_an_exported_run_opens_as_an_external_model_with_the_same_attention(run:
     assert page_content(out)["run"]["step"] == "external model"
     ours = open_run(run, torch.device("cpu"))
     external = open_external(str(folder), str(out), ours.data, torch.device("cpu"))
-    weights, expected = (word_attention(opened.model, opened.tokenize(SENTENCE)) for opened in (external, ours))
+    [weights], [expected] = (word_attention(opened.model, [opened.tokenize(SENTENCE)]) for opened in (external, ours))
     np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-6)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from data.links import LinkItem
 from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
@@ -21,6 +22,10 @@ def untrained(config: ModelConfig, n_models: int = 2) -> list[TransformerView]:
     return [TransformerView(Transformer(config, len(vocabulary()), seed=5 + i).eval()) for i in range(n_models)]
 
 
+def study_model(model: Transformer, dev: list[LinkItem], test: list[LinkItem]) -> Studied:
+    return study(TransformerView(model), untrained(MODEL), dev, test, SETTINGS)
+
+
 @pytest.fixture(scope="session")
 def settings() -> ProbeConfig:
     return SETTINGS
@@ -29,8 +34,7 @@ def settings() -> ProbeConfig:
 @pytest.fixture(scope="session")
 def studied() -> Studied:
     """A model of random weights on the default families."""
-    model = TransformerView(random_model())
-    return study(model, untrained(MODEL), story_items("dev"), story_items("test"), SETTINGS)
+    return study_model(random_model(), story_items("dev"), story_items("test"))
 
 
 @pytest.fixture(scope="session")
@@ -38,13 +42,10 @@ def studied_planted() -> Studied:
     """A model with a coreference head planted in layer 1, head 2."""
     families = ("agreement", "no_antecedent")
     dev, test = ([item for item in story_items(split) if item.family in families] for split in ("dev", "test"))
-    model = TransformerView(planted("coreference", layer=1, head=2))
-    return study(model, untrained(MODEL), dev, test, SETTINGS)
+    return study_model(planted("coreference", layer=1, head=2), dev, test)
 
 
 @pytest.fixture(scope="session")
 def studied_full() -> Studied:
     """A model of random weights on every family, with bystanders."""
-    model = TransformerView(random_model())
-    dev, test = (story_items(split, config=FULL) for split in ("dev", "test"))
-    return study(model, untrained(MODEL), dev, test, SETTINGS)
+    return study_model(random_model(), *(story_items(split, config=FULL) for split in ("dev", "test")))

@@ -19,6 +19,7 @@ from model.transformer import Transformer
 from probe.scores import HeadRows, candidates, reduce_scores
 from tests.data.test_stories import CONFIG, NO_SHARES
 from tests.model.standard import PLAIN
+from tests.probe.evaluated_models import randomise
 
 # Every family at its least: one frame, one pair.
 FULL = replace(
@@ -66,13 +67,7 @@ def planted(kind: str, **options: float) -> Transformer:
 
 def random_model(config: ModelConfig = MODEL, **switches: Any) -> Transformer:
     """Return a model of random weights, none of them zero, so that every layer changes the residual stream."""
-    model = Transformer(replace(config, **switches), len(vocabulary()), seed=0)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.3, generator=generator)
-    return model.eval()
+    return randomise(Transformer(replace(config, **switches), len(vocabulary()), seed=0), seed=1)
 
 
 def rows_of_scores(items: list[LinkItem], scores: list[np.ndarray]) -> HeadRows:

@@ -28,16 +28,10 @@ def test_margin_and_loss_are_those_of_the_whole_texts_probabilities() -> None:
 
 
 def test_answer_accuracy_is_the_share_of_positive_margins(studied: Studied) -> None:
-    [entry] = [
-        entry
-        for entry in studied[0]["behaviour"]
-        if (entry["family"], entry["level"], entry["holdout"]) == ("agreement", "number", "headline")
-    ]
-    items = [
-        item
-        for item in story_items("test", "agreement", "pronoun")
-        if (item.level, item.holdout) == ("number", "headline") and item.payoff is not None
-    ]
+    group = {"family": "agreement", "level": "number", "holdout": "headline"}
+    [entry] = [entry for entry in studied[0]["behaviour"] if group.items() <= entry.items()]
+    items = story_items("test", "agreement", "pronoun")
+    items = [item for item in items if (item.level, item.holdout) == ("number", "headline") and item.payoff is not None]
     margins, losses = read_payoffs(TransformerView(random_model()), items, 4096)
     assert entry["n"] == len(items)
     assert entry["accuracy"] == pytest.approx((margins > 0).mean())

@@ -73,10 +73,8 @@ def test_batch_size_does_not_change_a_score(make, tokens_per_batch: int) -> None
 
 def test_swapped_sentences_reverse_every_outcome() -> None:
     evaluated = word_model(TEXTS)
-    good, bad = (
-        log_probabilities(evaluated.model, [token_ids(evaluated, getattr(pair, side)) for pair in PAIRS], 64)
-        for side in ("good", "bad")
-    )
+    scores = log_probabilities(evaluated.model, [token_ids(evaluated, text) for text in TEXTS], 64)
+    good, bad = scores[::2], scores[1::2]
     assert (outcomes(good, bad) + outcomes(bad, good) == 1).all()
     assert 0 < outcomes(good, bad).mean() < 1
 
@@ -162,7 +160,5 @@ def test_a_bad_file_is_refused_in_one_line_that_names_the_place(
 def test_every_file_of_a_folder_is_scored(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_blimp(tmp_path / f"{name}.jsonl", PAIRS)
-    assert [result["n_pairs"] for result in minimal_pairs(word_model(TEXTS), str(tmp_path)).results["files"]] == [
-        30,
-        30,
-    ]
+    files = minimal_pairs(word_model(TEXTS), str(tmp_path)).results["files"]
+    assert [result["n_pairs"] for result in files] == [30, 30]

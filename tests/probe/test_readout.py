@@ -10,6 +10,7 @@ from data.links import LinkItem
 from model.observe import HeadWeights, TransformerView
 from model.transformer import Transformer
 from probe.scores import HeadRows, read_heads, score_heads
+from tests.probe.pair_items import link
 from tests.probe.story_items import MODEL, random_model, rows_of_scores, story_items, vocabulary
 
 
@@ -20,12 +21,9 @@ def model() -> TransformerView:
 
 def made_up(words: list[tuple[int, ...]], n_gold: int) -> LinkItem:
     """Return an item of 12 tokens with these mentions, the first `n_gold` of them antecedents."""
-    tokens = (0, *np.random.default_rng(len(words)).integers(1, 90, size=11).tolist())
-    names = dict.fromkeys(("family", "level", "site", "holdout", "template", "pair", "text"), "")
-    return LinkItem(
-        tokens=tokens, query=11, antecedents=tuple(words[:n_gold]), distractors=tuple(words[n_gold:]), subject=None,
-        payoff=None, target=None, answers=(), foils=(), surprisal=(), block=0, order=0, meant=0, **names,
-    )  # fmt: skip
+    tokens = [0, *np.random.default_rng(len(words)).integers(1, 90, size=11).tolist()]
+    mentions = {"antecedents": tuple(words[:n_gold]), "distractors": tuple(words[n_gold:])}
+    return link(tokens, (words[0], words[-1]), 0, **mentions)
 
 
 SHAPES = {

@@ -23,10 +23,8 @@ def log_ratios(
 
 def measure(values: np.ndarray) -> tuple[float, ...]:
     scores = score(values, values, (values > 0).astype(float))
-    return tuple(
-        float(array.mean())
-        for array in (scores.accuracy, scores.pair_accuracy, scores.block_accuracy, scores.pronoun_contrast)
-    )
+    names = ("accuracy", "pair_accuracy", "block_accuracy", "pronoun_contrast")
+    return tuple(float(getattr(scores, name).mean()) for name in names)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from model.observe import TransformerView
-from model.transformer import Transformer
 from probe.sentences import (
     EXAMPLE_BLOCK,
     TIRED_OR_SOFT,
@@ -15,8 +14,8 @@ from probe.sentences import (
     pack_weights,
     word_attention,
 )
+from tests.model.standard import random_model
 from tests.report.sample import unpacked
-from training.settings import compose_settings
 
 # "cats sat", tokenized as "cat", "s", " sat" behind the start token.
 TEXT = TokenizedText("cats sat", [0, 1, 2, 3], [(0, 3), (3, 4), (4, 8)], [(0, 4), (5, 8)])
@@ -28,21 +27,13 @@ def causal_weights(n_words: int, seed: int = 0) -> np.ndarray:
     return weights / weights.sum(-1, keepdims=True)
 
 
-def small_model() -> TransformerView:
-    return TransformerView(Transformer(compose_settings(["model=nano"]).model, 11, seed=0).eval())
-
-
 def test_words_are_found_by_overlap_whatever_the_tokens() -> None:
     assert TEXT.words == ["(start)", "cats", "sat"] and TEXT.word_of_token == [0, 1, 1, 2]
 
 
 def test_a_token_outside_all_words_belongs_to_none() -> None:
-    assert TokenizedText("a  b", [0, 1, 2, 3], [(0, 1), (1, 3), (3, 4)], [(0, 1), (3, 4)]).word_of_token == [
-        0,
-        1,
-        -1,
-        2,
-    ]
+    text = TokenizedText("a  b", [0, 1, 2, 3], [(0, 1), (1, 3), (3, 4)], [(0, 1), (3, 4)])
+    assert text.word_of_token == [0, 1, -1, 2]
 
 
 def test_a_word_reads_from_its_last_token_and_is_read_at_all_its_tokens() -> None:
@@ -62,14 +53,14 @@ def test_packed_weights_come_back_within_half_a_step() -> None:
 
 
 def test_word_attention_of_single_token_words_is_the_softmax_of_the_scores() -> None:
-    model = small_model()
+    model = TransformerView(random_model())
     text = TokenizedText("a b c", [0, 4, 5, 6], [(0, 1), (2, 3), (4, 5)], [(0, 1), (2, 3), (4, 5)])
     scores = model.attention_scores(torch.tensor([text.tokens]))[:, 0]
-    np.testing.assert_allclose(word_attention(model, text), scores.softmax(-1).numpy(), rtol=1e-5)
+    np.testing.assert_allclose(word_attention(model, [text])[0], scores.softmax(-1).numpy(), rtol=1e-5)
 
 
 def test_next_tokens_are_the_most_probable_ones() -> None:
-    model = small_model()
+    model = TransformerView(random_model())
     probabilities = model.logits(torch.tensor([[0, 4, 5]]))[0, -1].softmax(-1)
     best = next_tokens(model, [0, 4, 5], 3)
     assert [token for token, _ in best] == probabilities.topk(3).indices.tolist()
@@ -78,9 +69,8 @@ def test_next_tokens_are_the_most_probable_ones() -> None:
 
 def test_the_example_block_crosses_order_and_pronoun() -> None:
     orders = {(example.text.index("cat") < example.text.index("buses"), example.query) for example in EXAMPLE_BLOCK}
-    assert len(orders) == 4 and all(
-        (example.query == "It") == (example.antecedent == "cat") for example in EXAMPLE_BLOCK
-    )
+    assert len(orders) == 4
+    assert all((example.query == "It") == (example.antecedent == "cat") for example in EXAMPLE_BLOCK)
 
 
 def test_tired_and_soft_share_their_text_up_to_the_adjective() -> None:

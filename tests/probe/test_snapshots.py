@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 
 from data.stories.lint import word_spans
-from model.config import ModelConfig
 from model.observe import TransformerView
-from model.transformer import Transformer
-from probe.sentences import TokenizedText, word_attention
-from probe.snapshots import HISTORY_FILE, attention_of, choose_examples, header, pack_snapshot, read_history
-from tests.model.standard import PLAIN
+from probe.sentences import TokenizedText, pack_weights, word_attention
+from probe.snapshots import HISTORY_FILE, choose_examples, header, read_history
+from tests.model.standard import random_model
 from tests.report.sample import unpacked
 
 UNKNOWN = 1
@@ -26,8 +24,7 @@ def tokenize(text: str) -> TokenizedText:
 
 @pytest.fixture(scope="module")
 def view() -> TransformerView:
-    config = ModelConfig(n_layer=2, n_head=3, d_model=30, d_mlp=41, context_length=23, **PLAIN)
-    return TransformerView(Transformer(config, vocab_size=17, seed=0).eval())
+    return TransformerView(random_model(context_length=23))
 
 
 @pytest.mark.parametrize(
@@ -49,13 +46,13 @@ def test_examples_without_unknown_tokens_that_fit_the_context_are_chosen_once(
 def test_a_batch_of_texts_gives_the_attention_of_each_text_alone(view: TransformerView) -> None:
     texts = [text for _, text in choose_examples(tokenize, None, 23)]
     assert len({len(text.tokens) for text in texts}) > 1
-    for weights, text in zip(attention_of(view, texts), texts, strict=True):
-        np.testing.assert_allclose(weights, word_attention(view, text), rtol=1e-5, atol=1e-6)
+    for weights, text in zip(word_attention(view, texts), texts, strict=True):
+        np.testing.assert_allclose(weights, word_attention(view, [text])[0], rtol=1e-5, atol=1e-6)
 
 
 def write_history(path: Path, view: TransformerView) -> Path:
     examples = choose_examples(tokenize, UNKNOWN, 23)
-    snapshot = pack_snapshot(attention_of(view, [text for _, text in examples]))
+    snapshot = {"data": [pack_weights(weights) for weights in word_attention(view, [text for _, text in examples])]}
     lines = [{"step": -1, **header(examples, view)}, *({"step": step, **snapshot} for step in (0, 1, 4))]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -69,7 +66,7 @@ def test_a_history_is_read_back_and_an_incomplete_line_ignored(view: Transformer
     assert [text["text"] for text in history["texts"]] == [example.text for example, _ in examples]
     for data, (_, text) in zip(history["data"][2], examples, strict=True):
         weights = unpacked(data, (2, 3, len(text.words)))
-        np.testing.assert_allclose(weights, word_attention(view, text), atol=1e-5)
+        np.testing.assert_allclose(weights, word_attention(view, [text])[0], atol=1e-5)
     with path.open("a") as stream:
         stream.write('{"step": 5, "da')
     assert read_history(path) == history

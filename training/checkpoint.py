@@ -27,9 +27,7 @@ STAGING = ".unfinished"
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file so that readers see the old content or the new content, also after a crash.
 
-    Raises:
-        OSError: with the path and, if the disk is full, the bytes; the old file is unchanged.
-
+    Raises OSError with the path and, if the disk is full, the bytes; the old file is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -74,18 +72,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: bool, keep: int = 2) -> None:
-    """Saves the state after `step` and deletes older checkpoints.
+    """Saves the state after `step`, with tensors and plain values only, and deletes older checkpoints.
 
-    Args:
-        folder: checkpoints/ of the run; created if missing.
-        state: tensors and plain Python values, as torch.load accepts them with weights_only=True.
-        step: optimizer steps taken.
-        best: its validation loss is the lowest so far.
-        keep: number of newest checkpoints to keep besides the best.
-
-    Raises:
-        OSError: it cannot be written; the checkpoints from before are unchanged.
-
+    The `keep` newest and the best stay; `best`: the validation loss of this one is the lowest so far. Raises OSError if
+    it cannot be written; the checkpoints from before are unchanged.
     """
     folder.mkdir(exist_ok=True)
     buffer = io.BytesIO()
@@ -203,20 +193,11 @@ def _unpickled(path: Path, content: bytes) -> dict[str, Any]:
 def write_files(
     folder: Path, files: Mapping[str, str | bytes], marker: str | None = None, obsolete: Iterable[str] = ()
 ) -> None:
-    """Writes several files so that `marker` exists only if all of them are from the same call.
+    """Writes `files`, content by path in `folder`, so that `marker` exists only if all of them are from the same call.
 
-    The files are first written to a temporary folder; an error there changes nothing. Then `marker` is deleted, the
-    others are moved into place, and `marker` is moved last. Only one process may write to `folder` at a time.
-
-    Args:
-        folder: created if missing.
-        files: content by path in `folder`.
-        marker: the path in `files` that readers look for; None if each file stands for itself.
-        obsolete: paths to delete.
-
-    Raises:
-        OSError: a file cannot be written.
-
+    The files are first written to a temporary folder; an error there changes nothing. Then `marker`, the path that
+    readers look for, and the `obsolete` paths are deleted, the others are moved into place, and `marker` is moved last.
+    Only one process may write to `folder` at a time. Raises OSError if a file cannot be written.
     """
     staging = folder / STAGING
     try:

@@ -33,14 +33,9 @@ Groups = Mapping[str, Sequence[type]]  # config group -> dataclasses of its sett
 
 
 def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: Path, config_name: str) -> None:
-    """Runs `program` with Hydra's config for the arguments in sys.argv, and exits with the status that it returns.
+    """Calls `program` with Hydra's config for sys.argv, under -m once per run, and exits with the status it returns.
 
-    Args:
-        program: is called once, or once per run of a sweep (-m).
-        groups: settings that the command line may set.
-        config_path: folder of the YAML file.
-        config_name: name of the YAML file.
-
+    `groups` are the settings that the command line may set; the defaults are `config_name`.yaml in `config_path`.
     """
 
     @hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)

@@ -44,16 +44,10 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n_iterations: int, eps: float) -> Tensor:
-    """Returns [N, A, B]: `matrices` with singular values near 1, by the Newton-Schulz iteration of Muon.
+    """Returns `matrices` [N, A, B] with singular values near 1, by the Newton-Schulz iteration of Muon.
 
-    In bfloat16 on a GPU. On a CPU in float32, which takes half the time there (matrices of 64 x 64 to 384 x 128).
-
-    Args:
-        matrices: [N, A, B].
-        coefficients: (a, b, c) of the step x <- a x + (b x xT + c (x xT)^2) x.
-        n_iterations: number of steps.
-        eps: lower limit of the norm by which each matrix is divided first.
-
+    Each matrix is divided by its norm, at least `eps`; a step is x <- a x + (b x xT + c (x xT)^2) x with the
+    coefficients (a, b, c). In bfloat16 on a GPU, in float32 on a CPU: half the time (64 x 64 to 384 x 128).
     """
     a, b, c = coefficients
     is_tall = matrices.shape[1] > matrices.shape[2]

@@ -206,16 +206,10 @@ def set_up(
 
 
 def train(settings: TrainSettings, make_probe: MakeProbe | None = None, label: str = "") -> int:
-    """Trains from the start, or from the newest checkpoint (resume=true), to max_steps.
+    """Trains from the start, or from the newest checkpoint (resume=true), to max_steps; `label` precedes printed lines.
 
-    Args:
-        settings: settings of the run; with several processes those of rank 0 count.
-        make_probe: returns the probe to run while training (default: no probe).
-        label: precedes every printed line.
-
-    Returns:
-        The exit status: 0, or 128 + the number of the signal that stopped the run.
-
+    With several processes the settings of rank 0 count. Returns the exit status: 0, or 128 + the number of the signal
+    that stopped the run.
     """
     with (
         process_group(use_cuda=settings.run.device is not Device.cpu) as distributed,
@@ -384,10 +378,8 @@ def run_probe(rank_zero: RankZero, step: int) -> list[str]:
 def validate(trainer: Trainer, rank_zero: RankZero, summary: list[str]) -> tuple[float, dict[str, Any]]:
     """Measures the validation loss, records it with a sample of text, and prints it with the probe's summary.
 
-    Returns:
-        The loss on the first validation_tokens, the same at each step, and the recorded result. They differ in the
-        last evaluation only, which records the loss on the whole split.
-
+    Returns the loss on the first validation_tokens, the same at each step, and the recorded result. They differ in the
+    last evaluation only, which records the loss on the whole split.
     """
     run, split, model = trainer.settings.run, rank_zero.corpus.validation, rank_zero.model
     tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # what fits one device in training

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from data.corpus import Corpus, load_corpus
 from data.loader import BatchLoader, Split, training_batches
@@ -27,7 +28,6 @@ from training.distributed import (
     gradient_sync,
     load_full_state,
     process_group,
-    replicate,
     shard,
 )
 from training.evaluate import MakeProbe, Probe, SummedLoss, sample_text, validation_loss
@@ -116,13 +116,13 @@ def make_trainer(
         batches,
         device.device,
         pad=run.compile is not Compile.none,  # torch.compile would compile each batch shape again
-        rows=distributed.rows,
+        rows=slice(distributed.rank, None, distributed.world_size),
     )
     loss: nn.Module = SummedLoss(model)
     if distributed.world_size > 1 and run.sharding is Sharding.fsdp:
         shard(model, device.device)
     elif distributed.world_size > 1:
-        loss = replicate(loss)
+        loss = DistributedDataParallel(loss, gradient_as_bucket_view=True)  # the view saves a copy of the gradients
     optimizers = make_optimizers(model, settings.optim)
     compiled = compile_loss(
         loss, run.compile, is_single_cuda=device.device.type == "cuda" and distributed.world_size == 1

@@ -158,7 +158,7 @@ class RankZero:
 
 @contextmanager
 def set_up(
-    settings: TrainSettings, make_probe: MakeProbe | None, label: str, distributed: Distributed
+    settings: TrainSettings, make_probe: MakeProbe, label: str, distributed: Distributed
 ) -> Iterator[tuple[Trainer, RankZero | None]]:
     """Yields the trainer, at step 0 or at the newest checkpoint, and on rank 0 what only rank 0 has.
 
@@ -194,7 +194,7 @@ def set_up(
             drop_checkpoints_after(folder / "checkpoints", state["step"])
             record_resume(folder, state["step"], state["config"], config, machine)
         describe_run(folder, config, corpus.tokenizer, machine, is_new=state is None)
-        probe = make_probe(corpus, settings) if make_probe and run.probe_sequences else None
+        probe = make_probe(corpus, settings)
         with (
             closing(RunLog(folder, trainer.saved_step)) as log,
             closing(Console(trainer.step, run.max_steps, label)) as console,
@@ -205,7 +205,7 @@ def set_up(
 # The loop
 
 
-def train(settings: TrainSettings, make_probe: MakeProbe | None = None, label: str = "") -> int:
+def train(settings: TrainSettings, make_probe: MakeProbe, label: str = "") -> int:
     """Trains from the start, or from the newest checkpoint (resume=true), to max_steps; `label` precedes printed lines.
 
     With several processes the settings of rank 0 count. Returns the exit status: 0, or 128 + the number of the signal

@@ -71,8 +71,8 @@ def sync_folder(folder: Path) -> None:
 # Checkpoints
 
 
-def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: bool, keep: int = 2) -> None:
-    """Saves the state after `step`, with tensors and plain values only, and deletes older checkpoints.
+def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: int) -> None:
+    """Saves `state`, tensors and plain values and among them its "step", and deletes older checkpoints.
 
     The `keep` newest and the best stay; `best`: the validation loss of this one is the lowest so far. Raises OSError if
     it cannot be written; the checkpoints from before are unchanged.
@@ -80,11 +80,11 @@ def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: boo
     folder.mkdir(exist_ok=True)
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    content = buffer.getvalue()
-    entries = [entry for entry in read_manifest(folder) if entry["step"] != step]
+    content, step = buffer.getvalue(), state["step"]
+    old_entries = [entry for entry in read_manifest(folder) if entry["step"] != step]
     path = folder / f"step_{step:08d}.pt"
     write_atomically(path, content)
-    entries = [entry | {"best": entry["best"] and not best} for entry in entries]
+    entries = [entry | {"best": entry["best"] and not best} for entry in old_entries]
     entries.append({"file": path.name, "step": step, "sha256": hashlib.sha256(content).hexdigest(), "best": best})
     _keep_only(folder, [entry for entry in entries if entry["best"] or entry in entries[-keep:]])
 

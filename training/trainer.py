@@ -404,7 +404,7 @@ def save(trainer: Trainer, rank_zero: RankZero, state: dict[str, Any], *, is_bes
     """Saves a checkpoint; the records of its step are on the disk by then."""
     folder, keep = rank_zero.folder / "checkpoints", trainer.settings.run.keep_checkpoints
     content = state | {"best_loss": trainer.best_loss, "config": rank_zero.config}
-    save_checkpoint(folder, content, trainer.step, best=is_best, keep=keep)
+    save_checkpoint(folder, content, best=is_best, keep=keep)
     trainer.saved_step = trainer.step
 
 

@@ -133,8 +133,6 @@ def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | Non
 
 def drop_checkpoints_after(folder: Path, step: int) -> None:
     """Deletes the checkpoints of later steps, which are damaged, and what a killed process left in `folder`."""
-    if not folder.is_dir():
-        return
     _keep_only(folder, [entry for entry in read_manifest(folder) if entry["step"] <= step])
     remove_unfinished_files(folder)
 

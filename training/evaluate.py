@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,9 @@ class ProbeReading:
     """Result of the probe at one step."""
 
     values: dict[str, Any]  # recorded in metrics.jsonl with split "probe"
-    images: dict[str, np.ndarray] = field(default_factory=dict)  # TensorBoard tag -> [height, width, 3] uint8
-    snapshot: dict[str, Any] | None = None  # recorded in attention.jsonl
-    summary: list[str] = field(default_factory=list)  # per question: "number L1H0 accuracy 0.98 (chance level 0.61)"
+    images: dict[str, np.ndarray]  # TensorBoard tag -> [height, width, 3] uint8
+    snapshot: dict[str, Any] | None  # recorded in attention.jsonl
+    summary: list[str]  # per question: "number L1H0 accuracy 0.98 (chance level 0.61)"
 
 
 Probe = Callable[[Transformer, int], ProbeReading | None]  # model in eval mode, step

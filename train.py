@@ -15,15 +15,7 @@ from probe.emergence import training_probe
 from report.tensorboard import draw_snapshot
 from training.command_line import Groups, run_cli
 from training.run_dir import find_run, read_json
-from training.settings import (
-    CONFIGS,
-    OptimSettings,
-    RunSettings,
-    TrainSettings,
-    resumed_settings,
-    saved_settings,
-    train_settings,
-)
+from training.settings import CONFIGS, OptimSettings, RunSettings, resumed_settings, saved_settings, train_settings
 from training.trainer import train
 
 GROUPS: Groups = {
@@ -45,17 +37,13 @@ def main(config: DictConfig) -> int:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError("-m: a sweep cannot run under torchrun; start its runs one by one")
         label = f"[{job.job.num}] "
-        settings = sweep_settings(settings, Path(job.sweep.dir, job.sweep.subdir))
+        out = Path(job.sweep.dir, job.sweep.subdir)
+        resume = settings.run.resume and (out / "config.json").is_file()  # a run that was not started starts now
+        settings = replace(settings, run=replace(settings.run, out=str(out), resume=resume))
     if settings.run.resume:
         saved = saved_settings(read_json(find_run(settings.run.out) / "config.json"))
         settings = resumed_settings(settings, saved, job.overrides.task)
     return train(settings, partial(training_probe, draw=draw_snapshot), label)
-
-
-def sweep_settings(settings: TrainSettings, out: Path) -> TrainSettings:
-    """Returns the settings of one run of a sweep; resume=true resumes the runs that were started."""
-    resume = settings.run.resume and (out / "config.json").is_file()
-    return replace(settings, run=replace(settings.run, out=str(out), resume=resume))
 
 
 if __name__ == "__main__":

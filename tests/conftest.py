@@ -1,6 +1,7 @@
 """Shared fixtures. Tests run side by side, one per core, so each uses one thread."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -32,3 +33,9 @@ def trained_run(cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert result.status == 0 and result.err == "", result.err
     (out.parent / "stdout.txt").write_text(result.out)
     return out
+
+
+@pytest.fixture
+def run(trained_run: Path, tmp_path: Path) -> Path:
+    """A copy of the small run, which a test may change."""
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))

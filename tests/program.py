@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,11 +83,7 @@ def process_state() -> Iterator[None]:
 
 
 def start_program(
-    script: str,
-    *arguments: str,
-    cwd: Path = ROOT,
-    environment: Mapping[str, str] | None = None,
-    prepare: Callable[[], None] = lambda: None,
+    script: str, *arguments: str, cwd: Path = ROOT, prepare: Callable[[], None] = lambda: None
 ) -> subprocess.Popen[str]:
     """Starts a script in a process of its own, with the default reaction to signals, whatever nohup has set.
 
@@ -102,7 +98,6 @@ def start_program(
     return subprocess.Popen(
         [sys.executable, str(ROOT / script), *arguments],
         cwd=cwd,
-        env={**os.environ, **(environment or {})},
         preexec_fn=set_up,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -12,11 +12,11 @@ import pytest
 
 from tests.program import SMALL, run_program, start_program, wait
 from training.checkpoint import load_checkpoint
+from training.logging import read_records
 
 
 def records(run: Path, split: str) -> list[dict]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["split"] == split]
+    return [record for record in read_records(run) if record["split"] == split]
 
 
 def losses(run: Path) -> list[tuple[int, float]]:
@@ -26,12 +26,6 @@ def losses(run: Path) -> list[tuple[int, float]]:
 def hashes(folder: Path) -> dict[str, str]:
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-@pytest.fixture
-def run(trained_run: Path, tmp_path: Path) -> Path:
-    """A copy of the small run, which a test may change."""
-    return Path(shutil.copytree(trained_run, tmp_path / "run"))
 
 
 def test_a_run_writes_everything_that_is_needed_to_read_it(trained_run: Path) -> None:

@@ -27,9 +27,7 @@ STAGING = ".unfinished"
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file so that readers see the old content or the new content, also after a crash.
 
-    Raises:
-        OSError: with the path and, if the disk is full, the bytes; the old file is unchanged.
-
+    Raises OSError with the path and, if the disk is full, the bytes; the old file is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -73,28 +71,20 @@ def sync_folder(folder: Path) -> None:
 # Checkpoints
 
 
-def save_checkpoint(folder: Path, state: dict[str, Any], step: int, *, best: bool, keep: int = 2) -> None:
-    """Saves the state after `step` and deletes older checkpoints.
+def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: int) -> None:
+    """Saves `state`, tensors and plain values and among them its "step", and deletes older checkpoints.
 
-    Args:
-        folder: checkpoints/ of the run; created if missing.
-        state: tensors and plain Python values, as torch.load accepts them with weights_only=True.
-        step: optimizer steps taken.
-        best: its validation loss is the lowest so far.
-        keep: number of newest checkpoints to keep besides the best.
-
-    Raises:
-        OSError: it cannot be written; the checkpoints from before are unchanged.
-
+    The `keep` newest and the best stay; `best`: the validation loss of this one is the lowest so far. Raises OSError if
+    it cannot be written; the checkpoints from before are unchanged.
     """
     folder.mkdir(exist_ok=True)
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    content = buffer.getvalue()
-    entries = [entry for entry in read_manifest(folder) if entry["step"] != step]
+    content, step = buffer.getvalue(), state["step"]
+    old_entries = [entry for entry in read_manifest(folder) if entry["step"] != step]
     path = folder / f"step_{step:08d}.pt"
     write_atomically(path, content)
-    entries = [entry | {"best": entry["best"] and not best} for entry in entries]
+    entries = [entry | {"best": entry["best"] and not best} for entry in old_entries]
     entries.append({"file": path.name, "step": step, "sha256": hashlib.sha256(content).hexdigest(), "best": best})
     _keep_only(folder, [entry for entry in entries if entry["best"] or entry in entries[-keep:]])
 
@@ -143,8 +133,6 @@ def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | Non
 
 def drop_checkpoints_after(folder: Path, step: int) -> None:
     """Deletes the checkpoints of later steps, which are damaged, and what a killed process left in `folder`."""
-    if not folder.is_dir():
-        return
     _keep_only(folder, [entry for entry in read_manifest(folder) if entry["step"] <= step])
     remove_unfinished_files(folder)
 
@@ -203,20 +191,11 @@ def _unpickled(path: Path, content: bytes) -> dict[str, Any]:
 def write_files(
     folder: Path, files: Mapping[str, str | bytes], marker: str | None = None, obsolete: Iterable[str] = ()
 ) -> None:
-    """Writes several files so that `marker` exists only if all of them are from the same call.
+    """Writes `files`, content by path in `folder`, so that `marker` exists only if all of them are from the same call.
 
-    The files are first written to a temporary folder; an error there changes nothing. Then `marker` is deleted, the
-    others are moved into place, and `marker` is moved last. Only one process may write to `folder` at a time.
-
-    Args:
-        folder: created if missing.
-        files: content by path in `folder`.
-        marker: the path in `files` that readers look for; None if each file stands for itself.
-        obsolete: paths to delete.
-
-    Raises:
-        OSError: a file cannot be written.
-
+    The files are first written to a temporary folder; an error there changes nothing. Then `marker`, the path that
+    readers look for, and the `obsolete` paths are deleted, the others are moved into place, and `marker` is moved last.
+    Only one process may write to `folder` at a time. Raises OSError if a file cannot be written.
     """
     staging = folder / STAGING
     try:

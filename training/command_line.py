@@ -33,14 +33,9 @@ Groups = Mapping[str, Sequence[type]]  # config group -> dataclasses of its sett
 
 
 def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: Path, config_name: str) -> None:
-    """Runs `program` with Hydra's config for the arguments in sys.argv, and exits with the status that it returns.
+    """Calls `program` with Hydra's config for sys.argv, under -m once per run, and exits with the status it returns.
 
-    Args:
-        program: is called once, or once per run of a sweep (-m).
-        groups: settings that the command line may set.
-        config_path: folder of the YAML file.
-        config_name: name of the YAML file.
-
+    `groups` are the settings that the command line may set; the defaults are `config_name`.yaml in `config_path`.
     """
 
     @hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)
@@ -56,9 +51,8 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
         check_arguments(sys.argv[1:], groups)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing a report
         if any("submitit" in argument for argument in sys.argv):  # its jobs import this program from any folder
-            os.environ["PYTHONPATH"] = os.pathsep.join(
-                filter(None, [str(CONFIGS.parent), os.environ.get("PYTHONPATH")])
-            )
+            folders = [str(CONFIGS.parent), os.environ.get("PYTHONPATH")]
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
         sys.argv[1:] = hydra_arguments(sys.argv[1:], groups)
         main()
         sys.stdout.flush()
@@ -173,17 +167,16 @@ def one_line_errors() -> Iterator[None]:
 
 def error_message(error: Exception) -> str | None:
     """Returns one printable line for an error that a user can cause, None for other errors."""
-    user_errors = (ValueError, OSError, FloatingPointError, MemoryError, ModuleNotFoundError)
+    user_errors = (ValueError, OSError, FloatingPointError, MemoryError, ModuleNotFoundError, OmegaConfBaseException)
     message = str(error) or type(error).__name__
-    is_out_of_memory = isinstance(error, RuntimeError) and re.search(r"out of memory|can't allocate memory", message)
-    if not is_out_of_memory and not isinstance(error, (*user_errors, HydraException, OmegaConfBaseException)):
-        return None
-    if is_out_of_memory:
+    if isinstance(error, RuntimeError) and re.search(r"out of memory|can't allocate memory", message):
         message = f"out of memory; lower tokens_per_batch or the settings of model.*: {message}"
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        message = f"{error.filename}: {error.strerror}"
-    if isinstance(error, HydraException):
+    elif isinstance(error, HydraException):
         message = hydra_message(error, message)
+    elif not isinstance(error, user_errors):
+        return None
+    elif isinstance(error, OSError) and error.strerror and error.filename:
+        message = f"{error.filename}: {error.strerror}"
     return printable(" ".join(message.split()))
 
 

@@ -41,11 +41,6 @@ class Distributed:
         """True on rank 0."""
         return self.rank == 0
 
-    @property
-    def rows(self) -> slice:
-        """The rows of each batch that this rank reads."""
-        return slice(self.rank, None, self.world_size)
-
     def broadcast(self, value: T) -> T:
         """Returns rank 0's `value`, any object that pickle can copy."""
         if self.world_size == 1:
@@ -91,11 +86,6 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
     yield Distributed(dist.get_rank(), world_size)
     dist.barrier()
     dist.destroy_process_group()
-
-
-def replicate(module: nn.Module) -> nn.Module:
-    """Returns `module` in DDP: after backward() every gradient is the mean over all ranks."""
-    return DistributedDataParallel(module, gradient_as_bucket_view=True)  # saves a copy of the gradients
 
 
 def shard(model: nn.Module, device: torch.device) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,13 @@ class ProbeReading:
     """Result of the probe at one step."""
 
     values: dict[str, Any]  # recorded in metrics.jsonl with split "probe"
-    images: dict[str, np.ndarray] = field(default_factory=dict)  # TensorBoard tag -> [height, width, 3] uint8
-    snapshot: dict[str, Any] | None = None  # recorded in attention.jsonl
-    summary: list[str] = field(default_factory=list)  # per question: "number L1H0 accuracy 0.98 (chance level 0.61)"
+    images: dict[str, np.ndarray]  # TensorBoard tag -> [height, width, 3] uint8
+    snapshot: dict[str, Any] | None  # recorded in attention.jsonl
+    summary: list[str]  # per question: "number L1H0 accuracy 0.98 (chance level 0.61)"
 
 
 Probe = Callable[[Transformer, int], ProbeReading | None]  # model in eval mode, step
-MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: the text has no gold links
+MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: there is nothing to ask about
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
@@ -93,17 +93,10 @@ def row_losses(
 
 
 def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the mean per token and its standard error, with rows as independent clusters.
+    """Returns the mean per token and its standard error, both [...], with rows as independent clusters.
 
-    The standard error is that of a ratio estimator (Cochran 1977, Sampling Techniques, eq. 6.13).
-
-    Args:
-        sums: [R, ...] over the tokens of each row.
-        counts: [R, ...] tokens of each row.
-
-    Returns:
-        Two tensors [...]; nan without tokens, and a nan error for a single row.
-
+    `sums` [R, ...] and `counts` [R, ...] are over the tokens of each row. The standard error is that of a ratio
+    estimator (Cochran 1977, Sampling Techniques, eq. 6.13). nan without tokens, and a nan error for a single row.
     """
     n_rows, total = len(sums), counts.sum(0)
     mean = sums.sum(0) / total
@@ -114,9 +107,7 @@ def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 def summarise(rows: RowLosses, classes: Sequence[str]) -> dict[str, Any]:
     """Returns the mean loss in nats per token and, if the entropy lower bound ("floor") is known, the gap to it.
 
-    Returns:
-        loss, floor, gap, gap_error (standard error), and each with _by_class for those of `classes` that have tokens.
-
+    Keys: loss, floor, gap, gap_error (standard error), and each with _by_class for those of `classes` that have tokens.
     """
     sums = {"loss": rows.losses}
     if rows.floors is not None:

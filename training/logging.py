@@ -61,13 +61,9 @@ class RunLog:
         self.board = SummaryWriter(str(run / "tb"), purge_step=resumed_step + 1)
 
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:
-        """Records the values of one step.
+        """Records JSON values of one step by name; `split` is "train", "validation" or "probe".
 
-        Args:
-            step: optimizer steps taken.
-            split: "train", "validation" or "probe".
-            values: JSON values by name. TensorBoard gets the finite numbers, as name/split, or outer/inner if nested.
-
+        TensorBoard gets the finite numbers, as name/split, or outer/inner if nested.
         """
         self._metrics.write(step, {"split": split, **values})
         for name, value in values.items():

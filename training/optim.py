@@ -44,16 +44,10 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n_iterations: int, eps: float) -> Tensor:
-    """Returns [N, A, B]: `matrices` with singular values near 1, by the Newton-Schulz iteration of Muon.
+    """Returns `matrices` [N, A, B] with singular values near 1, by the Newton-Schulz iteration of Muon.
 
-    In bfloat16 on a GPU. On a CPU in float32, which takes half the time there (matrices of 64 x 64 to 384 x 128).
-
-    Args:
-        matrices: [N, A, B].
-        coefficients: (a, b, c) of the step x <- a x + (b x xT + c (x xT)^2) x.
-        n_iterations: number of steps.
-        eps: lower limit of the norm by which each matrix is divided first.
-
+    Each matrix is divided by its norm, at least `eps`; a step is x <- a x + (b x xT + c (x xT)^2) x with the
+    coefficients (a, b, c). In bfloat16 on a GPU, in float32 on a CPU: half the time (64 x 64 to 384 x 128).
     """
     a, b, c = coefficients
     is_tall = matrices.shape[1] > matrices.shape[2]
@@ -78,27 +72,20 @@ def _sharded_like(tensor: Tensor, weight: Tensor) -> Tensor:
 
 def make_optimizers(model: nn.Module, settings: OptimSettings) -> list[torch.optim.Optimizer]:
     """Returns AdamW, and Muon if it is chosen for the matrices of the blocks; norm gains have no weight decay."""
-    blocks = dict(model.get_submodule("blocks").named_parameters(prefix="blocks"))
     weights = dict(model.named_parameters())
-    matrices = [weight for name, weight in weights.items() if weight.ndim == 2 and name in blocks]
-    embeddings = [weight for name, weight in weights.items() if weight.ndim == 2 and name not in blocks]
+    matrices = [weight for name, weight in weights.items() if weight.ndim == 2 and name.startswith("blocks.")]
+    embeddings = [weight for name, weight in weights.items() if weight.ndim == 2 and not name.startswith("blocks.")]
     gains = [weight for weight in weights.values() if weight.ndim < 2]
-    rate, decay = settings.learning_rate, settings.weight_decay
-    embedding_rate, embedding_decay = settings.embedding_learning_rate, settings.embedding_weight_decay
+    rate, betas = settings.embedding_learning_rate, (settings.beta_1, settings.beta_2)
+    matrix_group = {"params": matrices, "lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     groups: list[dict[str, Any]] = [
-        {"params": embeddings, "lr": embedding_rate, "weight_decay": embedding_decay},
-        {"params": gains, "lr": embedding_rate, "weight_decay": 0.0},
+        {"params": embeddings, "lr": rate, "weight_decay": settings.embedding_weight_decay},
+        {"params": gains, "lr": rate, "weight_decay": 0.0},
     ]
-    optimizers: list[torch.optim.Optimizer] = []
-    if settings.name is Optimizer.muon:
-        optimizers.append(Muon(matrices, lr=rate, weight_decay=decay, momentum=settings.momentum))
-    else:
-        groups.append({"params": matrices, "lr": rate, "weight_decay": decay})
-    optimizers.append(torch.optim.AdamW(groups, betas=(settings.beta_1, settings.beta_2), fused=True))
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["initial_lr"] = group["lr"]
-    return optimizers
+    if settings.name is Optimizer.adamw:
+        return [torch.optim.AdamW([*groups, matrix_group], betas=betas, fused=True)]
+    muon = Muon([matrix_group], momentum=settings.momentum)
+    return [muon, torch.optim.AdamW(groups, betas=betas, fused=True)]
 
 
 def learning_rate_factor(step: int, warmup_steps: int, max_steps: int, decay_power: float = 1.0) -> float:
@@ -116,4 +103,4 @@ def set_learning_rates(optimizers: list[torch.optim.Optimizer], factor: float) -
     """Sets the learning rate of every parameter group to `factor` times its peak."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = factor * group["initial_lr"]
+            group["lr"] = factor * group.setdefault("initial_lr", group["lr"])

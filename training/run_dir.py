@@ -41,15 +41,9 @@ PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "num
 
 
 def create_run(out: str | None) -> tuple[Path, FileIO]:
-    """Creates the directory of a new run and returns its path and lock.
+    """Creates the directory of a new run, `out` or else one in runs/ named by the time, and returns its path and lock.
 
-    Args:
-        out: an empty or missing directory; if None, a new directory in runs/ named by the time.
-
-    Raises:
-        FileExistsError: `out` is not empty.
-        BlockingIOError: another process is writing to `out`.
-
+    Raises FileExistsError if `out` is not empty, BlockingIOError if another process is writing to it.
     """
     while out is None:
         path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")

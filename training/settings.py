@@ -271,15 +271,9 @@ BATCH_ORDER = re.compile(r"data.*|tokens_per_batch|gradient_accumulation_steps|m
 def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: Sequence[str]) -> TrainSettings:
     """Returns the settings of a resumed run: those it was started with, replaced by the ones on the command line.
 
-    Args:
-        requested: the settings that this command line would give to a new run.
-        saved: the settings in the run's config.json.
-        overrides: NAME=VALUE arguments of the command line. A group (model, data, optim, experiment, variant) stands
-            for all the settings that it can change.
-
-    Raises:
-        ValueError: the checkpoint does not fit one of the new settings.
-
+    `requested` are the settings that this command line would give to a new run, `saved` those in config.json.
+    `overrides` are its NAME=VALUE arguments; a group (model, data, optim, experiment, variant) stands for all settings
+    that it can change. Raises ValueError if the checkpoint does not fit one of the new settings.
     """
     named = {override.partition("=")[0] for override in overrides}
     values = flat(saved)

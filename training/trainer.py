@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from data.corpus import Corpus, load_corpus
 from data.loader import BatchLoader, Split, training_batches
@@ -27,7 +28,6 @@ from training.distributed import (
     gradient_sync,
     load_full_state,
     process_group,
-    replicate,
     shard,
 )
 from training.evaluate import MakeProbe, Probe, SummedLoss, sample_text, validation_loss
@@ -116,13 +116,13 @@ def make_trainer(
         batches,
         device.device,
         pad=run.compile is not Compile.none,  # torch.compile would compile each batch shape again
-        rows=distributed.rows,
+        rows=slice(distributed.rank, None, distributed.world_size),
     )
     loss: nn.Module = SummedLoss(model)
     if distributed.world_size > 1 and run.sharding is Sharding.fsdp:
         shard(model, device.device)
     elif distributed.world_size > 1:
-        loss = replicate(loss)
+        loss = DistributedDataParallel(loss, gradient_as_bucket_view=True)  # the view saves a copy of the gradients
     optimizers = make_optimizers(model, settings.optim)
     compiled = compile_loss(
         loss, run.compile, is_single_cuda=device.device.type == "cuda" and distributed.world_size == 1
@@ -158,7 +158,7 @@ class RankZero:
 
 @contextmanager
 def set_up(
-    settings: TrainSettings, make_probe: MakeProbe | None, label: str, distributed: Distributed
+    settings: TrainSettings, make_probe: MakeProbe, label: str, distributed: Distributed
 ) -> Iterator[tuple[Trainer, RankZero | None]]:
     """Yields the trainer, at step 0 or at the newest checkpoint, and on rank 0 what only rank 0 has.
 
@@ -194,7 +194,7 @@ def set_up(
             drop_checkpoints_after(folder / "checkpoints", state["step"])
             record_resume(folder, state["step"], state["config"], config, machine)
         describe_run(folder, config, corpus.tokenizer, machine, is_new=state is None)
-        probe = make_probe(corpus, settings) if make_probe and run.probe_sequences else None
+        probe = make_probe(corpus, settings)
         with (
             closing(RunLog(folder, trainer.saved_step)) as log,
             closing(Console(trainer.step, run.max_steps, label)) as console,
@@ -205,17 +205,11 @@ def set_up(
 # The loop
 
 
-def train(settings: TrainSettings, make_probe: MakeProbe | None = None, label: str = "") -> int:
-    """Trains from the start, or from the newest checkpoint (resume=true), to max_steps.
+def train(settings: TrainSettings, make_probe: MakeProbe, label: str = "") -> int:
+    """Trains from the start, or from the newest checkpoint (resume=true), to max_steps; `label` precedes printed lines.
 
-    Args:
-        settings: settings of the run; with several processes those of rank 0 count.
-        make_probe: returns the probe to run while training (default: no probe).
-        label: precedes every printed line.
-
-    Returns:
-        The exit status: 0, or 128 + the number of the signal that stopped the run.
-
+    With several processes the settings of rank 0 count. Returns the exit status: 0, or 128 + the number of the signal
+    that stopped the run.
     """
     with (
         process_group(use_cuda=settings.run.device is not Device.cpu) as distributed,
@@ -384,10 +378,8 @@ def run_probe(rank_zero: RankZero, step: int) -> list[str]:
 def validate(trainer: Trainer, rank_zero: RankZero, summary: list[str]) -> tuple[float, dict[str, Any]]:
     """Measures the validation loss, records it with a sample of text, and prints it with the probe's summary.
 
-    Returns:
-        The loss on the first validation_tokens, the same at each step, and the recorded result. They differ in the
-        last evaluation only, which records the loss on the whole split.
-
+    Returns the loss on the first validation_tokens, the same at each step, and the recorded result. They differ in the
+    last evaluation only, which records the loss on the whole split.
     """
     run, split, model = trainer.settings.run, rank_zero.corpus.validation, rank_zero.model
     tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # what fits one device in training
@@ -412,7 +404,7 @@ def save(trainer: Trainer, rank_zero: RankZero, state: dict[str, Any], *, is_bes
     """Saves a checkpoint; the records of its step are on the disk by then."""
     folder, keep = rank_zero.folder / "checkpoints", trainer.settings.run.keep_checkpoints
     content = state | {"best_loss": trainer.best_loss, "config": rank_zero.config}
-    save_checkpoint(folder, content, trainer.step, best=is_best, keep=keep)
+    save_checkpoint(folder, content, best=is_best, keep=keep)
     trainer.saved_step = trainer.step
 
 

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable
@@ -125,11 +124,6 @@ def replace_newest_checkpoint(run: Path, content: bytes, **entry: Any) -> None:
     checksum = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
     for path in folder.glob("manifest*.json"):
         path.write_text(json.dumps({"sha256": checksum, "checkpoints": entries}))
-
-
-@pytest.fixture
-def run(trained_run: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(trained_run, tmp_path / "run"))
 
 
 @pytest.mark.parametrize("name", gadgets(Path()))

@@ -30,7 +30,7 @@ def state_of(step: int) -> dict[str, Any]:
 
 
 def save(folder: Path, step: int, *, best: bool = False, keep: int = 2) -> None:
-    save_checkpoint(folder, state_of(step), step, best=best, keep=keep)
+    save_checkpoint(folder, state_of(step), best=best, keep=keep)
 
 
 @pytest.fixture

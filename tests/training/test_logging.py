@@ -25,13 +25,16 @@ def events_of(run: Path) -> EventAccumulator:
     return events.Reload()
 
 
-def test_each_step_is_in_metrics_and_tensorboard_once_after_resumes(tmp_path: Path) -> None:
-    record_steps(tmp_path, -1, range(8))
-    record_steps(tmp_path, 4, range(5, 10))  # was killed at 7; its checkpoint is of step 4
-    record_steps(tmp_path, 6, range(7, 12))
-    assert [record["step"] for record in read_records(tmp_path)] == list(range(12))
+# (step of the checkpoint, -1: none; first step that was not recorded) of each part of a run that was killed
+@pytest.mark.parametrize("parts", [[(-1, 8), (4, 10), (6, 12)], [(-1, 3), (-1, 2)]])
+def test_each_step_is_in_metrics_and_tensorboard_once_after_resumes(
+    parts: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    for resumed_step, end in parts:
+        record_steps(tmp_path, resumed_step, range(resumed_step + 1, end))
+    assert [record["step"] for record in read_records(tmp_path)] == list(range(end))
     for tag in ("loss/train", "nested/inner"):
-        assert [point.step for point in events_of(tmp_path).Scalars(tag)] == list(range(12))
+        assert [point.step for point in events_of(tmp_path).Scalars(tag)] == list(range(end))
 
 
 def test_a_resume_within_the_same_second_is_read_after_the_first_run(tmp_path: Path) -> None:
@@ -40,13 +43,6 @@ def test_a_resume_within_the_same_second_is_read_after_the_first_run(tmp_path: P
         path.rename(path.with_name(re.sub(r"\.\d+\.\d+$", ".99999999.9", path.name)))
     record_steps(tmp_path, 1, range(2, 4))
     assert [point.step for point in events_of(tmp_path).Scalars("loss/train")] == [0, 1, 2, 3]
-
-
-def test_a_resumed_run_that_had_no_checkpoint_starts_from_nothing(tmp_path: Path) -> None:
-    record_steps(tmp_path, -1, range(3))
-    record_steps(tmp_path, -1, range(2))
-    assert [record["step"] for record in read_records(tmp_path)] == [0, 1]
-    assert [point.step for point in events_of(tmp_path).Scalars("loss/train")] == [0, 1]
 
 
 def test_a_line_that_a_kill_cut_off_is_dropped(tmp_path: Path) -> None:

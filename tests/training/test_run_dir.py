@@ -155,47 +155,43 @@ def test_the_environment_holds_versions_and_is_json() -> None:
 # Stopping
 
 
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
 @pytest.fixture
-def stop() -> Iterator[StopRequest]:
-    request = StopRequest()
-    yield request
-    request.close()
+def handlers() -> Iterator[None]:
+    """Restores the handlers of the signals after the test."""
+    old_handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in old_handlers.items():
+        signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_is_remembered_and_gives_the_exit_status_of_a_shell(number: int) -> None:
-    handlers = signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_remembered_and_gives_the_exit_status_of_a_shell(number: int, handlers: None) -> None:
+    signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
     stop = StopRequest()
-    try:
-        assert stop.signal is None and stop.exit_status == 0
-        signal.raise_signal(number)
-        assert stop.signal == number and stop.exit_status == 128 + number
-    finally:
-        stop.close()
-        signal.signal(number, handlers)
+    assert stop.signal is None and stop.exit_status == 0
+    signal.raise_signal(number)
+    assert stop.signal == number and stop.exit_status == 128 + number
 
 
-def test_the_signal_of_another_process_counts(stop: StopRequest) -> None:
+def test_the_signal_of_another_process_counts(handlers: None) -> None:
+    stop = StopRequest()
     stop.receive(0)
     assert stop.signal is None
     stop.receive(signal.SIGTERM)
     assert stop.signal == signal.SIGTERM
 
 
-def test_an_ignored_signal_and_a_handler_of_another_library_stay() -> None:
-    handlers = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM)
+def test_an_ignored_signal_and_a_handler_of_another_library_stay(handlers: None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     calls: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: calls.append(number))
     stop = StopRequest()
-    try:
-        signal.raise_signal(signal.SIGHUP)
-        signal.raise_signal(signal.SIGTERM)
-        assert stop.signal is None and calls == [signal.SIGTERM]
-    finally:
-        stop.close()
-        signal.signal(signal.SIGHUP, handlers[0])
-        signal.signal(signal.SIGTERM, handlers[1])
+    signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(signal.SIGTERM)
+    assert stop.signal is None and calls == [signal.SIGTERM]
 
 
 def test_the_handlers_from_before_come_back() -> None:

@@ -373,7 +373,7 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
 
 
 def prefixes_of_path(path: str) -> tuple[dict[str, list[Prefix]], str]:
-    """Returns the prefixes of each question in a path, and in one phrase what it contains.
+    """Returns the prefixes of each question in a path, and a description of its content.
 
     A path names text files (data/text.py), a .tsv file of passages as GAP has them, or .jsonl files with gold links.
     """

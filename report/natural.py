@@ -51,10 +51,8 @@ def natural_claims(natural: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns (verdict, claim) of every head that was tested on natural text, the strongest verdicts first."""
     claims = []
     for question, target, entry in _entries(natural):
-        head, pronouns = (
-            f"L{entry['layer']}H{entry['head']}",
-            "“she” or “he”" if question == "gender" else "“it” or “they”",
-        )
+        head = f"L{entry['layer']}H{entry['head']}"
+        pronouns = "“she” or “he”" if question == "gender" else "“it” or “they”"
         where = "At" if entry["site"] == "pronoun" else "At the word after"
         opening = {
             SUPPORTED: f"{where} {pronouns}, head {head} turns to the {target}.",

@@ -21,7 +21,7 @@ const GROUPS = {
         `natural_${name}_${target}`,
         [
           `Natural text: ${name}, ${target === "other" ? "other entity" : target}`,
-          "Prefixes of the tested documents, each with both pronouns. Their contrast is the median: selected by this rule, not by hand.",
+          "Prefixes of the tested documents, each with both pronouns. Their contrast is nearest to the median: selected by this rule, not by hand.",
         ],
       ]),
     ),

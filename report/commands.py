@@ -120,9 +120,7 @@ def test_heads(
 ) -> bool:
     """Chooses a head for each question on dev, tests it on test, prints the results and writes the probe/ folder.
 
-    Returns:
-        Whether the results could be written.
-
+    Returns whether the results could be written.
     """
     texts, records = read_texts(opened.folder), training_records(opened)
     corpus = load_data(opened, settings.cache_dir)
@@ -202,11 +200,7 @@ def test_text(
 ) -> bool:
     """Tests the heads of a run on text: on its validation text and, if it knows enough words, on blocks in English.
 
-    Prints the validation loss and the results, and writes the probe/ folder.
-
-    Returns:
-        Whether the results could be written.
-
+    Prints the validation loss and the results, writes the probe/ folder, and returns whether it could be written.
     """
     texts, records = read_texts(opened.folder), training_records(opened)
     corpus = load_data(opened, settings.cache_dir)
@@ -283,12 +277,7 @@ def print_loss(opened: OpenedRun, corpus: Corpus, config: ProbeConfig, log: Call
 def look_at_sentence(opened: OpenedModel, text: str) -> bool:
     """Prints the attention of every head at the pronouns of the user's sentence, and adds the sentence to the page.
 
-    Returns:
-        Whether the page could be written.
-
-    Raises:
-        ValueError: the text is empty or too long.
-
+    Returns whether the page could be written; ValueError if the text is empty or too long.
     """
     if not text.strip():
         raise ValueError("text=: the text is empty")

@@ -240,7 +240,7 @@ def test_text(
 
 def test_prefixes(
     opened: OpenedModel,
-    found: Mapping[str, Sequence[Prefix]],
+    prefixes: Mapping[str, Sequence[Prefix]],
     config: ProbeConfig,
     places: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def test_prefixes(
     model, tokenizer, start = opened.model, opened.tokenizer, opened.start
     try:
         return natural_study(
-            model, untrained, tokenizer, start, found, config, places=places or {}, progress=show_progress
+            model, untrained, tokenizer, start, prefixes, config, places=places or {}, progress=show_progress
         )
     finally:
         show_progress("")
@@ -258,12 +258,8 @@ def test_prefixes(
 def print_loss(opened: OpenedRun, corpus: Corpus, config: ProbeConfig, log: Callable[[str], None] = print) -> None:
     """Prints the loss of a run on its whole validation text."""
     split, is_causal = corpus.validation, opened.is_causal
-    batches = validation_batches(
-        split,
-        tokens_per_batch=config.tokens_per_batch,
-        context_length=opened.model.context_length,
-        n_tokens=None,
-    )
+    length = opened.model.context_length
+    batches = validation_batches(split, tokens_per_batch=config.tokens_per_batch, context_length=length, n_tokens=None)
     rows = row_losses(opened.transformer, batches, len(CLASSES), single_document=is_causal)
     losses = summarise(rows, CLASSES if isinstance(split, StorySplit) else ())
     n_tokens, bits = int(rows.counts.sum()), split.bits_per_byte(losses["loss"])
@@ -346,7 +342,7 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
 
     Heads that the run's own validation text has chosen are tested too. Raises ValueError if no question can be tested.
     """
-    found, contents = prefixes_of_path(path)
+    prefixes, contents = prefixes_of_path(path)
     chosen = {} if opened.is_external else (read_results(opened)[0] or {}).get("natural", {}).get("questions", {})
     places = {
         question: {
@@ -355,7 +351,7 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
         }
         for question, result in chosen.items()
     }
-    natural = test_prefixes(opened, found, config, places)
+    natural = test_prefixes(opened, prefixes, config, places)
     if not natural["questions"]:
         raise ValueError(f"path={path}: {'; '.join(natural['missing'])}; found {contents}")
     return Report(natural, [*natural_lines(natural), *table_lines(natural_tables(natural))])
@@ -373,19 +369,13 @@ def prefixes_of_path(path: str) -> tuple[dict[str, list[Prefix]], str]:
         documents = [text for file in files for text in read_passages(file)]
     else:
         files = text_files(path, "path")
-        if is_gold(files[0]):
+        with files[0].open(encoding="utf-8", errors="replace") as lines:
+            has_links = files[0].suffix == ".jsonl" and '"pron_pos"' in lines.readline()
+        if has_links:
             rows = [row for file in files for row in read_rows(file)]
             return {"gender": gold_prefixes(rows)}, f"{len(rows):,} rows"
         documents = read_documents(files)
     return prefixes_in(documents), describe(documents)
-
-
-def is_gold(file: Path) -> bool:
-    """Returns whether a file has rows with gold links."""
-    if file.suffix != ".jsonl":
-        return False
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        return '"pron_pos"' in lines.readline()
 
 
 def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> EvaluatedModel:

@@ -191,8 +191,7 @@ def write_results(
         "items.jsonl": items_jsonl(results, readings["test"]) if readings else "",
         PAGE: page(content),
     }
-    pictures = draw_run(content) if figures else {}
-    write_with_figures(folder, files, "probe.json", pictures)
+    write_with_figures(folder, files, "probe.json", draw_run(content) if figures else {})
 
 
 def test_text(
@@ -324,9 +323,8 @@ def take_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConf
         take = {Task.minimal_pairs: minimal_pairs, Task.links: links}[task]
         report = take(evaluated_model(opened, settings, config), settings.path)
     print(printable("\n".join(report.lines)))
-    name = task.value
-    record = {"task": name, "path": settings.path, "run": opened.source, "step": opened.step}
-    record |= {"settings": asdict(config), **report.results}
+    name, about = task.value, {"path": settings.path, "run": opened.source, "step": opened.step}
+    record = {"task": name, **about, "settings": asdict(config), **report.results}
     with results_folder(opened, subfolder="outside") as folder:
         if folder is not None:
             files = {

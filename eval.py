@@ -50,7 +50,7 @@ def opened_model(settings: EvalSettings) -> OpenedModel:
 
 
 def evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConfig) -> None:
-    """Takes a test set, looks at a sentence, or tests the heads; of a non-causal model only the loss is measured."""
+    """Takes a test set, shows a sentence, or tests the heads; for a non-causal model only measures the loss."""
     if isinstance(opened, OpenedRun) and not opened.is_causal:
         if settings.text or settings.task or settings.path:
             raise ValueError("run=: with model.mask=none a word sees the next one, so only the loss can be measured")

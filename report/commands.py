@@ -120,9 +120,7 @@ def test_heads(
 ) -> bool:
     """Chooses a head for each question on dev, tests it on test, prints the results and writes the probe/ folder.
 
-    Returns:
-        Whether the results could be written.
-
+    Returns whether the results could be written.
     """
     texts, records = read_texts(opened.folder), training_records(opened)
     corpus = load_data(opened, settings.cache_dir)
@@ -193,8 +191,7 @@ def write_results(
         "items.jsonl": items_jsonl(results, readings["test"]) if readings else "",
         PAGE: page(content),
     }
-    pictures = draw_run(content) if figures else {}
-    write_with_figures(folder, files, "probe.json", pictures)
+    write_with_figures(folder, files, "probe.json", draw_run(content) if figures else {})
 
 
 def test_text(
@@ -202,11 +199,7 @@ def test_text(
 ) -> bool:
     """Tests the heads of a run on text: on its validation text and, if it knows enough words, on blocks in English.
 
-    Prints the validation loss and the results, and writes the probe/ folder.
-
-    Returns:
-        Whether the results could be written.
-
+    Prints the validation loss and the results, writes the probe/ folder, and returns whether it could be written.
     """
     texts, records = read_texts(opened.folder), training_records(opened)
     corpus = load_data(opened, settings.cache_dir)
@@ -246,7 +239,7 @@ def test_text(
 
 def test_prefixes(
     opened: OpenedModel,
-    found: Mapping[str, Sequence[Prefix]],
+    prefixes: Mapping[str, Sequence[Prefix]],
     config: ProbeConfig,
     places: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -255,7 +248,7 @@ def test_prefixes(
     model, tokenizer, start = opened.model, opened.tokenizer, opened.start
     try:
         return natural_study(
-            model, untrained, tokenizer, start, found, config, places=places or {}, progress=show_progress
+            model, untrained, tokenizer, start, prefixes, config, places=places or {}, progress=show_progress
         )
     finally:
         show_progress("")
@@ -264,12 +257,8 @@ def test_prefixes(
 def print_loss(opened: OpenedRun, corpus: Corpus, config: ProbeConfig, log: Callable[[str], None] = print) -> None:
     """Prints the loss of a run on its whole validation text."""
     split, is_causal = corpus.validation, opened.is_causal
-    batches = validation_batches(
-        split,
-        tokens_per_batch=config.tokens_per_batch,
-        context_length=opened.model.context_length,
-        n_tokens=None,
-    )
+    length = opened.model.context_length
+    batches = validation_batches(split, tokens_per_batch=config.tokens_per_batch, context_length=length, n_tokens=None)
     rows = row_losses(opened.transformer, batches, len(CLASSES), single_document=is_causal)
     losses = summarise(rows, CLASSES if isinstance(split, StorySplit) else ())
     n_tokens, bits = int(rows.counts.sum()), split.bits_per_byte(losses["loss"])
@@ -283,12 +272,7 @@ def print_loss(opened: OpenedRun, corpus: Corpus, config: ProbeConfig, log: Call
 def look_at_sentence(opened: OpenedModel, text: str) -> bool:
     """Prints the attention of every head at the pronouns of the user's sentence, and adds the sentence to the page.
 
-    Returns:
-        Whether the page could be written.
-
-    Raises:
-        ValueError: the text is empty or too long.
-
+    Returns whether the page could be written; ValueError if the text is empty or too long.
     """
     if not text.strip():
         raise ValueError("text=: the text is empty")
@@ -339,9 +323,8 @@ def take_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConf
         take = {Task.minimal_pairs: minimal_pairs, Task.links: links}[task]
         report = take(evaluated_model(opened, settings, config), settings.path)
     print(printable("\n".join(report.lines)))
-    name = task.value
-    record = {"task": name, "path": settings.path, "run": opened.source, "step": opened.step}
-    record |= {"settings": asdict(config), **report.results}
+    name, about = task.value, {"path": settings.path, "run": opened.source, "step": opened.step}
+    record = {"task": name, **about, "settings": asdict(config), **report.results}
     with results_folder(opened, subfolder="outside") as folder:
         if folder is not None:
             files = {
@@ -357,7 +340,7 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
 
     Heads that the run's own validation text has chosen are tested too. Raises ValueError if no question can be tested.
     """
-    found, contents = prefixes_of_path(path)
+    prefixes, contents = prefixes_of_path(path)
     chosen = {} if opened.is_external else (read_results(opened)[0] or {}).get("natural", {}).get("questions", {})
     places = {
         question: {
@@ -366,14 +349,14 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
         }
         for question, result in chosen.items()
     }
-    natural = test_prefixes(opened, found, config, places)
+    natural = test_prefixes(opened, prefixes, config, places)
     if not natural["questions"]:
         raise ValueError(f"path={path}: {'; '.join(natural['missing'])}; found {contents}")
     return Report(natural, [*natural_lines(natural), *table_lines(natural_tables(natural))])
 
 
 def prefixes_of_path(path: str) -> tuple[dict[str, list[Prefix]], str]:
-    """Returns the prefixes of each question in a path, and in one phrase what it contains.
+    """Returns the prefixes of each question in a path, and a description of its content.
 
     A path names text files (data/text.py), a .tsv file of passages as GAP has them, or .jsonl files with gold links.
     """
@@ -384,19 +367,13 @@ def prefixes_of_path(path: str) -> tuple[dict[str, list[Prefix]], str]:
         documents = [text for file in files for text in read_passages(file)]
     else:
         files = text_files(path, "path")
-        if is_gold(files[0]):
+        with files[0].open(encoding="utf-8", errors="replace") as lines:
+            has_links = files[0].suffix == ".jsonl" and '"pron_pos"' in lines.readline()
+        if has_links:
             rows = [row for file in files for row in read_rows(file)]
             return {"gender": gold_prefixes(rows)}, f"{len(rows):,} rows"
         documents = read_documents(files)
     return prefixes_in(documents), describe(documents)
-
-
-def is_gold(file: Path) -> bool:
-    """Returns whether a file has rows with gold links."""
-    if file.suffix != ".jsonl":
-        return False
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        return '"pron_pos"' in lines.readline()
 
 
 def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> EvaluatedModel:

@@ -37,14 +37,8 @@ def page_content(
 ) -> dict[str, Any]:
     """Returns the content of the page; finite, and with a note for everything that was left out for its size.
 
-    Args:
-        opened: the model; every sentence is read by it now.
-        results: probe.json of this checkpoint; None: no claim is shown.
-        texts: the user's own sentences.
-        metrics: records of metrics.jsonl; none for an external model.
-        snapshots: content of attention.jsonl: {"texts", "steps", "data"}.
-        notes: shown on top of the page.
-
+    The model reads every sentence now. `results` is probe.json of this checkpoint (None: no claim is shown), `texts`
+    the user's sentences, `metrics` the records of metrics.jsonl, `snapshots` the content of attention.jsonl.
     """
     omissions: list[str] = []
     selected = results["selected"] if results else []
@@ -166,26 +160,19 @@ def changed_arguments(defaults: Mapping[str, Any], used: Mapping[str, Any]) -> l
 def sentence_content(
     opened: OpenedModel,
     text: TokenizedText,
-    *,
     name: str,
     title: str,
-    query: Sequence[int] = (),
+    query: Sequence[int],
     antecedents: Sequence[int] = (),
     distractors: Sequence[int] = (),
+    *,
     predicts: bool = False,
 ) -> dict[str, Any]:
-    """Returns what the page holds of one sentence.
+    """Returns what the page holds of a sentence that fits into the model's context.
 
-    Args:
-        opened: the model.
-        text: at most as long as the model's context.
-        name: group and number, for the address (report.html#yours-1); a group is shown side by side.
-        title: one line about the sentence.
-        query: words at which heads are read, as indices into `text.words`; the first is selected on the page.
-        antecedents: words the query refers to.
-        distractors: the other candidates.
-        predicts: whether to show the most probable next tokens.
-
+    `name` is group and number, for the address (report.html#yours-1); a group is shown side by side. Words are indices
+    into `text.words`; heads are read at the words of `query`, and the first is selected on the page. `predicts`: the
+    most probable next tokens are shown.
     """
     following = next_tokens(opened.model, text.tokens, 5) if predicts else []
     return {
@@ -211,14 +198,11 @@ def example_sentences(opened: OpenedModel, question: str) -> list[dict[str, Any]
         return []
     sentences = []
     for i, (example, text) in enumerate(zip(examples, texts, strict=True), 1):
-        nouns = (example.antecedent, example.distractor)
-        query, antecedent, distractor = (text.words.index(word) for word in (example.query, *nouns))
-        title = "At “{}”: the antecedent is “{}”, the distractor “{}”.".format(example.query, *nouns)
-        roles: dict[str, Any] = {"query": [query], "antecedents": [antecedent], "distractors": [distractor]}
+        words = (example.query, example.antecedent, example.distractor)
+        title = "At “{}”: the antecedent is “{}”, the distractor “{}”.".format(*words)
+        roles = [[text.words.index(word)] for word in words]
         predicts = example.text.endswith(example.query)
-        sentences.append(
-            sentence_content(opened, text, name=f"{question}-{i}", title=title, predicts=predicts, **roles)
-        )
+        sentences.append(sentence_content(opened, text, f"{question}-{i}", title, *roles, predicts=predicts))
     return sentences
 
 
@@ -227,12 +211,10 @@ def median_block(opened: OpenedModel, entry: Mapping[str, Any]) -> list[dict[str
     median, sentences = entry["median"], []
     for i, item in enumerate(median["sentences"], 1):
         text = opened.tokenize(item["text"])
-        roles: dict[str, Any] = {
-            name: [text.word_of_token[span[0]] for span in item[name]] for name in ("antecedents", "distractors")
-        }
         name, title = f"median-{entry['question']}-{i}", f"Sentence {i} of 4, block {median['block']}."
-        query = [text.word_of_token[item["query"]]]
-        sentences.append(sentence_content(opened, text, name=name, title=title, query=query, **roles))
+        firsts = [item["query"]], [span[0] for span in item["antecedents"]], [span[0] for span in item["distractors"]]
+        roles = [[text.word_of_token[token] for token in tokens] for tokens in firsts]
+        sentences.append(sentence_content(opened, text, name, title, *roles))
     return sentences
 
 
@@ -246,14 +228,12 @@ def natural_sentences(opened: OpenedModel, natural: Mapping[str, Any]) -> list[l
             for example in examples:
                 for meant, form in enumerate(example["forms"]):
                     text = opened.tokenize(example["text"] + form + example["after"])
-                    words = [text.words_at(span) for span in example["mentions"][meant]]
-                    others = [text.words_at(span) for span in example["mentions"][1 - meant]]
                     contrast = f"contrast {example['contrast']:.2f}, near the median"
                     title = f"{head}, the candidate for the {target}: {contrast}."
-                    roles: dict[str, Any] = {"antecedents": sum(words, []), "distractors": sum(others, [])}
                     name = f"natural_{question}_{target.split()[0]}-{len(group) + 1}"
-                    query = [len(text.words) - 1]
-                    group.append(sentence_content(opened, text, name=name, title=title, query=query, **roles))
+                    mentions = [example["mentions"][meant], example["mentions"][1 - meant]]
+                    roles = [[word for span in spans for word in text.words_at(span)] for spans in mentions]
+                    group.append(sentence_content(opened, text, name, title, [len(text.words) - 1], *roles))
             groups.append(group)
     return groups
 
@@ -263,8 +243,7 @@ def own_sentence(opened: OpenedModel, number: int, text: str) -> dict[str, Any]:
     tokenized, notes = opened.tokenize(text), lint(text)
     spans = [span for note in notes for span in (note.clue, note.span) if span]
     query = list(dict.fromkeys(1 + tokenized.word_spans.index(span) for span in spans))
-    about: dict[str, Any] = {"name": f"yours-{number}", "title": "Your sentence.", "query": query}
-    sentence = sentence_content(opened, tokenized, predicts=True, **about)
+    sentence = sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", query, predicts=True)
     return sentence | {"notes": [*unknown_note(opened, tokenized), *(note.note for note in notes)]}
 
 

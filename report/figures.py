@@ -34,10 +34,7 @@ def draw_run(content: Mapping[str, Any]) -> dict[str, bytes]:
 def draw_seeds(results: Mapping[str, Any], metrics: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, bytes]:
     """Returns the accuracy of each run's chosen head during training, a panel for each question, as PNG by file name.
 
-    Args:
-        results: the content of seeds.json.
-        metrics: records of the metrics.jsonl of each run.
-
+    `results` is the content of seeds.json, `metrics` the records of each run's metrics.jsonl.
     """
     probes = [[record for record in records if record["split"] == "probe"] for records in metrics]
 

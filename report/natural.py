@@ -7,7 +7,6 @@ from probe.natural import N_CONTINUATION
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 from report.tables import Table, aligned, estimate, number
 
-_VERDICTS = (SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED)
 _LEGEND = (
     "contrast: half the change of the log attention ratio of both entities when only the pronoun changes (0: none).",
     "pair: share of prefixes where each pronoun's own class gets more attention. p: two-sided, corrected for all heads",
@@ -17,7 +16,18 @@ _LEGEND = (
 
 def natural_lines(natural: Mapping[str, Any]) -> list[str]:
     """Returns the table of all heads that were tested on natural text, and why questions could not be tested."""
-    rows = [_row(question, target, entry) for question, target, entry in _entries(natural)]
+    rows = [
+        (
+            f"{question}: candidate for the {target}, {entry['site'].replace('_', ' ')}",
+            f"L{entry['layer']}H{entry['head']}",
+            estimate(entry["contrast"], entry["contrast_interval"]),
+            number(entry["pair_right"]),
+            f"{entry['p_corrected']:.4f}",
+            f"{abs(entry['t']):.1f}, {entry['untrained_t']:.1f}",
+            entry["verdict"],
+        )
+        for question, target, entry in _entries(natural)
+    ]
     header = ("natural text", "head", "contrast [95 %]", "pair", "p", "|t|", "verdict")
     lines = [*aligned([header, *rows]), "", *_LEGEND] if rows else []
     return [*lines, *(f"not tested: {sentence}" for sentence in natural["missing"])]
@@ -31,18 +41,6 @@ def _entries(natural: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, An
     ]
 
 
-def _row(question: str, target: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        f"{question}: candidate for the {target}, {entry['site'].replace('_', ' ')}",
-        f"L{entry['layer']}H{entry['head']}",
-        estimate(entry["contrast"], entry["contrast_interval"]),
-        number(entry["pair_right"]),
-        f"{entry['p_corrected']:.4f}",
-        f"{abs(entry['t']):.1f}, {entry['untrained_t']:.1f}",
-        entry["verdict"],
-    )
-
-
 def _place(entry: Mapping[str, Any]) -> str:
     return f"L{entry['layer']}H{entry['head']}, {entry['site'].replace('_', ' ')}"
 
@@ -51,17 +49,14 @@ def natural_claims(natural: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns (verdict, claim) of every head that was tested on natural text, the strongest verdicts first."""
     claims = []
     for question, target, entry in _entries(natural):
-        head, pronouns = (
-            f"L{entry['layer']}H{entry['head']}",
-            "“she” or “he”" if question == "gender" else "“it” or “they”",
-        )
+        head = f"L{entry['layer']}H{entry['head']}"
+        pronouns = "“she” or “he”" if question == "gender" else "“it” or “they”"
         where = "At" if entry["site"] == "pronoun" else "At the word after"
         opening = {
             SUPPORTED: f"{where} {pronouns}, head {head} turns to the {target}.",
             SUGGESTIVE: f"{where} {pronouns}, head {head} may turn to the {target}.",
-        }.get(
-            entry["verdict"], f"No head is shown to turn to the {target} at {pronouns}; the best candidate is {head}."
-        )
+            NOT_ESTABLISHED: f"No head is shown to turn to the {target} at {pronouns}; the best candidate is {head}.",
+        }[entry["verdict"]]
         met = [name for name, is_met in entry["criteria"].items() if is_met]
         claims.append((
             entry["verdict"],
@@ -69,21 +64,19 @@ def natural_claims(natural: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{entry['p_corrected']:.4f}, |t| {abs(entry['t']):.1f} (untrained models: at most "
             f"{entry['untrained_t']:.1f}). Criteria met: {'; '.join(met) or 'none'}.",
         ))  # fmt: skip
-    return sorted(claims, key=lambda shown: _VERDICTS.index(shown[0]))
+    return sorted(claims, key=lambda shown: (SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED).index(shown[0]))
 
 
 def natural_tables(natural: Mapping[str, Any]) -> list[Table]:
     """Returns the tables of scores, of the causal test, of strata, and of the number of prefixes needed."""
-    entries = _entries(natural)
+    entries = [(f"{question}, {target}", _place(entry), entry) for question, target, entry in _entries(natural)]
     if not entries:
         return []
-    names = [f"{question}, {target}" for question, target, _ in entries]
-    places = [_place(entry) for *_, entry in entries]
     scores = [
         (name, place, *(estimate(entry[score], entry[f"{score}_interval"])
                         for score in ("contrast", "value_contrast", "pair_right", "right")),
          f"{entry['p_corrected']:.4f}", number(entry["t"]), number(entry["untrained_t"]), entry["verdict"])
-        for name, place, (*_, entry) in zip(names, places, entries, strict=True)
+        for name, place, entry in entries
     ]  # fmt: skip
     counts = [
         f"{question}: {result['n_prefixes']:,} prefixes of {result['n_documents']:,} documents or sections, "
@@ -93,11 +86,11 @@ def natural_tables(natural: Mapping[str, Any]) -> list[Table]:
     causal = [
         (name, place, f"{test['n']:,}", number(test["mass"]), number(test["rise"]), number(test["matched_mass"]),
          number(test["matched_rise"]), estimate(test["difference"], test["difference_interval"]))
-        for name, place, (*_, entry) in zip(names, places, entries, strict=True) if (test := entry["causal"])
+        for name, place, entry in entries if (test := entry["causal"])
     ]  # fmt: skip
     strata = [
         (name, *(f"{number(stratum['contrast'])} ({stratum['n']:,})" for stratum in entry["strata"].values()))
-        for name, (*_, entry) in zip(names, entries, strict=True)
+        for name, _, entry in entries
     ]
     needed = [
         (question, f"{point['n']:,}", f"{point['same']:.2f}", number(point["p"]))

@@ -22,28 +22,20 @@ function showQuestion() {
   }
 }
 
-function hideEmptySections() {
-  document.getElementById("explorer").hidden = content.sentences.length === 0 && !question();
-  document.getElementById("attention").hidden = content.sentences.length === 0;
-  document.getElementById("training").hidden = !training;
-  document.getElementById("slider").hidden = steps.length === 0;
-}
-
-function begin() {
-  document.documentElement.classList.add("scripts");
-  hideEmptySections();
-  if (question()) Object.assign(state, { layer: question().layer, head: question().head });
-  else state.score = "weight";
-  const linked = sentences.get(location.hash.slice(1)); // report.html#yours-1
-  state.sentence = (linked ?? [...groupsNow().values()][0]?.[0])?.id ?? null;
-  redrawOn("question", showQuestion);
-  redrawOn("question layer head score time sentence query target", drawHeads);
-  redrawOn("question sentence", drawGroups);
-  redrawOn("question sentence layer head time query", drawCards);
-  redrawOn("sentence layer head time score query target", drawSentence);
-  redrawOn("question layer head time", drawCharts);
-  for (const draw of [drawQuestions, drawScoreChoice, drawSlider]) draw();
-  for (const { draw } of views) draw();
-}
-
-begin();
+document.documentElement.classList.add("scripts");
+document.getElementById("explorer").hidden = content.sentences.length === 0 && !question();
+document.getElementById("attention").hidden = content.sentences.length === 0;
+document.getElementById("training").hidden = !training;
+document.getElementById("slider").hidden = steps.length === 0;
+if (question()) Object.assign(state, { layer: question().layer, head: question().head });
+else state.score = "weight";
+const linked = sentences.get(location.hash.slice(1)); // report.html#yours-1
+state.sentence = (linked ?? [...groupsNow().values()][0]?.[0])?.id ?? null;
+redrawOn("question", showQuestion);
+redrawOn("question layer head score time sentence query target", drawHeads);
+redrawOn("question sentence", drawGroups);
+redrawOn("question sentence layer head time query", drawCards);
+redrawOn("sentence layer head time score query target", drawSentence);
+redrawOn("question layer head time", drawCharts);
+for (const draw of [drawQuestions, drawScoreChoice, drawSlider]) draw();
+for (const { draw } of views) draw();

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 from report.tables import Table, question_tables
 from training.command_line import printable
 
@@ -22,7 +23,7 @@ SCRIPTS = ("page_data", "page_elements", "page_heads", "page_sentences", "page_t
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
 LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
 
-BADGES = {"supported": "●", "suggestive": "◐", "not established": "○"}
+BADGES = {SUPPORTED: "●", SUGGESTIVE: "◐", NOT_ESTABLISHED: "○"}
 
 
 def page(content: Mapping[str, Any]) -> str:
@@ -37,13 +38,15 @@ def page(content: Mapping[str, Any]) -> str:
     run, questions = content["run"], content["questions"]
     is_tested = bool(questions or content["natural"])
     heading = "Which attention head links a pronoun to its antecedent?" if is_tested else "What each head attends to"
+    claims = [natural_claim(*shown) for shown in content["natural"]]
+    for i, question in enumerate(questions):
+        about = f"{question['question']}: {question['description']}"
+        claims.append(f'<div data-question="{i}">\n{claim(question["verdict"], about, question["claim"])}\n</div>')
     blanks = {
         "title": escape(f"{run['name']}: {heading}"),
         "heading": heading,
         "header": header(run),
-        "claims": "\n".join(
-            [*(natural_claim(*shown) for shown in content["natural"]), *(claim(i, q) for i, q in enumerate(questions))]
-        ),
+        "claims": "\n".join(claims),
         "notes": "".join(f'<p class="note"><bdi>{escape(note)}</bdi></p>' for note in content["notes"]),
         "evidence": evidence(content),
         "limits": limits(content),
@@ -74,8 +77,7 @@ def policy(script: str, style: str) -> str:
 def escape(text: Any) -> str:
     """Returns `text` for HTML, cut to 2,000 characters; unprintable characters become U+FFFD."""
     text = str(text)
-    cut = text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
-    return html.escape(printable(cut))
+    return html.escape(printable(text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"))
 
 
 def header(run: Mapping[str, Any]) -> str:
@@ -84,24 +86,21 @@ def header(run: Mapping[str, Any]) -> str:
     return f'<p class="run"><span class="brand">Antecedent</span> {name} {step}</p>\n<p class="shape">{facts}</p>'
 
 
-def claim(i: int, question: Mapping[str, Any]) -> str:
-    """Returns the verdict of a question and its claim, the first sentence large."""
-    first, rest = [*re.split(r"(?<=[.!?])\s+(?=[A-Z])", question["claim"], maxsplit=1), ""][:2]
-    verdict, about = question["verdict"], f"{question['question']}: {question['description']}"
+def claim(verdict: str, about: str, text: str = "") -> str:
+    """Returns a verdict and the claim in `text`, if any, its first sentence large."""
     badge = f'<span class="badge" data-verdict="{escape(verdict)}">{BADGES.get(verdict, "")} {escape(verdict)}</span>'
     lines = [f'<p class="verdict">{badge} <bdi>{escape(about)}</bdi></p>']
-    lines += [f'<p class="{kind}"><bdi>{escape(text)}</bdi></p>' for kind, text in (("claim", first), ("more", rest))]
-    return f'<div data-question="{i}">\n' + "\n".join(lines) + "\n</div>"
+    first, rest = [*re.split(r"(?<=[.!?])\s+(?=[A-Z])", text, maxsplit=1), ""][:2]
+    parts = {"claim": first, "more": rest}
+    lines += [f'<p class="{kind}"><bdi>{escape(part)}</bdi></p>' for kind, part in parts.items() if part]
+    return "\n".join(lines)
 
 
 def natural_claim(verdict: str, text: str) -> str:
-    """Returns the verdict on a head in natural text and its claim, the first sentence large if there is something."""
-    badge = f'<span class="badge" data-verdict="{escape(verdict)}">{BADGES.get(verdict, "")} {escape(verdict)}</span>'
-    if verdict == "not established":
-        return f'<p class="verdict">{badge} <bdi>natural text: {escape(text)}</bdi></p>'
-    first, _, rest = text.partition(". ")
-    lines = [f'<p class="verdict">{badge} natural text</p>', f'<p class="claim"><bdi>{escape(first)}.</bdi></p>']
-    return "\n".join([*lines, f'<p class="more"><bdi>{escape(rest)}</bdi></p>'])
+    """Returns the verdict on a head in natural text and its claim, which is small if nothing is established."""
+    if verdict == NOT_ESTABLISHED:
+        return claim(verdict, f"natural text: {text}")
+    return claim(verdict, "natural text", text)
 
 
 def evidence(content: Mapping[str, Any]) -> str:
@@ -109,9 +108,8 @@ def evidence(content: Mapping[str, Any]) -> str:
     is_tested = content["questions"] or content["natural"]
     blocks = [] if is_tested else ['<p class="lead">No claim was tested for this model.</p>']
     for i, question in enumerate(content["questions"]):
-        lead = (
-            f"Question {question['question']}, head L{question['layer']}H{question['head']}, chosen on dev sentences."
-        )
+        head = f"L{question['layer']}H{question['head']}"
+        lead = f"Question {question['question']}, head {head}, chosen on dev sentences."
         tables = "\n".join(map(table, question_tables(question)))
         blocks.append(f'<div data-question="{i}">\n<p class="lead"><bdi>{escape(lead)}</bdi></p>\n{tables}\n</div>')
     return "\n".join([*blocks, *(table(Table(**shown)) for shown in content["tables"])])

@@ -47,14 +47,11 @@ function hasSnapshots(sentence) {
   return Boolean(training?.snapshots && sentence.snapshot !== null);
 }
 
-// The last snapshot at or before the slider's step; -1 for the trained model.
-function snapshotIndex() {
-  return state.time === END ? -1 : training.snapshots.steps.findLastIndex((step) => step <= steps[state.time]);
-}
-
 // The weights [words] of one word on every word, as probe/sentences.py packs them: row r of a head is words 0 to r.
+// They are those of the last snapshot at or before the slider's step, or of the trained model.
 function attentionRow(sentence, row, layer = state.layer, head = state.head) {
-  const index = hasSnapshots(sentence) ? snapshotIndex() : -1;
+  const isEarlier = state.time !== END && hasSnapshots(sentence);
+  const index = isEarlier ? training.snapshots.steps.findLastIndex((step) => step <= steps[state.time]) : -1;
   const view = decode(index < 0 ? sentence.weights : training.snapshots.data[index][sentence.snapshot]);
   const n = sentence.words.length;
   const offset = ((layer * nHead + head) * n * (n + 1) + row * (row + 1)) / 2;

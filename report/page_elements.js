@@ -1,11 +1,10 @@
 // Builds elements. Every text becomes a text node: nothing in the data is parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg"; // an XML namespace; it is never fetched
-const LONGEST_WORD = 28; // characters
 
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
+    if (value !== null && value !== false) node.setAttribute(name, value);
   }
   node.append(...children.filter((child) => child !== null));
   return node;
@@ -24,7 +23,7 @@ function show(id, ...children) {
 }
 
 // A word as a label: control characters visible, bidirectional controls removed, long words cut.
-function label(text, longest = LONGEST_WORD) {
+function label(text, longest = 28) {
   const visible = text
     .replace(/[\u0000-\u001f]/g, (control) => String.fromCharCode(0x2400 + control.charCodeAt(0)))
     .replace(/[\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufffe\uffff]/g, "\ufffd");
@@ -36,10 +35,8 @@ function headName(layer, head) {
   return `L${layer}H${head}`;
 }
 
-function number(value, digits = 2) {
-  if (value === null || value === undefined) return "–";
-  const text = value.toFixed(digits);
-  return Number(text) === 0 ? (0).toFixed(digits) : text; // no "-0.00"
+function number(value) {
+  return value?.toFixed(2).replace("-0.00", "0.00") ?? "–";
 }
 
 function menu(legend, options, selected, select) {

@@ -3,8 +3,7 @@
 function drawScoreChoice() {
   const names = content.questions.length ? Object.keys(SCORES) : ["weight"];
   const options = names.filter((name) => name !== "weight" || content.sentences.length).map((name) => [name, SCORES[name].name]);
-  const select = (score) => update({ score });
-  show("score-choice", options.length > 1 ? menu("Colour by", options, state.score, select) : null);
+  show("score-choice", options.length > 1 ? menu("Colour by", options, state.score, (score) => update({ score })) : null);
 }
 
 function drawHeads() {

@@ -21,7 +21,7 @@ const GROUPS = {
         `natural_${name}_${target}`,
         [
           `Natural text: ${name}, ${target === "other" ? "other entity" : target}`,
-          "Prefixes of the tested documents, each with both pronouns. Their contrast is the median: selected by this rule, not by hand.",
+          "Prefixes of the tested documents, each with both pronouns. Their contrast is nearest to the median: selected by this rule, not by hand.",
         ],
       ]),
     ),
@@ -33,9 +33,7 @@ const GROUPS = {
 function groupsNow() {
   const first = (question()?.sentences ?? []).map((id) => sentences.get(id));
   const others = content.sentences.filter((sentence) => !first.includes(sentence) && (sentence.group !== "median" || !question()));
-  const groups = new Map();
-  for (const sentence of [...first, ...others]) groups.set(sentence.group, [...(groups.get(sentence.group) ?? []), sentence]);
-  return groups;
+  return Map.groupBy([...first, ...others], ({ group }) => group);
 }
 
 function groupNow() {

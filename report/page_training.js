@@ -65,7 +65,7 @@ function chartFigure(chart) {
   const keys = chart.lines.filter(({ name }) => name).map(({ name, kind }) =>
     element("span", { class: "key" }, shape("svg", { width: 18, height: 8 }, shape("path", { class: `curve ${kind}`, d: "M0 4H18" })), name),
   );
-  const caption = element("figcaption", {}, element("b", {}, chart.title), " ", element("span", { class: "value" }, value));
+  const caption = element("figcaption", {}, element("b", {}, chart.title), ` ${value}`);
   return element("figure", {}, caption, picture, element("p", { class: "keys" }, ...keys));
 }
 

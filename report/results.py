@@ -27,10 +27,7 @@ def results_folder(
 ) -> Iterator[Path | None]:
     """Yields the locked folder for results; None, after a note, if a run of another user cannot be written.
 
-    Raises:
-        BlockingIOError: another process writes there.
-        OSError: the results folder of an external model cannot be written.
-
+    Raises BlockingIOError if another process writes there.
     """
     folder = opened.folder / "probe" / subfolder
     if opened.owner is not None:
@@ -47,12 +44,7 @@ def results_folder(
 
 
 def read_results(opened: OpenedModel) -> tuple[dict[str, Any] | None, list[str]]:
-    """Returns the probe.json of this checkpoint, and a note for the page if there is none.
-
-    Raises:
-        ValueError: the file is damaged.
-
-    """
+    """Returns the probe.json of this checkpoint, and a note for the page if there is none; ValueError if damaged."""
     path, command = opened.folder / "probe" / "probe.json", eval_command(opened)
     if not opened.is_causal:
         return None, []
@@ -98,7 +90,7 @@ def training_records(opened: OpenedModel) -> dict[str, Any]:
 
 
 def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> None:
-    """Prints the address of the page and, if wanted, open it at a sentence."""
+    """Prints the address of the page and, if wanted, opens it at a sentence."""
     address = (opened.folder / "probe" / PAGE).resolve().as_uri() + (f"#{sentence}" if sentence else "")
     print(f"\nreport {address}", flush=True)
     if in_browser and not webbrowser.open(address):

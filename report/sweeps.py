@@ -40,11 +40,7 @@ def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
 def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: TrainSettings) -> None:
     """Tests the runs of a sweep over variants and seeds and prints what each variant changes.
 
-    Args:
-        settings: with compare=, the directory of the sweep.
-        config: settings of the probe.
-        defaults: settings of train.py without arguments; the variant closest to them is the standard.
-
+    `defaults` are the settings of train.py without arguments; the variant closest to them is the standard.
     """
     sweep = Path(settings.compare or "")
     runs = finished_runs(sweep)

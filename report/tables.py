@@ -50,8 +50,7 @@ def number(value: float | None) -> str:
 
 def estimate(value: float | None, interval: Sequence[float | None] | None = None) -> str:
     """Returns a number and its interval, if it has one: "0.996 [0.980, 1.000]"."""
-    ends = [] if interval is None else [f"[{', '.join(map(number, interval))}]"]
-    return " ".join([number(value), *ends])
+    return number(value) if interval is None else f"{number(value)} [{', '.join(map(number, interval))}]"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -269,12 +268,8 @@ def sentence_lines(
 ) -> list[str]:
     """Returns the attention of every head from each of `rows`: to the candidates, and the three largest weights.
 
-    Args:
-        text: its words are the axes of `weights`.
-        weights: [L, H, W, W].
-        rows: the nouns that may be meant, by the index of the word to read at.
-        chosen: questions for which the probe chose a head, by (layer, head).
-
+    `weights` are those between the words of `text`, [L, H, W, W]; `rows` the nouns that may be meant, by the index of
+    the word to read at; `chosen` the questions for which the probe chose a head, by (layer, head).
     """
     lines = []
     for row, nouns in rows.items():

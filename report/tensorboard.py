@@ -71,20 +71,14 @@ def example_block(sentences: Sequence[tuple[Example, Sequence[str], np.ndarray]]
 def draw_snapshot(
     readings: Sequence[QuestionReading], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Returns the images of a probe during training by TensorBoard tag.
+    """Returns maps of all heads for each question, and the example block for the first question's best head, by tag.
 
-    Args:
-        readings: the scores of all heads for each question.
-        examples: worked examples with their words and the attention between them, [L, H, W, W].
-
-    Returns:
-        A map of all heads per question, and the attention of the first question's best head in the example block.
-
+    `examples` are worked examples with their words and the attention between them, [L, H, W, W].
     """
     images = {}
     for reading in readings:
-        images[f"{reading.name}/accuracy of heads"] = head_map(reading.accuracy, "accuracy")
         contrast = head_map(reading.pronoun_contrast, "pronoun contrast", centre=0.0, end=2.0)
+        images[f"{reading.name}/accuracy of heads"] = head_map(reading.accuracy, "accuracy")
         images[f"{reading.name}/pronoun contrast of heads"] = contrast
     first = readings[0]
     block = [

@@ -46,13 +46,12 @@ class Opened:
 
 
 def _absent(reason: str) -> None:
-    """Skip, but fail where continuous integration believes that it has looked."""
+    """Skips the test, but fails in continuous integration, where the browser must be installed."""
     (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
 
 
-@contextmanager
 def running() -> Iterator[Any]:
-    """Start Chromium; without view, or without Playwright, skip."""
+    """Starts Chromium, as a fixture; without Chromium or Playwright, the tests are skipped."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -68,7 +67,7 @@ def running() -> Iterator[Any]:
 
 @contextmanager
 def opened(browser: Any, html: str, folder: Path, **settings: Any) -> Iterator[Opened]:
-    """Open a page from disk with the network cut; `settings` are the browser context's."""
+    """Opens a page from disk with the network cut; `settings` are the browser context's."""
     path = folder / "report.html"
     path.write_text(html, encoding="utf-8")
     context = browser.new_context(offline=True, **{"viewport": {"width": 1280, "height": 900}} | settings)

@@ -1,6 +1,7 @@
 """Page contents without a run: the worked examples with random attention, in which example head learns to link."""
 
 from base64 import b64decode
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -89,14 +90,14 @@ def holdout(accuracy: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def question(name: str, verdict: str, sentences: list[str]) -> dict[str, Any]:
+def question(name: str, verdict: str) -> dict[str, Any]:
     """Returns a question as `report.content.question_content` does."""
     accuracy = 0.9989 if verdict == "supported" else 0.62
     layer, head = LINK_HEAD
     return {
         "question": name, "description": '"it" or "they", read at the pronoun', "layer": layer, "head": head,
         "family": "agreement" if name == "number" else "later_cue", "verdict": verdict, "evidence_level": "E3",
-        "holdout": "headline", "sentences": sentences,
+        "holdout": "headline", "sentences": [f"{name}-{i}" for i, _ in enumerate(SHOWCASE[name], 1)],
         "claim": f"Attention head L{layer}H{head} links a pronoun to its antecedent. It is right in {accuracy:.1%}.",
         "criteria": [
             {"name": "beats_baselines", "measured": {"lead_low": 0.49}, "bars": {"lead_low": 0}, "outcome": "met"},
@@ -117,20 +118,14 @@ def training() -> dict[str, Any]:
     """Returns curves and snapshots in which the link head appears around step 600."""
     rise = [float(1 / (1 + np.exp(-(step - 600) / 80))) for step in STEPS]
     first = {example.text: example for examples in SHOWCASE.values() for example in reversed(examples)}
-    frames = [
-        [
-            attention(len(tokenized(text).words), *positions(example)[:2], strength=share)
-            for text, example in first.items()
-        ]
-        for share in rise
-    ]
+    links = [(len(tokenized(text).words), *positions(example)[:2]) for text, example in first.items()]
     curves = {
         "accuracy": [heads(i, 0.5, 0.5 + 0.49 * share) for i, share in enumerate(rise)],
         "pronoun_contrast": [heads(i, 0, 1.7 * share) for i, share in enumerate(rise)],
         "chance_level": [0.65] * len(STEPS),
         "resolved_share": [-6 * (1 - share) + share for share in rise],
     }
-    data = [[pack_weights(weights) for weights in frame] for frame in frames]
+    data = [[pack_weights(attention(*link, strength=share)) for link in links] for share in rise]
     return {
         "steps": STEPS,
         "curves": {"number": curves, "later_cue": curves | {"resolved_share": None}},
@@ -143,27 +138,22 @@ def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was ki
     """Returns the content of a page with two questions, both worked examples and the user's sentences."""
     curves = training()
     place = {text: i for i, text in enumerate(curves["snapshots"]["texts"])}
-    examples = {
-        group: [
-            sentence(f"{group}-{i}", group, example.text, example, place[example.text])
-            for i, example in enumerate(members, 1)
-        ]
-        for group, members in SHOWCASE.items()
-    }
-    yours = [sentence(f"yours-{i}", "yours", text) for i, text in enumerate(texts, 1)]
-    ids = {group: [example["id"] for example in members] for group, members in examples.items()}
+    sentences = [
+        sentence(f"{group}-{i}", group, example.text, example, place[example.text])
+        for group, examples in SHOWCASE.items()
+        for i, example in enumerate(examples, 1)
+    ]
+    sentences += [sentence(f"yours-{i}", "yours", text) for i, text in enumerate(texts, 1)]
     return {
         "run": {"name": "default", "step": "step 1,200", "facts": "2 layers", "n_layer": N_LAYER, "n_head": N_HEAD,
                 "environment": {"python": "3.11"}, "commands": ["python train.py", "python eval.py"]},
         "notes": ["A note on top."],
         "max_p": 0.01,
-        "questions": [question("number", "supported", ids["number"]),
-                      question("later_cue", "suggestive", ids["later_cue"])],
-        "sentences": [*examples["number"], *examples["later_cue"], *yours],
+        "questions": [question("number", "supported"), question("later_cue", "suggestive")],
+        "sentences": sentences,
         "training": curves,
         "natural": [["suggestive", "Head L1H0 may turn to the antecedent. Contrast 0.4, corrected p 0.0010."]],
-        "tables": [{"title": "Answers", "header": ["question", "items"], "rows": [["number", "560"]],
-                    "note": ""}],
+        "tables": [{"title": "Answers", "header": ["question", "items"], "rows": [["number", "560"]], "note": ""}],
         "resumed": ["Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02)."],
         "omissions": [],
     }  # fmt: skip
@@ -178,7 +168,7 @@ def without_probe() -> dict[str, Any]:
 
 def hostile() -> dict[str, Any]:
     """Returns the content with every free text replaced by a string that tries to become markup or a script."""
-    texts = iter(range(10**9))
+    texts = cycle(HOSTILE)
     free = {"name", "title", "text", "words", "notes", "next", "description", "claim", "reasons", "label",
             "does_not_show", "meaning", "commands", "environment", "header", "rows", "note", "resumed", "omissions",
             "facts", "step", "natural"}  # fmt: skip
@@ -188,7 +178,7 @@ def hostile() -> dict[str, Any]:
             return {name: attack(inner, name if key != "environment" else key) for name, inner in value.items()}
         if isinstance(value, list):
             return [attack(inner, key) for inner in value]
-        return HOSTILE[next(texts) % len(HOSTILE)] if isinstance(value, str) and key in free else value
+        return next(texts) if isinstance(value, str) and key in free else value
 
     page = attack(content(), "")
     for question_content, name in zip(page["questions"], ("number", "later_cue"), strict=True):

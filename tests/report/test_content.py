@@ -30,10 +30,7 @@ def test_json_values_are_finite_and_keep_six_digits() -> None:
     value = {"a": np.float64(0.123456789), "b": [float("nan"), np.inf], "c": (1, None), "d": np.arange(2)}
     assert jsonable(value) == {"a": 0.123457, "b": [None, None], "c": [1, None], "d": [0, 1]}
     json.dumps(jsonable(value), allow_nan=False)
-
-
-def test_a_p_below_the_bar_does_not_round_up_to_it() -> None:
-    assert jsonable(0.00999500249875) < 0.01
+    assert jsonable(0.00999500249875) < 0.01  # a p below the limit of a verdict does not round up to it
 
 
 def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:

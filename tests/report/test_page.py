@@ -3,7 +3,7 @@
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from hashlib import sha256
 from pathlib import Path
@@ -20,24 +20,23 @@ CONTENT = sample.content()
 Show = Callable[..., AbstractContextManager[Opened]]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with running() as started:
-        yield started
+browser = pytest.fixture(running, scope="module")
 
 
 @pytest.fixture
 def show(browser: Any, tmp_path: Path) -> Show:
-    def open_page(content: dict[str, Any] = CONTENT, **settings: Any) -> AbstractContextManager[Opened]:
-        return opened(browser, page(content), tmp_path, **settings)
-
-    return open_page
+    return lambda content=CONTENT, **settings: opened(browser, page(content), tmp_path, **settings)
 
 
 def weights_of(name: str) -> Any:
     """Returns the weights [L, H, W, W] that the content stores for a sentence."""
     sentence = next(sentence for sentence in CONTENT["sentences"] if sentence["id"] == name)
     return sample.unpacked(sentence["weights"], (sample.N_LAYER, sample.N_HEAD, len(sentence["words"])))
+
+
+def head_scores(view: Opened) -> list[float]:
+    """Returns the number on the button of every head."""
+    return [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
 
 
 def word_weights(view: Opened) -> list[float]:
@@ -74,14 +73,12 @@ def test_hostile_texts_add_no_tag_and_no_attribute() -> None:
     assert not [name for name, _ in hostile.attributes if name.startswith("on")]
 
 
-def test_the_embedded_json_holds_the_content_and_no_markup() -> None:
-    embedded = re.search(r'id="content">(.*?)</script>', page(sample.hostile()), re.DOTALL)[1]
+def test_the_embedded_json_holds_the_content_and_no_markup_and_the_page_is_utf8() -> None:
+    text = page(sample.hostile())
+    embedded = re.search(r'id="content">(.*?)</script>', text, re.DOTALL)[1]
     assert json.loads(embedded) == sample.hostile()
     assert embedded.isascii() and not set("<>&") & set(embedded)
-
-
-def test_every_page_can_be_encoded_as_utf8() -> None:
-    assert page(sample.hostile()).encode() == page(sample.hostile()).encode()
+    assert text.encode() == page(sample.hostile()).encode()
 
 
 def test_a_number_that_is_not_finite_is_refused() -> None:
@@ -124,9 +121,8 @@ def test_the_grid_shows_the_selected_score_of_every_head(show: Show) -> None:
     with show() as view:
         for score, label in (("accuracy", "accuracy"), ("block_accuracy", "block accuracy")):
             view.page.get_by_label("Colour by").select_option(label)
-            shown = [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
-            expected = [value for row in CONTENT["questions"][0]["heads"][score] for value in row]
-            assert shown == pytest.approx(expected, abs=0.0051)
+            expected = sum(CONTENT["questions"][0]["heads"][score], [])
+            assert head_scores(view) == pytest.approx(expected, abs=0.0051)
 
 
 def test_the_cards_print_the_weights_of_the_selected_head(show: Show) -> None:
@@ -154,17 +150,15 @@ def test_a_click_in_the_matrix_colours_the_heads_by_that_weight(show: Show) -> N
     with show() as view:
         view.page.get_by_label("Colour by").select_option("attention weight")
         view.page.locator(".matrix rect").nth(1).click()  # row 1, column 0
-        shown = [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
-        assert shown == pytest.approx(weights_of("number-1")[:, :, 1, 0].ravel(), abs=0.0051)
+        assert head_scores(view) == pytest.approx(weights_of("number-1")[:, :, 1, 0].ravel(), abs=0.0051)
 
 
 def test_the_slider_shows_the_scores_and_the_attention_of_that_step(show: Show) -> None:
     with show() as view:
         step = 3
         view.page.locator("#step").fill(str(step))
-        curves = CONTENT["training"]["curves"]["number"]
-        shown = [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
-        assert shown == pytest.approx([value for row in curves["accuracy"][step] for value in row], abs=0.0051)
+        accuracy = CONTENT["training"]["curves"]["number"]["accuracy"][step]
+        assert head_scores(view) == pytest.approx(sum(accuracy, []), abs=0.0051)
         sentence = CONTENT["sentences"][0]
         shape = (sample.N_LAYER, sample.N_HEAD, len(sentence["words"]))
         data = CONTENT["training"]["snapshots"]["data"][step][sentence["snapshot"]]

@@ -11,7 +11,7 @@ import pytest
 from tests.program import ROOT
 
 LEVELS = {"model": 0, "data": 0, "training": 1, "probe": 2, "report": 3, "lab": 3}
-OPTIONAL = {"matplotlib", "transformers", "safetensors", "gguf", "sentencepiece", "pandas"}
+OPTIONAL = {"matplotlib", "transformers", "safetensors", "sentencepiece", "pandas"}
 SLOW = {"datasets", "huggingface_hub"}  # seconds to import, and only some commands need them
 # Their `main` functions are programs of their own, above all packages.
 PROGRAMS = {"model/export.py", "model/generate.py"}

@@ -1,24 +1,19 @@
-"""`python -m model.export` and `python -m model.generate` on a run, and the formats they write."""
+"""`python -m model.export` and `python -m model.generate` on a run."""
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer
 
-from data.tokenizer import END, UNKNOWN, bpe_tokenizer, character_tokenizer, word_tokenizer
 from model import export, generate
-from model.config import Position
-from model.export import gguf_weights, interleave_pairs, model_card, read_claims, write_gguf
+from model.export import model_card, read_claims
 from model.generate import generate as generate_tokens
-from model.transformer import Transformer, attention_scores, rotary_angles
-from tests.model.standard import H, K, V, config, random_model
+from tests.model.standard import V, config, random_model
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = (
@@ -50,83 +45,6 @@ def test_generation_stops_at_logits_that_are_not_finite() -> None:
     model = random_model()
     model.final_norm.gain.data.fill_(torch.nan)
     assert generate_tokens(model, torch.tensor([3]), 9, temperature=1.0, seed=0).tolist() == [3]
-
-
-# GGUF files
-
-TEXT = "One sunny day, the cat sat near the buses. It purred. They skidded.\nWhere is it?\n"
-
-
-def make_model(tokenizer: Tokenizer) -> Transformer:
-    model = Transformer(config(), tokenizer.get_vocab_size(), seed=0)
-    for weight in model.parameters():
-        weight.data.normal_(generator=torch.Generator().manual_seed(1))
-    return model.eval()
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "kind"),
-    [
-        (word_tokenizer([TEXT]), "no_vocab"),
-        (character_tokenizer([TEXT]), "no_vocab"),
-        (bpe_tokenizer([TEXT], 280), "gpt2"),
-    ],
-    ids=["words", "characters", "bpe"],
-)
-def test_a_gguf_file_holds_the_weights_settings_and_tokens(tmp_path: Path, tokenizer: Tokenizer, kind: str) -> None:
-    gguf = pytest.importorskip("gguf")
-    model = make_model(tokenizer)
-    write_gguf(tmp_path / "model.gguf", model, tokenizer, "name")
-    reader = gguf.GGUFReader(tmp_path / "model.gguf")
-    weights = gguf_weights(model)
-    assert {tensor.name for tensor in reader.tensors} == weights.keys() and len(weights) == 2 + 2 * 9
-    for tensor in reader.tensors:
-        np.testing.assert_array_equal(np.array(tensor.data), weights[tensor.name].numpy())
-    fields = {name: field.contents() for name, field in reader.fields.items()}
-    assert (fields["general.architecture"], fields["llama.rope.freq_base"]) == ("llama", 1e4)
-    assert fields["llama.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-5)
-    tokens = fields["tokenizer.ggml.tokens"]
-    assert [tokenizer.token_to_id(token) for token in tokens] == list(range(model.vocab_size))
-    assert tokens[fields["tokenizer.ggml.bos_token_id"]] == tokens[fields["tokenizer.ggml.eos_token_id"]] == END
-    types = dict(zip(tokens, fields["tokenizer.ggml.token_type"], strict=True))
-    assert END in {token for token, number in types.items() if number != 1} <= {END, UNKNOWN}
-    assert fields["tokenizer.ggml.model"] == kind
-    assert Tokenizer.from_str(fields["tokenizer.huggingface.json"]).to_str() == tokenizer.to_str()
-
-
-def test_a_tokenizer_that_llama_cpp_would_apply_differently_is_not_declared_as_gpt2() -> None:
-    prefix_space, lower_case = bpe_tokenizer([TEXT], 280), bpe_tokenizer([TEXT], 280)
-    prefix_space.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    lower_case.normalizer = normalizers.Lowercase()
-    unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("cat", -1.0), ("▁", -2.0)], unk_id=0))
-    unigram.pre_tokenizer, unigram.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    unigram.add_special_tokens([END])
-    for tokenizer in (prefix_space, lower_case, unigram):
-        assert not export.is_byte_bpe(json.loads(tokenizer.to_str()))
-
-
-def test_a_model_that_is_no_llama_is_refused_before_a_gguf_file_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="model.position=alibi"):
-        write_gguf(tmp_path / "model.gguf", random_model(position=Position.alibi), bpe_tokenizer([TEXT], 280), "name")
-    assert not list(tmp_path.iterdir())
-
-
-def test_interleaved_pairs_by_hand() -> None:
-    rows = torch.arange(12.0)[:, None].expand(12, 3)  # two heads of width 6
-    assert interleave_pairs(rows, 2)[:, 0].tolist() == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]
-
-
-def test_llama_cpps_rotation_of_interleaved_pairs_gives_the_same_scores() -> None:
-    pytest.importorskip("gguf")
-    model = random_model()
-    attention, x = model.layers()[0].attention, torch.randn(1, 7, H * K, generator=torch.Generator().manual_seed(3))
-    rotation = torch.polar(torch.ones(7, K // 2), rotary_angles(torch.arange(7), K, attention.theta))  # [T, K/2]
-    rotated = []
-    for name in ("attn_q", "attn_k"):
-        heads = (x @ gguf_weights(model)[f"blk.0.{name}.weight"].T).unflatten(-1, (H, K // 2, 2)).transpose(1, 2)
-        rotated.append(torch.view_as_real(torch.view_as_complex(heads.contiguous()) * rotation).flatten(-2))
-    expected = attention.scores(*attention.project(x)[:2])
-    torch.testing.assert_close(attention_scores(*rotated), expected, rtol=1e-4, atol=1e-5)
 
 
 # The model card
@@ -194,13 +112,6 @@ def test_an_exported_run_opens_in_transformers_with_the_same_logits(run: str) ->
     assert "step 2" in Path("sound/export/hf/README.md").read_text()
 
 
-def test_an_export_to_gguf_is_one_readable_file(run: str) -> None:
-    gguf = pytest.importorskip("gguf")
-    export.main([run, "to=gguf", "out=deep/er/model.gguf"])
-    assert [path.name for path in Path("deep/er").iterdir()] == ["model.gguf"]
-    assert gguf.GGUFReader("deep/er/model.gguf").fields["general.name"].contents() == "sound"
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -209,7 +120,7 @@ def test_an_export_to_gguf_is_one_readable_file(run: str) -> None:
         (["run=sound", "too=hf"], "too=hf"),
         (["run=nowhere", "to=hf"], "nowhere"),
         (["run=sound", "to=hf", "out=sound/config.json"], "out=sound/config.json"),
-        (["run=sound", "to=gguf", "out=sound/config.json/new"], "sound/config.json"),
+        (["run=sound", "to=hf", "out=sound/config.json/new"], "sound/config.json"),
     ],
 )
 def test_an_export_that_is_not_possible_is_one_line_and_writes_nothing(

@@ -18,9 +18,10 @@ Writes docs/results/calibration.{json,md}.
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
@@ -37,31 +38,18 @@ from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import Holdouts, ProbeConfig
 from probe.external import markdown_table
-from probe.items import EMPTY, QUESTIONS, Question
+from probe.items import EMPTY, QUESTIONS, Question, questions_with_items
 from probe.open import load_data, open_run
 from probe.statistics import share_interval
 from probe.study import HEADLINE, make_context, study_question
 from probe.verdict import SUPPORTED
 
-STRENGTHS = (
-    1.0,
-    2.0,
-    4.0,
-)  # score scales of planted heads: the antecedent's weight is e^2, e^4, e^8 times the distractor's
+STRENGTHS = (1.0, 2.0, 4.0)  # of planted heads: the antecedent's weight is e^2, e^4, e^8 times the distractor's
 WATCHED = [question for question in QUESTIONS if question.watched]
 CONFIG = ProbeConfig(
     seed=0, tokens_per_batch=4096, n_bootstrap=2000, n_untrained=2, n_controls=20, holdouts=Holdouts.verdict
 )
-
-
-@dataclass(frozen=True)
-class Case:
-    """One model and the items it is probed on."""
-
-    model: Transformer
-    dev: Sequence[LinkItem]
-    test: Sequence[LinkItem]
-    planted: tuple[int, int] | None = None  # (layer, head) of the planted head
+Entries = dict[str, dict[str, Any]]  # of one model, by question
 
 
 def permute_labels(items: Sequence[LinkItem], seed: int) -> list[LinkItem]:
@@ -96,53 +84,56 @@ def random_model(trained: Transformer, seed: int) -> Transformer:
     return model.eval()
 
 
-def make_cases(
+def make_groups(
     trained: Sequence[Transformer],
     vocabulary: dict[str, int],
     dev: Sequence[LinkItem],
     test: Sequence[LinkItem],
     counts: dict[str, int],
-    first_seed: int,
-) -> dict[str, Iterator[Case]]:
-    """Returns the cases of every group; each model is built when it is needed."""
-    config, seeds = trained[0].config, range(first_seed, first_seed + 10**6)
+) -> dict[str, tuple[Callable[[int], Entries], int]]:
+    """Returns for each group a function that builds and probes the model of a seed, and the number of models."""
+    config = trained[0].config
 
-    def initial(seed: int) -> Case:
-        return Case(Transformer(config, trained[0].vocab_size, seed).eval(), dev, test)
+    def initial(seed: int) -> Entries:
+        return probe(Transformer(config, trained[0].vocab_size, seed).eval(), dev, test)
 
-    def permuted(seed: int) -> Case:
+    def drawn(seed: int) -> Entries:
+        return probe(random_model(trained[0], seed), dev, test)
+
+    def permuted(seed: int) -> Entries:
         # Dev and test have their own coins: blocks of both may have the same number.
-        return Case(trained[seed % len(trained)], permute_labels(dev, 2 * seed), permute_labels(test, 2 * seed + 1))
+        model = trained[seed % len(trained)]
+        return probe(model, permute_labels(dev, 2 * seed), permute_labels(test, 2 * seed + 1))
 
-    def planted(kinds: Sequence[str], seed: int) -> Case:
+    def planted(kinds: Sequence[str], seed: int) -> Entries:
         places = list(product(STRENGTHS, range(config.n_layer), range(config.n_head)))
         strength, layer, head = places[seed % len(places)]
         kind = kinds[seed % len(kinds)]
         model = plant(config, vocabulary, kind, layer=layer, head=head, strength=strength, seed=seed)
-        return Case(model, dev, test, planted=(layer, head))
+        return probe(model, dev, test, planted=(layer, head))
 
-    habits = [kind for kind in KINDS if kind != "coreference"]
-    half = counts["n_untrained"] // 2
+    n_initial, habits = counts["n_untrained"] // 2, [kind for kind in KINDS if kind != "coreference"]
     return {
-        "untrained, initial weights": map(initial, islice(seeds, half)),
-        "untrained, random weights": (
-            Case(random_model(trained[0], seed), dev, test) for seed in islice(seeds, counts["n_untrained"] - half)
-        ),
-        "permuted labels": map(permuted, islice(seeds, counts["n_permuted"])),
-        "planted link heads": (planted(["coreference"], seed) for seed in islice(seeds, counts["n_planted"])),
-        "planted other habits": (planted(habits, seed) for seed in islice(seeds, counts["n_planted"] // 3)),
+        "untrained, initial weights": (initial, n_initial),
+        "untrained, random weights": (drawn, counts["n_untrained"] - n_initial),
+        "permuted labels": (permuted, counts["n_permuted"]),
+        "planted link heads": (partial(planted, ["coreference"]), counts["n_planted"]),
+        "planted other habits": (partial(planted, habits), counts["n_planted"] // 3),
     }
 
 
-def probe(case: Case, questions: Sequence[Question]) -> dict[str, dict[str, Any]]:
-    """Probes one model; returns for each question the verdict, the criteria passed and the corrected p."""
-    context = make_context(TransformerView(case.model), [], questions, case.dev, case.test, CONFIG)
+def probe(
+    model: Transformer, dev: Sequence[LinkItem], test: Sequence[LinkItem], planted: tuple[int, int] | None = None
+) -> Entries:
+    """Returns for each question the verdict, the criteria passed and the corrected p; `planted` is (layer, head)."""
+    questions = questions_with_items(WATCHED, test)
+    context = make_context(TransformerView(model), [], questions, dev, test, CONFIG)
     entries = {}
     for question in questions:
         entry = study_question(question, context)
         entries[question.name] = {
             "verdict": entry["verdict"],
-            "planted_head_chosen": case.planted in (None, (entry["layer"], entry["head"])),
+            "planted_head_chosen": planted in (None, (entry["layer"], entry["head"])),
             "passed": [criterion["name"] for criterion in entry["criteria"] if criterion["passed"]],
             "p_corrected": entry["test"][HEADLINE]["p_corrected"],
         }
@@ -152,13 +143,12 @@ def probe(case: Case, questions: Sequence[Question]) -> dict[str, dict[str, Any]
 def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Counts the verdicts and criteria of one question over the models of one group."""
     supported = [entry for entry in entries if entry["verdict"] == SUPPORTED]
-    names = list(dict.fromkeys(name for entry in entries for name in entry["passed"]))
     return {
         "n": len(entries),
         "supported": len(supported),
-        "supported_interval": list(share_interval(len(supported), len(entries))),
+        "supported_interval": share_interval(len(supported), len(entries)),
         "supported_planted_head": sum(entry["planted_head_chosen"] for entry in supported),
-        "passed": {name: sum(name in entry["passed"] for entry in entries) for name in names},
+        "passed": Counter(name for entry in entries for name in entry["passed"]),
         "smallest_p_corrected": min(entry["p_corrected"] for entry in entries),
     }
 
@@ -219,23 +209,19 @@ def main() -> None:
     """Measures, writes, prints."""
     defaults = {"n_untrained": "200", "n_permuted": "200", "n_planted": "60", "n_pairs": "3", "seed": "0"}
     options = arguments(defaults | {"runs": "", "max_steps": "500", "cache_dir": ""})
-    counts = {name: int(options[name]) for name in ("n_untrained", "n_permuted", "n_planted")}
+    numbers = {name: int(options[name]) for name in defaults}
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        given = [Path(run) for run in options["runs"].split(",") if run]
-        runs = given or train(folder, options["max_steps"])
+        runs = [Path(run) for run in options["runs"].split(",") if run] or train(folder, options["max_steps"])
         trained, corpus = read_runs(runs, Path(options["cache_dir"] or folder / "cache"))
-        n_pairs = int(options["n_pairs"])
-        dev = select_items(corpus, "dev", "iid", WATCHED, n_pairs)
-        test = select_items(corpus, "test", HEADLINE, [*WATCHED, EMPTY], n_pairs)
+        dev = select_items(corpus, "dev", "iid", WATCHED, numbers["n_pairs"])
+        test = select_items(corpus, "test", HEADLINE, [*WATCHED, EMPTY], numbers["n_pairs"])
         vocabulary = corpus.tokenizer.get_vocab()
-    start = time.monotonic()
-    questions = [question for question in WATCHED if any(question.matches(item) for item in test)]
-    first_seed = int(options["seed"]) * 10**6
+    start, first_seed = time.monotonic(), numbers["seed"] * 10**6
     groups = {}
-    for group, cases in make_cases(trained, vocabulary, dev, test, counts, first_seed).items():
-        results = [probe(case, questions) for case in cases]
+    for group, (probe_seed, n_models) in make_groups(trained, vocabulary, dev, test, numbers).items():
+        results = [probe_seed(seed) for seed in range(first_seed, first_seed + n_models)]
         if results:
             groups[group] = {name: summarise([result[name] for result in results]) for name in results[0]}
         print(f"{group}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)

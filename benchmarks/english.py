@@ -89,13 +89,11 @@ def train_peer(
     return {"seconds": used, "steps": step, "tokens": n_tokens}
 
 
-def bits_per_byte(model: nn.Module, tokenizer: Tokenizer, path: Path, context_length: int) -> float:
+def bits_per_byte(model: nn.Module, tokenizer: Tokenizer, path: Path, context: int) -> float:
     """Returns the loss on a text file in windows that do not overlap, as bits per byte of the text."""
     tokens = np.array([end_id(tokenizer), *tokenizer.encode(path.read_text()).ids])
     split = Split(tokens, n_bytes=path.stat().st_size)
-    batches = validation_batches(
-        split, tokens_per_batch=32 * context_length, context_length=context_length, n_tokens=None
-    )
+    batches = validation_batches(split, tokens_per_batch=32 * context, context_length=context, n_tokens=None)
     rows = row_losses(model, batches, n_classes=1)
     return split.bits_per_byte(float(rows.losses.sum() / rows.counts.sum()))
 
@@ -107,21 +105,15 @@ def compare(run: Path, cache: Path, rate: float, validation: list[Path]) -> dict
     vocab_size, context = corpus.tokenizer.get_vocab_size(), settings.model.context_length
     ours = Transformer(settings.model, vocab_size, seed=0)
     load_weights(ours, load_checkpoint(run / "checkpoints")["model"])
-    last = read_records(run, "validation")[-1]
-    batches = StreamBatches(
-        corpus.train, tokens_per_batch=settings.run.tokens_per_batch, context_length=context, seed=settings.run.seed
-    )
+    last, n_tokens = read_records(run, "validation")[-1], settings.run.tokens_per_batch
+    batches = StreamBatches(corpus.train, tokens_per_batch=n_tokens, context_length=context, seed=settings.run.seed)
     peer = make_gpt2(settings, vocab_size)
     device = choose_device(settings.run.device, settings.run.precision, settings.run.threads)
     trained = train_peer(peer, batches, last["seconds"], rate, device)
     models = {"ours": ours.eval(), "gpt2": peer}
+    training = {"seconds": last["seconds"], "steps": last["step"], "tokens": last["step"] * n_tokens}
     return {
-        "ours": {
-            "parameters": n_parameters(ours),
-            "seconds": last["seconds"],
-            "steps": last["step"],
-            "tokens": last["step"] * settings.run.tokens_per_batch,
-        },
+        "ours": {"parameters": n_parameters(ours), **training},
         "gpt2": {"parameters": n_parameters(peer), "rate": rate, **trained},
         "files": {
             "/".join(path.parts[-2:]): {

@@ -6,7 +6,7 @@ Writes gpu.json and gpu.md into `out` after each row. device=cpu models=nano is 
 """
 
 import json
-import time
+import timeit
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,8 @@ WARM_UP_STEPS = 10
 def matmul_flops(device: ComputeDevice, size: int) -> float:
     """Returns the FLOP/s of a square matrix product in the training's number format, the best of five."""
     left, right = (torch.randn(size, size, device=device.device, dtype=device.dtype) for _ in range(2))
-    best = 0.0
-    for _ in range(5):
-        start = time.perf_counter()
-        product = left @ right
-        product.sum().item()  # waits for the device
-        best = max(best, 2 * size**3 / (time.perf_counter() - start))
-    return best
+    seconds = timeit.repeat(lambda: (left @ right).sum().item(), number=1, repeat=5)  # item() waits for the device
+    return 2 * size**3 / min(seconds)
 
 
 def measure(model_name: str, mode: str, device_name: str) -> dict[str, Any]:
@@ -79,16 +74,11 @@ def flops_per_token(model: Transformer) -> float:
 
 def write(folder: Path, speeds: list[dict[str, Any]]) -> None:
     """Writes the results so far."""
-    rows = [
-        [
-            f"{row['model']} ({row['parameters'] / 1e6:.1f} M)",
-            row["compile"],
-            f"{row['tokens_per_second']:,}",
-            f"{row['utilisation']:.0%}",
-            "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.1f} GiB",
-        ]
-        for row in speeds
-    ]
+    rows = []
+    for row in speeds:
+        memory = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.1f} GiB"
+        model = f"{row['model']} ({row['parameters'] / 1e6:.1f} M)"
+        rows.append([model, row["compile"], f"{row['tokens_per_second']:,}", f"{row['utilisation']:.0%}", memory])
     header = ["model", "compile", "tokens/s", "utilisation", "peak memory"]
     lines = [f"torch {torch.__version__}; {speeds[0]['device']}", "", *markdown_table(header, rows)]
     (folder / "gpu.json").write_text(json.dumps({"speeds": speeds}, indent=1) + "\n")

@@ -99,18 +99,11 @@ def plant(opened: OpenedRun, items: Items, head: int, strength: float) -> Transf
         side = 0.5 - i % 2  # the first reading is that of the first class
         pronouns[cell.tokens[cell.query]] = side
         entities |= {cell.tokens[word[-1]]: side for word in cell.antecedents}
-
-    def separating(sides: dict[int, float]) -> torch.Tensor:
-        return torch.linalg.pinv(normed[list(sides)]) @ torch.tensor(list(sides.values()))
-
-    width = opened.settings.model.d_model // opened.settings.model.n_head
+    width = model.config.head_dim
     row = head * width + width // 2 - 1  # the first half of the pair of lowest frequency
-    for weight, direction in (
-        (attention.query.weight, separating(pronouns)),
-        (attention.key.weight, separating(entities)),
-    ):
+    for weight, sides in ((attention.query.weight, pronouns), (attention.key.weight, entities)):
         weight[head * width : (head + 1) * width] = 0
-        weight[row] = direction
+        weight[row] = torch.linalg.pinv(normed[list(sides)]) @ torch.tensor(list(sides.values()))
     # The log ratio of both classes differs by 1 between the pronouns, and the contrast is half of it.
     attention.query.weight[row] *= 2 * strength * width**0.5
     return model.eval()
@@ -139,24 +132,24 @@ def main() -> None:
     untrained_t = max(largest_t(twin, tested, CONFIG) for twin in twins)
     start, rows, results = time.monotonic(), [], dict[str, Any]()
     for name, contrasts in nulls(opened, items, contrast, int(options["n_null"]), int(options["seed"])).items():
-        counts = [bool(passes(null, items, untrained_t)) for null in contrasts]
-        low, high = share_interval(sum(counts), len(counts))
-        results[name] = {"n": len(counts), "passed": sum(counts), "interval": [low, high]}
-        rows.append([name, f"{sum(counts)} of {len(counts)}", f"[{low:.1%}, {high:.1%}]"])
+        passed = [bool(passes(null, items, untrained_t)) for null in contrasts]
+        low, high = share_interval(sum(passed), len(passed))
+        results[name] = {"n": len(passed), "passed": sum(passed), "interval": [low, high]}
+        rows.append([name, f"{sum(passed)} of {len(passed)}", f"[{low:.1%}, {high:.1%}]"])
         print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     for target, sign in SIGNS.items():
         n_found, n_planted = 0, int(options["n_planted"])
         for i in range(n_planted):
             head, strength = i % opened.model.n_head, STRENGTHS[i % len(STRENGTHS)]
             planted = TransformerView(plant(opened, items, head, sign * strength))
-            passed = passes(read(planted, items, CONFIG.tokens_per_batch).contrast, items, untrained_t)
-            n_found += passed.get(target) == (0, 0, head)
+            places = passes(read(planted, items, CONFIG.tokens_per_batch).contrast, items, untrained_t)
+            n_found += places.get(target) == (0, 0, head)
         low, high = share_interval(n_found, n_planted)
         results[f"planted, looks at the {target}"] = {"n": n_planted, "found": n_found, "interval": [low, high]}
         rows.append([f"planted, looks at the {target}", f"{n_found} of {n_planted} found", f"[{low:.1%}, {high:.1%}]"])
-    lines = [*markdown_table(["models", "pass", "95 %"], rows), ""]
-    lines += [f"{len(items.prefixes):,} prefixes, half of them tested; largest |t| of {N_TWINS} untrained models: "
-              f"{untrained_t:.1f}."]  # fmt: skip
+    largest = f"largest |t| of {N_TWINS} untrained models: {untrained_t:.1f}."
+    sizes = f"{len(items.prefixes):,} prefixes, half of them tested; {largest}"
+    lines = [*markdown_table(["models", "pass", "95 %"], rows), "", sizes]
     results |= {"n_prefixes": len(items.prefixes), "untrained_t": untrained_t}
     write_results("natural", "How often the probe is wrong on natural text", results, lines, torch.get_num_threads())
 

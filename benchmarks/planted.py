@@ -14,20 +14,20 @@ from torch import Tensor
 
 from data.stories.lexicon import FEELINGS, QUALITIES, REFERENTS, Referent
 from model.config import ModelConfig
-from model.transformer import Attention, Transformer
+from model.transformer import Transformer
 
 KINDS = ("coreference", "first", "lexical", "singular", "previous", "uniform", "coreference+first")
 # Features of one dimension each; "fill" scales every embedding to the same length.
-_NAMES = tuple(
-    "constant mention number gender kind asks_number asks_gender asks_kind asks_nothing word_bias fill".split()
-)
+_NAMES = "constant mention number gender kind asks_number asks_gender asks_kind asks_nothing word_bias fill".split()
 _FEATURE = {name: i for i, name in enumerate(_NAMES)}
+_NUMBER, _GENDER = {"It": 1.0, "They": -1.0}, {"She": 1.0, "He": -1.0}  # by pronoun
 _LENGTH = 4.0  # norm of every embedding, above sqrt(10), the largest norm of features, code and noise
 _NOISE = 0.1  # in dimensions without a feature, so that random heads differ from word to word
 _OUTPUT_GAIN = 20.0  # gain of the head's output: a tenth of its weight changes a verb's logit by about 2 nats
 _SHARPNESS = 12.0  # for the previous-token head: the weight of other tokens is e^6 times smaller
 
 
+@torch.no_grad()
 def plant(
     config: ModelConfig,
     vocabulary: dict[str, int],
@@ -60,52 +60,48 @@ def plant(
     generator = torch.Generator().manual_seed(seed)
     n_code = min(config.head_dim, (config.d_model - len(_NAMES)) // 2)
     attention = list(model.layers())[layer].attention
-    at = slice(head * config.head_dim, (head + 1) * config.head_dim)
-    with torch.no_grad():
-        model.token_embedding.weight.copy_(
-            _embeddings(vocabulary, len(model.token_embedding.weight), config, n_code, generator)
-        )
-        attention.query.weight[at], attention.key.weight[at] = _query_key(config, kind, strength)
-        attention.value.weight[at] = 0
-        _copy_code(attention, at.start, n_code)
+    model.token_embedding.weight.copy_(_embeddings(vocabulary, config.d_model, n_code, generator))
+    rows = slice(head * config.head_dim, (head + 1) * config.head_dim)
+    attention.query.weight[rows], attention.key.weight[rows] = _query_key(config, kind, strength)
+    # The head copies the code of the attended mention to the dimensions of the output.
+    attention.value.weight[rows] = 0
+    code = torch.arange(n_code)
+    attention.value.weight[rows.start + code, len(_NAMES) + code] = 1
+    attention.output.weight[len(_NAMES) + n_code + code, rows.start + code] = _OUTPUT_GAIN
     return model.eval()
 
 
-def _embeddings(
-    vocabulary: dict[str, int], n_tokens: int, config: ModelConfig, n_code: int, generator: torch.Generator
-) -> Tensor:
+def _embeddings(vocabulary: dict[str, int], d_model: int, n_code: int, generator: torch.Generator) -> Tensor:
     """Returns embeddings [V, D]: features | code of a mention | code of the output | noise; row norms are _LENGTH."""
-    table = torch.zeros(n_tokens, config.d_model)
-    n_named = len(_NAMES)
-    table[:, n_named + 2 * n_code :].normal_(0, _NOISE, generator=generator)
+    table = torch.zeros(max(vocabulary.values()) + 1, d_model)
+    mention_code = slice(len(_NAMES), len(_NAMES) + n_code)
+    output_code = slice(mention_code.stop, mention_code.stop + n_code)
+    table[:, output_code.stop :].normal_(0, _NOISE, generator=generator)
     table[:, _FEATURE["constant"]] = 1
     known = {word: referent for word, referent in REFERENTS.items() if word in vocabulary}
     codes = _codes(known, n_code, generator)
-    for word, code in codes.items():
-        if word in vocabulary:
-            table[vocabulary[word], n_named + n_code : n_named + 2 * n_code] = code
+    for word in codes.keys() & vocabulary.keys():
+        table[vocabulary[word], output_code] = codes[word]
     for word, referent in known.items():
-        table[vocabulary[word], n_named : n_named + n_code] = codes[word]
-        for name, value in _mention(referent).items():
-            table[vocabulary[word], _FEATURE[name]] = value
-        table[vocabulary[word], _FEATURE["word_bias"]] = torch.randn((), generator=generator).clamp(-2, 2)
-    for name, yes, no in (
-        ("asks_number", ("It",), ("They",)),
-        ("asks_gender", ("She",), ("He",)),
-        ("asks_kind", FEELINGS, QUALITIES),
-        ("asks_nothing", ("it", "they", "she", "he"), ()),
-    ):
-        for words, sign in ((yes, 1.0), (no, -1.0)):
-            table[[vocabulary[word] for word in words if word in vocabulary], _FEATURE[name]] = sign
+        row = table[vocabulary[word]]
+        row[mention_code] = codes[word]
+        row[_FEATURE["mention"]] = 1
+        row[_FEATURE["number"]] = _NUMBER.get(referent.pronoun, 0)
+        row[_FEATURE["gender"]] = _GENDER.get(referent.pronoun, 0)
+        if referent.pronoun == "It":
+            row[_FEATURE["kind"]] = {"animal": 1, "rest": -1}.get(referent.kind, 0)
+        row[_FEATURE["word_bias"]] = torch.randn((), generator=generator).clamp(-2, 2)
+    asked: dict[str, dict[str, float]] = {
+        "asks_number": _NUMBER,
+        "asks_gender": _GENDER,
+        "asks_kind": dict.fromkeys(FEELINGS, 1.0) | dict.fromkeys(QUALITIES, -1.0),
+        "asks_nothing": dict.fromkeys(("it", "they", "she", "he"), 1.0),
+    }
+    for name, values in asked.items():
+        for word in values.keys() & vocabulary.keys():
+            table[vocabulary[word], _FEATURE[name]] = values[word]
     table[:, _FEATURE["fill"]] = (_LENGTH**2 - table.square().sum(1)).sqrt()
     return table
-
-
-def _mention(referent: Referent) -> dict[str, float]:
-    number = {"It": 1.0, "They": -1.0}.get(referent.pronoun, 0.0)
-    gender = {"She": 1.0, "He": -1.0}.get(referent.pronoun, 0.0)
-    kind = {"animal": 1.0, "rest": -1.0}.get(referent.kind, 0.0) if referent.pronoun == "It" else 0.0
-    return {"mention": 1.0, "number": number, "gender": gender, "kind": kind}
 
 
 def _codes(known: dict[str, Referent], n_code: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -153,10 +149,3 @@ def _query_key(config: ModelConfig, kind: str, strength: float) -> tuple[Tensor,
         query[:, _FEATURE["constant"]] = size * _SHARPNESS * torch.cat([angles.cos(), -angles.sin()])
         key[:half, _FEATURE["constant"]] = size
     return query, key
-
-
-def _copy_code(attention: Attention, start: int, n_code: int) -> None:
-    """Makes the head whose rows begin at `start` copy the code of the attended mention to the output dimensions."""
-    code = torch.arange(n_code)
-    attention.value.weight[start + code, len(_NAMES) + code] = 1
-    attention.output.weight[len(_NAMES) + n_code + code, start + code] = _OUTPUT_GAIN

@@ -32,10 +32,12 @@ from tests.reliability.strategies import command_lines
 from tests.reliability.test_fuzz import status_and_error
 from training.checkpoint import load_checkpoint
 
-KILLED_RUN = [
-    "model=nano", "max_steps=600", "eval_every_steps=20", "log_every_steps=1", "tokens_per_batch=256",
-    "validation_tokens=200", "probe_sequences=16", "sample_tokens=0", "threads=1", *SMALL_DATA,
-]  # fmt: skip
+SHORT_RUN = (
+    """model=nano eval_every_steps=20 log_every_steps=1 tokens_per_batch=256 validation_tokens=200
+probe_sequences=16 sample_tokens=0 threads=1""".split()
+    + SMALL_DATA
+)
+KILLED_RUN = [*SHORT_RUN, "max_steps=600"]
 
 
 def equal(first: Path, second: Path) -> bool:
@@ -47,13 +49,11 @@ def equal(first: Path, second: Path) -> bool:
 
 def measure_kills(n_kills: int, folder: Path) -> dict[str, Any]:
     """Kills and resumes runs at random moments; counts the runs that end like the uninterrupted one."""
-    draw, cache = random.Random(0), f"cache_dir={folder / 'cache'}"
-    reference = folder / "reference"
+    draw, cache, reference = random.Random(0), f"cache_dir={folder / 'cache'}", folder / "reference"
     start = time.monotonic()
     wait(start_program("train.py", f"out={reference}", *KILLED_RUN, cache), 600)
     duration = time.monotonic() - start
-    n_done = 0
-    runs: list[Path] = []
+    n_done, runs = 0, list[Path]()
     while n_done < n_kills:
         run = folder / f"killed_{len(runs)}"
         ended = False
@@ -75,9 +75,8 @@ def measure_corruption(n_files: int, folder: Path) -> dict[str, Any]:
     draw, run = random.Random(0), folder / "reference"
     paths = (run / "checkpoints").glob("step_*.pt")
     weights = {int(path.stem[5:]): torch.load(path, weights_only=True)["model"] for path in paths}
-    counts: Counter[str] = Counter()
+    counts, copy = Counter[str](), folder / "damaged"
     for number in range(n_files):
-        copy = folder / "damaged"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(run / "checkpoints", copy)
         path = draw.choice(sorted(copy.iterdir()))
@@ -104,8 +103,7 @@ def measure_corruption(n_files: int, folder: Path) -> dict[str, Any]:
 def measure_full_disk(folder: Path) -> dict[str, Any]:
     """Resumes with a limit on the size of files; compares the checkpoints with those from before."""
     run, cache = folder / "limited", f"cache_dir={folder / 'cache'}"
-    short = [setting.replace("max_steps=600", "max_steps=40") for setting in KILLED_RUN]
-    wait(start_program("train.py", f"out={run}", *short, cache), 600)
+    wait(start_program("train.py", f"out={run}", *SHORT_RUN, "max_steps=40", cache), 600)
     before = {path: path.read_bytes() for path in (run / "checkpoints").iterdir()}
     smallest = min(len(content) for path, content in before.items() if path.suffix == ".pt")
 
@@ -115,17 +113,13 @@ def measure_full_disk(folder: Path) -> dict[str, Any]:
     result = wait(start_program("train.py", f"out={run}", "resume=true", "max_steps=80", cache, prepare=limit), 600)
     unchanged = {path: path.read_bytes() for path in (run / "checkpoints").iterdir()} == before
     errors = [line for line in result.err.splitlines() if not line.startswith("warning: ")]
-    return {
-        "message": "; ".join(errors),
-        "unchanged": unchanged,
-        "passed": unchanged and (result.status, len(errors)) == (2, 1),
-    }
+    passed = unchanged and (result.status, len(errors)) == (2, 1)
+    return {"message": "; ".join(errors), "unchanged": unchanged, "passed": passed}
 
 
 def measure_fuzz(n_cases: int) -> dict[str, Any]:
     """Parses random command lines as train.py does, up to the start of training; counts exit statuses."""
-    statuses: Counter[str] = Counter()
-    failures: list[str] = []
+    statuses, failures = Counter[str](), list[str]()
 
     @settings(max_examples=n_cases, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(command_lines())

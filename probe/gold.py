@@ -30,7 +30,7 @@ from probe.external import (
     read_objects,
 )
 from probe.scores import text_batches
-from probe.statistics import cluster_interval
+from probe.statistics import cluster_interval, largest, random_half
 
 # Pronouns of one person per line. A mention that is one of these words is a pronoun, every other mention is nominal.
 _PERSONS = (
@@ -312,19 +312,6 @@ def head_accuracies(scores: np.ndarray, gold: np.ndarray, allowed: np.ndarray) -
     return (highest & gold[:, None, None]).sum(-1) / highest.sum(-1)
 
 
-def random_half(docs: np.ndarray, seed: int) -> np.ndarray:
-    """Return [N] True for the items of a random half of the documents."""
-    names = np.unique(docs)
-    return np.isin(docs, np.random.default_rng(seed).permutation(names)[: len(names) // 2])
-
-
-def best_head(accuracies: np.ndarray) -> tuple[int, int]:
-    """Return the (layer, head) with the highest mean of [N, L, H]; the first of equal ones."""
-    mean = accuracies.mean(axis=0)
-    layer, head = np.unravel_index(int(mean.argmax()), mean.shape)
-    return int(layer), int(head)
-
-
 def held_out_test(
     trained: np.ndarray,
     untrained: Sequence[np.ndarray],
@@ -346,9 +333,9 @@ def held_out_test(
 
     """
     choosing = random_half(docs, config.seed)
-    layer, head = best_head(trained[choosing])
+    layer, head = largest(trained[choosing].mean(axis=0))
     accuracy = trained[~choosing, layer, head]
-    chance = [model[(~choosing, *best_head(model[choosing]))] for model in untrained]
+    chance = [model[(~choosing, *largest(model[choosing].mean(axis=0)))] for model in untrained]
     compared = {name: rule[~choosing] for name, rule in rules.items()}
     compared["best untrained"] = max(chance, key=lambda values: values.mean())
     settings = docs[~choosing], config.n_bootstrap, config.seed

@@ -11,7 +11,7 @@ negative one that it looks at the other entity. Nothing here says that the antec
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +28,7 @@ from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.interventions import cut_edge
 from probe.scores import Candidates, item_batches, output_norms, reduce_scores, text_batches
-from probe.statistics import Design, MaxT, max_t_test, mean_interval
+from probe.statistics import Design, MaxT, largest, max_t_test, mean_interval, random_half
 from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
 DECIDED_SITES = SITES[1:]  # before the pronoun both readings are equal
@@ -134,9 +134,7 @@ class Items:
 
     def halves(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the indices of the prefixes to choose a head on, and those to test it on; no document is in both."""
-        documents = np.unique(self.clusterings[0])
-        chosen = np.random.default_rng(seed).permutation(documents)[: len(documents) // 2]
-        is_chosen = np.isin(self.clusterings[0], chosen)
+        is_chosen = random_half(self.clusterings[0], seed)
         return np.flatnonzero(is_chosen), np.flatnonzero(~is_chosen)
 
 
@@ -254,9 +252,7 @@ def choose_and_test(contrast: np.ndarray, items: Items, config: ProbeConfig) -> 
     """Returns the (site, layer, head) with the largest t of either sign on one half, and the test on the other half."""
     choosing, testing = items.halves(config.seed)
     t = t_test(contrast, items, choosing, config).t
-    places = {target: np.unravel_index(int((sign * t).argmax()), t.shape) for target, sign in SIGNS.items()}
-    chosen = {target: tuple(int(i) for i in place) for target, place in places.items()}
-    return chosen, t_test(contrast, items, testing, config)
+    return {target: largest(sign * t) for target, sign in SIGNS.items()}, t_test(contrast, items, testing, config)
 
 
 def probe_question(
@@ -432,14 +428,10 @@ def items_needed(
     Each size is drawn N_DRAWS times from both halves; "same" is the share of draws that choose the head that all
     prefixes choose by |t|, "p" the median p of the chosen head.
     """
+    config = replace(config, n_bootstrap=N_FLIPS)
 
-    def test(index: np.ndarray) -> MaxT:
-        clusterings = [names[index] for names in items.clusterings]
-        return max_t_test(contrast[index], clusterings, 0.0, N_FLIPS, config.seed, two_sided=True)
-
-    def strongest(index: np.ndarray) -> tuple[int, ...]:
-        t = test(index).t
-        return tuple(int(i) for i in np.unravel_index(int(np.abs(t).argmax()), t.shape))
+    def strongest(index: np.ndarray) -> Place:
+        return largest(np.abs(t_test(contrast, items, index, config).t))
 
     rng, everything = np.random.default_rng(config.seed), strongest(choosing)
     curve = []
@@ -449,7 +441,7 @@ def items_needed(
         for _ in range(N_DRAWS):
             halves = [rng.choice(half, n // 2, replace=False) for half in (choosing, testing)]
             place = strongest(halves[0])
-            draws.append((place == everything, float(test(halves[1]).p[place])))
+            draws.append((place == everything, float(t_test(contrast, items, halves[1], config).p[place])))
         same, p = np.array(draws, dtype=float).T
         curve.append({"n": n, "same": float(same.mean()), "p": float(np.median(p))})
         n //= 2

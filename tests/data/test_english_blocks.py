@@ -63,7 +63,9 @@ def test_pronouns_without_antecedent_are_its_of_weather_and_time() -> None:
 def test_only_words_that_the_training_text_contains_often_enough_are_used() -> None:
     rows = english_rows(COUNTS | {"Lily": MIN_COUNT - 1}, n_frames=10, n_pairs=10, seed=0)
     assert any(
-        "Lily" in row["text"] for split in english_rows(COUNTS, n_frames=20, n_pairs=40, seed=0).values() for row in split
+        "Lily" in row["text"]
+        for split in english_rows(COUNTS, n_frames=20, n_pairs=40, seed=0).values()
+        for row in split
     )
     assert not any("Lily" in row["text"] for split in rows.values() for row in split)
 

@@ -25,12 +25,12 @@ from probe.gold import (
     innermost_mentions,
     links,
     make_item,
-    random_half,
     read_passages,
     read_rows,
     rule_accuracies,
     word_scores,
 )
+from probe.statistics import random_half
 from tests.probe.evaluated_models import SETTINGS, evaluated_model, model_config, randomise, word_model
 
 WORDS = 'Tom met the old man \'s dog . He said , " Stay , " and it'.split()

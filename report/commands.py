@@ -255,7 +255,7 @@ def test_prefixes(
     model, tokenizer, start = opened.model, opened.tokenizer, opened.start
     try:
         return natural_study(
-            model, untrained, tokenizer, start, found, config, places=places or {}, progress=show_progress
+            model, untrained, tokenizer, start, found, config, chosen_elsewhere=places or {}, progress=show_progress
         )
     finally:
         show_progress("")

@@ -19,7 +19,7 @@ from probe.causal import causal_study
 from probe.config import ProbeConfig
 from probe.contract import check_contract
 from probe.importance import importance_study
-from probe.items import EMPTY, QUESTIONS, UNDECIDED, Question, questions_with_items
+from probe.items import EMPTY, HEADLINE, QUESTIONS, UNDECIDED, Question, questions_with_items
 from probe.scores import (
     HeadRows,
     Scores,
@@ -35,7 +35,6 @@ from probe.statistics import CLUSTERINGS, chance_level, max_t_test, mean_interva
 from probe.verdict import evidence_of, judge
 from probe.weights import entropies, head_types, score_asymmetry, weights_study
 
-HEADLINE = "headline"  # the hold-out of the verdict: new nouns in new templates
 _RULE_SCORES = ("accuracy", "pair_accuracy", "block_accuracy")
 _MAP_SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
 
@@ -187,7 +186,7 @@ def study_question(question: Question, context: ProbeContext) -> dict[str, Any]:
         if holdout == HEADLINE:
             entry["heads"] = heads
     entry |= {"median": _median_block(question, context, head)} | _controls(question, context, head)
-    return entry | judge(evidence_of(entry, HEADLINE)).entry()
+    return entry | judge(evidence_of(entry)).entry()
 
 
 def evaluate_head(

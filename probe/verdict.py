@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from probe.items import HEADLINE
 from probe.statistics import MIN_SEEDS
 
 SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED = "supported", "suggestive", "not established"
@@ -199,12 +200,12 @@ def _level(evidence: Evidence, passed: set[str]) -> str:
     return f"E{steps.index(False) if False in steps else len(steps)}"
 
 
-def evidence_of(entry: Mapping[str, Any], holdout: str, seeds: Mapping[str, Any] | None = None) -> Evidence:
-    """Return the evidence in an entry of probe.json's `selected`; missing values count as not measured.
+def evidence_of(entry: Mapping[str, Any], seeds: Mapping[str, Any] | None = None) -> Evidence:
+    """Return the headline evidence in an entry of probe.json's `selected`; missing values count as not measured.
 
     `seeds` are {"n", "n_supported"} over training seeds, if there are several.
     """
-    test = entry["test"].get(holdout, {})
+    test = entry["test"].get(HEADLINE, {})
     types, mass, causal, weights = (entry.get(name) or {} for name in ("head_type", "mass", "causal", "weights"))
     of_test = ("p_pair_accuracy", "p_pronoun_contrast", "pronoun_contrast", "value_weighted_contrast")
     return Evidence(

@@ -158,18 +158,14 @@ def gold_prefixes(rows: Iterable[Row]) -> list[Prefix]:
         groups, entities = (list[Span](), list[Span]()), ["", ""]
         innermost = innermost_mentions(row.mentions, len(row.words))
         for i, (start, end) in enumerate(row.mentions):
-            own_words = [word for word in range(start, end) if innermost[word] == i]
+            inner = [word for word in range(start, end) if innermost[word] == i]
             is_pronoun = end - start == 1 and row.words[start].lower() in PERSON
-            if not own_words or is_pronoun or not (row.gold[i] or row.entities[i] in others):
+            if not inner or is_pronoun or not (row.gold[i] or row.entities[i] in others):
                 continue
-            last = next(
-                (word for word in own_words if word + 1 not in own_words), own_words[-1]
-            )  # the end of the first unbroken run
+            last = next(word for word in inner if word + 1 not in inner)  # the end of the first unbroken run
             side = meant if row.gold[i] else 1 - meant
-            groups[side].append((spans[own_words[0]][0], spans[last][1]))
-            entities[side] = next(
-                (w for w in map(str.lower, row.words[own_words[0] : last + 1]) if w not in _ARTICLES), ""
-            )
+            groups[side].append((spans[inner[0]][0], spans[last][1]))
+            entities[side] = next((w for w in map(str.lower, row.words[inner[0] : last + 1]) if w not in _ARTICLES), "")
         if groups[0] and groups[1]:
             is_first = not any(mention[0].lower() in PERSON for mention in words["antecedent"] if len(mention) == 1)
             before, names = text[: spans[-1][0]], (entities[0], entities[1])

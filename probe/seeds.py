@@ -192,12 +192,8 @@ def markdown(results: Mapping[str, Any]) -> str:
     if timed:
         header = ["question", "curve", "end", "t50 (step)"]
         rows = [_timing_row(entry["question"], *curve) for entry in timed for curve in entry["timing"].items()]
-        lines += [
-            "",
-            "t50: the step at which a curve has risen half way from chance to its end.",
-            "",
-            *markdown_table(header, rows),
-        ]
+        lines += ["", "t50: the step at which a curve has risen half way from chance to its end.", ""]
+        lines += markdown_table(header, rows)
     if answered:
         header = ["answers", "hold-out", "n", "resolved share", "minimum", "accuracy", "minimum"]
         lines += ["", "The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound,"]

@@ -157,15 +157,10 @@ def max_t_test(
     (Cameron, Gelbach & Miller 2011, without the subtraction, which can be negative). With one clustering the test is
     exact.
 
-    Args:
-        values: [N_b, ...] one score per block and head.
-        clusterings: each [N_b], the cluster of each block.
-        centre: 0 for the pronoun contrast. 1/2 for pair accuracy: by chance, both pronouns of a prefix are right at
-            most as often as both are wrong, so at most in half of the cases.
-        n_flips: B.
-        seed: seed of the flips.
-        two_sided: test whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
-
+    `values` [N_b, ...] are one score per block and head, each of `clusterings` [N_b] is the cluster of each block, and
+    B is `n_flips`. `centre` is 0 for the pronoun contrast and 1/2 for pair accuracy: by chance, both pronouns of a
+    prefix are right at most as often as both are wrong, so at most in half of the cases. With `two_sided` the test is
+    whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
     """
     centred = values.reshape(len(values), -1).astype(float) - centre
     tables = [_cluster_sums(centred, clusters) for clusters in clusterings]

@@ -161,14 +161,11 @@ def entry(**changes: Any) -> dict[str, Any]:
     return values | judge(evidence_of(values)).entry()
 
 
-def test_evidence_is_read_from_probe_json() -> None:
+def test_evidence_is_read_from_probe_json_and_from_the_counts_over_seeds() -> None:
     expected = replace(STRONG, lead=[0.461, 0.5], selectivity=0.49, edge_specificity=[0.2, 0.4])
     assert evidence_of(entry()) == expected
-
-
-def test_evidence_counts_supported_seeds() -> None:
-    evidence = evidence_of(entry(), {"n": 7, "n_supported": 5})
-    assert (evidence.n_seeds, evidence.n_seeds_supported) == (7, 5)
+    seeds = {"n": 7, "n_supported": 5}
+    assert evidence_of(entry(), seeds) == replace(expected, n_seeds=7, n_seeds_supported=5)
 
 
 def test_a_supported_claim_names_head_verdict_accuracy_and_baselines() -> None:

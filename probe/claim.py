@@ -9,7 +9,6 @@ from probe.verdict import LEVELS, NOT_ESTABLISHED, SUPPORTED, finite
 
 Card = dict[str, Any]
 _LINKS = {
-    "before_pronoun": "the token before a pronoun to the next referent",
     "pronoun": "a pronoun to its antecedent",
     "cue": "the word that decides a pronoun to the pronoun's antecedent",
     "before_repeat": "the token before a repeated mention to the first mention",

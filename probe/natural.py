@@ -104,7 +104,7 @@ class Items:
 
     prefixes: list[Prefix]
     cells: dict[str, list[LinkItem]]  # by site, in the order of SITES: both readings of each prefix in turn, [2 N]
-    full_tokens: list[tuple[int, ...]]  # of each prefix, its own pronoun and all that follows
+    full_tokens: list[tuple[int, ...]]  # each prefix with its own pronoun and all that follows
     left_out: Counter[str]  # how many prefixes, by reason
 
     @cached_property
@@ -337,10 +337,10 @@ def causal_test(
 ) -> dict[str, Any] | None:
     """Removes the edge from the head's site to its target, and measures the loss of the text's own next tokens.
 
-    The texts are those prefixes at `index`, with their own pronoun, that N_CONTINUATION tokens follow. The target, one
-    of SIGNS, is the mentions of the pronoun's class or of the other entity. Compared is the loss after removing the
-    edge to the one other token whose weight is nearest to the target's; prefixes whose two weights differ by more than
-    a fifth are left out.
+    The texts are the prefixes at `index` with their own pronoun, if at least N_CONTINUATION tokens follow. The `target`
+    "antecedent" stands for the mentions of the pronoun's class, "other entity" for those of the other class. The loss
+    is compared with the loss after removing the edge to the one other token whose weight is nearest to the target's.
+    Prefixes whose two weights differ by more than a fifth are left out.
 
     Returns:
         None with fewer than MIN_CAUSAL prefixes; else n, the mean `mass` of the target and of the matched tokens,

@@ -15,7 +15,7 @@ from data.links import LinkItem
 CONFIDENCE = 0.95  # coverage of every interval
 MIN_CLUSTERS = 5  # fewer clusters give no useful one-way bootstrap: with four, 1 draw in 64 repeats a single cluster
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
-CLUSTERINGS = ("templates", "first_words", "second_words")  # of every test; a pair lies within a cluster of each word
+CLUSTERINGS = ("templates", "first_words", "second_words")  # every test uses them; a pair is in one of each word
 Design = Sequence[np.ndarray]  # clusterings, each [N], that are crossed: resampled independently of each other
 _ROUNDING = 1e-12  # share of a sum of squares below which a variance counts as zero
 

@@ -83,7 +83,7 @@ class ProbeContext:
     model: ObservableModel
     dev: Reading
     test: Reading
-    untrained: list[list[Reading]]  # of each untrained model: dev and test
+    untrained: list[list[Reading]]  # for each untrained model, dev and test
     head_types: dict[str, np.ndarray]  # [L, H] by type
     config: ProbeConfig
 

@@ -3,46 +3,27 @@
 from collections.abc import Mapping
 from typing import Any
 
+from probe.items import HEADLINE
 from probe.statistics import MIN_SEEDS
 from probe.verdict import LEVELS, NOT_ESTABLISHED, SUPPORTED, finite
 
 Card = dict[str, Any]
 _LINKS = {
-    "before_pronoun": "the token before a pronoun to the next referent",
     "pronoun": "a pronoun to its antecedent",
     "cue": "the word that decides a pronoun to the pronoun's antecedent",
     "before_repeat": "the token before a repeated mention to the first mention",
 }
-_HOLDOUTS = {
-    "iid": "of the training distribution",
-    "pairs": "with noun pairs that training never combined",
-    "nouns": "with nouns that were never antecedents in training",
-    "templates": "with sentence frames that training never used",
-    "headline": "with nouns that were never antecedents in training, in sentence frames that training never used",
-}
-_EXTERNAL_HOLDOUTS = {  # of a model that was not trained on the stories: what its training data contain is unknown
-    "iid": "of the kind its head was selected on",
-    "pairs": "with noun pairs its head was not selected on",
-    "nouns": "with nouns its head was not selected on",
-    "templates": "with sentence frames its head was not selected on",
-    "headline": "with nouns and sentence frames its head was not selected on",
-}
+_HEADLINE_ITEMS = "with nouns that were never antecedents in training, in sentence frames that training never used"
+_UNSELECTED_ITEMS = "with nouns and sentence frames its head was not selected on"  # if the training data are unknown
 _COPIED = "question family site layer head verdict evidence_level criteria reasons".split()
 _SCORES = "accuracy pair_accuracy block_accuracy pronoun_contrast strict_accuracy value_weighted_contrast".split()
 
 
-def claim_card(entry: Mapping[str, Any], model: Mapping[str, Any], holdout: str) -> Card:
-    """Returns the claim card of a judged entry of probe.json's `selected`.
-
-    Args:
-        entry: with its verdict.
-        model: `model` of probe.json.
-        holdout: the hold-out of the claim.
-
-    """
-    test = entry["test"][holdout]
+def claim_card(entry: Mapping[str, Any], model: Mapping[str, Any]) -> Card:
+    """Returns the claim card of a judged entry of probe.json's `selected`; `model` is that of probe.json."""
+    test = entry["test"][HEADLINE]
     card: Card = {"claim": ""} | {name: entry[name] for name in _COPIED}
-    card |= {"model": dict(model), "holdout": holdout, "n_items": test["n_items"], "clusters": test["clusters"]}
+    card |= {"model": dict(model), "holdout": HEADLINE, "n_items": test["n_items"], "clusters": test["clusters"]}
     card["scores"] = {name: test.get(name) for name in _SCORES}
     card["intervals"] = {name: test.get(f"{name}_interval") for name in _SCORES}
     card |= {"best_baseline": test["best_baseline"], "untrained": test.get("untrained")}
@@ -67,11 +48,11 @@ def _claim(card: Card) -> str:
     else:
         opening = f"Attention head {head} {'links' if card['verdict'] == SUPPORTED else 'may link'} {link}."
     knows_training = not is_external(card["model"]) and "trained_on" not in card["model"]
-    holdouts = _HOLDOUTS if knows_training else _EXTERNAL_HOLDOUTS
+    baseline = card["best_baseline"]
     score = (
         f"{head} attends to the antecedent more than to the distractor in {_accuracy(card)} of {card['n_items']} items "
-        f"{holdouts[card['holdout']]}; the best baseline ({card['best_baseline']['name']}) is right in "
-        f"{_percent(card['best_baseline']['accuracy'])}"
+        f"{_HEADLINE_ITEMS if knows_training else _UNSELECTED_ITEMS}; the best baseline "
+        f"({baseline['name']}) is right in {_percent(baseline['accuracy'])}"
     )
     if card["untrained"]:
         score += f", the best heads of untrained models in {_percent(card['untrained']['accuracy'])}"
@@ -95,13 +76,10 @@ def _limits(card: Card) -> list[str]:
     interval = card["intervals"]["accuracy"]
     if interval and interval[0] == interval[1]:
         limits.append("how rare errors are: there was none, so resampling shows none")
-    limits.append(f"anything beyond its test sentences: {_clusters(card)}")
-    return limits
-
-
-def _clusters(card: Card) -> str:
     n = card["clusters"]
-    return f"{n['templates']} sentence frames, {n['pairs']} pairs of {n['first_words']} and {n['second_words']} nouns"
+    pairs = f"{n['pairs']} pairs of {n['first_words']} and {n['second_words']} nouns"
+    limits.append(f"anything beyond its test sentences: {n['templates']} sentence frames, {pairs}")
+    return limits
 
 
 def _words(name: str) -> str:

@@ -19,7 +19,7 @@ from probe.natural import MIN_PREFIXES, Items, make_items, prefixes_in, read
 from probe.scores import best_head, check_blocks, read_heads, score_heads
 from probe.sentences import Example, TokenizedText, pack_weights, word_attention
 from probe.snapshots import choose_examples, header
-from probe.statistics import CLUSTERINGS, chance_level, max_t_test, story_clusters
+from probe.statistics import CLUSTERINGS, chance_level, largest, max_t_test, story_clusters
 from probe.weights import head_types
 from training.evaluate import Probe, ProbeReading, validation_loss
 from training.settings import TrainSettings
@@ -140,7 +140,7 @@ def natural_probe(corpus: Corpus, settings: TrainSettings) -> Probe | None:
             if not np.isfinite(contrast).all():
                 return None  # training has diverged
             t = max_t_test(contrast, items.clusterings, 0.0, N_SIGN_FLIPS, 0, two_sided=True).t
-            layer, head = (int(i) for i in np.unravel_index(int(np.abs(t).argmax()), t.shape))
+            layer, head = largest(np.abs(t))
             mean = contrast.mean(axis=0)
             values[f"natural_{question}"] = {
                 "layer": layer, "head": head, "pronoun_contrast": float(mean[layer, head]), "t": float(t[layer, head]),

@@ -29,7 +29,7 @@ from probe.external import (
     read_objects,
 )
 from probe.scores import text_batches
-from probe.statistics import cluster_interval
+from probe.statistics import cluster_interval, largest, random_half
 
 # Pronouns of one person per line. A mention that is one of these words is a pronoun, every other mention is nominal.
 _PERSONS = (
@@ -42,12 +42,11 @@ _PERSONS = (
     "they them their theirs themselves",
 )
 PERSON = {word: number for number, words in enumerate(_PERSONS) for word in words.split()}
-QUESTIONS = {"any mention": "all mentions before the pronoun", "nominal mentions": "names and nouns only"}
-# Per question the field that a word must have to be chosen, and the rules (default: all). Without pronouns the other
-# rules equal "nearest".
-_ALLOWED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "any mention": ("positions", ()),
-    "nominal mentions": ("nominal", ("nearest", "nearest name", "first", "uniform")),
+# Per question what may be chosen, the field that such a word has, and the rules (default: all). Without pronouns the
+# other rules equal "nearest".
+_QUESTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "any mention": ("all mentions before the pronoun", "positions", ()),
+    "nominal mentions": ("names and nouns only", "nominal", ("nearest", "nearest name", "first", "uniform")),
 }
 AGREEMENT_RULE = "same person"  # uses agreement, so it is reported for comparison and not required to be beaten
 PUBLISHED = "nearest nominal mention, all 100 novels: 34.9 % of 8,896 pronouns (counted in LitBank, Bamman et al. 2020)"
@@ -62,10 +61,10 @@ class Row:
     """One pronoun of a document."""
 
     doc: str
-    words: tuple[str, ...]  # up to and including the pronoun
-    mentions: tuple[Span, ...]  # words [start, end), all before the pronoun
-    gold: tuple[bool, ...]  # per mention: True for an antecedent
-    entities: tuple[str, ...] = ()  # per mention: its entity; () if the file names none
+    words: Sequence[str]  # up to and including the pronoun
+    mentions: Sequence[Span]  # words [start, end), all before the pronoun
+    gold: Sequence[bool]  # per mention: True for an antecedent
+    entities: Sequence[str] = ()  # per mention: its entity
 
 
 class Candidate(NamedTuple):
@@ -100,14 +99,13 @@ def read_rows(file: Path) -> list[Row]:
         if not 0 <= pronoun < len(words):
             raise ValueError(f"{where}: pron_pos is {pronoun}, but context has {len(words)} words")
         antecedents, other_mentions = (_spans(value, name, where) for name in ("antecedents", "other_mentions"))
-        others = [
-            str(mention[2]) if len(mention) > 2 else f"mention {i}" for i, mention in enumerate(value["other_mentions"])
-        ]
         if not antecedents:
             raise ValueError(f"{where}: antecedents is empty")
-        gold = (True,) * len(antecedents) + (False,) * len(other_mentions)
-        entities = (*(["antecedent"] * len(antecedents)), *others)
-        rows.append(Row(value["doc"], tuple(words[: pronoun + 1]), (*antecedents, *other_mentions), gold, entities))
+        gold = [True] * len(antecedents) + [False] * len(other_mentions)
+        entities = ["antecedent"] * len(antecedents)
+        for i, mention in enumerate(value["other_mentions"]):
+            entities.append(str(mention[2]) if len(mention) > 2 else f"mention {i}")
+        rows.append(Row(value["doc"], words[: pronoun + 1], antecedents + other_mentions, gold, entities))
     return rows
 
 
@@ -156,34 +154,29 @@ def gold_prefixes(rows: Iterable[Row]) -> list[Prefix]:
             words[entity].append(row.words[start:end])
         others = {entity for entity, mentions in words.items() if _gender(mentions) == CLASSES["gender"][1 - meant]}
         text, spans = detokenize(row.words)
-        groups: tuple[list[Span], list[Span]] = ([], [])
-        entities = ["", ""]
+        groups, entities = (list[Span](), list[Span]()), ["", ""]
         innermost = innermost_mentions(row.mentions, len(row.words))
         for i, (start, end) in enumerate(row.mentions):
-            own = [word for word in range(start, end) if innermost[word] == i]
+            inner = [word for word in range(start, end) if innermost[word] == i]
             is_pronoun = end - start == 1 and row.words[start].lower() in PERSON
-            if not own or is_pronoun or not (row.gold[i] or row.entities[i] in others):
+            if not inner or is_pronoun or not (row.gold[i] or row.entities[i] in others):
                 continue
-            last = next((word for word in own if word + 1 not in own), own[-1])  # the end of the first unbroken run
+            last = next(word for word in inner if word + 1 not in inner)  # the end of the first unbroken run
             side = meant if row.gold[i] else 1 - meant
-            groups[side].append((spans[own[0]][0], spans[last][1]))
-            entities[side] = next((w for w in map(str.lower, row.words[own[0] : last + 1]) if w not in _ARTICLES), "")
+            groups[side].append((spans[inner[0]][0], spans[last][1]))
+            entities[side] = next((w for w in map(str.lower, row.words[inner[0] : last + 1]) if w not in _ARTICLES), "")
         if groups[0] and groups[1]:
             is_first = not any(mention[0].lower() in PERSON for mention in words["antecedent"] if len(mention) == 1)
+            before, names = text[: spans[-1][0]], (entities[0], entities[1])
             mentions = (tuple(sorted(groups[0])), tuple(sorted(groups[1])))
-            names = (entities[0], entities[1])
-            prefixes.append(
-                Prefix(row.doc, "gender", text[: spans[-1][0]], forms, meant, "", mentions, names, is_first)
-            )
+            prefixes.append(Prefix(row.doc, "gender", before, forms, meant, "", mentions, names, is_first))
     return prefixes
 
 
 def _gender(mentions: Sequence[Sequence[str]]) -> str:
     """Returns the gender of an entity from its pronouns, otherwise from the words that the lexicon knows; or ""."""
     pronouns = {PERSON.get(mention[0].lower()) for mention in mentions if len(mention) == 1}
-    by_pronoun = {
-        name for name, person in (("masculine", PERSON["he"]), ("feminine", PERSON["she"])) if person in pronouns
-    }
+    by_pronoun = {name for name, word in (("masculine", "he"), ("feminine", "she")) if PERSON[word] in pronouns}
     known = by_pronoun or {known_class(mention) for mention in mentions} - {""}
     return known.pop() if len(known) == 1 else ""
 
@@ -310,19 +303,6 @@ def head_accuracies(scores: np.ndarray, gold: np.ndarray, allowed: np.ndarray) -
     return (highest & gold[:, None, None]).sum(-1) / highest.sum(-1)
 
 
-def random_half(docs: np.ndarray, seed: int) -> np.ndarray:
-    """Return [N] True for the items of a random half of the documents."""
-    names = np.unique(docs)
-    return np.isin(docs, np.random.default_rng(seed).permutation(names)[: len(names) // 2])
-
-
-def best_head(accuracies: np.ndarray) -> tuple[int, int]:
-    """Return the (layer, head) with the highest mean of [N, L, H]; the first of equal ones."""
-    mean = accuracies.mean(axis=0)
-    layer, head = np.unravel_index(int(mean.argmax()), mean.shape)
-    return int(layer), int(head)
-
-
 def held_out_test(
     trained: np.ndarray,
     untrained: Sequence[np.ndarray],
@@ -330,23 +310,16 @@ def held_out_test(
     docs: np.ndarray,
     config: ProbeConfig,
 ) -> dict[str, Any]:
-    """Choose a head on half of the documents and test it on the other half against every baseline.
+    """Choose a head on half of the documents `docs` [N] and test it on the other half against every baseline.
 
-    "established" is True if the interval of the difference to every rule but AGREEMENT_RULE, and to the best untrained
-    model, is above 0. Whole documents are resampled.
-
-    Args:
-        trained: [N, L, H] accuracies of the model's heads.
-        untrained: the same of each untrained model; each model's best head is chosen in the same way.
-        rules: [N] accuracy of each rule.
-        docs: [N] document of each item.
-        config: its seed decides the halves and the resamplings.
-
+    `trained` and each of `untrained` are [N, L, H] accuracies of a model's heads; each model's best head is chosen in
+    the same way. `rules` has the accuracy [N] of each rule. "established" is True if the interval of the difference to
+    every rule but AGREEMENT_RULE, and to the best untrained model, is above 0. Whole documents are resampled.
     """
     choosing = random_half(docs, config.seed)
-    layer, head = best_head(trained[choosing])
+    layer, head = largest(trained[choosing].mean(axis=0))
     accuracy = trained[~choosing, layer, head]
-    chance = [model[(~choosing, *best_head(model[choosing]))] for model in untrained]
+    chance = [model[(~choosing, *largest(model[choosing].mean(axis=0)))] for model in untrained]
     compared = {name: rule[~choosing] for name, rule in rules.items()}
     compared["best untrained"] = max(chance, key=lambda values: values.mean())
     settings = docs[~choosing], config.n_bootstrap, config.seed
@@ -395,7 +368,7 @@ def ask_questions(evaluated: EvaluatedModel, items: Sequence[Item]) -> dict[str,
     models = [evaluated.model, *(evaluated.untrained(i) for i in range(config.n_untrained))]
     scores = [word_scores(model, items, config.tokens_per_batch) for model in models]
     results = {}
-    for name, (feature, rule_names) in _ALLOWED.items():
+    for name, (_, feature, rule_names) in _QUESTIONS.items():
         gold, allowed = np.zeros((2, len(items), scores[0].shape[-1]), dtype=bool)
         for i, item in enumerate(items):
             gold[i, : len(item.candidates)] = [candidate.gold for candidate in item.candidates]
@@ -418,7 +391,7 @@ def _question_lines(name: str, result: dict[str, Any]) -> list[str]:
         difference = f"{100 * baseline['difference']:+.1f}", percent_interval(baseline["difference_interval"])
         table.append([rule, percent(baseline["accuracy"]), "-", *difference])
     return [
-        f"{name} ({QUESTIONS[name]}): {result['n']:,} pronouns, {result['n_documents']} documents in the test half",
+        f"{name} ({_QUESTIONS[name][0]}): {result['n']:,} pronouns, {result['n_documents']} documents in the test half",
         *markdown_table(("", "right %", "95 %", "head minus it", "95 %"), table),
         f"{head}: {'established' if result['established'] else 'not established'}",
     ]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from data.links import LinkItem
 
+HEADLINE = "headline"  # the hold-out of the verdict: new nouns in new templates
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

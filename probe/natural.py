@@ -11,7 +11,7 @@ negative one that it looks at the other entity. Nothing here says that the antec
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +28,7 @@ from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.interventions import cut_edge
 from probe.scores import Candidates, item_batches, output_norms, reduce_scores, text_batches
-from probe.statistics import Design, MaxT, max_t_test, mean_interval
+from probe.statistics import Design, MaxT, largest, max_t_test, mean_interval, random_half
 from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
 DECIDED_SITES = SITES[1:]  # before the pronoun both readings are equal
@@ -50,38 +50,30 @@ def natural_study(
     untrained: Sequence[ObservableModel],
     tokenizer: Tokenizer,
     start: int,
-    found: Mapping[str, Sequence[Prefix]],
+    prefixes_by_question: Mapping[str, Sequence[Prefix]],
     config: ProbeConfig,
     *,
-    places: Mapping[str, Mapping[str, Place]] = MappingProxyType({}),
+    chosen_elsewhere: Mapping[str, Mapping[str, Place]] = MappingProxyType({}),
     progress: Callable[[str], None] = lambda question: None,
 ) -> dict[str, Any]:
-    """Tests the heads of a model on all questions that have enough prefixes.
+    """Tests the heads of a model in float32 on all questions that have enough prefixes.
 
-    Args:
-        model: the trained model in float32.
-        untrained: models of the same shape, for comparison.
-        tokenizer: the model's.
-        start: the token before every text.
-        found: the prefixes of each question.
-        config: sample sizes and seed.
-        places: by question and target, heads that were chosen on other texts, to be tested on all prefixes here.
-        progress: called with the name of each question before it is tested.
+    The `untrained` models of the same shape are for comparison. `start` is the token before every text. Heads in
+    `chosen_elsewhere`, by question and target, were chosen on other texts; they are tested on all prefixes here.
+    `progress` is called with the name of each question before it is tested.
 
     Returns:
         `questions` (see `probe_question`), and `missing`: a sentence for each question that cannot be tested.
 
     """
     questions, missing = dict[str, Any](), list[str]()
-    for question, prefixes in found.items():
+    for question, prefixes in prefixes_by_question.items():
         progress(f"{question} in natural text")
         items = make_items(prefixes, tokenizer, start, model.context_length, config.seed)
-        n, n_clusters = len(items.prefixes), [0, 0, 0]
-        if n:
-            _, testing = items.halves(config.seed)
-            n_clusters = [len(np.unique(labels[testing])) for labels in items.clusterings]
+        n, (_, testing) = len(items.prefixes), items.halves(config.seed)
+        n_clusters = [len(np.unique(labels[testing])) for labels in items.clusterings]
         if n >= MIN_PREFIXES and min(n_clusters) >= MIN_CLUSTERS:
-            questions[question] = probe_question(model, untrained, items, config, places.get(question, {}))
+            questions[question] = probe_question(model, untrained, items, config, chosen_elsewhere.get(question, {}))
             continue
         reasons = "".join(f"; {count:,} left out: {reason}" for reason, count in items.left_out.items())
         missing.append(
@@ -112,19 +104,19 @@ class Items:
 
     prefixes: list[Prefix]
     cells: dict[str, list[LinkItem]]  # by site, in the order of SITES: both readings of each prefix in turn, [2 N]
-    continued: list[tuple[int, ...]]  # the tokens of each prefix, its own pronoun and all that follows
+    full_tokens: list[tuple[int, ...]]  # each prefix with its own pronoun and all that follows
     left_out: Counter[str]  # how many prefixes, by reason
 
     @cached_property
     def clusterings(self) -> list[np.ndarray]:
         """The document (or section), the first entity and the second entity of each prefix, each [N]."""
         names = [(prefix.doc, *prefix.entities) for prefix in self.prefixes]
-        return [np.array(column) for column in zip(*names, strict=True)]
+        return list(np.array(names, dtype=str).reshape(-1, 3).T)
 
     def take(self, index: np.ndarray) -> "Items":
         """Returns the items of the prefixes at `index`."""
         cells = {site: [cells[2 * i + cell] for i in index for cell in (0, 1)] for site, cells in self.cells.items()}
-        return Items([self.prefixes[i] for i in index], cells, [self.continued[i] for i in index], self.left_out)
+        return Items([self.prefixes[i] for i in index], cells, [self.full_tokens[i] for i in index], self.left_out)
 
     def designs(self, index: np.ndarray) -> list[Design]:
         """Returns the designs of an interval over the prefixes at `index`: documents crossed with entities."""
@@ -134,17 +126,15 @@ class Items:
 
     def halves(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the indices of the prefixes to choose a head on, and those to test it on; no document is in both."""
-        documents = np.unique(self.clusterings[0])
-        chosen = np.random.default_rng(seed).permutation(documents)[: len(documents) // 2]
-        is_chosen = np.isin(self.clusterings[0], chosen)
+        is_chosen = random_half(self.clusterings[0], seed)
         return np.flatnonzero(is_chosen), np.flatnonzero(~is_chosen)
 
 
 def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
     """Returns (name, text) of each document, or of each section of about 5,000 characters.
 
-    Sections are used if there are fewer than MIN_DOCUMENTS documents, or if one is more than a tenth of the text: half
-    of such documents would often be nearly all or nearly nothing.
+    Sections are used if there are fewer than MIN_DOCUMENTS documents, or if one is more than a tenth of the text: a
+    random half of such documents often has far more or far less than half of the text.
     """
     longest, total = max(map(len, documents), default=0), sum(map(len, documents))
     if longest <= MAX_DOCUMENT_SHARE * total and len(documents) >= MIN_DOCUMENTS:
@@ -163,26 +153,22 @@ def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def make_items(
-    found: Sequence[Prefix],
-    tokenizer: Tokenizer,
-    start: int,
-    max_tokens: int,
-    seed: int,
-    max_prefixes: int = MAX_PREFIXES,
+    prefixes: Sequence[Prefix], tokenizer: Tokenizer, start: int, max_tokens: int, seed: int, limit: int = MAX_PREFIXES
 ) -> Items:
-    """Returns up to `max_prefixes` prefixes of one question, drawn at random, in the tokens of a model.
+    """Returns up to `limit` prefixes of one question, drawn at random, in the tokens of a model.
 
     A prefix is left out, and counted by reason, if a word shares a token with its neighbour or is unknown, if its
     readings differ in more than the pronoun, or if it does not fit into the context.
     """
-    order, unknown = np.random.default_rng(seed).permutation(len(found)), unknown_id(tokenizer)
-    prefixes, continued, left_out = list[Prefix](), list[tuple[int, ...]](), Counter[str]()
+    unknown = unknown_id(tokenizer)
+    used, full_tokens, left_out = list[Prefix](), list[tuple[int, ...]](), Counter[str]()
     cells: dict[str, list[LinkItem]] = {}
-    for i in order:
-        if len(prefixes) == max_prefixes:
-            left_out["more than enough"] = len(found) - len(prefixes) - left_out.total()
+    for i in np.random.default_rng(seed).permutation(len(prefixes)):
+        if len(used) == limit:
+            left_out["more than enough"] = len(prefixes) - len(used) - left_out.total()
             break
-        rows = item_rows([found[i]])
+        prefix = prefixes[i]
+        rows = item_rows([prefix])
         try:
             items = link_items(rows, tokenizer, start)
         except ValueError:
@@ -198,11 +184,11 @@ def make_items(
         elif any(a.query != b.query for a, b in zip(first, second, strict=True)) or first[0].tokens != second[0].tokens:
             left_out["the pronouns have different numbers of tokens"] += 1
         else:
-            prefixes.append(found[i])
-            continued.append((start, *encode_text(tokenizer, rows[found[i].meant]["text"]).ids)[:max_tokens])
+            used.append(prefix)
+            full_tokens.append((start, *encode_text(tokenizer, rows[prefix.meant]["text"]).ids)[:max_tokens])
             for pair in zip(first, second, strict=True):
                 cells.setdefault(pair[0].site, []).extend(pair)
-    return Items(prefixes, cells, continued, left_out)
+    return Items(used, cells, full_tokens, left_out)
 
 
 @dataclass(frozen=True)
@@ -254,9 +240,7 @@ def choose_and_test(contrast: np.ndarray, items: Items, config: ProbeConfig) -> 
     """Returns the (site, layer, head) with the largest t of either sign on one half, and the test on the other half."""
     choosing, testing = items.halves(config.seed)
     t = t_test(contrast, items, choosing, config).t
-    places = {target: np.unravel_index(int((sign * t).argmax()), t.shape) for target, sign in SIGNS.items()}
-    chosen = {target: tuple(int(i) for i in place) for target, place in places.items()}
-    return chosen, t_test(contrast, items, testing, config)
+    return {target: largest(sign * t) for target, sign in SIGNS.items()}, t_test(contrast, items, testing, config)
 
 
 def probe_question(
@@ -264,7 +248,7 @@ def probe_question(
     untrained: Sequence[ObservableModel],
     items: Items,
     config: ProbeConfig,
-    places: Mapping[str, Place] = MappingProxyType({}),
+    chosen_elsewhere: Mapping[str, Place] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Chooses the best head of either sign on half of the documents and tests it on the other half.
 
@@ -284,10 +268,10 @@ def probe_question(
     entries = {}
     for target, place in chosen.items():
         columns = np.stack([values[(testing, *place)] for values in vars(readings).values()], axis=1)
-        low, high = mean_interval(columns, items.designs(testing), config.n_bootstrap, config.seed)
+        intervals = mean_interval(columns, items.designs(testing), config.n_bootstrap, config.seed)
         entry: dict[str, Any] = {"site": DECIDED_SITES[place[0]], "layer": place[1], "head": place[2]}
-        for i, name in enumerate(vars(readings)):
-            entry |= {name: float(columns[:, i].mean()), f"{name}_interval": [float(low[i]), float(high[i])]}
+        for name, values, interval in zip(vars(readings), columns.T, intervals.T, strict=True):
+            entry |= {name: float(values.mean()), f"{name}_interval": interval.tolist()}
         entry |= {"t": float(tested.t[place]), "p_corrected": float(tested.p[place]), "untrained_t": max(untrained_t)}
         first = np.array([items.prefixes[i].is_first for i in testing])
         entry["strata"] = {
@@ -308,7 +292,7 @@ def probe_question(
         "items_needed": items_needed(readings.contrast, items, choosing, testing, config),
         "confirmed": {
             target: confirm(readings.contrast, items, place, config) | {"untrained_t": max(untrained_t)}
-            for target, place in places.items()
+            for target, place in chosen_elsewhere.items()
             if place[0] < readings.contrast.shape[1]
         },
         "examples": median_prefixes(items, testing, readings.contrast, entries),
@@ -348,70 +332,75 @@ def judge(entry: dict[str, Any], sign: int) -> dict[str, Any]:
     return {"verdict": verdict, "criteria": criteria}
 
 
-@torch.no_grad()
 def causal_test(
     model: ObservableModel, items: Items, index: np.ndarray, place: Place, target: str, config: ProbeConfig
 ) -> dict[str, Any] | None:
-    """Cuts the head's edge to what it looks at, and measures the loss of the real continuation.
+    """Removes the edge from the head's site to its target, and measures the loss of the text's own next tokens.
 
-    The text is the prefix with its own pronoun. The edge from the head's site to the mentions of the pronoun's class
-    (target "antecedent") or of the other entity is removed, and the loss of the next N_CONTINUATION tokens is compared
-    with the loss after removing the edge to the one other token whose weight is nearest to the mentions' weight.
+    The texts are the prefixes at `index` with their own pronoun, if at least N_CONTINUATION tokens follow. The `target`
+    "antecedent" stands for the mentions of the pronoun's class, "other entity" for those of the other class. The loss
+    is compared with the loss after removing the edge to the one other token whose weight is nearest to the target's.
     Prefixes whose two weights differ by more than a fifth are left out.
-
-    Args:
-        model: the model.
-        items: the items of the question.
-        index: the prefixes to use; those with a shorter continuation are left out.
-        place: (site, layer, head) of the head.
-        target: one of SIGNS.
-        config: sizes and seed.
 
     Returns:
         None with fewer than MIN_CAUSAL prefixes; else n, the mean `mass` of the target and of the matched tokens,
         `rise` and `matched_rise` of the loss in nats per token, and their `difference` with its 95 % interval.
 
     """
-    site, layer, head = place
-    cells = items.cells[DECIDED_SITES[site]]
-    members = [2 * i + items.prefixes[i].meant for i in index]
-    members = [i for i in members if len(items.continued[i // 2]) > cells[i].query + N_CONTINUATION]
-    if not members:
+    members, cells, texts = list[int](), list[LinkItem](), list[tuple[int, ...]]()
+    for i in index:
+        cell = items.cells[DECIDED_SITES[place[0]]][2 * i + items.prefixes[i].meant]
+        text = items.full_tokens[i][: cell.query + N_CONTINUATION + 1]
+        if len(text) > cell.query + N_CONTINUATION:
+            members.append(i)
+            cells.append(cell)
+            texts.append(text)
+    effects = edge_effects(model, cells, texts, place, target, config.tokens_per_batch // 4)
+    is_matched = np.abs(effects[:, 3] - effects[:, 2]) <= MAX_MISMATCH * effects[:, 2]
+    if is_matched.sum() < MIN_CAUSAL:
         return None
-    texts = [items.continued[i // 2][: cells[i].query + N_CONTINUATION + 1] for i in members]
-    results = np.empty((len(members), 4))  # rise, matched rise, mass, matched mass
-    for batch, rows, tokens, _ in text_batches(texts, config.tokens_per_batch // 4):
-        tokens = tokens[rows].to(model.device)  # equal texts with different queries get rows of their own
-        query = torch.tensor([cells[members[i]].query for i in batch], device=model.device)
-        masks = torch.zeros(2, *tokens.shape, dtype=torch.bool, device=model.device)  # target, all mentions
-        for row, i in enumerate(batch):
-            cell = cells[members[i]]
-            words = cell.antecedents if target == "antecedent" else cell.distractors
-            masks[0, row, [token for word in words for token in word]] = True
-            masks[1, row, [token for word in cell.antecedents + cell.distractors for token in word]] = True
-        scores = model.record(tokens, query[:, None])[layer].scores[:, head, 0]
-        weights = scores.softmax(-1)  # [B, T]
-        mass = (weights * masks[0]).sum(-1)
-        distance = (weights - mass[:, None]).abs().masked_fill(masks[1], torch.inf)
-        distance[:, 0] = torch.inf  # the start token
-        distance = distance.masked_fill(torch.arange(tokens.shape[1], device=model.device) >= query[:, None], torch.inf)
-        matched = F.one_hot(distance.argmin(-1), tokens.shape[1]).bool()
-        streams = model.residual_stream(tokens)
-        clean, cut, control = (
-            continuation_loss(model.logits(tokens, None, edits, streams), tokens, query)
-            for edits in ((), *((cut_edge(query, layer, head, mask),) for mask in (masks[0], matched)))
-        )
-        columns = (cut - clean, control - clean, mass, (weights * matched).sum(-1))
-        results[batch] = torch.stack(columns, dim=1).double().cpu().numpy()
-    is_matched = np.abs(results[:, 3] - results[:, 2]) <= MAX_MISMATCH * results[:, 2]
-    used, results = np.array(members)[is_matched] // 2, results[is_matched]
-    if len(used) < MIN_CAUSAL:
-        return None
-    values = np.column_stack([results, results[:, 0] - results[:, 1]])
+    used, effects = np.array(members)[is_matched], effects[is_matched]
+    values = np.column_stack([effects, effects[:, 0] - effects[:, 1]])
     intervals = mean_interval(values, items.designs(used), config.n_bootstrap, config.seed)
     names = ("rise", "matched_rise", "mass", "matched_mass", "difference")
     means = {name: float(value) for name, value in zip(names, values.mean(axis=0), strict=True)}
     return {"n": len(used), **means, "difference_interval": intervals[:, -1].tolist()}
+
+
+@torch.no_grad()
+def edge_effects(
+    model: ObservableModel,
+    cells: Sequence[LinkItem],
+    texts: Sequence[tuple[int, ...]],
+    place: Place,
+    target: str,
+    tokens_per_batch: int,
+) -> np.ndarray:
+    """Returns rise, matched rise, mass and matched mass of each text, [N, 4], as `causal_test` explains them."""
+    _, layer, head = place
+    results = np.empty((len(texts), 4))
+    for members, rows, tokens, _ in text_batches(texts, tokens_per_batch):
+        tokens = tokens[rows].to(model.device)  # equal texts with different queries get rows of their own
+        query = torch.tensor([cells[i].query for i in members], device=model.device)
+        is_target, is_mention = torch.zeros(2, *tokens.shape, dtype=torch.bool, device=model.device)
+        for row, i in enumerate(members):
+            words = cells[i].antecedents if target == "antecedent" else cells[i].distractors
+            is_target[row, [token for word in words for token in word]] = True
+            is_mention[row, [token for word in cells[i].antecedents + cells[i].distractors for token in word]] = True
+        weights = model.record(tokens, query[:, None])[layer].scores[:, head, 0].softmax(-1)  # [B, T]
+        mass = (weights * is_target).sum(-1)
+        is_excluded = is_mention | (torch.arange(tokens.shape[1], device=model.device) >= query[:, None])
+        is_excluded[:, 0] = True  # the start token
+        distance = (weights - mass[:, None]).abs().masked_fill(is_excluded, torch.inf)
+        matched = F.one_hot(distance.argmin(-1), tokens.shape[1]).bool()
+        streams = model.residual_stream(tokens)
+        clean, cut, control = (
+            continuation_loss(model.logits(tokens, None, edits, streams), tokens, query)
+            for edits in ((), *((cut_edge(query, layer, head, mask),) for mask in (is_target, matched)))
+        )
+        columns = (cut - clean, control - clean, mass, (weights * matched).sum(-1))
+        results[members] = torch.stack(columns, dim=1).double().cpu().numpy()
+    return results
 
 
 def continuation_loss(logits: torch.Tensor, tokens: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
@@ -432,14 +421,10 @@ def items_needed(
     Each size is drawn N_DRAWS times from both halves; "same" is the share of draws that choose the head that all
     prefixes choose by |t|, "p" the median p of the chosen head.
     """
+    config = replace(config, n_bootstrap=N_FLIPS)
 
-    def test(index: np.ndarray) -> MaxT:
-        clusterings = [names[index] for names in items.clusterings]
-        return max_t_test(contrast[index], clusterings, 0.0, N_FLIPS, config.seed, two_sided=True)
-
-    def strongest(index: np.ndarray) -> tuple[int, ...]:
-        t = test(index).t
-        return tuple(int(i) for i in np.unravel_index(int(np.abs(t).argmax()), t.shape))
+    def strongest(index: np.ndarray) -> Place:
+        return largest(np.abs(t_test(contrast, items, index, config).t))
 
     rng, everything = np.random.default_rng(config.seed), strongest(choosing)
     curve = []
@@ -449,7 +434,7 @@ def items_needed(
         for _ in range(N_DRAWS):
             halves = [rng.choice(half, n // 2, replace=False) for half in (choosing, testing)]
             place = strongest(halves[0])
-            draws.append((place == everything, float(test(halves[1]).p[place])))
+            draws.append((place == everything, float(t_test(contrast, items, halves[1], config).p[place])))
         same, p = np.array(draws, dtype=float).T
         curve.append({"n": n, "same": float(same.mean()), "p": float(np.median(p))})
         n //= 2
@@ -460,23 +445,16 @@ def median_prefixes(
     items: Items, testing: np.ndarray, contrast: np.ndarray, entries: dict[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
     """Returns for each target the three tested prefixes nearest to the median contrast of the chosen head."""
-    shown = {}
+    shown = dict[str, list[dict[str, Any]]]()
     for target, entry in entries.items():
         values = contrast[(testing, DECIDED_SITES.index(entry["site"]), entry["layer"], entry["head"])]
         nearest = np.argsort(np.abs(values - np.median(values)), kind="stable")[:3]
-        shown[target] = [
-            {
-                "text": items.prefixes[testing[i]].text,
-                "forms": items.prefixes[testing[i]].forms,
-                "mentions": items.prefixes[testing[i]].mentions,
-                "after": _until_next_word(items.prefixes[testing[i]].rest) if entry["site"] == DECIDED_SITES[1] else "",
-                "contrast": float(values[i]),
-            }
-            for i in nearest
-        ]
+        shown[target] = []
+        for i in nearest:
+            prefix = items.prefixes[testing[i]]
+            example: dict[str, Any] = {name: getattr(prefix, name) for name in ("text", "forms", "mentions")}
+            next_word = re.match(r"\s*([^\W\d_]+|\d+|[^\w\s])", prefix.rest)
+            until_next_word = next_word.group() if next_word else prefix.rest
+            example["after"] = until_next_word if entry["site"] == "after_pronoun" else ""
+            shown[target].append(example | {"contrast": float(values[i])})
     return shown
-
-
-def _until_next_word(rest: str) -> str:
-    match = re.match(r"\s*([^\W\d_]+|\d+|[^\w\s])", rest)
-    return match.group() if match else rest

@@ -13,10 +13,10 @@ from scipy import stats
 
 from probe.emergence import half_rise
 from probe.external import markdown_table
+from probe.items import HEADLINE
 from probe.statistics import CONFIDENCE, MIN_SEEDS, share_interval
 from probe.verdict import SUPPORTED, evidence_of, judge
 
-HEADLINE = "headline"
 _GROUP = ("family", "level", "site", "holdout")
 _NATURAL_FIELDS = ("site", "layer", "head", "contrast", "t", "untrained_t", "p_corrected", "verdict")
 _SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
@@ -109,7 +109,7 @@ def _question(name: str, runs: Sequence[SeedRun]) -> dict[str, Any]:
 def _head(entry: Mapping[str, Any], seed: int, replication: Mapping[str, int]) -> dict[str, Any]:
     """Return the index, headline scores, verdict and evidence level of a run's own head, judged with all seeds."""
     scores = {score: entry["test"][HEADLINE][score] for score in _SCORES}
-    level = judge(evidence_of(entry, HEADLINE, replication)).level
+    level = judge(evidence_of(entry, replication)).level
     index = {name: entry[name] for name in ("layer", "head", "verdict")}
     return {"seed": seed} | scores | index | {"evidence_level": level}
 
@@ -192,12 +192,8 @@ def markdown(results: Mapping[str, Any]) -> str:
     if timed:
         header = ["question", "curve", "end", "t50 (step)"]
         rows = [_timing_row(entry["question"], *curve) for entry in timed for curve in entry["timing"].items()]
-        lines += [
-            "",
-            "t50: the step at which a curve has risen half way from chance to its end.",
-            "",
-            *markdown_table(header, rows),
-        ]
+        lines += ["", "t50: the step at which a curve has risen half way from chance to its end.", ""]
+        lines += markdown_table(header, rows)
     if answered:
         header = ["answers", "hold-out", "n", "resolved share", "minimum", "accuracy", "minimum"]
         lines += ["", "The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound,"]
@@ -232,16 +228,8 @@ def overview(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         scores = [_show(entry["scores"][score], ".3f") for score in _SCORES]
         heads = " ".join(f"L{head['layer']}H{head['head']} {head['evidence_level']}" for head in entry["heads"])
         rows.append([entry["question"], supported, verdicts, *scores, heads])
-    header = [
-        "question",
-        "supported in",
-        "verdicts",
-        "accuracy",
-        "block accuracy",
-        "pronoun contrast",
-        "head and level per seed",
-    ]
-    return header, rows
+    scores = [score.replace("_", " ") for score in _SCORES]
+    return ["question", "supported in", "verdicts", *scores, "head and level per seed"], rows
 
 
 def _show(result: Mapping[str, Any], form: str) -> str:

@@ -15,11 +15,7 @@ from data.links import LinkItem
 CONFIDENCE = 0.95  # coverage of every interval
 MIN_CLUSTERS = 5  # fewer clusters give no useful one-way bootstrap: with four, 1 draw in 64 repeats a single cluster
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
-CLUSTERINGS = (
-    "templates",
-    "first_words",
-    "second_words",
-)  # used by every test; a word pair lies within a cluster of each word
+CLUSTERINGS = ("templates", "first_words", "second_words")  # every test uses them; a pair is in one of each word
 Design = Sequence[np.ndarray]  # clusterings, each [N], that are crossed: resampled independently of each other
 _ROUNDING = 1e-12  # share of a sum of squares below which a variance counts as zero
 
@@ -161,15 +157,10 @@ def max_t_test(
     (Cameron, Gelbach & Miller 2011, without the subtraction, which can be negative). With one clustering the test is
     exact.
 
-    Args:
-        values: [N_b, ...] one score per block and head.
-        clusterings: each [N_b], the cluster of each block.
-        centre: 0 for the pronoun contrast. 1/2 for pair accuracy: by chance, both pronouns of a prefix are right at
-            most as often as both are wrong, so at most in half of the cases.
-        n_flips: B.
-        seed: seed of the flips.
-        two_sided: test whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
-
+    `values` [N_b, ...] are one score per block and head, each of `clusterings` [N_b] is the cluster of each block, and
+    B is `n_flips`. `centre` is 0 for the pronoun contrast and 1/2 for pair accuracy: by chance, both pronouns of a
+    prefix are right at most as often as both are wrong, so at most in half of the cases. With `two_sided` the test is
+    whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
     """
     centred = values.reshape(len(values), -1).astype(float) - centre
     tables = [_cluster_sums(centred, clusters) for clusters in clusterings]
@@ -189,6 +180,17 @@ def max_t_test(
         p = np.maximum(p, hits / len(signs) if is_exact else (1 + hits) / (1 + len(signs)))
     smallest = max(max((1 + two_sided) * 2.0 ** -len(sizes), 1 / (n_flips + 1)) for _, sizes in tables)
     return MaxT(p.reshape(values.shape[1:]), smallest, t.reshape(values.shape[1:]))
+
+
+def random_half(clusters: np.ndarray, seed: int) -> np.ndarray:
+    """Return [N] True for the values of a random half of the clusters."""
+    names = np.unique(clusters)
+    return np.isin(clusters, np.random.default_rng(seed).permutation(names)[: len(names) // 2])
+
+
+def largest(values: np.ndarray) -> tuple[int, ...]:
+    """Return the index of the largest value, such as (layer, head); the first of equal ones."""
+    return tuple(int(i) for i in np.unravel_index(values.argmax(), values.shape))
 
 
 def _cluster_sums(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

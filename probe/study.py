@@ -19,7 +19,7 @@ from probe.causal import causal_study
 from probe.config import ProbeConfig
 from probe.contract import check_contract
 from probe.importance import importance_study
-from probe.items import EMPTY, QUESTIONS, UNDECIDED, Question, questions_with_items
+from probe.items import EMPTY, HEADLINE, QUESTIONS, UNDECIDED, Question, questions_with_items
 from probe.scores import (
     HeadRows,
     Scores,
@@ -35,7 +35,6 @@ from probe.statistics import CLUSTERINGS, chance_level, max_t_test, mean_interva
 from probe.verdict import evidence_of, judge
 from probe.weights import entropies, head_types, score_asymmetry, weights_study
 
-HEADLINE = "headline"  # the hold-out of the verdict: new nouns in new templates
 _RULE_SCORES = ("accuracy", "pair_accuracy", "block_accuracy")
 _MAP_SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
 
@@ -84,7 +83,7 @@ class ProbeContext:
     model: ObservableModel
     dev: Reading
     test: Reading
-    untrained: list[tuple[Reading, Reading]]  # dev and test of each untrained model
+    untrained: list[list[Reading]]  # for each untrained model, dev and test
     head_types: dict[str, np.ndarray]  # [L, H] by type
     config: ProbeConfig
 
@@ -107,15 +106,11 @@ def study(
     config: ProbeConfig,
     progress: Callable[[str], None] = lambda question: None,
 ) -> tuple[dict[str, Any], dict[str, Reading]]:
-    """Probe `model` and return (results for probe.json, readings by split).
+    """Probe `model` in float32 and return (results for probe.json, readings by split).
 
-    Args:
-        model: the trained model in float32.
-        untrained: models of the same shape; each chooses its own best head on dev. Consumed one at a time.
-        dev: items to choose heads on; only the hold-out "iid" is used.
-        test: items to test the chosen heads on, once.
-        config: sample sizes and seed.
-        progress: called with the name of each question before it is studied.
+    Heads are chosen on the items of `dev` in the hold-out "iid" and tested on those of `test`, once. Each of the
+    `untrained` models of the same shape chooses its own best head on dev; they are consumed one at a time. `progress`
+    is called with the name of each question before it is studied.
 
     Raises:
         ValueError: the recorded attention is not the attention the model uses, so nothing may be reported.
@@ -125,22 +120,20 @@ def study(
     questions = questions_with_items(QUESTIONS, [item for item in dev if item.holdout == "iid"])
     questions = questions_with_items(questions, [item for item in test if item.holdout == HEADLINE])
     context = make_context(model, untrained, questions, dev, test, config)
-    contract: dict[str, Any] = check_contract(model, context.test.items)
-    entries = []
+    contract, entries, importance = check_contract(model, context.test.items), [], []
     for question in questions:
         progress(question.name)
-        entries.append(study_question(question, context))
+        entry = study_question(question, context)
+        entries.append(entry)
+        if question.watched and entry["causal"] is not None:
+            importance.append(_importance(question, context, (entry["layer"], entry["head"])))
     texts = texts_of_one_length(context.test.items)
     results = {
-        "contract": contract | {"undecided": check_undecided(context.test)},
+        "contract": {**contract, "undecided": check_undecided(context.test)},
         "attention": {"entropy": entropies(model, texts), "score_asymmetry": score_asymmetry(model)},
         "behaviour": behaviour_study(model, test, config),
         "selected": entries,
-        "importance": [
-            _importance(question, context, (entry["layer"], entry["head"]))
-            for question, entry in zip(questions, entries, strict=True)
-            if question.watched and entry["causal"] is not None
-        ],
+        "importance": importance,
     }
     return results, {"dev": context.dev, "test": context.test}
 
@@ -163,14 +156,14 @@ def make_context(
     test_items = matching(test, (*questions, EMPTY)) + without_bystanders(matching(test, UNDECIDED, "iid"))
     twin_items = matching(test, questions, HEADLINE)
     batches = [(items, item_batches(items, config.tokens_per_batch)) for items in (dev_items, twin_items)]
-    twins = []
-    for twin in untrained:
-        dev_reading, test_reading = (Reading(items, read_batches(twin, layout)) for items, layout in batches)
-        twins.append((dev_reading, test_reading))
-    dev_reading = Reading(dev_items, read_batches(model, batches[0][1]))
-    test_reading = Reading(test_items, read_heads(model, test_items, config.tokens_per_batch))
-    types = head_types(model, dev[0].tokens[0], config.seed)
-    return ProbeContext(model, dev_reading, test_reading, twins, types, config)
+    return ProbeContext(
+        model=model,
+        dev=Reading(dev_items, read_batches(model, batches[0][1])),
+        test=Reading(test_items, read_heads(model, test_items, config.tokens_per_batch)),
+        untrained=[[Reading(items, read_batches(twin, layout)) for items, layout in batches] for twin in untrained],
+        head_types=head_types(model, dev[0].tokens[0], config.seed),
+        config=config,
+    )
 
 
 def study_question(question: Question, context: ProbeContext) -> dict[str, Any]:
@@ -187,7 +180,7 @@ def study_question(question: Question, context: ProbeContext) -> dict[str, Any]:
         if holdout == HEADLINE:
             entry["heads"] = heads
     entry |= {"median": _median_block(question, context, head)} | _controls(question, context, head)
-    return entry | judge(evidence_of(entry, HEADLINE)).entry()
+    return entry | judge(evidence_of(entry)).entry()
 
 
 def evaluate_head(

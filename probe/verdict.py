@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from probe.items import HEADLINE
 from probe.statistics import MIN_SEEDS
 
 SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED = "supported", "suggestive", "not established"
@@ -102,7 +103,10 @@ def judge(evidence: Evidence) -> Verdict:
 
 def _criteria(evidence: Evidence) -> tuple[Criterion, ...]:
     """Return the five criteria; the reasons say why each is not met."""
-    p = {"p_pair_accuracy": evidence.p_pair_accuracy, "p_pronoun_contrast": evidence.p_pronoun_contrast}
+    flip = {
+        "p_pair_accuracy": (evidence.p_pair_accuracy, MAX_P),
+        "p_pronoun_contrast": (evidence.p_pronoun_contrast, MAX_P),
+    }
     flip_reason = (
         f"following the pronoun may be chance: corrected p {_show(evidence.p_pair_accuracy)} (pair accuracy) and "
         f"{_show(evidence.p_pronoun_contrast)} (pronoun contrast); needed: below {MAX_P}"
@@ -110,7 +114,12 @@ def _criteria(evidence: Evidence) -> tuple[Criterion, ...]:
     if evidence.smallest_p >= MAX_P:
         flip_reason += f"; impossible with {evidence.n_clusters} clusters (smallest p {_show(evidence.smallest_p)})"
     lead, selectivity = _low(evidence.lead), evidence.selectivity
+    lead_reason = f"it does not beat the best baseline: its lead in accuracy may be as low as {_show(lead)}"
+    selective_reason = (
+        f"preferences for single words fit it too: selectivity {_show(selectivity)}; needed: above {MIN_SELECTIVITY}"
+    )
     swap, specificity = evidence.attention_swap, _low(evidence.edge_specificity)
+    edge = {"attention_swap": (swap, MIN_ATTENTION_SWAP), "edge_specificity_low": (specificity, 0.0)}
     edge_reason = (
         f"the model's answer is not shown to depend on this edge: attention swap {_show(swap)}, edge specificity from "
         f"{_show(specificity)}; needed: above {MIN_ATTENTION_SWAP} and above 0"
@@ -120,43 +129,23 @@ def _criteria(evidence: Evidence) -> tuple[Criterion, ...]:
     share = None
     if evidence.linked_mass and evidence.unlinked_mass is not None:
         share = evidence.unlinked_mass / evidence.linked_mass
+    rest_reason = (
+        f"it attends to nouns at a pronoun without antecedent: {_show(share)} of the weight they get otherwise; "
+        f"needed: below {MAX_UNLINKED_MASS}"
+    )
+    rest = {"unlinked_mass": (share, MAX_UNLINKED_MASS)}
     return (
-        _criterion("pronoun_flip", p, dict.fromkeys(p, MAX_P), flip_reason, upper=True),
-        _criterion(
-            "beats_baselines",
-            {"lead_low": lead},
-            {"lead_low": 0.0},
-            f"it does not beat the best baseline: its lead in accuracy may be as low as {_show(lead)}",
-        ),
-        _criterion(
-            "selective",
-            {"selectivity": selectivity},
-            {"selectivity": MIN_SELECTIVITY},
-            f"preferences for single words fit it too: selectivity {_show(selectivity)}; needed: above "
-            f"{MIN_SELECTIVITY}",
-        ),
-        _criterion(
-            "causal_edge",
-            {"attention_swap": swap, "edge_specificity_low": specificity},
-            {"attention_swap": MIN_ATTENTION_SWAP, "edge_specificity_low": 0.0},
-            edge_reason,
-            is_measured=evidence.answer_is_constant,
-        ),
-        _criterion(
-            "rests_without_antecedent",
-            {"unlinked_mass": share},
-            {"unlinked_mass": MAX_UNLINKED_MASS},
-            f"it attends to nouns at a pronoun without antecedent: {_show(share)} of the weight they get otherwise; "
-            f"needed: below {MAX_UNLINKED_MASS}",
-            upper=True,
-        ),
+        _criterion("pronoun_flip", flip, flip_reason, upper=True),
+        _criterion("beats_baselines", {"lead_low": (lead, 0.0)}, lead_reason),
+        _criterion("selective", {"selectivity": (selectivity, MIN_SELECTIVITY)}, selective_reason),
+        _criterion("causal_edge", edge, edge_reason, is_measured=evidence.answer_is_constant),
+        _criterion("rests_without_antecedent", rest, rest_reason, upper=True),
     )
 
 
 def _criterion(
     name: str,
-    measured: dict[str, float | None],
-    bars: dict[str, float],
+    values_and_bars: Mapping[str, tuple[float | None, float]],
     reason: str,
     *,
     upper: bool = False,
@@ -166,12 +155,14 @@ def _criterion(
 
     `is_measured`: missing values mean that the criterion is not met.
     """
+    measured = {key: value for key, (value, _) in values_and_bars.items()}
+    bars = {key: bar for key, (_, bar) in values_and_bars.items()}
     missing = [key.replace("_", " ") for key, value in measured.items() if value is None or not math.isfinite(value)]
     if missing and not is_measured:
         reason = f"{' and '.join(missing)} not measured, so the criterion {name.replace('_', ' ')!r} is not met"
         return Criterion(name, measured, bars, False, "not measured", reason)
     sign = -1 if upper else 1
-    passed = all(value is not None and sign * value > sign * bars[key] for key, value in measured.items())
+    passed = all(value is not None and sign * value > sign * bar for value, bar in values_and_bars.values())
     return Criterion(name, measured, bars, passed, "met" if passed else "not met", "" if passed else reason)
 
 
@@ -190,21 +181,20 @@ def _exclusions(evidence: Evidence) -> tuple[str, ...]:
 
 def _level(evidence: Evidence, passed: set[str]) -> str:
     """Return the highest level for which it and all lower levels have evidence."""
-    is_replicated = (
-        evidence.n_seeds >= MIN_SEEDS and evidence.n_seeds_supported >= MIN_SHARE_OF_SEEDS * evidence.n_seeds
-    )
+    n_seeds, n_supported = evidence.n_seeds, evidence.n_seeds_supported
+    is_replicated = n_seeds >= MIN_SEEDS and n_supported >= MIN_SHARE_OF_SEEDS * n_seeds
     is_sufficient = _above(evidence.denoising_patch, MIN_DENOISING) and _above(_low(evidence.ov_auc), 0.5)
     steps = [name in passed for name in ("beats_baselines", "pronoun_flip", "causal_edge")]
     steps.append(is_sufficient and is_replicated)
     return f"E{steps.index(False) if False in steps else len(steps)}"
 
 
-def evidence_of(entry: Mapping[str, Any], holdout: str, seeds: Mapping[str, Any] | None = None) -> Evidence:
-    """Return the evidence in an entry of probe.json's `selected`; missing values count as not measured.
+def evidence_of(entry: Mapping[str, Any], seeds: Mapping[str, Any] | None = None) -> Evidence:
+    """Return the headline evidence in an entry of probe.json's `selected`; missing values count as not measured.
 
     `seeds` are {"n", "n_supported"} over training seeds, if there are several.
     """
-    test = entry["test"].get(holdout, {})
+    test = entry["test"].get(HEADLINE, {})
     types, mass, causal, weights = (entry.get(name) or {} for name in ("head_type", "mass", "causal", "weights"))
     of_test = ("p_pair_accuracy", "p_pronoun_contrast", "pronoun_contrast", "value_weighted_contrast")
     return Evidence(

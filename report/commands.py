@@ -28,7 +28,7 @@ from probe.minimal_pairs import minimal_pairs
 from probe.natural import DECIDED_SITES, describe, natural_study, prefixes_in
 from probe.open import OpenedModel, OpenedRun, check_items, load_data
 from probe.sentences import SHOWCASE, TokenizedText, word_attention
-from probe.study import HEADLINE, Reading, study
+from probe.study import Reading, study
 from report.content import jsonable, page_content, unknown_note
 from report.figures import draw_run
 from report.natural import natural_lines, natural_tables
@@ -182,7 +182,7 @@ def write_results(
     folder: Path, results: dict[str, Any], readings: Mapping[str, Reading], content: Mapping[str, Any], *, figures: bool
 ) -> None:
     """Writes probe.json, the claim cards, the tables, the page and, if wanted, figures; all of them or none."""
-    cards = [claim_card(entry, results["model"], HEADLINE) for entry in results["selected"]]
+    cards = [claim_card(entry, results["model"]) for entry in results["selected"]]
     files: dict[str, str | bytes] = {
         "probe.json": json.dumps(results, indent=2) + "\n",
         "claims.json": json.dumps(jsonable(cards), indent=2) + "\n",
@@ -248,7 +248,7 @@ def test_prefixes(
     model, tokenizer, start = opened.model, opened.tokenizer, opened.start
     try:
         return natural_study(
-            model, untrained, tokenizer, start, prefixes, config, places=places or {}, progress=show_progress
+            model, untrained, tokenizer, start, prefixes, config, chosen_elsewhere=places or {}, progress=show_progress
         )
     finally:
         show_progress("")

@@ -327,7 +327,7 @@ def head_curves(readings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def question_content(entry: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an entry of probe.json's `selected` with its description, its claim and the corrected p of all heads."""
-    card = claim_card(entry, model, HEADLINE)
+    card = claim_card(entry, model)
     return {
         **entry,
         "description": DESCRIPTIONS[entry["question"]],

@@ -33,6 +33,10 @@ def evaluate(run: Path, *arguments: str) -> Any:
     return run_program("eval.py", f"run={run}", f"cache_dir={run.parent / 'cache'}", *SMALL_PROBE, *arguments)
 
 
+def results_of(run: Path, name: str = "probe.json") -> Any:
+    return json.loads((run / "probe" / name).read_text())
+
+
 def page_content(run: Path) -> dict[str, Any]:
     text = (run / "probe" / "report.html").read_text()
     return json.loads(re.search(r'id="content">(.*?)</script>', text, re.DOTALL)[1])
@@ -65,7 +69,7 @@ def test_the_output_fits_on_one_screen(probed: tuple[Path, str]) -> None:
 
 def test_the_output_has_a_row_for_each_question_and_the_address_of_the_page(probed: tuple[Path, str]) -> None:
     run, out = probed
-    for entry in json.loads((run / "probe" / "probe.json").read_text())["selected"]:
+    for entry in results_of(run)["selected"]:
         row = next(line for line in out.splitlines() if line.startswith(f"{entry['question']}:"))
         tested = entry["test"]["headline"]
         assert f"L{entry['layer']}H{entry['head']}" in row and f"{tested['accuracy']:.3f}" in row
@@ -74,7 +78,7 @@ def test_the_output_has_a_row_for_each_question_and_the_address_of_the_page(prob
 
 
 def test_verbose_also_prints_every_hold_out_and_the_model_s_answers(probed: tuple[Path, str]) -> None:
-    results = json.loads((probed[0] / "probe" / "probe.json").read_text())
+    results = results_of(probed[0])
     out = evaluate(probed[0], "verbose=true").out
     for holdout in results["selected"][0]["test"]:
         assert re.search(rf"^ +{holdout} ", out, re.MULTILINE)
@@ -83,10 +87,10 @@ def test_verbose_also_prints_every_hold_out_and_the_model_s_answers(probed: tupl
 
 def test_the_files_of_a_probe_agree(probed: tuple[Path, str]) -> None:
     folder = probed[0] / "probe"
-    results = json.loads((folder / "probe.json").read_text())
+    results = results_of(probed[0])
     names = [entry["question"] for entry in results["selected"]]
     assert results["schema_version"] == 7 and results["showcase"]["number"][0]["query"] == "It"
-    assert [card["question"] for card in json.loads((folder / "claims.json").read_text())] == names
+    assert [card["question"] for card in results_of(probed[0], "claims.json")] == names
     items = [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
     for entry in results["selected"]:
         n_items = sum(tested["n_items"] for tested in entry["test"].values())
@@ -95,7 +99,7 @@ def test_the_files_of_a_probe_agree(probed: tuple[Path, str]) -> None:
 
 
 def test_the_page_shows_the_scores_of_probe_json(probed: tuple[Path, str]) -> None:
-    results = json.loads((probed[0] / "probe" / "probe.json").read_text())
+    results = results_of(probed[0])
     content = page_content(probed[0])
     for entry, question in zip(results["selected"], content["questions"], strict=True):
         assert sum(question["heads"]["accuracy"], []) == pytest.approx(sum(entry["heads"]["accuracy"], []), rel=1e-5)
@@ -106,10 +110,7 @@ def test_the_page_shows_the_scores_of_probe_json(probed: tuple[Path, str]) -> No
 
 def test_all_hold_outs_are_tested_if_asked_for(run: Path) -> None:
     assert evaluate(run, "probe.holdouts=all").status == 0
-    tested = {
-        entry["question"]: set(entry["test"])
-        for entry in json.loads((run / "probe" / "probe.json").read_text())["selected"]
-    }
+    tested = {entry["question"]: set(entry["test"]) for entry in results_of(run)["selected"]}
     assert tested["number"] == {"iid", "pairs", "nouns", "templates", "headline", "distance", "distractors"}
 
 
@@ -137,10 +138,8 @@ def test_sentences_are_kept_newest_first_and_once(run: Path) -> None:
     path = run / "probe" / "sentences.json"
     path.write_text(json.dumps([f"It ran {i}." for i in range(MOST_TEXTS)]))
     evaluate(run, "text=It ran 3.")
-    assert (
-        json.loads(path.read_text())[:2] == ["It ran 3.", "It ran 0."]
-        and len(json.loads(path.read_text())) == MOST_TEXTS
-    )
+    kept = json.loads(path.read_text())
+    assert kept[:2] == ["It ran 3.", "It ran 0."] and len(kept) == MOST_TEXTS
 
 
 def test_a_sentence_keeps_the_claims_on_the_page(run: Path) -> None:
@@ -181,10 +180,8 @@ def test_settings_that_exclude_each_other_are_refused_by_name(name: str, setting
 
 
 @pytest.mark.parametrize(
-    "file",
-    ["config.json", "tokenizer.json", "metrics.jsonl", "attention.jsonl",
-     "probe/probe.json"],
-)  # fmt: skip
+    "file", ["config.json", "tokenizer.json", "metrics.jsonl", "attention.jsonl", "probe/probe.json"]
+)
 def test_a_damaged_file_is_named_in_one_line_and_nothing_is_written(run: Path, file: str) -> None:
     (run / file).write_text("{\n")
     page = (run / "probe" / "report.html").read_bytes()
@@ -211,18 +208,17 @@ def test_results_of_another_checkpoint_are_left_out_of_the_page(run: Path) -> No
 # Other data, other models, sweeps
 
 
+def text_data(path: Path, **settings: float) -> list[str]:
+    """Return the settings of a small run on the text of a file."""
+    small = [argument for argument in SMALL if not argument.startswith("data.")]
+    return [*small, "data=text", f"data.path={path}", *(f"data.{name}={value}" for name, value in settings.items())]
+
+
 def test_a_run_on_a_text_has_a_loss_and_a_page_that_hostile_texts_cannot_change(tmp_path: Path) -> None:
     texts = [text for text in HOSTILE if "\ud800" not in text]
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": f"It said {text}"}) + "\n" for text in texts * 20))
-    arguments = (
-        "data=text",
-        f"data.path={tmp_path / 'text.jsonl'}",
-        "data.vocab_size=300",
-        "data.validation_fraction=0.2",
-    )
-    small = [argument for argument in SMALL if not argument.startswith("data.")]
-    cache = f"cache_dir={tmp_path / 'cache'}"
-    assert run_program("train.py", *small, *arguments, cache, f"out={tmp_path / 'run'}").status == 0
+    data = text_data(tmp_path / "text.jsonl", vocab_size=300, validation_fraction=0.2)
+    assert run_program("train.py", *data, f"cache_dir={tmp_path / 'cache'}", f"out={tmp_path / 'run'}").status == 0
     result = evaluate(tmp_path / "run")
     assert re.search(r"^loss \d+\.\d+ nats/token", result.out, re.MULTILINE) and result.status == 0
     for text in (*HOSTILE[:-2], "\x1b[31mit\x07"):
@@ -238,10 +234,9 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("english")
     text = folder / "text.jsonl"
     text.write_text("".join(json.dumps({"text": document}) + "\n" for document in make_documents(120)))
-    small = [argument for argument in SMALL if not argument.startswith("data.")]
-    data = ("data=text", f"data.path={text}", "data.vocab_size=400", "data.validation_fraction=0.5")
+    data = text_data(text, vocab_size=400, validation_fraction=0.5)
     shape = ("model.context_length=128", "probe_sequences=80", f"cache_dir={folder / 'cache'}")
-    result = run_program("train.py", *small, *data, *shape, f"out={folder / 'run'}")
+    result = run_program("train.py", *data, *shape, f"out={folder / 'run'}")
     assert result.status == 0, result.err
     assert "contrast" in result.out
     result = evaluate(folder / "run")
@@ -251,7 +246,7 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_a_run_on_english_is_tested_on_its_validation_text(english: tuple[Path, str]) -> None:
     run, out = english
-    results = json.loads((run / "probe" / "probe.json").read_text())
+    results = results_of(run)
     tested = results["natural"]["questions"]["gender"]
     assert set(tested["chosen"]) == {"antecedent", "other entity"}
     assert "gender: candidate for the antecedent" in out and "number: 0 prefixes" in out
@@ -269,12 +264,10 @@ def test_another_text_tests_the_heads_that_the_run_has_chosen(english: tuple[Pat
     run, _ = english
     result = evaluate(run, f"path={run.parent / 'text.jsonl'}")
     assert result.status == 0, result.err
-    written = json.loads((run / "probe" / "outside" / "natural.json").read_text())
-    chosen = json.loads((run / "probe" / "probe.json").read_text())["natural"]["questions"]["gender"]["chosen"]
+    written = results_of(run, "outside/natural.json")
+    chosen = results_of(run)["natural"]["questions"]["gender"]["chosen"]
     for target, confirmed in written["questions"]["gender"]["confirmed"].items():
-        assert [confirmed[name] for name in ("site", "layer", "head")] == [
-            chosen[target][name] for name in ("site", "layer", "head")
-        ]
+        assert all(confirmed[name] == chosen[target][name] for name in ("site", "layer", "head"))
 
 
 def test_passages_of_a_tsv_file_are_tested(english: tuple[Path, str]) -> None:
@@ -300,17 +293,15 @@ def test_a_text_without_enough_prefixes_is_one_line(english: tuple[Path, str], t
     path.write_text(text, encoding="utf-8")
     result = evaluate(run, f"path={path}")
     assert result.status == 2 and problem in result.error
-    assert (
-        not (run / "probe" / "outside" / "natural.md").exists()
-        or "other.txt" not in (run / "probe" / "outside" / "natural.json").read_text()
-    )
+    written = run / "probe" / "outside" / "natural.json"
+    assert not written.exists() or "other.txt" not in written.read_text()
 
 
 def test_a_test_set_is_taken_and_written_to_outside(run: Path) -> None:
     (run.parent / "pairs.txt").write_text("the cat sat .\nthe cats sat .\n" * 3)
     result = evaluate(run, "task=minimal_pairs", f"path={run.parent / 'pairs.txt'}")
     assert result.status == 0, result.err
-    assert json.loads((run / "probe" / "outside" / "minimal_pairs.json").read_text())["task"] == "minimal_pairs"
+    assert results_of(run, "outside/minimal_pairs.json")["task"] == "minimal_pairs"
 
 
 @pytest.mark.slow
@@ -323,7 +314,7 @@ def test_runs_of_a_sweep_over_seeds_are_tested_once_and_summarised(run: Path) ->
     result = run_program("eval.py", *arguments)
     assert result.status == 0, result.err
     assert (sweep / "1" / "probe" / "probe.json").stat().st_mtime_ns == earlier
-    assert json.loads((sweep / "probe" / "seeds.json").read_text())["seeds"] == [1, 2]
+    assert results_of(sweep, "seeds.json")["seeds"] == [1, 2]
 
 
 @pytest.mark.slow

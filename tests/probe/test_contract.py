@@ -1,13 +1,13 @@
 """The contract accepts sound models and refuses every kind of wrong attention."""
 
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from model.observe import HeadEdit, LayerRecord, TransformerView
+from model.observe import LayerRecord, TransformerView
 from probe.contract import LIMITS, check_contract
 from tests.model.standard import VARIANTS
 from tests.probe.story_items import random_model, story_items
@@ -63,24 +63,12 @@ class NoMask(Recorded):
 class ScaledLogits(TransformerView):
     """The usual pass and the edited pass differ."""
 
-    def logits(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        edits: Sequence[HeadEdit] = (),
-        streams: Sequence[Tensor] | None = None,
-    ) -> Tensor:
+    def logits(self, tokens: Tensor, positions: Any = None, edits: Any = (), streams: Any = None) -> Tensor:
         return super().logits(tokens, positions, edits, streams) * (1.001 if edits else 1)
 
 
 class SeesTheFuture(TransformerView):
-    def logits(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        edits: Sequence[HeadEdit] = (),
-        streams: Sequence[Tensor] | None = None,
-    ) -> Tensor:
+    def logits(self, tokens: Tensor, positions: Any = None, edits: Any = (), streams: Any = None) -> Tensor:
         logits = super().logits(tokens, positions, edits, streams)
         return logits + 0.01 * logits.mean(dim=1, keepdim=True)
 

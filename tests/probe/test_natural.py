@@ -14,7 +14,7 @@ from torch import Tensor
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.natural import find_prefixes
 from data.tokenizer import end_id, word_tokenizer
-from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel
+from model.observe import HeadWeights, LayerRecord, ObservableModel
 from probe.config import Holdouts, ProbeConfig
 from probe.natural import (
     MAX_MISMATCH,
@@ -106,9 +106,7 @@ class FakeModel(ObservableModel):
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
         return [torch.zeros(*tokens.shape, WIDTH)] * 2
 
-    def logits(
-        self, tokens: Tensor, positions: Tensor | None = None, edits: Sequence[HeadEdit] = (), streams: Any = None
-    ) -> Tensor:
+    def logits(self, tokens: Tensor, positions: Any = None, edits: Any = (), streams: Any = None) -> Tensor:
         logits = torch.zeros(*tokens.shape, self.vocab_size)
         if self.edge_matters:  # the next word is likely as far as head 0 looks at names
             weights = self.record(tokens)[0].scores[:, 0].softmax(-1)
@@ -126,12 +124,17 @@ class FakeModel(ObservableModel):
 UNTRAINED = [FakeModel((0.0, 0.0, 0.0), seed) for seed in (1, 2)]
 
 
-def study(model: FakeModel, items: Items | None = None) -> dict[str, Any]:
-    return probe_question(model, UNTRAINED, items or gender_items(), CONFIG)
+def study(model: FakeModel) -> dict[str, Any]:
+    return probe_question(model, UNTRAINED, gender_items(), CONFIG)
+
+
+def pronoun_contrast(turns: Sequence[float]) -> np.ndarray:
+    """Return the contrast [N, H] of the heads at the pronoun."""
+    return read(FakeModel(turns), gender_items(), 4096).contrast[:, 0, 0]
 
 
 def test_a_head_that_ignores_the_pronoun_has_no_contrast() -> None:
-    contrast = read(FakeModel((0.0, 0.5, -0.5)), gender_items(), 4096).contrast[:, 0, 0]  # at the pronoun
+    contrast = pronoun_contrast((0.0, 0.5, -0.5))
     assert np.abs(contrast[:, 0]).max() < 1e-5
     # Two readings, and two classes: the contrast is twice the turn.
     assert contrast[:, 1].mean() == pytest.approx(1.0, abs=0.2)
@@ -149,8 +152,7 @@ def test_heads_of_both_signs_are_found() -> None:
         assert low < entry["contrast"] < high
     assert antecedent["contrast_interval"][0] > 0 > other["contrast_interval"][1]
     _, testing = gender_items().halves(0)
-    on_testing = read(FakeModel((0.0, 0.5, -0.5)), gender_items(), 4096).contrast[testing, 0, 0, 1]
-    assert antecedent["contrast"] == pytest.approx(on_testing.mean())
+    assert antecedent["contrast"] == pytest.approx(pronoun_contrast((0.0, 0.5, -0.5))[testing, 1].mean())
 
 
 def test_a_head_whose_edge_changes_nothing_is_only_suggestive() -> None:
@@ -183,7 +185,7 @@ def test_the_head_is_chosen_on_other_documents_than_it_is_tested_on() -> None:
 def test_the_shown_prefixes_have_the_median_contrast() -> None:
     result = study(FakeModel((0.5, 0.0)))
     shown = [example["contrast"] for example in result["examples"]["antecedent"]]
-    values = read(FakeModel((0.5, 0.0)), gender_items(), 4096).contrast[:, 0, 0, 0][gender_items().halves(0)[1]]
+    values = pronoun_contrast((0.5, 0.0))[gender_items().halves(0)[1], 0]
     assert np.abs(np.array(shown) - np.median(values)).max() <= np.sort(np.abs(values - np.median(values)))[2]
 
 
@@ -252,11 +254,8 @@ def test_a_model_whose_readings_differ_before_the_pronoun_is_refused() -> None:
         def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
             (record,) = super().record(tokens, query_positions)
             seen = self.pronoun_class[tokens].sum(-1)  # reads later words
-            return [
-                record._replace(
-                    scores=record.scores + seen[:, None, None, None] * self.name_class[tokens][:, None, None]
-                )
-            ]
+            leak = seen[:, None, None, None] * self.name_class[tokens][:, None, None]
+            return [record._replace(scores=record.scores + leak)]
 
     with pytest.raises(ValueError, match="differ before the pronoun"):
         read(Leaking((0.0,)), gender_items(), 4096)

@@ -73,12 +73,10 @@ def test_t50_is_half_way_between_the_probes_around_the_rise() -> None:
     assert timing["t50"]["mean"] == pytest.approx(230)
 
 
-def test_only_questions_of_all_runs_are_summarised() -> None:
-    assert [entry["question"] for entry in over_seeds(FIVE)["questions"]] == ["number", "later_cue_repeat"]
-
-
-def test_a_question_that_training_does_not_watch_has_no_timing() -> None:
-    assert over_seeds(FIVE)["questions"][1]["timing"] == {}
+def test_only_questions_of_all_runs_are_summarised_and_unwatched_ones_have_no_timing() -> None:
+    questions = over_seeds(FIVE)["questions"]
+    assert [entry["question"] for entry in questions] == ["number", "later_cue_repeat"]
+    assert questions[1]["timing"] == {}
 
 
 def test_scores_are_those_of_the_headline_with_a_t_interval() -> None:

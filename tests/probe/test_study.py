@@ -1,14 +1,11 @@
 """The whole study: the right head is found, on the right items, and a model that breaks the contract is refused."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from torch import Tensor
 
-from data.links import LinkItem
-from model.observe import HeadEdit, TransformerView
+from model.observe import TransformerView
 from probe.config import ProbeConfig
 from probe.items import QUESTIONS, UNDECIDED, Question
 from probe.scores import best_head, read_heads, score_heads
@@ -16,6 +13,7 @@ from probe.study import Reading, check_undecided, study
 from probe.verdict import LEVELS
 from tests.probe.conftest import Studied, untrained
 from tests.probe.story_items import FULL, MODEL, planted, random_model, story_items
+from tests.probe.test_contract import ScaledLogits
 
 HOLDOUTS = {"iid", "pairs", "nouns", "templates", "headline", "distance", "distractors"}
 
@@ -91,11 +89,6 @@ def test_every_untrained_model_chooses_its_own_head(studied: Studied) -> None:
     assert result["accuracy_range"] == pytest.approx([min(accuracy), max(accuracy)])
 
 
-def test_untrained_models_are_tested_on_the_headline_only(studied: Studied) -> None:
-    test = entry_of(studied[0], "number")["test"]
-    assert {holdout for holdout in test if "untrained" in test[holdout]} == {"headline"}
-
-
 def test_the_map_of_all_heads_contains_the_chosen_heads_scores(studied: Studied) -> None:
     for entry in studied[0]["selected"]:
         test = entry["test"]["headline"]
@@ -129,33 +122,18 @@ def test_a_head_that_follows_the_first_mention_is_wrong_in_all_flipped_items(set
     assert all(entry["test"]["headline"]["block_accuracy"] < 1 for entry in results["selected"])
 
 
-class Inconsistent(TransformerView):
-    """A view whose edited pass differs from its usual pass."""
-
-    def logits(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        edits: Sequence[HeadEdit] = (),
-        streams: Sequence[Tensor] | None = None,
-    ) -> Tensor:
-        return super().logits(tokens, positions, edits, streams) * (1.001 if edits else 1)
-
-
 def test_a_model_that_breaks_the_contract_is_refused(settings: ProbeConfig) -> None:
     dev, test = (story_items(split, "agreement", "pronoun") for split in ("dev", "test"))
     with pytest.raises(ValueError, match="does not end in the model's logits"):
-        study(Inconsistent(planted("coreference")), [], dev, test, settings)
-
-
-def reading_of(items: list[LinkItem]) -> Reading:
-    return Reading(items, read_heads(TransformerView(planted("coreference")), items, 4096))
+        study(ScaledLogits(planted("coreference")), [], dev, test, settings)
 
 
 def test_an_undecided_site_that_is_decided_is_refused() -> None:
-    decided = [replace(item, site="before_pronoun") for item in story_items("test", "agreement", "pronoun", FULL)]
+    items = [item for item in story_items("test", "agreement", "pronoun", FULL) if item.holdout == "iid"]
+    decided = [replace(item, site="before_pronoun") for item in items]
+    reading = Reading(decided, read_heads(TransformerView(planted("coreference")), decided, 4096))
     with pytest.raises(ValueError, match="agreement_before_pronoun is decided"):
-        check_undecided(reading_of([item for item in decided if item.holdout == "iid"]))
+        check_undecided(reading)
 
 
 def test_undecided_sites_have_a_distance_of_exactly_zero(studied: Studied) -> None:

@@ -158,21 +158,18 @@ def entry(**changes: Any) -> dict[str, Any]:
         "causal": {"attention_swap": 0.7, "edge_specificity": 0.3, "edge_specificity_interval": [0.2, 0.4]},
         "weights": {},
     } | changes
-    return values | judge(evidence_of(values, "headline")).entry()
+    return values | judge(evidence_of(values)).entry()
 
 
-def test_evidence_is_read_from_probe_json() -> None:
+def test_evidence_is_read_from_probe_json_and_from_the_counts_over_seeds() -> None:
     expected = replace(STRONG, lead=[0.461, 0.5], selectivity=0.49, edge_specificity=[0.2, 0.4])
-    assert evidence_of(entry(), "headline") == expected
-
-
-def test_evidence_counts_supported_seeds() -> None:
-    evidence = evidence_of(entry(), "headline", {"n": 7, "n_supported": 5})
-    assert (evidence.n_seeds, evidence.n_seeds_supported) == (7, 5)
+    assert evidence_of(entry()) == expected
+    seeds = {"n": 7, "n_supported": 5}
+    assert evidence_of(entry(), seeds) == replace(expected, n_seeds=7, n_seeds_supported=5)
 
 
 def test_a_supported_claim_names_head_verdict_accuracy_and_baselines() -> None:
-    claim = claim_card(entry(), {"n_layer": 2}, "headline")["claim"]
+    claim = claim_card(entry(), {"n_layer": 2})["claim"]
     for words in ("L1H2 links a pronoun to its antecedent", "supported", "E3", "98.8 % [96.1, 100.0]", "188 items"):
         assert words in claim
     assert "nearest" in claim
@@ -180,7 +177,7 @@ def test_a_supported_claim_names_head_verdict_accuracy_and_baselines() -> None:
 
 
 def test_a_claim_that_is_not_established_says_so_and_lists_the_criteria() -> None:
-    card = claim_card(entry(selectivity=0.0, causal=None, mass={}, head_type={"previous": 0.9}), {}, "headline")
+    card = claim_card(entry(selectivity=0.0, causal=None, mass={}, head_type={"previous": 0.9}), {})
     assert card["claim"].startswith("No attention head is shown to link")
     assert "Criteria not met: selective. Criteria not measured: causal edge, rests without antecedent." in card["claim"]
 
@@ -188,7 +185,7 @@ def test_a_claim_that_is_not_established_says_so_and_lists_the_criteria() -> Non
 def limits(model: dict[str, Any], accuracy_interval: tuple[float, float] = (0.9, 1.0)) -> str:
     values = entry()
     values["test"]["headline"]["accuracy_interval"] = accuracy_interval
-    return " ".join(claim_card(values, model, "headline")["does_not_show"])
+    return " ".join(claim_card(values, model)["does_not_show"])
 
 
 def test_limits_name_the_words_and_frames_of_the_test() -> None:
@@ -209,10 +206,10 @@ def test_a_limit_is_named_only_where_it_holds(words: str, with_limit: dict, with
 
 
 def test_a_card_is_strict_json() -> None:
-    assert json.loads(json.dumps(claim_card(entry(), {}, "headline"), allow_nan=False))["layer"] == 1
+    assert json.loads(json.dumps(claim_card(entry(), {}), allow_nan=False))["layer"] == 1
 
 
 def test_an_answer_that_ignores_the_pronoun_is_a_criterion_not_met() -> None:
     values = entry(causal={"attention_swap": None, "edge_specificity": None, "edge_specificity_interval": None})
     assert "does not follow the pronoun" in values["reasons"][0]
-    assert "Criteria not met: causal edge." in claim_card(values, {}, "headline")["claim"]
+    assert "Criteria not met: causal edge." in claim_card(values, {})["claim"]

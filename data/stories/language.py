@@ -385,8 +385,8 @@ _RULES: dict[str, list[Option] | Rule] = {
     "LOOK": _uniform("new", "clean", "fine", "strange", "pretty", "famous"),
     "DEED": _uniform("watched", "followed", "liked", "noticed", "remembered"),
     # later_cue
-    "REASON": _uniform(  # three of four repeat the noun right after the cue, so the head is read where it matters most
-        *["{PRONOUN.lower} was a {ADJECTIVE} {REPEAT} ."] * 3,
+    "REASON": _uniform(  # seven of eight repeat the noun right after the cue, where the head at the cue decides the next word
+        *["{PRONOUN.lower} was a {ADJECTIVE} {REPEAT} ."] * 7,
         "{PRONOUN.lower} was {ADJECTIVE} , so the {REPEAT} {EFFECT} .",
     ),
     "ADJECTIVE": _if_meant(_uniform(*lexicon.FEELINGS), _uniform(*lexicon.QUALITIES)),

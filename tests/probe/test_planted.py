@@ -1,7 +1,6 @@
 """Heads with planted habits get the scores that their habit implies."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,47 +80,6 @@ def test_coreference_under_a_stronger_preference_for_the_first_noun_is_no_link(i
     assert accuracy == pytest.approx((1 + norm.sf(1.5)) / 2, abs=0.005)
     assert block_accuracy == 0
     assert contrast == pytest.approx(1.5, abs=1e-4)
-
-
-RATIOS = ("log_ratio", "value_log_ratio", "margin")
-
-
-def test_an_attention_sink_changes_no_ratio(items: list[LinkItem]) -> None:
-    rng = np.random.default_rng(0)
-    scores = [rng.normal(size=item.query + 1).astype(np.float32) for item in items]
-    sunk = [np.concatenate([row[:1] + 10, row[1:]]) for row in scores]
-    rows, with_sink = rows_of_scores(items, scores), rows_of_scores(items, sunk)
-    assert with_sink.first_mass.mean() > 0.9
-    for name in RATIOS:
-        np.testing.assert_allclose(getattr(with_sink, name), getattr(rows, name), atol=1e-5)
-
-
-def split_token(item: LinkItem, scores: np.ndarray, position: int) -> tuple[LinkItem, np.ndarray]:
-    """Split the token at `position`, part of a mention, into two that share its weight 3 : 7."""
-
-    def shifted(words: tuple[Word, ...]) -> tuple[Word, ...]:
-        pair = (position, position + 1)
-        return tuple(pair if word == (position,) else tuple(p + (p > position) for p in word) for word in words)
-
-    longer = replace(
-        item,
-        tokens=(*item.tokens[: position + 1], item.tokens[position], *item.tokens[position + 1 :]),
-        query=item.query + 1,
-        antecedents=shifted(item.antecedents),
-        distractors=shifted(item.distractors),
-    )
-    pieces = scores[position] + np.log([0.3, 0.7])
-    return longer, np.concatenate([scores[:position], pieces, scores[position + 1 :]]).astype(np.float32)
-
-
-def test_splitting_a_mention_into_two_tokens_changes_no_ratio(items: list[LinkItem]) -> None:
-    rng = np.random.default_rng(0)
-    scores = [rng.normal(size=item.query + 1).astype(np.float32) for item in items]
-    positions = [(item.antecedents + item.distractors)[rng.integers(2)][0] for item in items]
-    split = [split_token(*triple) for triple in zip(items, scores, positions, strict=True)]
-    rows, pieces = rows_of_scores(items, scores), rows_of_scores(*map(list, zip(*split, strict=True)))
-    for name in (*RATIOS, "mass"):
-        np.testing.assert_allclose(getattr(pieces, name), getattr(rows, name), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -95,9 +95,9 @@ def test_the_planted_coreference_head_is_the_best_head(items: list[LinkItem]) ->
 @pytest.mark.parametrize(("kind", "effect"), [("first", "first"), ("lexical", "lexical"), ("singular", "pronoun")])
 def test_the_largest_cue_effect_is_the_planted_habit(items: list[LinkItem], kind: str, effect: str) -> None:
     cues = cue_effects(read_heads(TransformerView(planted(kind, layer=1, head=1)), items, 4096).log_ratio, items)
-    effects = {name: abs(getattr(cues, name)[1, 1]) for name in cues.__dataclass_fields__}
-    assert max(effects, key=effects.__getitem__) == effect
-    assert effects["coreference"] < 0.005
+    effects = {name: getattr(cues, name)[1, 1] for name in cues.__dataclass_fields__}
+    assert max(effects, key=lambda name: abs(effects[name])) == effect and effects[effect] > 0
+    assert abs(effects["coreference"]) < 0.005 and cues.coreference_share[1, 1] < 1e-4
 
 
 @pytest.mark.parametrize(("kind", "low", "high"), [("coreference", 0.97, 1), ("first", 0.45, 0.55)])

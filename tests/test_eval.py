@@ -283,6 +283,7 @@ def test_passages_of_a_tsv_file_are_tested(english: tuple[Path, str]) -> None:
     ("text", "problem"),
     [
         ("The rain fell on the hill. " * 50, "0 gender pronouns, 0 feminine, 0 masculine"),
+        ("Lily met Tom in the park.", "0 gender pronouns, 1 feminine, 1 masculine"),
         ("Привет, мир. " * 50, "0 gender pronouns"),
         ("Lily met Tom. She ran home.", "gender: 1 prefixes; the tested half has"),
     ],

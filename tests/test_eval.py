@@ -15,8 +15,6 @@ from probe.sentences import word_attention
 from report.commands import MOST_TEXTS, EvalSettings
 from tests.probe.test_natural import make_documents
 from tests.program import SMALL, SMALL_PROBE, run_program
-from tests.report.browser import Markup
-from tests.report.sample import HOSTILE
 from training.settings import Device
 
 SENTENCE = "The cat sat near the buses. It"
@@ -214,20 +212,6 @@ def text_data(path: Path, **settings: float) -> list[str]:
     return [*small, "data=text", f"data.path={path}", *(f"data.{name}={value}" for name, value in settings.items())]
 
 
-def test_a_run_on_a_text_has_a_loss_and_a_page_that_hostile_texts_cannot_change(tmp_path: Path) -> None:
-    texts = [text for text in HOSTILE if "\ud800" not in text]
-    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": f"It said {text}"}) + "\n" for text in texts * 20))
-    data = text_data(tmp_path / "text.jsonl", vocab_size=300, validation_fraction=0.2)
-    assert run_program("train.py", *data, f"cache_dir={tmp_path / 'cache'}", f"out={tmp_path / 'run'}").status == 0
-    result = evaluate(tmp_path / "run")
-    assert re.search(r"^loss \d+\.\d+ nats/token", result.out, re.MULTILINE) and result.status == 0
-    for text in (*HOSTILE[:-2], "\x1b[31mit\x07"):
-        result = evaluate(tmp_path / "run", f"text={text[:40]}")
-        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", result.out + result.err)
-    tags = Markup((tmp_path / "run" / "probe" / "report.html").read_text()).tags
-    assert tags.count("script") == 2 and not {"img", "svg", "base", "iframe"} & set(tags)
-
-
 @pytest.fixture(scope="module")
 def english(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """An evaluated run on English and the output of eval.py; the text is text.jsonl in the folder of the run."""
@@ -249,6 +233,7 @@ def test_a_run_on_english_is_tested_on_its_validation_text(english: tuple[Path, 
     results = results_of(run)
     tested = results["natural"]["questions"]["gender"]
     assert set(tested["chosen"]) == {"antecedent", "other entity"}
+    assert re.search(r"^loss \d+\.\d+ nats/token", out, re.MULTILINE)
     assert "gender: candidate for the antecedent" in out and "number: 0 prefixes" in out
     # Fourteen names of each gender, but no objects.
     assert any(sentence.startswith("blocks of sentences: ") for sentence in results["natural"]["missing"])
@@ -283,6 +268,7 @@ def test_passages_of_a_tsv_file_are_tested(english: tuple[Path, str]) -> None:
     ("text", "problem"),
     [
         ("The rain fell on the hill. " * 50, "0 gender pronouns, 0 feminine, 0 masculine"),
+        ("Lily met Tom in the park.", "0 gender pronouns, 1 feminine, 1 masculine"),
         ("Привет, мир. " * 50, "0 gender pronouns"),
         ("Lily met Tom. She ran home.", "gender: 1 prefixes; the tested half has"),
     ],

@@ -27,11 +27,6 @@ def test_two_commands_of_one_line_do_all_the_set_up() -> None:
     assert test.endswith("-r requirements-dev.txt && .venv/bin/python -m pytest -n 2 --dist loadfile")
 
 
-def test_ci_runs_the_commands_of_the_readme() -> None:
-    script = (ROOT / ".ci" / "run").read_text()
-    assert "readme_command train" in script and "readme_command test" in script
-
-
 def test_the_table_of_results_is_the_measured_one() -> None:
     rows = baseline_rows(json.loads(LINK_HEAD.read_text())["results"])
     assert [[cell.strip() for cell in line.strip("| ").split("|")] for line in marked("results")[2:]] == rows
@@ -62,12 +57,6 @@ def test_the_readme_has_at_most_120_lines_and_all_pages_2500() -> None:
     written = [page for page in PAGES if "results" not in page.parts]
     assert len(README.splitlines()) <= 120
     assert sum(len(page.read_text().splitlines()) for page in written) <= 2500
-
-
-def test_the_lock_pins_exact_versions() -> None:
-    for name in ("requirements.txt", "requirements-dev.txt"):
-        for line in (ROOT / name).read_text().splitlines():
-            assert line[:1] in ("#", "-") or re.fullmatch(r"[\w.-]+==[\w.]+", line), line
 
 
 def test_no_page_or_setting_names_a_path_of_a_machine() -> None:

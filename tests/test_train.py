@@ -73,21 +73,24 @@ def test_a_finished_run_resumed_stays_as_it_is(run: Path, cache: str) -> None:
 
 
 def test_a_resume_takes_new_settings_and_records_them(run: Path, cache: str) -> None:
-    arguments = ["resume=true", "max_steps=6", "optim.learning_rate=0.001", "device=cpu"]
+    arguments = ["resume=true", "max_steps=6", "optim.learning_rate=0.001", "eval_every_steps=5", "device=cpu"]
     assert run_program("train.py", f"out={run}", cache, *arguments).status == 0
     config = json.loads((run / "config.json").read_text())
     (resume,) = [json.loads(line) for line in (run / "resumes.jsonl").read_text().splitlines()]
     assert [step for step, _ in losses(run)] == [1, 2, 3, 4, 5, 6]
     assert (config["run"]["max_steps"], config["optim"]["learning_rate"]) == (6, 0.001)
+    assert [record["step"] for record in records(run, "validation")] == [0, 2, 4, 5, 6]
     assert resume["step"] == 4 and resume["settings"]["max_steps"] == [4, 6]
 
 
-@pytest.mark.parametrize("override", ["seed=2", "model.d_mlp=64", "optim=adamw", "data.skew=0.7", "max_steps=3"])
+@pytest.mark.parametrize(
+    "override", ["seed=2", "model.d_mlp=64", "variant=one_head", "optim=adamw", "data.skew=0.7", "max_steps=3"]
+)
 def test_a_resume_with_a_setting_that_cannot_change_is_refused_and_changes_nothing(
     run: Path, cache: str, override: str
 ) -> None:
     old = hashes(run)
-    name = "optim.name" if override == "optim=adamw" else override.partition("=")[0]
+    name = {"optim=adamw": "optim.name", "variant=one_head": "model.n_layer"}.get(override, override.partition("=")[0])
     assert name in run_program("train.py", f"out={run}", "resume=true", cache, override).error
     assert hashes(run) == old
 

@@ -72,13 +72,6 @@ def test_the_word_vocabulary_is_the_most_frequent_words() -> None:
     assert unknown_id(tokenizer) == 1 and unknown_id(make_bpe(["a"])) is None
 
 
-def test_words_decode_to_a_sentence() -> None:
-    text = "One day, the cat sat. It purred."
-    tokenizer = word_tokenizer([text])
-    assert tokenizer.decode(tokenizer.encode(text).ids) == text
-    assert tokenizer.encode("It sat, Bob.").tokens == ["It", "sat", ",", UNKNOWN, "."]
-
-
 def test_characters_decode_exactly() -> None:
     tokenizer = character_tokenizer([ODD, "abc"])
     ids = tokenizer.encode(ODD).ids

@@ -105,11 +105,6 @@ def test_four_words_of_seed_42_agree_with_numpy() -> None:
     close(wrong_weights.sum(1), [0.5433, 0.1428, 1.6040, 1.7099], atol=5e-5)
 
 
-def test_the_square_root_of_an_int_with_a_dtype_is_a_type_error() -> None:
-    with pytest.raises(TypeError):
-        torch.sqrt(3, dtype=torch.float32)
-
-
 def test_without_positions_bears_is_the_same_vector_in_all_roles() -> None:
     for vectors in examples.bears(Position.none):
         assert torch.equal(vectors[0], vectors[1]) and torch.equal(vectors[0], vectors[2])

@@ -60,18 +60,6 @@ def test_two_tokens_by_hand() -> None:
     torch.testing.assert_close(causal_attention_weights(query, key)[0, 0], expected)
 
 
-def test_weights_of_the_future_are_exactly_zero_and_rows_sum_to_one(heads: Heads) -> None:
-    weights = causal_attention_weights(heads[0], heads[1])
-    assert torch.equal(weights > 0, torch.ones(T, T, dtype=torch.bool).tril().expand(B, H, T, T))
-    torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, T))
-
-
-def test_explicit_weights_times_values_equal_the_fused_kernel(heads: Heads) -> None:
-    query, key, value = heads
-    explicit = causal_attention_weights(query, key) @ value
-    torch.testing.assert_close(explicit, attend(query, key, value), rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("slopes", [None, alibi_slopes(H)], ids=["no slopes", "alibi"])
 def test_attention_on_the_cpu_in_bfloat16_equals_float32_to_eight_bits(

@@ -19,11 +19,9 @@ from probe.config import Holdouts, ProbeConfig
 from probe.natural import (
     MAX_MISMATCH,
     Items,
-    describe,
     judge,
     make_items,
     natural_study,
-    prefixes_in,
     probe_question,
     read,
     sections,
@@ -208,15 +206,6 @@ def test_a_half_with_too_few_documents_or_entities_is_not_tested() -> None:
     prefixes = [replace(prefix, entities=("lily", "tom")) for prefix in PREFIXES]
     result = natural_study(FakeModel((0.5,)), UNTRAINED, TOKENIZER, end_id(TOKENIZER), {"gender": prefixes}, CONFIG)
     assert result["questions"] == {} and "1 and 1 entities" in result["missing"][0]
-
-
-def test_a_text_without_pronouns_is_named_with_counts() -> None:
-    model = FakeModel((0.5,))
-    documents = ["Lily met Tom in the park."]
-    result = natural_study(model, UNTRAINED, TOKENIZER, end_id(TOKENIZER), prefixes_in(documents), CONFIG)
-    assert result["questions"] == {}
-    assert "gender: 0 prefixes" in result["missing"][0]
-    assert describe(documents).startswith("0 gender pronouns, 1 feminine, 1 masculine")
 
 
 def test_a_head_chosen_elsewhere_is_tested_on_all_prefixes() -> None:

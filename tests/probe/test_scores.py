@@ -82,16 +82,6 @@ def test_cue_effects_are_least_squares_effects() -> None:
         np.testing.assert_allclose(getattr(cues, name).ravel(), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("habit", "effect"), [("coreference", "coreference"), ("first", "first"), ("singular", "pronoun")]
-)
-def test_each_habit_is_one_effect(habit: str, effect: str) -> None:
-    cues = cue_effects(log_ratios(12, **{habit: 2}), cells([f"a{i % 3} b{i % 2}" for i in range(12)]))
-    effects = {name: float(getattr(cues, name)) for name in cues.__dataclass_fields__}
-    assert effects == pytest.approx(dict.fromkeys(effects, 0.0) | {effect: 2.0})
-    assert cues.coreference_share == (effect == "coreference")
-
-
 def test_the_lexical_effect_is_the_spread_over_words_without_noise() -> None:
     """Effects of 40 first words with SD .8 and of 30 second words with SD .6: together 1, under noise of SD 2."""
     rng = np.random.default_rng(0)

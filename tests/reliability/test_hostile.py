@@ -88,12 +88,13 @@ def test_a_hostile_sentence_adds_nothing_active_to_the_page_and_no_control_to_th
     page = folder / "bpe" / "probe" / "report.html"
     assert run_program("eval.py", "run=bpe", 'text="The cat sat. It"', "cache_dir=cache", cwd=folder).status == 0
     expected = active(page.read_text())
+    assert expected.keys() == {"link", "meta", "script", "style"} and expected["script"] == 2
     for fragment in FRAGMENTS:
         text = fragment.replace("\0", "").replace("$", "")  # no argument can hold a null, and ${ is Hydra's
         result = run_program("eval.py", "run=bpe", f"text={text} it", cwd=folder)
         assert result.status in (0, 2), result.err
         assert not CONTROL.search(result.out + result.err)
-    assert active(page.read_text()) == expected
+        assert active(page.read_text()) == expected  # after each text, since the page keeps only the newest
 
 
 def test_a_run_with_a_hostile_name_is_read_and_its_name_controls_no_terminal(folder: Path, tmp_path: Path) -> None:

@@ -4,14 +4,12 @@ import copy
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from model.transformer import Transformer
 from tests.program import SMALL
-from training.optim import Muon, learning_rate_factor, make_optimizers, orthogonalise, set_learning_rates
+from training.optim import Muon, learning_rate_factor, make_optimizers, set_learning_rates
 from training.settings import compose_settings
-
-COEFFICIENTS = (3.4445, -4.775, 2.0315)
 
 
 def matrices(seed: int) -> list[nn.Parameter]:
@@ -46,19 +44,6 @@ def test_muon_leaves_a_matrix_without_gradient_as_it_is() -> None:
     old_weight = parameters[1].detach().clone()
     Muon(parameters, lr=0.01).step()
     torch.testing.assert_close(parameters[1].detach(), old_weight, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("shape", [(3, 5, 11), (2, 11, 5)])
-def test_orthogonalised_matrices_have_singular_values_near_one(shape: tuple[int, int, int]) -> None:
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-    values = torch.linalg.svdvals(orthogonalise(x, COEFFICIENTS, 5, 1e-7).float())
-    assert values.min() > 0.5 and values.max() < 1.3
-
-
-def test_orthogonalised_matrices_do_not_depend_on_the_others_in_the_batch() -> None:
-    x = torch.randn(3, 4, 9, generator=torch.Generator().manual_seed(4))
-    alone: list[Tensor] = [orthogonalise(matrix[None], COEFFICIENTS, 5, 1e-7)[0] for matrix in x]
-    torch.testing.assert_close(orthogonalise(x, COEFFICIENTS, 5, 1e-7), torch.stack(alone), rtol=0, atol=2e-2)
 
 
 def test_the_learning_rate_warms_up_linearly_and_decays_to_zero() -> None:

@@ -35,8 +35,8 @@ def unsafe(source: str) -> list[str]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [str(node.module)]
             names += [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
-            problems += [name for name in names if {name, name.split(".")[0]} & MODULES or name in CALLS]
-            problems = [] if names == ["pickle", "pickle.UnpicklingError"] else problems  # an exception only
+            if names != ["pickle", "pickle.UnpicklingError"]:  # an exception only
+                problems += [name for name in names if {name, name.split(".")[0]} & MODULES or name in CALLS]
         elif isinstance(node, ast.Call):
             name, values = ast.unparse(node.func), {keyword.arg: keyword.value for keyword in node.keywords}
             problems += [name] if name in CALLS or (name == "torch.load" and "weights_only" not in values) else []

@@ -146,6 +146,13 @@ def test_damage_of_everything_is_an_error_in_one_line(folder: Path) -> None:
         load_checkpoint(folder)
 
 
+def test_a_manifest_with_one_changed_value_is_refused(folder: Path) -> None:
+    manifest = folder / MANIFEST
+    manifest.write_text(manifest.read_text().replace("true", "false"))  # no checkpoint is the best
+    with pytest.raises(ValueError, match="manifest.json: damaged"):
+        read_manifest(folder)
+
+
 def test_checkpoints_without_a_manifest_are_not_mistaken_for_a_new_run(folder: Path) -> None:
     (folder / MANIFEST).unlink()
     with pytest.raises(ValueError, match="missing"):

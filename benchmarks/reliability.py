@@ -32,11 +32,10 @@ from tests.reliability.strategies import command_lines
 from tests.reliability.test_fuzz import status_and_error
 from training.checkpoint import load_checkpoint
 
-SHORT_RUN = (
-    """model=nano eval_every_steps=20 log_every_steps=1 tokens_per_batch=256 validation_tokens=200
-probe_sequences=16 sample_tokens=0 threads=1""".split()
-    + SMALL_DATA
-)
+SHORT_RUN = [
+    "model=nano", "eval_every_steps=20", "log_every_steps=1", "tokens_per_batch=256", "validation_tokens=200",
+    "probe_sequences=16", "sample_tokens=0", "threads=1", *SMALL_DATA,
+]  # fmt: skip
 KILLED_RUN = [*SHORT_RUN, "max_steps=600"]
 
 

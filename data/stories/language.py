@@ -385,7 +385,8 @@ _RULES: dict[str, list[Option] | Rule] = {
     "LOOK": _uniform("new", "clean", "fine", "strange", "pretty", "famous"),
     "DEED": _uniform("watched", "followed", "liked", "noticed", "remembered"),
     # later_cue
-    "REASON": _uniform(  # seven of eight repeat the noun right after the cue, where the head at the cue decides the next word
+    # Seven of eight repeat the noun right after the cue, where the head at the cue decides the next word.
+    "REASON": _uniform(
         *["{PRONOUN.lower} was a {ADJECTIVE} {REPEAT} ."] * 7,
         "{PRONOUN.lower} was {ADJECTIVE} , so the {REPEAT} {EFFECT} .",
     ),

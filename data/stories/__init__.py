@@ -30,7 +30,7 @@ from data.stories.floor import Floor, words
 from data.stories.language import Language, Population, frames_of
 from data.stories.plots import ALL_HOLDOUTS, PLOTS, SHARES
 
-GENERATOR_VERSION = 8  # to be raised whenever the same config gives other stories; caches depend on it
+GENERATOR_VERSION = 6  # to be raised whenever the same config gives other stories; caches depend on it
 _CELLS = 4  # stories per block
 _VERDICT_HOLDOUTS = ("iid", "headline")  # dev has these two: heads and settings are chosen on dev, never on test
 

@@ -385,9 +385,9 @@ _RULES: dict[str, list[Option] | Rule] = {
     "LOOK": _uniform("new", "clean", "fine", "strange", "pretty", "famous"),
     "DEED": _uniform("watched", "followed", "liked", "noticed", "remembered"),
     # later_cue
-    # Seven of eight repeat the noun right after the cue, where the head at the cue decides the next word.
+    # Three of four repeat the noun right after the cue, where the head at the cue decides the next word.
     "REASON": _uniform(
-        *["{PRONOUN.lower} was a {ADJECTIVE} {REPEAT} ."] * 7,
+        *["{PRONOUN.lower} was a {ADJECTIVE} {REPEAT} ."] * 3,
         "{PRONOUN.lower} was {ADJECTIVE} , so the {REPEAT} {EFFECT} .",
     ),
     "ADJECTIVE": _if_meant(_uniform(*lexicon.FEELINGS), _uniform(*lexicon.QUALITIES)),

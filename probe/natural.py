@@ -33,7 +33,7 @@ from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
 DECIDED_SITES = SITES[1:]  # before the pronoun both readings are equal
 MIN_PREFIXES = 40  # fewer give no test
-MIN_CLUSTERS = 9  # documents and entities of each class in the tested half: with 8, the smallest p is 2 / 2^8
+MIN_CLUSTERS = 9  # documents and entities of each class in the tested half: sign flips of 8 give p of 2 / 2^8 or more
 MAX_PREFIXES = 800  # per question; the others are left out at random
 SECTION_CHARACTERS = 5000  # documents are cut into sections of this size
 MAX_DOCUMENT_SHARE, MIN_DOCUMENTS = 0.1, 24  # if one is a larger share of the text, or if there are fewer
@@ -42,7 +42,7 @@ N_CONTINUATION = 8  # tokens after the pronoun whose loss shows what an edge doe
 Place = tuple[int, ...]  # (index of the site, layer, head)
 ROUNDING = 1e-3  # two passes over texts that are equal so far may differ by this much
 MIN_CAUSAL, MAX_MISMATCH = 20, 0.2  # prefixes of the causal test; difference of both weights as a share
-SIGNS = {"antecedent": 1, "other entity": -1}  # what a head looks at, and the sign of its contrast
+SIGNS = {"matching entity": 1, "other entity": -1}  # what a head looks at, and the sign of its contrast
 
 
 def natural_study(
@@ -223,7 +223,7 @@ def read(model: ObservableModel, items: Items, tokens_per_batch: int) -> Reading
                 for name, values in rows.items():
                     values[batch.members, i, layer] = reduced[name].cpu().numpy()
     log_ratio, value_log_ratio = (values.reshape(-1, 2, *shape[1:]) for values in rows.values())  # [N, 2, sites, L, H]
-    if np.abs(log_ratio[:, :, 0].mean(axis=1)).max(initial=0) > ROUNDING:
+    if not np.abs(log_ratio[:, :, 0].mean(axis=1)).max(initial=0) <= ROUNDING:  # nan is no equality
         raise ValueError("no report for this model: the two readings differ before the pronoun")
     right = log_ratio[:, :, 1:] > 0
     contrast, value_contrast = (values[:, :, 1:].mean(axis=1) for values in (log_ratio, value_log_ratio))
@@ -319,17 +319,21 @@ def confirm(contrast: np.ndarray, items: Items, place: Place, config: ProbeConfi
 
 def judge(entry: dict[str, Any], sign: int) -> dict[str, Any]:
     """Returns the verdict: all three criteria: supported; the first, alone or with one other: suggestive."""
-    causal = entry["causal"]
     is_right_sign = sign * entry["t"] > 0
     criteria = {
         f"corrected p below {MAX_P}": is_right_sign and entry["p_corrected"] < MAX_P,
         "|t| above that of every untrained model": abs(entry["t"]) > entry["untrained_t"],
-        "cutting the edge changes the continuation's loss": causal is not None
-        and not causal["difference_interval"][0] <= 0 <= causal["difference_interval"][1],
+        "cutting the edge changes the continuation's loss": entry["causal"] is not None and has_effect(entry["causal"]),
     }
     met = list(criteria.values())
     verdict = SUPPORTED if all(met) else SUGGESTIVE if met[0] else NOT_ESTABLISHED
     return {"verdict": verdict, "criteria": criteria}
+
+
+def has_effect(causal: Mapping[str, Any]) -> bool:
+    """Returns True if the cut changes the loss, and changes it more in that direction than the matched cut does."""
+    intervals = causal["rise_interval"], causal["difference_interval"]
+    return all(low > 0 for low, _ in intervals) or all(high < 0 for _, high in intervals)
 
 
 def causal_test(
@@ -338,13 +342,14 @@ def causal_test(
     """Removes the edge from the head's site to its target, and measures the loss of the text's own next tokens.
 
     The texts are the prefixes at `index` with their own pronoun, if at least N_CONTINUATION tokens follow. The `target`
-    "antecedent" stands for the mentions of the pronoun's class, "other entity" for those of the other class. The loss
+    "matching entity" stands for the mentions of the pronoun's class, "other entity" for the other mentions. The loss
     is compared with the loss after removing the edge to the one other token whose weight is nearest to the target's.
     Prefixes whose two weights differ by more than a fifth are left out.
 
     Returns:
         None with fewer than MIN_CAUSAL prefixes; else n, the mean `mass` of the target and of the matched tokens,
-        `rise` and `matched_rise` of the loss in nats per token, and their `difference` with its 95 % interval.
+        `rise` and `matched_rise` of the loss in nats per token, their `difference`, and 95 % intervals of `rise` and
+        `difference`.
 
     """
     members, cells, texts = list[int](), list[LinkItem](), list[tuple[int, ...]]()
@@ -364,7 +369,8 @@ def causal_test(
     intervals = mean_interval(values, items.designs(used), config.n_bootstrap, config.seed)
     names = ("rise", "matched_rise", "mass", "matched_mass", "difference")
     means = {name: float(value) for name, value in zip(names, values.mean(axis=0), strict=True)}
-    return {"n": len(used), **means, "difference_interval": intervals[:, -1].tolist()}
+    both = {"rise_interval": intervals[:, 0].tolist(), "difference_interval": intervals[:, -1].tolist()}
+    return {"n": len(used), **means, **both}
 
 
 @torch.no_grad()
@@ -384,7 +390,7 @@ def edge_effects(
         query = torch.tensor([cells[i].query for i in members], device=model.device)
         is_target, is_mention = torch.zeros(2, *tokens.shape, dtype=torch.bool, device=model.device)
         for row, i in enumerate(members):
-            words = cells[i].antecedents if target == "antecedent" else cells[i].distractors
+            words = cells[i].antecedents if target == "matching entity" else cells[i].distractors
             is_target[row, [token for word in words for token in word]] = True
             is_mention[row, [token for word in cells[i].antecedents + cells[i].distractors for token in word]] = True
         weights = model.record(tokens, query[:, None])[layer].scores[:, head, 0].softmax(-1)  # [B, T]

@@ -17,10 +17,10 @@ const GROUPS = {
   ],
   ...Object.fromEntries(
     ["gender", "number"].flatMap((name) =>
-      ["antecedent", "other"].map((target) => [
+      ["matching", "other"].map((target) => [
         `natural_${name}_${target}`,
         [
-          `Natural text: ${name}, ${target === "other" ? "other entity" : target}`,
+          `Natural text: ${name}, ${target} entity`,
           "Prefixes of the tested documents, each with both pronouns. Their contrast is nearest to the median: selected by this rule, not by hand.",
         ],
       ]),

@@ -232,15 +232,15 @@ def test_a_run_on_english_is_tested_on_its_validation_text(english: tuple[Path, 
     run, out = english
     results = results_of(run)
     tested = results["natural"]["questions"]["gender"]
-    assert set(tested["chosen"]) == {"antecedent", "other entity"}
+    assert set(tested["chosen"]) == {"matching entity", "other entity"}
     assert re.search(r"^loss \d+\.\d+ nats/token", out, re.MULTILINE)
-    assert "gender: candidate for the antecedent" in out and "number: 0 prefixes" in out
+    assert "gender: candidate for the matching entity" in out and "number: 0 prefixes" in out
     # Fourteen names of each gender, but no objects.
     assert any(sentence.startswith("blocks of sentences: ") for sentence in results["natural"]["missing"])
     content = page_content(run)
     assert len(content["natural"]) == 2
     groups = {sentence["group"] for sentence in content["sentences"]}
-    assert groups >= {"natural_gender_antecedent", "natural_gender_other"}
+    assert groups >= {"natural_gender_matching", "natural_gender_other"}
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert any("natural_gender" in record for record in records)
 

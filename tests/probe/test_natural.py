@@ -141,7 +141,7 @@ def test_a_head_that_ignores_the_pronoun_has_no_contrast() -> None:
 
 def test_heads_of_both_signs_are_found() -> None:
     result = study(FakeModel((0.0, 0.5, -0.5)))
-    antecedent, other = result["chosen"]["antecedent"], result["chosen"]["other entity"]
+    antecedent, other = result["chosen"]["matching entity"], result["chosen"]["other entity"]
     assert (antecedent["site"], antecedent["head"], other["site"], other["head"]) == ("pronoun", 1, "pronoun", 2)
     for entry in (antecedent, other):
         assert entry["p_corrected"] < 0.01
@@ -154,13 +154,13 @@ def test_heads_of_both_signs_are_found() -> None:
 
 
 def test_a_head_whose_edge_changes_nothing_is_only_suggestive() -> None:
-    entry = study(FakeModel((0.5, 0.0)))["chosen"]["antecedent"]
+    entry = study(FakeModel((0.5, 0.0)))["chosen"]["matching entity"]
     assert entry["causal"]["rise"] == entry["causal"]["difference"] == 0.0
     assert entry["verdict"] == "suggestive"
 
 
 def test_a_head_whose_edge_matters_is_supported() -> None:
-    entry = study(FakeModel((1.0, 0.0), edge_matters=True))["chosen"]["antecedent"]
+    entry = study(FakeModel((1.0, 0.0), edge_matters=True))["chosen"]["matching entity"]
     assert entry["causal"]["difference_interval"][0] > 0
     assert entry["causal"]["matched_mass"] == pytest.approx(entry["causal"]["mass"], rel=MAX_MISMATCH)
     assert 0 < entry["causal"]["n"] < len(gender_items().halves(0)[1])
@@ -182,7 +182,7 @@ def test_the_head_is_chosen_on_other_documents_than_it_is_tested_on() -> None:
 
 def test_the_shown_prefixes_have_the_median_contrast() -> None:
     result = study(FakeModel((0.5, 0.0)))
-    shown = [example["contrast"] for example in result["examples"]["antecedent"]]
+    shown = [example["contrast"] for example in result["examples"]["matching entity"]]
     values = pronoun_contrast((0.5, 0.0))[gender_items().halves(0)[1], 0]
     assert np.abs(np.array(shown) - np.median(values)).max() <= np.sort(np.abs(values - np.median(values)))[2]
 
@@ -209,8 +209,8 @@ def test_a_half_with_too_few_documents_or_entities_is_not_tested() -> None:
 
 
 def test_a_head_chosen_elsewhere_is_tested_on_all_prefixes() -> None:
-    result = probe_question(FakeModel((0.0, 0.5, 0.0)), UNTRAINED, gender_items(), CONFIG, {"antecedent": (0, 0, 1)})
-    confirmed = result["confirmed"]["antecedent"]
+    result = probe_question(FakeModel((0.0, 0.5, 0.0)), UNTRAINED, gender_items(), CONFIG, {"matching entity": (0, 0, 1)})
+    confirmed = result["confirmed"]["matching entity"]
     assert (confirmed["n"], confirmed["head"]) == (len(gender_items().prefixes), 1)
     assert confirmed["p"] < 0.01 and confirmed["t"] > confirmed["untrained_t"]
 
@@ -221,6 +221,10 @@ def test_prefixes_that_do_not_fit_are_counted() -> None:
     assert all(len(item.tokens) <= 12 for item in items.cells["after_pronoun"])
 
 
+def effect(rise: tuple[float, float], difference: tuple[float, float]) -> dict[str, Any]:
+    return {"rise_interval": rise, "difference_interval": difference}
+
+
 @pytest.mark.parametrize(
     ("change", "verdict"),
     [
@@ -229,12 +233,16 @@ def test_prefixes_that_do_not_fit_are_counted() -> None:
         ({"t": -5.0}, "not established"),  # the sign of the choosing half was positive
         ({"untrained_t": 5.5}, "suggestive"),
         ({"causal": None}, "suggestive"),
-        ({"causal": {"difference_interval": [-0.1, 0.1]}}, "suggestive"),
-        ({"causal": {"difference_interval": [-0.2, -0.1]}}, "supported"),
+        ({"causal": effect((0.1, 0.2), (-0.1, 0.1))}, "suggestive"),
+        ({"causal": effect((-0.1, 0.1), (0.1, 0.2))}, "suggestive"),
+        ({"causal": effect((-0.1, 0.1), (-0.2, -0.1))}, "suggestive"),  # only the matched cut matters
+        ({"causal": effect((0.1, 0.2), (-0.2, -0.1))}, "suggestive"),  # the matched cut matters more
+        ({"causal": effect((-0.2, -0.1), (-0.3, -0.1))}, "supported"),
     ],
 )
 def test_the_verdict_needs_all_three_criteria(change: dict[str, Any], verdict: str) -> None:
-    entry = {"t": 5.0, "untrained_t": 2.0, "p_corrected": 0.001, "causal": {"difference_interval": [0.1, 0.2]}}
+    causal = effect((0.2, 0.3), (0.1, 0.2))
+    entry = {"t": 5.0, "untrained_t": 2.0, "p_corrected": 0.001, "causal": causal}
     assert judge(entry | change, sign=1)["verdict"] == verdict
 
 
@@ -248,3 +256,5 @@ def test_a_model_whose_readings_differ_before_the_pronoun_is_refused() -> None:
 
     with pytest.raises(ValueError, match="differ before the pronoun"):
         read(Leaking((0.0,)), gender_items(), 4096)
+    with pytest.raises(ValueError, match="differ before the pronoun"):
+        read(FakeModel((float("nan"),)), gender_items(), 4096)

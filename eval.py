@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from probe.config import ProbeConfig
 from probe.open import OpenedModel, OpenedRun, load_data, open_external, open_run
-from report.commands import EvalSettings, look_at_sentence, print_loss, take_test_set, test_heads, test_text
+from report.commands import EvalSettings, look_at_sentence, print_loss, probe_stories, probe_text, run_test_set
 from report.figures import check_matplotlib
 from report.results import show_page
 from report.sweeps import compare_seeds, compare_variants
@@ -57,14 +57,14 @@ def evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConf
         print_loss(opened, load_data(opened, settings.cache_dir), probe)
         return
     if settings.task is not None or settings.path is not None:
-        take_test_set(opened, settings, probe)
+        run_test_set(opened, settings, probe)
         return
     if settings.text is not None:
         has_page = look_at_sentence(opened, settings.text)
     elif isinstance(opened, OpenedRun) and not opened.has_stories:
-        has_page = test_text(opened, settings, probe)
+        has_page = probe_text(opened, settings, probe)
     else:
-        has_page = test_heads(opened, settings, probe)
+        has_page = probe_stories(opened, settings, probe)
     if has_page:
         show_page(opened, in_browser=settings.open, sentence="yours-1" if settings.text is not None else "")
 

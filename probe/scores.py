@@ -201,60 +201,6 @@ def _value_log_ratio(token_scores: Tensor, value_norms: Tensor, mentions: Candid
     return (right - wrong).masked_fill(is_zero, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Cues:
-    """What explains a head's log ratio: effects of a regression on contrasts of +1 and -1, each [...] heads.
-
-    The four cells of a block, order x meant, have four effects: the mean (coreference), `first` (+1 if the antecedent
-    is mentioned first), `member` (+1 if the first word of the pair is meant) and their product, the order. Within a
-    block the pronoun and the member are the same, because the first word of a pair is always the singular, feminine
-    or animal word. The mean member effect is `pronoun`; its variation over words is `lexical`.
-    """
-
-    coreference: np.ndarray  # the log ratio with position, words and pronoun balanced
-    first: np.ndarray  # half the effect of being mentioned first
-    pronoun: np.ndarray  # the member effect shared by all words
-    lexical: np.ndarray  # standard deviation of the member effect over words; nan if no two blocks share a word
-    order: np.ndarray  # first x member
-
-    @property
-    def coreference_share(self) -> np.ndarray:
-        """The share b0^2 / sum of b^2 of coreference; nan if all effects are 0."""
-        squares = np.stack([self.coreference, self.first, self.pronoun, self.lexical, self.order]) ** 2
-        total = squares.sum(axis=0)
-        return np.divide(squares[0], total, out=np.full_like(total, np.nan), where=total != 0)
-
-
-# Signs of the cells (order, meant) = (0, 0), (0, 1), (1, 0), (1, 1).
-_CONTRASTS = {"coreference": (1, 1, 1, 1), "first": (1, -1, -1, 1), "member": (1, -1, 1, -1), "order": (1, 1, -1, -1)}
-
-
-def cue_effects(log_ratio: np.ndarray, items: Sequence[LinkItem]) -> Cues:
-    """Return the least-squares effects of each cue on the log ratio [4 N_b, ...] of whole blocks."""
-    check_blocks(items)
-    cells = log_ratio.reshape(-1, 4, *log_ratio.shape[1:]).astype(float)  # [N_b, 4, ...]
-    effect = {name: np.tensordot(signs, cells, (0, 1)) / 4 for name, signs in _CONTRASTS.items()}  # each [N_b, ...]
-    deviations = effect["member"] - effect["member"].mean(axis=0)
-    words = np.array([item.pair.split()[:2] for item in items[::4]]).T
-    variance = sum(_between_group_variance(deviations, column) for column in words)
-    means = {name: values.mean(axis=0) for name, values in effect.items()}
-    return Cues(means["coreference"], means["first"], means["member"], np.sqrt(variance), means["order"])
-
-
-def _between_group_variance(deviations: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return the mean product of two deviations [N_b, ...] of one group, at least 0; nan if no group has two members.
-
-    Unlike the variance of the groups' means it contains no noise, because noise is not shared.
-    """
-    _, index, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    sums = np.zeros((len(sizes), *deviations.shape[1:]))
-    np.add.at(sums, index, deviations)
-    n_products = (sizes * (sizes - 1)).sum()
-    if not n_products:
-        return np.full(deviations.shape[1:], np.nan)
-    return np.maximum(((sums**2).sum(axis=0) - (deviations**2).sum(axis=0)) / n_products, 0)
-
-
 def text_batches(
     texts: Sequence[tuple[int, ...]], tokens_per_batch: int
 ) -> Iterator[tuple[list[int], list[int], Tensor, Tensor]]:

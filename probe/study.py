@@ -25,7 +25,6 @@ from probe.scores import (
     Scores,
     best_head,
     check_blocks,
-    cue_effects,
     item_batches,
     read_batches,
     read_heads,
@@ -272,19 +271,16 @@ def _median_block(question: Question, context: ProbeContext, head: tuple[int, in
 
 
 def _controls(question: Question, context: ProbeContext, head: tuple[int, int]) -> dict[str, Any]:
-    """Return selectivity, cues, head types, causal effects and weights of a head on the headline."""
+    """Return selectivity, head types, weight on mentions, causal effects and weights of a head on the headline."""
     config, model = context.config, context.model
     dev_items, dev_rows = context.dev.select(question, "iid")
     items, rows = context.test.select(question, HEADLINE)
     known = "iid" if "iid" in context.test.holdouts(question) else HEADLINE  # a control task needs words of dev
     known_items, known_rows = context.test.select(question, known)
     control = selectivity(dev_items, dev_rows.margin, known_items, known_rows.margin, config.n_controls, config.seed)
-    cues = cue_effects(rows.log_ratio, items)
     unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
     return {
         "selectivity": control["selectivity"],
-        "coreference_share": float(cues.coreference_share[head]),
-        "cues": {field.name: float(getattr(cues, field.name)[head]) for field in fields(cues)},
         "head_type": {name: float(values[head]) for name, values in context.head_types.items()},
         "mass": {
             "linked": float(rows.mass[:, *head].mean()),

@@ -58,7 +58,7 @@ from training.evaluate import row_losses, summarise
 from training.logging import gap_lines
 from training.settings import Device, check_threads
 
-MOST_TEXTS = 12  # that a page keeps
+MAX_TEXTS = 12  # that a page keeps
 N_FRAMES, N_PAIRS = 20, 5  # blocks in English: test frames, pairs of names per frame
 
 
@@ -115,7 +115,7 @@ class EvalSettings:
 # One model
 
 
-def test_heads(
+def probe_stories(
     opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
 ) -> bool:
     """Chooses a head for each question on dev, tests it on test, prints the results and writes the probe/ folder.
@@ -194,7 +194,7 @@ def write_results(
     write_with_figures(folder, files, "probe.json", draw_run(content) if figures else {})
 
 
-def test_text(
+def probe_text(
     opened: OpenedRun, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
 ) -> bool:
     """Tests the heads of a run on text: on its validation text and, if it knows enough words, on blocks in English.
@@ -208,7 +208,7 @@ def test_text(
     readings: dict[str, Reading] = {}
     with results_folder(opened, log) as folder:
         documents = validation_documents(corpus)
-        natural = test_prefixes(opened, prefixes_in(documents), config)
+        natural = probe_prefixes(opened, prefixes_in(documents), config)
         if natural["missing"]:
             natural["missing"].append(f"the validation text has {describe(documents)}")
         try:
@@ -237,7 +237,7 @@ def test_text(
     return folder is not None
 
 
-def test_prefixes(
+def probe_prefixes(
     opened: OpenedModel,
     prefixes: Mapping[str, Sequence[Prefix]],
     config: ProbeConfig,
@@ -283,7 +283,7 @@ def look_at_sentence(opened: OpenedModel, text: str) -> bool:
     rows = nouns_before(tokenized, notes)
     with results_folder(opened) as folder:
         results, missing = read_results(opened)
-        texts = [text, *(earlier for earlier in read_texts(opened.folder) if earlier != text)][:MOST_TEXTS]
+        texts = [text, *(earlier for earlier in read_texts(opened.folder) if earlier != text)][:MAX_TEXTS]
         for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
             print(f"note: {printable(line)}")
         [weights] = word_attention(opened.model, [tokenized])
@@ -313,7 +313,7 @@ def chosen_heads(results: Mapping[str, Any] | None) -> dict[tuple[int, int], lis
     return chosen
 
 
-def take_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
+def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
     """Takes a test set of other authors, prints its table and writes it to probe/outside/."""
     assert settings.path is not None
     task = settings.task or Task.natural
@@ -349,7 +349,7 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
         }
         for question, result in chosen.items()
     }
-    natural = test_prefixes(opened, prefixes, config, places)
+    natural = probe_prefixes(opened, prefixes, config, places)
     if not natural["questions"]:
         raise ValueError(f"path={path}: {'; '.join(natural['missing'])}; found {contents}")
     return Report(natural, [*natural_lines(natural), *table_lines(natural_tables(natural))])

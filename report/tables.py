@@ -160,7 +160,7 @@ def claim_markdown(entry: Mapping[str, Any], card: Mapping[str, Any]) -> str:
 
 
 def question_tables(entry: Mapping[str, Any]) -> list[Table]:
-    """Returns criteria, hold-outs, causal effects and cues of one entry of probe.json's `selected`."""
+    """Returns criteria, hold-outs and causal effects of one entry of probe.json's `selected`."""
     levels = "Levels of evidence: " + "; ".join(f"{level}: {meaning}" for level, meaning in LEVELS.items()) + "."
     criteria = ("criterion", "measured", "required", "result")
     tables = [
@@ -170,11 +170,6 @@ def question_tables(entry: Mapping[str, Any]) -> list[Table]:
     if effects := effect_rows({**(entry["weights"] or {}), **(entry["causal"] or {})}):
         note = "Share of the change of the model's answer between a sentence and the same with the other pronoun."
         tables.append(Table("Causal tests", ("intervention", "effect [95 %]", "how to read it"), effects, note))
-    if None not in entry["cues"].values():
-        total = sum(value**2 for value in entry["cues"].values()) or 1.0
-        cues = [(name, number(value), f"{value**2 / total:.1%}") for name, value in entry["cues"].items()]
-        note = "A factorial analysis of the log attention ratio; a link head follows coreference alone."
-        tables.append(Table("What the preference follows", ("cue", "effect b", "share of b²"), cues, note))
     return tables
 
 

@@ -12,7 +12,7 @@ import torch
 
 from probe.open import open_external, open_run
 from probe.sentences import word_attention
-from report.commands import MOST_TEXTS, EvalSettings
+from report.commands import MAX_TEXTS, EvalSettings
 from tests.probe.test_natural import make_documents
 from tests.program import SMALL, SMALL_PROBE, run_program
 from training.settings import Device
@@ -134,10 +134,10 @@ def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path) 
 
 def test_sentences_are_kept_newest_first_and_once(run: Path) -> None:
     path = run / "probe" / "sentences.json"
-    path.write_text(json.dumps([f"It ran {i}." for i in range(MOST_TEXTS)]))
+    path.write_text(json.dumps([f"It ran {i}." for i in range(MAX_TEXTS)]))
     evaluate(run, "text=It ran 3.")
     kept = json.loads(path.read_text())
-    assert kept[:2] == ["It ran 3.", "It ran 0."] and len(kept) == MOST_TEXTS
+    assert kept[:2] == ["It ran 3.", "It ran 0."] and len(kept) == MAX_TEXTS
 
 
 def test_a_sentence_keeps_the_claims_on_the_page(run: Path) -> None:

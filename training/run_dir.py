@@ -102,7 +102,8 @@ def find_run(run: str | None) -> Path:
             problem = "is not the directory of a run: it has no config.json" if Path(run).is_dir() else "does not exist"
             raise FileNotFoundError(f"{run}: {problem}")
         return Path(run)
-    manifests = [*RUNS.glob("*/checkpoints/manifest.json"), *RUNS.glob("*/*/*/checkpoints/manifest.json")]
+    depths = ("*", "*/*", "*/*/*")  # a run, and sweeps with and without out=
+    manifests = [path for depth in depths for path in RUNS.glob(f"{depth}/checkpoints/manifest.json")]
     if not manifests:
         raise FileNotFoundError("runs/: has no run yet; train one with python train.py")
     return max(manifests, key=lambda path: path.stat().st_mtime).parent.parent

@@ -45,8 +45,8 @@ from training.run_dir import (
 )
 from training.settings import Compile, Device, Sharding, TrainSettings, result_settings
 
-MAX_SKIPPED_STEPS = 10  # in a row; a bad batch is one step or a few, and diverged weights stay diverged
-COUNTERS = ("step", "seconds", "best_loss", "skipped", "skipped_in_row")  # fields of Trainer in a checkpoint
+MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
+SAVED_FIELDS = ("step", "seconds", "best_loss", "skipped", "skipped_in_row")  # fields of Trainer in a checkpoint
 
 
 # Set-up
@@ -78,13 +78,13 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint holds; a collective call if the model is sharded."""
-        return full_state(self.model, self.optimizers) | {name: getattr(self, name) for name in COUNTERS}
+        return full_state(self.model, self.optimizers) | {name: getattr(self, name) for name in SAVED_FIELDS}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restores the result of `state`, or raises ValueError if it does not fit; learning rates stay as they are."""
         try:
             load_full_state(self.model, self.optimizers, state)
-            for name in COUNTERS:
+            for name in SAVED_FIELDS:
                 setattr(self, name, state[name])
         except torch.OutOfMemoryError:
             raise
@@ -115,14 +115,14 @@ def make_trainer(
     loader = BatchLoader(
         batches,
         device.device,
-        pad=run.compile is not Compile.none,  # torch.compile would compile each batch shape again
+        pad=run.compile is not Compile.none,  # torch.compile compiles once per shape
         rows=slice(distributed.rank, None, distributed.world_size),
     )
     loss: nn.Module = SummedLoss(model)
     if distributed.world_size > 1 and run.sharding is Sharding.fsdp:
         shard(model, device.device)
     elif distributed.world_size > 1:
-        loss = DistributedDataParallel(loss, gradient_as_bucket_view=True)  # the view saves a copy of the gradients
+        loss = DistributedDataParallel(loss, gradient_as_bucket_view=True)  # avoids a copy of the gradients
     optimizers = make_optimizers(model, settings.optim)
     compiled = compile_loss(
         loss, run.compile, is_single_cuda=device.device.type == "cuda" and distributed.world_size == 1
@@ -138,7 +138,7 @@ def compile_loss(loss: nn.Module, mode: Compile, *, is_single_cuda: bool) -> Cal
         return torch.compile(loss, dynamic=False)
     if not is_single_cuda:
         raise ValueError("compile=graphs: needs a CUDA device and a single process; use compile=default")
-    for weight in loss.parameters():  # a graph may not own the gradients: its next replay would overwrite them
+    for weight in loss.parameters():  # outside the graph, whose next replay would overwrite them
         weight.grad = torch.zeros_like(weight)
     return torch.compile(loss, dynamic=False, mode="reduce-overhead")
 
@@ -172,10 +172,11 @@ def set_up(
     corpus = load_corpus(settings.data, Path(run.cache_dir)) if distributed.is_first else None
     state, config = None, {}
     if corpus is not None:
-        settings = replace(settings, data=corpus.config)  # names the commit of a dataset
+        settings = replace(settings, data=corpus.config)  # with the commit of a hub dataset
         config = run_config(settings, corpus.tokenizer, corpus.fingerprint)
         state = load_resumable(Path(run.out or ""), config) if run.resume else None
     settings, state, config = distributed.broadcast((settings, state, config))
+    run = settings.run
     corpus = corpus or load_corpus(settings.data, Path(run.cache_dir))
     if corpus.fingerprint != config["data_fingerprint"]:
         raise ValueError(f"data: rank {distributed.rank} has other data than rank 0; copy them from its machine")
@@ -260,7 +261,8 @@ def train_step(trainer: Trainer) -> Step:
     micro_batches = [trainer.loader(index) for index in range(first, first + n_micro_batches)]
     n_targets = sum(batch.n_targets for batch in micro_batches)
 
-    # Accumulate the gradient of the mean loss; the ranks average it in the last backward pass only.
+    # Accumulate the gradient of the mean loss. The ranks average their gradients, in the last backward pass only, and
+    # n_targets counts the targets of all ranks: so each rank's loss is multiplied by world_size.
     loss = torch.zeros((), device=trainer.device.device)
     for i, batch in enumerate(micro_batches):
         if use_graphs:
@@ -268,7 +270,7 @@ def train_step(trainer: Trainer) -> Step:
         with gradient_sync(trainer.loss_module, enabled=i == n_micro_batches - 1):
             with trainer.device.autocast():
                 micro_loss = trainer.loss(batch.targets, *batch.inputs) / n_targets
-            (micro_loss * world_size).backward()  # DDP and FSDP average gradients over ranks
+            (micro_loss * world_size).backward()
         loss += micro_loss.detach() * world_size
     loss = trainer.distributed.mean(loss)
 
@@ -309,7 +311,7 @@ def log_step(trainer: Trainer, rank_zero: RankZero | None, step: Step) -> None:
                 "loss": step.loss,
                 "bits_per_byte": rank_zero.corpus.train.bits_per_byte(step.loss),
                 "gradient_norm": step.gradient_norm,
-                "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+                "learning_rate": trainer.optimizers[0].param_groups[-1]["lr"],  # of the matrices
                 "skipped": trainer.skipped,
                 "tokens_per_second": round(step.n_tokens / step.seconds),
                 "seconds": round(trainer.seconds, 3),
@@ -334,7 +336,7 @@ def diverged(trainer: Trainer, problem: str) -> FloatingPointError:
 
 
 def is_probe_step(step: int, max_steps: int) -> bool:
-    """Returns True at step 0, at the end, and at most 16 steps between, ever rarer by a factor of the root of two."""
+    """Returns True at step 0 and at max_steps / 2^(i / 2), i = 0 to 16."""
     return step == 0 or step in {round(max_steps * 2 ** (-i / 2)) for i in range(17)}
 
 

@@ -209,7 +209,9 @@ def test_a_half_with_too_few_documents_or_entities_is_not_tested() -> None:
 
 
 def test_a_head_chosen_elsewhere_is_tested_on_all_prefixes() -> None:
-    result = probe_question(FakeModel((0.0, 0.5, 0.0)), UNTRAINED, gender_items(), CONFIG, {"matching entity": (0, 0, 1)})
+    result = probe_question(
+        FakeModel((0.0, 0.5, 0.0)), UNTRAINED, gender_items(), CONFIG, {"matching entity": (0, 0, 1)}
+    )
     confirmed = result["confirmed"]["matching entity"]
     assert (confirmed["n"], confirmed["head"]) == (len(gender_items().prefixes), 1)
     assert confirmed["p"] < 0.01 and confirmed["t"] > confirmed["untrained_t"]

@@ -11,7 +11,7 @@ from tests.probe.conftest import Studied
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "probe.md").read_text()
 # Keys are data here: names of rules, heads, hold-outs or measurements.
-DATA = {"test", "baselines", "head_type", "clusters", "cues", "heads", "measured", "bars", "causal", "weights"}
+DATA = {"test", "baselines", "head_type", "clusters", "heads", "measured", "bars", "causal", "weights"}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_every_field_of_probe_json_is_documented(results: dict[str, Any], part: 
 
 
 def test_a_selected_entry_has_the_fields_of_the_report(results: dict[str, Any]) -> None:
-    fields = """question family site layer head dev test heads median selectivity coreference_share cues head_type mass
+    fields = """question family site layer head dev test heads median selectivity head_type mass
     causal weights verdict evidence_level criteria reasons"""
     assert all(set(entry) == set(fields.split()) for entry in results["selected"])
 

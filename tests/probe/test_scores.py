@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from probe.scores import best_head, check_blocks, cue_effects, score
+from probe.scores import best_head, check_blocks, score
 
 ORDER, MEANT = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])  # the cells of a block
 
@@ -67,35 +67,3 @@ def test_items_that_are_not_whole_blocks_are_refused(index: list[int]) -> None:
     check_blocks(items)
     with pytest.raises(ValueError, match="whole blocks"):
         check_blocks([items[i] for i in index])
-
-
-def test_cue_effects_are_least_squares_effects() -> None:
-    rng = np.random.default_rng(0)
-    items = cells([f"a{i % 3} b{i % 5}" for i in range(17)])
-    values = rng.normal(size=(len(items), 2, 3))
-    order, meant = (np.array([getattr(item, name) for item in items]) for name in ("order", "meant"))
-    first, member = np.where(order == meant, 1, -1), 1 - 2 * meant
-    design = np.stack([np.ones(len(items)), first, member, first * member], axis=1)
-    effects = np.linalg.lstsq(design, values.reshape(len(items), -1), rcond=None)[0]
-    cues = cue_effects(values, items)
-    for name, expected in zip(("coreference", "first", "pronoun", "order"), effects, strict=True):
-        np.testing.assert_allclose(getattr(cues, name).ravel(), expected, atol=1e-12)
-
-
-def test_the_lexical_effect_is_the_spread_over_words_without_noise() -> None:
-    """Effects of 40 first words with SD .8 and of 30 second words with SD .6: together 1, under noise of SD 2."""
-    rng = np.random.default_rng(0)
-    first, second = rng.integers(0, 40, size=4000), rng.integers(0, 30, size=4000)
-    items = cells([f"a{i} b{j}" for i, j in zip(first, second, strict=True)])
-    of_first, of_second = rng.normal(size=40), rng.normal(size=30)
-    effect = 0.8 * (of_first / of_first.std())[first] - 0.6 * (of_second / of_second.std())[second]
-    sign = np.array([1 - 2 * item.meant for item in items])
-    noise = rng.normal(0, 2, size=len(items))
-    assert cue_effects(noise, items).lexical < 0.1
-    assert cue_effects(noise + sign * effect.repeat(4), items).lexical == pytest.approx(1, abs=0.05)
-
-
-def test_the_lexical_effect_is_unknown_if_no_word_repeats() -> None:
-    cues = cue_effects(log_ratios(5, lexical=1), cells([f"a{i} b{i}" for i in range(5)]))
-    assert np.isnan(cues.lexical)
-    assert np.isnan(cues.coreference_share)

@@ -152,7 +152,6 @@ def entry(**changes: Any) -> dict[str, Any]:
         "head": 2,
         "test": {"headline": test},
         "selectivity": 0.49,
-        "coreference_share": 0.93,
         "head_type": {"previous": 0.05, "induction": 0.02},
         "mass": {"linked": 0.8, "unlinked": 0.1},
         "causal": {"attention_swap": 0.7, "edge_specificity": 0.3, "edge_specificity_interval": [0.2, 0.4]},

@@ -109,8 +109,9 @@ def add_run(path: str, *, checkpoint: bool = True) -> Path:
     return run
 
 
-def test_the_newest_run_with_a_checkpoint_is_found_in_sweeps_too() -> None:
-    runs = [add_run("runs/a"), add_run("runs/multirun/b/0"), add_run("runs/c", checkpoint=False)]
+@pytest.mark.parametrize("newest", ["runs/b", "runs/sweep/0", "runs/multirun/b/0"])
+def test_the_newest_run_with_a_checkpoint_is_found_in_sweeps_too(newest: str) -> None:
+    runs = [add_run("runs/a"), add_run(newest), add_run("runs/c", checkpoint=False)]
     for age, run in enumerate(runs[:2]):
         os.utime(run / "checkpoints" / "manifest.json", (1000 + age, 1000 + age))
     assert find_run(None) == runs[1]

@@ -120,10 +120,12 @@ def main() -> None:
     measured = {"results": results, "over_seeds": over_seeds}
     write_results("link_head", "The link head over seeds", measured, lines, threads=2)
     paste("results", summary)
-    paste("train output", fenced(results[0]["train_output"], "step     0", "step  1200"))
-    examples = ("  One sunny day, the cat sat", "  One sunny day, the buses")
-    shown = fenced(results[0]["eval_output"], "question", *(f"{question}:" for question in QUESTIONS), *examples)
-    paste("eval output", shown)
+    for result in results:
+        if result["seed"] == 1:  # the seed of the default run
+            paste("train output", fenced(result["train_output"], "step     0", "step  1200"))
+            rows = ("question", *(f"{question}:" for question in QUESTIONS))
+            examples = ("  One sunny day, the cat sat", "  One sunny day, the buses")
+            paste("eval output", fenced(result["eval_output"], *rows, *examples))
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def lines_of(training: dict[str, Any]) -> list[str]:
     n_reached = sum(pair["ours"]["loss"] <= MAX_LOSS for pair in pairs)
     return [
         f"Characters of tiny Shakespeare, one thread, seeds {', '.join(map(str, training['seeds']))}; median (range).",
-        f"nanoGPT is commit {training['commit']} and computes in float32; ours takes bfloat16 where the CPU has it.",
+        f"nanoGPT is commit {training['commit']}; both compute in float32.",
         "",
         *markdown_table(["recipe", "full validation loss, nats", "training loop, CPU-s", "whole process, CPU-s"], rows),
         "",

@@ -30,12 +30,12 @@ from data.stories.lexicon import word_classes
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
 from data.tokenizer import UNKNOWN, encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
 
-CLASSES = ("function", "content", "pronoun", "payoff", "end")
+CLASSES = ("function", "content", "pronoun", "payoff", "end")  # of tokens; payoff: the word that needs the antecedent
 SPLITS = ("train", "validation")
 _FORMAT = 2  # a new number makes every corpus be written again
 _SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")  # the files are hashed instead
-_SAMPLE_CHARACTERS = 2**25  # that BPE and words are trained on; twice as many save 0.3 % of the tokens
-_COUNTED_TOKENS, _CHUNK_TOKENS = 2_000_000, 2**16
+_SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
+_COUNTED_TOKENS, _CHUNK_TOKENS = 2_000_000, 2**16  # words are counted in the first of these, in chunks
 _WORD = re.compile(r"[^\W\d_]+")
 _BATCH_PIECES = 128  # tokenized at a time
 

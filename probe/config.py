@@ -1,4 +1,4 @@
-"""Settings of the probe; the values are in configs/probe/."""
+"""Settings of the probe; the values are in configs/eval/eval.yaml."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,7 @@
 """Statistics of clustered scores: bootstrap intervals, sign-flip tests corrected for many heads, exact intervals.
 
-Stories share templates (sentence frames) and words, so blocks of stories are not independent. Every interval and test
-here takes whole clusters as its unit.
+Stories share templates (sentence frames) and words, so blocks of stories are not independent. Intervals and tests of
+scores take whole clusters as their unit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ from data.links import LinkItem
 CONFIDENCE = 0.95  # coverage of every interval
 MIN_CLUSTERS = 5  # fewer clusters give no useful one-way bootstrap: with four, 1 draw in 64 repeats a single cluster
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
-CLUSTERINGS = ("templates", "first_words", "second_words")  # every test uses them; a pair is in one of each word
-Design = Sequence[np.ndarray]  # clusterings, each [N], that are crossed: resampled independently of each other
+CLUSTERINGS = ("templates", "first_words", "second_words")  # in every test; all blocks of a pair share both words
+Design = Sequence[np.ndarray]  # clusterings, each [N], that are resampled independently of each other
 _ROUNDING = 1e-12  # share of a sum of squares below which a variance counts as zero
 
 
@@ -37,8 +37,7 @@ def story_clusters(items: Sequence[LinkItem]) -> dict[str, np.ndarray]:
 def story_designs(clusters: Mapping[str, np.ndarray]) -> list[Design]:
     """Return the designs of a story interval: templates crossed with pairs, with first and with second words.
 
-    The widest of the three covers 93 to 95 % if words and templates have effects of one size, and 91 % if effects of
-    both words dominate (simulated with 11 + 11 words and 37 templates).
+    The widest of the three covers a little less than 95 % if effects of both words dominate.
     """
     return [(clusters["templates"], clusters[name]) for name in ("pairs", "first_words", "second_words")]
 
@@ -51,7 +50,7 @@ def bootstrap_interval(
     A design with one clustering is the cluster bootstrap. A design with two is the pigeonhole bootstrap (Owen 2007):
     both clusterings are resampled independently, and a value's weight is the product of its two counts. If there are
     several designs, the widest interval is returned. The quantiles are those of the expanded percentile interval
-    (Hesterberg 2015, section 4.3), because with six clusters the plain percentile interval covers 87 %, not 95 %.
+    (Hesterberg 2015, section 4.3), because with few clusters the plain percentile interval is too narrow.
 
     `statistic` maps weights [B, N] to the weighted statistic [B, ...]. The interval is nan if a clustering has a single
     cluster.
@@ -113,8 +112,7 @@ def chance_level(
     Under the null hypothesis a cluster's mean lies above or below `centre` with equal probability. So the signs of
     whole clusters are flipped at random, `n_flips` times, and the maximum over heads is taken (max-T, Westfall & Young
     1993). The flips of the clusterings are added, so that their variances add as in `max_t_test`; this is conservative
-    (with effects of 11 + 11 words and 37 templates the best of eight null heads exceeded the level in 1 % of 400
-    simulations, and the level of one clustering at a time in 20 %). Arguments as in `max_t_test`.
+    (simulated in tests/probe/test_statistics.py). Arguments as in `max_t_test`.
     """
     centred = values.reshape(len(values), -1) - centre
     rng = np.random.default_rng(seed)
@@ -145,17 +143,16 @@ def max_t_test(
 ) -> MaxT:
     """Test for each head whether its mean score is above `centre`, corrected for the search over all heads.
 
-    p_h = (1 + #{max T* >= T_h}) / (B + 1), where T* is the statistic after random sign flips of whole clusters and the
-    maximum is over heads (Westfall & Young 1993). If there are at most `n_flips` sign patterns, all of them are
-    enumerated and p_h = #{max T* >= T_h} / 2^n. The largest p over the clusterings is returned.
+    1. T of a head is the sum of its values minus `centre`, divided by its standard error. Blocks share templates and
+       words, so the variances under all clusterings are added. The sum counts the overlap of two clusterings twice and
+       is conservative (Cameron, Gelbach & Miller 2011, without the subtraction, which can be negative).
+    2. For each clustering, the signs of whole clusters are flipped at random, B times. T* is the flipped sum, divided
+       by its standard error under this clustering, and its maximum over heads is kept (max-T, Westfall & Young 1993).
+    3. p_h = (1 + #{max T* >= T_h}) / (B + 1). If there are at most B sign patterns, all of them are used and
+       p_h = #{max T* >= T_h} / 2^n. The largest p over the clusterings is returned.
 
-    T is studentised, so that a head with large, erratic scores does not set the threshold for the others. The observed
-    T is divided by the root of the sum of the variances under each clustering, T* by the root of its own clustering's
-    variance: if blocks share templates and words, the variances add, and flips of one clustering see only their
-    share. (The largest p of unstudentised one-way flips gave 30 % false positives at .05 with effects of 20 + 20
-    words; this test gave 1.7 %.) The sum counts the overlap of two clusterings twice and is therefore conservative
-    (Cameron, Gelbach & Miller 2011, without the subtraction, which can be negative). With one clustering the test is
-    exact.
+    Dividing by standard errors keeps a head with large, erratic scores from setting the threshold for the others. With
+    one clustering and cluster sums that are symmetric about 0, the test is exact.
 
     `values` [N_b, ...] are one score per block and head, each of `clusterings` [N_b] is the cluster of each block, and
     B is `n_flips`. `centre` is 0 for the pronoun contrast and 1/2 for pair accuracy: by chance, both pronouns of a

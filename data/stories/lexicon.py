@@ -47,8 +47,8 @@ MASCULINE = (
     "Luke Mark Nick Oscar Paul Peter Ralph Simon Ted Victor Walter Arthur Bruno Chris Dennis Edward Felix "
     "Greg Hugo Ivan Jacob Karl Louis Martin Noah Owen Roger"
 ).split()
-# Invented, so that their gender can be learned from the stories only. Dev uses the first four of each, test the other
-# twelve: the permutation test permutes whole words, and its power grows with their number.
+# Mostly invented, so that their gender can be learned from the stories only. Dev uses the first four of each, test the
+# other twelve: the test flips the signs of whole words, and its power grows with their number.
 FEMININE_HELD_OUT = "Zor Mib Talu Pex Ifa Neshi Orla Yumi Keva Shoni Delpa Rixa Jumi Bresa Falu Onda".split()
 MASCULINE_HELD_OUT = "Vek Dorp Hask Rulo Tovi Brask Uzo Kerr Drav Olko Sterm Quade Yorn Zent Harv Pilko".split()
 
@@ -159,7 +159,7 @@ NOUNS = (*_parse_nouns(ANIMALS, "animal", 12), *_parse_nouns(THINGS, "thing", 8)
 # The 56 things on which an animal lies; they have qualities but no verbs.
 _HELD_OUT_RESTS = hold_out(REST_WORDS, 6, 12)
 RESTS = tuple(Referent(word, word, "rest", "It", (), _HELD_OUT_RESTS.get(word, "")) for word in REST_WORDS)
-# Feminine and masculine names; each has the verbs of one calling, and callings are equally frequent.
+# Feminine and masculine names; each has the verbs of one calling.
 NAMES = (
     _name_referents(FEMININE, FEMININE_HELD_OUT, "She"),
     _name_referents(MASCULINE, MASCULINE_HELD_OUT, "He"),

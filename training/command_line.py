@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
 import hydra
@@ -61,6 +62,10 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
 def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
     """Raises ValueError for an unknown flag, setting or choice, with the most similar name that exists."""
     names = [*filter(None, groups), *setting_names(groups)]
+    flags = [argument for argument in arguments if "=" not in argument]
+    for flag, following in pairwise([*flags, ""]):
+        if flag in ("-c", "--cfg") and following not in CFG_VALUES:
+            raise ValueError(f"{flag}: must be followed by {', '.join(CFG_VALUES)}")
     for argument in arguments:
         argument.encode()  # bytes that are not UTF-8 raise UnicodeEncodeError, a ValueError
         name, equals, value = argument.partition("=")

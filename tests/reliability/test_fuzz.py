@@ -36,6 +36,7 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(command_lines())
 @example(["-m", "seed=1,2"])
+@example(["--cfg", "job", "--cfg"])
 @example(["-m", "hydra.sweeper.max_batch_size=0", "model=nano"])
 @example(["out='"])
 @example(["sample_prompt=${oc.env:HOME}"])

@@ -33,7 +33,9 @@ from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
 DECIDED_SITES = SITES[1:]  # before the pronoun both readings are equal
 MIN_PREFIXES = 40  # fewer give no test
-MIN_CLUSTERS = 9  # documents and entities of each class in the tested half: sign flips of 8 give p of 2 / 2^8 or more
+MIN_TESTED_CLUSTERS = (
+    9  # documents and entities of each class in the tested half: sign flips of 8 give p of 2 / 2^8 or more
+)
 MAX_PREFIXES = 800  # per question; the others are left out at random
 SECTION_CHARACTERS = 5000  # documents are cut into sections of this size
 MAX_DOCUMENT_SHARE, MIN_DOCUMENTS = 0.1, 24  # if one is a larger share of the text, or if there are fewer
@@ -72,13 +74,13 @@ def natural_study(
         items = make_items(prefixes, tokenizer, start, model.context_length, config.seed)
         n, (_, testing) = len(items.prefixes), items.halves(config.seed)
         n_clusters = [len(np.unique(labels[testing])) for labels in items.clusterings]
-        if n >= MIN_PREFIXES and min(n_clusters) >= MIN_CLUSTERS:
+        if n >= MIN_PREFIXES and min(n_clusters) >= MIN_TESTED_CLUSTERS:
             questions[question] = probe_question(model, untrained, items, config, chosen_elsewhere.get(question, {}))
             continue
         reasons = "".join(f"; {count:,} left out: {reason}" for reason, count in items.left_out.items())
         missing.append(
             f"{question}: {n} prefixes; the tested half has {n_clusters[0]} documents or sections, {n_clusters[1]} and "
-            f"{n_clusters[2]} entities; needed: {MIN_PREFIXES} prefixes, {MIN_CLUSTERS} of each{reasons}"
+            f"{n_clusters[2]} entities; needed: {MIN_PREFIXES} prefixes, {MIN_TESTED_CLUSTERS} of each{reasons}"
         )
     return {"questions": questions, "missing": missing}
 

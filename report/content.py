@@ -111,7 +111,7 @@ def jsonable(value: Any) -> Any:
 # Commands
 
 
-def shell_command(program: str, *arguments: str) -> str:
+def command_in_this_folder(program: str, *arguments: str) -> str:
     """Returns a command for a shell in this folder that runs a program with the Python of this process."""
     python, folder = Path(sys.executable), Path.cwd()
     if shutil.which("python") == str(python):
@@ -125,7 +125,7 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
     """Returns the command that evaluates a model."""
     is_external = opened.is_external
     model = [f"model={opened.source}", f"out={opened.folder}"] if is_external else [f"run={opened.source}"]
-    return shell_command("eval.py", *model, *arguments)
+    return command_in_this_folder("eval.py", *model, *arguments)
 
 
 def commands_of(opened: OpenedModel, probe_settings: Mapping[str, Any]) -> list[str]:
@@ -138,7 +138,7 @@ def commands_of(opened: OpenedModel, probe_settings: Mapping[str, Any]) -> list[
         data = {f"data.{name}": value for name, value in yaml_values(f"data/{source}").items()}
         defaults = flat(compose_settings()) | data | {name: used[name] for name in ("out", "resume", "cache_dir")}
         group = [] if source == "stories" else [f"data={source}"]
-        commands.insert(0, shell_command("train.py", *group, *changed_arguments(defaults, used)))
+        commands.insert(0, command_in_this_folder("train.py", *group, *changed_arguments(defaults, used)))
     return commands
 
 

@@ -11,7 +11,7 @@ from probe import seeds
 from probe.config import ProbeConfig
 from probe.open import open_run, read_resumes, read_settings
 from report.commands import EvalSettings, probe_stories, probe_text
-from report.content import jsonable, shell_command
+from report.content import command_in_this_folder, jsonable
 from report.figures import draw_seeds
 from report.results import read_results, write_with_figures
 from training.command_line import printable
@@ -80,7 +80,7 @@ def finished_runs(sweep: Path) -> dict[Path, list[dict[str, Any]]]:
             raise PermissionError(f"{blocked}: cannot be written; change its permissions")
     for run, metrics in runs.items():
         if not any(record.get("whole") for record in metrics):
-            resume = shell_command("train.py", "resume=true", f"out={run}")
+            resume = command_in_this_folder("train.py", "resume=true", f"out={run}")
             raise ValueError(f"{run}: training has not ended; resume it: {resume}")
     return runs
 

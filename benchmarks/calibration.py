@@ -44,12 +44,12 @@ from probe.statistics import share_interval
 from probe.study import HEADLINE, make_context, study_question
 from probe.verdict import SUPPORTED
 
-STRENGTHS = (1.0, 2.0, 4.0)  # of planted heads: the antecedent's weight is e^2, e^4, e^8 times the distractor's
+STRENGTHS = (1.0, 2.0, 4.0)  # score scales: the antecedent's weight is e^2, e^4, e^8 times the distractor's
 WATCHED = [question for question in QUESTIONS if question.watched]
 CONFIG = ProbeConfig(
     seed=0, tokens_per_batch=4096, n_bootstrap=2000, n_untrained=2, n_controls=20, holdouts=Holdouts.verdict
 )
-Entries = dict[str, dict[str, Any]]  # of one model, by question
+Entries = dict[str, dict[str, Any]]  # question -> verdict, criteria and p
 
 
 def permute_labels(items: Sequence[LinkItem], seed: int) -> list[LinkItem]:

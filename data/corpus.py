@@ -30,7 +30,7 @@ from data.stories.lexicon import word_classes
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
 from data.tokenizer import UNKNOWN, encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
 
-CLASSES = ("function", "content", "pronoun", "payoff", "end")  # of tokens; payoff: the word that needs the antecedent
+CLASSES = ("function", "content", "pronoun", "payoff", "end")  # payoff: the word that depends on the antecedent
 SPLITS = ("train", "validation")
 _FORMAT = 2  # a new number makes every corpus be written again
 _SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")  # the files are hashed instead

@@ -37,7 +37,7 @@ OBJECTS = SINGULARS & set(
     "shell ship shirt shoe shovel spoon star stick stone sword toy train trumpet umbrella vase wagon whistle".split()
 )
 MIN_COUNT = 10  # occurrences of a name or an object in the training text
-# The least number of words of dev and of test: with fewer names in test no corrected p could be below 0.01.
+# The least number of words of dev and of test: sign flips of 8 names allow a p of 1 / 2^8, of 6 none below 0.01.
 LEAST = {"feminine": (3, 8), "masculine": (3, 8), "objects": (4, 8)}
 _DEV_SHARE = 1 / 3  # for names, objects, introductions and continuations
 

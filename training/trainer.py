@@ -311,7 +311,7 @@ def log_step(trainer: Trainer, rank_zero: RankZero | None, step: Step) -> None:
                 "loss": step.loss,
                 "bits_per_byte": rank_zero.corpus.train.bits_per_byte(step.loss),
                 "gradient_norm": step.gradient_norm,
-                "learning_rate": trainer.optimizers[0].param_groups[-1]["lr"],  # of the matrices
+                "learning_rate": trainer.optimizers[0].param_groups[-1]["lr"],  # that of the matrices is last
                 "skipped": trainer.skipped,
                 "tokens_per_second": round(step.n_tokens / step.seconds),
                 "seconds": round(trainer.seconds, 3),

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from probe.config import ProbeConfig
 from probe.open import OpenedModel, OpenedRun, load_data, open_external, open_run
-from report.commands import EvalSettings, look_at_sentence, print_loss, probe_stories, probe_text, run_test_set
+from report.commands import EvalSettings, look_at_sentence, print_loss, run_test_set, test_heads
 from report.figures import check_matplotlib
 from report.results import show_page
 from report.sweeps import compare_seeds, compare_variants
@@ -61,10 +61,8 @@ def evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConf
         return
     if settings.text is not None:
         has_page = look_at_sentence(opened, settings.text)
-    elif isinstance(opened, OpenedRun) and not opened.has_stories:
-        has_page = probe_text(opened, settings, probe)
     else:
-        has_page = probe_stories(opened, settings, probe)
+        has_page = test_heads(opened, settings, probe)
     if has_page:
         show_page(opened, in_browser=settings.open, sentence="yours-1" if settings.text is not None else "")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from probe.items import HEADLINE
 from probe.statistics import MIN_SEEDS
-from probe.verdict import LEVELS, NOT_ESTABLISHED, SUPPORTED, finite
+from probe.verdict import LEVELS, NOT_ESTABLISHED, SUPPORTED
 
 Card = dict[str, Any]
 _LINKS = {
@@ -29,8 +29,7 @@ def claim_card(entry: Mapping[str, Any], model: Mapping[str, Any]) -> Card:
     card |= {"best_baseline": test["best_baseline"], "untrained": test.get("untrained")}
     card["does_not_show"] = _limits(card)
     card["claim"] = _claim(card)
-    result: Card = finite(card)
-    return result
+    return card
 
 
 def is_external(model: Mapping[str, Any]) -> bool:
@@ -47,7 +46,7 @@ def _claim(card: Card) -> str:
         opening = f"No attention head is shown to link {link}; the best candidate is {head}."
     else:
         opening = f"Attention head {head} {'links' if card['verdict'] == SUPPORTED else 'may link'} {link}."
-    knows_training = not is_external(card["model"]) and "trained_on" not in card["model"]
+    knows_training = card["model"].get("trained_on") == "stories"
     baseline = card["best_baseline"]
     score = (
         f"{head} attends to the antecedent more than to the distractor in {_accuracy(card)} of {card['n_items']} items "
@@ -78,7 +77,7 @@ def _limits(card: Card) -> list[str]:
         limits.append("how rare errors are: there was none, so resampling shows none")
     n = card["clusters"]
     pairs = f"{n['pairs']} pairs of {n['first_words']} and {n['second_words']} nouns"
-    limits.append(f"anything beyond its test sentences: {n['templates']} sentence frames, {pairs}")
+    limits.append(f"anything beyond its test sentences: {n['frames']} sentence frames, {pairs}")
     return limits
 
 

@@ -81,7 +81,7 @@ class Verdict:
     def entry(self) -> dict[str, Any]:
         """Return the fields of probe.json."""
         fields = {"verdict": self.word, "evidence_level": self.level, "reasons": list(self.reasons)}
-        return finite(fields | {"criteria": [asdict(criterion) for criterion in self.criteria]})
+        return fields | {"criteria": [asdict(criterion) for criterion in self.criteria]}
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -219,17 +219,6 @@ def corrected_p(heads: Mapping[str, Any]) -> list[list[float]]:
     """Return the corrected p of every head [L][H]: the larger of its two tests, because a link must pass both."""
     p: list[list[float]] = np.maximum(heads["p_pair_accuracy"], heads["p_pronoun_contrast"]).tolist()
     return p
-
-
-def finite(value: Any) -> Any:
-    """Return `value` in JSON types: arrays and tuples as lists, NumPy scalars as numbers, nan and inf as None."""
-    if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):
-        return finite(value.tolist())
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _above(value: float | None, bar: float) -> bool:

@@ -115,47 +115,86 @@ class EvalSettings:
 # One model
 
 
-def probe_stories(
+def test_heads(
     opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
 ) -> bool:
-    """Chooses a head for each question on dev, tests it on test, prints the results and writes the probe/ folder.
+    """Tests the heads of a model on the stories or, for a run on text, on its own text; writes the probe/ folder.
 
-    Returns whether the results could be written.
+    Prints the results, and returns whether they could be written.
     """
     texts, records = read_texts(opened.folder), training_records(opened)
     corpus = load_data(opened, settings.cache_dir)
+    if isinstance(opened, OpenedRun) and not opened.has_stories:
+        print_loss(opened, corpus, config, log)
+    take = story_results if opened.has_stories else text_results
+    with results_folder(opened, log) as folder:
+        content, readings = take(opened, corpus, config)
+        warnings = [*opened.resumed, *content.pop("warnings", ())]
+        results = jsonable({
+            "schema_version": SCHEMA_VERSION,
+            "model": {
+                "run": opened.source,
+                "step": opened.step,
+                "trained_on": None if opened.is_external else opened.data.source,
+                **opened.shape,
+            },
+            "settings": asdict(config),
+            "warnings": warnings,
+            **content,
+        })  # fmt: skip
+        lines = summary_lines(results)
+        if "natural" in results:
+            lines = [*natural_lines(results["natural"]), "", *lines]
+        if settings.verbose:
+            tables = natural_tables(results["natural"]) if "natural" in results else []
+            lines += [*table_lines(tables), *detail_lines(results)]
+        log(printable("\n".join(["", *lines, *(f"note: {line}" for line in warnings)])))
+        if folder is not None:
+            write_results(
+                folder, results, readings, page_content(opened, results, texts, **records), figures=settings.figures
+            )
+    return folder is not None
+
+
+Results = tuple[dict[str, Any], dict[str, Reading]]  # for probe.json, and the readings by split
+
+
+def story_results(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Results:
+    """Returns the results on the stories: a head is chosen for each question on dev and tested on test."""
     dev_rows, test_rows = load_rows(corpus, "dev"), load_rows(corpus, "test")
     if config.holdouts is Holdouts.all:
         test_rows += load_rows(corpus, "test_others")
     dev, test = (link_items(rows, opened.tokenizer, opened.start) for rows in (dev_rows, test_rows))
-    warnings = list(opened.resumed)
+    warnings, leaked = list[str](), None
     if opened.is_external:
         n_answers = sum(link["payoff"] is not None for row in [*dev_rows, *test_rows] for link in row["links"])
-        warnings += check_items(opened, [*dev, *test], n_answers)
-    with results_folder(opened, log) as folder:
+        warnings = check_items(opened, [*dev, *test], n_answers)
+    else:
+        leaked = leakage(load_rows(corpus, "train", ["text"]), test_rows)
+    data = {"generator_version": GENERATOR_VERSION, "fingerprint": corpus.fingerprint, "leakage": leaked}
+    results, readings = study_model(opened, dev, test, config)
+    return {"data": data, "warnings": warnings, **results}, readings
+
+
+def text_results(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Results:
+    """Returns the results of a run on its validation text and, if it knows enough words, on blocks in English."""
+    results: dict[str, Any] = {"selected": [], "importance": [], "behaviour": [], "showcase": {}}
+    readings: dict[str, Reading] = {}
+    documents = validation_documents(corpus)
+    natural = probe_prefixes(opened, prefixes_in(documents), config)
+    if natural["missing"]:
+        natural["missing"].append(f"the validation text has {describe(documents)}")
+    try:
+        rows = english_rows(training_counts(corpus), n_frames=N_FRAMES, n_pairs=N_PAIRS, seed=config.seed)
+    except ValueError as error:
+        natural["missing"].append(str(error))
+    else:
+        dev, test = (link_items(rows[split], opened.tokenizer, opened.start) for split in ("dev", "test"))
         results, readings = study_model(opened, dev, test, config)
-        leaked = None
-        if not opened.is_external:
-            leaked = leakage(load_rows(corpus, "train", ["text"]), test_rows)
-        results = jsonable({
-            "schema_version": SCHEMA_VERSION,
-            "model": {"run": opened.source, "step": opened.step, **opened.shape},
-            "data": {"generator_version": GENERATOR_VERSION, "fingerprint": corpus.fingerprint, "leakage": leaked},
-            "settings": asdict(config),
-            "warnings": warnings,
-            **results,
-        })  # fmt: skip
-        lines = [*summary_lines(results), *(detail_lines(results) if settings.verbose else ())]
-        log(printable("\n".join(["", *lines, *(f"note: {line}" for line in warnings)])))
-        if folder is not None:
-            content = page_content(opened, results, texts, **records)
-            write_results(folder, results, readings, content, figures=settings.figures)
-    return folder is not None
+    return {"data": {"fingerprint": corpus.fingerprint}, "natural": natural, **results}, readings
 
 
-def study_model(
-    opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[LinkItem], config: ProbeConfig
-) -> tuple[dict[str, Any], dict[str, Reading]]:
+def study_model(opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[LinkItem], config: ProbeConfig) -> Results:
     """Returns the results of the study with the worked examples of the chosen heads, and the readings by split."""
     untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
     try:
@@ -192,49 +231,6 @@ def write_results(
         PAGE: page(content),
     }
     write_with_figures(folder, files, "probe.json", draw_run(content) if figures else {})
-
-
-def probe_text(
-    opened: OpenedRun, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
-) -> bool:
-    """Tests the heads of a run on text: on its validation text and, if it knows enough words, on blocks in English.
-
-    Prints the validation loss and the results, writes the probe/ folder, and returns whether it could be written.
-    """
-    texts, records = read_texts(opened.folder), training_records(opened)
-    corpus = load_data(opened, settings.cache_dir)
-    print_loss(opened, corpus, config, log)
-    results: dict[str, Any] = {"selected": [], "importance": [], "behaviour": [], "showcase": {}}
-    readings: dict[str, Reading] = {}
-    with results_folder(opened, log) as folder:
-        documents = validation_documents(corpus)
-        natural = probe_prefixes(opened, prefixes_in(documents), config)
-        if natural["missing"]:
-            natural["missing"].append(f"the validation text has {describe(documents)}")
-        try:
-            rows = english_rows(training_counts(corpus), n_frames=N_FRAMES, n_pairs=N_PAIRS, seed=config.seed)
-        except ValueError as error:
-            natural["missing"].append(str(error))
-        else:
-            dev, test = (link_items(rows[split], opened.tokenizer, opened.start) for split in ("dev", "test"))
-            results, readings = study_model(opened, dev, test, config)
-        results = jsonable({
-            "schema_version": SCHEMA_VERSION,
-            "model": {"run": opened.source, "step": opened.step, "trained_on": opened.data.source, **opened.shape},
-            "data": {"fingerprint": corpus.fingerprint},
-            "settings": asdict(config),
-            "warnings": list(opened.resumed),
-            "natural": natural,
-            **results,
-        })  # fmt: skip
-        lines = [*natural_lines(natural), "", *summary_lines(results)]
-        if settings.verbose:
-            lines += [*table_lines(natural_tables(natural)), *detail_lines(results)]
-        log(printable("\n".join(["", *lines])))
-        if folder is not None:
-            content = page_content(opened, results, texts, **records)
-            write_results(folder, results, readings, content, figures=settings.figures)
-    return folder is not None
 
 
 def probe_prefixes(

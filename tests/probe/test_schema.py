@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probe.verdict import finite
+from report.content import jsonable
 from tests.probe.conftest import Studied
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "probe.md").read_text()
@@ -16,7 +16,7 @@ DATA = {"test", "baselines", "head_type", "clusters", "heads", "measured", "bars
 
 @pytest.fixture(scope="module")
 def results(studied: Studied) -> dict[str, Any]:
-    return json.loads(json.dumps(finite(studied[0]), allow_nan=False))
+    return json.loads(json.dumps(jsonable(studied[0]), allow_nan=False))
 
 
 def keys_of(value: Any, parent: str = "") -> set[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from probe.claim import claim_card
-from probe.verdict import Evidence, evidence_of, finite, judge
+from probe.verdict import Evidence, evidence_of, judge
 
 STRONG = Evidence(
     p_pair_accuracy=0.0005,
@@ -120,17 +120,11 @@ def test_a_level_needs_the_evidence_of_all_lower_levels(change: dict[str, Any], 
     assert judge(replace(COMPLETE, **change)).level == level
 
 
-def test_only_json_values_are_written() -> None:
-    values = finite({"a": np.array([1.0, np.nan]), "b": (np.int64(3), float("inf")), 5: [np.float32(0.5)], "d": "x"})
-    assert values == {"a": [1.0, None], "b": [3, None], "5": [0.5], "d": "x"}
-    json.dumps(judge(replace(STRONG, p_pair_accuracy=np.nan)).entry(), allow_nan=False)
-
-
 def entry(**changes: Any) -> dict[str, Any]:
     """Return an entry of probe.json's `selected` with the evidence of STRONG."""
     test = {
         "n_items": 188,
-        "clusters": {"templates": 29, "first_words": 13, "second_words": 17, "pairs": 43},
+        "clusters": {"frames": 29, "first_words": 13, "second_words": 17, "pairs": 43},
         "accuracy": 0.9876,
         "accuracy_interval": [0.961, 1.0],
         "pair_accuracy": 0.95,

@@ -1,162 +1,171 @@
-"""Fifteen minutes of English compared with GPT-2: python -m benchmarks.english train=A,B validation=C,D.
+"""Heads that turn with the pronoun in English: python -m benchmarks.english train=A,B validation=C runs=DIR.
 
-Trains `experiment=english`, then transformers' GPT-2 of the same depth, heads and width by AdamW on the same tokens, in
-the same order of crops, for the same seconds of training. Both are measured on each validation file, in windows that do
-not overlap, float32. Further arguments: pairs=PATH (minimal pairs), links=PATH (gold links), seed=1,
-rate=0.004 (the peer's peak learning rate), max_steps=N (a short rehearsal).
+For each seed, trains `experiment=english` into DIR/seed_N, half an hour on two cores; a finished run is used as it is,
+an unfinished run is continued. Its heads are tested on the validation text. The heads chosen there are tested again
+on each text of texts=PATH,PATH: rows with gold links, passages of GAP, or any English. Further arguments:
 
-Writes docs/results/english.{json,md}. Needs requirements-dev.txt.
+- seeds=1,2,3
+- permuted=N,...: seeds of further models. In their training text a coin decides the gender of every pronoun, so no head
+  should turn with it.
+- pairs=PATH: minimal pairs
+- max_steps=N: a short rehearsal
+- cache_dir=.cache
+
+Writes docs/results/english.{json,md}.
 """
 
 import json
-import sys
-import tempfile
-import time
+import random
+import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from tokenizers import Tokenizer
-from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel
 
-from benchmarks.measure import arguments, read_records, run_command, run_script, write_results
-from data.corpus import load_corpus
-from data.loader import Split, StreamBatches, validation_batches
-from data.tokenizer import end_id
-from model.transformer import Transformer, load_weights, n_parameters
+from benchmarks.measure import arguments, interval_text, read_records, run_script, write_results
+from data.natural import pronoun_forms
 from probe.external import markdown_table
-from training.checkpoint import load_checkpoint
-from training.device import ComputeDevice, choose_device
-from training.evaluate import row_losses
-from training.settings import TrainSettings, saved_settings
 
-WARMUP_STEPS = 50
-TASKS = {"pairs": "minimal_pairs", "links": "links"}
-
-
-class GPT2(GPT2LMHeadModel):
-    """transformers' GPT-2 (Radford et al. 2019) as a function from tokens [B, T] to logits [B, T, V]."""
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Returns the logits."""
-        return super().forward(tokens).logits
+_PRONOUN = re.compile(r"\b(she|he|her|him|his|hers|herself|himself)\b(?=\s*([^\W\d_]+|[^\w\s]|))", re.IGNORECASE)
+# For forms that `pronoun_forms` leaves out because they are unclear.
+_BOTH = {"her": ("her", "his"), "his": ("hers", "his"), "hers": ("hers", "his")}
+_BOTH |= dict.fromkeys(("herself", "himself"), ("herself", "himself"))
+_BOTH |= {"she": ("she", "he"), "he": ("she", "he"), "him": ("her", "him")}
 
 
-def make_gpt2(settings: TrainSettings, vocab_size: int) -> GPT2:
-    """Returns a GPT-2 of the same layers, heads, width and context, without dropout."""
-    shape = settings.model
-    config = GPT2Config(
-        vocab_size=vocab_size, n_positions=shape.context_length, n_embd=shape.d_model, n_layer=shape.n_layer,
-        n_head=shape.n_head, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, bos_token_id=0,
-        eos_token_id=0,
-    )  # fmt: skip
-    torch.manual_seed(settings.run.seed)
-    model = GPT2(config)
-    model.set_attn_implementation("eager")  # on a CPU in bfloat16 faster than the fused kernel
-    return model
+def permute_pronouns(text: str, seed: int) -> str:
+    """Returns the text after a coin has decided the gender of every third-person pronoun, hers and herself included."""
+    rng = random.Random(seed)
+
+    def coin(match: re.Match[str]) -> str:
+        word, next_word = match.groups()
+        form = rng.choice(pronoun_forms(word.lower(), next_word or ".", "gender") or _BOTH[word.lower()])
+        return form.upper() if word.isupper() else form.capitalize() if word[0].isupper() else form
+
+    return _PRONOUN.sub(coin, text)
 
 
-def train_peer(
-    model: nn.Module, batches: StreamBatches, seconds: float, rate: float, device: ComputeDevice
-) -> dict[str, float]:
-    """Trains by AdamW for `seconds` of steps with nanoGPT's weight decay, betas and clipping; ends in eval mode.
-
-    The learning rate warms up and then falls linearly to 0 as the time runs out.
-    """
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), fused=True)
-    model.train()
-    used, step, n_tokens = 0.0, 0, 0
-    while used < seconds:
-        start = time.perf_counter()
-        for group in optimizer.param_groups:
-            group["lr"] = rate * min(1.0, (step + 1) / WARMUP_STEPS) * (1 - used / seconds)
-        batch = batches.at(step)
-        with device.autocast():
-            logits = model(batch.tokens)
-        F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten()).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        used += time.perf_counter() - start
-        step, n_tokens = step + 1, n_tokens + batch.tokens.numel()
-    model.eval()
-    return {"seconds": used, "steps": step, "tokens": n_tokens}
+def permuted_files(paths: str, folder: Path) -> str:
+    """Writes the files with permuted pronouns to `folder`, unless they are there; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copies = []
+    for number, name in enumerate(paths.split(",")):
+        copy = folder / Path(name).name
+        if not copy.exists():
+            copy.write_text(permute_pronouns(Path(name).read_text(), seed=number))
+        copies.append(str(copy))
+    return ",".join(copies)
 
 
-def bits_per_byte(model: nn.Module, tokenizer: Tokenizer, path: Path, context: int) -> float:
-    """Returns the loss on a text file in windows that do not overlap, as bits per byte of the text."""
-    tokens = np.array([end_id(tokenizer), *tokenizer.encode(path.read_text()).ids])
-    split = Split(tokens, n_bytes=path.stat().st_size)
-    batches = validation_batches(split, tokens_per_batch=32 * context, context_length=context, n_tokens=None)
-    rows = row_losses(model, batches, n_classes=1)
-    return split.bits_per_byte(float(rows.losses.sum() / rows.counts.sum()))
+def train(run: Path, seed: int, text: str, options: dict[str, str]) -> None:
+    """Trains a run to its end, unless that has been done."""
+    if (run / "metrics.jsonl").exists() and any(record.get("whole") for record in read_records(run, "validation")):
+        return
+    settings = [f"seed={seed}", f"out={run}", f"data.path={text}", f"data.validation_path={options['validation']}"]
+    settings += [f"cache_dir={options['cache_dir']}", f"resume={str((run / 'config.json').exists()).lower()}"]
+    settings += [f"max_steps={options['max_steps']}"] if options["max_steps"] else []
+    run_script("train", "experiment=english", *settings)
 
 
-def compare(run: Path, cache: Path, rate: float, validation: list[Path]) -> dict[str, Any]:
-    """Trains the peer of a finished run and measures both models on each file."""
-    settings = saved_settings(json.loads((run / "config.json").read_text()))
-    corpus = load_corpus(settings.data, cache)
-    vocab_size, context = corpus.tokenizer.get_vocab_size(), settings.model.context_length
-    ours = Transformer(settings.model, vocab_size, seed=0)
-    load_weights(ours, load_checkpoint(run / "checkpoints")["model"])
-    last, n_tokens = read_records(run, "validation")[-1], settings.run.tokens_per_batch
-    batches = StreamBatches(corpus.train, tokens_per_batch=n_tokens, context_length=context, seed=settings.run.seed)
-    peer = make_gpt2(settings, vocab_size)
-    device = choose_device(settings.run.device, settings.run.precision, settings.run.threads)
-    trained = train_peer(peer, batches, last["seconds"], rate, device)
-    models = {"ours": ours.eval(), "gpt2": peer}
-    training = {"seconds": last["seconds"], "steps": last["step"], "tokens": last["step"] * n_tokens}
-    return {
-        "ours": {"parameters": n_parameters(ours), **training},
-        "gpt2": {"parameters": n_parameters(peer), "rate": rate, **trained},
-        "files": {
-            "/".join(path.parts[-2:]): {
-                name: bits_per_byte(model, corpus.tokenizer, path, context) for name, model in models.items()
-            }
-            for path in validation
-        },
-    }
+def test(run: Path, options: dict[str, str]) -> dict[str, Any]:
+    """Returns what eval.py finds on the validation text, on the other texts and on minimal pairs."""
+
+    def evaluate(*settings: str) -> None:
+        run_script("eval", f"run={run}", f"cache_dir={options['cache_dir']}", *settings)
+
+    evaluate()
+    probe = json.loads((run / "probe" / "probe.json").read_text())
+    results = {name: probe[name] for name in ("natural", "selected", "behaviour")}
+    results["bits_per_byte"] = read_records(run, "validation")[-1]["bits_per_byte"]
+    results["texts"] = {}
+    for path in filter(None, options["texts"].split(",")):
+        evaluate(f"path={path}")
+        results["texts"][Path(path).name] = json.loads((run / "probe" / "outside" / "natural.json").read_text())
+    if options["pairs"]:
+        evaluate("task=minimal_pairs", f"path={options['pairs']}")
+        results["pairs"] = json.loads((run / "probe" / "outside" / "minimal_pairs.json").read_text())["files"]
+    return results
 
 
-def page(results: dict[str, Any]) -> list[str]:
-    """Returns the page's table and what the outside tests printed."""
+def estimate(entry: dict[str, Any], name: str, form: str = ".2f") -> str:
+    """Returns "0.25 [0.14, 0.36]"."""
+    low, high = entry[f"{name}_interval"]
+    return f"{entry[name]:{form}} [{low:{form}}, {high:{form}}]"
+
+
+def head_rows(name: str, natural: dict[str, Any], field: str) -> list[list[str]]:
+    """Returns one row per head: its place, contrast and test; `field` is "chosen" or, on another text, "confirmed"."""
     rows = []
-    for name, title in (("ours", "experiment=english"), ("gpt2", "transformers' GPT-2, AdamW")):
-        model = results[name]
-        scores = [f"{file[name]:.4f}" for file in results["files"].values()]
-        rows.append([title, f"{model['parameters']:,}", f"{model['seconds']:.0f}", f"{model['tokens']:,}", *scores])
-    header = ["model", "parameters", "seconds of training", "tokens read", *results["files"]]
-    lines = ["Bits per byte of each validation file, one seed:", "", *markdown_table(header, rows)]
-    for task, output in results["tasks"].items():
-        lines += ["", f"`eval.py task={task}`:", "", "```", *output.strip().splitlines(), "```"]
-    return [*lines, "", "One sample:", "", *(f"> {line}".rstrip() for line in results["sample"].splitlines())]
+    for question, result in natural["questions"].items():
+        for target, entry in result[field].items():
+            place = f"L{entry['layer']}H{entry['head']}, {entry['site'].replace('_', ' ')}"
+            row = [name, f"{question}, {target}", place, estimate(entry, "contrast"), f"{entry['t']:.1f}"]
+            row.append(f"{entry['untrained_t']:.1f}")
+            if field == "chosen":
+                cut = entry["causal"]
+                difference = estimate(cut, "difference", ".4f") if cut else "-"
+                row += [f"{entry['p_corrected']:.4f}", f"{entry['pair_right']:.2f}", difference, entry["verdict"]]
+            else:
+                row += [f"{entry['p']:.4f}", f"{entry['n']:,}"]
+            rows.append(row)
+    return rows
+
+
+def lines_of(runs: dict[str, dict[str, Any]]) -> list[str]:
+    """Returns the tables of the page."""
+    chosen = [row for name, run in runs.items() for row in head_rows(name, run["natural"], "chosen")]
+    texts = list(dict.fromkeys(text for run in runs.values() for text in run["texts"]))
+    columns = ["model", "question, target", "head, site", "contrast [95 %]", "t", "largest \\|t\\| untrained"]
+    header = [*columns, "p, corrected", "pair", "cut: difference [95 %]", "verdict"]
+    lines = ["Validation text: heads chosen on one half of the documents, tested on the other half.", ""]
+    lines += [*markdown_table(header, chosen), ""]
+    for text in texts:
+        rows = [
+            row
+            for name, run in runs.items()
+            if text in run["texts"]
+            for row in head_rows(name, run["texts"][text], "confirmed")
+        ]
+        lines += [f"The same heads on {text}:", "", *markdown_table([*columns, "p", "prefixes"], rows), ""]
+    rows = []
+    for name, run in runs.items():
+        entry = next((entry for entry in run["selected"] if entry["question"] == "english"), None)
+        answers = [row for row in run["behaviour"] if (row["family"], row["holdout"]) == ("english", "headline")]
+        right = interval_text(answers[0]["accuracy"], answers[0]["interval"]) if answers else "-"
+        head = [f"L{entry['layer']}H{entry['head']}", entry["verdict"]] if entry else ["-", "not tested"]
+        rows.append([name, f"{run['bits_per_byte']:.4f}", right, *head])
+    header = ["model", "bits/byte", "blocks: model right [95 %]", "blocks: head", "blocks: verdict"]
+    lines += ["Blocks of sentences, on the headline hold-out:", "", *markdown_table(header, rows)]
+    files = {Path(row["file"]).stem: None for run in runs.values() for row in run.get("pairs", ())}
+    if files:
+        rows = [[file, *(pair_accuracy(run["pairs"], file) for run in runs.values())] for file in files]
+        lines += ["", "Minimal pairs, right in %:", "", *markdown_table(["file", *runs], rows)]
+    return lines
+
+
+def pair_accuracy(results: list[dict[str, Any]], file: str) -> str:
+    """Returns the accuracy on a file of minimal pairs in percent with its interval."""
+    accuracy = next(row["accuracy"] for row in results if Path(row["file"]).stem == file)
+    low, high = accuracy["interval"]
+    return f"{100 * accuracy['value']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def main() -> None:
-    """Trains both, measures, writes, prints."""
-    defaults = {"pairs": "", "links": "", "seed": "1", "rate": "0.004", "max_steps": ""}
-    options = arguments(defaults, required=["train", "validation"])
-    with tempfile.TemporaryDirectory() as folder:
-        run, cache = Path(folder) / "run", Path(folder) / "cache"
-        settings = [f"data.path={options['train']}", f"data.validation_path={options['validation']}", "device=cpu"]
-        settings += [f"seed={options['seed']}", f"out={run}", f"cache_dir={cache}"]
-        settings += [f"max_steps={options['max_steps']}"] if options["max_steps"] else []
-        run_script("train", "experiment=english", *settings)
-        results = compare(run, cache, float(options["rate"]), [Path(path) for path in options["validation"].split(",")])
-        results["tasks"] = {
-            task: run_script("eval", f"run={run}", f"task={task}", f"path={options[name]}", f"cache_dir={cache}").output
-            for name, task in TASKS.items()
-            if options[name]
-        }
-        sample = ["prompt=Once upon a time", "n_tokens=120", "temperature=0.8", "seed=0"]
-        results["sample"] = run_command([sys.executable, "-m", "model.generate", f"run={run}", *sample]).output.strip()
-    write_results("english", "Fifteen minutes of English", results, page(results), threads=torch.get_num_threads())
+    """Trains, tests, writes, prints."""
+    defaults = dict.fromkeys(("texts", "permuted", "pairs", "max_steps"), "") | {
+        "seeds": "1,2,3",
+        "cache_dir": ".cache",
+    }
+    options = arguments(defaults, required=["train", "validation", "runs"])
+    folder, runs = Path(options["runs"]), {}
+    for kind, title in (("seeds", "seed"), ("permuted", "permuted")):
+        for seed in filter(None, options[kind].split(",")):
+            run, text = folder / f"{title}_{seed}", options["train"]
+            if kind == "permuted":
+                text = permuted_files(text, folder / "permuted_text")
+            train(run, int(seed), text, options)
+            runs[f"{title} {seed}"] = test(run, options)
+    write_results("english", "English over seeds", {"runs": runs}, lines_of(runs), threads=torch.get_num_threads())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
 """Prefixes of English text with one entity of each class, and their two readings."""
 
+import re
+from collections import Counter
+
 import pytest
 
+from benchmarks.english import permute_pronouns
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS
 from data.natural import MAX_WORDS, SITES, Prefix, census, find_prefixes, item_rows
 
@@ -112,3 +116,14 @@ def test_no_word_of_the_lexicon_has_two_classes() -> None:
     assert not FEMININE_NOUNS & MASCULINE_NOUNS
     assert not SINGULARS & set(PLURALS)
     assert len(PLURALS) == len(SINGULARS)
+
+
+@pytest.mark.parametrize("text", ["She ran. ", "I saw him. ", "It was his! ", "HE fell. ", "Tom hurt himself. "])
+def test_a_coin_decides_the_gender_of_every_pronoun_in_a_permuted_text(text: str) -> None:
+    n = 400
+    words = Counter(re.findall(r"\w+", permute_pronouns(text * n, seed=1)))
+    (pronoun,) = set(re.findall(r"\w+", text)) & {"She", "him", "his", "HE", "himself"}
+    assert 160 < words.pop(pronoun) < 240
+    others = set(words) - set(re.findall(r"\w+", text))
+    assert len(others) == 1 and others < {"He", "her", "hers", "SHE", "herself"}
+    assert all(words[word] == n for word in set(words) - others)

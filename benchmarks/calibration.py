@@ -55,10 +55,10 @@ Entries = dict[str, dict[str, Any]]  # question -> verdict, criteria and p
 def permute_labels(items: Sequence[LinkItem], seed: int) -> list[LinkItem]:
     """Returns the items with antecedent and distractor exchanged in all four cells of the blocks that a coin chooses.
 
-    One coin for each word pair and frame. Within a block each pronoun still means one word, so that swap partners exist
+    One coin for each word pair and frame. Within a block each pronoun still means one word, so that partners exist
     and every criterion can be tested. Items without an antecedent stay as they are.
     """
-    names = sorted({(item.pair, item.template) for item in items})
+    names = sorted({(item.pair, item.frame) for item in items})
     coins = dict(zip(names, np.random.default_rng(seed).integers(0, 2, len(names)), strict=True))
 
     def exchanged(item: LinkItem, other: LinkItem) -> LinkItem:
@@ -66,7 +66,7 @@ def permute_labels(items: Sequence[LinkItem], seed: int) -> list[LinkItem]:
         return replace(other, answers=other.foils, foils=other.answers, surprisal=())
 
     return [  # items[index ^ 1] is the cell of the same order with the other pronoun
-        exchanged(item, items[index ^ 1]) if item.antecedents and coins[item.pair, item.template] else item
+        exchanged(item, items[index ^ 1]) if item.antecedents and coins[item.pair, item.frame] else item
         for index, item in enumerate(items)
     ]
 
@@ -189,7 +189,7 @@ def select_items(
     items = [item for item in items if any(question.matches(item) for question in questions)]
     blocks: dict[tuple[str, str, str], dict[int, None]] = defaultdict(dict)
     for item in items:
-        blocks[item.family, item.level, item.template][item.block] = None
+        blocks[item.family, item.level, item.frame][item.block] = None
     wanted: set[int] = set()
     for number, of_frame in enumerate(blocks.values()):
         wanted |= {*islice(cycle(of_frame), number * n_pairs, (number + 1) * n_pairs)}

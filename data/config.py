@@ -28,7 +28,7 @@ class StoriesConfig:
     seed: int  # the generator's seed, independent of the seed of training
     n_train_stories: int  # 4 or more
     n_validation_stories: int  # 4 or more
-    n_test_templates: int  # frames per plot and hold-out, 1 or more
+    n_test_frames: int  # frames per plot and hold-out, 1 or more
     n_test_pairs: int  # pairs of mentions per frame, 1 or more
     n_bystanders: int  # 0 to 2: the largest number of extra mentions that no pronoun can refer to (agreement)
     skew: float  # probability that a training pronoun refers to the first mention; 0.5: position is no clue
@@ -53,7 +53,7 @@ class StoriesConfig:
         shares = self.shares().values()
         if not (min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-9):
             raise ValueError("data.share_* must be 0 or more and add up to 1")
-        minima = {"n_train_stories": 4, "n_validation_stories": 4, "n_test_templates": 1, "n_test_pairs": 1}
+        minima = {"n_train_stories": 4, "n_validation_stories": 4, "n_test_frames": 1, "n_test_pairs": 1}
         for name, minimum in minima.items():
             if getattr(self, name) < minimum:
                 raise ValueError(f"data.{name}={getattr(self, name)}: must be {minimum} or more")

@@ -98,16 +98,16 @@ def _block(rng: Random, frame: tuple[str, str], words: Mapping[str, list[str]], 
                 "text": text,
                 "links": [asdict(_link(spans, mentions, objects, meant))],
                 "family": "no_antecedent" if is_empty else "english",
-                "holdout": holdout, "template": " ".join(frame), "pair": " ".join(people),
+                "holdout": holdout, "frame": " ".join(frame), "pair": " ".join(people),
                 "order": order, "meant": meant,
             })  # fmt: skip
     return rows
 
 
-def _filled(template: str, slots: Mapping[str, str]) -> tuple[str, dict[str, Span]]:
-    """Returns the text of a template and the characters of each slot and word; for equal words, of the last."""
+def _filled(frame: str, slots: Mapping[str, str]) -> tuple[str, dict[str, Span]]:
+    """Returns the text of a frame and the characters of each slot and word; for equal words, of the last."""
     text, spans = "", dict[str, Span]()
-    for symbol in template.split():
+    for symbol in frame.split():
         word = slots.get(symbol.strip("{}"), symbol)
         if word[0] in "aeiou" and symbol[0] == "{" and text.endswith(" a"):
             text += "n"

@@ -57,7 +57,7 @@ class LinkItem:
     level: str
     site: str
     holdout: str
-    template: str
+    frame: str
     pair: str
     block: int  # the same for the four cells of one block
     order: int  # the member of the pair that is mentioned first
@@ -103,7 +103,7 @@ def link_items(rows: Iterable[dict[str, Any]], tokenizer: Tokenizer, end_id: int
     for story_number, row in enumerate(row for row in rows if row["links"]):
         text, encoding = row["text"], encode_text(tokenizer, row["text"])
         position = _word_positions(text, encoding.offsets, row["links"])
-        design = {name: row[name] for name in ("family", "holdout", "template", "pair", "order", "meant", "text")}
+        design = {name: row[name] for name in ("family", "holdout", "frame", "pair", "order", "meant", "text")}
         for link in row["links"]:
             query = position[tuple(link["query"])][-1]
             choices = payoff_choices(tuple(link["answers"]), tuple(link["foils"]))

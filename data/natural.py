@@ -232,7 +232,7 @@ def item_rows(prefixes: Iterable[Prefix]) -> list[dict[str, Any]]:
                 for site, query in zip(SITES, queries, strict=False)
             ]  # fmt: skip
             rows.append({
-                "text": text, "links": links, "family": "natural", "holdout": "", "template": prefix.doc,
+                "text": text, "links": links, "family": "natural", "holdout": "", "frame": prefix.doc,
                 "pair": " ".join(entity.replace(" ", "_") for entity in prefix.entities),
                 "order": order, "meant": meant,
             })  # fmt: skip

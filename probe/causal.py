@@ -1,9 +1,9 @@
 """Does the model's answer depend on one head's link? One edit of one head, and the answer margin is measured again.
 
     M = log p(answers) - log p(foils) at the payoff, in nats
-    effect of an edit = mean(M_clean - M_edited) / mean(M_clean - M_swap)
+    effect of an edit = mean(M_clean - M_edited) / mean(M_clean - M_partner)
 
-M_swap is the margin of the item's own answers after the partner's text. An effect of 1 removes the whole difference
+M_partner is the margin of the item's own answers after the partner's text. An effect of 1 removes the whole difference
 between the partners, 0 changes nothing. Later layers may compensate for an ablated head (self-repair, McGrath et al.
 2023), so ablation effects are lower bounds. Outputs taken from the partner stay in distribution; zero ablation does not
 (Zhang & Nanda 2024).
@@ -52,10 +52,10 @@ def causal_study(
     """Return the causal effects of one head's link, each with its 95 % interval under `<name>_interval`.
 
     The items are whole blocks of one question and hold-out. `seed` decides the resamplings and the control heads. None
-    if no item has a swap partner, else n_pairs, n_dropped, n_templates and:
+    if no item has a partner, else n_pairs, n_dropped, n_frames and:
 
     margin: mean M_clean, in nats.
-    answer_difference: mean of (M_clean - M_swap) / 2, in nats; what the effects below are shares of. If its interval
+    answer_difference: mean of (M_clean - M_partner) / 2, in nats; what the effects below are shares of. If its interval
         reaches 0, the model does not distinguish the partners, and the effects are None.
     attention_swap: antecedent and distractor exchange their attention weights at the query.
     edge_ablation, distractor_edge_ablation: the attention to one of them is removed at the query.
@@ -74,10 +74,10 @@ def causal_study(
     controls = np.sort(np.random.default_rng(seed).permutation(candidates)[:MAX_CONTROL_HEADS]).tolist()
     margins = measure_margins(model, pairs, layer, head, controls, tokens_per_batch)
     entry: dict[str, Any] = {"n_pairs": len(pairs) // 2, "n_dropped": n_dropped}
-    entry |= {"n_templates": len({item.template for item in pairs}), "controls": None}
+    entry |= {"n_frames": len({item.frame for item in pairs}), "controls": None}
     entry |= summarise(margins, pairs, n_bootstrap, seed)
     if entry["attention_swap"] is not None:
-        lost, total = margins["clean"][:, None] - margins["controls"], margins["clean"] - margins["swap"]
+        lost, total = margins["clean"][:, None] - margins["controls"], margins["clean"] - margins["partner"]
         entry["controls"] = {"heads": controls, "attention_swap": (lost.sum(axis=0) / total.sum()).tolist()}
     return entry
 
@@ -85,7 +85,7 @@ def causal_study(
 def measure_margins(
     model: ObservableModel, pairs: Sequence[LinkItem], layer: int, head: int, controls: list[int], tokens_per_batch: int
 ) -> dict[str, np.ndarray]:
-    """Return the margin [N] of every item, "clean", after the partner's text ("swap") and under each edit.
+    """Return the margin [N] of every item, "clean", after the partner's text ("partner") and under each edit.
 
     "controls" [N, n] are those under the attention swap of other heads of the layer.
     """
@@ -103,7 +103,7 @@ def measure_margins(
         swaps = [edited_margins(model, batch, streams, swap_edges(batch, layer, control)) for control in controls]
         return {
             "clean": margins(clean),
-            "swap": margins(partner(clean)),
+            "partner": margins(partner(clean)),
             "head_effect": margins(resampled),
             "denoising_patch": margins(partner(resampled)),
             "controls": torch.stack(swaps, dim=1) if swaps else clean[:, :0],
@@ -136,11 +136,11 @@ def summarise(
 
     Effects are ratios of means, so all of them are resampled together, by pairs of items.
     """
-    clean, swap = margins["clean"], margins["swap"]
+    clean, partner_margin = margins["clean"], margins["partner"]
     lost = {name: clean - values for name, values in margins.items() if name in EFFECTS}
-    lost["denoising_patch"] = margins["denoising_patch"] - swap
+    lost["denoising_patch"] = margins["denoising_patch"] - partner_margin
     lost["edge_specificity"] = lost["edge_ablation"] - lost["distractor_edge_ablation"]
-    ones, total = np.ones_like(clean), clean - swap
+    ones, total = np.ones_like(clean), clean - partner_margin
     ratios = {"margin": (clean, ones), "answer_difference": (total / 2, ones)}
     if total.any():
         ratios |= {name: (lost[name], total) for name in EFFECTS}

@@ -45,12 +45,12 @@ def importance_study(
     """Return how the three measures agree over the links of all heads and of the chosen head, and each head's means.
 
     The items are whole blocks of one question and hold-out; up to `N_BLOCKS` blocks and `MAX_BOOTSTRAP` resamplings are
-    used. Raises ValueError if no item has a swap partner.
+    used. Raises ValueError if no item has a partner.
     """
     items = spread_blocks(items)
     items = [items[i] for i in pair_up(items)[0]]
     if not items:
-        raise ValueError("no item has a swap partner")
+        raise ValueError("no item has a partner")
     layers = list(range(model.n_layer)) if model.n_layer * model.n_head <= MAX_HEADS else [layer]
     links = read_links(model, items, layers, tokens_per_batch)  # [3, N, layers, H, W]
     resampling = min(n_bootstrap, MAX_BOOTSTRAP), seed
@@ -111,7 +111,7 @@ def read_links(
 def agreement(links: np.ndarray, items: Sequence[LinkItem], n_bootstrap: int, seed: int) -> dict[str, Any]:
     """Return the number of links and the Spearman correlation of every two measures with its 95 % interval.
 
-    `links` [3, N, ...] are the measures, nan where there is no link; the items' templates and words are resampled.
+    `links` [3, N, ...] are the measures, nan where there is no link; the items' frames and words are resampled.
     """
     is_link = ~np.isnan(links[0])
     values, item_of_link = links[:, is_link], np.nonzero(is_link)[0]
@@ -124,7 +124,7 @@ def agreement(links: np.ndarray, items: Sequence[LinkItem], n_bootstrap: int, se
 
     intervals = np.full((len(is_known), 2), np.nan)
     if is_known.any():
-        designs = story_designs(story_clusters(items))[:1]  # templates x pairs; all three take three times as long
+        designs = story_designs(story_clusters(items))[:1]  # frames x pairs; all three take three times as long
         intervals[is_known] = bootstrap_interval(statistic, designs, n_bootstrap, seed).T
     result: dict[str, Any] = {"n_links": values.shape[1]}
     for pair, (i, j) in enumerate(_PAIRS_OF_MEASURES):

@@ -1,6 +1,6 @@
 """Edits of one attention head, and the answer margins of item pairs under an edit.
 
-Each item is compared with its swap partner: the same text except for the pronoun or cue, so that the other mention is
+Each item is compared with its partner: the same text except for the pronoun or cue, so that the other mention is
 the antecedent. Partners are neighbouring rows 2i and 2i + 1 of a batch.
 
 Axes: B texts (always even), T tokens, K head width.
@@ -21,7 +21,7 @@ NO_TOKEN = -1  # pads rows of token ids
 
 @dataclass(frozen=True, slots=True)
 class PairBatch:
-    """Items and their swap partners as one right-padded batch."""
+    """Items and their partners as one right-padded batch."""
 
     index: list[int]  # [B] position of each item among the given items
     tokens: Tensor  # [B, T]
@@ -35,7 +35,7 @@ class PairBatch:
 
 
 def pair_up(items: Sequence[LinkItem]) -> tuple[list[int], int]:
-    """Return the indices of the items that have a swap partner, pair after pair, and the number of pairs dropped.
+    """Return the indices of the items that have a partner, pair after pair, and the number of pairs dropped.
 
     Items come in whole blocks, so the partner of item i is item i ^ 1. A pair is dropped if an item has no antecedent
     or no payoff, if query, payoff or length differ, or if the antecedent of one is no distractor of the other.

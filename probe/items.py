@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from data.links import LinkItem
 
-HEADLINE = "headline"  # the hold-out of the verdict: new nouns in new templates
+HEADLINE = "headline"  # the hold-out of the verdict: new nouns in new frames
 
 
 @dataclass(frozen=True, slots=True)

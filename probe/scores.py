@@ -35,7 +35,7 @@ class HeadRows:
 
     log_ratio: np.ndarray  # log of the weight on the antecedents over the weight on the distractors
     value_log_ratio: np.ndarray  # the same with weight x ||W_O W_V x||; nan where the model gives no output weights
-    margin: np.ndarray  # score of the best antecedent minus score of the best distractor
+    attention_margin: np.ndarray  # score of the best antecedent minus score of the best distractor
     strict: np.ndarray  # share of the most attended tokens, without the first token, that are antecedents
     mass: np.ndarray  # weight on all mentions together
     first_mass: np.ndarray  # weight on the first token, the attention sink
@@ -45,13 +45,13 @@ class HeadRows:
         return HeadRows(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
-def score(log_ratio: np.ndarray, margin: np.ndarray, strict: np.ndarray) -> Scores:
+def score(log_ratio: np.ndarray, attention_margin: np.ndarray, strict: np.ndarray) -> Scores:
     """Score whole blocks of items, in the cell order of `check_blocks`; arguments [4 N_b, ...] as in `HeadRows`."""
 
     def cells(values: np.ndarray) -> np.ndarray:
         return values.reshape(-1, 2, 2, *values.shape[1:])  # [N_b, order, meant, ...]
 
-    right = cells((margin > 0) + 0.5 * (margin == 0))
+    right = cells((attention_margin > 0) + 0.5 * (attention_margin == 0))
     right_pair = (right == 1).all(axis=2)  # [N_b, order, ...]
     return Scores(
         accuracy=right.mean(axis=(1, 2)),
@@ -65,7 +65,7 @@ def score(log_ratio: np.ndarray, margin: np.ndarray, strict: np.ndarray) -> Scor
 
 def score_heads(rows: HeadRows) -> Scores:
     """Score every head, each field [N_b, L, H]."""
-    return score(rows.log_ratio, rows.margin, rows.strict)
+    return score(rows.log_ratio, rows.attention_margin, rows.strict)
 
 
 def check_blocks(items: Sequence[LinkItem]) -> None:
@@ -185,7 +185,7 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> 
     return {
         "log_ratio": right.logsumexp(-1) - wrong.logsumexp(-1),
         "value_log_ratio": _value_log_ratio(token_scores, value_norms, mentions),
-        "margin": right.amax(-1) - wrong.amax(-1),
+        "attention_margin": right.amax(-1) - wrong.amax(-1),
         "strict": largest_gold.sum((-1, -2)) / (beyond_first == largest).sum(-1),
         "mass": (words.logsumexp(-1) - total).exp(),
         "first_mass": (scores[..., 0] - total).exp(),

@@ -1,6 +1,6 @@
 """Statistics of clustered scores: bootstrap intervals, sign-flip tests corrected for many heads, exact intervals.
 
-Stories share templates (sentence frames) and words, so blocks of stories are not independent. Intervals and tests of
+Stories share frames (sentences with gaps) and words, so blocks of stories are not independent. Intervals and tests of
 scores take whole clusters as their unit.
 """
 
@@ -15,19 +15,19 @@ from data.links import LinkItem
 CONFIDENCE = 0.95  # coverage of every interval
 MIN_CLUSTERS = 5  # fewer clusters give no useful one-way bootstrap: of four, 1 draw in 64 has a single cluster
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
-CLUSTERINGS = ("templates", "first_words", "second_words")  # in every test; all blocks of a pair share both words
+CLUSTERINGS = ("frames", "first_words", "second_words")  # in every test; all blocks of a pair share both words
 Design = Sequence[np.ndarray]  # clusterings, each [N], that are resampled independently of each other
 _ROUNDING = 1e-12  # share of a sum of squares below which a variance counts as zero
 
 
 def story_clusters(items: Sequence[LinkItem]) -> dict[str, np.ndarray]:
-    """Return the template, the first word, the second word and the word pair of each item, each [N].
+    """Return the frame, the first word, the second word and the word pair of each item, each [N].
 
     For scores per block, pass one item of each block.
     """
     words = [item.pair.split() for item in items]
     return {
-        "templates": np.array([item.template for item in items]),
+        "frames": np.array([item.frame for item in items]),
         "first_words": np.array([pair[0] for pair in words]),
         "second_words": np.array([pair[-1] for pair in words]),
         "pairs": np.array([item.pair for item in items]),
@@ -35,11 +35,11 @@ def story_clusters(items: Sequence[LinkItem]) -> dict[str, np.ndarray]:
 
 
 def story_designs(clusters: Mapping[str, np.ndarray]) -> list[Design]:
-    """Return the designs of a story interval: templates crossed with pairs, with first and with second words.
+    """Return the designs of a story interval: frames crossed with pairs, with first and with second words.
 
     The widest of the three covers a little less than 95 % if effects of both words dominate.
     """
-    return [(clusters["templates"], clusters[name]) for name in ("pairs", "first_words", "second_words")]
+    return [(clusters["frames"], clusters[name]) for name in ("pairs", "first_words", "second_words")]
 
 
 def bootstrap_interval(
@@ -143,7 +143,7 @@ def max_t_test(
 ) -> MaxT:
     """Test for each head whether its mean score is above `centre`, corrected for the search over all heads.
 
-    1. T of a head is the sum of its values minus `centre`, divided by its standard error. Blocks share templates and
+    1. T of a head is the sum of its values minus `centre`, divided by its standard error. Blocks share frames and
        words, so the variances under all clusterings are added. The sum counts the overlap of two clusterings twice and
        is conservative (Cameron, Gelbach & Miller 2011, without the subtraction, which can be negative).
     2. For each clustering, the signs of whole clusters are flipped at random, B times. T* is the flipped sum, divided

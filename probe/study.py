@@ -115,7 +115,7 @@ def study(
         ValueError: the recorded attention is not the attention the model uses, so nothing may be reported.
 
     """
-    # With few templates a question may lack items in a population; then it is left out.
+    # With few frames a question may lack items in a population; then it is left out.
     questions = questions_with_items(QUESTIONS, [item for item in dev if item.holdout == "iid"])
     questions = questions_with_items(questions, [item for item in test if item.holdout == HEADLINE])
     context = make_context(model, untrained, questions, dev, test, config)
@@ -196,7 +196,7 @@ def evaluate_head(
         "clusters": {name: len(set(labels)) for name, labels in clusters.items()},
         **_head_and_rules(scores, items, head, rules, context),
         "chance_level": chance_level(scores.accuracy, clusterings, 0.5, *context.resampling),
-        "accuracy_flipped": float(np.heaviside(rows.margin[flipped][:, *head], 0.5).mean()),
+        "accuracy_flipped": float(np.heaviside(rows.attention_margin[flipped][:, *head], 0.5).mean()),
         "value_weighted_contrast": float(rows.value_log_ratio[:, *head].mean()),
     }
     heads = {name: getattr(scores, name).mean(axis=0).tolist() for name in _MAP_SCORES}
@@ -277,7 +277,9 @@ def _controls(question: Question, context: ProbeContext, head: tuple[int, int]) 
     items, rows = context.test.select(question, HEADLINE)
     known = "iid" if "iid" in context.test.holdouts(question) else HEADLINE  # a control task needs words of dev
     known_items, known_rows = context.test.select(question, known)
-    control = selectivity(dev_items, dev_rows.margin, known_items, known_rows.margin, config.n_controls, config.seed)
+    control = selectivity(
+        dev_items, dev_rows.attention_margin, known_items, known_rows.attention_margin, config.n_controls, config.seed
+    )
     unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
     return {
         "selectivity": control["selectivity"],

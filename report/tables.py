@@ -123,8 +123,8 @@ EFFECTS = (
 )  # fmt: skip
 HOLDOUT_NOTE = (
     "iid: same distribution as training; pairs: new pairs of nouns; nouns: nouns no pronoun referred to in training; "
-    "templates: new sentence frames; headline: such nouns in new frames; distance: sentences in between; "
-    "distractors: more nouns. Block: all four sentences right. Strict: more attention on the antecedent than on any "
+    "frames: new sentence frames; headline: such nouns in new frames; distance: sentences in between; "
+    "bystanders: more nouns. Block: all four sentences right. Strict: more attention on the antecedent than on any "
     "other word. Agreement sieve: a rule that reads number and gender."
 )
 
@@ -306,8 +306,8 @@ def heads_csv(readings: Mapping[str, Reading]) -> str:
     return stream.getvalue()
 
 
-ITEM_FIELDS = "family level site holdout template pair block order meant text query antecedents distractors".split()
-ROW_FIELDS = ("log_ratio", "value_log_ratio", "margin", "strict", "mass", "first_mass")
+ITEM_FIELDS = "family level site holdout frame pair block order meant text query antecedents distractors".split()
+ROW_FIELDS = ("log_ratio", "value_log_ratio", "attention_margin", "strict", "mass", "first_mass")
 
 
 def items_jsonl(results: Mapping[str, Any], reading: Reading) -> str:

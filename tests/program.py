@@ -20,7 +20,7 @@ import torch
 ROOT = Path(__file__).parent.parent
 # A run of a second: one layer, few stories.
 SMALL_DATA = [
-    "data.n_train_stories=4000", "data.n_validation_stories=40", "data.n_test_templates=2", "data.n_test_pairs=2",
+    "data.n_train_stories=4000", "data.n_validation_stories=40", "data.n_test_frames=2", "data.n_test_pairs=2",
 ]  # fmt: skip
 SMALL = [
     "model=nano", "max_steps=4", "eval_every_steps=2", "log_every_steps=1", "tokens_per_batch=256",

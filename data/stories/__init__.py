@@ -50,7 +50,7 @@ def generate_split(config: StoriesConfig, split: str, train: list[Story] | None 
     """Returns the stories of one split; the same config gives the same stories on every machine.
 
     Train and validation follow the configured mix of plots; validation excludes texts of `train`, which is generated
-    again if None. Test contains, for every plot and the hold-outs iid and headline, `n_test_templates` frames x
+    again if None. Test contains, for every plot and the hold-outs iid and headline, `n_test_frames` frames x
     `n_test_pairs` pairs x 4 cells; test_others the same for the other hold-outs; dev half as many frames, with held-out
     words and frames of its own. Links of dev and test include the surprisal of each oracle at the payoff.
     """
@@ -148,7 +148,7 @@ def _sample_design(config: StoriesConfig, split: str) -> list[Story]:
     """Returns dev, test or test_others: every plot and hold-out with the same numbers of frames and pairs."""
     rng = Random(f"{config.seed} {split}")
     is_dev = split == "dev"
-    n_frames = max(1, config.n_test_templates // 2) if is_dev else config.n_test_templates
+    n_frames = max(1, config.n_test_frames // 2) if is_dev else config.n_test_frames
     stories: list[Story] = []
     for name in plot_shares(config):
         plot = PLOTS[name]

@@ -22,7 +22,7 @@ class Story:
     links: tuple[Link, ...]
     family: str
     holdout: str
-    template: str  # the frame
+    frame: str  # its text for the order in which the first word of the pair comes first
     pair: str  # the two words, separated by a space
     order: int  # index in the pair of the word that is mentioned first
     meant: int  # index in the pair of the antecedent
@@ -47,7 +47,7 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, m
 def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> Pair:
     """Draws pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
     population = language.population
-    holdout = "iid" if population.holdout in ("distance", "distractors") else population.holdout
+    holdout = "iid" if population.holdout in ("distance", "bystanders") else population.holdout
     pairs = pairs_of(plot, population)
     while True:
         pair = rng.choice(pairs)
@@ -79,17 +79,17 @@ def _sample_cell(
 
 def sample_plain_story(rng: Random, language: Language, plot: Plot) -> Story:
     """Returns a story without a pronoun, with a pair and a frame that training may combine."""
-    bindings, template = {"PLOT": plot.name}, plot.name
+    bindings, frame_text = {"PLOT": plot.name}, plot.name
     if plot.frames:
         frame = rng.choice(frames_of(plot, language.population))
         pair = rng.choice(pairs_of(plot, language.population))
         while not _trained_together(frame, pair):
             pair = rng.choice(pairs_of(plot, language.population))
-        order, template = rng.randrange(2), frame[0]
-        bindings |= {"FRAME": template, "A": pair[order].word, "B": pair[1 - order].word}
+        order, frame_text = rng.randrange(2), frame[0]
+        bindings |= {"FRAME": frame_text, "A": pair[order].word, "B": pair[1 - order].word}
     derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     mentions = _pair_name(pair) if plot.frames else derivation.bindings["A"]
-    return Story(derivation.text, (), "no_pronoun", "", template, mentions, 0, 0)
+    return Story(derivation.text, (), "no_pronoun", "", frame_text, mentions, 0, 0)
 
 
 def _trained_together(frame: Frame, pair: Pair) -> bool:

@@ -40,7 +40,7 @@ class Population:
 
 def frames_of(plot: Plot, population: Population) -> tuple[Frame, ...]:
     """Returns the frames of a plot that the population uses."""
-    return _frames(plot.name, population.split if population.holdout in ("templates", "headline") else "")
+    return _frames(plot.name, population.split if population.holdout in ("frames", "headline") else "")
 
 
 @cache
@@ -121,7 +121,7 @@ def placement(frame: Frame, pair: Pair) -> tuple[str, str] | None:
     if is_held_out_pair(pair):
         return None if frame_split else ("test", "pairs")
     if frame_split:
-        return frame_split, "templates"
+        return frame_split, "frames"
     cell = unit_hash("cell", frames.base_frame(frame[0]), pair[0].word, pair[1].word)
     return ("dev" if cell < 0.05 else "test" if cell < 0.1 else "train"), "iid"
 
@@ -305,7 +305,7 @@ def _filler(language: Language, bindings: Bindings) -> list[Option]:
 
 def _bystanders(language: Language, bindings: Bindings) -> list[Option]:
     population = language.population
-    least = 2 if population.holdout == "distractors" else 0
+    least = 2 if population.holdout == "bystanders" else 0
     numbers = range(least, least + population.n_bystanders + 1)
     article = "" if language.plot(bindings).pools in ("number", "animals") else "The"
     sentences = [f"{article} {{{name}}} {{{name}.was}} {{PLACE}} ." for name in "DE"]

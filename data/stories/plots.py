@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from data.stories import frames
 from data.stories.frames import Frame
 
-ALL_HOLDOUTS = ("iid", "pairs", "nouns", "templates", "headline", "distance", "distractors")
+ALL_HOLDOUTS = ("iid", "pairs", "nouns", "frames", "headline", "distance", "bystanders")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A template of stories: symbols of the grammar, and the links that they contain."""
+    """A kind of story: symbols of the grammar, and the links that they contain."""
 
     name: str
     family: str

@@ -16,7 +16,7 @@ from data.stories.floor import Floor, words
 from data.tokenizer import END, bpe_tokenizer, end_id
 from tests.data.test_stories import CONFIG as STORIES
 
-CONFIG = replace(STORIES, n_validation_stories=160, n_test_templates=2, n_test_pairs=1)
+CONFIG = replace(STORIES, n_validation_stories=160, n_test_frames=2, n_test_pairs=1)
 
 
 def text_config(path: Path, **changes: Any) -> TextConfig:

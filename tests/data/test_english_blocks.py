@@ -36,15 +36,15 @@ def test_a_block_balances_order_pronoun_and_object(split: str) -> None:
     for start in range(0, len(rows), 4):
         block = rows[start : start + 4]
         assert [(row["order"], row["meant"]) for row in block] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-        assert len({row["pair"] for row in block}) == len({row["template"] for row in block}) == 1
+        assert len({row["pair"] for row in block}) == len({row["frame"] for row in block}) == 1
         assert Counter(row["links"][0]["answers"] for row in block).most_common()[0][1] == 2
 
 
 def test_dev_and_headline_share_neither_names_nor_introductions_nor_continuations() -> None:
     def units(rows: list[dict[str, Any]]) -> tuple[set[str], ...]:
         names = {name for row in rows for name in row["pair"].split()}
-        introductions = {text for text in _INTRODUCTIONS for row in rows if row["template"].startswith(text)}
-        return names, introductions, {row["template"].partition("{PRONOUN} ")[2] for row in rows} - {""}
+        introductions = {text for text in _INTRODUCTIONS for row in rows if row["frame"].startswith(text)}
+        return names, introductions, {row["frame"].partition("{PRONOUN} ")[2] for row in rows} - {""}
 
     headline = [row for row in ROWS["test"] if row["holdout"] == "headline"]
     for dev, test in zip(units(LINKED["dev"]), units(headline), strict=True):

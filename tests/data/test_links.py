@@ -17,7 +17,7 @@ from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_toke
 from tests.data.test_stories import CONFIG as STORIES
 from tests.data.test_stories import all_links, full_stories
 
-CONFIG = replace(STORIES, n_test_templates=2, n_test_pairs=2)
+CONFIG = replace(STORIES, n_test_frames=2, n_test_pairs=2)
 TEXT = "The naïve cat 🙂🙃 sat near  the buses.\n\tIt purred, “ja”!"
 MAKERS = {"words": word_tokenizer, "characters": character_tokenizer, "bpe": lambda texts: bpe_tokenizer(texts, 270)}
 
@@ -165,7 +165,7 @@ def item_of(answers: list[str], foils: list[str], text: str = "It ran") -> tuple
     vocabulary = {token: i for i, token in enumerate(["<s>", *map("".join, merges), "▁", *"AIarntshugm"])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    design = {"family": "agreement", "holdout": "iid", "template": "a", "pair": "a b", "order": 0, "meant": 0}
+    design = {"family": "agreement", "holdout": "iid", "frame": "a", "pair": "a b", "order": 0, "meant": 0}
     link = {
         "level": "number", "site": "pronoun", "query": (0, 2), "antecedents": [], "distractors": [], "subject": None,
         "payoff": (3, len(text)), "surprisal": [1.0], "answers": answers, "foils": foils,

@@ -26,11 +26,11 @@ NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.st
 _DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_antecedent=0.06, share_no_pronoun=0.45)
 _EQUAL_SHARES = dict.fromkeys(NO_SHARES, 0.05) | {"share_no_pronoun": 1 - 0.05 * (len(NO_SHARES) - 1)}
 CONFIG = StoriesConfig(  # the families of the default mix
-    source="stories", seed=3, n_train_stories=6000, n_validation_stories=800, n_test_templates=7, n_test_pairs=3,
+    source="stories", seed=3, n_train_stories=6000, n_validation_stories=800, n_test_frames=7, n_test_pairs=3,
     n_bystanders=0, skew=0.5, **(NO_SHARES | _DEFAULT_SHARES),
 )  # fmt: skip
 FULL = replace(  # all families
-    CONFIG, n_bystanders=1, n_validation_stories=200, n_test_templates=1, n_test_pairs=1, **_EQUAL_SHARES
+    CONFIG, n_bystanders=1, n_validation_stories=200, n_test_frames=1, n_test_pairs=1, **_EQUAL_SHARES
 )
 SMALL = replace(FULL, n_train_stories=1200, n_validation_stories=40)
 SPLITS = ("train", "validation", "dev", "test", "test_others")
@@ -183,20 +183,20 @@ def test_the_longest_possible_story_fits_the_context() -> None:
 
 def test_held_out_words_pairs_and_frames_are_never_in_linked_training_stories(stories: dict) -> None:
     linked = [row for row in stories["train"] if row["links"]]
-    training_frames = {base_frame(row["template"]) for row in stories["train"] if "{" in row["template"]}
+    training_frames = {base_frame(row["frame"]) for row in stories["train"] if "{" in row["frame"]}
     training_pairs = {row["pair"] for row in stories["train"]}
-    cells = {(base_frame(row["template"]), row["pair"]) for row in linked}
+    cells = {(base_frame(row["frame"]), row["pair"]) for row in linked}
     antecedents = {word for row in linked for word in row["pair"].split()}
     assert not any(held_out(frame) for frame in training_frames)
     assert not any(REFERENTS[word].held_out for word in antecedents)
     for row in stories["dev"] + stories["test"]:
-        frame, pair = base_frame(row["template"]), row["pair"]
+        frame, pair = base_frame(row["frame"]), row["pair"]
         assert (frame, pair) not in cells
         if row["holdout"] == "pairs":
             assert pair not in training_pairs
         if row["holdout"] in ("nouns", "headline"):
             assert not set(pair.split()) & antecedents
-        if row["holdout"] in ("templates", "headline"):
+        if row["holdout"] in ("frames", "headline"):
             assert frame not in training_frames
 
 
@@ -205,8 +205,8 @@ def test_dev_and_test_share_no_held_out_word_frame_or_cell(stories: dict) -> Non
     for split in ("dev", "test"):
         headline = [row for row in stories[split] if row["holdout"] == "headline"]
         held_out_words.append({word for row in headline for word in row["pair"].split()})
-        held_out_frames.append({base_frame(row["template"]) for row in headline})
-        cells.append({(base_frame(row["template"]), row["pair"]) for row in stories[split]})
+        held_out_frames.append({base_frame(row["frame"]) for row in headline})
+        cells.append({(base_frame(row["frame"]), row["pair"]) for row in stories[split]})
     for dev, test in (held_out_words, held_out_frames, cells):
         assert dev and test and not dev & test
 
@@ -313,7 +313,7 @@ def test_sentences_are_english(stories: dict) -> None:
 
 
 def test_skew_is_the_share_of_first_mentions_in_training_and_never_in_test() -> None:
-    skewed = replace(CONFIG, skew=0.9, n_train_stories=3000, n_test_templates=1, n_test_pairs=1)
+    skewed = replace(CONFIG, skew=0.9, n_train_stories=3000, n_test_frames=1, n_test_pairs=1)
     first = {
         split: [story.order == story.meant for story in generate_split(skewed, split) if story.links]
         for split in ("train", "test")

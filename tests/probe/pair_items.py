@@ -22,7 +22,7 @@ def link(tokens: list[int], words: tuple[Word, Word], meant: int, **changes: obj
         "tokens": tuple(tokens), "query": len(tokens) - 1, "payoff": len(tokens) - 1, "subject": None,
         "target": answers[meant][0], "antecedents": (words[meant],), "distractors": (words[1 - meant],),
         "answers": answers[meant], "foils": answers[1 - meant], "surprisal": (), "family": "agreement",
-        "level": "number", "site": "pronoun", "holdout": "iid", "template": "t", "pair": "a b", "block": 0,
+        "level": "number", "site": "pronoun", "holdout": "iid", "frame": "t", "pair": "a b", "block": 0,
         "order": 0, "meant": meant, "text": "",
     }  # fmt: skip
     return LinkItem(**fields | changes)
@@ -57,7 +57,7 @@ def random_items() -> list[LinkItem]:
             prefix[-1] = 30 + meant if block == 2 else prefix[-1]
             tokens = [int(i) for i in [*prefix, 32 + meant, *range(34, 34 + n_after)]]
             place = {"block": block, "order": order, "query": len(prefix), "distractors": (words[1 - meant], *third)}
-            clusters = {"template": f"t{block % 3}", "pair": f"a{block % 2} b{block}"}
+            clusters = {"frame": f"t{block % 3}", "pair": f"a{block % 2} b{block}"}
             items.append(link(tokens, words, meant, **place, **clusters))
     return items
 
@@ -110,7 +110,7 @@ def noun_items() -> list[LinkItem]:
             first, second = pair if order == 0 else pair[::-1]
             words = ((2,), (4,)) if order == 0 else ((4,), (2,))
             tokens = [START, OTHER, first, OTHER, second, *[OTHER] * block, PRONOUN[meant]]
-            place = {"block": block, "order": order, "pair": f"{pair[0]} {pair[1]}", "template": f"t{block}"}
+            place = {"block": block, "order": order, "pair": f"{pair[0]} {pair[1]}", "frame": f"t{block}"}
             items.append(link(tokens, words, meant, **place, answers=(VERB[meant],), foils=(VERB[1 - meant],)))
     return items
 

@@ -22,9 +22,7 @@ from tests.model.standard import PLAIN
 from tests.probe.evaluated_models import randomise
 
 # Every family at its least: one frame, one pair.
-FULL = replace(
-    CONFIG, n_bystanders=1, n_test_templates=1, n_test_pairs=1, **dict.fromkeys(NO_SHARES, 1 / len(NO_SHARES))
-)
+FULL = replace(CONFIG, n_bystanders=1, n_test_frames=1, n_test_pairs=1, **dict.fromkeys(NO_SHARES, 1 / len(NO_SHARES)))
 MODEL = ModelConfig(n_layer=2, n_head=3, d_model=48, d_mlp=41, context_length=64, **PLAIN)
 
 

@@ -63,13 +63,13 @@ def edit_by_hand(view: TransformerView, item: LinkItem, partner: LinkItem, name:
     return HeadEdit(LAYER, HEAD, weights=weights_edit)
 
 
-@pytest.mark.parametrize("name", ["clean", "swap", *(name for name in EFFECTS if name != "edge_specificity")])
+@pytest.mark.parametrize("name", ["clean", "partner", *(name for name in EFFECTS if name != "edge_specificity")])
 def test_each_margin_equals_that_of_the_text_alone_with_the_edit_by_hand(view: TransformerView, name: str) -> None:
     items = random_items()
     margins = measure_margins(view, items, LAYER, HEAD, [0, 2], tokens_per_batch=60)
     for i, item in enumerate(items):
         partner = items[i ^ 1]
-        if name in ("clean", "swap"):
+        if name in ("clean", "partner"):
             expected = margin_alone(view, item, None, item.tokens if name == "clean" else partner.tokens)
         elif name == "denoising_patch":  # the partner's text with this head's output from the item's text
             expected = margin_alone(view, item, edit_by_hand(view, partner, item, name), partner.tokens)
@@ -123,7 +123,7 @@ def test_effects_are_ratios_of_means_by_hand() -> None:
     items = noun_items()
     ones = np.ones(len(items))
     margins = {name: 2 * ones for name in EFFECTS if name != "edge_specificity"}
-    margins |= {"clean": 3 * ones, "swap": -1 * ones, "edge_ablation": 0 * ones, "denoising_patch": 1 * ones}
+    margins |= {"clean": 3 * ones, "partner": -1 * ones, "edge_ablation": 0 * ones, "denoising_patch": 1 * ones}
     entry = summarise(margins, items, 101, 0)
     assert (entry["margin"], entry["answer_difference"]) == (3, 2)
     assert entry["attention_swap"] == entry["zero_ablation"] == 0.25  # (3 - 2) / (3 + 1)
@@ -137,7 +137,7 @@ def test_the_effects_of_a_head_that_alone_decides_are_those_by_hand() -> None:
     strength = 2.0
     right, wrong = weights_by_hand(strength).T
     study = causal_study(three_heads(strength), noun_items(), 0, 0, **SETTINGS)
-    assert study is not None and (study["n_pairs"], study["n_dropped"], study["n_templates"]) == (8, 0, 4)
+    assert study is not None and (study["n_pairs"], study["n_dropped"], study["n_frames"]) == (8, 0, 4)
     difference = GAIN * (right - wrong).mean()
     assert study["answer_difference"] == study["margin"] == pytest.approx(difference, rel=1e-4)
     for name in ("attention_swap", "head_effect", "denoising_patch"):

@@ -29,7 +29,7 @@ def block(number: int, **changes: object) -> list[LinkItem]:
         words, mentions = (((2,), (3,)), (10, 11)) if order == 0 else (((3,), (2,)), (11, 10))
         tokens = [0, 1 + number % 3, *mentions, 20 + number % 7, 5 + meant]
         place = {"block": number, "order": order, "text": f"{number} {order} {meant}"}
-        clusters = {"template": f"t{number % 3}", "pair": f"a{number % 2} b{number % 5}"}
+        clusters = {"frame": f"t{number % 3}", "pair": f"a{number % 2} b{number % 5}"}
         answers = {"target": 30 + meant, "answers": (30 + meant,), "foils": (31 - meant,)}
         cells.append(link(tokens, words, meant, **place | clusters | answers | changes))
     return cells
@@ -108,7 +108,7 @@ def test_a_reading_has_every_heads_scores_and_the_oracles_losses(view: Transform
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     shares = dict.fromkeys((field.name for field in fields(StoriesConfig) if field.name.startswith("share_")), 0.0)
     shares |= {"share_agreement": 0.5, "share_no_pronoun": 0.5}
-    sizes = {"n_train_stories": 4000, "n_validation_stories": 40, "n_test_templates": 2, "n_test_pairs": 1}
+    sizes = {"n_train_stories": 4000, "n_validation_stories": 40, "n_test_frames": 2, "n_test_pairs": 1}
     config = StoriesConfig(source="stories", seed=1, n_bystanders=0, skew=0.5, **sizes, **shares)
     return load_corpus(config, tmp_path_factory.mktemp("cache"))
 

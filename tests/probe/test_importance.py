@@ -120,5 +120,5 @@ def test_blocks_are_spread_evenly_from_the_first_to_the_last() -> None:
 
 def test_without_pairs_a_study_is_an_error() -> None:
     alone = [replace(item, payoff=None) for item in random_items()]
-    with pytest.raises(ValueError, match="swap partner"):
+    with pytest.raises(ValueError, match="partner"):
         importance_study(random_view(), alone, 0, 0, **SETTINGS)

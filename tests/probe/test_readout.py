@@ -49,7 +49,7 @@ def test_each_field_is_its_definition_on_the_whole_map(model: TransformerView, s
             expected = {
                 "log_ratio": weights[gold].sum().log() - weights[other].sum().log(),
                 "value_log_ratio": moved[gold].sum().log() - moved[other].sum().log(),
-                "margin": best_gold - best_other,
+                "attention_margin": best_gold - best_other,
                 "strict": 1 + int(weights[1:].argmax()) in gold,
                 "mass": weights[gold + other].sum(),
                 "first_mass": weights[0],
@@ -99,5 +99,5 @@ def test_the_rows_at_it_are_bit_identical_whether_tired_or_soft_follows(model: T
     rows = read_heads(model, items, tokens_per_batch=4096)
     assert len(items) >= 100
     assert all(tired.tokens != soft.tokens for tired, soft in zip(items[::2], items[1::2], strict=True))
-    np.testing.assert_array_equal(rows.margin[::2], -rows.margin[1::2])
+    np.testing.assert_array_equal(rows.attention_margin[::2], -rows.attention_margin[1::2])
     assert (score_heads(rows).accuracy == 0.5).all()

@@ -21,20 +21,20 @@ from probe.statistics import (
 class Blocks(NamedTuple):
     """Three clusterings of the same blocks."""
 
-    template: np.ndarray
+    frame: np.ndarray
     first: np.ndarray
     second: np.ndarray
 
 
-def draw_blocks(n_templates: int, n_words: int, n_blocks: int, rng: np.random.Generator) -> Blocks:
-    return Blocks(*(rng.integers(n, size=n_blocks) for n in (n_templates, n_words, n_words)))
+def draw_blocks(n_frames: int, n_words: int, n_blocks: int, rng: np.random.Generator) -> Blocks:
+    return Blocks(*(rng.integers(n, size=n_blocks) for n in (n_frames, n_words, n_words)))
 
 
 def null_scores(blocks: Blocks, n_heads: int, rng: np.random.Generator) -> np.ndarray:
-    """Scores of mean 0 with random effects of each word and each template."""
-    per_word, per_template = rng.normal(size=(2, 100, n_heads)), rng.normal(size=(100, n_heads))
+    """Scores of mean 0 with random effects of each word and each frame."""
+    per_word, per_frame = rng.normal(size=(2, 100, n_heads)), rng.normal(size=(100, n_heads))
     noise = rng.normal(size=(len(blocks.first), n_heads)) / 2
-    return per_word[0][blocks.first] - per_word[1][blocks.second] + per_template[blocks.template] / 2 + noise
+    return per_word[0][blocks.first] - per_word[1][blocks.second] + per_frame[blocks.frame] / 2 + noise
 
 
 def test_the_cluster_bootstrap_covers_the_mean_in_95_of_100_cases() -> None:
@@ -69,14 +69,14 @@ def test_the_crossed_bootstrap_covers_where_one_clustering_is_too_narrow(n_words
     n_trials, crossed, templates_only = 250, 0, 0
     for trial in range(n_trials):
         blocks = draw_blocks(37, n_words, 151, rng)
-        per_word, per_template = rng.normal(size=(2, n_words)), rng.normal(size=37)
-        values = per_word[0][blocks.first] + per_word[1][blocks.second] + per_template[blocks.template]
+        per_word, per_frame = rng.normal(size=(2, n_words)), rng.normal(size=37)
+        values = per_word[0][blocks.first] + per_word[1][blocks.second] + per_frame[blocks.frame]
         values += rng.normal(size=151)
-        clusters = {"templates": blocks.template, "first_words": blocks.first, "second_words": blocks.second}
+        clusters = {"frames": blocks.frame, "first_words": blocks.first, "second_words": blocks.second}
         designs = story_designs(clusters | {"pairs": blocks.first * 1000 + blocks.second})
         low, high = mean_interval(values, designs, 300, seed=trial)
         crossed += low <= 0 <= high
-        low, high = mean_interval(values, [(blocks.template,)], 300, seed=trial)
+        low, high = mean_interval(values, [(blocks.frame,)], 300, seed=trial)
         templates_only += low <= 0 <= high
     assert crossed / n_trials >= 0.92
     assert templates_only / n_trials < 0.80
@@ -86,7 +86,7 @@ def test_the_widest_design_counts_for_each_score() -> None:
     rng = np.random.default_rng(8)
     blocks = draw_blocks(11, 5, 67, rng)
     values = rng.normal(size=(67, 2, 3))
-    designs = [(blocks.template, blocks.first), (blocks.template, blocks.second)]
+    designs = [(blocks.frame, blocks.first), (blocks.frame, blocks.second)]
     together = mean_interval(values, designs, 200, seed=0)
     alone = [mean_interval(values[:, 1, 2], [design], 200, seed=0) for design in designs]
     assert together.shape == (2, 2, 3)
@@ -118,16 +118,16 @@ def test_the_best_of_many_chance_heads_passes_the_chance_level_in_5_of_100_cases
 def test_with_effects_of_words_and_templates_the_chance_level_is_conservative_and_that_of_templates_alone_is_not() -> (
     None
 ):
-    rng, passed = np.random.default_rng(5), {"all": 0, "templates": 0}
+    rng, passed = np.random.default_rng(5), {"all": 0, "frames": 0}
     for trial in range(200):
         blocks = draw_blocks(37, 11, 211, rng)
         values = null_scores(blocks, 8, rng)
         best = values.mean(axis=0).max()
-        clusterings = [blocks.template, blocks.first, blocks.second]
+        clusterings = [blocks.frame, blocks.first, blocks.second]
         passed["all"] += best > chance_level(values, clusterings, 0.0, 200, trial)
-        passed["templates"] += best > chance_level(values, clusterings[:1], 0.0, 200, trial)
+        passed["frames"] += best > chance_level(values, clusterings[:1], 0.0, 200, trial)
     assert passed["all"] <= 0.05 * 200
-    assert passed["templates"] > 0.2 * 200
+    assert passed["frames"] > 0.2 * 200
 
 
 def test_the_chance_level_rises_with_heads_and_falls_with_clusters() -> None:
@@ -142,10 +142,10 @@ def test_the_chance_level_rises_with_heads_and_falls_with_clusters() -> None:
 
 
 def test_effects_of_few_words_raise_the_chance_level() -> None:
-    templates, pairs = np.arange(60), np.arange(60) % 6
+    frames, pairs = np.arange(60), np.arange(60) % 6
     values = (np.random.default_rng(4).integers(0, 3, size=(6, 8)) / 2)[pairs]  # 8 heads, one score per pair
-    by_template = chance_level(values, [templates], 0.5, 1000, 0)
-    assert chance_level(values, [templates, pairs], 0.5, 1000, 0) > by_template + 0.05
+    by_frame = chance_level(values, [frames], 0.5, 1000, 0)
+    assert chance_level(values, [frames, pairs], 0.5, 1000, 0) > by_frame + 0.05
 
 
 def test_word_effects_pass_max_t_no_more_often_than_its_level_and_flips_of_templates_alone_fail() -> None:

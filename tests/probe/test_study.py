@@ -15,7 +15,7 @@ from tests.probe.conftest import Studied, untrained
 from tests.probe.story_items import FULL, MODEL, planted, random_model, story_items
 from tests.probe.test_contract import ScaledLogits
 
-HOLDOUTS = {"iid", "pairs", "nouns", "templates", "headline", "distance", "distractors"}
+HOLDOUTS = {"iid", "pairs", "nouns", "frames", "headline", "distance", "bystanders"}
 
 
 def entry_of(results: dict, question: str) -> dict:

@@ -11,8 +11,10 @@ from itertools import product
 from random import Random
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from data.english import FEMININE_NAMES, MASCULINE_NAMES, SINGULARS
-from data.links import Link, Span
+from data.links import Link, LinkItem, Span, link_items
 from data.stories.lexicon import unit_hash
 
 # {A} is mentioned before {B}; {P} belongs to {A} and {Q} to {B}.
@@ -68,6 +70,28 @@ def english_rows(counts: Mapping[str, int], *, n_frames: int, n_pairs: int, seed
         frame = rng.choice(_part(_INTRODUCTIONS, "test")), rng.choice(_NO_ANTECEDENT)
         rows["test"] += _block(rng, frame, parts["test"], "headline")
     return rows
+
+
+def english_items(
+    counts: Mapping[str, int],
+    tokenizer: Tokenizer,
+    start: int,
+    context_length: int,
+    *,
+    n_frames: int,
+    n_pairs: int,
+    seed: int,
+) -> dict[str, list[LinkItem]]:
+    """Returns the rows of `english_rows` as items with the token `start` before every text.
+
+    Raises ValueError also if a word of a link has no tokens for itself, or if a text is longer than the context.
+    """
+    rows = english_rows(counts, n_frames=n_frames, n_pairs=n_pairs, seed=seed)
+    items = {split: link_items(rows[split], tokenizer, start) for split in rows}
+    longest = max(len(item.tokens) for split in items.values() for item in split)
+    if longest > context_length:
+        raise ValueError(f"blocks of sentences: have up to {longest} tokens, but the model reads {context_length}")
+    return items
 
 
 def known(words: Set[str], counts: Mapping[str, int], split: str) -> list[str]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from data.corpus import Corpus, load_rows, validation_documents
+from data.corpus import Corpus, load_rows, training_counts, validation_documents
+from data.english_blocks import english_items
 from data.links import LinkItem, link_items
 from data.loader import StorySplit
 from data.stories.lint import word_spans
@@ -26,6 +27,7 @@ from training.settings import TrainSettings
 
 N_SIGN_FLIPS = 400  # behind the chance level
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for prefixes
+N_FRAMES, N_PAIRS = 9, 7  # blocks in English
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class QuestionReading:
     pronoun_contrast: np.ndarray  # [L, H]
     chance_level: float  # 95th percentile of the best head's accuracy by chance
     loss: float  # nats at the payoff; nan for a question without payoff
-    oracles: dict[str, float]  # nats, the same for each oracle
+    answer_accuracy: float  # share of payoffs at which the answers are more probable than the foils; nan without payoff
+    oracles: dict[str, float]  # nats, the loss of each oracle
 
     def values(self) -> dict[str, Any]:
         """Return the reading as metrics.jsonl stores it."""
@@ -53,8 +56,10 @@ class QuestionReading:
         share = resolved_share(self.loss, self.oracles)
         resolved = {} if share is None else {"resolved_share": share}
         entry = {"layer": self.layer, "head": self.head, **scores, "chance_level": self.chance_level}
-        answer = {} if np.isnan(self.loss) else {f"{self.name}_answer": {"model": self.loss, **self.oracles}}
-        return {self.name: entry | resolved | heads} | answer
+        if np.isnan(self.loss):
+            return {self.name: entry | heads}
+        answer = {f"{self.name}_answer": {"model": self.loss, **self.oracles}}
+        return {self.name: entry | {"answer_accuracy": self.answer_accuracy} | resolved | heads} | answer
 
     def summary(self) -> str:
         """Return the best head and its accuracy in one phrase."""
@@ -76,7 +81,7 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     if not settings.model.is_causal or not run.probe_sequences:
         return None
     if not isinstance(split, StorySplit):
-        return natural_probe(corpus, settings)
+        return natural_probe(corpus, settings, draw)
     start_token = end_id(tokenizer)
     items = choose_items(link_items(load_rows(corpus, "dev"), tokenizer, start_token), run.probe_sequences)
 
@@ -109,11 +114,11 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     return probe
 
 
-def natural_probe(corpus: Corpus, settings: TrainSettings) -> Probe | None:
-    """Return the probe of a run on text; None if its validation text has too few prefixes.
+def natural_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> Probe | None:
+    """Return the probe of a run on text; None if its validation text has too few prefixes and its words no blocks.
 
     Every reading has, for each question, the contrast of every head at the pronoun on the same prefixes, half as many
-    as run.probe_sequences, and the head of the largest |t|.
+    as run.probe_sequences, and the head of the largest |t|; and the reading of the dev blocks in English.
     """
     documents, n_characters = list[str](), 0
     for document in validation_documents(corpus):
@@ -125,7 +130,13 @@ def natural_probe(corpus: Corpus, settings: TrainSettings) -> Probe | None:
         items = make_items(prefixes, tokenizer, start_token, context_length, 0, run.probe_sequences // 2)
         if len(items.prefixes) >= MIN_PREFIXES:
             all_items[question] = items
-    if not all_items:
+    model_reads = tokenizer, start_token, context_length
+    try:
+        english = english_items(training_counts(corpus), *model_reads, n_frames=2 * N_FRAMES, n_pairs=N_PAIRS, seed=0)
+        blocks = choose_items(english["dev"], run.probe_sequences)
+    except ValueError:  # for example, too few known words; eval.py prints the reason
+        blocks = {}
+    if not all_items and not blocks:
         return None
 
     def probe(model: Transformer, step: int) -> ProbeReading | None:
@@ -147,7 +158,14 @@ def natural_probe(corpus: Corpus, settings: TrainSettings) -> Probe | None:
                 "pronoun_contrast_heads": mean.round(4).tolist(),
             }  # fmt: skip
             summaries.append(f"{question} L{layer}H{head} contrast {mean[layer, head]:.2f} (t {t[layer, head]:.1f})")
-        return ProbeReading(values, {}, None, summaries)
+        readings = read_questions(view, blocks, run.tokens_per_batch)
+        if any(np.isnan(reading.pronoun_contrast).any() for reading in readings):
+            return None
+        for reading in readings:
+            values |= reading.values()
+        is_drawn = draw and readings and (step % run.eval_every_steps == 0 or step == run.max_steps)
+        images = draw(readings, []) if draw and is_drawn else {}
+        return ProbeReading(values, images, None, [*summaries, *(reading.summary() for reading in readings)])
 
     return probe
 
@@ -175,7 +193,7 @@ def read_questions(
         scores = score_heads(read_heads(model, question_items, tokens_per_batch))
         clusters = story_clusters(question_items[::4])
         clusterings = [clusters[name] for name in CLUSTERINGS]
-        _, losses = read_payoffs(model, question_items, tokens_per_batch)
+        margins, losses = read_payoffs(model, question_items, tokens_per_batch)
         readings.append(
             QuestionReading(
                 name,
@@ -185,6 +203,7 @@ def read_questions(
                 pronoun_contrast=scores.pronoun_contrast.mean(axis=0),
                 chance_level=chance_level(scores.accuracy, clusterings, centre=0.5, n_flips=N_SIGN_FLIPS, seed=0),
                 loss=float(losses.mean()),
+                answer_accuracy=float(np.heaviside(margins, 0.5).mean()),
                 oracles=oracle_losses(question_items),
             )
         )

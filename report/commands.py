@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data.corpus import CLASSES, Corpus, corpus_folder, load_rows, training_counts, validation_documents
-from data.english_blocks import english_rows
+from data.english_blocks import english_items
 from data.links import LinkItem, link_items
 from data.loader import StorySplit, validation_batches
 from data.natural import Prefix
@@ -184,13 +184,13 @@ def text_results(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Re
     natural = probe_prefixes(opened, prefixes_in(documents), config)
     if natural["missing"]:
         natural["missing"].append(f"the validation text has {describe(documents)}")
+    model = opened.tokenizer, opened.start, opened.model.context_length
     try:
-        rows = english_rows(training_counts(corpus), n_frames=N_FRAMES, n_pairs=N_PAIRS, seed=config.seed)
+        items = english_items(training_counts(corpus), *model, n_frames=N_FRAMES, n_pairs=N_PAIRS, seed=config.seed)
     except ValueError as error:
         natural["missing"].append(str(error))
     else:
-        dev, test = (link_items(rows[split], opened.tokenizer, opened.start) for split in ("dev", "test"))
-        results, readings = study_model(opened, dev, test, config)
+        results, readings = study_model(opened, items["dev"], items["test"], config)
     return {"data": {"fingerprint": corpus.fingerprint}, "natural": natural, **results}, readings
 
 

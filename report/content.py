@@ -64,7 +64,7 @@ def page_content(
             for entry in selected if results
         ],
         "sentences": sentences,
-        "training": training_content(metrics, snapshots),
+        "training": training_content(metrics, snapshots, natural),
         "natural": natural_claims(natural) if natural else [],
         "tables": [asdict(table) for table in (*(natural_tables(natural) if natural else ()), *model_tables(results))]
         if results else [],
@@ -293,9 +293,14 @@ def thinned(snapshots: Mapping[str, Any] | None, omissions: list[str]) -> dict[s
 
 
 def training_content(
-    metrics: Sequence[Mapping[str, Any]], snapshots: Mapping[str, Any] | None
+    metrics: Sequence[Mapping[str, Any]],
+    snapshots: Mapping[str, Any] | None,
+    natural: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """Returns the curves of training from metrics.jsonl; None without a validation loss."""
+    """Returns the curves of training from metrics.jsonl; None without a validation loss.
+
+    `natural` are the results on natural text, whose chosen heads get curves too.
+    """
     probes = [record for record in metrics if record["split"] == "probe"]
     losses = [record for record in metrics if record["split"] == "validation" and record["loss"] is not None]
     if not losses:
@@ -305,6 +310,7 @@ def training_content(
     return {
         "steps": [record["step"] for record in probes],
         "curves": {name: head_curves([record[name] for record in probes]) for name in names},
+        "natural": natural_curves(probes, natural) if natural else [],
         "loss": {
             "steps": [record["step"] for record in losses],
             "validation": [record["loss"] for record in losses],
@@ -314,12 +320,30 @@ def training_content(
     }
 
 
+def natural_curves(probes: Sequence[Mapping[str, Any]], natural: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the contrast of all heads at the pronoun [S][L][H] for each question, and the heads that were chosen."""
+    return [
+        {
+            "question": question,
+            "contrast": [record[f"natural_{question}"]["pronoun_contrast_heads"] for record in probes],
+            "chosen": [
+                {"target": target, "layer": entry["layer"], "head": entry["head"]}
+                for target, entry in result["chosen"].items()
+            ],
+        }
+        for question, result in natural["questions"].items()
+        if probes and all(f"natural_{question}" in record for record in probes)
+    ]
+
+
 def head_curves(readings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the curves of one question: scores of all heads [S][L][H], chance level and resolved share [S]."""
+    """Returns the curves of one question: scores of all heads [S][L][H]; chance level, resolved share, answers [S]."""
     names = {"accuracy": "accuracy_heads", "pronoun_contrast": "pronoun_contrast_heads", "chance_level": "chance_level"}
     curves = {curve: [reading[name] for reading in readings] for curve, name in names.items()}
     shares = [reading.get("resolved_share") for reading in readings]
-    return curves | {"resolved_share": None if None in shares else shares}
+    answers = [reading.get("answer_accuracy") for reading in readings]
+    of_model = {"resolved_share": shares, "answer_accuracy": answers}
+    return curves | {name: None if None in values else values for name, values in of_model.items()}
 
 
 # Questions

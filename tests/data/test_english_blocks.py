@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
-from data.english_blocks import _INTRODUCTIONS, MIN_COUNT, OBJECTS, english_rows
+from data.english_blocks import _INTRODUCTIONS, MIN_COUNT, OBJECTS, english_items, english_rows
+from data.tokenizer import end_id, word_tokenizer
 
 COUNTS = dict.fromkeys([*FEMININE_NAMES, *MASCULINE_NAMES, *OBJECTS], MIN_COUNT)
 ROWS = english_rows(COUNTS, n_frames=10, n_pairs=3, seed=0)
@@ -69,3 +70,13 @@ def test_only_words_that_the_training_text_contains_often_enough_are_used(count:
 def test_a_text_without_names_is_refused_with_the_number_of_words() -> None:
     with pytest.raises(ValueError, match=r"0 \+ 0 words of the list feminine"):
         english_rows({"ball": 100}, n_frames=4, n_pairs=2, seed=0)
+
+
+def test_blocks_that_are_longer_than_the_context_are_refused() -> None:
+    tokenizer = word_tokenizer(row["text"] for split in ROWS.values() for row in split)
+    sizes = {"n_frames": 10, "n_pairs": 3, "seed": 0}
+    items = english_items(COUNTS, tokenizer, end_id(tokenizer), 64, **sizes)
+    longest = max(len(item.tokens) for split in items.values() for item in split)
+    assert english_items(COUNTS, tokenizer, end_id(tokenizer), longest, **sizes) == items
+    with pytest.raises(ValueError, match=f"reads {longest - 1}"):
+        english_items(COUNTS, tokenizer, end_id(tokenizer), longest - 1, **sizes)

@@ -1,13 +1,16 @@
 from dataclasses import fields, replace
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from data.config import StoriesConfig
+from data.config import StoriesConfig, TextConfig
 from data.corpus import Corpus, load_corpus
+from data.english import FEMININE_NAMES, MASCULINE_NAMES
+from data.english_blocks import OBJECTS, english_rows
 from data.links import ORACLES, LinkItem
 from model.config import Mask, ModelConfig
 from model.observe import TransformerView
@@ -94,6 +97,7 @@ def test_a_reading_has_every_heads_scores_and_the_oracles_losses(view: Transform
     state = torch.get_rng_state()
     number, later_cue = read_questions(view, items, tokens_per_batch=64)
     assert torch.equal(state, torch.get_rng_state())
+    assert number.answer_accuracy == np.heaviside(read_payoffs(view, items["number"], 99)[0], 0.5).mean()
     values = number.values()
     entry, answer = values["number"], values["number_answer"]
     for name in ("accuracy", "pronoun_contrast"):
@@ -118,6 +122,25 @@ def run_settings(**changes: object) -> SimpleNamespace:
     sizes = {"n_layer": 2, "n_head": 3, "d_model": 18, "d_mlp": 23, "context_length": 64}
     run = SimpleNamespace(probe_sequences=16, tokens_per_batch=512, eval_every_steps=10, max_steps=15)
     return SimpleNamespace(run=run, model=ModelConfig(**sizes | PLAIN | changes))
+
+
+def test_a_run_on_text_that_has_the_words_is_probed_on_blocks_in_english(tmp_path: Path) -> None:
+    counts = dict.fromkeys([*FEMININE_NAMES, *MASCULINE_NAMES, *OBJECTS], 99)
+    rows = english_rows(counts, n_frames=20, n_pairs=40, seed=0)["test"]
+    text = tmp_path / "text.txt"
+    words = " ".join([*counts] * 12)  # each word often enough
+    text.write_text(words + "\n" + "\n".join(row["text"] for row in rows))
+    values = {"path": str(text), "validation_path": None, "validation_fraction": 0.1, "column": "text"}
+    values |= {"max_bytes": None, "tokenizer": "words", "vocab_size": 2000, "tokenizer_path": None}
+    corpus = load_corpus(TextConfig(source="text", **values), tmp_path / "cache")
+    settings = run_settings()
+    settings.run.probe_sequences = 40
+    probe = training_probe(corpus, settings)
+    assert probe is not None
+    reading = probe(Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval(), 8)
+    entry = reading.values["english"]
+    assert np.shape(entry["accuracy_heads"]) == (2, 3) and entry["answer_accuracy"] == 0.5  # it ignores the context
+    assert any(line.startswith("english L") for line in reading.summary)
 
 
 def test_a_training_probe_reads_every_question_and_draws_only_at_evaluations(corpus: Corpus) -> None:

@@ -128,7 +128,20 @@ def training() -> dict[str, Any]:
     data = [[pack_weights(attention(*link, strength=share)) for link in links] for share in rise]
     return {
         "steps": STEPS,
-        "curves": {"number": curves, "later_cue": curves | {"resolved_share": None}},
+        "curves": {
+            "number": curves | {"answer_accuracy": rise},
+            "later_cue": curves | {"resolved_share": None, "answer_accuracy": rise},
+        },
+        "natural": [
+            {
+                "question": "gender",
+                "contrast": curves["pronoun_contrast"],
+                "chosen": [
+                    {"target": "matching entity", "layer": 0, "head": 1},
+                    {"target": "other entity", "layer": 1, "head": 0},
+                ],
+            }
+        ],
         "loss": {"steps": [0, 600, 1200], "validation": [6.5, 1.2, 1.09], "floor": [1.06] * 3},
         "snapshots": {"texts": list(first), "steps": STEPS, "data": data},
     }

@@ -59,6 +59,16 @@ def test_records_become_curves_of_every_head() -> None:
     assert content["curves"]["number"]["resolved_share"] == [0.5, 0.9]
 
 
+def test_heads_chosen_on_natural_text_have_curves() -> None:
+    records = [{"step": 0, "split": "validation", "loss": 2.0}]
+    for step in (0, 8):
+        records.append({"step": step, "split": "probe", "natural_gender": {"pronoun_contrast_heads": [[0.1 * step]]}})
+    results = {"questions": {"gender": {"chosen": {"other entity": {"layer": 0, "head": 0, "t": -9.0}}}}}
+    (curve,) = training_content(records, None, results)["natural"]
+    assert (curve["question"], curve["contrast"]) == ("gender", [[[0.0]], [[0.8]]])
+    assert curve["chosen"] == [{"target": "other entity", "layer": 0, "head": 0}]
+
+
 def test_without_a_validation_loss_there_are_no_curves() -> None:
     assert training_content([probe_record(0, 0.5)], None) is None
 

@@ -31,7 +31,7 @@ from probe.scores import (
     score_heads,
 )
 from probe.statistics import CLUSTERINGS, chance_level, max_t_test, mean_interval, story_clusters, story_designs
-from probe.verdict import evidence_of, judge
+from probe.verdict import NOT_ESTABLISHED, evidence_of, judge
 from probe.weights import entropies, head_types, score_asymmetry, weights_study
 
 _RULE_SCORES = ("accuracy", "pair_accuracy", "block_accuracy")
@@ -124,7 +124,7 @@ def study(
         progress(question.name)
         entry = study_question(question, context)
         entries.append(entry)
-        if question.watched and entry["causal"] is not None:
+        if question.watched and entry["causal"] is not None and entry["verdict"] != NOT_ESTABLISHED:
             importance.append(_importance(question, context, (entry["layer"], entry["head"])))
     texts = texts_of_one_length(context.test.items)
     results = {

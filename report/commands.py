@@ -9,10 +9,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from data.corpus import CLASSES, Corpus, corpus_folder, load_rows, training_counts, validation_documents
+from data.corpus import Corpus, corpus_folder, load_rows, training_counts, validation_documents
 from data.english_blocks import english_items
 from data.links import LinkItem, link_items
-from data.loader import StorySplit, validation_batches
 from data.natural import Prefix
 from data.stories import GENERATOR_VERSION
 from data.stories.leakage import leakage
@@ -54,7 +53,7 @@ from report.tables import (
 )
 from training.checkpoint import write_files
 from training.command_line import printable
-from training.evaluate import row_losses, summarise
+from training.evaluate import validation_loss
 from training.logging import gap_lines
 from training.settings import Device, check_threads
 
@@ -251,17 +250,16 @@ def probe_prefixes(
 
 
 def print_loss(opened: OpenedRun, corpus: Corpus, config: ProbeConfig, log: Callable[[str], None] = print) -> None:
-    """Prints the loss of a run on its whole validation text."""
-    split, is_causal = corpus.validation, opened.is_causal
-    length = opened.model.context_length
-    batches = validation_batches(split, tokens_per_batch=config.tokens_per_batch, context_length=length, n_tokens=None)
-    rows = row_losses(opened.transformer, batches, len(CLASSES), single_document=is_causal)
-    losses = summarise(rows, CLASSES if isinstance(split, StorySplit) else ())
-    n_tokens, bits = int(rows.counts.sum()), split.bits_per_byte(losses["loss"])
-    log(f"loss {losses['loss']:.4f} nats/token, {bits:.4f} bits/byte over {n_tokens:,} validation tokens")
+    """Prints the loss of a run on its whole validation text: as training has recorded it, or measured now."""
+    split, step = corpus.validation, opened.step
+    metrics = training_records(opened)["metrics"]
+    recorded = [record for record in metrics if record.get("whole") and record["step"] == step]
+    losses = recorded[-1] if recorded else validation_loss(opened.transformer, split, config.tokens_per_batch)
+    loss, bits = losses["loss"], losses["bits_per_byte"]
+    log(f"loss {loss:.4f} nats/token, {bits:.4f} bits/byte over {len(split.tokens) - 1:,} validation tokens")
     for note in corpus.notes:
         log(printable(f"note: {note}"))
-    for line in gap_lines(losses, is_causal=is_causal):
+    for line in gap_lines(losses, is_causal=opened.is_causal):
         log(line)
 
 

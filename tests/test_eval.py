@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from probe.open import open_external, open_run
+from probe.open import load_data, open_external, open_run
 from probe.sentences import word_attention
-from report.commands import MAX_TEXTS, EvalSettings
+from report.commands import MAX_TEXTS, EvalSettings, print_loss
+from tests.probe.evaluated_models import SETTINGS
 from tests.probe.test_natural import make_documents
 from tests.program import SMALL, SMALL_PROBE, run_program
+from training.evaluate import validation_loss
 from training.settings import Device
 
 SENTENCE = "The cat sat near the buses. It"
@@ -325,3 +327,17 @@ def test_an_exported_run_opens_as_an_external_model_with_the_same_attention(run:
     external = open_external(str(folder), str(out), ours.data, torch.device("cpu"))
     [weights], [expected] = (word_attention(opened.model, [opened.tokenize(SENTENCE)]) for opened in (external, ours))
     np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_loss_on_the_validation_text_is_that_of_training_or_measured(run: Path, cache: str) -> None:
+    opened = open_run(run, torch.device("cpu"))
+    corpus, printed = load_data(opened, cache.removeprefix("cache_dir=")), list[str]()
+    (run / "metrics.jsonl").unlink()
+    print_loss(opened, corpus, SETTINGS, printed.append)
+    measured = validation_loss(opened.transformer, corpus.validation, SETTINGS.tokens_per_batch)
+    assert f"{measured['loss']:.4f} nats/token, {measured['bits_per_byte']:.4f} bits/byte" in printed[0]
+    record = {"split": "validation", "step": opened.step, "loss": 9.0, "bits_per_byte": 8.0}
+    records = [record | {"whole": True}, record | {"whole": True, "step": opened.step + 1, "loss": 7.0}]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    print_loss(opened, corpus, SETTINGS, printed.append)
+    assert "loss 9.0000 nats/token, 8.0000 bits/byte" in printed[-1]

@@ -5,12 +5,12 @@ The question "gender" is asked of the validation text of a run on English (`expe
 - untrained: models with initial weights.
 - permuted pronouns: the trained model, but a coin for each pair of entities exchanges the two readings.
 - permuted mentions: the trained model, but two random tokens of each prefix take the place of the two entities.
-- planted: the trained model, in which one head of the first layer is made to turn with the pronoun, to the antecedent
-  or to the other entity.
+- planted: the trained model, in which one head of the first layer is made to turn with the pronoun, to the matching
+  entity or to the other one. The head does nothing else, or ("with noise") keeps all that it has learned besides.
 
 Counted are models in which a chosen head passes the first two criteria of a verdict: corrected p below 0.01 with the
 sign for which it was chosen, and |t| above that of every untrained model. Further arguments: n_null=200 of each null,
-n_planted=12, seed=0.
+n_planted=18, seed=0.
 
 Writes docs/results/natural.{json,md}.
 """
@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from copy import deepcopy
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,12 @@ def random_mentions(differences: list[np.ndarray], seed: int) -> np.ndarray:
 
 
 @torch.no_grad()
-def plant(opened: OpenedRun, items: Items, head: int, strength: float) -> Transformer:
+def plant(opened: OpenedRun, items: Items, head: int, strength: float, *, with_noise: bool) -> Transformer:
     """Returns the model with a head of layer 0 whose pronoun contrast grows by `strength` nats on the items' entities.
 
     One direction of the head's queries tells the pronouns of both classes apart, one direction of its keys the
     entities: the shortest vectors whose products with the normalised embeddings are 1/2 and -1/2. The direction in the
-    head is the one that RoPE rotates least, and the head's other directions are 0, so it has no other habit.
+    head is the one that RoPE rotates least. The head's other directions are 0, or as learned `with_noise`.
     """
     model = deepcopy(opened.transformer)
     attention = model.layers()[0].attention
@@ -102,7 +103,8 @@ def plant(opened: OpenedRun, items: Items, head: int, strength: float) -> Transf
     width = model.config.head_dim
     row = head * width + width // 2 - 1  # the first half of the pair of lowest frequency
     for weight, sides in ((attention.query.weight, pronouns), (attention.key.weight, entities)):
-        weight[head * width : (head + 1) * width] = 0
+        if not with_noise:
+            weight[head * width : (head + 1) * width] = 0
         weight[row] = torch.linalg.pinv(normed[list(sides)]) @ torch.tensor(list(sides.values()))
     # The log ratio of both classes differs by 1 between the pronouns, and the contrast is half of it.
     attention.query.weight[row] *= 2 * strength * width**0.5
@@ -122,10 +124,10 @@ def nulls(opened: OpenedRun, items: Items, contrast: np.ndarray, n: int, seed: i
 
 def main() -> None:
     """Measures, writes, prints."""
-    options = arguments({"n_null": "200", "n_planted": "12", "seed": "0", "cache_dir": ".cache"}, ["run"])
+    options = arguments({"n_null": "200", "n_planted": "18", "seed": "0", "cache_dir": ".cache"}, ["run"])
     opened = open_run(Path(options["run"]), torch.device("cpu"))
-    found = prefixes_in(validation_documents(load_data(opened, options["cache_dir"])))["gender"]
-    items = make_items(found, opened.tokenizer, opened.start, opened.model.context_length, CONFIG.seed)
+    prefixes = prefixes_in(validation_documents(load_data(opened, options["cache_dir"])))["gender"]
+    items = make_items(prefixes, opened.tokenizer, opened.start, opened.model.context_length, CONFIG.seed)
     _, testing = items.halves(CONFIG.seed)
     contrast, tested = read(opened.model, items, CONFIG.tokens_per_batch).contrast, items.take(testing)
     twins = (read(opened.untrained(i), tested, CONFIG.tokens_per_batch) for i in range(N_TWINS))
@@ -137,16 +139,18 @@ def main() -> None:
         results[name] = {"n": len(passed), "passed": sum(passed), "interval": [low, high]}
         rows.append([name, f"{sum(passed)} of {len(passed)}", f"[{low:.1%}, {high:.1%}]"])
         print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-    for target, sign in SIGNS.items():
-        n_found, n_planted = 0, int(options["n_planted"])
+    n_planted = int(options["n_planted"])
+    for (target, sign), with_noise in product(SIGNS.items(), (False, True)):
+        name, found = f"planted{' with noise' if with_noise else ''}, looks at the {target}", list[bool]()
         for i in range(n_planted):
-            head, strength = i % opened.model.n_head, STRENGTHS[i % len(STRENGTHS)]
-            planted = TransformerView(plant(opened, items, head, sign * strength))
+            number, head = divmod(i, opened.model.n_head)
+            strength = STRENGTHS[number % len(STRENGTHS)]
+            planted = TransformerView(plant(opened, items, head, sign * strength, with_noise=with_noise))
             places = passes(read(planted, items, CONFIG.tokens_per_batch).contrast, items, untrained_t)
-            n_found += places.get(target) == (0, 0, head)
-        low, high = share_interval(n_found, n_planted)
-        results[f"planted, looks at the {target}"] = {"n": n_planted, "found": n_found, "interval": [low, high]}
-        rows.append([f"planted, looks at the {target}", f"{n_found} of {n_planted} found", f"[{low:.1%}, {high:.1%}]"])
+            found.append(places.get(target) == (0, 0, head))
+        low, high = share_interval(sum(found), n_planted)
+        results[name] = {"n": n_planted, "found": found, "interval": [low, high]}
+        rows.append([name, f"{sum(found)} of {n_planted} found", f"[{low:.1%}, {high:.1%}]"])
     largest = f"largest |t| of {N_TWINS} untrained models: {untrained_t:.1f}."
     sizes = f"{len(items.prefixes):,} prefixes, half of them tested; {largest}"
     lines = [*markdown_table(["models", "pass", "95 %"], rows), "", sizes]

@@ -1,12 +1,12 @@
-"""Heads that turn with the pronoun in English: python -m benchmarks.english train=A,B validation=C runs=DIR.
+"""Heads that turn with the pronoun in English text: python -m benchmarks.english train=A,B validation=C runs=DIR.
 
-For each seed, trains `experiment=english` into DIR/seed_N, half an hour on two cores; a finished run is used as it is,
-an unfinished run is continued. Its heads are tested on the validation text. The heads chosen there are tested again
-on each text of texts=PATH,PATH: rows with gold links, passages of GAP, or any English. Further arguments:
+For each seed, trains `experiment=english` into DIR/seed_N, half an hour on two cores; an unfinished run is continued, a
+finished run is used as it is. Its heads are tested on the validation text. The heads chosen there are tested again on
+each text of texts=PATH,PATH: rows with gold links, passages of GAP, or any English. Further arguments:
 
-- seeds=1,2,3
-- permuted=N,...: seeds of further models. In their training text a coin decides the gender of every pronoun, so no head
-  should turn with it.
+- seeds=2,3,4
+- permuted=N,...: seeds of control models, trained on a copy of the text in which the gender of every pronoun is random.
+  No head should turn with it. The copy is the same for all seeds.
 - pairs=PATH: minimal pairs
 - max_steps=N: a short rehearsal
 - cache_dir=.cache
@@ -17,6 +17,7 @@ Writes docs/results/english.{json,md}.
 import json
 import random
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,18 @@ import torch
 
 from benchmarks.measure import arguments, interval_text, read_records, run_script, write_results
 from data.natural import pronoun_forms
-from probe.external import markdown_table
+from data.text import text_files
+from probe.external import markdown_table, percent, percent_interval
+from report.natural import natural_tables
+from training.checkpoint import write_atomically
 
-_PRONOUN = re.compile(r"\b(she|he|her|him|his|hers|herself|himself)\b(?=\s*([^\W\d_]+|[^\w\s]|))", re.IGNORECASE)
+_LETTER = r"[^\W\d_]"
+_PRONOUN = re.compile(
+    rf"(?<!{_LETTER})(she|he|her|him|his|hers|herself|himself)(?!{_LETTER})(?=\s*({_LETTER}+|[^\w\s]|))", re.IGNORECASE
+)
 # For forms that `pronoun_forms` leaves out because they are unclear.
 _BOTH = {"her": ("her", "his"), "his": ("hers", "his"), "hers": ("hers", "his")}
 _BOTH |= dict.fromkeys(("herself", "himself"), ("herself", "himself"))
-_BOTH |= {"she": ("she", "he"), "he": ("she", "he"), "him": ("her", "him")}
 
 
 def permute_pronouns(text: str, seed: int) -> str:
@@ -49,113 +55,90 @@ def permuted_files(paths: str, folder: Path) -> str:
     """Writes the files with permuted pronouns to `folder`, unless they are there; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     copies = []
-    for number, name in enumerate(paths.split(",")):
-        copy = folder / Path(name).name
+    for number, file in enumerate(text_files(paths, "train")):
+        copy = folder / f"{number}_{file.name}"
         if not copy.exists():
-            copy.write_text(permute_pronouns(Path(name).read_text(), seed=number))
+            write_atomically(copy, permute_pronouns(file.read_text(), seed=number).encode())
         copies.append(str(copy))
     return ",".join(copies)
 
 
-def train(run: Path, seed: int, text: str, options: dict[str, str]) -> None:
-    """Trains a run to its end, unless that has been done."""
-    if (run / "metrics.jsonl").exists() and any(record.get("whole") for record in read_records(run, "validation")):
-        return
+def train(run: Path, seed: int, text: str, options: Mapping[str, str]) -> None:
+    """Trains a run to its end; train.py refuses a run with other settings."""
     settings = [f"seed={seed}", f"out={run}", f"data.path={text}", f"data.validation_path={options['validation']}"]
     settings += [f"cache_dir={options['cache_dir']}", f"resume={str((run / 'config.json').exists()).lower()}"]
     settings += [f"max_steps={options['max_steps']}"] if options["max_steps"] else []
-    run_script("train", "experiment=english", *settings)
+    run_script("train", "experiment=english", "device=cpu", *settings)
 
 
-def test(run: Path, options: dict[str, str]) -> dict[str, Any]:
+def evaluate_run(run: Path, options: Mapping[str, str]) -> dict[str, Any]:
     """Returns what eval.py finds on the validation text, on the other texts and on minimal pairs."""
 
     def evaluate(*settings: str) -> None:
-        run_script("eval", f"run={run}", f"cache_dir={options['cache_dir']}", *settings)
+        run_script("eval", f"run={run}", f"cache_dir={options['cache_dir']}", "device=cpu", *settings)
 
     evaluate()
     probe = json.loads((run / "probe" / "probe.json").read_text())
     results = {name: probe[name] for name in ("natural", "selected", "behaviour")}
-    results["bits_per_byte"] = read_records(run, "validation")[-1]["bits_per_byte"]
+    losses = {record["step"]: record["bits_per_byte"] for record in read_records(run, "validation")}
+    results["bits_per_byte"] = losses[probe["model"]["step"]]
     results["texts"] = {}
     for path in filter(None, options["texts"].split(",")):
         evaluate(f"path={path}")
-        results["texts"][Path(path).name] = json.loads((run / "probe" / "outside" / "natural.json").read_text())
+        results["texts"][path] = json.loads((run / "probe" / "outside" / "natural.json").read_text())
     if options["pairs"]:
         evaluate("task=minimal_pairs", f"path={options['pairs']}")
         results["pairs"] = json.loads((run / "probe" / "outside" / "minimal_pairs.json").read_text())["files"]
     return results
 
 
-def estimate(entry: dict[str, Any], name: str, form: str = ".2f") -> str:
-    """Returns "0.25 [0.14, 0.36]"."""
-    low, high = entry[f"{name}_interval"]
-    return f"{entry[name]:{form}} [{low:{form}}, {high:{form}}]"
+def natural_lines(results: Mapping[str, Mapping[str, Any]], title: str) -> list[str]:
+    """Returns the table `title` of `natural_tables` with the rows of all models; `results` are by model."""
+    tables = {
+        name: table for name, natural in results.items() for table in natural_tables(natural) if table.title == title
+    }
+    rows = [[name, *map(str, row)] for name, table in tables.items() for row in table.rows]
+    header = next(iter(tables.values())).header if tables else ()
+    return markdown_table([name.replace("|", "\\|") for name in ("model", *header)], rows) if rows else ["Not tested."]
 
 
-def head_rows(name: str, natural: dict[str, Any], field: str) -> list[list[str]]:
-    """Returns one row per head: its place, contrast and test; `field` is "chosen" or, on another text, "confirmed"."""
-    rows = []
-    for question, result in natural["questions"].items():
-        for target, entry in result[field].items():
-            place = f"L{entry['layer']}H{entry['head']}, {entry['site'].replace('_', ' ')}"
-            row = [name, f"{question}, {target}", place, estimate(entry, "contrast"), f"{entry['t']:.1f}"]
-            row.append(f"{entry['untrained_t']:.1f}")
-            if field == "chosen":
-                cut = entry["causal"]
-                difference = estimate(cut, "difference", ".4f") if cut else "-"
-                row += [f"{entry['p_corrected']:.4f}", f"{entry['pair_right']:.2f}", difference, entry["verdict"]]
-            else:
-                row += [f"{entry['p']:.4f}", f"{entry['n']:,}"]
-            rows.append(row)
-    return rows
-
-
-def lines_of(runs: dict[str, dict[str, Any]]) -> list[str]:
+def lines_of(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Returns the tables of the page."""
-    chosen = [row for name, run in runs.items() for row in head_rows(name, run["natural"], "chosen")]
-    texts = list(dict.fromkeys(text for run in runs.values() for text in run["texts"]))
-    columns = ["model", "question, target", "head, site", "contrast [95 %]", "t", "largest \\|t\\| untrained"]
-    header = [*columns, "p, corrected", "pair", "cut: difference [95 %]", "verdict"]
-    lines = ["Validation text: heads chosen on one half of the documents, tested on the other half.", ""]
-    lines += [*markdown_table(header, chosen), ""]
-    for text in texts:
-        rows = [
-            row
-            for name, run in runs.items()
-            if text in run["texts"]
-            for row in head_rows(name, run["texts"][text], "confirmed")
-        ]
-        lines += [f"The same heads on {text}:", "", *markdown_table([*columns, "p", "prefixes"], rows), ""]
+    natural = {name: run["natural"] for name, run in runs.items()}
+    lines = ["## Validation text", "", "Heads chosen on one half of the documents, tested on the other half.", ""]
+    lines += [*natural_lines(natural, "Natural text"), "", "The loss of the next tokens after the edge is cut:", ""]
+    lines += [*natural_lines(natural, "Natural text: what the edge does"), ""]
+    for path in dict.fromkeys(path for run in runs.values() for path in run["texts"]):
+        results = {name: run["texts"][path] for name, run in runs.items() if path in run["texts"]}
+        title = "Heads chosen on the run's own validation text, tested here"
+        lines += [f"## The same heads on {Path(path).name}", "", *natural_lines(results, title), ""]
     rows = []
     for name, run in runs.items():
-        entry = next((entry for entry in run["selected"] if entry["question"] == "english"), None)
         answers = [row for row in run["behaviour"] if (row["family"], row["holdout"]) == ("english", "headline")]
         right = interval_text(answers[0]["accuracy"], answers[0]["interval"]) if answers else "-"
-        head = [f"L{entry['layer']}H{entry['head']}", entry["verdict"]] if entry else ["-", "not tested"]
+        heads = [entry for entry in run["selected"] if entry["question"] == "english"]
+        head = [f"L{heads[0]['layer']}H{heads[0]['head']}", heads[0]["verdict"]] if heads else ["-", "not tested"]
         rows.append([name, f"{run['bits_per_byte']:.4f}", right, *head])
-    header = ["model", "bits/byte", "blocks: model right [95 %]", "blocks: head", "blocks: verdict"]
-    lines += ["Blocks of sentences, on the headline hold-out:", "", *markdown_table(header, rows)]
-    files = {Path(row["file"]).stem: None for run in runs.values() for row in run.get("pairs", ())}
+    header = ["model", "bits/byte", "model right [95 %]", "head", "verdict"]
+    lines += ["## Blocks of sentences, on the headline hold-out", "", *markdown_table(header, rows)]
+    files = {row["file"] for run in runs.values() for row in run.get("pairs", ())}
     if files:
-        rows = [[file, *(pair_accuracy(run["pairs"], file) for run in runs.values())] for file in files]
-        lines += ["", "Minimal pairs, right in %:", "", *markdown_table(["file", *runs], rows)]
+        rows = [
+            [Path(file).stem, *(pair_accuracy(run["pairs"], file) for run in runs.values())] for file in sorted(files)
+        ]
+        lines += ["", "## Minimal pairs, right in %", "", *markdown_table(["file", *runs], rows)]
     return lines
 
 
 def pair_accuracy(results: list[dict[str, Any]], file: str) -> str:
     """Returns the accuracy on a file of minimal pairs in percent with its interval."""
-    accuracy = next(row["accuracy"] for row in results if Path(row["file"]).stem == file)
-    low, high = accuracy["interval"]
-    return f"{100 * accuracy['value']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    accuracy = next(row["accuracy"] for row in results if row["file"] == file) or {}
+    return f"{percent(accuracy.get('value'))} {percent_interval(accuracy.get('interval'))}"
 
 
 def main() -> None:
     """Trains, tests, writes, prints."""
-    defaults = dict.fromkeys(("texts", "permuted", "pairs", "max_steps"), "") | {
-        "seeds": "1,2,3",
-        "cache_dir": ".cache",
-    }
+    defaults = {"texts": "", "permuted": "", "pairs": "", "max_steps": "", "seeds": "2,3,4", "cache_dir": ".cache"}
     options = arguments(defaults, required=["train", "validation", "runs"])
     folder, runs = Path(options["runs"]), {}
     for kind, title in (("seeds", "seed"), ("permuted", "permuted")):
@@ -164,7 +147,7 @@ def main() -> None:
             if kind == "permuted":
                 text = permuted_files(text, folder / "permuted_text")
             train(run, int(seed), text, options)
-            runs[f"{title} {seed}"] = test(run, options)
+            runs[f"{title} {seed}"] = evaluate_run(run, options)
     write_results("english", "English over seeds", {"runs": runs}, lines_of(runs), threads=torch.get_num_threads())
 
 

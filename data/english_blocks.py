@@ -5,7 +5,7 @@ the same tests apply to a model of any English text. Only words that the trainin
 headline of test differ in names, objects, introductions and continuations.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict
 from itertools import product
 from random import Random
@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from data.english import FEMININE_NAMES, MASCULINE_NAMES, SINGULARS
 from data.links import Link, LinkItem, Span, link_items
 from data.stories.lexicon import unit_hash
+from data.tokenizer import end_id
 
 # {A} is mentioned before {B}; {P} belongs to {A} and {Q} to {B}.
 _INTRODUCTIONS = (
@@ -75,19 +76,19 @@ def english_rows(counts: Mapping[str, int], *, n_frames: int, n_pairs: int, seed
 def english_items(
     counts: Mapping[str, int],
     tokenizer: Tokenizer,
-    start: int,
     context_length: int,
     *,
     n_frames: int,
     n_pairs: int,
     seed: int,
+    splits: Sequence[str] = ("dev", "test"),
 ) -> dict[str, list[LinkItem]]:
-    """Returns the rows of `english_rows` as items with the token `start` before every text.
+    """Returns the rows of `english_rows` in some splits as items.
 
     Raises ValueError also if a word of a link has no tokens for itself, or if a text is longer than the context.
     """
     rows = english_rows(counts, n_frames=n_frames, n_pairs=n_pairs, seed=seed)
-    items = {split: link_items(rows[split], tokenizer, start) for split in rows}
+    items = {split: link_items(rows[split], tokenizer, end_id(tokenizer)) for split in splits}
     longest = max(len(item.tokens) for split in items.values() for item in split)
     if longest > context_length:
         raise ValueError(f"blocks of sentences: have up to {longest} tokens, but the model reads {context_length}")

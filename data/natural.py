@@ -231,6 +231,7 @@ def item_rows(prefixes: Iterable[Prefix]) -> list[dict[str, Any]]:
                 ))
                 for site, query in zip(SITES, queries, strict=False)
             ]  # fmt: skip
+            # Prefixes are clustered by document, as stories are by frame.
             rows.append({
                 "text": text, "links": links, "family": "natural", "holdout": "", "frame": prefix.doc,
                 "pair": " ".join(entity.replace(" ", "_") for entity in prefix.entities),

@@ -23,11 +23,11 @@ from probe.snapshots import choose_examples, header
 from probe.statistics import CLUSTERINGS, chance_level, largest, max_t_test, story_clusters
 from probe.weights import head_types
 from training.evaluate import Probe, ProbeReading, validation_loss
-from training.settings import TrainSettings
+from training.settings import RunSettings, TrainSettings
 
 N_SIGN_FLIPS = 400  # behind the chance level
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for prefixes
-N_FRAMES, N_PAIRS = 9, 7  # blocks in English
+N_DEV_FRAMES, N_DEV_PAIRS = 9, 7  # of the blocks in English
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
             values |= reading.values()
         attention = word_attention(view, [text for _, text in examples])
         images = {}
-        if draw and (step % run.eval_every_steps == 0 or step == run.max_steps):
+        if draw and is_evaluated(step, run):
             shown = [(example, text.words, w) for (example, text), w in zip(examples, attention, strict=True)]
             images = draw(readings, shown)
         data = [pack_weights(weights) for weights in attention]
@@ -114,8 +114,13 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     return probe
 
 
+def is_evaluated(step: int, run: RunSettings) -> bool:
+    """Return whether the validation loss is measured at this step too."""
+    return step % run.eval_every_steps == 0 or step == run.max_steps
+
+
 def natural_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> Probe | None:
-    """Return the probe of a run on text; None if its validation text has too few prefixes and its words no blocks.
+    """Return the probe of a run on text; None if the text has too few prefixes and too few words for blocks.
 
     Every reading has, for each question, the contrast of every head at the pronoun on the same prefixes, half as many
     as run.probe_sequences, and the head of the largest |t|; and the reading of the dev blocks in English.
@@ -130,9 +135,9 @@ def natural_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) ->
         items = make_items(prefixes, tokenizer, start_token, context_length, 0, run.probe_sequences // 2)
         if len(items.prefixes) >= MIN_PREFIXES:
             all_items[question] = items
-    model_reads = tokenizer, start_token, context_length
+    counts, sizes = training_counts(corpus), {"n_frames": 2 * N_DEV_FRAMES, "n_pairs": N_DEV_PAIRS, "seed": 0}
     try:
-        english = english_items(training_counts(corpus), *model_reads, n_frames=2 * N_FRAMES, n_pairs=N_PAIRS, seed=0)
+        english = english_items(counts, tokenizer, context_length, **sizes, splits=["dev"])
         blocks = choose_items(english["dev"], run.probe_sequences)
     except ValueError:  # for example, too few known words; eval.py prints the reason
         blocks = {}
@@ -163,8 +168,7 @@ def natural_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) ->
             return None
         for reading in readings:
             values |= reading.values()
-        is_drawn = draw and readings and (step % run.eval_every_steps == 0 or step == run.max_steps)
-        images = draw(readings, []) if draw and is_drawn else {}
+        images = draw(readings, []) if draw and readings and is_evaluated(step, run) else {}
         return ProbeReading(values, images, None, [*summaries, *(reading.summary() for reading in readings)])
 
     return probe

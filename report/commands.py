@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data.corpus import Corpus, corpus_folder, load_rows, training_counts, validation_documents
 from data.english_blocks import english_items
@@ -124,11 +124,15 @@ def test_heads(
     texts, records = read_texts(opened.folder), training_records(opened)
     corpus = load_data(opened, settings.cache_dir)
     if isinstance(opened, OpenedRun) and not opened.has_stories:
-        print_loss(opened, corpus, config, log)
-    take = story_results if opened.has_stories else text_results
+        print_loss(opened, corpus, records["metrics"], config, log)
+    stories = story_items(opened, corpus, config) if opened.has_stories else None
     with results_folder(opened, log) as folder:
-        content, readings = take(opened, corpus, config)
-        warnings = [*opened.resumed, *content.pop("warnings", ())]
+        if stories is None:
+            content, readings = text_results(opened, corpus, config)
+        else:
+            content, readings = study_model(opened, stories.dev, stories.test, config)
+            content["data"] = stories.data
+        warnings = [*opened.resumed, *(stories.warnings if stories else ())]
         results = jsonable({
             "schema_version": SCHEMA_VERSION,
             "model": {
@@ -158,8 +162,17 @@ def test_heads(
 Results = tuple[dict[str, Any], dict[str, Reading]]  # for probe.json, and the readings by split
 
 
-def story_results(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Results:
-    """Returns the results on the stories: a head is chosen for each question on dev and tested on test."""
+class StoryItems(NamedTuple):
+    """The stories in the tokens of a model."""
+
+    dev: list[LinkItem]  # heads are chosen on these
+    test: list[LinkItem]
+    data: dict[str, Any]  # for probe.json
+    warnings: list[str]
+
+
+def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> StoryItems:
+    """Returns the stories that a model is tested on; ValueError if an external model cannot read them."""
     dev_rows, test_rows = load_rows(corpus, "dev"), load_rows(corpus, "test")
     if config.holdouts is Holdouts.all:
         test_rows += load_rows(corpus, "test_others")
@@ -171,8 +184,7 @@ def story_results(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> R
     else:
         leaked = leakage(load_rows(corpus, "train", ["text"]), test_rows)
     data = {"generator_version": GENERATOR_VERSION, "fingerprint": corpus.fingerprint, "leakage": leaked}
-    results, readings = study_model(opened, dev, test, config)
-    return {"data": data, "warnings": warnings, **results}, readings
+    return StoryItems(dev, test, data, warnings)
 
 
 def text_results(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Results:
@@ -183,9 +195,9 @@ def text_results(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Re
     natural = probe_prefixes(opened, prefixes_in(documents), config)
     if natural["missing"]:
         natural["missing"].append(f"the validation text has {describe(documents)}")
-    model = opened.tokenizer, opened.start, opened.model.context_length
+    counts, length = training_counts(corpus), opened.model.context_length
     try:
-        items = english_items(training_counts(corpus), *model, n_frames=N_FRAMES, n_pairs=N_PAIRS, seed=config.seed)
+        items = english_items(counts, opened.tokenizer, length, n_frames=N_FRAMES, n_pairs=N_PAIRS, seed=config.seed)
     except ValueError as error:
         natural["missing"].append(str(error))
     else:
@@ -249,10 +261,18 @@ def probe_prefixes(
         show_progress("")
 
 
-def print_loss(opened: OpenedRun, corpus: Corpus, config: ProbeConfig, log: Callable[[str], None] = print) -> None:
-    """Prints the loss of a run on its whole validation text: as training has recorded it, or measured now."""
+def print_loss(
+    opened: OpenedRun,
+    corpus: Corpus,
+    metrics: Sequence[Mapping[str, Any]],
+    config: ProbeConfig,
+    log: Callable[[str], None] = print,
+) -> None:
+    """Prints the loss of a run on its whole validation text: the one that train.py printed, or measured now.
+
+    `metrics` are the records of metrics.jsonl. They have no loss on the whole text if the best step was not the last.
+    """
     split, step = corpus.validation, opened.step
-    metrics = training_records(opened)["metrics"]
     recorded = [record for record in metrics if record.get("whole") and record["step"] == step]
     losses = recorded[-1] if recorded else validation_loss(opened.transformer, split, config.tokens_per_batch)
     loss, bits = losses["loss"], losses["bits_per_byte"]

@@ -321,19 +321,18 @@ def training_content(
 
 
 def natural_curves(probes: Sequence[Mapping[str, Any]], natural: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the contrast of all heads at the pronoun [S][L][H] for each question, and the heads that were chosen."""
-    return [
-        {
-            "question": question,
-            "contrast": [record[f"natural_{question}"]["pronoun_contrast_heads"] for record in probes],
-            "chosen": [
-                {"target": target, "layer": entry["layer"], "head": entry["head"]}
-                for target, entry in result["chosen"].items()
-            ],
-        }
-        for question, result in natural["questions"].items()
-        if probes and all(f"natural_{question}" in record for record in probes)
-    ]
+    """Returns, for each question, the contrast of all heads at the pronoun [S][L][H] and the heads chosen there."""
+    curves = []
+    for question, result in natural["questions"].items():
+        chosen = [
+            {"target": target, "layer": entry["layer"], "head": entry["head"]}
+            for target, entry in result["chosen"].items()
+            if entry["site"] == "pronoun"
+        ]
+        if chosen and probes and all(f"natural_{question}" in record for record in probes):
+            contrast = [record[f"natural_{question}"]["pronoun_contrast_heads"] for record in probes]
+            curves.append({"question": question, "contrast": contrast, "chosen": chosen})
+    return curves
 
 
 def head_curves(readings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def draw_seeds(results: Mapping[str, Any], metrics: Sequence[Sequence[Mapping[st
         axes.set_title(f"{name}: accuracy of each seed's head", loc="left")
         axes.set_xlabel("step")
 
-    names = set.intersection(*({*records[-1]} if records else set() for records in probes))
+    names = set.intersection(*({*record} for records in probes for record in records)) if all(probes) else set()
     return draw("seeds.png", [entry for entry in results["questions"] if entry["question"] in names], draw_question)
 
 

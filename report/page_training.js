@@ -5,7 +5,8 @@ const HEIGHT = 200;
 const EDGE = { left: 40, right: 12, top: 12, bottom: 24 };
 
 function drawSlider() {
-  if (!steps.length) return document.querySelector("#training .lead")?.remove();
+  if (!training?.snapshots) document.querySelector("#training .lead")?.remove(); // nothing above moves
+  if (!steps.length) return;
   const range = element("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: END, "aria-label": "Training step" });
   range.addEventListener("input", () => update({ time: Number(range.value) }));
   show("slider", range, element("output", { for: "step", id: "step-name" }));
@@ -31,20 +32,19 @@ function chartsNow() {
     const level = { name: "chance level for the best of all heads", kind: "dashed", values: curves.chance_level };
     charts.push({ title: "Accuracy", steps, lines: [level, ...of("accuracy")], low: 0, high: 1 });
     charts.push({ title: "Pronoun contrast", steps, lines: of("pronoun_contrast") });
-    if (curves.answer_accuracy && !curves.resolved_share) {
-      const model = { name: "share of answers that are right (0.5 by chance)", kind: "head", values: curves.answer_accuracy };
-      charts.push({ title: "The model's answers", steps, lines: [model], low: 0, high: 1 });
-    }
     if (curves.resolved_share) {
       const model = { name: "model (1 is optimal, 0 ignores the pronoun)", kind: "head", values: curves.resolved_share };
       charts.push({ title: "Resolved share", steps, lines: [model], high: 1 });
+    } else if (curves.answer_accuracy) {
+      const model = { name: "share of answers that are right (0.5 by chance)", kind: "head", values: curves.answer_accuracy };
+      charts.push({ title: "The model's answers", steps, lines: [model], low: 0, high: 1 });
     }
   }
   for (const { question, contrast, chosen } of training.natural) {
     const lines = chosen.map(({ target, layer, head }, i) => (
       { name: `${headName(layer, head)}, ${target}`, kind: i ? "dashed" : "head", values: contrast.map((heads) => heads[layer][head]) }
     ));
-    charts.push({ title: `Natural text: ${question} contrast`, steps, lines: [...otherHeads(contrast), ...lines] });
+    charts.push({ title: `Natural text, at the pronoun: ${question} contrast`, steps, lines: [...otherHeads(contrast), ...lines] });
   }
   const lines = [{ name: "validation loss", kind: "head", values: loss.validation }];
   if (loss.floor) lines.unshift({ name: "entropy lower bound", kind: "dashed", values: loss.floor });

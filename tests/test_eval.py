@@ -89,7 +89,7 @@ def test_the_files_of_a_probe_agree(probed: tuple[Path, str]) -> None:
     folder = probed[0] / "probe"
     results = results_of(probed[0])
     names = [entry["question"] for entry in results["selected"]]
-    assert results["schema_version"] == 7 and results["showcase"]["number"][0]["query"] == "It"
+    assert results["schema_version"] == 8 and results["showcase"]["number"][0]["query"] == "It"
     assert [card["question"] for card in results_of(probed[0], "claims.json")] == names
     items = [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
     for entry in results["selected"]:
@@ -329,15 +329,18 @@ def test_an_exported_run_opens_as_an_external_model_with_the_same_attention(run:
     np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_loss_on_the_validation_text_is_that_of_training_or_measured(run: Path, cache: str) -> None:
-    opened = open_run(run, torch.device("cpu"))
+def test_the_loss_on_the_validation_text_is_that_of_training_or_measured(trained_run: Path, cache: str) -> None:
+    opened = open_run(trained_run, torch.device("cpu"))
     corpus, printed = load_data(opened, cache.removeprefix("cache_dir=")), list[str]()
-    (run / "metrics.jsonl").unlink()
-    print_loss(opened, corpus, SETTINGS, printed.append)
+    print_loss(opened, corpus, [], SETTINGS, printed.append)
     measured = validation_loss(opened.transformer, corpus.validation, SETTINGS.tokens_per_batch)
     assert f"{measured['loss']:.4f} nats/token, {measured['bits_per_byte']:.4f} bits/byte" in printed[0]
     record = {"split": "validation", "step": opened.step, "loss": 9.0, "bits_per_byte": 8.0}
-    records = [record | {"whole": True}, record | {"whole": True, "step": opened.step + 1, "loss": 7.0}]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    print_loss(opened, corpus, SETTINGS, printed.append)
-    assert "loss 9.0000 nats/token, 8.0000 bits/byte" in printed[-1]
+    gap = {"gap": 0.25, "gap_error": 0.01}
+    records = [record | gap | {"whole": True}, record | {"whole": False, "loss": 7.0}]
+    records.append(record | {"whole": True, "step": opened.step + 1, "loss": 7.0})
+    lines = list[str]()
+    print_loss(opened, corpus, records, SETTINGS, lines.append)
+    n_tokens = len(corpus.validation.tokens) - 1
+    assert lines[0] == f"loss 9.0000 nats/token, 8.0000 bits/byte over {n_tokens:,} validation tokens"
+    assert "0.250" in lines[1]

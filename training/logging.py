@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ class RunLog:
                 record.close()
 
 
-def gap_lines(measured: dict[str, Any], *, is_causal: bool = True) -> list[str]:
+def gap_lines(measured: Mapping[str, Any], *, is_causal: bool = True) -> list[str]:
     """Returns lines for the terminal about the gap in `summarise`'s result; none if the lower bound is unknown.
 
     A model that is not causal attends to its own targets, so that it can have any loss.

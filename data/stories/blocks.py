@@ -22,7 +22,7 @@ class Story:
     links: tuple[Link, ...]
     family: str
     holdout: str
-    frame: str  # its text for the order in which the first word of the pair comes first
+    frame: str  # its text for order 0
     pair: str  # the two words, separated by a space
     order: int  # index in the pair of the word that is mentioned first
     meant: int  # index in the pair of the antecedent

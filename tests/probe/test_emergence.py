@@ -135,9 +135,11 @@ def test_a_run_on_text_that_has_the_words_is_probed_on_blocks_in_english(tmp_pat
     corpus = load_corpus(TextConfig(source="text", **values), tmp_path / "cache")
     settings = run_settings()
     settings.run.probe_sequences = 40
-    probe = training_probe(corpus, settings)
+    probe = training_probe(corpus, settings, lambda readings, _: {readings[0].name: np.zeros(1)})
     assert probe is not None
-    reading = probe(Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval(), 8)
+    model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
+    assert [list(probe(model, step).images) for step in (8, 10)] == [[], ["english"]]
+    reading = probe(model, 8)
     entry = reading.values["english"]
     assert np.shape(entry["accuracy_heads"]) == (2, 3) and entry["answer_accuracy"] == 0.5  # it ignores the context
     assert any(line.startswith("english L") for line in reading.summary)

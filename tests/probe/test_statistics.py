@@ -66,7 +66,7 @@ def test_one_cluster_gives_no_interval() -> None:
 @pytest.mark.parametrize("n_words", [6, 11])
 def test_the_crossed_bootstrap_covers_where_one_clustering_is_too_narrow(n_words: int) -> None:
     rng = np.random.default_rng(6)
-    n_trials, crossed, templates_only = 250, 0, 0
+    n_trials, crossed, frames_only = 250, 0, 0
     for trial in range(n_trials):
         blocks = draw_blocks(37, n_words, 151, rng)
         per_word, per_frame = rng.normal(size=(2, n_words)), rng.normal(size=37)
@@ -77,9 +77,9 @@ def test_the_crossed_bootstrap_covers_where_one_clustering_is_too_narrow(n_words
         low, high = mean_interval(values, designs, 300, seed=trial)
         crossed += low <= 0 <= high
         low, high = mean_interval(values, [(blocks.frame,)], 300, seed=trial)
-        templates_only += low <= 0 <= high
+        frames_only += low <= 0 <= high
     assert crossed / n_trials >= 0.92
-    assert templates_only / n_trials < 0.80
+    assert frames_only / n_trials < 0.80
 
 
 def test_the_widest_design_counts_for_each_score() -> None:
@@ -115,9 +115,7 @@ def test_the_best_of_many_chance_heads_passes_the_chance_level_in_5_of_100_cases
     assert 0.01 <= passed / 300 <= 0.10
 
 
-def test_with_effects_of_words_and_templates_the_chance_level_is_conservative_and_that_of_templates_alone_is_not() -> (
-    None
-):
+def test_with_effects_of_words_and_frames_the_chance_level_is_conservative_and_that_of_frames_alone_is_not() -> None:
     rng, passed = np.random.default_rng(5), {"all": 0, "frames": 0}
     for trial in range(200):
         blocks = draw_blocks(37, 11, 211, rng)
@@ -148,19 +146,19 @@ def test_effects_of_few_words_raise_the_chance_level() -> None:
     assert chance_level(values, [frames, pairs], 0.5, 1000, 0) > by_frame + 0.05
 
 
-def test_word_effects_pass_max_t_no_more_often_than_its_level_and_flips_of_templates_alone_fail() -> None:
+def test_word_effects_pass_max_t_no_more_often_than_its_level_and_flips_of_frames_alone_fail() -> None:
     rng = np.random.default_rng(0)
-    n_trials, passed, templates_only = 600, {0.01: 0, 0.05: 0}, 0
+    n_trials, passed, frames_only = 600, {0.01: 0, 0.05: 0}, 0
     for trial in range(n_trials):
         blocks = draw_blocks(37, 11, 211, rng)
         values = null_scores(blocks, 7, rng)
         smallest = max_t_test(values, blocks, 0, 299, seed=trial).p.min()
         for level in passed:
             passed[level] += smallest <= level
-        templates_only += max_t_test(values, blocks[:1], 0, 299, seed=trial).p.min() <= 0.05
+        frames_only += max_t_test(values, blocks[:1], 0, 299, seed=trial).p.min() <= 0.05
     for level, count in passed.items():
         assert stats.binomtest(count, n_trials, level, alternative="greater").pvalue > 0.05, (level, count)
-    assert share_interval(templates_only, n_trials)[0] > 0.4
+    assert share_interval(frames_only, n_trials)[0] > 0.4
 
 
 def test_max_t_finds_the_linking_head_among_heads_with_word_effects() -> None:

@@ -44,6 +44,15 @@ def test_the_planted_head_meets_the_criteria_of_a_link(studied_planted: Studied)
     assert entry["evidence_level"] == "E3"
 
 
+def test_links_are_measured_for_heads_that_are_at_least_suggestive(studied: Studied, studied_planted: Studied) -> None:
+    for results, _ in (studied, studied_planted):
+        watched = {question.name for question in QUESTIONS if question.watched}
+        expected = [e["question"] for e in results["selected"] if e["verdict"] != "not established" and e["causal"]]
+        assert [entry["question"] for entry in results["importance"]] == [q for q in expected if q in watched]
+    assert {entry["question"] for entry in studied_planted[0]["importance"]} >= {"number", "gender"}
+    assert len(studied[0]["importance"]) < len(studied[0]["selected"])
+
+
 def test_random_weights_have_no_supported_head(studied: Studied) -> None:
     results, _ = studied
     names = [entry["question"] for entry in results["selected"]]

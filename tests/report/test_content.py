@@ -57,13 +57,18 @@ def test_records_become_curves_of_every_head() -> None:
     assert content["steps"] == [0, 8] and content["loss"]["floor"] == [1.0, 1.0]
     assert content["curves"]["number"]["accuracy"] == [[[0.5]], [[0.9]]]
     assert content["curves"]["number"]["resolved_share"] == [0.5, 0.9]
+    assert content["curves"]["number"]["answer_accuracy"] is None
 
 
 def test_heads_chosen_on_natural_text_have_curves() -> None:
     records = [{"step": 0, "split": "validation", "loss": 2.0}]
     for step in (0, 8):
         records.append({"step": step, "split": "probe", "natural_gender": {"pronoun_contrast_heads": [[0.1 * step]]}})
-    results = {"questions": {"gender": {"chosen": {"other entity": {"layer": 0, "head": 0, "t": -9.0}}}}}
+    chosen = {
+        "matching entity": {"site": "after_pronoun", "layer": 0, "head": 0},  # its contrast was not recorded
+        "other entity": {"site": "pronoun", "layer": 0, "head": 0},
+    }
+    results = {"questions": {"gender": {"chosen": chosen}}}
     (curve,) = training_content(records, None, results)["natural"]
     assert (curve["question"], curve["contrast"]) == ("gender", [[[0.0]], [[0.8]]])
     assert curve["chosen"] == [{"target": "other entity", "layer": 0, "head": 0}]

@@ -173,6 +173,22 @@ def test_the_chart_of_the_resolved_share_shows_values_below_minus_one(show: Show
         assert heights[0] > heights[10] > heights[-1]
 
 
+def test_the_charts_have_the_heads_chosen_on_natural_text_and_the_answers(show: Show) -> None:
+    with show() as view:
+        charts = view.page.locator("#charts figure")
+        natural = charts.filter(has_text="gender contrast")
+        assert natural.locator("path.head:not([d='M0 4H18'])").count() == 1
+        keys = natural.locator(".key").all_inner_texts()
+        assert keys == ["other heads", "L0H1, matching entity", "L1H0, other entity"]
+        assert charts.filter(has_text="The model's answers").count() == 0
+        view.page.get_by_label("Question").select_option(index=1)  # without a resolved share
+        assert charts.filter(has_text="The model's answers 1.00").count() == 1
+        assert view.page.locator("#training .lead").count() == 1
+    content = CONTENT | {"training": CONTENT["training"] | {"snapshots": None}}
+    with show(content) as view:
+        assert view.page.locator("#training .lead").count() == 0
+
+
 def test_choosing_a_question_shows_its_claim_its_head_and_its_sentences(show: Show) -> None:
     with show() as view:
         view.page.get_by_label("Question").select_option(index=1)

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from probe.config import ProbeConfig
 from probe.open import OpenedModel, OpenedRun, load_data, open_external, open_run
-from report.commands import EvalSettings, look_at_sentence, print_loss, run_test_set, test_heads
+from report.commands import EvalSettings, look_at_sentence, print_loss, probe_heads, run_test_set
 from report.figures import check_matplotlib
 from report.results import show_page, training_records
 from report.sweeps import compare_seeds, compare_variants
@@ -62,7 +62,7 @@ def evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConf
     if settings.text is not None:
         has_page = look_at_sentence(opened, settings.text)
     else:
-        has_page = test_heads(opened, settings, probe)
+        has_page = probe_heads(opened, settings, probe)
     if has_page:
         show_page(opened, in_browser=settings.open, sentence="yours-1" if settings.text is not None else "")
 

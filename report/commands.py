@@ -114,7 +114,7 @@ class EvalSettings:
 # One model
 
 
-def test_heads(
+def probe_heads(
     opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
 ) -> bool:
     """Tests the heads of a model on the stories or, for a run on text, on its own text; writes the probe/ folder.

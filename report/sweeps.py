@@ -10,7 +10,7 @@ from lab import compare as lab
 from probe import seeds
 from probe.config import ProbeConfig
 from probe.open import open_run, read_resumes, read_settings
-from report.commands import EvalSettings, test_heads
+from report.commands import EvalSettings, probe_heads
 from report.content import command_in_this_folder, jsonable
 from report.figures import draw_seeds
 from report.results import read_results, write_with_figures
@@ -91,7 +91,7 @@ def probe_results(run: Path, settings: EvalSettings, config: ProbeConfig) -> dic
     results, _ = read_results(opened)
     if results is None or results["settings"] != asdict(config):
         print(printable(f"probing {run}"), flush=True)
-        test_heads(opened, replace(settings, runs=None, compare=None, figures=False), config, lambda lines: None)
+        probe_heads(opened, replace(settings, runs=None, compare=None, figures=False), config, lambda lines: None)
         results = read_json(run / "probe" / "probe.json")
     return results
 

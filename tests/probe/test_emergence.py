@@ -15,7 +15,7 @@ from data.links import ORACLES, LinkItem
 from model.config import Mask, ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
-from probe.behaviour import behaviour_study, oracle_losses, read_payoffs, resolved_share
+from probe.behaviour import oracle_losses, read_payoffs, resolved_share
 from probe.emergence import choose_items, half_rise, read_questions, training_probe
 from tests.model.standard import PLAIN
 from tests.probe.evaluated_models import randomise
@@ -83,21 +83,12 @@ def test_oracle_losses_are_means_and_unknown_if_an_item_has_none() -> None:
     assert oracle_losses([*items, *blocks(1)]) == {}
 
 
-def test_behaviour_counts_a_payoff_once_and_groups_by_holdout(view: TransformerView) -> None:
-    items = blocks(5) + blocks(5, 5, holdout="headline")
-    settings = SimpleNamespace(tokens_per_batch=64, n_bootstrap=100, seed=0)
-    later_links = [replace(item, level="gender") for item in items]  # other links with the same payoffs
-    entries = behaviour_study(view, [*items, *later_links], settings)
-    assert [(entry["holdout"], entry["n"]) for entry in entries] == [("iid", 20), ("headline", 20)]
-
-
 def test_a_reading_has_every_heads_scores_and_the_oracles_losses(view: TransformerView) -> None:
     surprisal = tuple(float(i) for i in range(len(ORACLES)))
     items = {"number": blocks(6, surprisal=surprisal), "later_cue": blocks(5, payoff=None, target=None)}
     state = torch.get_rng_state()
     number, later_cue = read_questions(view, items, tokens_per_batch=64)
     assert torch.equal(state, torch.get_rng_state())
-    assert number.answer_accuracy == np.heaviside(read_payoffs(view, items["number"], 99)[0], 0.5).mean()
     values = number.values()
     entry, answer = values["number"], values["number_answer"]
     for name in ("accuracy", "pronoun_contrast"):

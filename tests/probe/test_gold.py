@@ -112,11 +112,6 @@ def test_the_baseline_rules_agree_with_a_hand_made_example(tmp_path: Path) -> No
     }  # fmt: skip
 
 
-def test_the_field_nearest_of_a_row_is_not_read(tmp_path: Path) -> None:
-    evaluated = word_model([TEXT])
-    assert item_of(evaluated, tmp_path) == item_of(evaluated, tmp_path, nearest=[0, 1])
-
-
 @pytest.mark.parametrize("changes", [{}, {"position": Position.alibi}, {"weighting": Weighting.sum}])
 def test_a_words_score_is_the_log_of_its_tokens_summed_weights(changes: dict[str, object]) -> None:
     model = TransformerView(randomise(Transformer(model_config(**changes), 50, seed=2)))
@@ -140,12 +135,6 @@ def test_ties_count_in_part_and_only_allowed_words_are_chosen() -> None:
     allowed = np.array([[1, 1, 1], [1, 1, 1], [1, 1, 0]], dtype=bool)
     assert head_accuracies(scores, gold, allowed).ravel().tolist() == [0.5, 0, 0.5]
     assert head_accuracies(scores, gold, allowed & [True, True, False]).ravel().tolist() == [0.5, 1, 0.5]
-
-
-def test_a_document_is_in_one_half_as_a_whole() -> None:
-    docs = np.array(["a", "b", "c", "a", "d", "b"])
-    half = random_half(docs, 3)
-    assert len(set(docs[half])) == 2 and not set(docs[half]) & set(docs[~half])
 
 
 def chance_data(n_docs: int = 24, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -188,12 +177,6 @@ def test_a_head_that_is_good_only_on_the_choosing_half_is_not_established() -> N
     assert (result["layer"], result["head"], result["established"]) == (1, 1, False)
 
 
-def test_six_documents_establish_nothing() -> None:
-    heads, untrained, rule, docs = chance_data(n_docs=6)
-    heads[:, 1, 2] = 1
-    assert not held_out_test(heads, [untrained], {"nearest": rule}, docs, SETTINGS)["established"]
-
-
 def matching_head(vocab_size: int) -> Transformer:
     """Return a model whose head 1 scores a key by the similarity of its token to the query's token."""
     config = model_config(n_layer=1, position=Position.none, d_model=60)
@@ -232,11 +215,6 @@ def test_a_report_starts_with_coverage_and_counts_the_rows_left_out(tmp_path: Pa
     assert links(word_model([TEXT]), str(tmp_path)).results == report.results
 
 
-def test_a_file_without_usable_rows_gives_a_report_without_questions(tmp_path: Path) -> None:
-    report = links(word_model([TEXT], context_length=9), str(write_rows(tmp_path, [ROW])))
-    assert report.results["questions"] == {} and report.results["n_rows"] == 1
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -266,11 +244,6 @@ def test_rows_become_prefixes_with_entities_of_both_genders() -> None:
     names = [[prefix.text[slice(*span)] for span in group] for group in prefix.mentions]
     assert names == [["Emma, the girl"], ["Mr. Knightley"]]  # the dog has no gender, and pronouns do not count
     assert prefix.is_first
-
-
-def test_a_row_without_an_entity_of_the_other_gender_is_left_out() -> None:
-    row = Row("doc", ("Emma", "saw", "the", "dog", "and", "she"), ((0, 1), (2, 4)), (True, False), ("antecedent", "2"))
-    assert gold_prefixes([row]) == []
 
 
 def test_passages_are_read_from_their_column(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from probe.minimal_pairs import (
     Pair,
     context_free_ceiling,
     log_probabilities,
-    minimal_pairs,
-    outcomes,
     read_pairs,
     score_file,
 )
@@ -69,14 +67,6 @@ def test_batch_size_does_not_change_a_score(make, tokens_per_batch: int) -> None
     ids = [token_ids(evaluated, text) for text in TEXTS]
     expected = log_probabilities(evaluated.model, ids, 10_000)
     assert log_probabilities(evaluated.model, ids, tokens_per_batch) == pytest.approx(expected, rel=1e-5)
-
-
-def test_swapped_sentences_reverse_every_outcome() -> None:
-    evaluated = word_model(TEXTS)
-    scores = log_probabilities(evaluated.model, [token_ids(evaluated, text) for text in TEXTS], 64)
-    good, bad = scores[::2], scores[1::2]
-    assert (outcomes(good, bad) + outcomes(bad, good) == 1).all()
-    assert 0 < outcomes(good, bad).mean() < 1
 
 
 def test_the_ceiling_is_the_share_of_the_more_frequent_word() -> None:
@@ -155,10 +145,3 @@ def test_a_bad_file_is_refused_in_one_line_that_names_the_place(
     with pytest.raises(ValueError, match=where) as error:
         read_pairs(tmp_path / name)
     assert name in str(error.value) and "\n" not in str(error.value)
-
-
-def test_every_file_of_a_folder_is_scored(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write_blimp(tmp_path / f"{name}.jsonl", PAIRS)
-    files = minimal_pairs(word_model(TEXTS), str(tmp_path)).results["files"]
-    assert [result["n_pairs"] for result in files] == [30, 30]

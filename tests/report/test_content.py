@@ -74,10 +74,6 @@ def test_heads_chosen_on_natural_text_have_curves() -> None:
     assert curve["chosen"] == [{"target": "other entity", "layer": 0, "head": 0}]
 
 
-def test_without_a_validation_loss_there_are_no_curves() -> None:
-    assert training_content([probe_record(0, 0.5)], None) is None
-
-
 def test_the_training_command_gives_the_settings_of_the_run(trained_run: Path) -> None:
     run = open_run(trained_run, torch.device("cpu"))
     train, probe = commands_of(run, {"n_untrained": 2})

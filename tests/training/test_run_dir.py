@@ -1,6 +1,5 @@
 """Run directories: created once, locked, found again; and the request to stop."""
 
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +18,6 @@ from training.run_dir import (
     StopRequest,
     check_new,
     create_run,
-    environment,
     find_run,
     find_runs,
     lock,
@@ -63,12 +61,6 @@ def test_files_of_a_process_killed_at_its_start_do_not_make_a_directory_count_as
     (tmp_path / ".config.json.1234").touch()
     (tmp_path / ".lock").touch()
     check_new(str(tmp_path))
-
-
-def test_a_parent_that_is_a_file_is_an_error_of_the_file_system(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError):
-        check_new("file/run")
 
 
 def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) -> None:
@@ -146,11 +138,6 @@ def test_json_comes_back_and_damaged_json_is_an_error_that_names_the_file() -> N
         Path("b.json").write_text(content)
         with pytest.raises(ValueError, match=r"b\.json"):
             read_json(Path("b.json"))
-
-
-def test_the_environment_holds_versions_and_is_json() -> None:
-    values = environment("cpu", threads=2)
-    assert values["packages"]["torch"] and values["threads"] == 2 and json.loads(json.dumps(values)) == values
 
 
 # Stopping

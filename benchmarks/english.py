@@ -52,13 +52,13 @@ def permute_pronouns(text: str, seed: int) -> str:
 
 
 def permuted_files(paths: str, folder: Path) -> str:
-    """Writes the files with permuted pronouns to `folder`, unless they are there; returns their paths."""
+    """Writes the plain text files with permuted pronouns to `folder`, unless they are there; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     copies = []
     for number, file in enumerate(text_files(paths, "train")):
         copy = folder / f"{number}_{file.name}"
         if not copy.exists():
-            write_atomically(copy, permute_pronouns(file.read_text(), seed=number).encode())
+            write_atomically(copy, permute_pronouns(file.read_text(encoding="utf-8"), seed=number).encode())
         copies.append(str(copy))
     return ",".join(copies)
 
@@ -92,7 +92,7 @@ def evaluate_run(run: Path, options: Mapping[str, str]) -> dict[str, Any]:
     return results
 
 
-def natural_lines(results: Mapping[str, Mapping[str, Any]], title: str) -> list[str]:
+def rows_of_models(results: Mapping[str, Mapping[str, Any]], title: str) -> list[str]:
     """Returns the table `title` of `natural_tables` with the rows of all models; `results` are by model."""
     tables = {
         name: table for name, natural in results.items() for table in natural_tables(natural) if table.title == title
@@ -106,12 +106,12 @@ def lines_of(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Returns the tables of the page."""
     natural = {name: run["natural"] for name, run in runs.items()}
     lines = ["## Validation text", "", "Heads chosen on one half of the documents, tested on the other half.", ""]
-    lines += [*natural_lines(natural, "Natural text"), "", "The loss of the next tokens after the edge is cut:", ""]
-    lines += [*natural_lines(natural, "Natural text: what the edge does"), ""]
+    lines += [*rows_of_models(natural, "Natural text"), "", "The loss of the next tokens after the edge is cut:", ""]
+    lines += [*rows_of_models(natural, "Natural text: what the edge does"), ""]
     for path in dict.fromkeys(path for run in runs.values() for path in run["texts"]):
         results = {name: run["texts"][path] for name, run in runs.items() if path in run["texts"]}
         title = "Heads chosen on the run's own validation text, tested here"
-        lines += [f"## The same heads on {Path(path).name}", "", *natural_lines(results, title), ""]
+        lines += [f"## The same heads on {Path(path).name}", "", *rows_of_models(results, title), ""]
     rows = []
     for name, run in runs.items():
         answers = [row for row in run["behaviour"] if (row["family"], row["holdout"]) == ("english", "headline")]

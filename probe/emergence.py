@@ -27,7 +27,7 @@ from training.settings import RunSettings, TrainSettings
 
 N_SIGN_FLIPS = 400  # behind the chance level
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for prefixes
-N_DEV_FRAMES, N_DEV_PAIRS = 9, 7  # of the blocks in English
+N_DEV_FRAMES, N_DEV_PAIRS = 9, 7  # dev blocks in English
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,15 @@ _VERDICT_HOLDOUTS = ("iid", "headline")  # dev has these two: heads and settings
 
 @contextmanager
 def _garbage_collection_off() -> Iterator[None]:
-    """Generation makes millions of objects without cycles: the collector would search them again and again."""
+    """Generation makes millions of objects without cycles: the collector would search them again and again.
+
+    Many of them stay in caches until the end of the process, so the collector leaves them out from then on.
+    """
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         gc.enable()
 
 

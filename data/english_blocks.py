@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 from data.english import FEMININE_NAMES, MASCULINE_NAMES, SINGULARS
 from data.links import Link, LinkItem, Span, link_items
 from data.stories.lexicon import unit_hash
-from data.tokenizer import end_id
 
 # {A} is mentioned before {B}; {P} belongs to {A} and {Q} to {B}.
 _INTRODUCTIONS = (
@@ -45,8 +44,10 @@ LEAST = {"feminine": (3, 8), "masculine": (3, 8), "objects": (4, 8)}
 _DEV_SHARE = 1 / 3  # for names, objects, introductions and continuations
 
 
-def english_rows(counts: Mapping[str, int], *, n_frames: int, n_pairs: int, seed: int) -> dict[str, list[Any]]:
-    """Returns the rows of dev and test, in the form of story rows; `counts` has the words of the training text.
+def english_rows(counts: Mapping[str, int] | None, *, n_frames: int, n_pairs: int, seed: int) -> dict[str, list[Any]]:
+    """Returns the rows of dev and test, in the form of story rows.
+
+    `counts` has the words of the training text; if None, it is unknown and every word is used.
 
     Test has `n_frames` frames, dev half as many; each has `n_pairs` pairs of names. Raises ValueError if the training
     text has too few of the names or objects.
@@ -74,8 +75,9 @@ def english_rows(counts: Mapping[str, int], *, n_frames: int, n_pairs: int, seed
 
 
 def english_items(
-    counts: Mapping[str, int],
+    counts: Mapping[str, int] | None,
     tokenizer: Tokenizer,
+    start: int,
     context_length: int,
     *,
     n_frames: int,
@@ -83,21 +85,21 @@ def english_items(
     seed: int,
     splits: Sequence[str] = ("dev", "test"),
 ) -> dict[str, list[LinkItem]]:
-    """Returns the rows of `english_rows` in some splits as items.
+    """Returns the rows of `english_rows` in some splits as items, with the token `start` before every text.
 
     Raises ValueError also if a word of a link has no tokens for itself, or if a text is longer than the context.
     """
     rows = english_rows(counts, n_frames=n_frames, n_pairs=n_pairs, seed=seed)
-    items = {split: link_items(rows[split], tokenizer, end_id(tokenizer)) for split in splits}
+    items = {split: link_items(rows[split], tokenizer, start) for split in splits}
     longest = max(len(item.tokens) for split in items.values() for item in split)
     if longest > context_length:
         raise ValueError(f"blocks of sentences: have up to {longest} tokens, but the model reads {context_length}")
     return items
 
 
-def known(words: Set[str], counts: Mapping[str, int], split: str) -> list[str]:
-    """Returns the words of one split, in order, that the training text contains at least MIN_COUNT times."""
-    often = (word for word in words if counts.get(word, 0) >= MIN_COUNT)
+def known(words: Set[str], counts: Mapping[str, int] | None, split: str) -> list[str]:
+    """Returns the words of one split, in order, that the training text contains at least MIN_COUNT times, if known."""
+    often = (word for word in words if counts is None or counts.get(word, 0) >= MIN_COUNT)
     return sorted(word for word in often if (unit_hash("english", word) < _DEV_SHARE) == (split == "dev"))
 
 

@@ -323,6 +323,18 @@ def initialise(model: Transformer, seed: int) -> None:
                 parameter.normal_(0.0, sd, generator=generator)
 
 
+def draw_outputs(model: Transformer, seed: int) -> None:
+    """Draws the output matrices of an untrained model, so that each layer writes about as much as an embedding.
+
+    They start at 0. Then no layer writes anything, and after the pronoun no head could tell its two readings apart.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    scale = float(model.token_embedding.weight.detach().std())
+    for block in model.layers():
+        for output in (block.attention.output, block.mlp.down):
+            nn.init.normal_(output.weight, std=scale * output.in_features**-0.5, generator=generator)
+
+
 def load_weights(model: Transformer, weights: dict[str, Tensor]) -> None:
     """Loads saved weights into `model`; ValueError names a weight that is missing or has another shape."""
     try:

@@ -137,7 +137,7 @@ def natural_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) ->
             all_items[question] = items
     counts, sizes = training_counts(corpus), {"n_frames": 2 * N_DEV_FRAMES, "n_pairs": N_DEV_PAIRS, "seed": 0}
     try:
-        english = english_items(counts, tokenizer, context_length, **sizes, splits=["dev"])
+        english = english_items(counts, tokenizer, start_token, context_length, **sizes, splits=["dev"])
         blocks = choose_items(english["dev"], run.probe_sequences)
     except ValueError:  # for example, too few known words; eval.py prints the reason
         blocks = {}

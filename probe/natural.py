@@ -10,7 +10,7 @@ negative one that it looks at the other entity. Nothing here says that the antec
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -49,7 +49,7 @@ SIGNS = {"matching entity": 1, "other entity": -1}  # what a head looks at, and 
 
 def natural_study(
     model: ObservableModel,
-    untrained: Sequence[ObservableModel],
+    untrained: Callable[[int], ObservableModel],
     tokenizer: Tokenizer,
     start: int,
     prefixes_by_question: Mapping[str, Sequence[Prefix]],
@@ -60,9 +60,9 @@ def natural_study(
 ) -> dict[str, Any]:
     """Tests the heads of a model in float32 on all questions that have enough prefixes.
 
-    The `untrained` models of the same shape are for comparison. `start` is the token before every text. Heads in
-    `chosen_elsewhere`, by question and target, were chosen on other texts; they are tested on all prefixes here.
-    `progress` is called with the name of each question before it is tested.
+    `untrained` makes a model of the same shape from a seed, for comparison; one at a time is in memory. `start` is the
+    token before every text. Heads in `chosen_elsewhere`, by question and target, were chosen on other texts; they are
+    tested on all prefixes here. `progress` is called with the name of each question before it is tested.
 
     Returns:
         `questions` (see `probe_question`), and `missing`: a sentence for each question that cannot be tested.
@@ -75,7 +75,8 @@ def natural_study(
         n, (_, testing) = len(items.prefixes), items.halves(config.seed)
         n_clusters = [len(np.unique(labels[testing])) for labels in items.clusterings]
         if n >= MIN_PREFIXES and min(n_clusters) >= MIN_TESTED_CLUSTERS:
-            questions[question] = probe_question(model, untrained, items, config, chosen_elsewhere.get(question, {}))
+            twins = (untrained(config.seed + i) for i in range(config.n_untrained))
+            questions[question] = probe_question(model, twins, items, config, chosen_elsewhere.get(question, {}))
             continue
         reasons = "".join(f"; {count:,} left out: {reason}" for reason, count in items.left_out.items())
         missing.append(
@@ -247,7 +248,7 @@ def choose_and_test(contrast: np.ndarray, items: Items, config: ProbeConfig) -> 
 
 def probe_question(
     model: ObservableModel,
-    untrained: Sequence[ObservableModel],
+    untrained: Iterable[ObservableModel],
     items: Items,
     config: ProbeConfig,
     chosen_elsewhere: Mapping[str, Place] = MappingProxyType({}),

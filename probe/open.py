@@ -20,7 +20,7 @@ from data.stories.lint import word_spans
 from data.tokenizer import end_id, load_tokenizer, unknown_id, with_end
 from model.hf import departures, open_transformers
 from model.observe import ObservableModel, TransformerView
-from model.transformer import Transformer, load_weights, n_parameters
+from model.transformer import Transformer, draw_outputs, load_weights, n_parameters
 from probe.contract import check_observed
 from probe.sentences import Example, TokenizedText, next_tokens, word_attention
 from training.checkpoint import load_checkpoint
@@ -131,6 +131,8 @@ def open_run(run: Path, device: torch.device) -> OpenedRun:
 
     def untrained(seed: int) -> TransformerView:
         fresh = Transformer(settings.model, transformer.vocab_size, seed=UNTRAINED_SEED + seed)
+        if settings.data.source != "stories":
+            draw_outputs(fresh, UNTRAINED_SEED + seed)
         return TransformerView(fresh.to(device).eval())
 
     return OpenedRun(

@@ -7,7 +7,7 @@ import pytest
 
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.english_blocks import _INTRODUCTIONS, MIN_COUNT, OBJECTS, english_items, english_rows
-from data.tokenizer import word_tokenizer
+from data.tokenizer import end_id, word_tokenizer
 
 COUNTS = dict.fromkeys([*FEMININE_NAMES, *MASCULINE_NAMES, *OBJECTS], MIN_COUNT)
 ROWS = english_rows(COUNTS, n_frames=10, n_pairs=3, seed=0)
@@ -75,9 +75,10 @@ def test_a_text_without_names_is_refused_with_the_number_of_words() -> None:
 def test_blocks_that_are_longer_than_the_context_are_refused() -> None:
     tokenizer = word_tokenizer(row["text"] for split in ROWS.values() for row in split)
     sizes = {"n_frames": 10, "n_pairs": 3, "seed": 0}
-    items = english_items(COUNTS, tokenizer, 64, **sizes)
+    start = end_id(tokenizer)
+    items = english_items(COUNTS, tokenizer, start, 64, **sizes)
     longest = max(len(item.tokens) for split in items.values() for item in split)
-    assert english_items(COUNTS, tokenizer, longest, **sizes) == items
-    assert english_items(COUNTS, tokenizer, longest, **sizes, splits=["dev"]) == {"dev": items["dev"]}
+    assert english_items(COUNTS, tokenizer, start, longest, **sizes) == items
+    assert english_items(COUNTS, tokenizer, start, longest, **sizes, splits=["dev"]) == {"dev": items["dev"]}
     with pytest.raises(ValueError, match=f"reads {longest - 1}"):
-        english_items(COUNTS, tokenizer, longest - 1, **sizes)
+        english_items(COUNTS, tokenizer, start, longest - 1, **sizes)

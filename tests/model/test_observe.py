@@ -1,13 +1,15 @@
 """The view of our Transformer against its own forward pass, and single heads edited."""
 
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
 from model.observe import HeadEdit, TransformerView
-from tests.model.standard import H, K, V, each_variant, exchange, random_model
+from model.transformer import Transformer, draw_outputs
+from tests.model.standard import H, K, V, config, each_variant, exchange, random_model
 
 L = 3
 make_model = partial(random_model, n_layer=L)
@@ -89,3 +91,14 @@ def test_contributions_pulled_back_through_the_final_norm_add_up_to_a_logit(toke
     stream, token = view.residual_stream(tokens)[-1], 3
     direction = view.final_norm_pullback(view.unembedding()[token].expand_as(stream), stream)
     torch.testing.assert_close((direction * stream).sum(-1), view.logits(tokens)[..., token], rtol=1e-4, atol=1e-4)
+
+
+def test_layers_of_an_untrained_model_write_as_much_as_an_embedding_once_their_outputs_are_drawn() -> None:
+    model = Transformer(config(), V, seed=1)
+    tokens = torch.randint(V, (3, 11), generator=torch.Generator().manual_seed(2))
+    start, *later = TransformerView(model).residual_stream(tokens)
+    assert all(torch.equal(stream, start) for stream in later)
+    draw_outputs(model, seed=1)
+    streams = TransformerView(model).residual_stream(tokens)
+    written = [(after - before).std() / start.std() for before, after in pairwise(streams)]
+    assert all(0.2 < size < 5 for size in written), written

@@ -204,7 +204,8 @@ def test_a_text_with_a_large_document_or_few_documents_is_cut_into_sections() ->
 
 def test_a_half_with_too_few_documents_or_entities_is_not_tested() -> None:
     prefixes = [replace(prefix, entities=("lily", "tom")) for prefix in PREFIXES]
-    result = natural_study(FakeModel((0.5,)), UNTRAINED, TOKENIZER, end_id(TOKENIZER), {"gender": prefixes}, CONFIG)
+    start = end_id(TOKENIZER)
+    result = natural_study(FakeModel((0.5,)), UNTRAINED.__getitem__, TOKENIZER, start, {"gender": prefixes}, CONFIG)
     assert result["questions"] == {} and "1 and 1 entities" in result["missing"][0]
 
 

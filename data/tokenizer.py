@@ -6,12 +6,13 @@ The same characters inside a text are plain text.
 
 import json
 import re
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Encoding, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from data.config import HubConfig, TextConfig, TokenizerKind
 
@@ -117,6 +118,48 @@ def imported_tokenizer(folder: Path, name: str) -> tuple[Tokenizer, int]:
     if first is None:
         raise ValueError(f"model={name}: its tokenizer has neither bos_token nor eos_token to begin a text")
     return _plain(Tokenizer.from_str(backend.to_str())), int(first)
+
+
+def nanogpt_characters(text: str) -> Tokenizer:
+    """Returns nanoGPT's tokenizer of characters: token i is the i-th of the sorted characters of the training text."""
+    tokenizer = Tokenizer(models.WordLevel({character: i for i, character in enumerate(sorted(set(text)))}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return _plain(tokenizer)
+
+
+def llama2c_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
+    """Returns the tokenizer in a `tokenizer.bin` of llama2.c: byte-level fallback, and pieces merged by their score.
+
+    The file: int32 longest piece, then for each token float32 score, int32 number of bytes, bytes. ValueError if it is
+    damaged.
+    """
+    content, position, pieces, scores = path.read_bytes(), 4, list[str](), list[float]()
+    for _ in range(vocab_size):
+        if position + 8 > len(content):
+            raise ValueError(f"{path}: has {len(pieces):,} tokens, but the model has {vocab_size:,}")
+        score, n_bytes = struct.unpack_from("<fi", content, position)
+        piece = content[position + 8 : position + 8 + n_bytes]
+        if not 0 <= n_bytes == len(piece):
+            raise ValueError(f"{path}: damaged at byte {position:,}")
+        position += 8 + n_bytes
+        pieces.append(piece.decode(errors="replace"))
+        scores.append(score)
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    merges = [
+        (-scores[i], piece[:cut], piece[cut:])
+        for piece, i in vocabulary.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in vocabulary and piece[cut:] in vocabulary
+    ]
+    merges.sort(key=lambda merge: merge[0])
+    model = models.BPE(
+        vocab=vocabulary, merges=[merge[1:] for merge in merges], byte_fallback=True, unk_token=pieces[0], fuse_unk=True
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Prepend(" ")
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return _plain(tokenizer)
 
 
 def one_line(error: Exception) -> str:

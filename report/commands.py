@@ -197,7 +197,9 @@ def text_results(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Re
         natural["missing"].append(f"the validation text has {describe(documents)}")
     counts, length = training_counts(corpus), opened.model.context_length
     try:
-        items = english_items(counts, opened.tokenizer, length, n_frames=N_FRAMES, n_pairs=N_PAIRS, seed=config.seed)
+        items = english_items(
+            counts, opened.tokenizer, opened.start, length, n_frames=N_FRAMES, n_pairs=N_PAIRS, seed=config.seed
+        )
     except ValueError as error:
         natural["missing"].append(str(error))
     else:
@@ -251,11 +253,17 @@ def probe_prefixes(
     places: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns the results of `natural_study` on prefixes, with progress on a terminal."""
-    untrained = [opened.untrained(config.seed + i) for i in range(config.n_untrained)]
     model, tokenizer, start = opened.model, opened.tokenizer, opened.start
     try:
         return natural_study(
-            model, untrained, tokenizer, start, prefixes, config, chosen_elsewhere=places or {}, progress=show_progress
+            model,
+            opened.untrained,
+            tokenizer,
+            start,
+            prefixes,
+            config,
+            chosen_elsewhere=places or {},
+            progress=show_progress,
         )
     finally:
         show_progress("")

@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from probe.config import ProbeConfig
+from probe.config import Items, ProbeConfig
 from probe.open import OpenedModel, OpenedRun, load_data, open_external, open_run
 from report.commands import EvalSettings, look_at_sentence, print_loss, probe_heads, run_test_set
 from report.figures import check_matplotlib
@@ -40,7 +40,8 @@ def opened_model(settings: EvalSettings) -> OpenedModel:
     device = choose_device(settings.device, Precision.float32, settings.threads)
     opened: OpenedModel
     if settings.model is not None:
-        opened = open_external(settings.model, settings.out, compose_settings().data, device.device)
+        stories = compose_settings().data if settings.items is Items.stories else None
+        opened = open_external(settings.model, settings.out, stories, device.device, settings.tokenizer)
         line = f"model {opened.source} ({opened.shape['model_type']}); results in {opened.folder}"
     else:
         opened = open_run(find_run(settings.run), device.device)

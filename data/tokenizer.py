@@ -98,25 +98,25 @@ def file_tokenizer(path: Path) -> tuple[Tokenizer, list[str]]:
     return _plain(tokenizer), notes
 
 
-def imported_tokenizer(folder: Path, name: str) -> tuple[Tokenizer, int]:
+def imported_tokenizer(folder: Path, setting: str) -> tuple[Tokenizer, int]:
     """Returns the tokenizer of a folder of `save_pretrained` and the token before a text: BOS, or else EOS.
 
-    Raises ValueError with the `name` of the model if it cannot be used.
+    Raises ValueError, which begins with the `setting`, if it cannot be used.
     """
     from transformers import AutoTokenizer
 
     if not any((folder / file).is_file() for file in _PRETRAINED_FILES):  # transformers would return an empty one
-        raise ValueError(f"model={name}: no tokenizer, none of {', '.join(_PRETRAINED_FILES)}")
+        raise ValueError(f"{setting}: no tokenizer, none of {', '.join(_PRETRAINED_FILES)}")
     try:
         pretrained = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises exceptions of many types
-        raise ValueError(f"model={name}: transformers cannot load the tokenizer: {one_line(error)}") from None
+        raise ValueError(f"{setting}: transformers cannot load the tokenizer: {one_line(error)}") from None
     backend = getattr(pretrained, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
-        raise ValueError(f"model={name}: no fast tokenizer (tokenizer.json), so the tokens of a word are unknown")
+        raise ValueError(f"{setting}: no fast tokenizer (tokenizer.json), so the tokens of a word are unknown")
     first = pretrained.bos_token_id if pretrained.bos_token_id is not None else pretrained.eos_token_id
     if first is None:
-        raise ValueError(f"model={name}: its tokenizer has neither bos_token nor eos_token to begin a text")
+        raise ValueError(f"{setting}: its tokenizer has neither bos_token nor eos_token to begin a text")
     return _plain(Tokenizer.from_str(backend.to_str())), int(first)
 
 

@@ -6,6 +6,8 @@ interface: GPT-2, GPT-NeoX, Llama, Mistral, Qwen, OPT, Phi, Gemma, OLMo and many
 """
 
 import hashlib
+import json
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
@@ -21,7 +23,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from data.tokenizer import imported_tokenizer
+from data.tokenizer import end_id, imported_tokenizer, llama2c_tokenizer, load_tokenizer, nanogpt_characters
+from model.checkpoints import read_checkpoint
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
 from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, apply_edits
 from model.transformer import Transformer
@@ -47,6 +50,7 @@ LLAMA_SWITCHES = {  # values of our switches in a Llama (Touvron et al. 2023)
     "tie_query_key": False,
     "tie_key_value": False,
 }
+GPT2 = "openai-community/gpt2"  # on the hub
 _INTERFACE = "antecedent"  # name of our attention function in transformers
 _FILES = ("*.json", "*.txt", "*.model")  # settings and tokenizer
 _OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")  # attribute names in attention modules
@@ -269,38 +273,43 @@ def _matrix(projection: Any) -> Tensor:
 # Opening a model
 
 
-def open_transformers(source: str, device: torch.device) -> tuple[TransformersView, Tokenizer, dict[str, Any]]:
-    """Loads a causal language model in float32 from a folder of `save_pretrained` or by its name on the hub.
+def open_transformers(
+    source: str, device: torch.device, tokenizer_source: str | None = None
+) -> tuple[TransformersView, Tokenizer, dict[str, Any]]:
+    """Loads a causal language model in float32.
 
-    No code of the model's folder is run and no pickle is executed: weights are read from safetensors or by
-    `torch.load(weights_only=True)`. The tokenizer adds nothing around a text. The facts are for the report: "start"
-    (the token before every text), "folder", "commit" (None for a folder), "sha256" of all files, shape and version.
-    ValueError with one line if the model cannot be loaded or observed.
+    `source` is a folder of `save_pretrained`, a name on the hub, or a checkpoint file (model/checkpoints.py).
+    `tokenizer_source` is explained at `find_tokenizer`. No code of the model's folder is run and no pickle is executed:
+    weights are read from safetensors or by `torch.load(weights_only=True)`. The tokenizer adds nothing around a text.
+    The facts are for the report: "start" (the token before every text), "path", "commit" (None if it is not of the
+    hub), "sha256" of all files, shape and version. ValueError with one line if the model cannot be loaded or observed.
     """
     if find_spec("transformers") is None:
         raise ValueError(f"model={source}: needs transformers; pip install '.[export]'")
-    folder, commit = find_model(source)
-    view = _load(folder, source, device)
-    tokenizer, start = imported_tokenizer(folder, source)
+    path, commit = find_model(source)
+    view = _load(path, source, device)
+    tokenizer, start = find_tokenizer(path, source, tokenizer_source, view.vocab_size)
     if start >= view.vocab_size:
         raise ValueError(f"model={source}: its start token {start} is outside its {view.vocab_size:,} tokens")
     config = view.model.config
     facts = {
         "source": "transformers", "model_type": config.model_type, "n_layer": view.n_layer, "n_head": view.n_head,
         "d_model": config.hidden_size, "context_length": view.context_length, "vocab_size": view.vocab_size,
-        "start": start, "folder": folder, "commit": commit, "sha256": _sha256(folder),
+        "start": start, "path": path, "commit": commit, "sha256": _sha256(path),
         "transformers": version("transformers"),
     }  # fmt: skip
     return view, tokenizer, facts
 
 
 def find_model(source: str) -> tuple[Path, str | None]:
-    """Returns the folder of a model and None, or for a name on the hub its downloaded snapshot and commit."""
+    """Returns the path of a model and None, or for a name on the hub its downloaded snapshot and commit."""
     path = Path(source)
-    if path.is_dir():
+    if path.is_dir() or (path.is_file() and path.suffix in (".pt", ".bin")):
         return path, None
     if path.exists() or source.startswith((".", "/", "~")):
-        raise ValueError(f"model={source}: no such folder; give the folder that save_pretrained wrote, or a hub name")
+        raise ValueError(
+            f"model={source}: no such model; give a folder of save_pretrained, a hub name, ckpt.pt or model.bin"
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
@@ -313,27 +322,80 @@ def find_model(source: str) -> tuple[Path, str | None]:
     return folder, folder.name
 
 
-def _load(folder: Path, source: str, device: torch.device) -> TransformersView:
-    """Returns the model in a folder; ValueError with one line for every problem that transformers or we find."""
+def find_tokenizer(path: Path, source: str, tokenizer_source: str | None, vocab_size: int) -> tuple[Tokenizer, int]:
+    """Returns the tokenizer of the model at `path` and the token before every text; ValueError if there is none.
+
+    `tokenizer_source` is a folder or a hub name with a tokenizer, a tokenizer.json, llama2.c's tokenizer.bin, or a text
+    whose sorted characters are the tokens, as in nanoGPT. If None, it is in the model's folder; for a checkpoint of
+    nanoGPT with GPT-2's vocabulary it is that of GPT-2 on the hub.
+    """
+    if tokenizer_source is None and path.is_dir():
+        return imported_tokenizer(path, f"model={source}")
+    setting = f"tokenizer={tokenizer_source}"
+    if tokenizer_source is None:
+        beside = [path.parent / name for name in ("tokenizer.json", "tokenizer.bin")]
+        is_gpt2 = vocab_size in (50257, 50304)  # 50304: padded by nanoGPT
+        tokenizer_source = next((str(file) for file in beside if file.is_file()), GPT2 if is_gpt2 else None)
+        setting = f"model={source}"
+        if tokenizer_source is None:
+            raise ValueError(f"{setting}: has no tokenizer beside it; give tokenizer=FILE")
+    file = Path(tokenizer_source)
+    if file.suffix == ".txt" and file.is_file():
+        tokenizer = nanogpt_characters(file.read_text(encoding="utf-8"))
+        if tokenizer.get_vocab_size() != vocab_size:
+            found = f"{tokenizer.get_vocab_size()} different characters"
+            raise ValueError(f"{setting}: has {found}, but the model has {vocab_size} tokens")
+        return tokenizer, tokenizer.token_to_id("\n") or 0  # a text begins after a line
+    if file.suffix == ".bin" and file.is_file():
+        return llama2c_tokenizer(file, vocab_size), 1
+    if file.suffix == ".json" and file.is_file():
+        tokenizer = load_tokenizer(file)
+        return tokenizer, end_id(tokenizer)
+    return imported_tokenizer(find_model(tokenizer_source)[0], setting)
+
+
+def check_memory(config: Any, device: torch.device) -> None:
+    """Raises ValueError if a model and an untrained copy in float32 need more memory than the machine has."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        n_bytes = 2 * sum(4 * weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
+    if device.type == "cuda":
+        available = torch.cuda.mem_get_info(device)[1]
+    else:
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if n_bytes > available:
+        raise ValueError(f"needs {n_bytes:,} bytes with an untrained copy, but {device.type} has {available:,}")
+
+
+def _load(path: Path, source: str, device: torch.device) -> TransformersView:
+    """Returns the model at `path`; ValueError with one line for every problem that transformers or we find."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        config, _ = transformers.PretrainedConfig.get_config_dict(folder, local_files_only=True)
-        if "model_type" not in config and (folder / "checkpoints").is_dir():
+        if path.is_file():
+            model = read_checkpoint(path)
+            model.set_attn_implementation("eager")
+            check_finite(model)
+            return TransformersView(model.to(device))
+        values, _ = transformers.PretrainedConfig.get_config_dict(path, local_files_only=True)
+        if "model_type" not in values and (path / "checkpoints").is_dir():
             raise ValueError(f"is a run of train.py; use run={source}")
-        if config.get("quantization_config"):
+        if values.get("quantization_config"):
             raise ValueError("its weights are quantized; use the version that is not")
+        check_files(path)
+        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        check_memory(config, device)
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True, trust_remote_code=False,
+            path, dtype=torch.float32, attn_implementation="eager", local_files_only=True, trust_remote_code=False,
             weights_only=True, output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
         model, info = loaded
         if wrong := {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}:
             raise ValueError(f"its weights do not fit its config.json: {min(wrong)} is missing or has another shape")
-        if not all(weight.isfinite().all() for weight in model.parameters()):
-            raise ValueError("its weights are not finite")
+        check_finite(model)
         return TransformersView(model.to(device))
     except torch.OutOfMemoryError:
         raise
@@ -343,16 +405,32 @@ def _load(folder: Path, source: str, device: torch.device) -> TransformersView:
         raise ValueError(f"model={source}: {_line(error)}") from None
 
 
+def check_finite(model: Any) -> None:
+    """Raises ValueError if a weight is infinite or not a number."""
+    if not all(weight.isfinite().all() for weight in model.parameters()):
+        raise ValueError("its weights are not finite")
+
+
+def check_files(folder: Path) -> None:
+    """Raises ValueError if the index of sharded weights names a file outside the folder."""
+    for index in folder.glob("*.index.json"):
+        for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values():
+            if not isinstance(name, str) or Path(name).name != name:
+                raise ValueError(f"{index.name} names a file outside the folder: {name}")
+
+
 def _weight_files(folder: Path) -> list[Path]:
     """Returns the files with weights: safetensors, or PyTorch's format if there are none."""
     return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
 
 
-def _sha256(folder: Path) -> str:
-    """Returns one digest of settings, tokenizer and weights."""
-    digest = hashlib.sha256()
-    for path in [*sorted(path for pattern in _FILES for path in folder.glob(pattern)), *_weight_files(folder)]:
-        with path.open("rb") as file:
+def _sha256(path: Path) -> str:
+    """Returns one digest of a checkpoint, or of settings, tokenizer and weights in a folder."""
+    digest, files = hashlib.sha256(), [path]
+    if path.is_dir():
+        files = [*sorted(file for pattern in _FILES for file in path.glob(pattern)), *_weight_files(path)]
+    for name in files:
+        with name.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 

@@ -28,6 +28,7 @@ from training.run_dir import RESUMES, RUNS, read_json
 from training.settings import TrainSettings, flat, saved_settings
 
 EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
+ENGLISH = "english"  # in place of a corpus's fingerprint: blocks of sentences that every model is tested on
 OWNER = "model.json"  # in such a folder: which model the results are about
 UNTRAINED_SEED = 10_000  # added to the seed of an untrained model, so that none equals a trained model's start
 
@@ -46,7 +47,7 @@ class OpenedModel:
     untrained: Callable[[int], ObservableModel]  # seed -> an untrained model of the same shape
     tokenizer: Tokenizer
     start: int  # the token before every text
-    data: DataConfig  # the training data of a run; for an external model the stories it is tested on
+    data: DataConfig | None  # of a run; for an external model the stories it is tested on, None: English
     data_fingerprint: str
     shape: Mapping[str, Any]  # model settings, for probe.json
     n_parameters: int
@@ -71,7 +72,7 @@ class OpenedModel:
     @property
     def has_stories(self) -> bool:
         """Whether the heads are tested on the built-in stories, not on natural text."""
-        return self.data.source == "stories"
+        return self.data is not None and self.data.source == "stories"
 
     @cached_property
     def unknown(self) -> int | None:
@@ -244,6 +245,7 @@ def readable(path: Path, remedy: str) -> Iterator[None]:
 
 def load_data(opened: OpenedModel, cache_dir: str) -> Corpus:
     """Return the corpus of a model; ValueError if it is not the one that the run was trained on."""
+    assert opened.data is not None
     corpus = load_corpus(opened.data, Path(cache_dir))
     if corpus.fingerprint != opened.data_fingerprint:
         raise ValueError(f"{opened.source}: the training data has changed (text or generator); train again")
@@ -253,17 +255,19 @@ def load_data(opened: OpenedModel, cache_dir: str) -> Corpus:
 # External models
 
 
-def open_external(name: str, out: str | None, stories: DataConfig, device: torch.device) -> OpenedModel:
-    """Load a causal language model of transformers and its tokenizer, to be tested on `stories`.
+def open_external(
+    name: str, out: str | None, stories: DataConfig | None, device: torch.device, tokenizer: str | None = None
+) -> OpenedModel:
+    """Load a causal language model of another program and its tokenizer, to be tested on `stories` or in English.
 
-    `name` is a folder written by save_pretrained or a name on the hub; results go to `out` (default: probes/NAME).
-    ValueError or OSError with one line if the model cannot be loaded or observed.
+    `name` is a folder written by save_pretrained, a name on the hub, or a checkpoint of nanoGPT or llama2.c; results go
+    to `out` (default: probes/NAME). ValueError or OSError with one line if the model cannot be loaded or observed.
     """
-    view, tokenizer, facts = open_transformers(name, device)
-    folder, start = facts.pop("folder"), facts.pop("start")
-    short = folder_name(folder) if facts["commit"] is None else name
+    view, loaded_tokenizer, facts = open_transformers(name, device, tokenizer)
+    path, start = facts.pop("path"), facts.pop("start")
+    short = folder_name(path) if facts["commit"] is None else name
     results = Path(out) if out is not None else EXTERNAL_RESULTS / short.replace("/", "--")
-    owner = str(folder.resolve()) if facts["commit"] is None else name
+    owner = str(path.resolve()) if facts["commit"] is None else name
     check_results_folder(results, owner)
     check_attention(view, name)
     return OpenedModel(
@@ -272,10 +276,10 @@ def open_external(name: str, out: str | None, stories: DataConfig, device: torch
         source=name,
         model=view,
         untrained=lambda seed: view.untrained(UNTRAINED_SEED + seed),
-        tokenizer=tokenizer,
+        tokenizer=loaded_tokenizer,
         start=start,
         data=stories,
-        data_fingerprint=corpus_fingerprint(stories),
+        data_fingerprint=ENGLISH if stories is None else corpus_fingerprint(stories),
         shape={"name": short, **facts},
         n_parameters=n_parameters(view.model),
         departures=() if facts["model_type"] == "llama" else (f"model_type={facts['model_type']}",),
@@ -285,8 +289,10 @@ def open_external(name: str, out: str | None, stories: DataConfig, device: torch
 
 
 def folder_name(folder: Path) -> str:
-    """Return the name of a model's folder; for the export of a run, the run's name."""
+    """Return the name of a model's folder; for the export of a run, the run's name; for a file, with its folder."""
     path = folder.resolve()
+    if path.is_file():  # a checkpoint: out-shakespeare/ckpt.pt
+        return f"{path.parent.name}-{path.stem}"
     return path.parent.parent.name if (path.parent.name, path.name) == ("export", "hf") else path.name
 
 
@@ -316,23 +322,23 @@ def check_attention(model: ObservableModel, name: str) -> None:
 
 
 def check_items(opened: OpenedModel, items: Sequence[LinkItem], n_answers: int) -> list[str]:
-    """Return warnings about the stories in the tokens of an external model; ValueError if it cannot read them.
+    """Return warnings about the sentences in the tokens of an external model; ValueError if it cannot read them.
 
     `n_answers` items have an answer as text; some may have none in these tokens.
     """
     longest, limit = 1 + max(len(item.tokens) for item in items), opened.model.context_length
     if longest > limit:
-        raise ValueError(f"model={opened.source}: reads {limit} tokens, but the stories need {longest}")
+        raise ValueError(f"model={opened.source}: reads {limit} tokens, but the sentences need {longest}")
     tokens = [token for item in items for token in item.tokens]
     largest = max(max(tokens), *(token for item in items for token in (*item.answers, *item.foils)))
     if largest >= opened.model.vocab_size:
         raise ValueError(f"model={opened.source}: its tokenizer writes token {largest}, which the model lacks")
     warnings = [
-        "The training data of this model is unknown: a hold-out is new relative to the stories its head was chosen on, "
-        "not relative to its training."
+        "The training data of this model is unknown: a hold-out is new relative to the sentences that its head was "
+        "chosen on, not relative to its training."
     ]
     if n_unknown := sum(token == opened.unknown for token in tokens):
-        warnings.append(f"Its tokenizer replaces {n_unknown / len(tokens):.1%} of the stories' tokens by unknown.")
+        warnings.append(f"Its tokenizer replaces {n_unknown / len(tokens):.1%} of the tokens by unknown.")
     if n_lost := n_answers - sum(item.payoff is not None for item in items):
         warnings.append(
             f"In {n_lost:,} of {n_answers:,} items both answers begin with the same token, so the model's answer is "

@@ -1,54 +1,38 @@
 """The modes of eval.py for one model: test its heads, measure its loss, look at a sentence, take a test set."""
 
-import glob
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from data.corpus import Corpus, corpus_folder, load_rows, training_counts, validation_documents
-from data.english_blocks import english_items
-from data.links import LinkItem, link_items
-from data.natural import Prefix
-from data.stories import GENERATOR_VERSION
-from data.stories.leakage import leakage
+from data.corpus import Corpus, corpus_folder
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
-from data.text import read_documents, text_files
 from data.tokenizer import encode_text, training_words
-from probe.claim import claim_card
-from probe.config import Holdouts, ProbeConfig
+from probe.config import Items, ProbeConfig
 from probe.external import EvaluatedModel, Report
-from probe.gold import gold_prefixes, links, read_passages, read_rows
+from probe.gold import links
 from probe.minimal_pairs import minimal_pairs
-from probe.natural import DECIDED_SITES, describe, natural_study, prefixes_in
-from probe.open import OpenedModel, OpenedRun, check_items, load_data
-from probe.sentences import SHOWCASE, TokenizedText, word_attention
-from probe.study import Reading, study
+from probe.natural import DECIDED_SITES
+from probe.open import OpenedModel, OpenedRun, load_data
+from probe.sentences import TokenizedText, word_attention
+from report.api import prefixes_of_path, probe_opened, probe_prefixes
 from report.content import jsonable, page_content, unknown_note
-from report.figures import draw_run
 from report.natural import natural_lines, natural_tables
 from report.page import page
 from report.results import (
     PAGE,
-    SCHEMA_VERSION,
     TEXTS,
     read_results,
     read_texts,
     results_folder,
     training_records,
-    write_with_figures,
 )
 from report.tables import (
-    claim_markdown,
     detail_lines,
-    heads_csv,
-    items_jsonl,
     sentence_lines,
-    summary_lines,
     table_lines,
 )
 from training.checkpoint import write_files
@@ -58,7 +42,6 @@ from training.logging import gap_lines
 from training.settings import Device, check_threads
 
 MAX_TEXTS = 12  # that a page keeps
-N_FRAMES, N_PAIRS = 20, 5  # blocks in English: test frames, pairs of names per frame
 
 
 class Task(Enum):
@@ -76,7 +59,9 @@ class EvalSettings:
     run: str | None  # directory of a run; if None, the newest
     runs: str | None  # directory of a sweep over seeds
     compare: str | None  # directory of a sweep over variants and seeds
-    model: str | None  # an external model: a folder written by save_pretrained, or a hub name
+    model: str | None  # an external model: a folder written by save_pretrained, a hub name, ckpt.pt or model.bin
+    items: Items | None  # the sentences that `model` is tested on; if None, English
+    tokenizer: str | None  # of `model`: a folder, a hub name, tokenizer.json, tokenizer.bin, or a text's characters
     out: str | None  # folder for the results about `model`; if None, probes/NAME
     text: str | None  # a sentence to look at instead of the probe
     task: Task | None  # a test set to take instead of the probe
@@ -97,6 +82,8 @@ class EvalSettings:
             ("model", self.model == "", "the name is empty"),
             ("out", self.out == "", "the name is empty"),
             ("out", self.model is None, "only for model=; results of a run go into the run"),
+            ("items", self.model is None, "only for model=; a run is tested on what it was trained on"),
+            ("tokenizer", self.model is None, "only for model=; a run has its own"),
             ("task", is_sweep or self.path is None, "needs path=, and one model"),
             ("path", is_sweep, "needs one model"),
             ("text", is_sweep or is_task, "needs one model, without task= and path="),
@@ -106,7 +93,7 @@ class EvalSettings:
         for name, is_wrong, problem in problems:
             value = getattr(self, name)
             if is_wrong and value is not None and value is not False:
-                shown = value.value if isinstance(value, Task) else value
+                shown = value.value if isinstance(value, Enum) else value
                 raise ValueError(f"{name}={shown}: {problem}")
         check_threads(self.threads)
 
@@ -117,156 +104,19 @@ class EvalSettings:
 def probe_heads(
     opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
 ) -> bool:
-    """Tests the heads of a model on the stories or, for a run on text, on its own text; writes the probe/ folder.
-
-    Prints the results, and returns whether they could be written.
-    """
-    texts, records = read_texts(opened.folder), training_records(opened)
-    corpus = load_data(opened, settings.cache_dir)
+    """Tests the heads of a model, prints the results and writes the probe/ folder; False if it cannot be written."""
     if isinstance(opened, OpenedRun) and not opened.has_stories:
-        print_loss(opened, corpus, records["metrics"], config, log)
-    stories = story_items(opened, corpus, config) if opened.has_stories else None
+        print_loss(opened, load_data(opened, settings.cache_dir), training_records(opened)["metrics"], config, log)
     with results_folder(opened, log) as folder:
-        if stories is None:
-            content, readings = text_results(opened, corpus, config)
-        else:
-            content, readings = study_model(opened, stories.dev, stories.test, config)
-            content["data"] = stories.data
-        warnings = [*opened.resumed, *(stories.warnings if stories else ())]
-        results = jsonable({
-            "schema_version": SCHEMA_VERSION,
-            "model": {
-                "run": opened.source,
-                "step": opened.step,
-                "trained_on": None if opened.is_external else opened.data.source,
-                **opened.shape,
-            },
-            "settings": asdict(config),
-            "warnings": warnings,
-            **content,
-        })  # fmt: skip
-        lines = summary_lines(results)
-        if "natural" in results:
-            lines = [*natural_lines(results["natural"]), "", *lines]
+        result = probe_opened(opened, config, settings.cache_dir)
+        lines = ["", *result.lines()]
         if settings.verbose:
-            tables = natural_tables(results["natural"]) if "natural" in results else []
-            lines += [*table_lines(tables), *detail_lines(results)]
-        log(printable("\n".join(["", *lines, *(f"note: {line}" for line in warnings)])))
+            tables = natural_tables(result.results["natural"]) if "natural" in result.results else []
+            lines += [*table_lines(tables), *detail_lines(result.results)]
+        log(printable("\n".join([*lines, *(f"note: {line}" for line in result.results["warnings"])])))
         if folder is not None:
-            write_results(
-                folder, results, readings, page_content(opened, results, texts, **records), figures=settings.figures
-            )
+            result.save(folder, read_texts(opened.folder), figures=settings.figures)
     return folder is not None
-
-
-Results = tuple[dict[str, Any], dict[str, Reading]]  # for probe.json, and the readings by split
-
-
-class StoryItems(NamedTuple):
-    """The stories in the tokens of a model."""
-
-    dev: list[LinkItem]  # heads are chosen on these
-    test: list[LinkItem]
-    data: dict[str, Any]  # for probe.json
-    warnings: list[str]
-
-
-def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> StoryItems:
-    """Returns the stories that a model is tested on; ValueError if an external model cannot read them."""
-    dev_rows, test_rows = load_rows(corpus, "dev"), load_rows(corpus, "test")
-    if config.holdouts is Holdouts.all:
-        test_rows += load_rows(corpus, "test_others")
-    dev, test = (link_items(rows, opened.tokenizer, opened.start) for rows in (dev_rows, test_rows))
-    warnings, leaked = list[str](), None
-    if opened.is_external:
-        n_answers = sum(link["payoff"] is not None for row in [*dev_rows, *test_rows] for link in row["links"])
-        warnings = check_items(opened, [*dev, *test], n_answers)
-    else:
-        leaked = leakage(load_rows(corpus, "train", ["text"]), test_rows)
-    data = {"generator_version": GENERATOR_VERSION, "fingerprint": corpus.fingerprint, "leakage": leaked}
-    return StoryItems(dev, test, data, warnings)
-
-
-def text_results(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Results:
-    """Returns the results of a run on its validation text and, if it knows enough words, on blocks in English."""
-    results: dict[str, Any] = {"selected": [], "importance": [], "behaviour": [], "showcase": {}}
-    readings: dict[str, Reading] = {}
-    documents = validation_documents(corpus)
-    natural = probe_prefixes(opened, prefixes_in(documents), config)
-    if natural["missing"]:
-        natural["missing"].append(f"the validation text has {describe(documents)}")
-    counts, length = training_counts(corpus), opened.model.context_length
-    try:
-        items = english_items(
-            counts, opened.tokenizer, opened.start, length, n_frames=N_FRAMES, n_pairs=N_PAIRS, seed=config.seed
-        )
-    except ValueError as error:
-        natural["missing"].append(str(error))
-    else:
-        results, readings = study_model(opened, items["dev"], items["test"], config)
-    return {"data": {"fingerprint": corpus.fingerprint}, "natural": natural, **results}, readings
-
-
-def study_model(opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[LinkItem], config: ProbeConfig) -> Results:
-    """Returns the results of the study with the worked examples of the chosen heads, and the readings by split."""
-    untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
-    try:
-        results, readings = study(opened.model, untrained, dev, test, config, show_progress)
-    finally:
-        show_progress("")
-    heads = {entry["question"]: (entry["layer"], entry["head"]) for entry in results["selected"]}
-    results["showcase"] = {
-        question: [opened.read_example(example, heads[question]) for example in examples]
-        for question, examples in SHOWCASE.items()
-        if question in heads
-    }
-    return results, readings
-
-
-def show_progress(question: str) -> None:
-    """Shows on a terminal which question is being tested; "" clears the line."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r{f'testing {question} ...' if question else ''}\033[K")
-        sys.stderr.flush()
-
-
-def write_results(
-    folder: Path, results: dict[str, Any], readings: Mapping[str, Reading], content: Mapping[str, Any], *, figures: bool
-) -> None:
-    """Writes probe.json, the claim cards, the tables, the page and, if wanted, figures; all of them or none."""
-    cards = [claim_card(entry, results["model"]) for entry in results["selected"]]
-    files: dict[str, str | bytes] = {
-        "probe.json": json.dumps(results, indent=2) + "\n",
-        "claims.json": json.dumps(jsonable(cards), indent=2) + "\n",
-        "claims.md": "\n".join(map(claim_markdown, results["selected"], cards)),
-        "heads.csv": heads_csv(readings),
-        "items.jsonl": items_jsonl(results, readings["test"]) if readings else "",
-        PAGE: page(content),
-    }
-    write_with_figures(folder, files, "probe.json", draw_run(content) if figures else {})
-
-
-def probe_prefixes(
-    opened: OpenedModel,
-    prefixes: Mapping[str, Sequence[Prefix]],
-    config: ProbeConfig,
-    places: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Returns the results of `natural_study` on prefixes, with progress on a terminal."""
-    model, tokenizer, start = opened.model, opened.tokenizer, opened.start
-    try:
-        return natural_study(
-            model,
-            opened.untrained,
-            tokenizer,
-            start,
-            prefixes,
-            config,
-            chosen_elsewhere=places or {},
-            progress=show_progress,
-        )
-    finally:
-        show_progress("")
 
 
 def print_loss(
@@ -377,27 +227,6 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
     return Report(natural, [*natural_lines(natural), *table_lines(natural_tables(natural))])
 
 
-def prefixes_of_path(path: str) -> tuple[dict[str, list[Prefix]], str]:
-    """Returns the prefixes of each question in a path, and a description of its content.
-
-    A path names text files (data/text.py), a .tsv file of passages as GAP has them, or .jsonl files with gold links.
-    """
-    if path.endswith(".tsv"):
-        files = [Path(name) for pattern in path.split(",") for name in sorted(glob.glob(pattern.strip()))]
-        if not files:
-            raise FileNotFoundError(f"path={path}: no such file")
-        documents = [text for file in files for text in read_passages(file)]
-    else:
-        files = text_files(path, "path")
-        with files[0].open(encoding="utf-8", errors="replace") as lines:
-            has_links = files[0].suffix == ".jsonl" and '"pron_pos"' in lines.readline()
-        if has_links:
-            rows = [row for file in files for row in read_rows(file)]
-            return {"gender": gold_prefixes(rows)}, f"{len(rows):,} rows"
-        documents = read_documents(files)
-    return prefixes_in(documents), describe(documents)
-
-
 def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> EvaluatedModel:
     """Returns the model as the test sets use it."""
 
@@ -406,7 +235,7 @@ def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeCo
         return encoding.ids, encoding.offsets
 
     words, source = None, "the training data is unknown"
-    if not opened.is_external:
+    if opened.data is not None and not opened.is_external:
         folder = corpus_folder(opened.data.source, opened.data_fingerprint, Path(settings.cache_dir))
         words, source = training_words(opened.tokenizer, folder) or (None, "the training text is not in the cache")
     return EvaluatedModel(

@@ -81,7 +81,9 @@ def about(opened: OpenedModel) -> dict[str, Any]:
         f"width {opened.shape['d_model']}",
         f"context of {model.context_length} tokens",
         f"{opened.n_parameters:,} parameters",
-        "trained elsewhere" if is_external else f"trained on {opened.data.source}, seed {opened.seed}",
+        f"trained on {opened.data.source}, seed {opened.seed}"
+        if opened.data and not is_external
+        else "trained elsewhere",
     ]
     if opened.departures:
         facts.append(f"differs from a Llama-style model: {', '.join(opened.departures)}")

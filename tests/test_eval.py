@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from probe.config import Items
 from probe.open import load_data, open_external, open_run
 from probe.sentences import word_attention
 from report.commands import MAX_TEXTS, EvalSettings, print_loss
@@ -164,6 +165,8 @@ def test_a_text_that_is_empty_or_too_long_is_refused(probed: tuple[Path, str], t
         ("model", {"model": "a", "run": "b"}),
         ("model", {"model": ""}),
         ("out", {"out": "a"}),
+        ("items", {"items": Items.stories}),
+        ("tokenizer", {"tokenizer": "a"}),
         ("task", {"task": "links"}),
         ("path", {"path": "a", "runs": "b"}),
         ("text", {"text": "it", "runs": "a"}),
@@ -173,7 +176,7 @@ def test_a_text_that_is_empty_or_too_long_is_refused(probed: tuple[Path, str], t
     ],
 )
 def test_settings_that_exclude_each_other_are_refused_by_name(name: str, settings: dict[str, Any]) -> None:
-    values = dict.fromkeys(("run", "runs", "compare", "model", "out", "text", "task", "path", "threads"))
+    values = dict.fromkeys(("run", "runs", "compare", "model", "out", "text", "task", "path", "threads", "items", "tokenizer"))
     flags = dict.fromkeys(("open", "figures", "verbose"), False)
     with pytest.raises(ValueError, match=f"^{name}="):
         EvalSettings(**values | flags | {"device": Device.cpu, "cache_dir": ""} | settings)

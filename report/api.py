@@ -1,0 +1,321 @@
+"""The probe from Python: `probe_model` returns what eval.py prints and writes, for a run or for any model.
+
+from report.api import probe_model
+
+result = probe_model("openai-community/gpt2")
+print(result)
+result.heads["english"].verdict
+result.save("out/")
+"""
+
+import glob
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from data.corpus import Corpus, load_rows, training_counts, validation_documents
+from data.english_blocks import english_items
+from data.links import LinkItem, link_items
+from data.natural import Prefix
+from data.stories import GENERATOR_VERSION
+from data.stories.leakage import leakage
+from data.text import read_documents, text_files
+from probe.claim import claim_card
+from probe.config import Holdouts, Items, ProbeConfig
+from probe.gold import gold_prefixes, read_passages, read_rows
+from probe.natural import describe, natural_study, prefixes_in
+from probe.open import OpenedModel, check_items, load_data, open_external, open_run
+from probe.sentences import SHOWCASE
+from probe.study import HEADLINE, Reading, study
+from report.content import jsonable, page_content, yaml_values
+from report.figures import draw_run
+from report.natural import natural_lines
+from report.page import page
+from report.results import PAGE, SCHEMA_VERSION, training_records, write_with_figures
+from report.tables import claim_markdown, heads_csv, items_jsonl, summary_lines
+from training.device import choose_device
+from training.settings import Device, Precision, compose_settings, typed
+
+N_FRAMES, N_PAIRS = 20, 5  # blocks in English: test frames, pairs of names per frame
+Results = tuple[dict[str, Any], dict[str, Reading]]  # for probe.json, and the readings by split
+
+
+@dataclass(frozen=True)
+class HeadResult:
+    """The head that was chosen for a question, and its scores on the headline hold-out."""
+
+    question: str
+    layer: int
+    head: int
+    verdict: str  # supported, suggestive or not established
+    evidence_level: str  # E0 to E4
+    accuracy: float  # share of sentences in which the antecedent gets more attention than the distractor
+    accuracy_low: float  # 95 % interval
+    accuracy_high: float
+    block_accuracy: float  # share of blocks that are right in all four sentences
+    p: float  # corrected for the search over all heads
+    attention_swap: float | None  # share of the answer that changes sides with the head's weights; None: not measured
+    claim: str
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What the probe found out about a model."""
+
+    opened: OpenedModel
+    results: dict[str, Any]  # the content of probe.json (docs/probe.md)
+    readings: dict[str, Reading]  # what every head does at every item, by split
+
+    @cached_property
+    def heads(self) -> dict[str, HeadResult]:
+        """The chosen head of each question."""
+        return {entry["question"]: head_result(entry, self.results["model"]) for entry in self.results["selected"]}
+
+    def table(self) -> list[dict[str, Any]]:
+        """Returns one row per question, for `pandas.DataFrame`."""
+        return [asdict(head) for head in self.heads.values()]
+
+    def lines(self) -> list[str]:
+        """Returns the lines that eval.py prints."""
+        lines = summary_lines(self.results)
+        return [*natural_lines(self.results["natural"]), "", *lines] if "natural" in self.results else lines
+
+    def __str__(self) -> str:
+        """Returns the lines that eval.py prints as one text."""
+        return "\n".join([*self.lines(), *(f"note: {warning}" for warning in self.results["warnings"])])
+
+    def save(self, folder: str | Path, texts: Sequence[str] = (), *, figures: bool = False) -> Path:
+        """Writes probe.json, the report and the other files of eval.py to `folder`, all or none; returns the report.
+
+        `texts` are sentences that the report also shows; `figures` adds PNG files and needs matplotlib.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        content = page_content(self.opened, self.results, texts, **training_records(self.opened))
+        cards = [claim_card(entry, self.results["model"]) for entry in self.results["selected"]]
+        files: dict[str, str | bytes] = {
+            "probe.json": json.dumps(self.results, indent=2) + "\n",
+            "claims.json": json.dumps(jsonable(cards), indent=2) + "\n",
+            "claims.md": "\n".join(map(claim_markdown, self.results["selected"], cards)),
+            "heads.csv": heads_csv(self.readings),
+            "items.jsonl": items_jsonl(self.results, self.readings["test"]) if self.readings else "",
+            PAGE: page(content),
+        }
+        write_with_figures(folder, files, "probe.json", draw_run(content) if figures else {})
+        return folder / PAGE
+
+
+def head_result(entry: Mapping[str, Any], model: Mapping[str, Any]) -> HeadResult:
+    """Returns an entry of probe.json's `selected` as a `HeadResult`."""
+    tested = entry["test"][HEADLINE]
+    low, high = tested["accuracy_interval"]
+    return HeadResult(
+        question=entry["question"],
+        layer=entry["layer"],
+        head=entry["head"],
+        verdict=entry["verdict"],
+        evidence_level=entry["evidence_level"],
+        accuracy=tested["accuracy"],
+        accuracy_low=low,
+        accuracy_high=high,
+        block_accuracy=tested["block_accuracy"],
+        p=tested["p_corrected"],
+        attention_swap=(entry["causal"] or {}).get("attention_swap"),
+        claim=claim_card(entry, model)["claim"],
+    )
+
+
+def open_model(
+    model: str | Path,
+    *,
+    items: str | Items | None = None,
+    tokenizer: str | None = None,
+    out: str | None = None,
+    device: str | Device = Device.auto,
+    threads: int | None = None,
+) -> OpenedModel:
+    """Opens a run of train.py, a model of transformers or a checkpoint of nanoGPT or llama2.c.
+
+    `model` is the directory of a run, a folder written by save_pretrained, a name on the hub, `ckpt.pt` or `model.bin`.
+    `tokenizer`: see docs/usage.md; if None, that of the model. `items`: for a model that is no run, the sentences that
+    it is tested on: "english" (the default) or "stories". Raises ValueError or OSError with one line.
+    """
+    used = choose_device(Device(device), Precision.float32, threads).device
+    if (Path(model) / "checkpoints").is_dir():
+        if items is not None or tokenizer is not None or out is not None:
+            raise ValueError(f"model={model}: is a run of train.py, which has its own sentences, tokenizer and folder")
+        return open_run(Path(model), used)
+    stories = compose_settings().data if Items(items or "english") is Items.stories else None
+    return open_external(str(model), out, stories, used, tokenizer)
+
+
+def probe_model(
+    model: str | Path | OpenedModel, *, path: str | None = None, cache_dir: str = ".cache", **settings: Any
+) -> ProbeResult:
+    """Tests every head of a model, with baselines, corrected statistics and causal tests; writes nothing.
+
+    `model` is what `open_model` returns or takes. `path` names English text for the questions about natural text
+    (docs/english.md); a run on text uses its validation text. `settings` are those of `open_model` and of the group
+    probe in configs/eval/eval.yaml, for example `n_untrained=10`. Raises ValueError or OSError with one line.
+    """
+    defaults = yaml_values("eval/eval")["probe"]
+    probe = {name: settings.pop(name) for name in defaults if name in settings}
+    opened = model if isinstance(model, OpenedModel) else open_model(model, **settings)
+    return probe_opened(opened, typed(ProbeConfig, {**defaults, **probe}, "probe."), cache_dir, path)
+
+
+def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None) -> ProbeResult:
+    """Tests the heads of an opened model on the stories or on English; arguments as `probe_model`."""
+    corpus = None if opened.data is None else load_data(opened, cache_dir)
+    warnings = list(opened.resumed)
+    if opened.has_stories:
+        assert corpus is not None
+        stories = story_items(opened, corpus, config)
+        content, readings = study_model(opened, stories.dev, stories.test, config)
+        content["data"] = stories.data
+        warnings += stories.warnings
+    else:
+        content, readings = english_results(opened, corpus, config, path)
+        warnings += content.pop("warnings")
+    results = jsonable({
+        "schema_version": SCHEMA_VERSION,
+        "model": {
+            "run": opened.source,
+            "step": opened.step,
+            "trained_on": None if opened.is_external or opened.data is None else opened.data.source,
+            **opened.shape,
+        },
+        "settings": asdict(config),
+        "warnings": warnings,
+        **content,
+    })  # fmt: skip
+    return ProbeResult(opened, results, readings)
+
+
+class StoryItems(NamedTuple):
+    """The stories in the tokens of a model."""
+
+    dev: list[LinkItem]  # heads are chosen on these
+    test: list[LinkItem]
+    data: dict[str, Any]  # for probe.json
+    warnings: list[str]
+
+
+def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> StoryItems:
+    """Returns the stories that a model is tested on; ValueError if an external model cannot read them."""
+    dev_rows, test_rows = load_rows(corpus, "dev"), load_rows(corpus, "test")
+    if config.holdouts is Holdouts.all:
+        test_rows += load_rows(corpus, "test_others")
+    dev, test = (link_items(rows, opened.tokenizer, opened.start) for rows in (dev_rows, test_rows))
+    warnings, leaked = list[str](), None
+    if opened.is_external:
+        n_answers = sum(link["payoff"] is not None for row in [*dev_rows, *test_rows] for link in row["links"])
+        warnings = check_items(opened, [*dev, *test], n_answers)
+    else:
+        leaked = leakage(load_rows(corpus, "train", ["text"]), test_rows)
+    data = {"generator_version": GENERATOR_VERSION, "fingerprint": corpus.fingerprint, "leakage": leaked}
+    return StoryItems(dev, test, data, warnings)
+
+
+def english_results(opened: OpenedModel, corpus: Corpus | None, config: ProbeConfig, path: str | None) -> Results:
+    """Returns the results on natural text, if there is any, and, if the model knows enough words, on blocks in English.
+
+    The text is that of `path`, otherwise the validation text of `corpus`. Without a corpus the model's training text is
+    unknown: then all words are used.
+    """
+    results: dict[str, Any] = {"selected": [], "importance": [], "behaviour": [], "showcase": {}}
+    readings, warnings = dict[str, Reading](), list[str]()
+    if path is None and corpus is None:
+        natural: dict[str, Any] = {"questions": {}, "missing": ["natural text: no text is given; add path=FILE"]}
+    else:
+        documents = [] if corpus is None else validation_documents(corpus)
+        prefixes, contents = (prefixes_in(documents), describe(documents)) if path is None else prefixes_of_path(path)
+        natural = probe_prefixes(opened, prefixes, config)
+        if natural["missing"]:
+            natural["missing"].append(f"the {'validation text' if path is None else 'text'} has {contents}")
+    counts = None if corpus is None else training_counts(corpus)
+    sizes: dict[str, Any] = {"n_frames": N_FRAMES, "n_pairs": N_PAIRS, "seed": config.seed}
+    try:
+        items = english_items(counts, opened.tokenizer, opened.start, opened.model.context_length, **sizes)
+    except ValueError as error:
+        if opened.is_external:
+            raise ValueError(f"model={opened.source}: {error}") from None
+        natural["missing"].append(str(error))
+    else:
+        if opened.is_external:
+            all_items = [*items["dev"], *items["test"]]
+            warnings = check_items(opened, all_items, sum(item.family == "english" for item in all_items))
+        results, readings = study_model(opened, items["dev"], items["test"], config)
+    fingerprint = opened.data_fingerprint if corpus is None else corpus.fingerprint
+    return {"data": {"fingerprint": fingerprint}, "natural": natural, "warnings": warnings, **results}, readings
+
+
+def study_model(opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[LinkItem], config: ProbeConfig) -> Results:
+    """Returns the results of the study with the worked examples of the chosen heads, and the readings by split."""
+    untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
+    try:
+        results, readings = study(opened.model, untrained, dev, test, config, show_progress)
+    finally:
+        show_progress("")
+    heads = {entry["question"]: (entry["layer"], entry["head"]) for entry in results["selected"]}
+    results["showcase"] = {
+        question: [opened.read_example(example, heads[question]) for example in examples]
+        for question, examples in SHOWCASE.items()
+        if question in heads
+    }
+    return results, readings
+
+
+def show_progress(question: str) -> None:
+    """Shows on a terminal which question is being tested; "" clears the line."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{f'testing {question} ...' if question else ''}\033[K")
+        sys.stderr.flush()
+
+
+def probe_prefixes(
+    opened: OpenedModel,
+    prefixes: Mapping[str, Sequence[Prefix]],
+    config: ProbeConfig,
+    places: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns the results of `natural_study` on prefixes, with progress on a terminal."""
+    model, tokenizer, start = opened.model, opened.tokenizer, opened.start
+    try:
+        return natural_study(
+            model,
+            opened.untrained,
+            tokenizer,
+            start,
+            prefixes,
+            config,
+            chosen_elsewhere=places or {},
+            progress=show_progress,
+        )
+    finally:
+        show_progress("")
+
+
+def prefixes_of_path(path: str) -> tuple[dict[str, list[Prefix]], str]:
+    """Returns the prefixes of each question in a path, and a description of its content.
+
+    A path names text files (data/text.py), a .tsv file of passages as GAP has them, or .jsonl files with gold links.
+    """
+    if path.endswith(".tsv"):
+        files = [Path(name) for pattern in path.split(",") for name in sorted(glob.glob(pattern.strip()))]
+        if not files:
+            raise FileNotFoundError(f"path={path}: no such file")
+        documents = [text for file in files for text in read_passages(file)]
+    else:
+        files = text_files(path, "path")
+        with files[0].open(encoding="utf-8", errors="replace") as lines:
+            has_links = files[0].suffix == ".jsonl" and '"pron_pos"' in lines.readline()
+        if has_links:
+            rows = [row for file in files for row in read_rows(file)]
+            return {"gender": gold_prefixes(rows)}, f"{len(rows):,} rows"
+        documents = read_documents(files)
+    return prefixes_in(documents), describe(documents)

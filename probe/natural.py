@@ -28,7 +28,7 @@ from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.interventions import cut_edge
 from probe.scores import Candidates, item_batches, output_norms, reduce_scores, text_batches
-from probe.statistics import Design, MaxT, largest, max_t_test, mean_interval, random_half
+from probe.statistics import Design, MaxT, largest, max_t_test, mean_interval, random_half, similar_heads
 from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
 DECIDED_SITES = SITES[1:]  # before the pronoun both readings are equal
@@ -281,6 +281,7 @@ def probe_question(
             name: {"n": int(mask.sum()), "contrast": float(columns[mask, 0].mean()) if mask.any() else None}
             for name, mask in (("no earlier pronoun", first), ("an earlier pronoun", ~first))
         }
+        entry["similar"] = similar_heads(readings.contrast[testing, place[0]], (place[1], place[2]))
         entry["causal"] = causal_test(model, items, testing, place, target, config)
         entries[target] = entry | judge(entry, SIGNS[target])
     return {

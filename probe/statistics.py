@@ -190,6 +190,21 @@ def largest(values: np.ndarray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(values.argmax(), values.shape))
 
 
+def similar_heads(values: np.ndarray, place: tuple[int, int], n: int = 3) -> list[dict[str, float]]:
+    """Return the `n` other heads whose values [N, L, H] correlate most with those of the head at `place` (Pearson r).
+
+    Ordered by |r|; heads whose values do not vary are left out.
+    """
+    centred = values - values.mean(axis=0)
+    spread = np.sqrt((centred**2).sum(axis=0))
+    product = np.einsum("nlh,n->lh", centred, centred[:, *place])
+    scale = spread * spread[place]
+    correlation = np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
+    order = sorted(np.ndindex(*correlation.shape), key=lambda other: -abs(correlation[other]))
+    others = [other for other in order if other != tuple(place) and scale[other] > 0]
+    return [{"layer": layer, "head": head, "r": float(correlation[layer, head])} for layer, head in others[:n]]
+
+
 def _cluster_sums(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the sum [C, heads] and the size [C] of each cluster of values [N_b, heads]."""
     names, index = np.unique(clusters, return_inverse=True)

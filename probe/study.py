@@ -30,7 +30,15 @@ from probe.scores import (
     read_heads,
     score_heads,
 )
-from probe.statistics import CLUSTERINGS, chance_level, max_t_test, mean_interval, story_clusters, story_designs
+from probe.statistics import (
+    CLUSTERINGS,
+    chance_level,
+    max_t_test,
+    mean_interval,
+    similar_heads,
+    story_clusters,
+    story_designs,
+)
 from probe.verdict import NOT_ESTABLISHED, evidence_of, judge
 from probe.weights import entropies, head_types, score_asymmetry, weights_study
 
@@ -178,6 +186,7 @@ def study_question(question: Question, context: ProbeContext) -> dict[str, Any]:
         entry["test"][holdout], heads = evaluate_head(question, holdout, context, head, rules)
         if holdout == HEADLINE:
             entry["heads"] = heads
+    entry["similar"] = similar_heads(context.test.scores(question, HEADLINE).pronoun_contrast, head)
     entry |= {"median": _median_block(question, context, head)} | _controls(question, context, head)
     return entry | judge(evidence_of(entry)).entry()
 

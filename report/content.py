@@ -130,6 +130,18 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
     return command_in_this_folder("eval.py", *model, *arguments)
 
 
+def ablation_code(entry: Mapping[str, Any], source: str) -> str:
+    """Returns Python that removes the head of an entry of probe.json's `selected` from a forward pass."""
+    example = entry["median"]["sentences"][0]["text"]
+    return "\n".join([
+        "import torch; from model.observe import HeadEdit; from report.api import open_model",
+        f"opened = open_model({source!r})",
+        f"tokens = torch.tensor([opened.tokenize({example!r}).tokens])",
+        f"edit = HeadEdit(layer={entry['layer']}, head={entry['head']}, output=torch.zeros_like)",
+        "change = opened.model.logits(tokens, edits=[edit]) - opened.model.logits(tokens)",
+    ])  # fmt: skip
+
+
 def commands_of(opened: OpenedModel, probe_settings: Mapping[str, Any]) -> list[str]:
     """Returns the commands that train a run with the same settings, and probe it with the same settings."""
     defaults = {f"probe.{name}": value for name, value in yaml_values("eval/eval")["probe"].items()}
@@ -359,5 +371,6 @@ def question_content(entry: Mapping[str, Any], model: Mapping[str, Any]) -> dict
         "claim": card["claim"],
         "does_not_show": card["does_not_show"],
         "holdout": HEADLINE,
+        "ablation": ablation_code(entry, model["run"]),
         "heads": entry["heads"] | {"p": corrected_p(entry["heads"])},
     }

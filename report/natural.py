@@ -5,7 +5,7 @@ from typing import Any
 
 from probe.natural import N_CONTINUATION
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
-from report.tables import Table, aligned, estimate, number
+from report.tables import Table, aligned, estimate, number, similar_rows
 
 _LEGEND = (
     "contrast: half the change of the log attention ratio of both entities when only the pronoun changes (0: none).",
@@ -96,6 +96,7 @@ def natural_tables(natural: Mapping[str, Any]) -> list[Table]:
         (question, f"{point['n']:,}", f"{point['same']:.2f}", number(point["p"]))
         for question, result in natural["questions"].items() for point in result["items_needed"]
     ]  # fmt: skip
+    similar = [(name, place, ", ".join(map(" ".join, similar_rows(entry)))) for name, place, entry in entries]
     header = ("question, target", "head, site", "contrast [95 %]", "weighted by value norm", "pair",
               "right", "p", "t", "largest |t| untrained", "verdict")  # fmt: skip
     edge = ("question, target", "head, site", "prefixes", "weight on the target", "rise, target cut",
@@ -117,6 +118,8 @@ def natural_tables(natural: Mapping[str, Any]) -> list[Table]:
               "On all prefixes; one two-sided test for each head, so p is not corrected."),
         Table("Natural text", header, scores, f"{'; '.join(counts)}. {' '.join(_LEGEND)}"),
         Table("Natural text: what the edge does", edge, causal, cut),
+        Table("Natural text: heads that behave like it", ("question, target", "head, site", "other heads, r"), similar,
+              "Correlation of the contrasts over the tested prefixes, at the same site."),
         Table("Natural text: earlier pronouns", strata_header, strata, "Between the first mention and the pronoun."),
         Table("Natural text: prefixes needed", ("question", "prefixes", "same head", "median p"), needed,
               "Random parts of the prefixes: how often they choose the head that all prefixes choose."),

@@ -111,7 +111,10 @@ def evidence(content: Mapping[str, Any]) -> str:
         head = f"L{question['layer']}H{question['head']}"
         lead = f"Question {question['question']}, head {head}, chosen on dev sentences."
         tables = "\n".join(map(table, question_tables(question)))
-        blocks.append(f'<div data-question="{i}">\n<p class="lead"><bdi>{escape(lead)}</bdi></p>\n{tables}\n</div>')
+        code = f"<h3>Remove this head</h3>\n<pre><code>{escape(question['ablation'])}</code></pre>"
+        blocks.append(
+            f'<div data-question="{i}">\n<p class="lead"><bdi>{escape(lead)}</bdi></p>\n{tables}\n{code}\n</div>'
+        )
     return "\n".join([*blocks, *(table(Table(**shown)) for shown in content["tables"])])
 
 

@@ -16,7 +16,7 @@ from training.checkpoint import write_files
 from training.logging import read_records
 from training.run_dir import lock, unwritable, write_json
 
-SCHEMA_VERSION = 8  # version of probe.json
+SCHEMA_VERSION = 9  # version of probe.json
 PAGE = "report.html"
 TEXTS = "sentences.json"  # the user's sentences, newest first
 

@@ -170,7 +170,15 @@ def question_tables(entry: Mapping[str, Any]) -> list[Table]:
     if effects := effect_rows({**(entry["weights"] or {}), **(entry["causal"] or {})}):
         note = "Share of the change of the model's answer between a sentence and the same with the other pronoun."
         tables.append(Table("Causal tests", ("intervention", "effect [95 %]", "how to read it"), effects, note))
+    if entry["similar"]:
+        note = "Correlation of their pronoun contrasts with this head's. Such heads may do its work without it."
+        tables.append(Table("Heads that behave like it", ("head", "r"), similar_rows(entry), note))
     return tables
+
+
+def similar_rows(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns name and correlation of each similar head."""
+    return [(f"L{other['layer']}H{other['head']}", f"{other['r']:.2f}") for other in entry["similar"]]
 
 
 def criterion_row(criterion: Mapping[str, Any]) -> tuple[str, ...]:

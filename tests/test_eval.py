@@ -90,7 +90,7 @@ def test_the_files_of_a_probe_agree(probed: tuple[Path, str]) -> None:
     folder = probed[0] / "probe"
     results = results_of(probed[0])
     names = [entry["question"] for entry in results["selected"]]
-    assert results["schema_version"] == 8 and results["showcase"]["number"][0]["query"] == "It"
+    assert results["schema_version"] == 9 and results["showcase"]["number"][0]["query"] == "It"
     assert [card["question"] for card in results_of(probed[0], "claims.json")] == names
     items = [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
     for entry in results["selected"]:
@@ -176,7 +176,9 @@ def test_a_text_that_is_empty_or_too_long_is_refused(probed: tuple[Path, str], t
     ],
 )
 def test_settings_that_exclude_each_other_are_refused_by_name(name: str, settings: dict[str, Any]) -> None:
-    values = dict.fromkeys(("run", "runs", "compare", "model", "out", "text", "task", "path", "threads", "items", "tokenizer"))
+    values = dict.fromkeys(
+        ("run", "runs", "compare", "model", "out", "text", "task", "path", "threads", "items", "tokenizer")
+    )
     flags = dict.fromkeys(("open", "figures", "verbose"), False)
     with pytest.raises(ValueError, match=f"^{name}="):
         EvalSettings(**values | flags | {"device": Device.cpu, "cache_dir": ""} | settings)

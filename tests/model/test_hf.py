@@ -1,6 +1,7 @@
 """Models of transformers through our attention function, against their own eager attention; and our export."""
 
 import json
+import struct
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -255,6 +256,19 @@ class Gadget:
         return Path.touch, (Path("executed"),)
 
 
+def add_remote_code(folder: Path) -> None:
+    """Asks for a class of a file in the folder, which would create the file "executed"."""
+    change_config(folder, model_type="hostile", auto_map={"AutoConfig": "code.A", "AutoModelForCausalLM": "code.B"})
+    (folder / "code.py").write_text("open('executed', 'w').close()")
+
+
+def name_shard(folder: Path, name: str) -> None:
+    """Replaces the weights by an index of shards with one file name."""
+    weights = dict.fromkeys(load_file(folder / "model.safetensors"), name)
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+
+
 def add_gadget(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({"weight": Gadget()}, folder / "pytorch_model.bin")
@@ -273,6 +287,11 @@ def add_gadget(folder: Path) -> None:
         (lambda folder: change_weights(folder, "model.norm.weight", torch.ones(7)), "another shape"),
         (lambda folder: change_weights(folder, "model.norm.weight", torch.full((30,), torch.nan)), "not finite"),
         (add_gadget, "more than tensors"),
+        (add_remote_code, "custom code"),
+        (lambda folder: name_shard(folder, "../../model.safetensors"), "outside the folder: ../../model.safetensors"),
+        (lambda folder: name_shard(folder, "/etc/hostname"), "outside the folder: /etc/hostname"),
+        (lambda folder: change_config(folder, hidden_size=3 * 2**16, intermediate_size=2**20), "bytes"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(struct.pack("<Q", 10**10) + b"{}"), ""),
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "no tokenizer"),
     ],
 )
@@ -299,6 +318,16 @@ def test_a_missing_model_is_refused_with_its_setting(source: str, monkeypatch: p
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ValueError, match=f"model={source}"):
         find_model(source)
+
+
+def test_sharded_weights_in_bfloat16_are_read_in_float32(folder: Path, tmp_path: Path, tokens: Tensor) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
+    for file in folder.glob("tokenizer*"):
+        (tmp_path / "sharded" / file.name).write_bytes(file.read_bytes())
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
+    view = open_transformers(str(tmp_path / "sharded"), CPU)[0]
+    assert torch.equal(view.logits(tokens), TransformersView(model.float()).logits(tokens))
 
 
 def test_pickled_weights_without_code_are_read(folder: Path) -> None:

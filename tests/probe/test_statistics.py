@@ -13,6 +13,7 @@ from probe.statistics import (
     max_t_test,
     mean_interval,
     share_interval,
+    similar_heads,
     story_designs,
     wilson_interval,
 )
@@ -203,3 +204,17 @@ def test_the_share_interval_is_exact() -> None:
 def test_the_wilson_interval_is_scipys_for_whole_counts() -> None:
     expected = stats.binomtest(13, 41).proportion_ci(method="wilson")
     assert wilson_interval(13 / 41, 41) == pytest.approx((expected.low, expected.high))
+
+
+def test_similar_heads_are_ordered_by_their_correlation_without_the_head_itself_and_constant_ones() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(50, 2, 3))
+    values[:, 1, 2] = -2 * values[:, 0, 1] + 0.1 * rng.normal(size=50)
+    values[:, 1, 0] = values[:, 0, 1] + rng.normal(size=50)
+    values[:, 0, 0] = 7.0
+    similar = similar_heads(values, (0, 1), n=9)
+    assert [(head["layer"], head["head"]) for head in similar[:2]] == [(1, 2), (1, 0)]
+    assert {(head["layer"], head["head"]) for head in similar} == {(0, 2), (1, 0), (1, 1), (1, 2)}
+    for head in similar:
+        expected = np.corrcoef(values[:, 0, 1], values[:, head["layer"], head["head"]])[0, 1]
+        np.testing.assert_allclose(head["r"], expected)

@@ -110,7 +110,7 @@ def question(name: str, verdict: str) -> dict[str, Any]:
         "test": {name: holdout(accuracy) for name in ("iid", "headline")},
         "causal": {"attention_swap": 0.9891, "attention_swap_interval": [0.97, 1.01], "distractor_edge_ablation": -0.2,
                    "controls": {"attention_swap": [0.01, -0.2, None]}},
-        "weights": None,
+        "weights": None, "similar": [{"layer": 1, "head": 2, "r": 0.81}], "ablation": "import torch\nedit = None",
     }  # fmt: skip
 
 

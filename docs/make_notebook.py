@@ -1,0 +1,26 @@
+"""Writes docs/tour.ipynb from docs/tour.py: python docs/make_notebook.py. Cells begin with `# %%`."""
+
+import json
+import re
+from pathlib import Path
+
+SCRIPT = Path(__file__).parent / "tour.py"
+
+
+def notebook(script: str) -> str:
+    """Returns the notebook (nbformat 4.5) of a script, without outputs."""
+    cells = []
+    for number, cell in enumerate(re.split(r"^# %%", script, flags=re.MULTILINE)[1:]):
+        kind, _, body = cell.partition("\n")
+        is_markdown = "markdown" in kind
+        text = re.sub(r"^# ?", "", body.strip(), flags=re.MULTILINE) if is_markdown else body.strip()
+        content = {"id": f"cell-{number}", "metadata": {}, "source": text.splitlines(keepends=True)}
+        code = {"cell_type": "code", "execution_count": None, "outputs": []}
+        cells.append({**({"cell_type": "markdown"} if is_markdown else code), **content})
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    SCRIPT.with_suffix(".ipynb").write_text(notebook(SCRIPT.read_text()))

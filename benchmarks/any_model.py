@@ -36,12 +36,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": D, "n_layer": L, "n_head": H},
     "gpt_neox": PLAIN,
     "llama": GROUPED,
-    "mistral": {**GROUPED, "sliding_window": 8},
+    "mistral": {**GROUPED, "sliding_window": 32},
     "qwen2": GROUPED,
     "qwen3": GROUPED,
     "opt": {**PLAIN, "ffn_dim": 96, "word_embed_proj_dim": D},
     "phi": PLAIN,
-    "gemma2": {**GROUPED, "sliding_window": 8},
+    "gemma2": {**GROUPED, "sliding_window": 32},
     "olmo2": GROUPED,
 }
 QUERY, FIRST, SECOND = 20, 12, 13  # an edge is exchanged: the weights of one token on two others
@@ -79,7 +79,7 @@ def compare(folder: Path) -> dict[str, Any]:
 
     opened = open_model(folder)
     eager = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
-    tokens = torch.randint(opened.model.vocab_size, (4, 32), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(opened.model.vocab_size, (4, 48), generator=torch.Generator().manual_seed(1))
     expected = eager.eval()(tokens, output_attentions=True, use_cache=False)
     maps = opened.model.attention_scores(tokens).softmax(-1)
 

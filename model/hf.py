@@ -129,7 +129,9 @@ class TransformersView(ObservableModel):
         AttentionInterface.register(_INTERFACE, observed_attention)
         AttentionMaskInterface.register(_INTERFACE, _full_mask)
         self.model = model.eval().requires_grad_(False)
-        self.context_length = int(model.config.max_position_embeddings)
+        # A head with a sliding window cannot see a noun outside it.
+        window = getattr(model.config, "sliding_window", None)
+        self.context_length = min(int(model.config.max_position_embeddings), int(window or 2**62))
         self.vocab_size = len(model.get_output_embeddings().weight)
         length = min(16, self.context_length)
         tokens = torch.linspace(0, self.vocab_size - 1, length, device=self.device).long()[None]
@@ -301,14 +303,14 @@ def open_transformers(
     return view, tokenizer, facts
 
 
-def find_model(source: str) -> tuple[Path, str | None]:
+def find_model(source: str, setting: str = "model") -> tuple[Path, str | None]:
     """Returns the path of a model and None, or for a name on the hub its downloaded snapshot and commit."""
     path = Path(source)
     if path.is_dir() or (path.is_file() and path.suffix in (".pt", ".bin")):
         return path, None
     if path.exists() or source.startswith((".", "/", "~")):
         raise ValueError(
-            f"model={source}: no such model; give a folder of save_pretrained, a hub name, ckpt.pt or model.bin"
+            f"{setting}={source}: no such model; give a folder of save_pretrained, a hub name, ckpt.pt or model.bin"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
@@ -318,7 +320,9 @@ def find_model(source: str) -> tuple[Path, str | None]:
         if not _weight_files(folder):
             snapshot_download(source, allow_patterns="pytorch_model*.bin", ignore_patterns="*/*")
     except (OSError, HFValidationError) as error:  # no network, no such model, private
-        raise ValueError(f"model={source}: no such folder, and the hub does not provide it: {_line(error)}") from None
+        raise ValueError(
+            f"{setting}={source}: no such folder, and the hub does not provide it: {_line(error)}"
+        ) from None
     return folder, folder.name
 
 
@@ -351,7 +355,9 @@ def find_tokenizer(path: Path, source: str, tokenizer_source: str | None, vocab_
     if file.suffix == ".json" and file.is_file():
         tokenizer = load_tokenizer(file)
         return tokenizer, end_id(tokenizer)
-    return imported_tokenizer(find_model(tokenizer_source)[0], setting)
+    if file.suffix in (".txt", ".bin", ".json"):
+        raise ValueError(f"{setting}: no such file")
+    return imported_tokenizer(find_model(tokenizer_source, setting.split("=")[0])[0], setting)
 
 
 def check_memory(config: Any, device: torch.device) -> None:

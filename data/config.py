@@ -125,5 +125,18 @@ class HubConfig(_TokenizedConfig):
         super().__post_init__()
 
 
-DataConfig = StoriesConfig | TextConfig | HubConfig
-SCHEMAS: dict[str, type[DataConfig]] = {"stories": StoriesConfig, "text": TextConfig, "hub": HubConfig}
+@dataclass(frozen=True, kw_only=True)
+class TokensConfig:
+    """A tokenized text, to train on a machine that lacks the text: a folder of the cache (data/corpus.py)."""
+
+    source: str  # "tokens"
+    path: str  # the folder
+
+
+DataConfig = StoriesConfig | TextConfig | HubConfig | TokensConfig
+SCHEMAS: dict[str, type[DataConfig]] = {
+    "stories": StoriesConfig,
+    "text": TextConfig,
+    "hub": HubConfig,
+    "tokens": TokensConfig,
+}

@@ -21,7 +21,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 from tqdm import tqdm
 
-from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig
+from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig, TokensConfig
 from data.loader import Split, StorySplit
 from data.stories import GENERATOR_VERSION, as_dataset, floors, generate_split
 from data.stories.blocks import Story
@@ -62,7 +62,9 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
         config = pin_revision(config)
     fingerprint = corpus_fingerprint(config)
     folder = corpus_folder(config.source, fingerprint, cache_dir)
-    if isinstance(config, StoriesConfig):
+    if isinstance(config, TokensConfig):
+        folder = Path(config.path)
+    elif isinstance(config, StoriesConfig):
         _write_once(folder, lambda path: _write_stories(config, path))
     else:
         _write_once(folder, lambda path: _write_text(config, cache_dir, path))
@@ -76,7 +78,9 @@ def corpus_fingerprint(config: DataConfig) -> str:
     """Returns a hash of all that determines the tokens: the settings and the generator's version, commit or files."""
     settings = {name: value for name, value in asdict(config).items() if name not in _SETTINGS_WITHOUT_CONTENT}
     content: list[Any] = [_FORMAT, settings]
-    if isinstance(config, StoriesConfig):
+    if isinstance(config, TokensConfig):
+        content += [_file_hash(path) for path in _token_files(config)]
+    elif isinstance(config, StoriesConfig):
         content.append(GENERATOR_VERSION)
     elif config.tokenizer_path:
         if not Path(config.tokenizer_path).is_file():
@@ -86,6 +90,21 @@ def corpus_fingerprint(config: DataConfig) -> str:
         for files in config_files(config):
             content.append(files and [("".join(file.suffixes), _file_hash(file)) for file in files])
     return hashlib.sha256(json.dumps(content, default=str, sort_keys=True).encode()).hexdigest()
+
+
+def _token_files(config: TokensConfig) -> list[Path]:
+    """Returns the files of a tokenized text; ValueError if one is missing or the sizes do not fit."""
+    files = [Path(config.path) / name for name in ("train.bin", "validation.bin", "tokenizer.json", "meta.json")]
+    if missing := [path.name for path in files if not path.is_file()]:
+        raise ValueError(f"data.path={config.path}: no {missing[0]} in it; give a folder text-... of cache_dir")
+    vocab_size, dtype = load_tokenizer(files[2]).get_vocab_size(), json.loads(files[3].read_text()).get("dtype")
+    if dtype not in ("uint16", "uint32"):
+        raise ValueError(f"{files[3]}: damaged; make the folder again")
+    for path in files[:2]:
+        has_tokens = path.stat().st_size >= 2 * np.dtype(dtype).itemsize
+        if not has_tokens or np.memmap(path, dtype=dtype, mode="r").max() >= vocab_size:
+            raise ValueError(f"{path}: damaged or of another tokenizer; make the folder again")
+    return files
 
 
 def _file_hash(path: Path) -> str:

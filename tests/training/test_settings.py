@@ -24,7 +24,12 @@ from training.settings import (
     typed,
 )
 
-REQUIRED = {"data=text": ["data.path=x"], "data=shakespeare": ["data.path=x"], "data=hub": ["data.name=owner/name"]}
+REQUIRED = {
+    "data=text": ["data.path=x"],
+    "data=shakespeare": ["data.path=x"],
+    "data=hub": ["data.name=owner/name"],
+    "data=tokens": ["data.path=x"],
+}
 CHOICES = [
     f"{group}={path.relative_to(CONFIGS / group).with_suffix('').as_posix()}"
     for group in ("model", "data", "optim", "experiment", "variant")

@@ -93,16 +93,24 @@ def corpus_fingerprint(config: DataConfig) -> str:
 
 
 def _token_files(config: TokensConfig) -> list[Path]:
-    """Returns the files of a tokenized text; ValueError if one is missing or the sizes do not fit."""
-    files = [Path(config.path) / name for name in ("train.bin", "validation.bin", "tokenizer.json", "meta.json")]
+    """Returns the files of a tokenized text; ValueError names one that is missing or does not fit the others."""
+    folder = Path(config.path)
+    files = [folder / name for name in ("train.bin", "validation.bin", "tokenizer.json", "meta.json")]
     if missing := [path.name for path in files if not path.is_file()]:
         raise ValueError(f"data.path={config.path}: no {missing[0]} in it; give a folder text-... of cache_dir")
-    vocab_size, dtype = load_tokenizer(files[2]).get_vocab_size(), json.loads(files[3].read_text()).get("dtype")
-    if dtype not in ("uint16", "uint32"):
-        raise ValueError(f"{files[3]}: damaged; make the folder again")
+    if (folder / "stories").exists():
+        raise ValueError(f"data.path={config.path}: has stories; use data=stories")
+    try:
+        meta = json.loads(files[3].read_text())
+        n_bytes, dtype = [int(meta["n_bytes"][split]) for split in SPLITS], np.dtype(meta["dtype"])
+        if min(n_bytes) < 1 or dtype.name not in ("uint16", "uint32") or not isinstance(meta["notes"], list):
+            raise ValueError("out of range")
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(f"{files[3]}: damaged; make the folder again") from None
+    vocab_size = load_tokenizer(files[2]).get_vocab_size()
     for path in files[:2]:
-        has_tokens = path.stat().st_size >= 2 * np.dtype(dtype).itemsize
-        if not has_tokens or np.memmap(path, dtype=dtype, mode="r").max() >= vocab_size:
+        size = path.stat().st_size
+        if size < 2 * dtype.itemsize or size % dtype.itemsize or np.memmap(path, dtype, "r").max() >= vocab_size:
             raise ValueError(f"{path}: damaged or of another tokenizer; make the folder again")
     return files
 

@@ -146,6 +146,8 @@ def llama2c_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
         pieces.append(piece.decode(errors="replace"))
         scores.append(score)
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    if position < len(content) or len(vocabulary) < vocab_size:
+        raise ValueError(f"{path}: is not the tokenizer of a model with {vocab_size:,} tokens")
     merges = [
         (-scores[i], piece[:cut], piece[cut:])
         for piece, i in vocabulary.items()

@@ -28,12 +28,12 @@ from training.logging import read_records
 
 # %% [markdown]
 # ## Train
-# The settings are those of `train.py`. Try `settings = ["model.n_head=4"]`.
+# The settings are those of `train.py`. Try `settings, run = ["model.n_head=4"], Path("runs/tour_4")`.
 
 # %%
 settings = []
 run = Path("runs/tour")
-if not run.exists():
+if not (run / "checkpoints").exists():
     subprocess.run([sys.executable, "train.py", f"out={run}", *settings], check=True)
 
 # %% [markdown]
@@ -96,7 +96,7 @@ if not other.exists():
     subprocess.run([sys.executable, "-m", "model.export", "to=hf", f"run={run}", f"out={other}"], check=True)
 imported = probe_model(other, items="stories")
 print([(head["question"], head["layer"], head["head"], head["verdict"]) for head in imported.table()])
-print(imported.save("probes/tour"))
+print(imported.save("probes/tour/probe"))
 
 # %% [markdown]
 # ## How the head emerges

@@ -8,6 +8,7 @@ interface: GPT-2, GPT-NeoX, Llama, Mistral, Qwen, OPT, Phi, Gemma, OLMo and many
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
@@ -24,7 +25,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from data.tokenizer import end_id, imported_tokenizer, llama2c_tokenizer, load_tokenizer, nanogpt_characters
-from model.checkpoints import read_checkpoint
+from model.checkpoints import check_uncompressed, read_checkpoint
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
 from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, apply_edits
 from model.transformer import Transformer
@@ -50,9 +51,12 @@ LLAMA_SWITCHES = {  # values of our switches in a Llama (Touvron et al. 2023)
     "tie_query_key": False,
     "tie_key_value": False,
 }
-GPT2 = "openai-community/gpt2"  # on the hub
+GPT2, GPT2_SIZES = "openai-community/gpt2", (50257, 50304)  # on the hub; 50304: padded by nanoGPT
 _INTERFACE = "antecedent"  # name of our attention function in transformers
 _FILES = ("*.json", "*.txt", "*.model")  # settings and tokenizer
+MAX_LAYERS = 1000
+# Weights in the files of published models that no model uses: masks, frequencies, a copy of the embedding.
+_UNUSED = re.compile(r"(attn|attention)\.(masked_)?bias$|inv_freq$|^lm_head\.weight$")
 _OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")  # attribute names in attention modules
 _FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")  # attribute names in the model's body
 
@@ -297,15 +301,22 @@ def open_transformers(
     facts = {
         "source": "transformers", "model_type": config.model_type, "n_layer": view.n_layer, "n_head": view.n_head,
         "d_model": config.hidden_size, "context_length": view.context_length, "vocab_size": view.vocab_size,
-        "start": start, "path": path, "commit": commit, "sha256": _sha256(path),
+        "start": start, "tokenizer": tokenizer_source, "path": path, "commit": commit, "sha256": _sha256(path),
         "transformers": version("transformers"),
     }  # fmt: skip
     return view, tokenizer, facts
 
 
-def find_model(source: str, setting: str = "model") -> tuple[Path, str | None]:
-    """Returns the path of a model and None, or for a name on the hub its downloaded snapshot and commit."""
+def find_model(source: str, setting: str = "model", *, has_weights: bool = True) -> tuple[Path, str | None]:
+    """Returns the path of a model and None, or for a name on the hub its downloaded snapshot and commit.
+
+    Without `has_weights` only settings and tokenizer are downloaded.
+    """
+    if not source:
+        raise ValueError(f"{setting}=: the name is empty")
     path = Path(source)
+    if path.is_file() and path.name in ("model.safetensors", "pytorch_model.bin"):
+        raise ValueError(f"{setting}={source}: give its folder")
     if path.is_dir() or (path.is_file() and path.suffix in (".pt", ".bin")):
         return path, None
     if path.exists() or source.startswith((".", "/", "~")):
@@ -316,8 +327,12 @@ def find_model(source: str, setting: str = "model") -> tuple[Path, str | None]:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        folder = Path(snapshot_download(source, allow_patterns=[*_FILES, "*.safetensors"], ignore_patterns="*/*"))
-        if not _weight_files(folder):
+        folder = Path(
+            snapshot_download(
+                source, allow_patterns=[*_FILES, *(["*.safetensors"] if has_weights else [])], ignore_patterns="*/*"
+            )
+        )
+        if has_weights and not _weight_files(folder):
             snapshot_download(source, allow_patterns="pytorch_model*.bin", ignore_patterns="*/*")
     except (OSError, HFValidationError) as error:  # no network, no such model, private
         raise ValueError(
@@ -337,27 +352,40 @@ def find_tokenizer(path: Path, source: str, tokenizer_source: str | None, vocab_
         return imported_tokenizer(path, f"model={source}")
     setting = f"tokenizer={tokenizer_source}"
     if tokenizer_source is None:
-        beside = [path.parent / name for name in ("tokenizer.json", "tokenizer.bin")]
-        is_gpt2 = vocab_size in (50257, 50304)  # 50304: padded by nanoGPT
-        tokenizer_source = next((str(file) for file in beside if file.is_file()), GPT2 if is_gpt2 else None)
+        neighbours = [path.parent / name for name in ("tokenizer.json", "tokenizer.bin")]
+        tokenizer_source = next((str(file) for file in neighbours if file.is_file()), None)
         setting = f"model={source}"
-        if tokenizer_source is None:
+        if tokenizer_source is None and vocab_size not in GPT2_SIZES:
             raise ValueError(f"{setting}: has no tokenizer beside it; give tokenizer=FILE")
+    if tokenizer_source is None:
+        try:
+            return imported_tokenizer(find_model(GPT2, has_weights=False)[0], setting)
+        except ValueError:
+            problem = "needs GPT-2's tokenizer, and the hub does not provide it; give tokenizer=FOLDER"
+            raise ValueError(f"{setting}: {problem}") from None
     file = Path(tokenizer_source)
-    if file.suffix == ".txt" and file.is_file():
-        tokenizer = nanogpt_characters(file.read_text(encoding="utf-8"))
-        if tokenizer.get_vocab_size() != vocab_size:
-            found = f"{tokenizer.get_vocab_size()} different characters"
-            raise ValueError(f"{setting}: has {found}, but the model has {vocab_size} tokens")
-        return tokenizer, tokenizer.token_to_id("\n") or 0  # a text begins after a line
-    if file.suffix == ".bin" and file.is_file():
+    if file.suffix not in (".txt", ".bin", ".json", ".model"):
+        return imported_tokenizer(find_model(tokenizer_source, "tokenizer", has_weights=False)[0], setting)
+    if file.suffix == ".model":
+        raise ValueError(f"{setting}: give the tokenizer.bin that llama2.c's tokenizer.py makes of it")
+    try:
+        return tokenizer_of(file, vocab_size)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{setting}: {_line(error)}") from None
+
+
+def tokenizer_of(file: Path, vocab_size: int) -> tuple[Tokenizer, int]:
+    """Returns the tokenizer in a .txt, .bin or .json file (see `find_tokenizer`) and the token before every text."""
+    if file.suffix == ".bin":
         return llama2c_tokenizer(file, vocab_size), 1
-    if file.suffix == ".json" and file.is_file():
+    if file.suffix == ".json":
         tokenizer = load_tokenizer(file)
         return tokenizer, end_id(tokenizer)
-    if file.suffix in (".txt", ".bin", ".json"):
-        raise ValueError(f"{setting}: no such file")
-    return imported_tokenizer(find_model(tokenizer_source, setting.split("=")[0])[0], setting)
+    tokenizer = nanogpt_characters(file.read_text(encoding="utf-8"))
+    if tokenizer.get_vocab_size() != vocab_size:
+        n_characters = tokenizer.get_vocab_size()
+        raise ValueError(f"has {n_characters} different characters, but the model has {vocab_size} tokens")
+    return tokenizer, tokenizer.token_to_id("\n") or 0  # a text begins after a line
 
 
 def check_memory(config: Any, device: torch.device) -> None:
@@ -382,7 +410,12 @@ def _load(path: Path, source: str, device: torch.device) -> TransformersView:
     transformers.utils.logging.disable_progress_bar()
     try:
         if path.is_file():
-            model = read_checkpoint(path)
+            try:
+                model = read_checkpoint(path)
+            except KeyError as error:
+                raise ValueError(f"lacks {error.args[0]}") from None
+            except (EOFError, RuntimeError, OSError, TypeError, IndexError, AttributeError) as error:
+                raise ValueError(f"is damaged or no checkpoint of nanoGPT or llama2.c: {_line(error)}") from None
             model.set_attn_implementation("eager")
             check_finite(model)
             return TransformersView(model.to(device))
@@ -391,6 +424,11 @@ def _load(path: Path, source: str, device: torch.device) -> TransformersView:
             raise ValueError(f"is a run of train.py; use run={source}")
         if values.get("quantization_config"):
             raise ValueError("its weights are quantized; use the version that is not")
+        if re.search(r'attn_implementation": "[^"]*/', json.dumps(values)):
+            raise ValueError("its config.json asks for attention code from the hub")
+        layers = [values.get(name) for name in ("num_hidden_layers", "n_layer", "num_layers")]
+        if any(isinstance(n, int) and n > MAX_LAYERS for n in layers):
+            raise ValueError(f"its config.json asks for more than {MAX_LAYERS} layers")
         check_files(path)
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         check_memory(config, device)
@@ -401,6 +439,8 @@ def _load(path: Path, source: str, device: torch.device) -> TransformersView:
         model, info = loaded
         if wrong := {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}:
             raise ValueError(f"its weights do not fit its config.json: {min(wrong)} is missing or has another shape")
+        if extra := sorted(key for key in info["unexpected_keys"] if not _UNUSED.search(key)):
+            raise ValueError(f"its config.json does not use all weights: {extra[0]}")
         check_finite(model)
         return TransformersView(model.to(device))
     except torch.OutOfMemoryError:
@@ -418,10 +458,15 @@ def check_finite(model: Any) -> None:
 
 
 def check_files(folder: Path) -> None:
-    """Raises ValueError if the index of sharded weights names a file outside the folder."""
+    """Raises ValueError if weights are compressed, or if their index names a file outside the folder."""
+    for file in folder.glob("pytorch_model*.bin"):
+        check_uncompressed(file)
     for index in folder.glob("*.index.json"):
-        for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values():
-            if not isinstance(name, str) or Path(name).name != name:
+        content = json.loads(index.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or not isinstance(content.get("weight_map"), dict):
+            raise ValueError(f"{index.name} is damaged")
+        for name in content["weight_map"].values():
+            if not isinstance(name, str) or Path(name).name != name or name == "..":
                 raise ValueError(f"{index.name} names a file outside the folder: {name}")
 
 

@@ -266,7 +266,8 @@ def open_external(
     view, loaded_tokenizer, facts = open_transformers(name, device, tokenizer)
     path, start = facts.pop("path"), facts.pop("start")
     short = folder_name(path) if facts["commit"] is None else name
-    results = Path(out) if out is not None else EXTERNAL_RESULTS / short.replace("/", "--")
+    kind = "" if stories is None else "-stories"
+    results = Path(out) if out is not None else EXTERNAL_RESULTS / (short.replace("/", "--") + kind)
     owner = str(path.resolve()) if facts["commit"] is None else name
     check_results_folder(results, owner)
     check_attention(view, name)
@@ -280,7 +281,7 @@ def open_external(
         start=start,
         data=stories,
         data_fingerprint=ENGLISH if stories is None else corpus_fingerprint(stories),
-        shape={"name": short, **facts},
+        shape={"name": short, "items": "english" if stories is None else "stories", **facts},
         n_parameters=n_parameters(view.model),
         departures=() if facts["model_type"] == "llama" else (f"model_type={facts['model_type']}",),
         environment={"model": name, **{key: facts[key] for key in ("model_type", "sha256", "commit", "transformers")}},
@@ -330,18 +331,15 @@ def check_items(opened: OpenedModel, items: Sequence[LinkItem], n_answers: int) 
     if longest > limit:
         raise ValueError(f"model={opened.source}: reads {limit} tokens, but the sentences need {longest}")
     tokens = [token for item in items for token in item.tokens]
-    largest = max(max(tokens), *(token for item in items for token in (*item.answers, *item.foils)))
+    largest = max([*tokens, *(token for item in items for token in (*item.answers, *item.foils))])
     if largest >= opened.model.vocab_size:
         raise ValueError(f"model={opened.source}: its tokenizer writes token {largest}, which the model lacks")
-    warnings = [
-        "The training data of this model is unknown: a hold-out is new relative to the sentences that its head was "
-        "chosen on, not relative to its training."
-    ]
+    warnings = ["The training data of this model is unknown, so it may have seen these sentences."]
     if n_unknown := sum(token == opened.unknown for token in tokens):
         warnings.append(f"Its tokenizer replaces {n_unknown / len(tokens):.1%} of the tokens by unknown.")
     if n_lost := n_answers - sum(item.payoff is not None for item in items):
         warnings.append(
-            f"In {n_lost:,} of {n_answers:,} items both answers begin with the same token, so the model's answer is "
+            f"In {n_lost:,} of {n_answers:,} items the tokens do not tell both answers apart, so the model's answer is "
             "not tested there."
         )
     return warnings

@@ -64,7 +64,7 @@ class HeadResult:
     claim: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProbeResult:
     """What the probe found out about a model."""
 
@@ -89,6 +89,8 @@ class ProbeResult:
     def __str__(self) -> str:
         """Returns the lines that eval.py prints as one text."""
         return "\n".join([*self.lines(), *(f"note: {warning}" for warning in self.results["warnings"])])
+
+    __repr__ = __str__  # what a notebook shows
 
     def save(self, folder: str | Path, texts: Sequence[str] = (), *, figures: bool = False) -> Path:
         """Writes probe.json, the report and the other files of eval.py to `folder`, all or none; returns the report.
@@ -146,6 +148,10 @@ def open_model(
     `tokenizer`: see docs/usage.md; if None, that of the model. `items`: for a model that is no run, the sentences that
     it is tested on: "english" (the default) or "stories". Raises ValueError or OSError with one line.
     """
+    if not str(model):
+        raise ValueError("model=: the name is empty")
+    if device not in [*Device, *(kind.value for kind in Device)]:
+        raise ValueError(f"device={device}: must be one of {', '.join(kind.value for kind in Device)}")
     used = choose_device(Device(device), Precision.float32, threads).device
     if (Path(model) / "checkpoints").is_dir():
         if items is not None or tokenizer is not None or out is not None:
@@ -168,16 +174,21 @@ def probe_model(
     """
     defaults = yaml_values("eval/eval")["probe"]
     probe = {name: settings.pop(name) for name in defaults if name in settings}
+    allowed = () if isinstance(model, OpenedModel) else ("items", "tokenizer", "out", "device", "threads")
+    if unknown := [name for name in settings if name not in allowed]:
+        raise ValueError(f"{unknown[0]}={settings[unknown[0]]}: no such setting, or the model is open already")
     opened = model if isinstance(model, OpenedModel) else open_model(model, **settings)
     return probe_opened(opened, typed(ProbeConfig, {**defaults, **probe}, "probe."), cache_dir, path)
 
 
 def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None) -> ProbeResult:
     """Tests the heads of an opened model on the stories or on English; arguments as `probe_model`."""
-    if opened.n_parameters > LARGE_MODEL:
+    if opened.n_parameters > LARGE_MODEL and opened.model.device.type == "cpu":
         config = replace(config, tokens_per_batch=min(config.tokens_per_batch, LARGE_MODEL_TOKENS))
     corpus = None if opened.data is None else load_data(opened, cache_dir)
     warnings = list(opened.resumed)
+    if path is not None and opened.has_stories:
+        raise ValueError(f"path={path}: the model is tested on the stories; give items='english', or leave path out")
     if opened.has_stories:
         assert corpus is not None
         stories = story_items(opened, corpus, config)
@@ -236,7 +247,7 @@ def english_results(opened: OpenedModel, corpus: Corpus | None, config: ProbeCon
     results: dict[str, Any] = {"selected": [], "importance": [], "behaviour": [], "showcase": {}}
     readings, warnings = dict[str, Reading](), list[str]()
     if path is None and corpus is None:
-        natural: dict[str, Any] = {"questions": {}, "missing": ["natural text: no text is given; add path=FILE"]}
+        natural: dict[str, Any] = {"questions": {}, "missing": ["natural text, for which path=FILE is needed"]}
     else:
         documents = [] if corpus is None else validation_documents(corpus)
         prefixes, contents = (prefixes_in(documents), describe(documents)) if path is None else prefixes_of_path(path)

@@ -127,18 +127,23 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
     """Returns the command that evaluates a model."""
     is_external = opened.is_external
     model = [f"model={opened.source}", f"out={opened.folder}"] if is_external else [f"run={opened.source}"]
+    if opened.shape.get("items") == "stories":
+        model.append("items=stories")
+    if opened.shape.get("tokenizer"):
+        model.append(f"tokenizer={opened.shape['tokenizer']}")
     return command_in_this_folder("eval.py", *model, *arguments)
 
 
-def ablation_code(entry: Mapping[str, Any], source: str) -> str:
-    """Returns Python that removes the head of an entry of probe.json's `selected` from a forward pass."""
+def ablation_code(entry: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    """Returns Python that removes the head of an entry of probe.json's `selected`; `model` is that of probe.json."""
+    tokenizer = f", tokenizer={model['tokenizer']!r}" if model.get("tokenizer") else ""
     example = entry["median"]["sentences"][0]["text"]
     return "\n".join([
         "import torch; from model.observe import HeadEdit; from report.api import open_model",
-        f"opened = open_model({source!r})",
+        f"opened = open_model({model['run']!r}{tokenizer}, device='cpu')",
         f"tokens = torch.tensor([opened.tokenize({example!r}).tokens])",
         f"edit = HeadEdit(layer={entry['layer']}, head={entry['head']}, output=torch.zeros_like)",
-        "change = opened.model.logits(tokens, edits=[edit]) - opened.model.logits(tokens)",
+        "print(opened.model.logits(tokens, edits=[edit]) - opened.model.logits(tokens))",
     ])  # fmt: skip
 
 
@@ -371,6 +376,6 @@ def question_content(entry: Mapping[str, Any], model: Mapping[str, Any]) -> dict
         "claim": card["claim"],
         "does_not_show": card["does_not_show"],
         "holdout": HEADLINE,
-        "ablation": ablation_code(entry, model["run"]),
+        "ablation": ablation_code(entry, model),
         "heads": entry["heads"] | {"p": corrected_p(entry["heads"])},
     }

@@ -118,7 +118,7 @@ def natural_tables(natural: Mapping[str, Any]) -> list[Table]:
               "On all prefixes; one two-sided test for each head, so p is not corrected."),
         Table("Natural text", header, scores, f"{'; '.join(counts)}. {' '.join(_LEGEND)}"),
         Table("Natural text: what the edge does", edge, causal, cut),
-        Table("Natural text: heads that behave like it", ("question, target", "head, site", "other heads, r"), similar,
+        Table("Natural text: correlated heads", ("question, target", "head, site", "other heads, r"), similar,
               "Correlation of the contrasts over the tested prefixes, at the same site."),
         Table("Natural text: earlier pronouns", strata_header, strata, "Between the first mention and the pronoun."),
         Table("Natural text: prefixes needed", ("question", "prefixes", "same head", "median p"), needed,

@@ -32,7 +32,6 @@ def results_folder(
     folder = opened.folder / "probe" / subfolder
     if opened.owner is not None:
         opened.folder.mkdir(parents=True, exist_ok=True)
-        write_json(opened.folder / OWNER, {"model": opened.owner})
     blocked = unwritable(opened.folder)
     if blocked is not None:
         log(f"note: {blocked} cannot be written, so the results are only printed")
@@ -41,6 +40,8 @@ def results_folder(
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         yield folder
+        if opened.owner is not None:
+            write_json(opened.folder / OWNER, {"model": opened.owner})
 
 
 def read_results(opened: OpenedModel) -> tuple[dict[str, Any] | None, list[str]]:

@@ -171,8 +171,8 @@ def question_tables(entry: Mapping[str, Any]) -> list[Table]:
         note = "Share of the change of the model's answer between a sentence and the same with the other pronoun."
         tables.append(Table("Causal tests", ("intervention", "effect [95 %]", "how to read it"), effects, note))
     if entry["similar"]:
-        note = "Correlation of their pronoun contrasts with this head's. Such heads may do its work without it."
-        tables.append(Table("Heads that behave like it", ("head", "r"), similar_rows(entry), note))
+        note = "The largest correlations of other heads' pronoun contrasts with this head's, over blocks."
+        tables.append(Table("Heads whose contrasts correlate", ("head", "r"), similar_rows(entry), note))
     return tables
 
 

@@ -145,7 +145,15 @@ def test_a_corpus_folder_is_read_without_its_text_wherever_it_is(load: Callable[
 
 @pytest.mark.parametrize(
     ("file", "content"),
-    [("train.bin", b""), ("validation.bin", b"\xff\x7f" * 5), ("meta.json", b"{}"), ("train.bin", None)],
+    [
+        ("train.bin", b""),
+        ("validation.bin", b"\xff\x7f" * 5),
+        ("meta.json", b"{}"),
+        ("meta.json", b"[]"),
+        ("meta.json", b'{"dtype": "uint16", "n_bytes": {"train": 0, "validation": 1}, "notes": []}'),
+        ("validation.bin", b"\x00" * 5),
+        ("train.bin", None),
+    ],
 )
 def test_a_damaged_corpus_folder_is_refused_by_name(
     load: Callable[..., Corpus], file: str, content: bytes | None

@@ -2,6 +2,7 @@
 
 import os
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,8 @@ def test_a_tokenizer_bin_merges_the_pair_with_the_best_score_and_spells_unknown_
     # " L" before "il": then "ily", and " Lily" from " L" and "ily"
     assert encoding.tokens == [" Lily", " cat", " ", "<0xC3>", "<0xA9>"]
     assert tokenizer.decode(encoding.ids) == "Lily cat é"
+    with pytest.raises(ValueError, match="is not the tokenizer"):
+        llama2c_tokenizer(path, len(PIECES) - 1)
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(ValueError, match=r"tokenizer\.bin: damaged"):
         llama2c_tokenizer(path, len(PIECES))
@@ -202,6 +205,17 @@ def huge(weights: Weights) -> Weights:
     return {**weights, "transformer.wte.weight": torch.zeros(1).expand(10**6, 10**6)}
 
 
+def compressed(path: Path) -> Path:
+    """Compresses a file of torch, with a megabyte of zeros."""
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in content.items():
+            archive.writestr(name, data)
+        archive.writestr("zeros", bytes(10**6))
+    return path
+
+
 HOSTILE: dict[str, Callable[[Path], Path]] = {
     "a pickle that runs a command": lambda path: save_nanogpt(path / "ckpt.pt", {"w": Gadget(path / "mark")}),  # type: ignore[dict-item]
     "a tensor larger than the file": lambda path: save_nanogpt(path / "ckpt.pt", huge(nanogpt_weights(bias=True))),
@@ -212,6 +226,10 @@ HOSTILE: dict[str, Callable[[Path], Path]] = {
         path / "ckpt.pt", nanogpt_weights(bias=True), n_head=7
     ),
     "heads that are no number": lambda path: save_nanogpt(path / "ckpt.pt", nanogpt_weights(bias=True), n_head="4"),
+    "an output embedding of its own": lambda path: save_nanogpt(
+        path / "ckpt.pt", nanogpt_weights(bias=True) | {"lm_head.weight": torch.ones(V, D)}
+    ),
+    "a compressed file": lambda path: compressed(save_nanogpt(path / "ckpt.pt", nanogpt_weights(bias=True))),
     "an infinite weight": lambda path: save_nanogpt(
         path / "ckpt.pt", {name: weight / 0 for name, weight in nanogpt_weights(bias=True).items()}
     ),

@@ -1,10 +1,13 @@
 """The probe from Python: the same results and files as eval.py, for runs and for models of other programs."""
 
+import io
 import json
+import shutil
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 
 from data.english_blocks import english_rows
 from data.tokenizer import END, bpe_tokenizer
@@ -65,9 +68,12 @@ def test_eval_writes_the_same_results_and_files(result: ProbeResult, folder: Pat
 
 def test_the_code_that_the_report_shows_removes_the_head(result: ProbeResult) -> None:
     selected = result.results["selected"][0]
-    names: dict[str, torch.Tensor] = {}
-    exec(ablation_code(selected, result.results["model"]["run"]), names)
-    assert names["change"].shape[-1] == result.opened.model.vocab_size and names["change"].abs().max() > 0
+    names: dict[str, Any] = {}
+    with redirect_stdout(io.StringIO()) as output:
+        exec(ablation_code(selected, result.results["model"]), names)
+    assert "tensor([[[" in output.getvalue()
+    edited = names["opened"].model.logits(names["tokens"], edits=[names["edit"]])
+    assert (edited - names["opened"].model.logits(names["tokens"])).abs().max() > 0
 
 
 def test_natural_text_is_tested_with_a_path(folder: Path, tmp_path: Path) -> None:
@@ -78,9 +84,30 @@ def test_natural_text_is_tested_with_a_path(folder: Path, tmp_path: Path) -> Non
     )
 
 
+def test_an_opened_model_takes_no_settings_of_opening(result: ProbeResult) -> None:
+    with pytest.raises(ValueError, match="^items=stories"):
+        probe_model(result.opened, items="stories")
+    with pytest.raises(ValueError, match="^n_untraned=2"):
+        probe_model(result.opened, n_untraned=2)
+
+
+def test_a_model_that_cannot_be_tested_leaves_its_folder_free(folder: Path, tmp_path: Path) -> None:
+    settings = json.loads((folder / "config.json").read_text())
+    short = shutil.copytree(folder, tmp_path / "short")
+    (short / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 9}))
+    assert "9" in run_program("eval.py", f"model={short}", f"out={tmp_path / 'out'}", "device=cpu").error
+    result = run_program("eval.py", f"model={folder}", f"out={tmp_path / 'out'}", "device=cpu", "text=It")
+    assert result.status == 0, result.err
+
+
 @pytest.mark.parametrize(
-    ("settings", "name"), [({"items": "poems"}, "items"), ({"tokenizer": "nowhere.json"}, "tokenizer=nowhere.json")]
+    ("settings", "name"),
+    [
+        ({"device": "tpu"}, "device=tpu"),
+        ({"items": "poems"}, "items"),
+        ({"tokenizer": "nowhere.json"}, "tokenizer=nowhere.json"),
+    ],
 )
 def test_a_wrong_setting_is_refused_in_one_line(folder: Path, settings: dict[str, str], name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}[^\n]*$"):
-        open_model(folder, device="cpu", **settings)  # type: ignore[arg-type]
+        open_model(folder, **({"device": "cpu"} | settings))  # type: ignore[arg-type]

@@ -234,6 +234,7 @@ HOSTILE: dict[str, Callable[[Path], Path]] = {
         path / "ckpt.pt", {name: weight / 0 for name, weight in nanogpt_weights(bias=True).items()}
     ),
 }
+TOO_LARGE = {"a tensor larger than the file", "a compressed file"}
 HEADERS = {
     "a header of ten gigabytes": (2**14, 2**16, 32, 32, 32, 2**17, 2**11),
     "a negative size": (D, -M, L, H, G, V, T),
@@ -252,6 +253,7 @@ def test_a_hostile_checkpoint_is_refused_in_one_line_and_executes_nothing(tmp_pa
         path.write_bytes(content if content is not None else struct.pack("7i", *HEADERS[name]) + path.read_bytes()[28:])
     (tmp_path / "input.txt").write_text("".join(map(chr, range(65, 65 + V))))
     before = set(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=f"^model={path}: [^\n]*$"):
+    problem = "its tensors are larger than the file" if name in TOO_LARGE else ""
+    with pytest.raises(ValueError, match=f"^model={path}: {problem}[^\n]*$"):
         open_transformers(str(path), CPU, str(tmp_path / "input.txt"))
     assert set(tmp_path.iterdir()) == before

@@ -37,4 +37,4 @@ def test_every_cell_of_the_notebook_runs(tmp_path: Path) -> None:
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert "exchanged [(" in process.stdout
-    assert (tmp_path / "probes" / "tour" / "report.html").stat().st_size > 10_000
+    assert (tmp_path / "probes" / "tour" / "probe" / "report.html").stat().st_size > 10_000

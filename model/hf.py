@@ -335,9 +335,8 @@ def find_model(source: str, setting: str = "model", *, has_weights: bool = True)
         if has_weights and not _weight_files(folder):
             snapshot_download(source, allow_patterns="pytorch_model*.bin", ignore_patterns="*/*")
     except (OSError, HFValidationError) as error:  # no network, no such model, private
-        raise ValueError(
-            f"{setting}={source}: no such folder, and the hub does not provide it: {_line(error)}"
-        ) from None
+        problem = "cannot be reached" if "Connect" in str(error) else f"does not provide it: {_line(error)}"
+        raise ValueError(f"{setting}={source}: no such folder, and the hub {problem}") from None
     return folder, folder.name
 
 

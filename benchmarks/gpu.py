@@ -1,16 +1,16 @@
 """Measure everything that needs a GPU: python -m benchmarks.gpu out=DIR [part=tests,speed,shakespeare,ladder].
 
-Each part writes what it has after every row to out/gpu.json and out/gpu.md. All parts together stop after minutes=9:
+Every new row is written to out/gpu.json and out/gpu.md at once. The whole call stops after minutes=9. The parts:
 
 - tests: the tests marked "gpu", and one run of train.py in a process group of one process.
 - speed: training steps of each model preset without compilation, with torch.compile and with CUDA graphs: tokens per
   second, model FLOPs utilisation (share of the speed of a large matrix product on the same device) and peak memory.
 - shakespeare: text=input.txt. experiment=shakespeare/gpu to nanoGPT's loss of 1.4697; with nanogpt=DIR, a checkout of
   nanoGPT, its own recipe on the same device.
-- ladder: tokens=FOLDER, a folder text-... of the cache. Models of 2.6, 10 and 29 million parameters on 50, 200 and 600
+- ladder: tokens=FOLDER, a tokenized text (data=tokens). Models of 2.6, 10 and 29 million parameters on 50, 200 and 600
   million tokens of English, and eval.py of each: which head turns with the pronoun, and the blocks of sentences.
 
-Runs are in runs=DIR (default: out/runs). A run that the time has stopped goes on in the next call with these folders.
+Runs are in runs=DIR (default: out/runs). The next call with the same folders continues an unfinished run.
 device=cpu quick=true takes a few steps of the smallest models, as a rehearsal.
 """
 
@@ -82,7 +82,7 @@ class Call:
         return process.returncode, output
 
     def train(self, name: str, *settings: str) -> tuple[Path, int, str]:
-        """Trains the run `name` to its end or to the deadline; an unfinished run goes on."""
+        """Trains the run `name` until its end or the deadline; continues an unfinished run."""
         run = (self.runs / name).resolve()
         resume = f"resume={str((run / 'config.json').exists()).lower()}"
         cache = f"cache_dir={self.runs.resolve() / 'cache'}"
@@ -97,13 +97,13 @@ def tests(call: Call) -> Iterator[Row]:
     status, output = call.run(
         sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "tests/test_gpu.py"
     )
-    yield {"test": "tests/test_gpu.py", "status": status, "result": last_line(output)}
+    yield {"test": "tests/test_gpu.py", "status": status, "result": outcome(output)}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "train.py"]
     with tempfile.TemporaryDirectory() as folder:
         settings = ["sample_tokens=0", f"out={folder}/run", f"device={call.device}", f"cache_dir={folder}/cache"]
         settings += ["data.n_train_stories=8000", *(QUICK if call.is_quick else ["max_steps=20"])]
         status, output = call.run(*torchrun, *settings)
-    yield {"test": "torchrun, one process", "status": status, "result": last_line(output)}
+    yield {"test": "torchrun, one process", "status": status, "result": outcome(output)}
 
 
 def matmul_flops(device: ComputeDevice, size: int) -> float:
@@ -166,7 +166,7 @@ def shakespeare(call: Call) -> Iterator[Row]:
     text = Path(call.options["text"]).resolve()
     run, status, output = call.train("shakespeare", "experiment=shakespeare/gpu", f"data.path={text}")
     if status:
-        yield {"recipe": "experiment=shakespeare/gpu", "problem": last_line(output)}
+        yield {"recipe": "experiment=shakespeare/gpu", "problem": outcome(output)}
     else:
         losses = [(record["loss"], record["seconds"]) for record in read_records(run, "validation")]
         reached = next((seconds for loss, seconds in losses if loss <= TARGET_LOSS), None)
@@ -188,7 +188,7 @@ def nanogpt(call: Call, text: Path) -> Row:
         status, output = call.run(*command, cwd=Path(call.options["nanogpt"]).resolve())
     losses = [float(loss) for loss in re.findall(r"^step \d+: .*val loss ([\d.]+)", output, re.MULTILINE)]
     if status or not losses:
-        return {"recipe": "nanoGPT, train_shakespeare_char", "problem": last_line(output)}
+        return {"recipe": "nanoGPT, train_shakespeare_char", "problem": outcome(output)}
     seconds = time.monotonic() - start
     return {
         "recipe": "nanoGPT, train_shakespeare_char",
@@ -201,19 +201,19 @@ def nanogpt(call: Call, text: Path) -> Row:
 def ladder(call: Call) -> Iterator[Row]:
     """Yields what eval.py finds in each model, from the cheapest to the most expensive."""
     folder = Path(call.options["tokens"]).resolve()
-    steps = [(size, millions) for millions in MILLIONS_OF_TOKENS for size in SIZES]
-    for size, millions in steps[:1] if call.is_quick else steps:
+    rungs = [(size, millions) for millions in MILLIONS_OF_TOKENS for size in SIZES]
+    for size, millions in rungs[:1] if call.is_quick else rungs:
         if time.monotonic() > call.deadline:
             return
         settings = ["experiment=english/gpu", "data=tokens", f"data.path={folder}"]
         settings += [] if call.is_quick else [*SIZES[size], f"max_steps={millions * 1_000_000 // BATCH}"]
         row: Row = {"model": size, "tokens": f"{millions} M"}
         run, status, output = call.train(f"ladder_{size}_{millions}".replace(" ", ""), *settings)
-        if status == 0:
+        if status == 0 and not (run / "probe" / "probe.json").exists():
             cache = f"cache_dir={call.runs.resolve() / 'cache'}"
             probe = QUICK_PROBE if call.is_quick else []
             status, output = call.run(sys.executable, "eval.py", f"run={run}", f"device={call.device}", cache, *probe)
-        yield row | (verdict_of(run) if status == 0 else {"problem": last_line(output)})
+        yield row | (verdict_of(run) if status == 0 else {"problem": outcome(output)})
 
 
 def verdict_of(run: Path) -> Row:
@@ -232,8 +232,8 @@ def verdict_of(run: Path) -> Row:
     return row | ({"blocks_right": answers[0]["accuracy"]} if answers else {})
 
 
-def last_line(output: str) -> str:
-    """Returns the line with the error in an output, otherwise the last line."""
+def outcome(output: str) -> str:
+    """Returns the error in an output in one line, otherwise the last line."""
     lines = (output.strip() or "no output").splitlines()
     return next((line for line in lines if line.startswith("error: ")), lines[-1])[:200]
 

@@ -77,7 +77,7 @@ def exchange(attention: torch.Tensor) -> torch.Tensor:
     return changed
 
 
-tokens = torch.tensor([text.tokens])
+tokens = torch.tensor([text.tokens], device=opened.model.device)
 edit = HeadEdit(chosen.layer, chosen.head, weights=exchange)
 for name, edits in (("as it is", []), ("exchanged", [edit])):
     probabilities = opened.model.logits(tokens, edits=edits)[0, -1].softmax(-1)

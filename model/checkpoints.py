@@ -30,7 +30,7 @@ LLAMA2C_LAYER = {  # llama2.c's names -> transformers' names, in the order of mo
     "feed_forward.w3": "mlp.up_proj",
 }
 _NORM_EPS = 1e-5  # in both programs
-_MAX_SIZE = 2**20  # of heads and of the context
+_MAX_SIZE = 2**20  # largest number of heads, largest context
 _LATER_FORMATS = 0x616B3432  # the first four bytes of llama2.c's versions 1 and 2
 
 

@@ -134,8 +134,8 @@ class TransformersView(ObservableModel):
         AttentionMaskInterface.register(_INTERFACE, _full_mask)
         self.model = model.eval().requires_grad_(False)
         # A head with a sliding window cannot see a noun outside it.
-        window = getattr(model.config, "sliding_window", None)
-        self.context_length = min(int(model.config.max_position_embeddings), int(window or 2**62))
+        limits = (model.config.max_position_embeddings, getattr(model.config, "sliding_window", None))
+        self.context_length = min(int(limit) for limit in limits if limit)
         self.vocab_size = len(model.get_output_embeddings().weight)
         length = min(16, self.context_length)
         tokens = torch.linspace(0, self.vocab_size - 1, length, device=self.device).long()[None]

@@ -326,7 +326,7 @@ def initialise(model: Transformer, seed: int) -> None:
 def draw_outputs(model: Transformer, seed: int) -> None:
     """Draws the output matrices of an untrained model, so that each layer writes about as much as an embedding.
 
-    They start at 0. Then no layer writes anything, and after the pronoun no head could tell its two readings apart.
+    In a new model they are 0: its layers write nothing, and the word after a pronoun is the same in both readings.
     """
     generator = torch.Generator().manual_seed(seed)
     scale = float(model.token_embedding.weight.detach().std())

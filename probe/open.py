@@ -47,7 +47,7 @@ class OpenedModel:
     untrained: Callable[[int], ObservableModel]  # seed -> an untrained model of the same shape
     tokenizer: Tokenizer
     start: int  # the token before every text
-    data: DataConfig | None  # of a run; for an external model the stories it is tested on, None: English
+    data: DataConfig | None  # of a run; for an external model the stories, or None: blocks in English
     data_fingerprint: str
     shape: Mapping[str, Any]  # model settings, for probe.json
     n_parameters: int

@@ -36,7 +36,7 @@ from probe.external import markdown_table
 from report.tables import estimate
 from training.device import ComputeDevice, choose_device
 from training.settings import compose_settings
-from training.trainer import make_trainer, train_step
+from training.trainer import make_trainer, train_steps
 
 VOCABULARY = 4096
 N_TOKENS = 2**22  # random text
@@ -123,10 +123,9 @@ def measure(model_name: str, mode: str, device_name: str, n_steps: int) -> dict[
     is_cuda = device.device.type == "cuda"
     if is_cuda:
         torch.cuda.reset_peak_memory_stats()
-    for _ in range(WARM_UP_STEPS):
-        train_step(trainer)
-    steps = [train_step(trainer) for _ in range(n_steps)]
-    rate = sum(step.n_tokens for step in steps) / sum(step.seconds for step in steps)
+    train_steps(trainer, WARM_UP_STEPS)
+    steps = train_steps(trainer, n_steps)
+    rate = steps.n_tokens / steps.seconds
     peak_flops = matmul_flops(device, 8192 if is_cuda else 1024)
     return {
         "model": model_name,

@@ -8,7 +8,7 @@ import torch
 from tests.training.small import small_trainer, weights_of
 from training.device import choose_device
 from training.settings import Device, Precision
-from training.trainer import train_step
+from training.trainer import launch_steps, train_step, train_steps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -58,6 +58,23 @@ def test_training_on_a_gpu_resumes_exactly(optim: str) -> None:
     resumed.load(reference.state())
     assert [train_step(resumed).loss for _ in range(3)] == [train_step(reference).loss for _ in range(3)]
     torch.testing.assert_close(weights_of(resumed), weights_of(reference), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("settings", [["optim=muon"], ["optim=adamw", "compile=default"], ["compile=graphs"]])
+def test_steps_are_launched_without_a_wait_for_the_gpu(settings: list[str]) -> None:
+    trainer = small_trainer("device=cuda", "gradient_accumulation_steps=2", *settings)
+    train_steps(trainer, 3)  # compiles, and allocates the states of the optimizers
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        measured, _ = launch_steps(trainer, 3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert measured.isfinite().all()
+
+
+def test_steps_without_a_wait_have_the_losses_of_single_steps() -> None:
+    trainer, expected = small_trainer("device=cuda"), losses(6)
+    assert [train_steps(trainer, 3).loss for _ in range(2)] == [expected[2], expected[5]]
 
 
 def test_a_step_that_is_not_finite_changes_no_weight() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from shlex import quote
@@ -223,7 +224,7 @@ def train(settings: TrainSettings, make_probe: MakeProbe, label: str = "") -> in
         if trainer.saved_step < 0:
             evaluate_and_save(trainer, rank_zero)
         while trainer.step < max_steps and not is_stopped(stop, distributed):
-            step = train_step(trainer)
+            step = train_steps(trainer, n_steps_until_due(trainer))
             log_step(trainer, rank_zero, step)
             evaluate_and_save(trainer, rank_zero)
         if trainer.step < max_steps:
@@ -241,21 +242,32 @@ def is_stopped(stop: StopRequest, distributed: Distributed) -> bool:
 
 
 class Step(NamedTuple):
-    """Measurements of one training step."""
+    """Measurements of one training step, or of several."""
 
-    loss: float  # nats per token
-    gradient_norm: float  # before clipping
+    loss: float  # nats per token, of the last step
+    gradient_norm: float  # before clipping, of the last step
     n_tokens: int  # read by all ranks
     seconds: float
 
 
 def train_step(trainer: Trainer) -> Step:
     """Takes one optimizer step; if the loss or the gradient is not finite, weights and optimizer stay as they are."""
+    start = time.perf_counter()
+    measured, n_tokens = compute_gradient(trainer)
+    loss, norm = measured.tolist()  # waits for the device
+    is_finite = isfinite(loss) and isfinite(norm)
+    update_weights(trainer, skip=not is_finite)
+    trainer.skipped += not is_finite
+    trainer.skipped_in_row = 0 if is_finite else trainer.skipped_in_row + 1
+    seconds = time.perf_counter() - start
+    trainer.seconds += seconds
+    return Step(loss, norm, n_tokens, seconds)
+
+
+def compute_gradient(trainer: Trainer) -> tuple[Tensor, int]:
+    """Computes and clips the gradient of the next step; returns loss and gradient norm [2] and the number of tokens."""
     run, optim, world_size = trainer.settings.run, trainer.settings.optim, trainer.distributed.world_size
-    start, n_micro_batches = time.perf_counter(), run.gradient_accumulation_steps
-    use_graphs = run.compile is Compile.graphs
-    factor = learning_rate_factor(trainer.step, optim.warmup_steps, run.max_steps, optim.decay_power)
-    set_learning_rates(trainer.optimizers, factor)
+    n_micro_batches = run.gradient_accumulation_steps
     seed_dropout(run.seed, trainer.step, trainer.distributed.rank)
     first = trainer.step * n_micro_batches
     micro_batches = [trainer.loader(index) for index in range(first, first + n_micro_batches)]
@@ -265,7 +277,7 @@ def train_step(trainer: Trainer) -> Step:
     # n_targets counts the targets of all ranks: so each rank's loss is multiplied by world_size.
     loss = torch.zeros((), device=trainer.device.device)
     for i, batch in enumerate(micro_batches):
-        if use_graphs:
+        if run.compile is Compile.graphs:
             torch.compiler.cudagraph_mark_step_begin()
         with gradient_sync(trainer.loss_module, enabled=i == n_micro_batches - 1):
             with trainer.device.autocast():
@@ -277,22 +289,70 @@ def train_step(trainer: Trainer) -> Step:
     # Clip the gradient.
     norm = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), optim.clip_norm)
     norm = norm.full_tensor() if trainer.is_sharded else norm  # type: ignore[attr-defined]
+    return torch.stack([loss, norm]), world_size * sum(batch.targets.numel() for batch in micro_batches)
 
-    # Step the optimizers, or skip; then free the gradients.
-    step_loss, step_norm = loss.item(), norm.item()
-    is_finite = isfinite(step_loss) and isfinite(step_norm)
+
+def update_weights(trainer: Trainer, *, skip: bool = False) -> None:
+    """Takes the step of the optimizers, unless it is skipped, and frees the gradient."""
+    run, optim = trainer.settings.run, trainer.settings.optim
+    factor = learning_rate_factor(trainer.step, optim.warmup_steps, run.max_steps, optim.decay_power)
+    set_learning_rates(trainer.optimizers, factor)
     for optimizer in trainer.optimizers:
-        if is_finite:
+        if not skip:
             optimizer.step()
-        optimizer.zero_grad(set_to_none=not use_graphs)  # a graph needs them at the same addresses
-    trainer.skipped += not is_finite
-    trainer.skipped_in_row = 0 if is_finite else trainer.skipped_in_row + 1
-
+        optimizer.zero_grad(set_to_none=run.compile is not Compile.graphs)  # a graph needs them at the same addresses
     trainer.step += 1
+
+
+def n_steps_until_due(trainer: Trainer) -> int:
+    """Returns the number of steps to the next record, evaluation or probe; 1 on a CPU, which has no queue to fill."""
+    run = trainer.settings.run
+    if trainer.device.device.type == "cpu":
+        return 1
+    intervals = (run.log_every_steps, run.eval_every_steps)
+    return next(
+        step - trainer.step
+        for step in range(trainer.step + 1, run.max_steps + 1)
+        if is_probe_step(step, run.max_steps) or any(is_due(step, interval, run.max_steps) for interval in intervals)
+    )
+
+
+def train_steps(trainer: Trainer, n_steps: int) -> Step:
+    """Takes `n_steps` as `train_step` does, but waits for the device only after the last, so that it always has work.
+
+    If one of them is not finite, the weights and the optimizers are restored, and the steps are taken one by one.
+    """
+    if n_steps == 1:
+        return train_step(trainer)
+    start, first_step = time.perf_counter(), trainer.step
+    weights = [weight.detach().clone() for weight in trainer.model.parameters()]
+    optimizer_states = [deepcopy(optimizer.state_dict()) for optimizer in trainer.optimizers]
+    measured, n_tokens = launch_steps(trainer, n_steps)
+    values = measured.tolist()  # waits for the device
     seconds = time.perf_counter() - start
     trainer.seconds += seconds
-    n_tokens = world_size * sum(batch.targets.numel() for batch in micro_batches)
-    return Step(step_loss, step_norm, n_tokens, seconds)
+    if all(map(isfinite, chain(*values))):
+        trainer.skipped_in_row = 0
+        loss, norm = values[-1]
+        return Step(loss, norm, n_tokens, seconds)
+    with torch.no_grad():
+        for weight, old_weight in zip(trainer.model.parameters(), weights, strict=True):
+            weight.copy_(old_weight)
+    for optimizer, state in zip(trainer.optimizers, optimizer_states, strict=True):
+        optimizer.load_state_dict(state)
+    trainer.step = first_step
+    return [train_step(trainer) for _ in range(n_steps)][-1]
+
+
+def launch_steps(trainer: Trainer, n_steps: int) -> tuple[Tensor, int]:
+    """Takes steps without a wait for the device; returns losses and gradient norms [n_steps, 2] and the tokens read."""
+    rows, n_tokens = [], 0
+    for _ in range(n_steps):
+        row, n = compute_gradient(trainer)
+        update_weights(trainer)
+        rows.append(row)
+        n_tokens += n
+    return torch.stack(rows), n_tokens
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:
@@ -306,7 +366,7 @@ def log_step(trainer: Trainer, rank_zero: RankZero | None, step: Step) -> None:
     run = trainer.settings.run
     if rank_zero:
         rank_zero.console.progress(trainer.step, step.loss)
-        if trainer.step % run.log_every_steps == 0 or trainer.step == run.max_steps:
+        if is_due(trainer.step, run.log_every_steps, run.max_steps):
             values = {
                 "loss": step.loss,
                 "bits_per_byte": rank_zero.corpus.train.bits_per_byte(step.loss),
@@ -335,6 +395,11 @@ def diverged(trainer: Trainer, problem: str) -> FloatingPointError:
 # Evaluation, probe and checkpoints
 
 
+def is_due(step: int, interval: int, max_steps: int) -> bool:
+    """Returns True at multiples of `interval` and at max_steps."""
+    return step % interval == 0 or step == max_steps
+
+
 def is_probe_step(step: int, max_steps: int) -> bool:
     """Returns True at step 0 and at max_steps / 2^(i / 2), i = 0 to 16."""
     return step == 0 or step in {round(max_steps * 2 ** (-i / 2)) for i in range(17)}
@@ -343,7 +408,7 @@ def is_probe_step(step: int, max_steps: int) -> bool:
 def evaluate_and_save(trainer: Trainer, rank_zero: RankZero | None) -> None:
     """Probes the model, measures its validation loss and saves a checkpoint, if they are due after this step."""
     run, step = trainer.settings.run, trainer.step
-    is_evaluation = step % run.eval_every_steps == 0 or step == run.max_steps
+    is_evaluation = is_due(step, run.eval_every_steps, run.max_steps)
     if not is_evaluation and not is_probe_step(step, run.max_steps):
         return
     state = trainer.state() if is_evaluation or trainer.is_sharded else {}  # a collective call with FSDP

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,18 @@ from tests.training.small import small_trainer, weights_of
 from training.device import choose_device
 from training.distributed import Distributed
 from training.settings import Device, Precision
-from training.trainer import MAX_SKIPPED_STEPS, Trainer, is_probe_step, log_step, seed_dropout, step_line, train_step
+from training.trainer import (
+    MAX_SKIPPED_STEPS,
+    Trainer,
+    is_probe_step,
+    launch_steps,
+    log_step,
+    n_steps_until_due,
+    seed_dropout,
+    step_line,
+    train_step,
+    train_steps,
+)
 
 
 def assert_equal(state: Any, expected: Any) -> None:
@@ -66,6 +78,11 @@ def poison_loss(trainer: Trainer) -> None:
     trainer.loss = lambda targets, *inputs: loss(targets, *inputs) * float("nan")
 
 
+def poison_steps(trainer: Trainer, steps: list[int]) -> None:
+    loss = trainer.loss
+    trainer.loss = lambda targets, *inputs: loss(targets, *inputs) * (float("nan") if trainer.step in steps else 1)
+
+
 def poison_gradient(trainer: Trainer) -> None:
     weight = next(trainer.model.parameters())
     weight.register_hook(lambda gradient: gradient * float("inf"))
@@ -105,6 +122,47 @@ def test_a_run_ends_after_ten_skipped_steps_in_a_row_and_names_the_learning_rate
         log_step(trainer, None, train_step(trainer))
     with pytest.raises(FloatingPointError, match="optim.learning_rate"):
         log_step(trainer, None, train_step(trainer))
+
+
+@pytest.mark.parametrize("optim", ["muon", "adamw"])
+@pytest.mark.parametrize("poisoned", [[], [2], [2, 3]])
+def test_steps_without_a_wait_are_bit_identical_to_single_steps(optim: str, poisoned: list[int]) -> None:
+    trainers = [small_trainer(f"optim={optim}", "model.dropout=0.1", "optim.warmup_steps=3") for _ in range(2)]
+    for trainer in trainers:
+        poison_steps(trainer, poisoned)
+        train_step(trainer)
+    one_by_one, at_once = trainers
+    expected = [train_step(one_by_one) for _ in range(4)]
+    step = train_steps(at_once, 4)
+    assert (step.loss, step.gradient_norm) == (expected[-1].loss, expected[-1].gradient_norm)
+    assert step.n_tokens == (expected[-1].n_tokens if poisoned else sum(step.n_tokens for step in expected))
+    states = [
+        {name: value for name, value in trainer.state().items() if name != "seconds"}
+        for trainer in (at_once, one_by_one)
+    ]
+    assert_equal(*states)
+    assert at_once.skipped == len(poisoned)
+
+
+def test_steps_are_launched_without_reading_a_value_of_the_device() -> None:
+    trainer = small_trainer("gradient_accumulation_steps=2")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        launch_steps(trainer, 2)
+    parents = {(event.name, event.cpu_parent.name if event.cpu_parent else "") for event in profile.events() or []}
+    readers = {"aten::item", "aten::nonzero", "aten::equal"}
+    # The CPU kernel of AdamW reads its step counter; the CUDA kernel leaves it on the device.
+    assert {pair for pair in parents if pair[0] in readers} == {("aten::item", "aten::_fused_adamw_")}
+
+
+def test_on_a_gpu_steps_are_taken_up_to_the_next_record_evaluation_or_probe() -> None:
+    trainer = small_trainer("max_steps=50", "log_every_steps=20", "eval_every_steps=25")
+    assert n_steps_until_due(trainer) == 1
+    trainer.device = replace(trainer.device, device=torch.device("cuda"))
+    stops = []
+    while trainer.step < 50:
+        trainer.step += n_steps_until_due(trainer)
+        stops.append(trainer.step)
+    assert stops == sorted({20, 40, 25, 50} | {step for step in range(1, 50) if is_probe_step(step, 50)})
 
 
 @pytest.mark.parametrize("optim", ["muon", "adamw"])

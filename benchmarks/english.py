@@ -8,10 +8,9 @@ each text of texts=PATH,PATH: rows with gold links, passages of GAP, or any Engl
 - permuted=N,...: seeds of control models, trained on a copy of the text in which the gender of every pronoun is random.
   No head should turn with it. The copy is the same for all seeds.
 - pairs=PATH: minimal pairs
-- max_steps=N: a short rehearsal
+- max_steps=N: a longer training, or a short rehearsal
 - cache_dir=.cache
-
-Writes docs/results/english.{json,md}.
+- page=english: the results are written to docs/results/english.{json,md}
 """
 
 import json
@@ -37,6 +36,12 @@ _PRONOUN = re.compile(
 # For forms that `pronoun_forms` leaves out because they are unclear.
 _BOTH = {"her": ("her", "his"), "his": ("hers", "his"), "hers": ("hers", "his")}
 _BOTH |= dict.fromkeys(("herself", "himself"), ("herself", "himself"))
+
+
+CURVE_CAPTION = """\
+At each validation loss: the head with the largest |t| on 120 prefixes of the validation text, read at the pronoun (not
+corrected for the choice of the head, so without p); in 240 sentences of the dev blocks, the block accuracy of the best
+head and the share of right answers; the largest induction score of a head."""
 
 
 def permute_pronouns(text: str, seed: int) -> str:
@@ -82,6 +87,7 @@ def evaluate_run(run: Path, options: Mapping[str, str]) -> dict[str, Any]:
     results = {name: probe[name] for name in ("natural", "selected", "behaviour")}
     losses = {record["step"]: record["bits_per_byte"] for record in read_records(run, "validation")}
     results["bits_per_byte"] = losses[probe["model"]["step"]]
+    results["training"] = training_curve(run)
     results["texts"] = {}
     for path in filter(None, options["texts"].split(",")):
         evaluate(f"path={path}")
@@ -90,6 +96,40 @@ def evaluate_run(run: Path, options: Mapping[str, str]) -> dict[str, Any]:
         evaluate("task=minimal_pairs", f"path={options['pairs']}")
         results["pairs"] = json.loads((run / "probe" / "outside" / "minimal_pairs.json").read_text())["files"]
     return results
+
+
+def training_curve(run: Path) -> list[dict[str, Any]]:
+    """Returns what was recorded during training, at the steps with a validation loss."""
+    readings = {record["step"]: record for record in read_records(run, "probe")}
+    rows = []
+    for loss in read_records(run, "validation"):
+        reading = readings[loss["step"]]
+        row = {"step": loss["step"], "bits_per_byte": loss["bits_per_byte"]}
+        for question in ("gender", "number"):
+            best = reading.get(f"natural_{question}", {})
+            row[question] = {name: best.get(name) for name in ("layer", "head", "pronoun_contrast", "t")}
+        blocks = reading.get("english", {})
+        row["block_accuracy"], row["right_answers"] = blocks.get("block_accuracy"), blocks.get("answer_accuracy")
+        rows.append(row | {"induction": reading["head_types"]["induction"]})
+    return rows
+
+
+def curve_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Returns the table of a training curve."""
+    header = ["step", "bits/byte", "gender: head", "contrast", "t", "number: head", "contrast", "t"]
+    header += ["blocks: best head", "model right", "induction"]
+    cells = []
+    for row in rows:
+        line = [str(row["step"]), f"{row['bits_per_byte']:.3f}"]
+        for best in (row["gender"], row["number"]):
+            known = best["t"] is not None
+            line += [f"L{best['layer']}H{best['head']}" if known else "-"]
+            line += [
+                f"{best[name]:.{digits}f}" if known else "-" for name, digits in (("pronoun_contrast", 2), ("t", 1))
+            ]
+        values = (row["block_accuracy"], row["right_answers"], row["induction"])
+        cells.append([*line, *("-" if value is None else f"{value:.2f}" for value in values)])
+    return markdown_table(header, cells)
 
 
 def rows_of_models(results: Mapping[str, Mapping[str, Any]], title: str) -> list[str]:
@@ -127,6 +167,9 @@ def lines_of(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
             [Path(file).stem, *(pair_accuracy(run["pairs"], file) for run in runs.values())] for file in sorted(files)
         ]
         lines += ["", "## Minimal pairs, right in %", "", *markdown_table(["file", *runs], rows)]
+    lines += ["", "## During training", "", CURVE_CAPTION]
+    for name, run in runs.items():
+        lines += ["", f"{name}:", "", *curve_table(run["training"])]
     return lines
 
 
@@ -138,7 +181,8 @@ def pair_accuracy(results: list[dict[str, Any]], file: str) -> str:
 
 def main() -> None:
     """Trains, tests, writes, prints."""
-    defaults = {"texts": "", "permuted": "", "pairs": "", "max_steps": "", "seeds": "2,3,4", "cache_dir": ".cache"}
+    defaults = {"texts": "", "permuted": "", "pairs": "", "max_steps": "", "seeds": "2,3,4"}
+    defaults |= {"cache_dir": ".cache", "page": "english"}
     options = arguments(defaults, required=["train", "validation", "runs"])
     folder, runs = Path(options["runs"]), {}
     for kind, title in (("seeds", "seed"), ("permuted", "permuted")):
@@ -148,7 +192,9 @@ def main() -> None:
                 text = permuted_files(text, folder / "permuted_text")
             train(run, int(seed), text, options)
             runs[f"{title} {seed}"] = evaluate_run(run, options)
-    write_results("english", "English over seeds", {"runs": runs}, lines_of(runs), threads=torch.get_num_threads())
+    write_results(
+        "english", "English over seeds", {"runs": runs}, lines_of(runs), torch.get_num_threads(), page=options["page"]
+    )
 
 
 if __name__ == "__main__":

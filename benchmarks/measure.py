@@ -84,20 +84,22 @@ def median_range(values: Sequence[float], digits: int = 1) -> str:
     return f"{middle} ({least} to {most})"
 
 
-def write_results(name: str, title: str, results: Any, lines: Sequence[str], threads: int) -> None:
-    """Writes docs/results/NAME.json and NAME.md with the command, the machine and the versions; prints the page."""
+def write_results(
+    name: str, title: str, results: Any, lines: Sequence[str], threads: int, page: str | None = None
+) -> None:
+    """Writes docs/results/PAGE.json and .md (default: NAME) with command, machine and versions; prints the page."""
     machine = environment("cpu", threads)
     packages = ", ".join(f"{package} {version}" for package, version in machine["packages"].items())
     command = " ".join(["python -m", f"benchmarks.{name}", *map(_public, sys.argv[1:])])
-    page = [f"# {title}", "", "```", command, "```", "", *lines, ""]
-    page.append(
+    content = [f"# {title}", "", "```", command, "```", "", *lines, ""]
+    content.append(
         f"Python {machine['python']}, {packages}; {machine['processor']}, {machine['cores']} cores, threads: {threads}."
     )
-    text = "\n".join(page) + "\n"
+    text = "\n".join(content) + "\n"
     RESULTS.mkdir(parents=True, exist_ok=True)
     results_json = json.dumps({"environment": machine, **results}, indent=1) + "\n"
-    write_atomically(RESULTS / f"{name}.json", results_json.encode())
-    write_atomically(RESULTS / f"{name}.md", text.encode())
+    write_atomically(RESULTS / f"{page or name}.json", results_json.encode())
+    write_atomically(RESULTS / f"{page or name}.md", text.encode())
     print(text, end="")
 
 

@@ -33,9 +33,7 @@ from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
 DECIDED_SITES = SITES[1:]  # before the pronoun both readings are equal
 MIN_PREFIXES = 40  # fewer give no test
-MIN_TESTED_CLUSTERS = (
-    9  # documents and entities of each class in the tested half: sign flips of 8 give p of 2 / 2^8 or more
-)
+MIN_TESTED_CLUSTERS = 9  # documents, and entities of each class, in the tested half: with 8 no p is below 2 / 2^8
 MAX_PREFIXES = 800  # per question; the others are left out at random
 SECTION_CHARACTERS = 5000  # documents are cut into sections of this size
 MAX_DOCUMENT_SHARE, MIN_DOCUMENTS = 0.1, 24  # if one is a larger share of the text, or if there are fewer

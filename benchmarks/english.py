@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import arguments, interval_text, read_records, run_script, write_results
+from benchmarks.measure import arguments, interval_text, read_records, run_script, short_paths, write_results
 from data.natural import pronoun_forms
 from data.text import text_files
 from probe.external import markdown_table, percent, percent_interval
@@ -91,7 +91,7 @@ def evaluate_run(run: Path, options: Mapping[str, str]) -> dict[str, Any]:
     results["texts"] = {}
     for path in filter(None, options["texts"].split(",")):
         evaluate(f"path={path}")
-        results["texts"][path] = json.loads((run / "probe" / "outside" / "natural.json").read_text())
+        results["texts"][short_paths(path)] = json.loads((run / "probe" / "outside" / "natural.json").read_text())
     if options["pairs"]:
         evaluate("task=minimal_pairs", f"path={options['pairs']}")
         results["pairs"] = json.loads((run / "probe" / "outside" / "minimal_pairs.json").read_text())["files"]

@@ -90,7 +90,7 @@ def write_results(
     """Writes docs/results/PAGE.json and .md (default: NAME) with command, machine and versions; prints the page."""
     machine = environment("cpu", threads)
     packages = ", ".join(f"{package} {version}" for package, version in machine["packages"].items())
-    command = " ".join(["python -m", f"benchmarks.{name}", *map(_public, sys.argv[1:])])
+    command = " ".join(["python -m", f"benchmarks.{name}", *map(short_paths, sys.argv[1:])])
     content = [f"# {title}", "", "```", command, "```", "", *lines, ""]
     content.append(
         f"Python {machine['python']}, {packages}; {machine['processor']}, {machine['cores']} cores, threads: {threads}."
@@ -103,7 +103,7 @@ def write_results(
     print(text, end="")
 
 
-def _public(argument: str) -> str:
+def short_paths(argument: str) -> str:
     """Returns an argument with every path cut to its last two parts."""
     return re.sub(r"[^=,]*/(?=[^/,]+/[^/,]+)", "", argument)
 

@@ -91,7 +91,8 @@ def evaluate_run(run: Path, options: Mapping[str, str]) -> dict[str, Any]:
     results["texts"] = {}
     for path in filter(None, options["texts"].split(",")):
         evaluate(f"path={path}")
-        results["texts"][short_paths(path)] = json.loads((run / "probe" / "outside" / "natural.json").read_text())
+        found = json.loads((run / "probe" / "outside" / "natural.json").read_text())
+        results["texts"][short_paths(path)] = found | {"path": short_paths(path)}
     if options["pairs"]:
         evaluate("task=minimal_pairs", f"path={options['pairs']}")
         results["pairs"] = json.loads((run / "probe" / "outside" / "minimal_pairs.json").read_text())["files"]

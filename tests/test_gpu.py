@@ -1,16 +1,24 @@
 """Training on a CUDA device; skipped without one."""
 
 from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.training.small import small_trainer, weights_of
 from training.device import choose_device
 from training.settings import Device, Precision
 from training.trainer import launch_steps, train_step, train_steps
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("default"),  # torch warns of kernels that are not deterministic, of TF32 and the like
+]
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +63,7 @@ def test_training_on_a_gpu_resumes_exactly(optim: str) -> None:
     reference, resumed = small_trainer(*overrides), small_trainer(*overrides)
     for _ in range(3):
         train_step(reference)
-    resumed.load(reference.state())
+    resumed.load(deepcopy(reference.state()))
     assert [train_step(resumed).loss for _ in range(3)] == [train_step(reference).loss for _ in range(3)]
     torch.testing.assert_close(weights_of(resumed), weights_of(reference), rtol=0, atol=0)
 
@@ -75,6 +83,17 @@ def test_steps_are_launched_without_a_wait_for_the_gpu(settings: list[str]) -> N
 def test_steps_without_a_wait_have_the_losses_of_single_steps() -> None:
     trainer, expected = small_trainer("device=cuda"), losses(6)
     assert [train_steps(trainer, 3).loss for _ in range(2)] == [expected[2], expected[5]]
+
+
+def test_a_process_group_of_one_process_has_the_losses_of_plain_training(tmp_path: Path) -> None:
+    store = f"file://{tmp_path / 'store'}"
+    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=store, rank=0, world_size=1)
+    try:
+        trainer = small_trainer("device=cuda")
+        trainer.loss = trainer.loss_module = DistributedDataParallel(trainer.loss_module, gradient_as_bucket_view=True)
+        assert [train_steps(trainer, 3).loss for _ in range(2)] == pytest.approx(losses(6)[2::3], rel=1e-5)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_step_that_is_not_finite_changes_no_weight() -> None:

@@ -242,7 +242,7 @@ def is_stopped(stop: StopRequest, distributed: Distributed) -> bool:
 
 
 class Step(NamedTuple):
-    """Measurements of one training step, or of several."""
+    """Measurements of one training step, or of several that were taken without a wait."""
 
     loss: float  # nats per token, of the last step
     gradient_norm: float  # before clipping, of the last step
@@ -253,8 +253,8 @@ class Step(NamedTuple):
 def train_step(trainer: Trainer) -> Step:
     """Takes one optimizer step; if the loss or the gradient is not finite, weights and optimizer stay as they are."""
     start = time.perf_counter()
-    measured, n_tokens = compute_gradient(trainer)
-    loss, norm = measured.tolist()  # waits for the device
+    loss_and_norm, n_tokens = compute_gradient(trainer)
+    loss, norm = loss_and_norm.tolist()  # waits for the device
     is_finite = isfinite(loss) and isfinite(norm)
     update_weights(trainer, skip=not is_finite)
     trainer.skipped += not is_finite
@@ -320,15 +320,16 @@ def n_steps_until_due(trainer: Trainer) -> int:
 def train_steps(trainer: Trainer, n_steps: int) -> Step:
     """Takes `n_steps` as `train_step` does, but waits for the device only after the last, so that it always has work.
 
-    If one of them is not finite, the weights and the optimizers are restored, and the steps are taken one by one.
+    If one of them is not finite, the weights and the optimizers are restored, and the steps are taken one by one, as
+    long as the run has not diverged; then the last step alone is returned.
     """
     if n_steps == 1:
         return train_step(trainer)
     start, first_step = time.perf_counter(), trainer.step
     weights = [weight.detach().clone() for weight in trainer.model.parameters()]
     optimizer_states = [deepcopy(optimizer.state_dict()) for optimizer in trainer.optimizers]
-    measured, n_tokens = launch_steps(trainer, n_steps)
-    values = measured.tolist()  # waits for the device
+    losses_and_norms, n_tokens = launch_steps(trainer, n_steps)
+    values = losses_and_norms.tolist()  # waits for the device
     seconds = time.perf_counter() - start
     trainer.seconds += seconds
     if all(map(isfinite, chain(*values))):
@@ -341,7 +342,11 @@ def train_steps(trainer: Trainer, n_steps: int) -> Step:
     for optimizer, state in zip(trainer.optimizers, optimizer_states, strict=True):
         optimizer.load_state_dict(state)
     trainer.step = first_step
-    return [train_step(trainer) for _ in range(n_steps)][-1]
+    for _ in range(n_steps):
+        step = train_step(trainer)
+        if trainer.skipped_in_row >= MAX_SKIPPED_STEPS:
+            break
+    return step
 
 
 def launch_steps(trainer: Trainer, n_steps: int) -> tuple[Tensor, int]:

@@ -124,6 +124,14 @@ def test_a_run_ends_after_ten_skipped_steps_in_a_row_and_names_the_learning_rate
         log_step(trainer, None, train_step(trainer))
 
 
+def test_a_run_that_diverges_in_steps_without_a_wait_ends_at_the_same_step() -> None:
+    trainer = small_trainer()
+    poison_steps(trainer, [*range(3, 3 + MAX_SKIPPED_STEPS)])
+    with pytest.raises(FloatingPointError, match="optim.learning_rate"):
+        log_step(trainer, None, train_steps(trainer, 3 * MAX_SKIPPED_STEPS))
+    assert trainer.step == 3 + MAX_SKIPPED_STEPS
+
+
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 @pytest.mark.parametrize("poisoned", [[], [2], [2, 3]])
 def test_steps_without_a_wait_are_bit_identical_to_single_steps(optim: str, poisoned: list[int]) -> None:

@@ -27,7 +27,7 @@ import threading
 import time
 import timeit
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -124,35 +124,29 @@ class Call:
         """Runs a command to its end; at the deadline it gets SIGTERM, GRACE seconds later SIGKILL."""
         log = self.out / "logs" / (re.sub(r"[^\w.]+", "_", name) + ".log")
         log.parent.mkdir(exist_ok=True)
-        process = subprocess.Popen(
+        left = max(1.0, self.seconds_left())
+        start, lines = time.monotonic(), list[tuple[float, str]]()
+        with log.open("w") as file, subprocess.Popen(
             command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, errors="replace", env={**os.environ, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
-        )  # fmt: skip
-        left = max(1.0, self.seconds_left())
-        timers = [
-            threading.Timer(left, process.terminate),  # train.py saves a checkpoint
-            threading.Timer(left + GRACE, kill_group, [process]),
-        ]
-        start, lines = time.monotonic(), list[tuple[float, str]]()
-        for timer in timers:
-            timer.start()
-        try:
-            assert process.stdout is not None
-            with log.open("w") as file:
+        ) as process:  # fmt: skip
+            timers = [
+                threading.Timer(left, process.terminate),  # train.py saves a checkpoint
+                threading.Timer(left + GRACE, kill_group, [process]),
+            ]
+            for timer in timers:
+                timer.start()
+            try:
+                assert process.stdout is not None
                 for line in process.stdout:
                     lines.append((time.monotonic() - start, line.rstrip("\n")))
                     file.write(f"{lines[-1][0]:8.1f}  {line}")
                     file.flush()
-            process.wait()
-        finally:
-            for timer in timers:
-                timer.cancel()
-            if process.poll() is None:  # a signal stops this call
-                process.terminate()
-                try:
-                    process.wait(GRACE)
-                except subprocess.TimeoutExpired:
-                    kill_group(process)
+                process.wait()
+            finally:
+                for timer in timers:
+                    timer.cancel()
+                stop(process)
         return Output(process.returncode, lines)
 
     def train(self, name: str, run: Path, *settings: str) -> Output:
@@ -167,9 +161,20 @@ class Call:
         return f"cache_dir={self.runs / 'cache'}"
 
 
+def stop(process: subprocess.Popen[str]) -> None:
+    """Stops a process that is still running because a signal stops this call."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            kill_group(process)
+
+
 def kill_group(process: subprocess.Popen[str]) -> None:
     """Ends a process and all that it started."""
-    os.killpg(process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def gpu_tests(call: Call) -> Row:
@@ -397,7 +402,6 @@ def main() -> int:
         print(__doc__)
         return 0
     options, parts = checked_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exits through finally blocks
     call, status = Call(options), 0
     try:
         call.out.mkdir(parents=True, exist_ok=True)
@@ -423,6 +427,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exits through finally blocks, which end what was started
     try:
         sys.exit(main())
     except KeyboardInterrupt:

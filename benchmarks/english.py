@@ -26,6 +26,7 @@ from benchmarks.measure import arguments, interval_text, read_records, run_scrip
 from data.natural import pronoun_forms
 from data.text import text_files
 from probe.external import markdown_table, percent, percent_interval
+from report.commands import test_set_name
 from report.natural import natural_tables
 from training.checkpoint import write_atomically
 
@@ -41,7 +42,8 @@ _BOTH |= dict.fromkeys(("herself", "himself"), ("herself", "himself"))
 CURVE_CAPTION = """\
 At each validation loss: the head with the largest |t| on 120 prefixes of the validation text, read at the pronoun (not
 corrected for the choice of the head, so without p); in 240 sentences of the dev blocks, the block accuracy of the best
-head and the share of right answers; the largest induction score of a head."""
+head and the share of right answers (-: not recorded by that version); the largest induction score of a head. Bits per
+byte are of the first 65,536 tokens of the validation text, in the last row of the whole text."""
 
 
 def permute_pronouns(text: str, seed: int) -> str:
@@ -87,15 +89,17 @@ def evaluate_run(run: Path, options: Mapping[str, str]) -> dict[str, Any]:
     results = {name: probe[name] for name in ("natural", "selected", "behaviour")}
     losses = {record["step"]: record["bits_per_byte"] for record in read_records(run, "validation")}
     results["bits_per_byte"] = losses[probe["model"]["step"]]
+    results["data_fingerprint"] = json.loads((run / "config.json").read_text())["data_fingerprint"]
     results["training"] = training_curve(run)
     results["texts"] = {}
     for path in filter(None, options["texts"].split(",")):
         evaluate(f"path={path}")
-        found = json.loads((run / "probe" / "outside" / "natural.json").read_text())
+        found = json.loads((run / "probe" / "outside" / f"{test_set_name('natural', path)}.json").read_text())
         results["texts"][short_paths(path)] = found | {"path": short_paths(path)}
     if options["pairs"]:
         evaluate("task=minimal_pairs", f"path={options['pairs']}")
-        results["pairs"] = json.loads((run / "probe" / "outside" / "minimal_pairs.json").read_text())["files"]
+        name = test_set_name("minimal_pairs", options["pairs"])
+        results["pairs"] = json.loads((run / "probe" / "outside" / f"{name}.json").read_text())["files"]
     return results
 
 
@@ -194,7 +198,12 @@ def main() -> None:
             train(run, int(seed), text, options)
             runs[f"{title} {seed}"] = evaluate_run(run, options)
     write_results(
-        "english", "English over seeds", {"runs": runs}, lines_of(runs), torch.get_num_threads(), page=options["page"]
+        "english",
+        "Heads that turn with the pronoun in English",
+        {"runs": runs},
+        lines_of(runs),
+        torch.get_num_threads(),
+        page=options["page"],
     )
 
 

@@ -244,9 +244,13 @@ def readable(path: Path, remedy: str) -> Iterator[None]:
 
 
 def load_data(opened: OpenedModel, cache_dir: str) -> Corpus:
-    """Return the corpus of a model; ValueError if it is not the one that the run was trained on."""
+    """Return the corpus of a model; ValueError or OSError if it is not the one that the run was trained on."""
     assert opened.data is not None
-    corpus = load_corpus(opened.data, Path(cache_dir))
+    try:
+        corpus = load_corpus(opened.data, Path(cache_dir))
+    except FileNotFoundError as error:
+        problem = "the run names its text as in the folder where it was trained; start eval.py there"
+        raise FileNotFoundError(f"{error} ({problem})") from None
     if corpus.fingerprint != opened.data_fingerprint:
         raise ValueError(f"{opened.source}: the training data has changed (text or generator); train again")
     return corpus

@@ -25,7 +25,7 @@ from probe.sentences import SHOWCASE
 from probe.study import HEADLINE, Reading, study
 from report.content import jsonable, page_content, yaml_values
 from report.figures import draw_run
-from report.natural import natural_lines
+from report.natural import natural_claims, natural_lines
 from report.page import page
 from report.results import PAGE, SCHEMA_VERSION, training_records, write_with_figures
 from report.tables import claim_markdown, heads_csv, items_jsonl, summary_lines
@@ -94,16 +94,28 @@ class ProbeResult:
         folder.mkdir(parents=True, exist_ok=True)
         content = page_content(self.opened, self.results, texts, **training_records(self.opened))
         cards = [claim_card(entry, self.results["model"]) for entry in self.results["selected"]]
+        natural = natural_claims(self.results["natural"]) if "natural" in self.results else []
         files: dict[str, str | bytes] = {
             "probe.json": json.dumps(self.results, indent=2) + "\n",
-            "claims.json": json.dumps(jsonable(cards), indent=2) + "\n",
-            "claims.md": "\n".join(map(claim_markdown, self.results["selected"], cards)),
+            "claims.json": json.dumps(jsonable([*map(natural_card, natural), *cards]), indent=2) + "\n",
+            "claims.md": "\n".join(
+                [
+                    *(f"- Natural text, **{verdict}**: {claim}" for verdict, claim in natural),
+                    *([""] if natural else []),
+                    *map(claim_markdown, self.results["selected"], cards),
+                ]
+            ),
             "heads.csv": heads_csv(self.readings),
             "items.jsonl": items_jsonl(self.results, self.readings["test"]) if self.readings else "",
             PAGE: page(content),
         }
         write_with_figures(folder, files, "probe.json", draw_run(content) if figures else {})
         return folder / PAGE
+
+
+def natural_card(claim: tuple[str, str]) -> dict[str, str]:
+    """Returns a verdict and a claim of `natural_claims` for claims.json."""
+    return {"question": "natural text", "verdict": claim[0], "claim": claim[1]}
 
 
 def head_result(entry: Mapping[str, Any], model: Mapping[str, Any]) -> HeadResult:
@@ -320,7 +332,10 @@ def prefixes_of_path(path: str) -> tuple[dict[str, list[Prefix]], str]:
 
     A path names text files (data/text.py), a .tsv file of passages as GAP has them, or .jsonl files with gold links.
     """
-    if path.endswith(".tsv"):
+    is_table = {part.strip().endswith(".tsv") for part in path.split(",")}
+    if len(is_table) > 1:
+        raise ValueError(f"path={path}: a .tsv file of passages is tested by itself; leave the others out")
+    if True in is_table:
         files = [Path(name) for pattern in path.split(",") for name in sorted(glob.glob(pattern.strip()))]
         if not files:
             raise FileNotFoundError(f"path={path}: no such file")

@@ -1,6 +1,7 @@
 """The modes of eval.py for one model: test its heads, measure its loss, look at a sentence, take a test set."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -189,7 +190,7 @@ def chosen_heads(results: Mapping[str, Any] | None) -> dict[tuple[int, int], lis
 
 
 def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
-    """Takes a test set of other authors, prints its table and writes it to probe/outside/."""
+    """Takes a test set of other authors, prints its table and writes it to probe/outside/TASK_FILE.{json,md}."""
     assert settings.path is not None
     task = settings.task or Task.natural
     if task is Task.natural:
@@ -198,8 +199,9 @@ def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfi
         take = {Task.minimal_pairs: minimal_pairs, Task.links: links}[task]
         report = take(evaluated_model(opened, settings, config), settings.path)
     print(printable("\n".join(report.lines)))
-    name, about = task.value, {"path": settings.path, "run": opened.source, "step": opened.step}
-    record = {"task": name, **about, "settings": asdict(config), **report.results}
+    name = test_set_name(task.value, settings.path)
+    about = {"path": settings.path, "run": opened.source, "step": opened.step}
+    record = {"task": task.value, **about, "settings": asdict(config), **report.results}
     with results_folder(opened, subfolder="outside") as folder:
         if folder is not None:
             files = {
@@ -208,6 +210,12 @@ def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfi
             }
             write_files(folder, files, f"{name}.json")
             print(f"\nwrote {folder / name}.json and .md")
+
+
+def test_set_name(task: str, path: str) -> str:
+    """Returns the name of the results of a test set, for example natural_litbank_dev."""
+    files = "_".join(Path(part.strip()).stem for part in path.split(","))
+    return f"{task}_{re.sub(r'[^A-Za-z0-9]+', '_', files).strip('_')[:80]}"
 
 
 def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Report:
@@ -226,7 +234,15 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
     }
     natural = probe_prefixes(opened, prefixes, config, places)
     if not natural["questions"]:
-        raise ValueError(f"path={path}: {'; '.join(natural['missing'])}; found {contents}")
+        problem = f"too little to test (is it English prose about people?): {'; '.join(natural['missing'])}"
+        raise ValueError(f"path={path}: {problem}; found {contents}")
+    natural["missing"] += [
+        f"{question}, {target}: the head chosen on the validation text, because this text ends at the pronoun"
+        for question, result in natural["questions"].items()
+        for target in sorted(set(places.get(question, {})) - set(result["confirmed"]))
+    ]
+    if not places and not opened.is_external:
+        natural["missing"].append("heads chosen on the run's own validation text: run eval.py without path= first")
     return Report(natural, [*natural_lines(natural), *table_lines(natural_tables(natural))])
 
 

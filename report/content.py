@@ -18,7 +18,7 @@ from probe.claim import claim_card
 from probe.open import OpenedModel, OpenedRun
 from probe.sentences import SHOWCASE, TokenizedText, next_tokens, pack_weights, word_attention
 from probe.study import HEADLINE
-from probe.verdict import MAX_P, corrected_p
+from probe.verdict import MAX_P, NOT_ESTABLISHED, corrected_p
 from report.natural import natural_claims, natural_tables
 from report.tables import DESCRIPTIONS, model_tables
 from training.settings import CONFIGS, compose_settings, flat
@@ -66,6 +66,7 @@ def page_content(
         "sentences": sentences,
         "training": training_content(metrics, snapshots, natural),
         "natural": natural_claims(natural) if natural else [],
+        "opening": opening_sentence(natural, results["selected"]) if results and natural else None,
         "tables": [asdict(table) for table in (*(natural_tables(natural) if natural else ()), *model_tables(results))]
         if results else [],
         "resumed": opened.resumed,
@@ -252,9 +253,23 @@ def natural_sentences(opened: OpenedModel, natural: Mapping[str, Any]) -> list[l
                     name = f"natural_{question}_{target.split()[0]}-{len(group) + 1}"
                     mentions = [example["mentions"][meant], example["mentions"][1 - meant]]
                     roles = [[word for span in spans for word in text.words_at(span)] for spans in mentions]
-                    group.append(sentence_content(opened, text, name, title, [len(text.words) - 1], *roles))
+                    content = sentence_content(opened, text, name, title, [len(text.words) - 1], *roles)
+                    group.append(content | {"head": [entry["layer"], entry["head"]]})
             groups.append(group)
     return groups
+
+
+def opening_sentence(natural: Mapping[str, Any], selected: Sequence[Mapping[str, Any]]) -> str | None:
+    """Returns the sentence that the page opens with: the best natural one, unless the first question has a head."""
+    if selected and selected[0]["verdict"] != NOT_ESTABLISHED:
+        return None
+    found = [
+        (entry["p_corrected"], f"natural_{question}_{target.split()[0]}-1")
+        for question, result in natural["questions"].items()
+        for target, entry in result["chosen"].items()
+        if entry["verdict"] != NOT_ESTABLISHED
+    ]
+    return min(found)[1] if found else None
 
 
 def own_sentence(opened: OpenedModel, number: int, text: str) -> dict[str, Any]:
@@ -340,12 +355,15 @@ def training_content(
 
 
 def natural_curves(probes: Sequence[Mapping[str, Any]], natural: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns, for each question, the contrast of all heads at the pronoun [S][L][H] and the heads chosen there."""
+    """Returns, for each question, the contrast of all heads at the pronoun [S][L][H] and the heads chosen there.
+
+    The head with the smallest p is first.
+    """
     curves = []
     for question, result in natural["questions"].items():
         chosen = [
             {"target": target, "layer": entry["layer"], "head": entry["head"]}
-            for target, entry in result["chosen"].items()
+            for target, entry in sorted(result["chosen"].items(), key=lambda pair: pair[1]["p_corrected"])
             if entry["site"] == "pronoun"
         ]
         if chosen and probes and all(f"natural_{question}" in record for record in probes):

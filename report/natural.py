@@ -10,7 +10,7 @@ from report.tables import Table, aligned, estimate, number, similar_rows
 _LEGEND = (
     "contrast: half the change of the log attention ratio of both entities when only the pronoun changes (0: none).",
     "pair: share of prefixes where each pronoun's own class gets more attention. p: two-sided, corrected for all heads",
-    "and sites. |t|: of this head; the largest of untrained models. Heads are chosen on the other half of the text.",
+    "and sites. |t|: of this head; the largest of untrained models. Heads are chosen on another half of the same text.",
 )
 
 

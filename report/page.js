@@ -29,8 +29,8 @@ document.getElementById("training").hidden = !training;
 document.getElementById("slider").hidden = steps.length === 0;
 if (question()) Object.assign(state, { layer: question().layer, head: question().head });
 else state.score = "weight";
-const linked = sentences.get(location.hash.slice(1)); // report.html#yours-1
-state.sentence = (linked ?? [...groupsNow().values()][0]?.[0])?.id ?? null;
+const linked = sentences.get(location.hash.slice(1)) ?? sentences.get(content.opening); // report.html#yours-1
+selectSentence(linked ?? [...groupsNow().values()][0]?.[0]);
 redrawOn("question", showQuestion);
 redrawOn("question layer head score time sentence query target", drawHeads);
 redrawOn("question sentence", drawGroups);

@@ -40,8 +40,11 @@ function groupNow() {
   return sentences.get(state.sentence)?.group ?? null;
 }
 
+// A prefix of natural text comes with the head that was chosen on such text.
 function selectSentence(sentence) {
-  update({ sentence: sentence?.id ?? null, query: null, target: null });
+  const leaves = sentences.get(state.sentence)?.head && question();
+  const [layer, head] = sentence?.head ?? (leaves ? [question().layer, question().head] : [state.layer, state.head]);
+  update({ sentence: sentence?.id ?? null, query: null, target: null, layer, head });
 }
 
 function drawGroups() {

@@ -256,7 +256,7 @@ def test_another_text_tests_the_heads_that_the_run_has_chosen(english: tuple[Pat
     run, _ = english
     result = evaluate(run, f"path={run.parent / 'text.jsonl'}")
     assert result.status == 0, result.err
-    written = results_of(run, "outside/natural.json")
+    written = results_of(run, "outside/natural_text.json")
     chosen = results_of(run)["natural"]["questions"]["gender"]["chosen"]
     for target, confirmed in written["questions"]["gender"]["confirmed"].items():
         assert all(confirmed[name] == chosen[target][name] for name in ("site", "layer", "head"))
@@ -269,6 +269,7 @@ def test_passages_of_a_tsv_file_are_tested(english: tuple[Path, str]) -> None:
     result = evaluate(run, f"path={run.parent / 'gap.tsv'}")
     assert result.status == 0 and "Heads chosen" in result.out, result.err
     assert "no such file" in evaluate(run, f"path={run.parent / 'missing.tsv'}").error
+    assert "by itself" in evaluate(run, f"path={run.parent / 'text.jsonl'},{run.parent / 'gap.tsv'}").error
 
 
 @pytest.mark.parametrize(
@@ -286,15 +287,14 @@ def test_a_text_without_enough_prefixes_is_one_line(english: tuple[Path, str], t
     path.write_text(text, encoding="utf-8")
     result = evaluate(run, f"path={path}")
     assert result.status == 2 and problem in result.error
-    written = run / "probe" / "outside" / "natural.json"
-    assert not written.exists() or "other.txt" not in written.read_text()
+    assert not (run / "probe" / "outside" / "natural_other.json").exists()
 
 
 def test_a_test_set_is_taken_and_written_to_outside(run: Path) -> None:
     (run.parent / "pairs.txt").write_text("the cat sat .\nthe cats sat .\n" * 3)
     result = evaluate(run, "task=minimal_pairs", f"path={run.parent / 'pairs.txt'}")
     assert result.status == 0, result.err
-    assert results_of(run, "outside/minimal_pairs.json")["task"] == "minimal_pairs"
+    assert results_of(run, "outside/minimal_pairs_pairs.json")["task"] == "minimal_pairs"
 
 
 @pytest.mark.slow

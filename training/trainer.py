@@ -194,7 +194,8 @@ def set_up(
         machine = environment(device.description, torch.get_num_threads(), distributed.world_size)
         if state is not None:
             drop_checkpoints_after(folder / "checkpoints", state["step"])
-            record_resume(folder, state["step"], state["config"], config, machine)
+            if state["step"] < run.max_steps:  # otherwise nothing is trained
+                record_resume(folder, state["step"], state["config"], config, machine)
         describe_run(folder, config, corpus.tokenizer, machine, is_new=state is None)
         probe = make_probe(corpus, settings)
         with (

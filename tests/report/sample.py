@@ -165,6 +165,7 @@ def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was ki
         "questions": [question("number", "supported"), question("later_cue", "suggestive")],
         "sentences": sentences,
         "training": curves,
+        "opening": None,
         "natural": [["suggestive", "Head L1H0 may turn to the antecedent. Contrast 0.4, corrected p 0.0010."]],
         "tables": [{"title": "Answers", "header": ["question", "items"], "rows": [["number", "560"]], "note": ""}],
         "resumed": ["Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02)."],

@@ -65,8 +65,8 @@ def test_heads_chosen_on_natural_text_have_curves() -> None:
     for step in (0, 8):
         records.append({"step": step, "split": "probe", "natural_gender": {"pronoun_contrast_heads": [[0.1 * step]]}})
     chosen = {
-        "matching entity": {"site": "after_pronoun", "layer": 0, "head": 0},  # its contrast was not recorded
-        "other entity": {"site": "pronoun", "layer": 0, "head": 0},
+        "matching entity": {"site": "after_pronoun", "layer": 0, "head": 0, "p_corrected": 0.1},  # was not recorded
+        "other entity": {"site": "pronoun", "layer": 0, "head": 0, "p_corrected": 0.5},
     }
     results = {"questions": {"gender": {"chosen": chosen}}}
     (curve,) = training_content(records, None, results)["natural"]

@@ -173,6 +173,21 @@ def test_the_chart_of_the_resolved_share_shows_values_below_minus_one(show: Show
         assert heights[0] > heights[10] > heights[-1]
 
 
+def test_a_prefix_of_natural_text_is_shown_with_the_head_that_was_chosen_on_such_text(show: Show) -> None:
+    prefix = sample.sentence("natural_gender_other-1", "natural_gender_other", "The fox met the hen. She")
+    content = CONTENT | {"sentences": [*CONTENT["sentences"], prefix | {"head": [1, 0]}]}
+    with show(content | {"opening": "natural_gender_other-1"}) as view:
+        about = view.page.locator("#sentence")
+        assert "Attention of L1H0 from “She”" in about.inner_text()
+        sentences = view.page.get_by_role("combobox", name="Sentences")
+        sentences.select_option("One block")
+        assert "Attention of L0H1 from" in about.inner_text()
+        sentences.select_option("Natural text: gender, other entity")
+        assert "Attention of L1H0 from" in about.inner_text()
+    with show(content | {"opening": None}) as view:
+        assert "Attention of L0H1 from" in view.page.locator("#sentence").inner_text()
+
+
 def test_the_charts_have_the_heads_chosen_on_natural_text_and_the_answers(show: Show) -> None:
     with show() as view:
         charts = view.page.locator("#charts figure")

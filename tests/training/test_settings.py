@@ -167,8 +167,9 @@ def test_changed_settings_are_those_that_differ_and_matter() -> None:
 
 
 def test_seeds_of_runs_that_differ_in_nothing_else_are_returned() -> None:
-    runs = {"a": saved("seed=1"), "b": saved("seed=2", "threads=1", "log_every_steps=3")}
-    assert check_seeds(runs) == {"a": 1, "b": 2}
+    for data in ([], ["data=text", "data.path=x"]):
+        runs = {"a": saved("seed=1", *data), "b": saved("seed=2", "threads=1", "log_every_steps=3", *data)}
+        assert check_seeds(runs) == {"a": 1, "b": 2}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_seeds_of_runs_that_differ_in_nothing_else_are_returned() -> None:
         (["seed=2", "data.seed=5"], "data.seed"),
         (["seed=2", "optim.learning_rate=0.3"], "optim.learning_rate"),
         (["seed=1", "log_every_steps=3"], "a and b have the same settings and the same seed"),
-        (["data=text", "data.path=x"], "data.source=text"),
+        (["seed=2", "data=text", "data.path=x"], "data.source differs"),
     ],
 )
 def test_runs_that_differ_in_more_or_less_than_the_seed_are_not_compared(overrides: list[str], error: str) -> None:

@@ -264,12 +264,12 @@ def opening_sentence(natural: Mapping[str, Any], selected: Sequence[Mapping[str,
     if selected and selected[0]["verdict"] != NOT_ESTABLISHED:
         return None
     found = [
-        (entry["p_corrected"], f"natural_{question}_{target.split()[0]}-1")
+        (abs(entry["t"]), f"natural_{question}_{target.split()[0]}-1")
         for question, result in natural["questions"].items()
         for target, entry in result["chosen"].items()
         if entry["verdict"] != NOT_ESTABLISHED
     ]
-    return min(found)[1] if found else None
+    return max(found)[1] if found else None
 
 
 def own_sentence(opened: OpenedModel, number: int, text: str) -> dict[str, Any]:

@@ -115,7 +115,8 @@ function linesPicture(sentence, rowHeight) {
   const picture = shape("svg", { class: "lines", viewBox: `0 0 ${16 * rowHeight} ${sentence.words.length * step + 2}`, "aria-hidden": "true" });
   const [left, right] = [5.7 * rowHeight, 10.3 * rowHeight];
   for (const position of strongest) picture.append(line([left, y(query)], [right, y(position)], weights[position], roleOf(sentence, position)));
-  const named = step === rowHeight ? sentence.words.map((_, position) => position) : strongest.slice(-3);
+  const mentions = [...sentence.antecedents, ...sentence.distractors];
+  const named = step === rowHeight ? sentence.words.map((_, position) => position) : [...new Set([...mentions, ...strongest.slice(-2)])];
   for (const position of named) picture.append(word(sentence, position, right + 4, y(position), roleOf(sentence, position), "start"));
   for (const position of step === rowHeight ? named : [query]) {
     picture.append(word(sentence, position, left - 4, y(position), position === query ? "query" : "plain", "end"));

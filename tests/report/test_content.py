@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from report.content import (
     MAX_SNAPSHOT_CHARACTERS,
     commands_of,
     jsonable,
+    opening_sentence,
     thinned,
     training_content,
     within_size,
@@ -82,3 +84,26 @@ def test_the_training_command_gives_the_settings_of_the_run(trained_run: Path) -
     used, expected = (flat(settings) for settings in (compose_settings(arguments), run.settings))
     assert program == "train.py" and {name for name in used if used[name] != expected[name]} == ignored
     assert shlex.split(probe)[1:] == ["eval.py", f"run={trained_run}", "probe.n_untrained=2"]
+
+
+@pytest.mark.parametrize(
+    ("first_verdict", "opening"), [("not established", "natural_gender_other-1"), ("suggestive", None)]
+)
+def test_the_page_opens_with_the_clearest_head_in_natural_text_if_the_first_question_has_none(
+    first_verdict: str, opening: str | None
+) -> None:
+    def chosen(t: float, verdict: str) -> dict[str, Any]:
+        return {"t": t, "verdict": verdict}
+
+    natural = {
+        "questions": {
+            "gender": {
+                "chosen": {
+                    "matching entity": chosen(9.5, "not established"),
+                    "other entity": chosen(-8.8, "suggestive"),
+                }
+            },
+            "number": {"chosen": {"other entity": chosen(-6.1, "suggestive")}},
+        }
+    }
+    assert opening_sentence(natural, [{"verdict": first_verdict}]) == opening

@@ -104,7 +104,7 @@ def evaluate_run(run: Path, options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def training_curve(run: Path) -> list[dict[str, Any]]:
-    """Returns what was recorded during training, at the steps with a validation loss."""
+    """Returns the probe's records of training at the steps with a validation loss."""
     readings = {record["step"]: record for record in read_records(run, "probe")}
     rows = []
     for loss in read_records(run, "validation"):

@@ -1,8 +1,8 @@
 """Measure everything that needs a GPU: python -m benchmarks.gpu out=DIR [part=tests,speed,shakespeare,ladder].
 
-Each measurement becomes a row of out/gpu.json and out/gpu.md as soon as it ends, and what its program prints is in
-out/logs. After minutes=9 the call stops; the next call with the same folders goes on: it measures only what has no row
-yet, or a row with a problem, and continues an unfinished training run. The parts:
+Each measurement is one row of out/gpu.json and out/gpu.md, written as soon as it ends; out/logs has the output of each
+program. The call stops after minutes=9. The next call with the same folders measures the rows that are missing or have
+a problem, and resumes unfinished training runs. The parts:
 
 - tests: the tests marked "gpu".
 - speed: training steps of each model preset without compilation, with torch.compile and with CUDA graphs.
@@ -228,8 +228,8 @@ def flops_per_token(model: Transformer) -> float:
 def speed(call: Call, model_name: str, compile_mode: str) -> Row:
     """Measures one preset in a process of its own, so that its memory is its own."""
     batch, n_steps = (512, N_QUICK_STEPS) if call.is_quick else (BATCH, N_STEPS)
-    arguments = (model_name, compile_mode, call.device, batch, n_steps)
-    code = f"import json, benchmarks.gpu as gpu; print(json.dumps(gpu.training_speed(*{arguments!r})))"
+    preset = (model_name, compile_mode, call.device, batch, n_steps)
+    code = f"import json, benchmarks.gpu as gpu; print(json.dumps(gpu.training_speed(*{preset!r})))"
     output = call.run(f"speed {model_name} {compile_mode}", sys.executable, "-c", code)
     return output.problem() if output.status else json.loads(output.lines[-1][1])
 
@@ -397,7 +397,7 @@ def checked_arguments() -> tuple[dict[str, str], list[str]]:
 
 
 def main() -> int:
-    """Measures what is missing, writes after each row, prints; returns the exit status."""
+    """Measures the missing rows and writes each of them at once; returns the exit status."""
     if "--help" in sys.argv:
         print(__doc__)
         return 0
@@ -427,7 +427,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exits through finally blocks, which end what was started
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the finally block of Call.run stops the child
     try:
         sys.exit(main())
     except KeyboardInterrupt:

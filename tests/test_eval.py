@@ -258,6 +258,8 @@ def test_another_text_tests_the_heads_that_the_run_has_chosen(english: tuple[Pat
     assert result.status == 0, result.err
     written = results_of(run, "outside/natural_text.json")
     chosen = results_of(run)["natural"]["questions"]["gender"]["chosen"]
+    claims = [card for card in results_of(run, "claims.json") if card["question"] == "natural text"]
+    assert sorted(card["verdict"] for card in claims) == sorted(entry["verdict"] for entry in chosen.values())
     for target, confirmed in written["questions"]["gender"]["confirmed"].items():
         assert all(confirmed[name] == chosen[target][name] for name in ("site", "layer", "head"))
 

@@ -61,6 +61,18 @@ grandpa grandson heir hero huntsman husband king knight lad landlord man monk ne
 shepherd son stepfather sultan uncle waiter widower wizard woodcutter
 """.split()
 )
+# Nouns for people of the other gender; the first of several is the counterpart of the other side.
+_NOUN_PAIRS = """
+actress actor, aunt uncle, auntie uncle, baroness baron, bride bridegroom, daughter son, duchess duke, empress emperor,
+girl boy, grandma grandpa, grandmother grandfather, granddaughter grandson, granny grandpa, heiress heir, lady gentleman,
+landlady landlord, lass lad, mama papa, mamma papa, mom dad, mommy daddy, mother father, mum dad, mummy daddy, niece
+nephew, nun monk, princess prince, queen king, sister brother, stepmother stepfather, waitress waiter, widow widower, wife
+husband, witch wizard, woman man
+"""
+COUNTERPARTS: dict[str, str] = {}
+for _feminine, _masculine in (pair.split() for pair in _NOUN_PAIRS.split(",")):
+    COUNTERPARTS.setdefault(_feminine, _masculine)
+    COUNTERPARTS.setdefault(_masculine, _feminine)
 _THINGS = """
 acorn apple axe bag ball balloon banana barrel basket bean bear beast bed bee bell bench bicycle bird boat bone book
 boot bottle bowl box bracelet branch bridge broom bucket bug bush butterfly button cabbage cage cake camel candle cap

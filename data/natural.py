@@ -23,14 +23,14 @@ CLASSES = {"gender": ("feminine", "masculine"), "number": ("singular", "plural")
 SITES = ("before_pronoun", "pronoun", "after_pronoun")  # the words at which attention is read
 MAX_WORDS = 64  # in a prefix, with punctuation marks
 _MAX_REST = 200  # characters after the pronoun
-_WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
+WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
 _ENDS, _CLOSING = frozenset(".!?"), frozenset("\"'\u201d\u2019)")
 # The forms of either class by the word in the text; "her", "it" and "they" need the next word.
 _FORMS = {
     "gender": {"she": ("she", "he"), "he": ("she", "he"), "him": ("her", "him"), "his": ("her", "his")},
     "number": {"them": ("it", "them"), "their": ("its", "their"), "its": ("its", "their")},
 }
-_PRONOUNS = {question: frozenset(chain(*forms.values())) for question, forms in _FORMS.items()}
+PRONOUNS = {question: frozenset(chain(*forms.values())) for question, forms in _FORMS.items()}
 # "Her" before one of these words is an object ("him"), before an unclear word it is left out, before any other it is a
 # possessive ("his").
 _AFTER_OBJECT = frozenset(
@@ -105,16 +105,16 @@ def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
     A prefix is the longest run of whole sentences, followed by the pronoun's sentence, of at most MAX_WORDS words that
     mentions exactly one entity of each class.
     """
-    matches = list(_WORD.finditer(text))
+    matches = list(WORD.finditer(text))
     words = [match.group() for match in matches]
-    starts = _sentence_starts(words)
+    starts = sentence_starts(words)
     mentions = [mention for mention in find_mentions(words) if mention.category in CLASSES[question]]
     firsts = [mention.first for mention in mentions]
     for sentence, end in zip(starts, [*starts[1:], len(words)], strict=True):
         for i in range(sentence, end - 1):
             forms = pronoun_forms(words[i], words[i + 1], question)
             rest = text[matches[i].end() : matches[i].end() + _MAX_REST]
-            if forms is None or not _WORD.search(rest) or words[i - 1].lower() == "of":
+            if forms is None or not WORD.search(rest) or words[i - 1].lower() == "of":
                 continue  # "one of them" has no singular
             begins = starts[bisect_left(starts, i - MAX_WORDS) : bisect_left(starts, i)]
             near = mentions[bisect_left(firsts, i - MAX_WORDS) : bisect_left(firsts, i)]
@@ -133,7 +133,7 @@ def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
                 rest=rest,
                 mentions=(tuple(spans[0]), tuple(spans[1])),
                 entities=(groups[0][0].entity, groups[1][0].entity),
-                is_first=not _PRONOUNS[question] & {word.lower() for word in words[first:i]},
+                is_first=not PRONOUNS[question] & {word.lower() for word in words[first:i]},
             )
             break  # one per sentence
 
@@ -154,8 +154,8 @@ def census(documents: Iterable[tuple[str, str]], question: str) -> Counter[str]:
     """Returns how many pronouns and how many mentions of either class the documents contain, by "pronouns" or class."""
     counts: Counter[str] = Counter(dict.fromkeys(("pronouns", *CLASSES[question]), 0))
     for _, text in documents:
-        words = _WORD.findall(text)
-        counts["pronouns"] += sum(word.lower() in _PRONOUNS[question] for word in words)
+        words = WORD.findall(text)
+        counts["pronouns"] += sum(word.lower() in PRONOUNS[question] for word in words)
         counts.update(m.category for m in find_mentions(words) if m.category in CLASSES[question])
     return counts
 
@@ -196,7 +196,7 @@ def _known(words: Sequence[str], i: int) -> tuple[str, str, int]:
     return ("plural", PLURALS[lower], i) if lower in PLURALS else ("", "", i)
 
 
-def _sentence_starts(words: Sequence[str]) -> list[int]:
+def sentence_starts(words: Sequence[str]) -> list[int]:
     """Returns the index of the first word of each sentence; closing quotes belong to the sentence before them."""
     starts = [0]
     for i, word in enumerate(words[:-1]):
@@ -217,11 +217,11 @@ def item_rows(prefixes: Iterable[Prefix]) -> list[dict[str, Any]]:
     rows = []
     for prefix in prefixes:
         start = len(prefix.text)
-        *_, before = _WORD.finditer(prefix.text)
+        *_, before = WORD.finditer(prefix.text)
         order = int(prefix.mentions[1][0] < prefix.mentions[0][0])
         for meant, form in enumerate(prefix.forms):
             text = prefix.text + form + prefix.rest
-            after = _WORD.search(text, start + len(form))
+            after = WORD.search(text, start + len(form))
             queries = [before.span(), (start, start + len(form)), *([after.span()] if after else [])]
             links = [
                 asdict(Link(

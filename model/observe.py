@@ -25,6 +25,31 @@ class HeadEdit:
     output: Callable[[Tensor], Tensor] | None = None  # [B, T, K] weighted sum of values of the head -> same shape
 
 
+@dataclass(frozen=True)
+class SiteEdit:
+    """A change of one attention head at one position of each text, the site; the same for every later layer's input."""
+
+    layer: int
+    head: int
+    weights: Callable[[Tensor], Tensor] | None = None  # [B, T] attention weights of the site's row -> same shape
+    output: Callable[[Tensor], Tensor] | None = None  # [B, K] weighted sum of values at the site -> same shape
+
+    def at(self, site: Tensor) -> HeadEdit:
+        """Returns the edit of a whole pass that changes the positions `site` [B] only."""
+        rows = torch.arange(len(site), device=site.device)
+
+        def changed(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+            def apply(values: Tensor) -> Tensor:
+                edited = values.clone()
+                edited[rows, site] = change(values[rows, site])
+                return edited
+
+            return apply
+
+        parts = {"weights": self.weights, "output": self.output}
+        return HeadEdit(self.layer, self.head, **{name: changed(part) for name, part in parts.items() if part})
+
+
 class LayerRecord(NamedTuple):
     """What one attention layer computed in a recorded pass."""
 
@@ -77,6 +102,10 @@ class ObservableModel(Protocol):
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
         """Returns the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
 
+    def site_pass(self, tokens: Tensor, site: Tensor) -> "SitePass":
+        """Returns the pass over `tokens` [B, T] whose logits at the positions `site` [B] can be computed again, edited."""
+        return SitePass(self, tokens, site)
+
     def head_weights(self, layer: int) -> HeadWeights:
         """Returns the projections of each head."""
 
@@ -89,6 +118,25 @@ class ObservableModel(Protocol):
         The norm's divisor is held fixed. The dot product of the result with a term of the residual stream is that
         term's contribution to the dot product of `direction` with the normalised stream.
         """
+
+
+class SitePass:
+    """The logits at one position of each text, without and with edits of heads there. This one runs whole passes."""
+
+    def __init__(self, model: ObservableModel, tokens: Tensor, site: Tensor) -> None:
+        """Runs the unedited pass over `tokens` [B, T]; `site` [B] are the positions."""
+        self._model, self._tokens, self._site = model, tokens, site
+        self._streams = model.residual_stream(tokens)
+
+    def logits(self, edits: Sequence[SiteEdit] = ()) -> Tensor:
+        """Returns the logits [B, V] of the token after the site."""
+        whole = [edit.at(self._site) for edit in edits]
+        return self._model.logits(self._tokens, self._site, whole, self._streams)
+
+    def final_stream(self) -> Tensor:
+        """Returns the unedited residual stream [B, D] at the site after the last layer."""
+        rows = torch.arange(len(self._site), device=self._site.device)
+        return self._streams[-1][rows, self._site]
 
 
 class TransformerView(ObservableModel):
@@ -146,6 +194,10 @@ class TransformerView(ObservableModel):
             streams.append(block(streams[-1]))
         return streams
 
+    def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
+        """Returns a pass that computes the edited site alone: no other position of an earlier token changes."""
+        return TransformerSitePass(self, tokens, site)
+
     def head_weights(self, layer: int) -> HeadWeights:
         """Returns the projections of each head."""
         return HeadWeights(*(weight.detach() for weight in self.model.layers()[layer].attention.by_head()))
@@ -159,6 +211,54 @@ class TransformerView(ObservableModel):
         """Pulls a direction [..., D] back through the final RMSNorm, with the RMS of `stream` [..., D] held fixed."""
         norm = self.model.final_norm
         return direction * norm.gain / (stream.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt()
+
+
+class TransformerSitePass(SitePass):
+    """The site's logits from the keys and values of one unedited pass: an edit at the site changes no other position."""
+
+    @torch.no_grad()
+    def __init__(self, view: TransformerView, tokens: Tensor, site: Tensor) -> None:
+        """Keeps keys and values [B, H, T, K] of all layers and the stream [B, 1, D] at the site before each."""
+        self._transformer, self._site = view.model, site
+        self._rows = torch.arange(len(site), device=site.device)
+        self._keys, self._values, self._inputs = list[Tensor](), list[Tensor](), list[Tensor]()
+        x = view.model.embed(tokens)
+        for block in view.model.layers():
+            self._inputs.append(x[self._rows, site][:, None])
+            query, key, value = block.attention.project(block.norm_1(x))
+            self._keys.append(key)
+            self._values.append(value)
+            x = x + block.attention.merge_heads(block.attention.weighted_values(query, key, value))
+            x = x + block.mlp(block.norm_2(x))
+        self._final = x[self._rows, site]
+
+    @torch.no_grad()
+    def logits(self, edits: Sequence[SiteEdit] = ()) -> Tensor:
+        """Returns the logits [B, V] of the token after the site."""
+        first = min((edit.layer for edit in edits), default=len(self._inputs))
+        if first == len(self._inputs):
+            return self._transformer.unembed(self._final).float()
+        x = self._inputs[first]
+        for layer, block in enumerate(self._transformer.layers()[first:], first):
+            layer_edits = [edit for edit in edits if edit.layer == layer]
+            query, key, value = block.attention.project_site(block.norm_1(x), self._site)  # each [B, H, 1, K]
+            keys, values = self._keys[layer].clone(), self._values[layer].clone()
+            keys[self._rows, :, self._site], values[self._rows, :, self._site] = key[:, :, 0], value[:, :, 0]
+            weights = block.attention.site_scores(query, keys, self._site).softmax(-1)  # [B, H, 1, T]
+            for edit in layer_edits:
+                if edit.weights is not None:
+                    weights[:, edit.head, 0] = edit.weights(weights[:, edit.head, 0])
+            head_output = weights @ values.float()  # [B, H, 1, K]
+            for edit in layer_edits:
+                if edit.output is not None:
+                    head_output[:, edit.head, 0] = edit.output(head_output[:, edit.head, 0])
+            x = x + block.attention.merge_heads(head_output.to(x.dtype))
+            x = x + block.mlp(block.norm_2(x))
+        return self._transformer.unembed(x[:, 0]).float()
+
+    def final_stream(self) -> Tensor:
+        """Returns the unedited residual stream [B, D] at the site after the last layer."""
+        return self._final
 
 
 def edited_block(block: Block, x: Tensor, edits: Sequence[HeadEdit]) -> Tensor:

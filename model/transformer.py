@@ -183,11 +183,17 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Returns query, key (rotated if RoPE is on) and value [B, H, T, K] of `x` [B, T, D] from position `first`."""
+        return self._project(x, torch.arange(first, first + x.shape[1], device=x.device))
+
+    def project_site(self, x: Tensor, site: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns query, key and value [B, H, 1, K] of `x` [B, 1, D], whose position in each text is `site` [B]."""
+        return self._project(x, site[:, None, None])
+
+    def _project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = (
             linear(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2) for linear in (self.query, self.key, self.value)
         )
         if self.has_rope:
-            positions = torch.arange(first, first + x.shape[1], device=x.device)
             query, key = apply_rope(torch.stack((query, key)), positions, self.theta)
         return query, key, value
 
@@ -215,6 +221,11 @@ class Attention(nn.Module):
         if query_positions is not None:
             query = query.take_along_dim(query_positions[:, None, :, None], dim=2)  # [B, H, Tq, K]
         scores = attention_scores(query, key, query_positions, scaled=self.scaled, slopes=self.slopes)
+        return positive_part(scores).log() if self.sums else scores
+
+    def site_scores(self, query: Tensor, key: Tensor, site: Tensor) -> Tensor:
+        """Returns the `scores` [B, H, 1, T] of one query [B, H, 1, K] per text, at the position `site` [B]."""
+        scores = attention_scores(query, key, site[:, None], scaled=self.scaled, slopes=self.slopes)
         return positive_part(scores).log() if self.sums else scores
 
     def by_head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -129,16 +129,17 @@ def swap_edges(batch: PairBatch, layer: int, head: int) -> HeadEdit:
 
 
 def cut_edge(query: Tensor, layer: int, head: int, mask: Tensor) -> HeadEdit:
-    """Return the edge ablation: the weights on `mask` [B, T] become 0 at the `query` [B], the others sum to 1 again.
+    """Return the edge ablation: `cut_weights` at the `query` [B]."""
+    return edit_query_row(query, layer, head, lambda row: cut_weights(row, mask))
+
+
+def cut_weights(weights: Tensor, mask: Tensor) -> Tensor:
+    """Return the weights [B, T] with those on `mask` [B, T] set to 0 and the others scaled to a sum of 1.
 
     This equals scores of -inf before the softmax (Geva et al. 2023, "attention knockout").
     """
-
-    def change(row: Tensor) -> Tensor:
-        remaining = row.masked_fill(mask, 0)
-        return remaining / remaining.sum(-1, keepdim=True).clamp(min=torch.finfo(row.dtype).tiny)
-
-    return edit_query_row(query, layer, head, change)
+    remaining = weights.masked_fill(mask, 0)
+    return remaining / remaining.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 def exchange(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:

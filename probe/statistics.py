@@ -185,6 +185,29 @@ def random_half(clusters: np.ndarray, seed: int) -> np.ndarray:
     return np.isin(clusters, np.random.default_rng(seed).permutation(names)[: len(names) // 2])
 
 
+def cap_clusters(clusterings: Sequence[np.ndarray], max_share: float, limit: int) -> list[int]:
+    """Return the indices of up to `limit` values of which no cluster has more than `max_share`, in their order.
+
+    `clusterings` are each [N]; values with the label "" belong to no cluster. A cluster may always have one value. The
+    cap is the largest number of values per cluster that is at most `max_share` of those that remain.
+    """
+    n = len(clusterings[0])
+    for cap in range(max(1, int(max_share * min(n, limit))), 0, -1):
+        counts = [dict[str, int]() for _ in clusterings]
+        kept: list[int] = []
+        for i in range(n):
+            labels = [labels[i] for labels in clusterings]
+            is_full = any(label and count.get(label, 0) >= cap for label, count in zip(labels, counts, strict=True))
+            if is_full or len(kept) == limit:
+                continue
+            kept.append(i)
+            for label, count in zip(labels, counts, strict=True):
+                count[label] = count.get(label, 0) + 1
+        if cap <= max_share * len(kept) or cap == 1:
+            return kept
+    return []
+
+
 def largest(values: np.ndarray) -> tuple[int, ...]:
     """Return the index of the largest value, such as (layer, head); the first of equal ones."""
     return tuple(int(i) for i in np.unravel_index(values.argmax(), values.shape))

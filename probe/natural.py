@@ -131,17 +131,22 @@ class Items:
         return np.flatnonzero(is_chosen), np.flatnonzero(~is_chosen)
 
 
-def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
+def sections(documents: Sequence[str], *, only_long: bool = False) -> list[tuple[str, str]]:
     """Returns (name, text) of each document, or of each section of about 5,000 characters.
+
+    With `only_long` each document of more than 5,000 characters is cut, and no other. Otherwise:
 
     Sections are used if there are fewer than MIN_DOCUMENTS documents, or if one is more than a tenth of the text: a
     random half of such documents often has far more or far less than half of the text.
     """
     longest, total = max(map(len, documents), default=0), sum(map(len, documents))
-    if longest <= MAX_DOCUMENT_SHARE * total and len(documents) >= MIN_DOCUMENTS:
+    if not only_long and longest <= MAX_DOCUMENT_SHARE * total and len(documents) >= MIN_DOCUMENTS:
         return [(f"d{number}", text) for number, text in enumerate(documents)]
     parts = list[tuple[str, str]]()
     for number, text in enumerate(documents):
+        if only_long and len(text) <= SECTION_CHARACTERS:
+            parts.append((f"d{number}", text))
+            continue
         section = ""
         for part in re.split(r"(?<=[.!?\u201d\"])(?=\s)", text):  # after a sentence
             section += part

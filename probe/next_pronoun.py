@@ -11,8 +11,8 @@ edited. Axes: N passages, 2 texts (passage, twin), C candidate heads.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from data.links import Span, Word, token_spans
-from data.next_pronoun import Counterparts, Passage, Twin, content_words, find_all, make_twin, mixed_places, ngram_rule
+from data.next_pronoun import KINDS, Counterparts, Passage, Twin, content_words, make_twin, ngram_rule
 from data.tokenizer import encode_text, unknown_id
 from model.observe import ObservableModel, SiteEdit, SitePass
 from probe.config import ProbeConfig
@@ -43,6 +43,7 @@ MIN_ONE, MIN_TWO = 40, 40  # passages of each kind; fewer give no test
 MAX_PASSAGES = {"one": 300, "two": 300}  # of each kind; the others are left out at random
 MAX_PASSAGES_LARGE = {"one": 60, "two": 90}  # for a model of more than LARGE_MODEL heads
 MAX_SHARE = 0.1  # of the passages of one kind that mention the same entity of a class
+_SEARCHED = 4  # times as many passages are tokenized at most, because frequent entities fill their share
 MIN_CLUSTERS = 9  # documents and entities of each class in the tested half: with 8 no p is below 2 / 2^8
 ALL_HEADS, MAX_CANDIDATES = 32, 8  # with more heads than the first, only so many are edited
 MAX_SET = 6  # heads of a set
@@ -77,13 +78,14 @@ class Items:
 
     @property
     def clusterings(self) -> list[np.ndarray]:
-        """The document and the entity of each class of each passage, each [N]; of one entity: document and entity."""
+        """The document and the entity of each class of each passage, each [N].
+
+        A passage without an entity of a class is a cluster of its own there.
+        """
         names = [(item.passage.doc, *item.passage.entities) for item in self.items]
-        table = np.array(names, dtype=str).reshape(-1, 3)
-        if self.items and self.items[0].passage.kind == "one":
-            entities = np.array([first or second for _, first, second in table])
-            return [table[:, 0], entities]
-        return list(table.T)
+        table = np.array(names, dtype=object).reshape(-1, 3)
+        alone = np.array([f"passage {i}" for i in range(len(table))], dtype=object)
+        return [np.where(labels == "", alone, labels).astype(str) for labels in table.T]
 
     def designs(self) -> list[Design]:
         """The designs of an interval: documents crossed with entities (see `probe.statistics`)."""
@@ -113,12 +115,14 @@ def make_items(
     pronouns are not one token each, if there is no counterpart with as many tokens, if a word shares a token with its
     neighbour or is unknown, or if the text does not fit into the context.
     """
-    of_kind = [passage for passage in passages if passage.kind == kind and not passage.pronouns]
+    usable = [passage for passage in passages if passage.kind == kind and not passage.pronouns]
     rng = np.random.default_rng(seed)
-    counterparts = Counterparts(of_kind, lambda word: len(encode_text(tokenizer, f" {word}").ids), seed)
+    counterparts = Counterparts(usable, lambda word: len(encode_text(tokenizer, f" {word}").ids), seed)
     left_out, found = Counter[str](), list[Item]()
-    for i in rng.permutation(len(of_kind)):
-        passage = of_kind[i]
+    for i in rng.permutation(len(usable)):
+        if len(found) == _SEARCHED * limit:
+            break
+        passage = usable[i]
         twin = None
         if needs_twin:
             replacements = counterparts.of(passage)
@@ -133,7 +137,7 @@ def make_items(
             left_out[item] += 1
         else:
             found.append(item)
-    kept = cap_clusters(Items(found, left_out).clusterings[1:], max_share, limit) if found else []
+    kept = cap_clusters(Items(found, left_out).clusterings[1:], max_share, limit) if found else list[int]()
     if len(found) > len(kept):
         left_out[f"an entity in more than {max_share:.0%} of the passages, or more than enough"] = len(found) - len(kept)
     return Items([found[i] for i in kept], left_out)
@@ -402,3 +406,462 @@ def ratio_interval(
 
     low, high = bootstrap_interval(statistic, designs, config.n_bootstrap, config.seed).tolist()
     return float(statistic(np.ones((1, len(numerator))))[0]), [low, high]
+
+
+# The study
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A measured value and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """A criterion of the verdict: what was measured, and whether that is enough."""
+
+    name: str
+    level: str  # the first of LEVELS that needs it
+    is_met: bool
+    measured: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetResult:
+    """What some heads do together on the tested half."""
+
+    heads: tuple[Head, ...]
+    edge_effect: Estimate  # nats, signed
+    p: float  # of the edge effect; of a single head corrected for all tested heads
+    t: float
+    meant_cut: Estimate  # share of the margin lost when the edge to the meant entity is cut
+    other_cut: Estimate  # the same for the other entity; negative: the margin rises
+    content_cut: Estimate  # share lost by cutting the meant edge minus that of a random content word's edge
+    share: Estimate  # share of the margin that changes sides when the weights on both entities change places
+    flips: Estimate  # share of texts whose more probable pronoun changes with them
+    verdict: str
+    evidence_level: str
+    criteria: tuple[Criterion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A tested passage, with the probabilities of both pronouns before and after the weights change places."""
+
+    text: str
+    forms: tuple[str, str]
+    entities: tuple[str, str]
+    weights: tuple[float, float]  # of the head on the mentions of each class
+    clean: tuple[float, float]  # probability of either pronoun
+    exchanged: tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextPronounResult:
+    """The answer to one question: which head decides the next pronoun."""
+
+    question: str
+    site: str
+    layer: int
+    head: int
+    verdict: str  # of the head, or of the set if only that is supported
+    evidence_level: str
+    unit: str  # "head" or "set": what the verdict is about
+    p_corrected: float
+    n: int  # tested passages
+    n_one: int
+    n_two: int
+    n_documents: int
+    n_entities: tuple[int, int]  # different entities of each class in the tested passages
+    effective_clusters: tuple[float, float, float]  # 1 / sum of squared shares: documents, entities of each class
+    follows_twin: Estimate  # passages with one entity whose margin follows the twin
+    right_in_both: float  # of these, the more probable pronoun is right in passage and twin
+    head_share_of_one: Estimate  # of the margin of one entity, lost when the head's edge to it is cut
+    interchanged: Estimate  # of that margin, moved when the head's output is that of the twin
+    author_accuracy: Estimate  # passages with two: the model picks the person of the author's pronoun
+    nearest_accuracy: float
+    rules: dict[str, float]
+    author_where_nearest_is_wrong: Estimate
+    n_nearest_is_wrong: int
+    weight_correlation: float  # of the head's difference of attention and the model's margin, over texts of two
+    chosen: SetResult
+    head_set: SetResult | None  # the smallest set that exchanges MIN_SET_SHARE; None if there is none
+    curve: tuple[tuple[Head, float, Estimate], ...]  # heads added one by one: the head, share on either half
+    untrained_t: tuple[float, ...]
+    candidates: tuple[tuple[Head, float, float, float], ...]  # head, edge effect, t, p on the tested half
+    left_out: dict[str, dict[str, int]]
+    examples: tuple[Example, ...]
+
+    def entry(self) -> dict[str, Any]:
+        """Returns the entry of probe.json's `selected`: the named values, and everything else under `details`."""
+        chosen = self.head_set if self.unit == "set" and self.head_set else self.chosen
+        intervals = {
+            "share": chosen.share,
+            "flips": chosen.flips,
+            "follows_twin": self.follows_twin,
+            "author_accuracy": self.author_accuracy,
+        }
+        entry: dict[str, Any] = {name: getattr(self, name) for name in _ENTRY}
+        for name, estimate in intervals.items():
+            entry |= {name: estimate.value, f"{name}_interval": [estimate.low, estimate.high]}
+        entry["head_set"] = None if self.head_set is None else asdict(self.head_set)
+        return entry | {"details": asdict(self)}
+
+
+_ENTRY = "question site layer head verdict evidence_level unit p_corrected n nearest_accuracy".split()
+
+
+def study_question(
+    model: ObservableModel,
+    untrained: Iterable[ObservableModel],
+    tokenizer: Tokenizer,
+    start: int,
+    question: str,
+    passages: Sequence[Passage],
+    documents: Sequence[tuple[str, str]],
+    config: ProbeConfig,
+    progress: Progress = lambda stage: None,
+) -> NextPronounResult | str:
+    """Chooses the head that decides the next pronoun on half of the documents, and tests it on the other half.
+
+    `passages` are those of one question in `documents`, (name, text) each. `untrained` are models of the same shape.
+
+    Returns:
+        the result; or a sentence with the counts, if there are too few passages.
+
+    """
+    # Items of both kinds; whole documents belong to one half.
+    n_heads = model.n_layer * model.n_head
+    limits = MAX_PASSAGES if n_heads <= ALL_HEADS else MAX_PASSAGES_LARGE
+    items, left_out = list[Item](), dict[str, dict[str, int]]()
+    for kind in KINDS:
+        made = make_items(passages, kind, tokenizer, start, model.context_length, config.seed, limits[kind])
+        items += made.items
+        left_out[kind] = dict(made.left_out)
+    documents_of = np.array([item.passage.doc for item in items])
+    is_choosing = random_half(documents_of, config.seed) if items else np.zeros(0, dtype=bool)
+    choosing = [item for item, chosen in zip(items, is_choosing, strict=True) if chosen]
+    tested = Items([item for item, chosen in zip(items, is_choosing, strict=True) if not chosen], Counter())
+    if problem := too_few(question, items, tested, left_out):
+        return problem
+
+    # Candidates, and the head with the largest signed edge effect on the choosing half.
+    all_heads = [(layer, head) for layer in range(model.n_layer) for head in range(model.n_head)]
+    candidates = all_heads
+    if n_heads > ALL_HEADS:
+        progress("ranking heads by direct effect")
+        direct = np.abs(np.nanmean(direct_effects(model, choosing, config.tokens_per_batch), axis=0))
+        order = np.argsort(-direct.ravel(), kind="stable")[:MAX_CANDIDATES]
+        candidates = [all_heads[i] for i in order]
+    progress("choosing a head")
+    singles = [[head] for head in candidates]
+    measured = measure_margins(model, choosing, singles, config.tokens_per_batch, ["cut"])
+    best = int(edge_effects(choosing, measured).mean(axis=0).argmax())
+    chosen = candidates[best]
+
+    # The tested half: every candidate's edges cut, everything else for the chosen head.
+    progress("testing")
+    measured = measure_margins(model, tested.items, singles, config.tokens_per_batch, ["cut"])
+    effects = edge_effects(tested.items, measured)
+    test = max_t_test(effects, tested.clusterings, 0.0, config.n_bootstrap, config.seed)
+    untrained_t = list[float]()
+    for number, other in enumerate(untrained, 1):
+        progress(f"untrained model {number}")
+        heads = singles if n_heads <= ALL_HEADS else [[all_heads[i]] for i in order]
+        values = edge_effects(tested.items, measure_margins(other, tested.items, heads, config.tokens_per_batch, ["cut"]))
+        t = max_t_test(values, tested.clusterings, 0.0, 100, config.seed).t
+        untrained_t.append(float(t.max()))
+    progress("what the head decides")
+    one, two = (of_kind(tested, kind) for kind in KINDS)
+    follows = follow_twin(model, one, chosen, config)
+    largest_untrained = max(untrained_t, default=0.0)
+    result = test_set(model, tested, [chosen], follows["follows_twin"], largest_untrained, config, float(test.p[best]))
+
+    # Heads that share the work, added one by one on the choosing half.
+    progress("sets of heads")
+    curve, smallest = grow_set(model, choosing, two, candidates, config) if two.items else ([], None)
+    head_set = None
+    if smallest is not None:
+        head_set = test_set(model, tested, smallest, follows["follows_twin"], largest_untrained, config)
+    is_set = result.verdict != SUPPORTED and head_set is not None and head_set.verdict == SUPPORTED
+    judged = head_set if is_set and head_set is not None else result
+    behaviour = author_choice(model, two, documents, question, config, chosen)
+    columns = [labels for labels in tested.clusterings]
+    return NextPronounResult(
+        question=QUESTION_NAMES[question],
+        site=SITE,
+        layer=chosen[0],
+        head=chosen[1],
+        verdict=judged.verdict,
+        evidence_level=judged.evidence_level,
+        unit="set" if is_set else "head",
+        p_corrected=judged.p,
+        n=len(tested.items),
+        n_one=len(one.items),
+        n_two=len(two.items),
+        n_documents=len(set(columns[0])),
+        n_entities=(_n_entities(tested, 0), _n_entities(tested, 1)),
+        effective_clusters=(_effective(columns[0]), _effective(columns[1]), _effective(columns[2])),
+        **follows,
+        **behaviour,
+        chosen=result,
+        head_set=head_set,
+        curve=tuple(curve),
+        untrained_t=tuple(untrained_t),
+        candidates=tuple(
+            (head, float(effects[:, c].mean()), float(test.t[c]), float(test.p[c])) for c, head in enumerate(candidates)
+        ),
+        left_out=left_out,
+        examples=median_examples(model, two, chosen, config),
+    )
+
+
+def of_kind(items: Items, kind: str) -> Items:
+    """Returns the items with one or two entities."""
+    return Items([item for item in items.items if item.passage.kind == kind], items.left_out)
+
+
+def _n_entities(items: Items, side: int) -> int:
+    return len({item.passage.entities[side] for item in items.items} - {""})
+
+
+def _effective(labels: np.ndarray) -> float:
+    """Returns the effective number of clusters, 1 / sum of squared shares."""
+    shares = np.unique(labels, return_counts=True)[1] / len(labels)
+    return float(1 / (shares**2).sum())
+
+
+def too_few(question: str, items: Sequence[Item], tested: Items, left_out: dict[str, dict[str, int]]) -> str:
+    """Returns why a question cannot be tested, with the counts; "" if it can."""
+    n_one, n_two = (sum(item.passage.kind == kind for item in items) for kind in KINDS)
+    n_clusters = len({item.passage.doc for item in tested.items}), _n_entities(tested, 0), _n_entities(tested, 1)
+    if n_one >= MIN_ONE and n_two >= MIN_TWO and min(n_clusters) >= MIN_CLUSTERS:
+        return ""
+    reasons = [f"{count:,} {reason}" for kind in KINDS for reason, count in left_out[kind].items()]
+    noun = "person" if question == "gender" else "thing"
+    return (
+        f"{QUESTION_NAMES[question]}: {n_one} passages with one {noun} and {n_two} with one of each class; the tested half "
+        f"has {n_clusters[0]} documents, {n_clusters[1]} and {n_clusters[2]} entities; needed: {MIN_ONE}, {MIN_TWO} and "
+        f"{MIN_CLUSTERS} of each" + (f" (left out: {'; '.join(reasons)})" if reasons else "")
+    )
+
+
+def estimate_mean(values: np.ndarray, items: Items, config: ProbeConfig) -> Estimate:
+    """Returns the mean of values [N] of some items with its interval."""
+    low, high = mean_interval(values, items.designs(), config.n_bootstrap, config.seed).tolist()
+    return Estimate(float(values.mean()), low, high)
+
+
+def estimate_ratio(numerator: np.ndarray, denominator: np.ndarray, items: Items, config: ProbeConfig) -> Estimate:
+    """Returns the ratio of the means of two values [N] of some items with its interval."""
+    value, (low, high) = ratio_interval(numerator, denominator, items.designs(), config)
+    return Estimate(value, low, high)
+
+
+def follow_twin(model: ObservableModel, one: Items, head: Head, config: ProbeConfig) -> dict[str, Any]:
+    """Returns the measures on passages with one entity: does the margin follow the twin, and what does a head do?"""
+    edits = ["cut", "interchanged"]
+    measured = measure_margins(model, one.items, [[head]], config.tokens_per_batch, edits)
+    clean = decision(one.items, measured.clean)
+    meant_cut, _ = role_cuts(one.items, measured)
+    moved = (clean - decision(one.items, measured.interchanged)[:, 0]) / 2
+    is_right_in_both = (clean > 0) & (measured.clean[:, 0] * measured.clean[:, 1] < 0)
+    return {
+        "follows_twin": estimate_mean((clean > 0).astype(float), one, config),
+        "right_in_both": float(is_right_in_both.mean()),
+        "head_share_of_one": estimate_ratio(clean - meant_cut[:, 0], clean, one, config),
+        "interchanged": estimate_ratio(moved, clean, one, config),
+    }
+
+
+def author_choice(
+    model: ObservableModel,
+    two: Items,
+    documents: Sequence[tuple[str, str]],
+    question: str,
+    config: ProbeConfig,
+    head: Head,
+) -> dict[str, Any]:
+    """Returns how often the model picks the entity of the author's pronoun, beside the rules."""
+    measured = measure_margins(model, two.items, [], config.tokens_per_batch)
+    is_right = (decision(two.items, measured.clean) > 0).astype(float)
+    meant = np.array([item.passage.meant for item in two.items])
+    tested_documents = {item.passage.doc for item in two.items}
+    ngram = ngram_rule([document for document in documents if document[0] not in tested_documents], question)
+    predicted = np.array([ngram(item.passage) for item in two.items])  # 1: the first class
+    accuracies = {
+        name: float(np.mean([getattr(item.passage, name) == item.passage.meant for item in two.items]))
+        for name in ("nearest", "first", "subject")
+    }
+    accuracies["last words"] = float(np.where(predicted == 0.5, 0.5, predicted == (meant == 0)).mean())
+    is_hard = np.array([item.passage.nearest != item.passage.meant for item in two.items])
+    hard = two.take(np.flatnonzero(is_hard))
+    where_wrong = Estimate(float("nan"), float("nan"), float("nan"))
+    if is_hard.any():
+        where_wrong = estimate_mean(is_right[is_hard], hard, config)
+    weights = entity_weights(model, two.items, head, config.tokens_per_batch)  # [N, 2, 2]
+    difference = weights[..., 0] - weights[..., 1]
+    return {
+        "author_accuracy": estimate_mean(is_right, two, config),
+        "nearest_accuracy": accuracies["nearest"],
+        "rules": accuracies,
+        "author_where_nearest_is_wrong": where_wrong,
+        "n_nearest_is_wrong": int(is_hard.sum()),
+        "weight_correlation": float(np.corrcoef(difference.ravel(), measured.clean.ravel())[0, 1]),
+    }
+
+
+@torch.no_grad()
+def entity_weights(model: ObservableModel, items: Sequence[Item], head: Head, tokens_per_batch: int) -> np.ndarray:
+    """Returns a head's attention weight at the site on the mentions of each class, [N, 2 texts, 2 classes]."""
+    weights = np.full((len(items), 2, 2), np.nan)
+    for batch in site_batches(items, tokens_per_batch, model.device):
+        record = model.record(batch.tokens, batch.site[:, None])[head[0]]
+        row = record.scores[:, head[1], 0].softmax(-1)  # [B, T]
+        for side in (0, 1):
+            weights[(*np.array(batch.index).T, side)] = (row * batch.classes[side]).sum(-1).cpu().numpy()
+    return weights
+
+
+def test_set(
+    model: ObservableModel,
+    tested: Items,
+    heads: Sequence[Head],
+    follows: Estimate,
+    untrained_t: float,
+    config: ProbeConfig,
+    corrected_p: float | None = None,
+) -> SetResult:
+    """Tests some heads together on the tested half; without `corrected_p` p is that of one test of the whole set."""
+    two = of_kind(tested, "two")
+    edits = ["cut", "exchanged", "content_cut"]
+    of_all = measure_margins(model, tested.items, [heads], config.tokens_per_batch, ["cut"])
+    effects = edge_effects(tested.items, of_all)[:, 0]
+    test = max_t_test(effects[:, None], tested.clusterings, 0.0, config.n_bootstrap, config.seed)
+    p, t = float(test.p[0]) if corrected_p is None else corrected_p, float(test.t[0])
+    measured = measure_margins(model, two.items, [heads], config.tokens_per_batch, edits)
+    clean = decision(two.items, measured.clean)
+    meant, other = role_cuts(two.items, measured)
+    content = decision(two.items, measured.content_cut)[:, 0]
+    has_content = np.array([all(item.content_word) for item in two.items])
+    content = np.where(has_content, content, clean)
+    numerator, denominator = exchange_terms(measured)
+    size = np.abs(clean)  # of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model
+    values: dict[str, Any] = {
+        "edge_effect": estimate_mean(effects, tested, config),
+        "meant_cut": estimate_ratio(clean - meant[:, 0], size, two, config),
+        "other_cut": estimate_ratio(clean - other[:, 0], size, two, config),
+        "content_cut": estimate_ratio(content - meant[:, 0], size, two, config),
+        "share": estimate_ratio(numerator[:, 0], denominator, two, config),
+        "flips": estimate_mean(flips(measured)[:, 0], two, config),
+    }
+    criteria = judge(follows, p, t, untrained_t, **values)
+    level, verdict = verdict_of(criteria)
+    return SetResult(
+        heads=tuple(heads), p=p, t=t, verdict=verdict, evidence_level=level, criteria=criteria, **values
+    )
+
+
+def judge(
+    follows: Estimate,
+    p: float,
+    t: float,
+    untrained_t: float,
+    *,
+    meant_cut: Estimate,
+    other_cut: Estimate,
+    content_cut: Estimate,
+    share: Estimate,
+    **_: Estimate,
+) -> tuple[Criterion, ...]:
+    """Returns the criteria of levels E1 to E3; the bars were registered before anything was measured against them."""
+    return (
+        Criterion("the pronoun follows the twin", "E1", follows.low > 0.5, f"from {follows.low:.3f}"),
+        Criterion(f"corrected p below {MAX_P}", "E2", t > 0 and p < MAX_P, f"{p:.4f}"),
+        Criterion("t above every untrained model", "E2", t > untrained_t, f"{t:.1f}, untrained {untrained_t:.1f}"),
+        Criterion(
+            f"cutting the meant edge takes {MIN_CUT:.0%} of the margin",
+            "E3",
+            meant_cut.value >= MIN_CUT and meant_cut.low > MIN_CUT_LOW,
+            f"{meant_cut.value:.3f}, from {meant_cut.low:.3f}",
+        ),
+        Criterion("cutting the other edge raises it", "E3", other_cut.high < 0, f"up to {other_cut.high:.3f}"),
+        Criterion("more than a random content word's edge", "E3", content_cut.low > 0, f"from {content_cut.low:.3f}"),
+        Criterion(
+            f"share exchanged of {MIN_EXCHANGE} or more", "E3", share.value >= MIN_EXCHANGE, f"{share.value:.3f}"
+        ),
+    )
+
+
+def verdict_of(criteria: Sequence[Criterion]) -> tuple[str, str]:
+    """Returns the highest level whose criteria, and those of all lower ones, are met, and the verdict."""
+    level = "E0"
+    for name in ("E1", "E2", "E3"):
+        if not all(criterion.is_met for criterion in criteria if criterion.level == name):
+            break
+        level = name
+    verdicts = {"E0": UNKNOWN_TO_MODEL, "E1": NOT_ESTABLISHED, "E2": SUGGESTIVE, "E3": SUPPORTED}
+    return level, verdicts[level]
+
+
+def grow_set(
+    model: ObservableModel, choosing: Sequence[Item], two: Items, candidates: Sequence[Head], config: ProbeConfig
+) -> tuple[list[tuple[Head, float, Estimate]], list[Head] | None]:
+    """Adds heads one by one, each time the one that raises the share exchanged most on the choosing half.
+
+    Returns (head, share on the choosing half, share on the tested half `two`) of each step, and the smallest set that
+    exchanges MIN_SET_SHARE on the choosing half; None if MAX_SET heads do not.
+    """
+    chosen_items = [item for item in choosing if item.passage.kind == "two"]
+    heads, shares = list[Head](), list[float]()
+    smallest = None
+    while len(heads) < min(MAX_SET, len(candidates)) and smallest is None and chosen_items:
+        remaining = [head for head in candidates if head not in heads]
+        sets = [[*heads, head] for head in remaining]
+        measured = measure_margins(model, chosen_items, sets, config.tokens_per_batch, ["exchanged"])
+        numerator, denominator = exchange_terms(measured)
+        of_sets = numerator.mean(axis=0) / denominator.mean()
+        heads.append(remaining[int(of_sets.argmax())])
+        shares.append(float(of_sets.max()))
+        if shares[-1] >= MIN_SET_SHARE:
+            smallest = list(heads)
+    sets = [heads[: n + 1] for n in range(len(heads))]
+    tested = measure_margins(model, two.items, sets, config.tokens_per_batch, ["exchanged"])
+    numerator, denominator = exchange_terms(tested)
+    estimates = [estimate_ratio(numerator[:, n], denominator, two, config) for n in range(len(sets))]
+    return list(zip(heads, shares, estimates, strict=True)), smallest
+
+
+@torch.no_grad()
+def median_examples(
+    model: ObservableModel, two: Items, head: Head, config: ProbeConfig, n: int = 3
+) -> tuple[Example, ...]:
+    """Returns the tested passages whose share exchanged is nearest to the median, so that none is better than half."""
+    measured = measure_margins(model, two.items, [[head]], config.tokens_per_batch, ["exchanged"])
+    numerator, denominator = exchange_terms(measured)
+    shares = numerator[:, 0] / np.maximum(denominator, np.finfo(float).tiny)
+    nearest = np.argsort(np.abs(shares - np.median(shares)), kind="stable")[:n]
+    chosen = [two.items[i] for i in nearest]
+    weights = entity_weights(model, chosen, head, config.tokens_per_batch)
+    examples = []
+    for i, item in enumerate(chosen):
+        [batch] = site_batches([item], 2**31, model.device)
+        site_pass = model.site_pass(batch.tokens, batch.site)
+        probabilities = [
+            site_pass.logits(edits)[0].softmax(-1)[list(item.forms)].tolist() for edits in ((), exchanges(batch, [head]))
+        ]
+        examples.append(
+            Example(
+                text=item.passage.text,
+                forms=item.passage.forms,
+                entities=item.passage.entities,
+                weights=(float(weights[i, 0, 0]), float(weights[i, 0, 1])),
+                clean=(probabilities[0][0], probabilities[0][1]),
+                exchanged=(probabilities[1][0], probabilities[1][1]),
+            )
+        )
+    return tuple(examples)

@@ -119,7 +119,9 @@ def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
             by_class = [[m for m in inside if m.category == category] for category in CLASSES[question]]
             classes = [CLASSES[question].index(mention.category) for mention in inside]
             last_sentence = max(bisect_left(starts, mention.first + 1) for mention in inside)
-            in_last = [c for c, m in zip(classes, inside, strict=True) if bisect_left(starts, m.first + 1) == last_sentence]
+            in_last = [
+                c for c, m in zip(classes, inside, strict=True) if bisect_left(starts, m.first + 1) == last_sentence
+            ]
             yield Passage(
                 doc=doc,
                 question=question,

@@ -139,7 +139,9 @@ def make_items(
             found.append(item)
     kept = cap_clusters(Items(found, left_out).clusterings[1:], max_share, limit) if found else list[int]()
     if len(found) > len(kept):
-        left_out[f"an entity in more than {max_share:.0%} of the passages, or more than enough"] = len(found) - len(kept)
+        left_out[f"an entity in more than {max_share:.0%} of the passages, or more than enough"] = len(found) - len(
+            kept
+        )
     return Items([found[i] for i in kept], left_out)
 
 
@@ -572,7 +574,9 @@ def study_question(
     for number, other in enumerate(untrained, 1):
         progress(f"untrained model {number}")
         heads = singles if n_heads <= ALL_HEADS else [[all_heads[i]] for i in order]
-        values = edge_effects(tested.items, measure_margins(other, tested.items, heads, config.tokens_per_batch, ["cut"]))
+        values = edge_effects(
+            tested.items, measure_margins(other, tested.items, heads, config.tokens_per_batch, ["cut"])
+        )
         t = max_t_test(values, tested.clusterings, 0.0, 100, config.seed).t
         untrained_t.append(float(t.max()))
     progress("what the head decides")
@@ -761,9 +765,7 @@ def test_set(
     }
     criteria = judge(follows, p, t, untrained_t, **values)
     level, verdict = verdict_of(criteria)
-    return SetResult(
-        heads=tuple(heads), p=p, t=t, verdict=verdict, evidence_level=level, criteria=criteria, **values
-    )
+    return SetResult(heads=tuple(heads), p=p, t=t, verdict=verdict, evidence_level=level, criteria=criteria, **values)
 
 
 def judge(
@@ -852,7 +854,8 @@ def median_examples(
         [batch] = site_batches([item], 2**31, model.device)
         site_pass = model.site_pass(batch.tokens, batch.site)
         probabilities = [
-            site_pass.logits(edits)[0].softmax(-1)[list(item.forms)].tolist() for edits in ((), exchanges(batch, [head]))
+            site_pass.logits(edits)[0].softmax(-1)[list(item.forms)].tolist()
+            for edits in ((), exchanges(batch, [head]))
         ]
         examples.append(
             Example(

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,26 +13,30 @@ from typing import Any, NamedTuple
 from data.corpus import Corpus, load_rows, training_counts, validation_documents
 from data.english_blocks import english_items
 from data.links import LinkItem, link_items
-from data.natural import Prefix
+from data.natural import CLASSES, Prefix
+from data.next_pronoun import Passage, find_passages, passage_of_gold
 from data.stories import GENERATOR_VERSION
 from data.stories.leakage import leakage
 from data.text import read_documents, text_files
 from probe.claim import claim_card
 from probe.config import Holdouts, Items, ProbeConfig
 from probe.gold import gold_prefixes, read_passages, read_rows
-from probe.natural import describe, natural_study, prefixes_in
+from probe.natural import describe, natural_study, prefixes_in, sections
+from probe.next_pronoun import NextPronounResult, study_question
 from probe.open import OpenedModel, check_items, load_data, open_external, open_run
 from probe.sentences import SHOWCASE
 from probe.study import HEADLINE, Reading, study
 from report.content import jsonable, page_content, yaml_values
 from report.figures import draw_run
 from report.natural import natural_claims, natural_lines
+from report.next_pronoun import next_pronoun_card, next_pronoun_lines
 from report.page import page
-from report.results import PAGE, SCHEMA_VERSION, training_records, write_with_figures
+from report.results import PAGE, SCHEMA_VERSION, file_results, training_records, write_with_figures
 from report.tables import claim_markdown, heads_csv, items_jsonl, summary_lines
 from training.device import choose_device
 from training.settings import Device, Precision, compose_settings, typed
 
+SHIPPED_TEXT = str(Path(__file__).resolve().parent.parent / "data" / "tinystories" / "validation.txt.gz")
 N_FRAMES, N_PAIRS = 20, 5  # blocks in English: test frames, pairs of names per frame
 # Larger activations are allocated anew in each layer.
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
@@ -77,7 +82,10 @@ class ProbeResult:
     def lines(self) -> list[str]:
         """Returns the lines that eval.py prints."""
         lines = summary_lines(self.results)
-        return [*natural_lines(self.results["natural"]), "", *lines] if "natural" in self.results else lines
+        if "natural" not in self.results:
+            return lines
+        first = next_pronoun_lines(self.results["next_pronoun"])
+        return [*first, "", *natural_lines(self.results["natural"]), *(["", *lines] if lines else [])]
 
     def __str__(self) -> str:
         """Returns the lines that eval.py prints as one text."""
@@ -95,13 +103,15 @@ class ProbeResult:
         content = page_content(self.opened, self.results, texts, **training_records(self.opened))
         cards = [claim_card(entry, self.results["model"]) for entry in self.results["selected"]]
         natural = natural_claims(self.results["natural"]) if "natural" in self.results else []
+        first = [next_pronoun_card(entry) for entry in self.results.get("next_pronoun", ())]
         files: dict[str, str | bytes] = {
-            "probe.json": json.dumps(self.results, indent=2) + "\n",
-            "claims.json": json.dumps(jsonable([*map(natural_card, natural), *cards]), indent=2) + "\n",
+            "probe.json": json.dumps(file_results(self.results), indent=2) + "\n",
+            "claims.json": json.dumps(jsonable([*first, *map(natural_card, natural), *cards]), indent=2) + "\n",
             "claims.md": "\n".join(
                 [
+                    *(f"- Next pronoun, **{card['verdict']}**: {card['claim']}" for card in first),
                     *(f"- Natural text, **{verdict}**: {claim}" for verdict, claim in natural),
-                    *([""] if natural else []),
+                    *([""] if natural or first else []),
                     *map(claim_markdown, self.results["selected"], cards),
                 ]
             ),
@@ -245,25 +255,19 @@ def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Sto
 
 
 def english_results(opened: OpenedModel, corpus: Corpus | None, config: ProbeConfig, path: str | None) -> Results:
-    """Returns the results on natural text, if there is any, and, if the model knows enough words, on blocks in English.
+    """Returns the results on natural text and, if the model knows enough words, on blocks in English.
 
-    The text is that of `path`, otherwise the validation text of `corpus`. Without a corpus the model's training text is
-    unknown: then all words are used.
+    The text is that of `path`, otherwise the validation text of `corpus`, otherwise the one that comes with the
+    project. Without a corpus the model's training text is unknown: then all words are used in the blocks.
     """
     results: dict[str, Any] = {"selected": [], "importance": [], "behaviour": [], "showcase": {}}
     readings, warnings = dict[str, Reading](), list[str]()
-    if path is None and corpus is None:
-        natural: dict[str, Any] = {"questions": {}, "missing": ["natural text, for which path=FILE is needed"]}
-    else:
-        if path is not None:
-            prefixes, contents = prefixes_of_path(path)
-        else:
-            assert corpus is not None
-            documents = validation_documents(corpus)
-            prefixes, contents = prefixes_in(documents), describe(documents)
-        natural = probe_prefixes(opened, prefixes, config)
-        if natural["missing"]:
-            natural["missing"].append(f"the {'validation text' if path is None else 'text'} has {contents}")
+    text = english_text(path or (SHIPPED_TEXT if corpus is None else None), corpus)
+    next_pronoun, missing = probe_next_pronoun(opened, text, config)
+    natural = probe_prefixes(opened, text.prefixes, config)
+    natural["missing"] = [*missing, *natural["missing"]]
+    if natural["missing"]:
+        natural["missing"].append(f"the text has {text.contents}")
     counts = None if corpus is None else training_counts(corpus)
     sizes: dict[str, Any] = {"n_frames": N_FRAMES, "n_pairs": N_PAIRS, "seed": config.seed}
     try:
@@ -278,7 +282,8 @@ def english_results(opened: OpenedModel, corpus: Corpus | None, config: ProbeCon
             warnings = check_items(opened, all_items, sum(item.family == "english" for item in all_items))
         results, readings = study_model(opened, items["dev"], items["test"], config)
     fingerprint = opened.data_fingerprint if corpus is None else corpus.fingerprint
-    return {"data": {"fingerprint": fingerprint}, "natural": natural, "warnings": warnings, **results}, readings
+    content = {"data": {"fingerprint": fingerprint}, "next_pronoun": next_pronoun, "natural": natural}
+    return {**content, "warnings": warnings, **results}, readings
 
 
 def study_model(opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[LinkItem], config: ProbeConfig) -> Results:
@@ -327,8 +332,74 @@ def probe_prefixes(
         show_progress("")
 
 
-def prefixes_of_path(path: str) -> tuple[dict[str, list[Prefix]], str]:
-    """Returns the prefixes of each question in a path, and a description of its content.
+@dataclass(frozen=True)
+class EnglishText:
+    """What the questions about English need of a text."""
+
+    documents: list[tuple[str, str]]  # name and text; long documents are cut into sections
+    passages: dict[str, list[Passage]]  # by question
+    prefixes: dict[str, list[Prefix]]
+    contents: str  # a description for messages
+
+
+def english_text(path: str | None, corpus: Corpus | None) -> EnglishText:
+    """Returns the passages and prefixes of a path (`prefixes_of_path`), otherwise of the validation text of `corpus`."""
+    if path is None:
+        assert corpus is not None
+        texts = validation_documents(corpus)
+        prefixes, contents = prefixes_in(texts), describe(texts)
+        documents = sections(texts, only_long=True)
+    else:
+        kind, files = files_of_path(path)
+        if kind is TextKind.gold:
+            rows = [row for file in files for row in read_rows(file)]
+            gold = gold_prefixes(rows)
+            passages = {"gender": [passage_of_gold(prefix) for prefix in gold]}
+            return EnglishText([], passages, {"gender": gold}, f"{len(rows):,} rows")
+        texts = texts_of(kind, files)
+        prefixes, contents = prefixes_in(texts), describe(texts)
+        documents = sections(texts, only_long=True)
+    passages = {q: [found for name, text in documents for found in find_passages(name, text, q)] for q in CLASSES}
+    return EnglishText(documents, passages, prefixes, contents)
+
+
+def probe_next_pronoun(
+    opened: OpenedModel, text: EnglishText, config: ProbeConfig
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Returns the entries of the questions about the next pronoun, and a sentence for each that cannot be tested."""
+    entries, missing = list[dict[str, Any]](), list[str]()
+    try:
+        for question, passages in text.passages.items():
+            result = study_question(
+                opened.model,
+                (opened.untrained(config.seed + i) for i in range(config.n_untrained)),
+                opened.tokenizer,
+                opened.start,
+                question,
+                passages,
+                text.documents,
+                config,
+                lambda stage, question=question: show_progress(f"the next pronoun ({question}): {stage}"),
+            )
+            if isinstance(result, NextPronounResult):
+                entries.append(jsonable(result.entry()))
+            else:
+                missing.append(result)
+    finally:
+        show_progress("")
+    return entries, missing
+
+
+class TextKind(Enum):
+    """What the files of path= hold."""
+
+    english = "english"
+    passages = "passages"  # a .tsv file as GAP has them
+    gold = "gold"  # rows with annotated antecedents
+
+
+def files_of_path(path: str) -> tuple[TextKind, list[Path]]:
+    """Returns what the files of a path hold, and the files.
 
     A path names text files (data/text.py), a .tsv file of passages as GAP has them, or .jsonl files with gold links.
     """
@@ -336,16 +407,18 @@ def prefixes_of_path(path: str) -> tuple[dict[str, list[Prefix]], str]:
     if len(is_table) > 1:
         raise ValueError(f"path={path}: a .tsv file of passages is tested by itself; leave the others out")
     if True in is_table:
-        files = [Path(name) for pattern in path.split(",") for name in sorted(glob.glob(pattern.strip()))]
-        if not files:
+        tables = [Path(name) for pattern in path.split(",") for name in sorted(glob.glob(pattern.strip()))]
+        if not tables:
             raise FileNotFoundError(f"path={path}: no such file")
-        documents = [text for file in files for text in read_passages(file)]
-    else:
-        files = text_files(path, "path")
-        with files[0].open(encoding="utf-8", errors="replace") as lines:
-            has_links = files[0].suffix == ".jsonl" and '"pron_pos"' in lines.readline()
-        if has_links:
-            rows = [row for file in files for row in read_rows(file)]
-            return {"gender": gold_prefixes(rows)}, f"{len(rows):,} rows"
-        documents = read_documents(files)
-    return prefixes_in(documents), describe(documents)
+        return TextKind.passages, tables
+    files = text_files(path, "path")
+    with files[0].open(encoding="utf-8", errors="replace") as lines:
+        has_links = files[0].suffix == ".jsonl" and '"pron_pos"' in lines.readline()
+    return (TextKind.gold if has_links else TextKind.english), files
+
+
+def texts_of(kind: TextKind, files: Sequence[Path]) -> list[str]:
+    """Returns the documents of text files, or the passages of tables."""
+    if kind is TextKind.passages:
+        return [text for file in files for text in read_passages(file)]
+    return read_documents(files)

@@ -19,9 +19,10 @@ from probe.minimal_pairs import minimal_pairs
 from probe.natural import DECIDED_SITES
 from probe.open import OpenedModel, OpenedRun, load_data
 from probe.sentences import TokenizedText, word_attention
-from report.api import prefixes_of_path, probe_opened, probe_prefixes
+from report.api import english_text, probe_next_pronoun, probe_opened, probe_prefixes
 from report.content import jsonable, page_content, unknown_note
 from report.natural import natural_lines, natural_tables
+from report.next_pronoun import next_pronoun_lines, next_pronoun_tables
 from report.page import page
 from report.results import (
     PAGE,
@@ -115,7 +116,8 @@ def probe_heads(
         result = probe_opened(opened, config, settings.cache_dir)
         lines = ["", *result.lines()]
         if settings.verbose:
-            tables = natural_tables(result.results["natural"]) if "natural" in result.results else []
+            tables = next_pronoun_tables(result.results.get("next_pronoun", ()))
+            tables += natural_tables(result.results["natural"]) if "natural" in result.results else []
             lines += [*table_lines(tables), *detail_lines(result.results)]
         log(printable("\n".join([*lines, *(f"note: {line}" for line in result.results["warnings"])])))
         if folder is not None:
@@ -223,7 +225,7 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
 
     Heads that the run's own validation text has chosen are tested too. Raises ValueError if no question can be tested.
     """
-    prefixes, contents = prefixes_of_path(path)
+    text = english_text(path, None)
     chosen = {} if opened.is_external else (read_results(opened)[0] or {}).get("natural", {}).get("questions", {})
     places = {
         question: {
@@ -232,10 +234,12 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
         }
         for question, result in chosen.items()
     }
-    natural = probe_prefixes(opened, prefixes, config, places)
-    if not natural["questions"]:
+    entries, missing = probe_next_pronoun(opened, text, config)
+    natural = probe_prefixes(opened, text.prefixes, config, places)
+    natural["missing"] = [*missing, *natural["missing"]]
+    if not natural["questions"] and not entries:
         problem = f"too little to test (is it English prose about people?): {'; '.join(natural['missing'])}"
-        raise ValueError(f"path={path}: {problem}; found {contents}")
+        raise ValueError(f"path={path}: {problem}; found {text.contents}")
     natural["missing"] += [
         f"{question}, {target}: the head chosen on the validation text, because this text ends at the pronoun"
         for question, result in natural["questions"].items()
@@ -243,7 +247,9 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
     ]
     if not places and not opened.is_external:
         natural["missing"].append("heads chosen on the run's own validation text: run eval.py without path= first")
-    return Report(natural, [*natural_lines(natural), *table_lines(natural_tables(natural))])
+    lines = [*next_pronoun_lines(entries), "", *natural_lines(natural)]
+    tables = [*next_pronoun_tables(entries), *natural_tables(natural)]
+    return Report({"selected": entries, **natural}, [*lines, *table_lines(tables)])
 
 
 def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> EvaluatedModel:

@@ -20,6 +20,7 @@ from probe.sentences import SHOWCASE, TokenizedText, next_tokens, pack_weights, 
 from probe.study import HEADLINE
 from probe.verdict import MAX_P, NOT_ESTABLISHED, corrected_p
 from report.natural import natural_claims, natural_tables
+from report.next_pronoun import next_pronoun_claim, next_pronoun_tables
 from report.tables import DESCRIPTIONS, model_tables
 from training.settings import CONFIGS, compose_settings, flat
 
@@ -65,10 +66,17 @@ def page_content(
         ],
         "sentences": sentences,
         "training": training_content(metrics, snapshots, natural),
+        "next_pronoun": [
+            {"verdict": entry["verdict"], "claim": next_pronoun_claim(entry)}
+            for entry in (results.get("next_pronoun", ()) if results else ())
+        ],
         "natural": natural_claims(natural) if natural else [],
         "opening": opening_sentence(natural, results["selected"]) if results and natural else None,
-        "tables": [asdict(table) for table in (*(natural_tables(natural) if natural else ()), *model_tables(results))]
-        if results else [],
+        "tables": [asdict(table) for table in (
+            *next_pronoun_tables(results.get("next_pronoun", ())),
+            *(natural_tables(natural) if natural else ()),
+            *model_tables(results),
+        )] if results else [],
         "resumed": opened.resumed,
         "omissions": omissions,
     })  # fmt: skip

@@ -36,9 +36,10 @@ def page(content: Mapping[str, Any]) -> str:
     script = f'\n(function () {{\n"use strict";\n{script}\n}})();\n'
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     run, questions = content["run"], content["questions"]
-    is_tested = bool(questions or content["natural"])
+    is_tested = bool(questions or content["natural"] or content["next_pronoun"])
     heading = "Which attention head links a pronoun to its antecedent?" if is_tested else "What each head attends to"
-    claims = [natural_claim(*shown) for shown in content["natural"]]
+    claims = [claim(shown["verdict"], "next pronoun", shown["claim"]) for shown in content["next_pronoun"]]
+    claims += [natural_claim(*shown) for shown in content["natural"]]
     for i, question in enumerate(questions):
         about = f"{question['question']}: {question['description']}"
         claims.append(f'<div data-question="{i}">\n{claim(question["verdict"], about, question["claim"])}\n</div>')
@@ -105,7 +106,7 @@ def natural_claim(verdict: str, text: str) -> str:
 
 def evidence(content: Mapping[str, Any]) -> str:
     """Returns the tables behind every verdict, and those of all questions."""
-    is_tested = content["questions"] or content["natural"]
+    is_tested = content["questions"] or content["natural"] or content["next_pronoun"]
     blocks = [] if is_tested else ['<p class="lead">No claim was tested for this model.</p>']
     for i, question in enumerate(content["questions"]):
         head = f"L{question['layer']}H{question['head']}"

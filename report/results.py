@@ -12,11 +12,12 @@ from probe.open import OWNER, OpenedModel, readable
 from probe.snapshots import HISTORY_FILE, read_history
 from report.content import eval_command, page_content, training_content
 from report.figures import FIGURES
+from report.next_pronoun import is_next_pronoun
 from training.checkpoint import write_files
 from training.logging import read_records
 from training.run_dir import lock, unwritable, write_json
 
-SCHEMA_VERSION = 9  # version of probe.json
+SCHEMA_VERSION = 10  # version of probe.json
 PAGE = "report.html"
 TEXTS = "sentences.json"  # the user's sentences, newest first
 
@@ -52,7 +53,7 @@ def read_results(opened: OpenedModel) -> tuple[dict[str, Any] | None, list[str]]
     if not path.exists():
         return None, [f"The heads have not been tested yet: {command}"]
     with readable(path, f"write it again: {command}"):
-        results: dict[str, Any] = json.loads(path.read_text())
+        results = split_results(json.loads(path.read_text()))
         model, data = results["model"], results["data"]
         tested = (results["schema_version"], model["step"], data["fingerprint"], model.get("sha256"))
         is_current = tested == (SCHEMA_VERSION, opened.step, opened.data_fingerprint, opened.shape.get("sha256"))
@@ -61,6 +62,21 @@ def read_results(opened: OpenedModel) -> tuple[dict[str, Any] | None, list[str]]
     if not is_current:
         return None, [f"The last probe tested another checkpoint or is of another version; probe again: {command}"]
     return results, []
+
+
+def file_results(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns results as probe.json has them: the entries about the next pronoun are the first of `selected`."""
+    content = {name: value for name, value in results.items() if name != "next_pronoun"}
+    return content | {"selected": [*results.get("next_pronoun", ()), *results["selected"]]}
+
+
+def split_results(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the content of probe.json with the entries about the next pronoun under `next_pronoun`."""
+    selected = content["selected"]
+    is_next = [is_next_pronoun(entry) for entry in selected]
+    first = [entry for entry, chosen in zip(selected, is_next, strict=True) if chosen]
+    others = [entry for entry, chosen in zip(selected, is_next, strict=True) if not chosen]
+    return {**content, "selected": others, "next_pronoun": first}
 
 
 def read_texts(run: Path) -> list[str]:

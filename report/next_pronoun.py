@@ -1,0 +1,217 @@
+"""The results on the next pronoun as printed lines, tables and claims; `entry` is one of probe.json's `selected`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from probe.next_pronoun import LEVELS, UNKNOWN_TO_MODEL
+from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
+from report.tables import Table, aligned, estimate, number
+
+WORDS = {"next_pronoun_gender": ('"she" or "he"', "person"), "next_pronoun_number": ('"it" or "they"', "thing")}
+LEGEND = (
+    "Read at the word before the pronoun. share: of the decision that changes sides when the head's weights on the two",
+    "people change places; flips: the more probable pronoun changes. author's person: the model's choice is that of the",
+    "text; nearest: a rule that takes the last mention. p: corrected for all heads. E0 to E4: docs/english.md.",
+)
+_LONGEST_EXAMPLE = 75  # characters of a passage on the terminal
+
+
+def is_next_pronoun(entry: Mapping[str, Any]) -> bool:
+    """Returns whether an entry of probe.json's `selected` is about the next pronoun."""
+    return str(entry["question"]).startswith("next_pronoun")
+
+
+def next_pronoun_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the table of all questions about the next pronoun and one real passage of each; none without entries."""
+    if not entries:
+        return []
+    header = ("next pronoun, natural text", "head", "share [95 %]", "flips", "author's person", "p", "verdict")
+    lines = [*aligned([header, *map(_row, entries)])]
+    for entry in entries:
+        lines += _example_lines(entry)
+        lines += [f"  {sentence}" for sentence in _unmet(entry)]
+    return [*lines, "", *LEGEND]
+
+
+def heads_of(entry: Mapping[str, Any]) -> str:
+    """Returns the heads that the verdict is about."""
+    if entry["unit"] == "set":
+        return " + ".join(f"L{layer}H{head}" for layer, head in entry["head_set"]["heads"])
+    return f"L{entry['layer']}H{entry['head']}"
+
+
+def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    words = WORDS[entry["question"]][0]
+    return (
+        f"{words}: {entry['question'].removeprefix('next_pronoun_')}",
+        heads_of(entry),
+        _short(entry["share"], entry["share_interval"]),
+        f"{entry['flips']:.2f}",
+        f"{entry['author_accuracy']:.2f} (nearest {entry['nearest_accuracy']:.2f})",
+        f"{entry['p_corrected']:.4f}",
+        f"{entry['verdict']} ({entry['evidence_level']})",
+    )
+
+
+def _short(value: float, interval: Sequence[float]) -> str:
+    return f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
+
+
+def _unmet(entry: Mapping[str, Any]) -> list[str]:
+    """Returns the criteria of the chosen head that are not met."""
+    unmet = [criterion for criterion in _judged(entry)["criteria"] if not criterion["is_met"]]
+    return [f"not met: {criterion['name']} ({criterion['measured']})" for criterion in unmet]
+
+
+def _judged(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the part of an entry that its verdict is about: the head, or the set of heads."""
+    judged: Mapping[str, Any] = entry["head_set"] if entry["unit"] == "set" else entry["details"]["chosen"]
+    return judged
+
+
+def _example_lines(entry: Mapping[str, Any]) -> list[str]:
+    """Returns the most typical passage: weights on both entities, both pronouns before and after the exchange."""
+    lines = []
+    for example in entry["details"]["examples"][:1]:
+        text = " ".join(example["text"].split())
+        shown = text if len(text) <= _LONGEST_EXAMPLE else f"… {text[-_LONGEST_EXAMPLE:]}"
+        pairs = list(zip(example["entities"], example["weights"], strict=True))
+        attends = ", ".join(f"{name} {weight:.2f}" for name, weight in sorted(pairs, key=lambda pair: -pair[1]))
+        before, after = (
+            ", ".join(f"{form} {chance:.2f}" for form, chance in zip(example["forms"], chances, strict=True))
+            for chances in (example["clean"], example["exchanged"])
+        )
+        head = f"L{entry['layer']}H{entry['head']}"
+        lines += [f"  {shown} ___", f"    {head} → {attends}    next: {before}    weights exchanged: {after}"]
+    return lines
+
+
+def next_pronoun_claim(entry: Mapping[str, Any]) -> str:
+    """Returns the claim about one question in a few sentences."""
+    words, noun = WORDS[entry["question"]]
+    heads, details = heads_of(entry), entry["details"]
+    is_set = entry["unit"] == "set"
+    name = f"Heads {heads} together" if is_set else f"Attention head {heads}"
+    opening = {
+        SUPPORTED: f"{name} decide{'' if is_set else 's'} whether the next word is {words}.",
+        SUGGESTIVE: f"{name} may decide whether the next word is {words}.",
+        NOT_ESTABLISHED: f"No head is shown to decide whether the next word is {words}; the best candidate is {heads}.",
+        UNKNOWN_TO_MODEL: f"The model does not know whether the next word is {words}: it ignores the {noun}.",
+    }[entry["verdict"]]
+    follows = details["follows_twin"]
+    sentences = [
+        opening,
+        f"The model's choice follows the {noun} in {follows['value']:.1%} [{follows['low']:.1%}, {follows['high']:.1%}] of "
+        f"{details['n_one']} passages that mention one.",
+        f"In {details['n_two']} passages with one of each class, exchanging the attention weights on the two moves "
+        f"{entry['share']:.0%} [{entry['share_interval'][0]:.0%}, {entry['share_interval'][1]:.0%}] of the decision to the "
+        f"other side and changes the more probable pronoun in {entry['flips']:.0%}; corrected p {entry['p_corrected']:.4f}.",
+        f"The {noun} that the model picks is the author's in {entry['author_accuracy']:.0%}; the last one mentioned is in "
+        f"{entry['nearest_accuracy']:.0%}.",
+        f"Evidence level {entry['evidence_level']}: {LEVELS[entry['evidence_level']]}.",
+    ]
+    return " ".join([*sentences, *(f"{sentence.capitalize()}." for sentence in _unmet(entry))])
+
+
+def next_pronoun_card(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the claim card of an entry, for claims.json."""
+    names = "question site layer head verdict evidence_level unit p_corrected n".split()
+    limits = [
+        "that the model understands the text",
+        "that the choice is more than recency: compare the author's person with the nearest mention",
+        "that another run has such a head at the same index",
+        "anything beyond its passages and the words of the lexicon, in which gender is binary",
+    ]
+    return {
+        "claim": next_pronoun_claim(entry),
+        **{name: entry[name] for name in names},
+        "criteria": _judged(entry)["criteria"],
+        "does_not_show": limits,
+    }
+
+
+def next_pronoun_tables(entries: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """Returns the tables of decisions, edges, criteria, heads and sets, and the passages shown."""
+    tables = []
+    for entry in entries:
+        details, words = entry["details"], WORDS[entry["question"]][0]
+        title = f"Next pronoun, {words}"
+        left_out = [
+            f"{count:,} {reason}" for reasons in details["left_out"].values() for reason, count in reasons.items()
+        ]
+        counts = (
+            f"{entry['n']:,} tested passages: {details['n_one']} with one entity, {details['n_two']} with two, of "
+            f"{details['n_documents']} documents or sections. Effective clusters: "
+            + ", ".join(f"{value:.0f}" for value in details["effective_clusters"])
+            + f" (documents, entities of each class). Left out: {'; '.join(left_out) or 'none'}."
+        )
+        wrong = details["author_where_nearest_is_wrong"]
+        decisions = [
+            (
+                "follows the twin (one entity)",
+                _of(details["follows_twin"]),
+                "the margin changes with the entity's class",
+            ),
+            ("right in both readings", number(details["right_in_both"]), "and the more probable pronoun is right"),
+            ("head's edge cut (one entity)", _of(details["head_share_of_one"]), "share of the margin lost"),
+            ("output of the twin (one entity)", _of(details["interchanged"]), "share of the margin moved"),
+            ("author's entity (two)", _of(details["author_accuracy"]), "the model picks whom the author means"),
+            (
+                f"  nearest is wrong ({details['n_nearest_is_wrong']})",
+                _of(wrong),
+                "the same, where the last is not meant",
+            ),
+            *((f"  rule: {name}", number(value), "") for name, value in details["rules"].items()),
+            ("correlation", number(details["weight_correlation"]), "difference of the head's weights and margin"),
+        ]
+        tables.append(Table(f"{title}: the model's choice", ("measure", "value [95 %]", "meaning"), decisions, counts))
+        parts = [("head", details["chosen"])] + ([("set", entry["head_set"])] if entry["head_set"] else [])
+        edges = [
+            (
+                f"{kind} {' + '.join(f'L{layer}H{head}' for layer, head in part['heads'])}",
+                *(
+                    _of(part[name])
+                    for name in ("edge_effect", "meant_cut", "other_cut", "content_cut", "share", "flips")
+                ),
+                f"{part['verdict']} ({part['evidence_level']})",
+            )
+            for kind, part in parts
+        ]
+        header = ("heads", "edge effect, nats", "meant edge cut", "other edge cut", "beyond a random word", "exchanged",
+                  "flips", "verdict")  # fmt: skip
+        note = "Cuts and exchange: shares of the size of the margin, passages with two entities."
+        tables.append(Table(f"{title}: edges", header, edges, note))
+        criteria = [
+            (criterion["name"], criterion["level"], "met" if criterion["is_met"] else "not met", criterion["measured"])
+            for criterion in _judged(entry)["criteria"]
+        ]
+        tables.append(Table(f"{title}: criteria", ("criterion", "level", "outcome", "measured"), criteria))
+        heads = [
+            (f"L{layer}H{head}", number(effect), number(t), f"{p:.4f}")
+            for (layer, head), effect, t, p in details["candidates"]
+        ]
+        note = f"Largest t of untrained models: {', '.join(f'{t:.1f}' for t in details['untrained_t'])}."
+        tables.append(Table(f"{title}: all tested heads", ("head", "edge effect, nats", "t", "p"), heads, note))
+        curve = [
+            (str(n), f"L{head[0]}H{head[1]}", number(chosen), _of(tested))
+            for n, (head, chosen, tested) in enumerate(details["curve"], 1)
+        ]
+        header = ("heads", "added", "share exchanged, choosing half", "tested half [95 %]")
+        tables.append(Table(f"{title}: heads together", header, curve, "Added one by one on the choosing half."))
+        shown = [
+            (
+                " ".join(example["text"].split()),
+                " / ".join(example["forms"]),
+                " / ".join(f"{weight:.2f}" for weight in example["weights"]),
+                " / ".join(f"{chance:.3f}" for chance in example["clean"]),
+                " / ".join(f"{chance:.3f}" for chance in example["exchanged"]),
+            )
+            for example in details["examples"]
+        ]
+        header = ("passage", "pronouns", "weights on their entities", "probability", "weights exchanged")
+        tables.append(Table(f"{title}: passages", header, shown, "The tested passages nearest to the median share."))
+    return tables
+
+
+def _of(value: Mapping[str, Any]) -> str:
+    return estimate(value["value"], (value["low"], value["high"]))

@@ -63,11 +63,11 @@ shepherd son stepfather sultan uncle waiter widower wizard woodcutter
 )
 # Nouns for people of the other gender; the first of several is the counterpart of the other side.
 _NOUN_PAIRS = """
-actress actor, aunt uncle, auntie uncle, baroness baron, bride bridegroom, daughter son, duchess duke, empress emperor,
-girl boy, grandma grandpa, grandmother grandfather, granddaughter grandson, granny grandpa, heiress heir, lady gentleman,
-landlady landlord, lass lad, mama papa, mamma papa, mom dad, mommy daddy, mother father, mum dad, mummy daddy, niece
-nephew, nun monk, princess prince, queen king, sister brother, stepmother stepfather, waitress waiter, widow widower, wife
-husband, witch wizard, woman man
+actress actor, aunt uncle, auntie uncle, baroness baron, bride bridegroom, daughter son, duchess duke,
+empress emperor, girl boy, grandma grandpa, grandmother grandfather, granddaughter grandson, granny grandpa,
+heiress heir, lady gentleman, landlady landlord, lass lad, mama papa, mamma papa, mom dad, mommy daddy,
+mother father, mum dad, mummy daddy, niece nephew, nun monk, princess prince, queen king, sister brother,
+stepmother stepfather, waitress waiter, widow widower, wife husband, witch wizard, woman man
 """
 COUNTERPARTS: dict[str, str] = {}
 for _feminine, _masculine in (pair.split() for pair in _NOUN_PAIRS.split(",")):

@@ -27,7 +27,7 @@ class HeadEdit:
 
 @dataclass(frozen=True)
 class SiteEdit:
-    """A change of one attention head at one position of each text, the site; the same for every later layer's input."""
+    """A change of one attention head at one position of each text, the site."""
 
     layer: int
     head: int
@@ -103,7 +103,7 @@ class ObservableModel(Protocol):
         """Returns the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
 
     def site_pass(self, tokens: Tensor, site: Tensor) -> "SitePass":
-        """Returns the pass over `tokens` [B, T] whose logits at the positions `site` [B] can be computed again, edited."""
+        """Returns a pass over `tokens` [B, T] whose logits at the positions `site` [B] can be computed with edits."""
         return SitePass(self, tokens, site)
 
     def head_weights(self, layer: int) -> HeadWeights:
@@ -195,7 +195,7 @@ class TransformerView(ObservableModel):
         return streams
 
     def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
-        """Returns a pass that computes the edited site alone: no other position of an earlier token changes."""
+        """Returns a pass that computes only the edited position again."""
         return TransformerSitePass(self, tokens, site)
 
     def head_weights(self, layer: int) -> HeadWeights:
@@ -214,7 +214,7 @@ class TransformerView(ObservableModel):
 
 
 class TransformerSitePass(SitePass):
-    """The site's logits from the keys and values of one unedited pass: an edit at the site changes no other position."""
+    """The site's logits from keys and values of one unedited pass: an edit at the site changes no other position."""
 
     @torch.no_grad()
     def __init__(self, view: TransformerView, tokens: Tensor, site: Tensor) -> None:

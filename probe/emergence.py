@@ -10,13 +10,17 @@ from data.corpus import Corpus, load_rows, training_counts, validation_documents
 from data.english_blocks import english_items
 from data.links import LinkItem, link_items
 from data.loader import StorySplit
+from data.next_pronoun import KINDS, find_passages
 from data.stories.lint import word_spans
 from data.tokenizer import end_id, unknown_id, with_end
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_payoffs, resolved_share
 from probe.items import QUESTIONS, questions_with_items
-from probe.natural import MIN_PREFIXES, Items, make_items, prefixes_in, read
+from probe.natural import MIN_PREFIXES, Items, make_items, prefixes_in, read, sections
+from probe.next_pronoun import QUESTION_NAMES, decision, exchange_terms, measure_margins
+from probe.next_pronoun import Item as PassageItem
+from probe.next_pronoun import make_items as make_passage_items
 from probe.scores import best_head, check_blocks, read_heads, score_heads
 from probe.sentences import Example, TokenizedText, pack_weights, word_attention
 from probe.snapshots import choose_examples, header
@@ -27,6 +31,7 @@ from training.settings import RunSettings, TrainSettings
 
 N_SIGN_FLIPS = 400  # behind the chance level
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for prefixes
+MIN_PASSAGES = 20  # of each kind; fewer give no curve of the next pronoun
 N_DEV_FRAMES, N_DEV_PAIRS = 9, 7  # dev blocks in English
 
 
@@ -135,19 +140,35 @@ def natural_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) ->
         items = make_items(prefixes, tokenizer, start_token, context_length, 0, run.probe_sequences // 2)
         if len(items.prefixes) >= MIN_PREFIXES:
             all_items[question] = items
+    passages = [
+        passage
+        for name, text in sections([text for text in documents if text], only_long=True)
+        for passage in find_passages(name, text, "gender")
+    ]
+    n_passages = run.probe_sequences // 4
+    of_both = {kind: make_passage_items(passages, kind, tokenizer, start_token, context_length, 0, n_passages).items
+               for kind in KINDS}  # fmt: skip
+    has_passages = min(map(len, of_both.values())) >= MIN_PASSAGES
     counts, sizes = training_counts(corpus), {"n_frames": 2 * N_DEV_FRAMES, "n_pairs": N_DEV_PAIRS, "seed": 0}
     try:
         english = english_items(counts, tokenizer, start_token, context_length, **sizes, splits=["dev"])
         blocks = choose_items(english["dev"], run.probe_sequences)
     except ValueError:  # for example, too few known words; eval.py prints the reason
         blocks = {}
-    if not all_items and not blocks:
+    if not all_items and not blocks and not has_passages:
         return None
 
     def probe(model: Transformer, step: int) -> ProbeReading | None:
         view, summaries = TransformerView(model), list[str]()
         types = head_types(view, start_token, seed=0)
         values: dict[str, Any] = {"head_types": {name: float(scores.max()) for name, scores in types.items()}}
+        if has_passages:
+            next_pronoun = read_next_pronoun(view, of_both, run.tokens_per_batch)
+            if next_pronoun is None:
+                return None  # training has diverged
+            values[QUESTION_NAMES["gender"]] = next_pronoun
+            place = f"L{next_pronoun['layer']}H{next_pronoun['head']}"
+            summaries.append(f"next pronoun {place} share {next_pronoun['share']:.2f}")
         for question, items in all_items.items():
             try:
                 contrast = read(view, items, 4 * run.tokens_per_batch).contrast[:, 0]  # [N, L, H]
@@ -172,6 +193,33 @@ def natural_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) ->
         return ProbeReading(values, images, None, [*summaries, *(reading.summary() for reading in readings)])
 
     return probe
+
+
+def read_next_pronoun(
+    model: ObservableModel, items: dict[str, list[PassageItem]], tokens_per_batch: int
+) -> dict[str, Any] | None:
+    """Return the share of the next pronoun's decision that each head exchanges, not held out; None if not finite.
+
+    `items` are passages with one and with two entities. The head named is that of the largest share; `follows_twin` is
+    the share of passages with one entity in which the model's margin follows it.
+    """
+    heads = [(layer, head) for layer in range(model.n_layer) for head in range(model.n_head)]
+    measured = measure_margins(model, items["two"], [[head] for head in heads], tokens_per_batch, ["exchanged"])
+    one = measure_margins(model, items["one"], [], tokens_per_batch)
+    numerator, denominator = exchange_terms(measured)
+    total = denominator.mean()
+    if not np.isfinite(total) or not np.isfinite(numerator).all():
+        return None
+    shares = numerator.mean(axis=0) / total if total > 0 else np.zeros(len(heads))
+    layer, head = heads[int(shares.argmax())]
+    return {
+        "layer": layer,
+        "head": head,
+        "share": float(shares.max()),
+        "margin": float(total / 2),
+        "follows_twin": float((decision(items["one"], one.clean) > 0).mean()),
+        "share_heads": shares.reshape(model.n_layer, model.n_head).round(4).tolist(),
+    }
 
 
 def choose_items(items: Sequence[LinkItem], n_sequences: int) -> dict[str, list[LinkItem]]:

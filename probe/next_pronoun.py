@@ -118,7 +118,7 @@ def make_items(
     usable = [passage for passage in passages if passage.kind == kind and not passage.pronouns]
     rng = np.random.default_rng(seed)
     counterparts = Counterparts(usable, lambda word: len(encode_text(tokenizer, f" {word}").ids), seed)
-    left_out, found = Counter[str](), list[Item]()
+    left_out, found, unknown = Counter[str](), list[Item](), unknown_id(tokenizer)
     for i in rng.permutation(len(usable)):
         if len(found) == _SEARCHED * limit:
             break
@@ -132,7 +132,7 @@ def make_items(
                 continue
         content = content_words(passage)
         word = content[int(rng.integers(len(content)))] if content else None
-        item = make_item(passage, twin, word, tokenizer, start, max_tokens)
+        item = make_item(passage, twin, word, tokenizer, start, max_tokens, unknown)
         if isinstance(item, str):
             left_out[item] += 1
         else:
@@ -146,15 +146,20 @@ def make_items(
 
 
 def make_item(
-    passage: Passage, twin: Twin | None, word: Span | None, tokenizer: Tokenizer, start: int, max_tokens: int
+    passage: Passage,
+    twin: Twin | None,
+    word: Span | None,
+    tokenizer: Tokenizer,
+    start: int,
+    max_tokens: int,
+    unknown: int | None = None,
 ) -> Item | str:
     """Returns a passage and its twin in the tokens of a model, or the reason why it is left out.
 
-    `word` is a span of the passage that is compared with the mentions, if any.
+    `word` is a span of the passage that is compared with the mentions, if any; `unknown` is the token of unknown words.
     """
     texts, mentions, content = list[tuple[int, ...]](), list[tuple[Word, Word]](), list[Word]()
     all_forms = set[tuple[int, int]]()
-    unknown = unknown_id(tokenizer)
     for text, groups, extra in _versions(passage, twin, word):
         # Both pronouns follow the same tokens and are one token each.
         first, second = (encode_text(tokenizer, text + form) for form in passage.forms)
@@ -254,9 +259,14 @@ def exchanges(batch: SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
     return [SiteEdit(layer, head, weights=lambda row: exchange(row, first, second)) for layer, head in heads]
 
 
+def interchanges(batch: SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
+    """Returns the edits that replace the outputs of some heads by those in the other text of the passage."""
+    return [SiteEdit(layer, head, output=lambda rows: rows[batch.partner]) for layer, head in heads]
+
+
 @dataclass(frozen=True)
 class Margins:
-    """The margins M of some items without and with edits of C sets of heads; nan where not measured, or without twin."""
+    """The margins M of items without and with edits of C sets of heads; nan where not measured, or without twin."""
 
     clean: np.ndarray  # [N, 2]
     cut: np.ndarray  # [N, 2, 2, C]: the edge to the mentions of each class is cut
@@ -296,8 +306,7 @@ def measure_margins(
             if "content_cut" in edits:
                 content_cut[(*index, c)] = margins(batch, site_pass, *cuts(batch.content, heads))
             if "interchanged" in edits:
-                swaps = [SiteEdit(*head, output=lambda rows: rows[batch.partner]) for head in heads]
-                interchanged[(*index, c)] = margins(batch, site_pass, *swaps)
+                interchanged[(*index, c)] = margins(batch, site_pass, *interchanges(batch, heads))
         n_done += len(set(index[0].tolist()))
         progress(n_done, len(items))
     return Margins(clean, cut, exchanged, content_cut, interchanged)
@@ -353,8 +362,8 @@ def edge_effects(items: Sequence[Item], measured: Margins) -> np.ndarray:
     """Returns the signed edge effect of each head on each item, [N, C] in nats.
 
     It is how far the edge to an entity moves the margin towards that entity's class, averaged over the entities and
-    over passage and twin: for two entities, half of M with the edge to the second class cut minus M with the edge to the
-    first class cut. It does not use the author's pronoun.
+    over passage and twin: for two entities, half of M with the edge to the second class cut minus M with the edge to
+    the first class cut. It does not use the author's pronoun.
     """
     first, second = (measured.clean[:, :, None] - measured.cut[:, :, side] for side in (0, 1))  # [N, 2, C]
     is_mentioned = np.array([[bool(item.mentions[0][side]) for side in (0, 1)] for item in items], dtype=float)
@@ -648,9 +657,9 @@ def too_few(question: str, items: Sequence[Item], tested: Items, left_out: dict[
     reasons = [f"{count:,} {reason}" for kind in KINDS for reason, count in left_out[kind].items()]
     noun = "person" if question == "gender" else "thing"
     return (
-        f"{QUESTION_NAMES[question]}: {n_one} passages with one {noun} and {n_two} with one of each class; the tested half "
-        f"has {n_clusters[0]} documents, {n_clusters[1]} and {n_clusters[2]} entities; needed: {MIN_ONE}, {MIN_TWO} and "
-        f"{MIN_CLUSTERS} of each" + (f" (left out: {'; '.join(reasons)})" if reasons else "")
+        f"{QUESTION_NAMES[question]}: {n_one} passages with one {noun} and {n_two} with one of each class; the tested "
+        f"half has {n_clusters[0]} documents, {n_clusters[1]} and {n_clusters[2]} entities; needed: {MIN_ONE}, "
+        f"{MIN_TWO} and {MIN_CLUSTERS} of each" + (f" (left out: {'; '.join(reasons)})" if reasons else "")
     )
 
 

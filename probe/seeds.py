@@ -15,12 +15,18 @@ from probe.emergence import half_rise
 from probe.external import markdown_table
 from probe.items import HEADLINE
 from probe.statistics import CONFIDENCE, MIN_SEEDS, share_interval
-from probe.verdict import SUPPORTED, evidence_of, judge
+from probe.verdict import MIN_SHARE_OF_SEEDS, SUPPORTED, evidence_of, judge
 
 _GROUP = ("family", "level", "site", "holdout")
 _NATURAL_FIELDS = ("site", "layer", "head", "contrast", "t", "untrained_t", "p_corrected", "verdict")
 _SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
 _NEVER: dict[str, float | None] = dict.fromkeys(("t50", "end"))  # timing if a curve did not rise
+
+
+_NEXT_PRONOUN_FIELDS = (
+    "layer head verdict evidence_level unit head_set p_corrected n share share_interval flips follows_twin "
+    "author_accuracy nearest_accuracy"
+).split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ def over_seeds(runs: Sequence[SeedRun]) -> dict[str, Any]:
         "seeds": [run.seed for run in runs],
         "runs": [run.name for run in runs],
         "questions": [_question(name, runs) for name in names[0] if all(name in run_names for run_names in names)],
+        "next_pronoun": _next_pronoun(runs),
         "natural": _natural(runs),
         "behaviour": _behaviour(runs),
     }
@@ -62,6 +69,43 @@ def _behaviour(runs: Sequence[SeedRun]) -> list[dict[str, Any]]:
         for group, entries in groups.items()
         if len(entries) == len(runs)
     ]
+
+
+def _next_pronoun(runs: Sequence[SeedRun]) -> list[dict[str, Any]]:
+    """Return the questions about the next pronoun over seeds, for every question that all runs have tested.
+
+    A run reaches level E4 if its choice is more than recency and at least 80 % of five or more seeds are supported.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        for entry in run.probe.get("next_pronoun", ()):
+            wrong = entry["details"]["author_where_nearest_is_wrong"]
+            copied = {name: entry[name] for name in _NEXT_PRONOUN_FIELDS}
+            copied |= {"seed": run.seed, "author_where_nearest_is_wrong": wrong, "n_two": entry["details"]["n_two"]}
+            found.setdefault(entry["question"], []).append(copied)
+    results = []
+    for question, heads in found.items():
+        if len(heads) < len(runs):
+            continue
+        n_supported = sum(head["verdict"] == SUPPORTED for head in heads)
+        is_replicated = len(heads) >= MIN_SEEDS and n_supported >= MIN_SHARE_OF_SEEDS * len(heads)
+        for head in heads:
+            low = head["author_where_nearest_is_wrong"]["low"]
+            if is_replicated and head["verdict"] == SUPPORTED and low is not None and low > 0.5:
+                head["evidence_level"] = "E4"
+        results.append({
+            "question": question,
+            "n": len(heads),
+            "n_supported": n_supported,
+            "share_interval": share_interval(n_supported, len(heads)),
+            "verdicts": dict(Counter(head["verdict"] for head in heads)),
+            "share": summary([head["share"] for head in heads], is_share=True),
+            "flips": summary([head["flips"] for head in heads], is_share=True),
+            "author_accuracy": summary([head["author_accuracy"] for head in heads], is_share=True),
+            "nearest_accuracy": summary([head["nearest_accuracy"] for head in heads], is_share=True),
+            "heads": heads,
+        })  # fmt: skip
+    return results
 
 
 def _natural(runs: Sequence[SeedRun]) -> list[dict[str, Any]]:
@@ -186,6 +230,17 @@ def markdown(results: Mapping[str, Any]) -> str:
     ]
     if results["questions"]:
         lines += ["", *markdown_table(*overview(results))]
+    if results["next_pronoun"]:
+        header = [
+            "next pronoun",
+            "supported in",
+            "share",
+            "flips",
+            "author's",
+            "nearest",
+            "head (share) and level per seed",
+        ]
+        lines += ["", *markdown_table(header, list(map(_next_pronoun_row, results["next_pronoun"])))]
     if results["natural"]:
         header = ["natural text", "looks at the", "verdicts", "contrast", "head (contrast, t) per seed"]
         lines += ["", *markdown_table(header, list(map(_natural_row, results["natural"])))]
@@ -199,6 +254,17 @@ def markdown(results: Mapping[str, Any]) -> str:
         lines += ["", "The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound,"]
         lines += ["below 0 if the model is misled.", "", *markdown_table(header, list(map(_answer_row, answered)))]
     return "\n".join(lines) + "\n"
+
+
+def _next_pronoun_row(entry: Mapping[str, Any]) -> list[str]:
+    low, high = entry["share_interval"]
+    heads = []
+    for head in entry["heads"]:
+        unit = f" set of {len(head['head_set']['heads'])}" if head["unit"] == "set" else ""
+        heads.append(f"L{head['layer']}H{head['head']}{unit} ({head['share']:.2f}) {head['evidence_level']}")
+    names = ("share", "flips", "author_accuracy", "nearest_accuracy")
+    supported = f"{entry['n_supported']} of {entry['n']} [{low:.2f}, {high:.2f}]"
+    return [entry["question"], supported, *(_show(entry[name], ".2f") for name in names), " ".join(heads)]
 
 
 def _natural_row(entry: Mapping[str, Any]) -> list[str]:

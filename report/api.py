@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -309,6 +309,10 @@ def show_progress(question: str) -> None:
         sys.stderr.flush()
 
 
+def _show_stage(name: str, stage: str) -> None:
+    show_progress(f"{name}: {stage}")
+
+
 def probe_prefixes(
     opened: OpenedModel,
     prefixes: Mapping[str, Sequence[Prefix]],
@@ -343,7 +347,7 @@ class EnglishText:
 
 
 def english_text(path: str | None, corpus: Corpus | None) -> EnglishText:
-    """Returns the passages and prefixes of a path (`prefixes_of_path`), otherwise of the validation text of `corpus`."""
+    """Returns the passages and prefixes of a path (`files_of_path`), otherwise of the validation text of `corpus`."""
     if path is None:
         assert corpus is not None
         texts = validation_documents(corpus)
@@ -370,6 +374,7 @@ def probe_next_pronoun(
     entries, missing = list[dict[str, Any]](), list[str]()
     try:
         for question, passages in text.passages.items():
+            name = f"the next pronoun ({question})"
             result = study_question(
                 opened.model,
                 (opened.untrained(config.seed + i) for i in range(config.n_untrained)),
@@ -379,7 +384,7 @@ def probe_next_pronoun(
                 passages,
                 text.documents,
                 config,
-                lambda stage, question=question: show_progress(f"the next pronoun ({question}): {stage}"),
+                partial(_show_stage, name),
             )
             if isinstance(result, NextPronounResult):
                 entries.append(jsonable(result.entry()))

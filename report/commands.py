@@ -221,7 +221,7 @@ def test_set_name(task: str, path: str) -> str:
 
 
 def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Report:
-    """Returns the results of a model on the English text of a path (`prefixes_of_path`).
+    """Returns the results of a model on the English text of a path (`report.api.files_of_path`).
 
     Heads that the run's own validation text has chosen are tested too. Raises ValueError if no question can be tested.
     """

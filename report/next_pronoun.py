@@ -9,9 +9,9 @@ from report.tables import Table, aligned, estimate, number
 
 WORDS = {"next_pronoun_gender": ('"she" or "he"', "person"), "next_pronoun_number": ('"it" or "they"', "thing")}
 LEGEND = (
-    "Read at the word before the pronoun. share: of the decision that changes sides when the head's weights on the two",
-    "people change places; flips: the more probable pronoun changes. author's person: the model's choice is that of the",
-    "text; nearest: a rule that takes the last mention. p: corrected for all heads. E0 to E4: docs/english.md.",
+    "Read at the word before the pronoun. share: of the decision that changes sides when the head's weights on the",
+    "two people change places; flips: the more probable pronoun changes. author's person: the model picks whom the",
+    "text means; nearest: a rule that takes the last mention. p: corrected for all heads. E0 to E4: docs/english.md.",
 )
 _LONGEST_EXAMPLE = 75  # characters of a passage on the terminal
 
@@ -98,16 +98,16 @@ def next_pronoun_claim(entry: Mapping[str, Any]) -> str:
         NOT_ESTABLISHED: f"No head is shown to decide whether the next word is {words}; the best candidate is {heads}.",
         UNKNOWN_TO_MODEL: f"The model does not know whether the next word is {words}: it ignores the {noun}.",
     }[entry["verdict"]]
-    follows = details["follows_twin"]
+    follows, (low, high) = details["follows_twin"], entry["share_interval"]
     sentences = [
         opening,
-        f"The model's choice follows the {noun} in {follows['value']:.1%} [{follows['low']:.1%}, {follows['high']:.1%}] of "
-        f"{details['n_one']} passages that mention one.",
+        f"The model's choice follows the {noun} in {follows['value']:.1%} [{follows['low']:.1%}, {follows['high']:.1%}] "
+        f"of {details['n_one']} passages that mention one.",
         f"In {details['n_two']} passages with one of each class, exchanging the attention weights on the two moves "
-        f"{entry['share']:.0%} [{entry['share_interval'][0]:.0%}, {entry['share_interval'][1]:.0%}] of the decision to the "
-        f"other side and changes the more probable pronoun in {entry['flips']:.0%}; corrected p {entry['p_corrected']:.4f}.",
-        f"The {noun} that the model picks is the author's in {entry['author_accuracy']:.0%}; the last one mentioned is in "
-        f"{entry['nearest_accuracy']:.0%}.",
+        f"{entry['share']:.0%} [{low:.0%}, {high:.0%}] of the decision to the other side and changes the more probable "
+        f"pronoun in {entry['flips']:.0%}; corrected p {entry['p_corrected']:.4f}.",
+        f"The {noun} that the model picks is the author's in {entry['author_accuracy']:.0%}; the last one mentioned is "
+        f"in {entry['nearest_accuracy']:.0%}.",
         f"Evidence level {entry['evidence_level']}: {LEVELS[entry['evidence_level']]}.",
     ]
     return " ".join([*sentences, *(f"{sentence.capitalize()}." for sentence in _unmet(entry))])
@@ -196,8 +196,8 @@ def next_pronoun_tables(entries: Sequence[Mapping[str, Any]]) -> list[Table]:
             (str(n), f"L{head[0]}H{head[1]}", number(chosen), _of(tested))
             for n, (head, chosen, tested) in enumerate(details["curve"], 1)
         ]
-        header = ("heads", "added", "share exchanged, choosing half", "tested half [95 %]")
-        tables.append(Table(f"{title}: heads together", header, curve, "Added one by one on the choosing half."))
+        curve_header = ("heads", "added", "share exchanged, choosing half", "tested half [95 %]")
+        tables.append(Table(f"{title}: heads together", curve_header, curve, "Added one by one on the choosing half."))
         shown = [
             (
                 " ".join(example["text"].split()),
@@ -208,8 +208,10 @@ def next_pronoun_tables(entries: Sequence[Mapping[str, Any]]) -> list[Table]:
             )
             for example in details["examples"]
         ]
-        header = ("passage", "pronouns", "weights on their entities", "probability", "weights exchanged")
-        tables.append(Table(f"{title}: passages", header, shown, "The tested passages nearest to the median share."))
+        shown_header = ("passage", "pronouns", "weights on their entities", "probability", "weights exchanged")
+        tables.append(
+            Table(f"{title}: passages", shown_header, shown, "The tested passages nearest to the median share.")
+        )
     return tables
 
 

@@ -13,7 +13,7 @@ from probe.open import open_run, read_resumes, read_settings
 from report.commands import EvalSettings, probe_heads
 from report.content import command_in_this_folder, jsonable
 from report.figures import draw_seeds
-from report.results import read_results, write_with_figures
+from report.results import read_results, split_results, write_with_figures
 from training.command_line import printable
 from training.device import choose_device
 from training.logging import read_records
@@ -92,7 +92,7 @@ def probe_results(run: Path, settings: EvalSettings, config: ProbeConfig) -> dic
     if results is None or results["settings"] != asdict(config):
         print(printable(f"probing {run}"), flush=True)
         probe_heads(opened, replace(settings, runs=None, compare=None, figures=False), config, lambda lines: None)
-        results = read_json(run / "probe" / "probe.json")
+        results = split_results(read_json(run / "probe" / "probe.json"))
     return results
 
 

@@ -171,15 +171,19 @@ def make_item(
             words = token_spans(text, first.offsets[:-1], [*groups[0], *groups[1], *extra])
         except ValueError:
             return "a word shares a token with its neighbour"
-        places = [tuple(i + 1 for i in positions) for positions in words]  # position 0 is the start token
+        # A text without twin loses its beginning if it is longer than the context; position 0 is the start token.
+        lost = 0 if twin else max(0, len(before) + 1 - max_tokens)
+        places = [tuple(i + 1 - lost for i in positions if i >= lost) for positions in words]
         n_first, n_mentions = len(groups[0]), len(groups[0]) + len(groups[1])
-        tokens = (start, *before)
+        tokens = (start, *before[lost:])
         if unknown in {tokens[i] for positions in places for i in positions}:
             return "a word is unknown"
         texts.append(tokens)
         sides = (places[:n_first], places[n_first:n_mentions])
         mentions.append((tuple(i for word in sides[0] for i in word), tuple(i for word in sides[1] for i in word)))
         content.append(places[-1] if extra else ())
+        if any(group and not kept for group, kept in zip(groups, mentions[-1], strict=True)):
+            return "every mention of an entity lies outside the context"
     forms = all_forms.pop()
     if all_forms or forms[0] == forms[1] or unknown in forms:
         return "a pronoun is not one token"
@@ -877,3 +881,61 @@ def median_examples(
             )
         )
     return tuple(examples)
+
+
+# A head chosen elsewhere
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """What a head or a set that was chosen on another text does in this one: one test, without a correction."""
+
+    question: str
+    heads: tuple[Head, ...]
+    n: int
+    edge_effect: Estimate  # nats, signed
+    t: float
+    p: float
+    meant_cut: Estimate  # nats of the margin lost when the edge to the meant entity is cut
+    other_cut: Estimate  # the same for the other entity; negative: the margin rises
+    picks_meant: Estimate  # passages in which the model prefers the pronoun of the meant entity
+
+
+def confirm(
+    model: ObservableModel,
+    tokenizer: Tokenizer,
+    start: int,
+    question: str,
+    passages: Sequence[Passage],
+    heads: Sequence[Head],
+    config: ProbeConfig,
+    *,
+    needs_twin: bool = True,
+) -> Confirmation | str:
+    """Tests a head or a set on all passages with two entities; a sentence with the counts if there are too few.
+
+    Annotated rows have no twin: there the margin is that of the passage alone.
+    """
+    limit = MAX_PASSAGES["two"] if model.n_layer * model.n_head <= ALL_HEADS else MAX_PASSAGES_LARGE["two"]
+    items = make_items(
+        passages, "two", tokenizer, start, model.context_length, config.seed, limit, needs_twin=needs_twin
+    )
+    n_clusters = len({item.passage.doc for item in items.items}), _n_entities(items, 0), _n_entities(items, 1)
+    if len(items.items) < MIN_TWO or min(n_clusters) < MIN_CLUSTERS:
+        return f"{QUESTION_NAMES[question]}: only {len(items.items)} passages with one of each class; needed: {MIN_TWO}"
+    measured = measure_margins(model, items.items, [heads], config.tokens_per_batch, ["cut"])
+    effects = edge_effects(items.items, measured)
+    test = max_t_test(effects, items.clusterings, 0.0, config.n_bootstrap, config.seed)
+    clean = decision(items.items, measured.clean)
+    meant, other = role_cuts(items.items, measured)
+    return Confirmation(
+        question=QUESTION_NAMES[question],
+        heads=tuple(heads),
+        n=len(items.items),
+        edge_effect=estimate_mean(effects[:, 0], items, config),
+        t=float(test.t[0]),
+        p=float(test.p[0]),
+        meant_cut=estimate_mean(clean - meant[:, 0], items, config),
+        other_cut=estimate_mean(clean - other[:, 0], items, config),
+        picks_meant=estimate_mean((clean > 0).astype(float), items, config),
+    )

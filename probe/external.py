@@ -25,7 +25,6 @@ class EvaluatedModel:
     unknown_token: int | None  # id of <|unknown|>; None if the tokenizer can write any text
     training_words: frozenset[str] | None  # None: not known
     training_words_source: str  # where they were read, or why they are not known
-    untrained: Callable[[int], ObservableModel]  # number -> a randomly initialised model of the same shape
     config: ProbeConfig
 
 

@@ -14,7 +14,6 @@ from data.stories.lint import PronounNote, lint
 from data.tokenizer import encode_text, training_words
 from probe.config import Items, ProbeConfig
 from probe.external import EvaluatedModel, Report
-from probe.gold import links
 from probe.minimal_pairs import minimal_pairs
 from probe.natural import DECIDED_SITES
 from probe.open import OpenedModel, OpenedRun, load_data
@@ -50,7 +49,6 @@ class Task(Enum):
     """Test sets of other authors."""
 
     minimal_pairs = "minimal_pairs"
-    links = "links"
     natural = "natural"  # any English text; the task of path= alone
 
 
@@ -198,8 +196,7 @@ def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfi
     if task is Task.natural:
         report = natural_report(opened, settings.path, config)
     else:
-        take = {Task.minimal_pairs: minimal_pairs, Task.links: links}[task]
-        report = take(evaluated_model(opened, settings, config), settings.path)
+        report = minimal_pairs(evaluated_model(opened, settings, config), settings.path)
     print(printable("\n".join(report.lines)))
     name = test_set_name(task.value, settings.path)
     about = {"path": settings.path, "run": opened.source, "step": opened.step}
@@ -270,6 +267,5 @@ def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeCo
         unknown_token=opened.unknown,
         training_words=words,
         training_words_source=source,
-        untrained=lambda number: opened.untrained(config.seed + number),
         config=config,
     )

@@ -167,7 +167,7 @@ def test_a_text_that_is_empty_or_too_long_is_refused(probed: tuple[Path, str], t
         ("out", {"out": "a"}),
         ("items", {"items": Items.stories}),
         ("tokenizer", {"tokenizer": "a"}),
-        ("task", {"task": "links"}),
+        ("task", {"task": "minimal_pairs"}),
         ("path", {"path": "a", "runs": "b"}),
         ("text", {"text": "it", "runs": "a"}),
         ("open", {"open": True, "compare": "a"}),

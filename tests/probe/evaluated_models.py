@@ -45,9 +45,6 @@ def evaluated_model(tokenizer: Tokenizer, model: Transformer, words: Sequence[st
         encoding = tokenizer.encode(text)
         return encoding.ids, encoding.offsets
 
-    def untrained(number: int) -> TransformerView:
-        return TransformerView(Transformer(model.config, model.vocab_size, seed=100 + number).eval())
-
     return EvaluatedModel(
         model=TransformerView(model),
         encode=encode,
@@ -55,7 +52,6 @@ def evaluated_model(tokenizer: Tokenizer, model: Transformer, words: Sequence[st
         unknown_token=tokenizer.token_to_id(UNKNOWN),
         training_words=None if words is None else frozenset(words),
         training_words_source="the training text",
-        untrained=untrained,
         config=SETTINGS,
     )
 

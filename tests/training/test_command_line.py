@@ -155,8 +155,9 @@ def test_help_lists_the_settings_and_every_choice_of_a_group(script: str) -> Non
         ("train.py seed=[1", "seed=[1: cannot be read"), ("train.py seed=1,2", "seed=1,2: has several values"),
         ("train.py data=stories data.vocab_size=300", "data.vocab_size=300: not a setting of these data; choose"),
         ("train.py hydra/launcher=nowhere", "nowhere"), ("eval.py probe.n_untrained=0", "must be 2 or more"),
-        ("eval.py task=foo", "task=foo: must be one of minimal_pairs, links"), ("eval.py -m", "-m: only train.py has"),
-        ("eval.py run=nowhere", "nowhere: does not exist"),
+        ("eval.py task=foo", "task=foo: must be one of minimal_pairs, natural"),
+        ("eval.py task=links path=a.jsonl", "task=links: must be one of minimal_pairs, natural"),
+        ("eval.py -m", "-m: only train.py has"), ("eval.py run=nowhere", "nowhere: does not exist"),
     ],
 )  # fmt: skip
 def test_a_bad_argument_is_one_line_and_writes_nothing(arguments: str, error: str, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def next_pronoun_claim(entry: Mapping[str, Any]) -> str:
     follows, (low, high) = details["follows_twin"], entry["share_interval"]
     sentences = [
         opening,
-        f"The model's choice follows the {noun} in {follows['value']:.1%} [{follows['low']:.1%}, {follows['high']:.1%}] "
+        f"The model follows the {noun} in {follows['value']:.1%} [{follows['low']:.1%}, {follows['high']:.1%}] "
         f"of {details['n_one']} passages that mention one.",
         f"In {details['n_two']} passages with one of each class, exchanging the attention weights on the two moves "
         f"{entry['share']:.0%} [{low:.0%}, {high:.0%}] of the decision to the other side and changes the more probable "

@@ -166,6 +166,7 @@ def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was ki
         "sentences": sentences,
         "training": curves,
         "opening": None,
+        "next_pronoun": [{"verdict": "supported", "claim": "Attention head L1H0 decides. It is she or he."}],
         "natural": [["suggestive", "Head L1H0 may turn to the antecedent. Contrast 0.4, corrected p 0.0010."]],
         "tables": [{"title": "Answers", "header": ["question", "items"], "rows": [["number", "560"]], "note": ""}],
         "resumed": ["Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02)."],
@@ -177,7 +178,14 @@ def without_probe() -> dict[str, Any]:
     """Returns the content of a run whose heads were not tested."""
     page = content()
     yours = [example for example in page["sentences"] if example["group"] == "yours"]
-    return page | {"questions": [], "natural": [], "sentences": yours, "training": None, "tables": []}
+    return page | {
+        "questions": [],
+        "next_pronoun": [],
+        "natural": [],
+        "sentences": yours,
+        "training": None,
+        "tables": [],
+    }
 
 
 def hostile() -> dict[str, Any]:

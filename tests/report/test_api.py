@@ -15,6 +15,7 @@ from model.hf import export_transformers
 from model.transformer import Transformer, draw_outputs
 from report.api import ProbeResult, open_model, probe_model
 from report.content import ablation_code
+from report.results import file_results
 from tests.model.standard import config
 from tests.program import SMALL_PROBE, run_program
 
@@ -61,7 +62,7 @@ def test_eval_writes_the_same_results_and_files(result: ProbeResult, folder: Pat
     written = tmp_path / "program" / "probe"
     names = {"probe.json", "claims.json", "claims.md", "heads.csv", "items.jsonl", "report.html"}
     assert {path.name for path in page.parent.iterdir()} == names <= {path.name for path in written.iterdir()}
-    assert json.loads((written / "probe.json").read_text()) == result.results
+    assert json.loads((written / "probe.json").read_text()) == file_results(result.results)
     for name in names - {"report.html"}:
         assert (written / name).read_bytes() == (page.parent / name).read_bytes()
 
@@ -79,9 +80,10 @@ def test_the_code_that_the_report_shows_removes_the_head(result: ProbeResult) ->
 def test_natural_text_is_tested_with_a_path(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Lily met Tom. She ran home.\n" * 3)
     result = probe_model(open_model(folder, device="cpu"), path=str(tmp_path / "text.txt"), **SETTINGS)
-    assert (
-        result.results["natural"]["questions"] == {} and "gender: 3 prefixes" in result.results["natural"]["missing"][0]
-    )
+    missing = result.results["natural"]["missing"]
+    assert result.results["natural"]["questions"] == {} and result.results["next_pronoun"] == []
+    assert missing[0].startswith("next_pronoun_gender: 0 passages with one person and 1 with one of each class")
+    assert any(sentence.startswith("gender: 3 prefixes") for sentence in missing)
 
 
 def test_an_opened_model_takes_no_settings_of_opening(result: ProbeResult) -> None:

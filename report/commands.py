@@ -16,12 +16,13 @@ from probe.config import Items, ProbeConfig
 from probe.external import EvaluatedModel, Report
 from probe.minimal_pairs import minimal_pairs
 from probe.natural import DECIDED_SITES
+from probe.next_pronoun import confirm
 from probe.open import OpenedModel, OpenedRun, load_data
 from probe.sentences import TokenizedText, word_attention
-from report.api import english_text, probe_next_pronoun, probe_opened, probe_prefixes
+from report.api import EnglishText, english_text, probe_next_pronoun, probe_opened, probe_prefixes
 from report.content import jsonable, page_content, unknown_note
 from report.natural import natural_lines, natural_tables
-from report.next_pronoun import next_pronoun_lines, next_pronoun_tables
+from report.next_pronoun import confirmation_lines, next_pronoun_lines, next_pronoun_tables
 from report.page import page
 from report.results import (
     PAGE,
@@ -223,7 +224,8 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
     Heads that the run's own validation text has chosen are tested too. Raises ValueError if no question can be tested.
     """
     text = english_text(path, None)
-    chosen = {} if opened.is_external else (read_results(opened)[0] or {}).get("natural", {}).get("questions", {})
+    earlier = {} if opened.is_external else read_results(opened)[0] or {}
+    chosen = earlier.get("natural", {}).get("questions", {})
     places = {
         question: {
             target: (DECIDED_SITES.index(entry["site"]), entry["layer"], entry["head"])
@@ -231,10 +233,14 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
         }
         for question, result in chosen.items()
     }
-    entries, missing = probe_next_pronoun(opened, text, config)
+    confirmed, not_confirmed = confirm_heads(opened, text, earlier.get("next_pronoun", ()), config)
+    entries, missing = list[dict[str, Any]](), list[str]()
+    if text.documents:  # rows with gold links have no twins, so they only confirm a head
+        entries, missing = probe_next_pronoun(opened, text, config)
+    missing = [*not_confirmed, *missing]
     natural = probe_prefixes(opened, text.prefixes, config, places)
     natural["missing"] = [*missing, *natural["missing"]]
-    if not natural["questions"] and not entries:
+    if not natural["questions"] and not entries and not confirmed:
         problem = f"too little to test (is it English prose about people?): {'; '.join(natural['missing'])}"
         raise ValueError(f"path={path}: {problem}; found {text.contents}")
     natural["missing"] += [
@@ -244,9 +250,38 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
     ]
     if not places and not opened.is_external:
         natural["missing"].append("heads chosen on the run's own validation text: run eval.py without path= first")
-    lines = [*next_pronoun_lines(entries), "", *natural_lines(natural)]
+    lines = [*confirmation_lines(confirmed), *next_pronoun_lines(entries), "", *natural_lines(natural)]
     tables = [*next_pronoun_tables(entries), *natural_tables(natural)]
-    return Report({"selected": entries, **natural}, [*lines, *table_lines(tables)])
+    results = {"selected": entries, "next_pronoun_confirmed": confirmed, **natural}
+    return Report(results, [*lines, *table_lines(tables)])
+
+
+def confirm_heads(
+    opened: OpenedModel, text: EnglishText, entries: Sequence[Mapping[str, Any]], config: ProbeConfig
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Returns the tests on a text of the heads that decide the next pronoun on the run's own validation text.
+
+    `entries` are those of probe.json; the second list says which could not be tested.
+    """
+    confirmed, missing = list[dict[str, Any]](), list[str]()
+    for entry in entries:
+        question = entry["question"].removeprefix("next_pronoun_")
+        heads = entry["head_set"]["heads"] if entry["unit"] == "set" else [(entry["layer"], entry["head"])]
+        answer = confirm(
+            opened.model,
+            opened.tokenizer,
+            opened.start,
+            question,
+            text.passages.get(question, ()),
+            [(layer, head) for layer, head in heads],
+            config,
+            needs_twin=bool(text.documents),
+        )
+        if isinstance(answer, str):
+            missing.append(answer)
+        else:
+            confirmed.append(jsonable(asdict(answer)))
+    return confirmed, missing
 
 
 def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> EvaluatedModel:

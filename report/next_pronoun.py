@@ -33,6 +33,25 @@ def next_pronoun_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*lines, "", *LEGEND]
 
 
+def confirmation_lines(confirmed: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the table of heads that were chosen on the run's own validation text; none without any."""
+    if not confirmed:
+        return []
+    header = ("next pronoun, head of the validation text", "head", "passages", "edge effect, nats [95 %]",
+              "meant edge cut", "other edge cut", "p")  # fmt: skip
+    rows = [
+        (
+            WORDS[test["question"]][0],
+            " + ".join(f"L{layer}H{head}" for layer, head in test["heads"]),
+            f"{test['n']:,}",
+            *(_of(test[name]) for name in ("edge_effect", "meant_cut", "other_cut")),
+            f"{test['p']:.4f}",
+        )
+        for test in confirmed
+    ]
+    return [*aligned([header, *rows]), ""]
+
+
 def heads_of(entry: Mapping[str, Any]) -> str:
     """Returns the heads that the verdict is about."""
     if entry["unit"] == "set":

@@ -1,0 +1,299 @@
+"""Passages before a pronoun, and their twins with an entity of the other class in every place."""
+
+import re
+
+import pytest
+
+from data.english import FEMININE_NAMES, MASCULINE_NAMES
+from data.natural import MAX_WORDS
+from data.next_pronoun import (
+    MIN_NAME_COUNT,
+    Counterparts,
+    Passage,
+    Twin,
+    content_words,
+    find_all,
+    find_passages,
+    make_twin,
+    mixed_places,
+    ngram_rule,
+)
+
+
+def passages(text: str, question: str = "gender") -> list[Passage]:
+    return list(find_passages("doc", text, question))
+
+
+def only(text: str, question: str = "gender") -> Passage:
+    (passage,) = passages(text, question)
+    return passage
+
+
+def words_at(text: str, groups: tuple[tuple[tuple[int, int], ...], ...]) -> list[list[str]]:
+    return [[text[slice(*span)] for span in group] for group in groups]
+
+
+def one_token(word: str) -> int:
+    return 1
+
+
+def twin_of(passage: Passage) -> Twin:
+    replacements = Counterparts([passage], one_token, seed=0).of(passage)
+    assert replacements is not None
+    twin = make_twin(passage, replacements)
+    assert twin is not None
+    return twin
+
+
+# Passages
+
+
+def test_a_passage_with_one_person_ends_before_the_pronoun_of_that_person() -> None:
+    passage = only("Lily went to the park. She was happy.")
+    assert (passage.text, passage.rest) == ("Lily went to the park. ", " was happy.")
+    assert (passage.kind, passage.entities, passage.meant) == ("one", ("lily", ""), 0)
+    assert (passage.forms, passage.doc, passage.question) == (("She", "He"), "doc", "gender")
+    assert words_at(passage.text, passage.mentions) == [["Lily"], []]
+
+
+def test_a_passage_with_two_persons_has_the_mentions_of_both() -> None:
+    passage = only("Lily met Tom in the park. Tom waved. She ran home.")
+    assert (passage.kind, passage.entities, passage.meant) == ("two", ("lily", "tom"), 0)
+    assert words_at(passage.text, passage.mentions) == [["Lily"], ["Tom", "Tom"]]
+    assert passage.pronouns == ()
+
+
+def test_the_mentions_of_a_later_passage_count_from_its_own_first_character() -> None:
+    passage = only("Anna came. It was late. Lily met Tom in the park. She ran home.")
+    assert passage.text == "It was late. Lily met Tom in the park. "
+    assert words_at(passage.text, passage.mentions) == [["Lily"], ["Tom"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant", "nearest", "first", "subject"),
+    [
+        ("Lily met Tom. She ran home.", 0, 1, 0, 0),
+        ("Tom met Lily. He ran home.", 1, 0, 1, 1),
+        ("Tom came with Lily. Then Lily left and he slept.", 1, 0, 1, 0),  # Lily is first in the last sentence
+        ("Lily met Tom. Tom saw Lily. It was late. She ran home.", 0, 0, 0, 1),  # the last sentence with a person
+    ],
+)
+def test_nearest_first_and_subject_are_the_classes_of_different_mentions(
+    text: str, meant: int, nearest: int, first: int, subject: int
+) -> None:
+    passage = only(text)
+    assert (passage.meant, passage.nearest, passage.first, passage.subject) == (meant, nearest, first, subject)
+
+
+def test_a_window_without_earlier_pronouns_is_preferred_and_a_passage_with_them_keeps_their_places() -> None:
+    before, after = passages("Lily met Tom. He waved. She ran home.")
+    assert (before.text, before.pronouns) == ("Lily met Tom. ", ())
+    assert after.text == "Lily met Tom. He waved. "
+    assert [after.text[slice(*span)] for span in after.pronouns] == ["He"]
+    *_, later = passages("Tom said he was here. Tom met Lily. She ran home.")
+    assert (later.text, later.pronouns) == ("Tom met Lily. ", ())
+
+
+def test_one_person_without_pronouns_is_preferred_to_two_with_them() -> None:
+    *_, passage = passages("Lily met Tom. He waved. Lily sang. She ran home.")
+    assert (passage.text, passage.kind, passage.meant) == ("Lily sang. ", "one", 0)
+    *_, passage = passages("Lily met Tom. He waved. Tom sang. She ran home.")  # Tom alone is not "she"
+    assert (passage.text, passage.kind) == ("Lily met Tom. He waved. Tom sang. ", "two")
+
+
+def test_reflexive_pronouns_are_earlier_pronouns() -> None:
+    passage = only("Mom saw Tom hurt himself. Then she ran home.")
+    assert [passage.text[slice(*span)] for span in passage.pronouns] == ["himself"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Lily met Tom. SHE ran home.",  # no form of the other class in capitals
+        "Lily met Tom. The hat was his.",  # "hers"
+        "Lily met Tom. People told her they were late.",  # an object, or "her" before a noun?
+        "Tom came. She ran home.",  # one person, of the other class
+        "Lily and Anna came. She ran home.",
+        "Lily met Tom and Anna. She ran home.",
+        "The ball lay here. One of them fell.",  # "one of it"
+        "The ball lay here. It was red.",  # "they was"
+        "She ran home. Lily met Tom.",
+        "Lily came. She",  # no next word
+        "Lily came. " + "It was late again. " * (MAX_WORDS // 5 + 1) + "She ran home.",
+        "",
+    ],
+)
+def test_an_unknown_form_or_person_has_no_passage(text: str) -> None:
+    assert passages(text) == passages(text, "number") == []
+
+
+def test_a_sentence_has_at_most_one_passage() -> None:
+    passage = only("Lily met Tom. She ran and she sang and he waved.")
+    assert passage.text == "Lily met Tom. "
+
+
+def test_things_have_number() -> None:
+    passage = only("A big dog lay near the kites. They fell down.", "number")
+    assert (passage.forms, passage.meant, passage.entities) == (("It", "They"), 1, ("dog", "kite"))
+    assert passages("A big dog lay near the kites. They fell down.") == []
+    found = find_all([("a", "Lily came. She ran."), ("b", "There lay a dog. It had a hat.")])
+    assert [(question, [p.doc for p in found[question]]) for question in found] == [
+        ("gender", ["a"]),
+        ("number", ["b"]),
+    ]
+
+
+# Twins
+
+
+def test_two_names_change_places() -> None:
+    passage = only("Lily met Tom in the park. Tom waved to Lily. She ran home.")
+    twin = twin_of(passage)
+    assert twin.text == "Tom met Lily in the park. Lily waved to Tom. "
+    assert words_at(twin.text, twin.mentions) == [["Tom", "Tom"], ["Lily", "Lily"]]
+
+
+def test_the_twin_of_the_twin_restores_the_text_of_two_names() -> None:
+    passage = only("Elizabeth met Tom in the park. Tom waved to Elizabeth. She ran home.")
+    twin = twin_of(passage)
+    assert twin.text != passage.text
+    back = only(f"{twin.text}She ran home.")
+    assert twin_of(back).text == passage.text
+    assert (back.mentions[1], back.mentions[0]) == twin.mentions  # the places of the first class now have the second
+
+
+def test_names_with_different_numbers_of_tokens_get_others_with_as_many() -> None:
+    passage = only("Elizabeth met Tom in the park. She ran home.")
+    replacements = Counterparts([passage], len, seed=0).of(passage)
+    assert replacements is not None
+    man, woman = replacements["Elizabeth"], replacements["Tom"]
+    assert man in MASCULINE_NAMES and len(man) == len("Elizabeth")
+    assert woman in FEMININE_NAMES and len(woman) == len("Tom")
+
+
+def test_a_name_is_replaced_by_a_name_that_is_frequent_in_the_text() -> None:
+    lily = only("Lily came. She ran home.")
+    men = [only(f"{name} came. He ran home.") for name in ("Owen", "Jack") for _ in range(MIN_NAME_COUNT)]
+    rare = [only("Hugo came. He ran home.")] * (MIN_NAME_COUNT - 1)
+    counterparts = Counterparts([lily, *men, *rare], one_token, seed=0)
+    chosen = [counterparts.of(lily) for _ in range(30)]
+    assert {name for replacements in chosen if replacements for name in replacements.values()} == {"Owen", "Jack"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The king saw the girl. She ran home.", "The queen saw the boy. "),
+        ("Mom saw the boy. Mom ran. He ran home.", "Dad saw the girl. Dad ran. "),
+        ("Her mom came home. She sang.", None),  # "her" is an earlier pronoun, so there is no passage with one person
+        ("The mom came home. She sang.", "The dad came home. "),
+        ("Mrs. Bennet came home. She sang.", "Mr. Bennet came home. "),
+        ("The king saw the girl wave. The king ran. She ran home.", "The queen saw the boy wave. The queen ran. "),
+    ],
+)
+def test_nouns_and_titles_have_fixed_counterparts(text: str, expected: str | None) -> None:
+    found = passages(text)
+    assert [twin_of(passage).text for passage in found] == ([] if expected is None else [expected])
+
+
+@pytest.mark.parametrize(
+    "text", ["The actor saw the nun. He ran.", "The goddess came. She ran.", "Sir Hill came. He ran."]
+)
+def test_a_person_without_a_counterpart_has_no_twin(text: str) -> None:
+    passage = only(text)
+    replacements = Counterparts([passage], one_token, seed=0).of(passage)
+    assert (replacements is None) == ("actor" not in text)
+
+
+def test_earlier_pronouns_change_their_gender() -> None:
+    *_, passage = passages("Lily met Tom. He waved to her, and he hurt himself. Then she ran home.")
+    assert passage.text.endswith("Then ")
+    twin = twin_of(passage)
+    assert twin.text == "Tom met Lily. She waved to him, and she hurt herself. Then "
+
+
+def test_an_earlier_pronoun_without_a_clear_counterpart_has_no_twin() -> None:
+    *_, passage = passages("Lily met Tom. The hat was his. Then she ran home.")
+    assert "his" in passage.text
+    replacements = Counterparts([passage], one_token, seed=0).of(passage)
+    assert replacements is not None and make_twin(passage, replacements) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("There lay a dog. It had a hat.", "There lay some dogs. "),
+        ("A big dog lay near the kites. They fell down.", "Some big dogs lay near the kite. "),
+        ("Tom saw some apples near my tree. They fell down.", "Tom saw an apple near my trees. "),
+        ("Tom saw some big red apples. They fell down.", "Tom saw a big red apple. "),
+        ("The Dog ran home. It had a hat.", "The Dogs ran home. "),
+    ],
+)
+def test_a_thing_becomes_several_with_the_article_that_fits(text: str, expected: str) -> None:
+    assert twin_of(only(text, "number")).text == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "has_words"),
+    [
+        ("The dog was here. It had a hat.", False),  # "was" shows the number
+        ("Tom saw that dog. It had a hat.", False),
+        ("Dogs ran home. They had hats.", True),  # no article
+        ("Near old walls, dogs ran home. They had hats.", None),  # two things
+    ],
+)
+def test_a_thing_whose_number_shows_elsewhere_has_no_twin(text: str, has_words: bool | None) -> None:
+    found = passages(text, "number")
+    assert bool(found) == (has_words is not None)
+    for passage in found:
+        replacements = Counterparts([], one_token, seed=0).of(passage)
+        assert (replacements is not None) == has_words
+        assert replacements is None or make_twin(passage, replacements) is None
+
+
+def test_words_that_were_not_replaced_are_found_again_in_the_twin() -> None:
+    texts = ["The king saw Anna near a big garden. Then Anna sang to the king. She ran home."]
+    texts += ["There in the sun lay a big yellow dog near some kites of paper. It fell down."]
+    for text, question in zip(texts, ("gender", "number"), strict=True):
+        passage = passages(text, question)[0]
+        twin = twin_of(passage)
+        replaced = {span for span, _ in twin.changes}
+        words = [match.span() for match in re.finditer(r"\w+", passage.text) if match.span() not in replaced]
+        assert len(words) > 5
+        for span in words:
+            assert twin.text[slice(*twin.moved(span))] == passage.text[slice(*span)]
+        assert any(twin.moved(span) != span for span in words)
+
+
+# Rules and counts
+
+
+def test_content_words_are_neither_mentions_nor_pronouns_nor_function_words() -> None:
+    *_, passage = passages(
+        "Lily met Tom with apples, because he cried and then hugged 1234 trees under rain. She left."
+    )
+    words = [passage.text[slice(*span)] for span in content_words(passage)]
+    assert words == ["apples", "cried", "hugged", "trees", "rain"]
+
+
+def test_the_last_words_predict_the_pronoun_that_follows_them_most_often() -> None:
+    documents = [
+        ("a", "Tom sang and then she ran. We sang and then he ran. We sang and then she ran. So he ran, he ran.")
+    ]
+    rule = ngram_rule(documents, "gender")
+
+    def at(text: str) -> float:
+        return rule(only(f"Lily came. {text} she ran home."))
+
+    assert at("They sang and then") == 1.0  # "and then": she twice, he once
+    assert at("They sang so") == 0.0  # "sang so" is unknown, "so" is not
+    assert at("They sang quite") == 0.0  # no word is known: he is more frequent
+    assert ngram_rule([("b", "And then she ran, and then he ran.")], "gender")(only("Lily and then she ran.")) == 0.5
+
+
+def test_mixed_places_are_pronouns_after_both_classes() -> None:
+    far = "It was late again. " * (MAX_WORDS // 5 + 2)
+    assert mixed_places([("a", "Lily met Tom. She ran and he sang.")]) == 2
+    assert mixed_places([("a", "Lily came. She ran."), ("b", "Tom came. He ran.")]) == 0
+    assert mixed_places([("a", f"Lily came. {far} Tom came. She ran."), ("b", "Tom saw Lily and she ran.")]) == 1
+    assert mixed_places([("a", "The dog saw kites. We took them home.")], "number") == 1

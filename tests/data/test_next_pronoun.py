@@ -115,7 +115,7 @@ def test_reflexive_pronouns_are_earlier_pronouns() -> None:
         "Tom came. She ran home.",  # one person, of the other class
         "Lily and Anna came. She ran home.",
         "Lily met Tom and Anna. She ran home.",
-        "The ball lay here. One of them fell.",  # "one of it"
+        "The balls lay here. One of them fell.",  # "one of it"
         "The ball lay here. It was red.",  # "they was"
         "She ran home. Lily met Tom.",
         "Lily came. She",  # no next word

@@ -1,6 +1,6 @@
 """Heads that turn with the pronoun in English text: python -m benchmarks.english train=A,B validation=C runs=DIR.
 
-For each seed, trains `experiment=english` into DIR/seed_N, half an hour on two cores; an unfinished run is continued, a
+For each seed, trains `experiment=english/half_hour` into DIR/seed_N, half an hour on two cores; an unfinished run is continued, a
 finished run is used as it is. Its heads are tested on the validation text. The heads chosen there are tested again on
 each text of texts=PATH,PATH: rows with gold links, passages of GAP, or any English. Further arguments:
 
@@ -75,7 +75,7 @@ def train(run: Path, seed: int, text: str, options: Mapping[str, str]) -> None:
     settings = [f"seed={seed}", f"out={run}", f"data.path={text}", f"data.validation_path={options['validation']}"]
     settings += [f"cache_dir={options['cache_dir']}", f"resume={str((run / 'config.json').exists()).lower()}"]
     settings += [f"max_steps={options['max_steps']}"] if options["max_steps"] else []
-    run_script("train", "experiment=english", "device=cpu", *settings)
+    run_script("train", "experiment=english/half_hour", "device=cpu", *settings)
 
 
 def evaluate_run(run: Path, options: Mapping[str, str]) -> dict[str, Any]:

@@ -32,6 +32,11 @@ from data.natural import (
 KINDS = ("one", "two")  # entities in a passage
 MIN_NAME_COUNT = 5  # mentions of a name in a text before it may stand for another name of the text
 _MAX_REST = 60  # characters after the pronoun that a passage keeps, for display
+# Earlier pronouns show the class; PRONOUNS has only those that a prefix may end in, so "they" is not among them.
+_EARLIER = {
+    "gender": PRONOUNS["gender"] | {"herself", "himself", "hers"},
+    "number": PRONOUNS["number"] | {"they", "theirs", "itself", "themselves"},
+}
 _REFLEXIVE = {"herself": "himself", "himself": "herself", "hers": "his"}
 # Words that show the number of a noun if they stand near it: such a passage has no twin of the other number.
 _AGREEING = frozenset(
@@ -99,7 +104,7 @@ def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
     starts = sentence_starts(words)
     mentions = [mention for mention in find_mentions(words) if mention.category in CLASSES[question]]
     firsts = [mention.first for mention in mentions]
-    is_pronoun = [word.lower() in PRONOUNS[question] or word.lower() in _REFLEXIVE for word in words]
+    is_pronoun = [word.lower() in _EARLIER[question] for word in words]
     for sentence, end in zip(starts, [*starts[1:], len(words)], strict=True):
         for i in range(sentence, end - 1):
             forms = pronoun_forms(words[i], words[i + 1], question)

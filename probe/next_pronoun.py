@@ -419,6 +419,8 @@ def ratio_interval(
         below = weights @ denominator
         return np.divide(weights @ numerator, below, out=np.full(len(weights), np.nan), where=below != 0)
 
+    if not denominator.any():  # the model's margin is the same in passage and twin
+        return float("nan"), [float("nan"), float("nan")]
     low, high = bootstrap_interval(statistic, designs, config.n_bootstrap, config.seed).tolist()
     return float(statistic(np.ones((1, len(numerator))))[0]), [low, high]
 
@@ -722,13 +724,15 @@ def author_choice(
         where_wrong = estimate_mean(is_right[is_hard], hard, config)
     weights = entity_weights(model, two.items, head, config.tokens_per_batch)  # [N, 2, 2]
     difference = weights[..., 0] - weights[..., 1]
+    is_constant = np.ptp(difference) == 0 or np.ptp(measured.clean) == 0
+    correlation = np.nan if is_constant else np.corrcoef(difference.ravel(), measured.clean.ravel())[0, 1]
     return {
         "author_accuracy": estimate_mean(is_right, two, config),
         "nearest_accuracy": accuracies["nearest"],
         "rules": accuracies,
         "author_where_nearest_is_wrong": where_wrong,
         "n_nearest_is_wrong": int(is_hard.sum()),
-        "weight_correlation": float(np.corrcoef(difference.ravel(), measured.clean.ravel())[0, 1]),
+        "weight_correlation": float(correlation),
     }
 
 
@@ -839,6 +843,8 @@ def grow_set(
         sets = [[*heads, head] for head in remaining]
         measured = measure_margins(model, chosen_items, sets, config.tokens_per_batch, ["exchanged"])
         numerator, denominator = exchange_terms(measured)
+        if not denominator.any():
+            break  # the model's margin is the same in passage and twin: nothing to exchange
         of_sets = numerator.mean(axis=0) / denominator.mean()
         heads.append(remaining[int(of_sets.argmax())])
         shares.append(float(of_sets.max()))

@@ -109,6 +109,19 @@ def test_reflexive_pronouns_are_earlier_pronouns() -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "The kites lay near us, and they were red. Then they flew off.",
+        "The kite lay near us, and it was red. Then it fell down.",
+        "The kites lay near us and the grass was theirs. Then they had fun.",
+        "The kites tore themselves. Then they fell down.",
+    ],
+)
+def test_an_earlier_pronoun_that_shows_the_number_leaves_no_passage_with_one_thing(text: str) -> None:
+    assert passages(text, "number") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "Lily met Tom. SHE ran home.",  # no form of the other class in capitals
         "Lily met Tom. The hat was his.",  # "hers"
         "Lily met Tom. People told her they were late.",  # an object, or "her" before a noun?

@@ -38,7 +38,7 @@ from probe.next_pronoun import (
 )
 from probe.statistics import cap_clusters
 from probe.verdict import NOT_ESTABLISHED, SUPPORTED
-from tests.probe.evaluated_models import model_config, randomise
+from tests.probe.evaluated_models import make_uniform, model_config, randomise
 
 CONFIG = ProbeConfig(
     seed=0, tokens_per_batch=4096, n_bootstrap=200, n_untrained=2, n_controls=10, holdouts=Holdouts.verdict
@@ -248,6 +248,17 @@ def test_a_random_transformer_is_not_supported() -> None:
         result = study_question(model, [transformer(3)], TOKENIZER, START, "gender", PASSAGES, DOCUMENTS, CONFIG)
         assert isinstance(result, NextPronounResult)
         assert result.verdict in (UNKNOWN_TO_MODEL, NOT_ESTABLISHED)
+
+
+def test_a_model_with_the_same_margin_in_every_text_is_not_known() -> None:
+    def transformer() -> Transformer:
+        return Transformer(model_config(), TOKENIZER.get_vocab_size(), seed=0)  # its layers write nothing yet
+
+    for model in (TransformerView(transformer().eval()), TransformerView(make_uniform(transformer()))):
+        result = study(model)
+        assert isinstance(result, NextPronounResult)
+        assert (result.verdict, result.head_set, result.curve) == (UNKNOWN_TO_MODEL, None, ())
+        assert result.follows_twin.value == 0 and np.isnan(result.chosen.share.value)
 
 
 def test_the_head_is_found_among_many_by_its_direct_effect() -> None:

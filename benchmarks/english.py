@@ -1,8 +1,8 @@
 """Heads that turn with the pronoun in English text: python -m benchmarks.english train=A,B validation=C runs=DIR.
 
-For each seed, trains `experiment=english/half_hour` into DIR/seed_N, half an hour on two cores; an unfinished run is continued, a
-finished run is used as it is. Its heads are tested on the validation text. The heads chosen there are tested again on
-each text of texts=PATH,PATH: rows with gold links, passages of GAP, or any English. Further arguments:
+For each seed, trains `experiment=english/half_hour` into DIR/seed_N, half an hour on two cores; an unfinished run is
+continued, a finished run is used as it is. Its heads are tested on the validation text. The heads chosen there are
+tested again on each text of texts=PATH,PATH: rows with gold links, passages of GAP, or any English. Further arguments:
 
 - seeds=2,3,4
 - permuted=N,...: seeds of control models, trained on a copy of the text in which the gender of every pronoun is random.

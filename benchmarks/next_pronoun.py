@@ -4,11 +4,17 @@ Trains `experiment=english` for each seed into DIR/SEED (a finished run is used 
 validation text, and its chosen head on each of texts=PATH,PATH. Further arguments:
 
 - experiment=english: or english/long
+- control=: coin (a coin decides the gender of every pronoun of the training text), or genders (in half of the training
+  stories every name and noun has a counterpart of the other gender); both are tested on the unchanged text
 - threads=1
 - page=next_pronoun: results are written to docs/results/PAGE.{json,md}
 """
 
+import gzip
 import json
+import random
+import re
+from collections import Counter
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -17,9 +23,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import arguments, median_range, run_script, write_results
+from benchmarks.english import permute_pronouns
+from benchmarks.measure import ROOT, arguments, median_range, run_script, write_results
 from data.corpus import load_corpus
+from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES
+from data.natural import WORD
 from data.next_pronoun import mixed_places
+from data.tokenizer import END
 from probe.config import ProbeConfig
 from probe.external import markdown_table
 from probe.natural import DECIDED_SITES, make_items, read
@@ -28,8 +38,53 @@ from probe.open import OpenedRun, load_data, open_run
 from probe.statistics import mean_interval
 from report.api import EnglishText, english_text
 from report.content import jsonable, yaml_values
-from training.checkpoint import load_checkpoint
+from training.checkpoint import load_checkpoint, write_atomically
 from training.settings import typed
+
+MIN_COUNT = 10  # mentions of a name in the training text before it may stand for another
+
+
+def swap_genders(text: str, seed: int) -> str:
+    """Returns the text after a coin per story has decided whether its people change gender, but not their pronouns.
+
+    In a changed story mother becomes father everywhere, and a name becomes a name of the other gender that the story
+    does not have. So within a story all mentions and pronouns agree as before, but no word has a gender of its own.
+    """
+    rng = random.Random(seed)
+    counts = Counter(WORD.findall(text))
+    feminine, masculine = (
+        [name for name in sorted(names) if counts[name] >= MIN_COUNT] for names in (FEMININE_NAMES, MASCULINE_NAMES)
+    )
+    pools = (feminine, masculine)
+    return END.join(_swapped(story, pools, rng) if rng.random() < 0.5 else story for story in text.split(END))
+
+
+def _swapped(story: str, pools: tuple[list[str], list[str]], rng: random.Random) -> str:
+    present, names = set(WORD.findall(story)), dict[str, str]()
+
+    def counterpart(match: re.Match[str]) -> str:
+        word = match.group()
+        for pool, others in (pools, pools[::-1]):
+            if word in pool and word not in names:
+                names[word] = rng.choice([name for name in others if name not in present])
+                present.add(names[word])
+        if word in names:
+            return names[word]
+        noun = COUNTERPARTS.get(word.lower(), word.lower())
+        return noun.capitalize() if word.istitle() else noun if word.islower() else word
+
+    return WORD.sub(counterpart, story)
+
+
+def control_text(control: str, folder: Path) -> str:
+    """Writes the training text of a control to `folder`; returns its path."""
+    text = gzip.decompress((ROOT / "data" / "tinystories" / "train.txt.gz").read_bytes()).decode()
+    change = {"coin": permute_pronouns, "genders": swap_genders}[control]
+    path = folder / f"{control}.txt"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, change(text, seed=0).encode())
+    return str(path)
 
 
 def train(run: Path, seed: int, options: dict[str, str]) -> None:
@@ -38,6 +93,8 @@ def train(run: Path, seed: int, options: dict[str, str]) -> None:
         return
     settings = [f"seed={seed}", f"out={run}", f"threads={options['threads']}", "keep_checkpoints=20", "device=cpu"]
     settings.append(f"resume={str((run / 'config.json').exists()).lower()}")
+    if options["control"]:
+        settings.append(f"data.path={control_text(options['control'], run.parent)}")
     run_script("train", f"experiment={options['experiment']}", *settings)
 
 
@@ -197,7 +254,14 @@ def _text_row(seed: int, result: Any) -> list[str]:
 
 def main() -> None:
     """Trains, tests, writes, prints."""
-    defaults = {"seeds": "301", "texts": "", "experiment": "english", "threads": "1", "page": "next_pronoun"}
+    defaults = {
+        "seeds": "301",
+        "texts": "",
+        "experiment": "english",
+        "control": "",
+        "threads": "1",
+        "page": "next_pronoun",
+    }
     options = arguments(defaults, required=["runs"])
     torch.set_num_threads(int(options["threads"]))
     config = typed(ProbeConfig, yaml_values("eval/eval")["probe"], "probe.")

@@ -147,6 +147,16 @@ def study(
     )
 
 
+def summary(result: NextPronounResult) -> dict[str, Any]:
+    """Returns the values of an answer that the page shows."""
+    entry = result.entry()
+    details = entry.pop("details")
+    head_set = entry.pop("head_set")
+    entry["heads"] = head_set["heads"] if entry["unit"] == "set" else [(result.layer, result.head)]
+    names = ("author_where_nearest_is_wrong", "n_nearest_is_wrong", "rules", "untrained_t", "interchanged")
+    return entry | {name: details[name] for name in names}
+
+
 @cache
 def text_of(path: str) -> EnglishText:
     """Returns the passages of a path, read once for all runs."""
@@ -161,7 +171,7 @@ def evaluate(run: Path, options: dict[str, str], config: ProbeConfig) -> dict[st
     results: dict[str, Any] = {"seed": opened.seed, "step": opened.step}
     for question in ("gender", "number"):
         result = study(opened, text, question, config)
-        results[question] = result if isinstance(result, str) else result.entry()
+        results[question] = result if isinstance(result, str) else summary(result)
         if question == "gender" and isinstance(result, NextPronounResult):
             head = (result.layer, result.head)
             results["after"] = after_the_pronoun(opened, text, head, config)
@@ -191,18 +201,17 @@ def lines_of(runs: list[dict[str, Any]], n_places: int, n_tokens: int, tokens_pe
     lines += [*markdown_table(("measure", "median (range)"), values), ""]
     rows = []
     for run, answer in zip(runs, answers, strict=True):
-        wrong = answer["details"]["author_where_nearest_is_wrong"]
-        heads = answer["head_set"]["heads"] if answer["unit"] == "set" else [[answer["layer"], answer["head"]]]
+        wrong = answer["author_where_nearest_is_wrong"]
         low, high = answer["share_interval"]
         rows.append([
             str(run["seed"]),
-            " + ".join(f"L{layer}H{head}" for layer, head in heads),
+            " + ".join(f"L{layer}H{head}" for layer, head in answer["heads"]),
             f"{answer['verdict']} ({answer['evidence_level']})",
             f"{answer['share']:.2f} [{low:.2f}, {high:.2f}]",
             f"{answer['flips']:.2f}",
             f"{answer['follows_twin']:.2f}",
             f"{answer['author_accuracy']:.2f}, {answer['nearest_accuracy']:.2f}",
-            f"{wrong['value']:.2f} of {answer['details']['n_nearest_is_wrong']}",
+            f"{wrong['value']:.2f} of {answer['n_nearest_is_wrong']}",
             f"{answer['p_corrected']:.4f}",
         ])  # fmt: skip
     header = ("seed", "heads", "verdict", "share [95 %]", "flips", "follows twin", "author's, nearest",

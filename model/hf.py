@@ -9,13 +9,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -27,7 +28,17 @@ from torch import Tensor, nn
 from data.tokenizer import end_id, imported_tokenizer, llama2c_tokenizer, load_tokenizer, nanogpt_characters
 from model.checkpoints import check_uncompressed, read_checkpoint
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
-from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, apply_edits
+from model.observe import (
+    HeadEdit,
+    HeadWeights,
+    LayerRecord,
+    ObservableModel,
+    SiteEdit,
+    SitePass,
+    SiteRecord,
+    apply_edits,
+    edit_rows,
+)
 from model.transformer import Transformer
 
 # The weights of one layer: our name -> transformers' name in a Llama.
@@ -65,10 +76,23 @@ _FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")  # attrib
 
 
 @dataclass
+class _Site:
+    """One layer of an unedited pass, kept for the passes over the site alone; G heads have keys and values."""
+
+    keys: Tensor  # [B, G, T, K]
+    values: Tensor  # [B, G, T, K]
+    is_visible: Tensor | None  # [B, T] what the site may see; None: everything up to it
+    record: SiteRecord
+
+
+@dataclass
 class _Pass:
     """Options and records of the forward pass in progress."""
 
     edits: Sequence[HeadEdit] = ()
+    site: Tensor | None = None  # [B] positions whose layers are kept in `sites`
+    sites: dict[int, _Site] = field(default_factory=dict)
+    edit_lists: Sequence[Sequence[SiteEdit]] | None = None  # a pass over the tokens at `site` alone, with each list
     query_positions: Tensor | None = None  # [B, Tq] recorded rows of the scores, if not all
     is_recording: bool = False
     modules: dict[int, nn.Module] = field(default_factory=dict)  # layer -> attention module
@@ -94,21 +118,74 @@ def observed_attention(
     (each of G heads is shared by H / G query heads) and `attention_mask` [B or 1, 1, T, T], True where a query may see
     a key. `scaling` multiplies the scores (default: 1 / sqrt(K)), `softcap` is their bound (Gemma 2).
     """
+    current = _current_pass.get() or _Pass()
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if current.edit_lists is not None:
+        return _site_attention(query, key, value, layer, current, scaling, softcap), None
+    own_key, own_value = key, value
     key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
-    scores = (query @ key.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)  # [B, H, T, T]
+    scores = (query @ key.mT).float() * scaling  # [B, H, T, T]
     if softcap is not None:
         scores = (scores / softcap).tanh() * softcap
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, float("-inf"))
-    current = _current_pass.get() or _Pass()
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    head_output = apply_edits(scores.softmax(-1), value, [edit for edit in current.edits if edit.layer == layer])
+    weights = scores.softmax(-1)
+    head_output = apply_edits(weights, value, [edit for edit in current.edits if edit.layer == layer])
     current.modules[layer] = module
+    if current.site is not None:
+        rows = torch.arange(len(query), device=query.device)
+        is_visible = None
+        if attention_mask is not None:
+            is_visible = attention_mask.expand(len(query), -1, -1, -1)[rows, 0, current.site]  # [B, T]
+        record = SiteRecord(weights[rows, :, current.site], head_output[rows, :, current.site])
+        current.sites[layer] = _Site(own_key, own_value, is_visible, record)
     if current.is_recording:
         if current.query_positions is not None:
             scores = scores.take_along_dim(current.query_positions[:, None, :, None], dim=2)
         current.layers[layer] = (scores, value, head_output)
     return head_output.to(query.dtype).transpose(1, 2).contiguous(), None
+
+
+def _site_attention(
+    query: Tensor, key: Tensor, value: Tensor, layer: int, current: _Pass, scaling: float, softcap: float | None
+) -> Tensor:
+    """Returns the head outputs [E * B, 1, H, K] at the site alone, from kept keys and values, with E lists of edits.
+
+    `query` [E * B, H, 1, K], `key` and `value` [E * B, G, 1, K] are those of the site itself.
+    """
+    assert current.site is not None and current.edit_lists is not None
+    kept, n_lists = current.sites[layer], len(current.edit_lists)
+    n_texts, n_groups = kept.keys.shape[:2]
+    rows = torch.arange(n_texts, device=query.device)
+
+    # The lists and the query heads of a group are rows of one product, so keys and values are not copied.
+    queries = query[:, :, 0].unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, -1))  # [E, B, G, R, K]
+    n_shared = queries.shape[3]
+    of_group = queries.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [B, G, E * R, K]
+    scores = (of_group @ kept.keys.mT).unflatten(2, (n_lists, n_shared))  # [B, G, E, R, T]
+    own_key, own_value = (x[:, :, 0].unflatten(0, (n_lists, n_texts)) for x in (key, value))  # [E, B, G, K]
+    own_scores = (queries * own_key[:, :, :, None]).sum(-1)  # [E, B, G, R]
+    scores[rows, ..., current.site] = own_scores.permute(1, 2, 0, 3)
+    scores = scores.float() * scaling
+    if softcap is not None:
+        scores = (scores / softcap).tanh() * softcap
+    positions = torch.arange(scores.shape[-1], device=query.device)
+    is_visible = positions <= current.site[:, None] if kept.is_visible is None else kept.is_visible  # [B, T]
+    scores = scores.masked_fill(~is_visible[:, None, None, None], float("-inf"))
+
+    # Edits see the rows in the order [E * B, H, T].
+    weights = scores.softmax(-1).permute(2, 0, 1, 3, 4).flatten(2, 3).flatten(0, 1).contiguous()
+    edit_rows(weights, layer, current.edit_lists, "weights")
+    grouped = weights.unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, n_shared))  # [E, B, G, R, T]
+    of_group = grouped.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [B, G, E * R, T]
+    output = (of_group @ kept.values.float()).unflatten(2, (n_lists, n_shared))  # [B, G, E, R, K]
+    output = output.permute(2, 0, 1, 3, 4)  # [E, B, G, R, K]
+    on_itself = grouped[:, rows, :, :, current.site].transpose(0, 1)  # [E, B, G, R]
+    changed = own_value.float() - kept.values[rows, :, current.site].float()  # [E, B, G, K]
+    output = (output + on_itself[..., None] * changed[:, :, :, None]).flatten(2, 3).flatten(0, 1)  # [E * B, H, K]
+    edit_rows(output, layer, current.edit_lists, "output")
+    return output[:, None].to(query.dtype)
 
 
 def _full_mask(*args: Any, **kwargs: Any) -> Tensor | None:
@@ -171,13 +248,24 @@ class TransformersView(ObservableModel):
         """Returns float32 logits [B, T, V], or [B, V] at `positions` [B]; `streams` is not used, the pass is whole."""
         if positions is None:
             return self._run(self.model, tokens, _Pass(edits)).logits
+        return self._logits_at(tokens, positions, _Pass(edits))
+
+    def _logits_at(self, tokens: Tensor, positions: Tensor, current: _Pass) -> Tensor:
+        """Returns the logits [B, V] at `positions` [B]; the output layer computes no others."""
         rows = torch.arange(len(tokens), device=tokens.device)
 
         def select(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
             return (inputs[0][rows, positions][:, None],)
 
         with self.model.get_output_embeddings().register_forward_pre_hook(select):
-            return self._run(self.model, tokens, _Pass(edits)).logits[:, 0]
+            return self._run(self.model, tokens, current).logits[:, 0]
+
+    def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
+        """Returns a pass that computes only the site again, unless this architecture gives other logits that way."""
+        if "position_ids" not in signature(self.model.forward).parameters:
+            return SitePass(self, tokens, site)
+        fast = TransformersSitePass(self, tokens, site)
+        return fast if fast.agrees() else SitePass(self, tokens, site)
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
         """Returns what each layer's attention computes."""
@@ -192,15 +280,22 @@ class TransformersView(ObservableModel):
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
         """Returns the residual stream before each layer and after the last: L + 1 tensors [B, T, D]."""
         streams: list[Tensor] = []
+        with ExitStack() as hooks, self.keeping_final_stream() as final:
+            for layer in self._layers:
+                hooks.enter_context(layer.register_forward_pre_hook(_keep(streams), with_kwargs=True))
+            self._run(self.model.base_model, tokens)
+        return [*streams, *final]
+
+    @contextmanager
+    def keeping_final_stream(self) -> Iterator[list[Tensor]]:
+        """Yields a list that receives the residual stream [B, T, D] after the last layer in each pass."""
+        streams: list[Tensor] = []
 
         def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
             streams.append(output if isinstance(output, Tensor) else output[0])
 
-        with ExitStack() as hooks, self._layers[-1].register_forward_hook(keep_output):
-            for layer in self._layers:
-                hooks.enter_context(layer.register_forward_pre_hook(_keep(streams), with_kwargs=True))
-            self._run(self.model.base_model, tokens)
-        return streams
+        with self._layers[-1].register_forward_hook(keep_output):
+            yield streams
 
     def head_weights(self, layer: int) -> HeadWeights:
         """Returns the projections of each head."""
@@ -251,15 +346,56 @@ class TransformersView(ObservableModel):
         return TransformersView(model.to(self.device))
 
     @torch.no_grad()
-    def _run(self, module: Any, tokens: Tensor, current: _Pass | None = None) -> Any:
+    def _run(self, module: Any, tokens: Tensor, current: _Pass | None = None, **arguments: Tensor) -> Any:
         """Returns the output of the model, or of its body, which computes no logits: a vocabulary can be large."""
         if int(tokens.max()) >= self.vocab_size:
             raise ValueError(f"token {int(tokens.max())}: the model has only {self.vocab_size:,} tokens")
         token = _current_pass.set(current)
         try:
-            return module(input_ids=tokens, use_cache=False)
+            return module(input_ids=tokens, use_cache=False, **arguments)
         finally:
             _current_pass.reset(token)
+
+
+class TransformersSitePass(SitePass):
+    """The site's logits from keys and values of one unedited pass, for models that mix positions in attention only."""
+
+    def __init__(self, view: TransformersView, tokens: Tensor, site: Tensor) -> None:
+        """Keeps keys and values of all layers."""
+        self._view, self._site = view, site
+        self._rows = torch.arange(len(site), device=site.device)
+        self._tokens = tokens[self._rows, site]
+        kept = _Pass(site=site)
+        with view.keeping_final_stream() as streams:
+            self._clean = view._logits_at(tokens, site, kept).float()
+        self._final, self._sites = streams[0][self._rows, site], kept.sites
+
+    def agrees(self) -> bool:
+        """Returns whether a pass over the site alone gives the logits of the whole pass."""
+        alone = self._run([[]])[0]
+        return torch.allclose(alone, self._clean, rtol=1e-3, atol=1e-3 * float(self._clean.abs().max()))
+
+    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]]) -> Tensor:
+        """Returns the logits [E, B, V] with each of E lists of edits."""
+        if not any(edit_lists):
+            return self._clean.expand(len(edit_lists), -1, -1)
+        return self._run(edit_lists)
+
+    def _run(self, edit_lists: Sequence[Sequence[SiteEdit]]) -> Tensor:
+        n_lists = len(edit_lists)
+        tokens = self._tokens.repeat(n_lists)[:, None]  # [E * B, 1]
+        current = _Pass(site=self._site, sites=self._sites, edit_lists=edit_lists)
+        positions = self._site.repeat(n_lists)[:, None]
+        logits = self._view._run(self._view.model, tokens, current, position_ids=positions).logits[:, 0].float()
+        return logits.unflatten(0, (n_lists, -1))
+
+    def records(self) -> list[SiteRecord]:
+        """Returns what the heads of each layer computed at the site."""
+        return [self._sites[layer].record for layer in range(self._view.n_layer)]
+
+    def final_stream(self) -> Tensor:
+        """Returns the unedited residual stream [B, D] at the site after the last layer."""
+        return self._final
 
 
 def _keep(inputs: list[Tensor]) -> Any:

@@ -120,23 +120,44 @@ class ObservableModel(Protocol):
         """
 
 
+class SiteRecord(NamedTuple):
+    """What the heads of one layer computed at the site, without edits."""
+
+    weights: Tensor  # [B, H, T] attention weights of the site's row
+    output: Tensor  # [B, H, K] weighted sum of values
+
+
 class SitePass:
     """The logits at one position of each text, without and with edits of heads there. This one runs whole passes."""
 
     def __init__(self, model: ObservableModel, tokens: Tensor, site: Tensor) -> None:
         """Runs the unedited pass over `tokens` [B, T]; `site` [B] are the positions."""
         self._model, self._tokens, self._site = model, tokens, site
+        self._rows = torch.arange(len(site), device=site.device)
         self._streams = model.residual_stream(tokens)
 
     def logits(self, edits: Sequence[SiteEdit] = ()) -> Tensor:
         """Returns the logits [B, V] of the token after the site."""
-        whole = [edit.at(self._site) for edit in edits]
-        return self._model.logits(self._tokens, self._site, whole, self._streams)
+        return self.edited_logits([edits])[0]
+
+    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]]) -> Tensor:
+        """Returns the logits [E, B, V] with each of E lists of edits."""
+        found = []
+        for edits in edit_lists:
+            whole = [edit.at(self._site) for edit in edits]
+            found.append(self._model.logits(self._tokens, self._site, whole, self._streams))
+        return torch.stack(found)
+
+    def records(self) -> list[SiteRecord]:
+        """Returns what the heads of each layer computed at the site."""
+        found = []
+        for record in self._model.record(self._tokens, self._site[:, None]):
+            found.append(SiteRecord(record.scores[:, :, 0].softmax(-1), record.head_output[self._rows, :, self._site]))
+        return found
 
     def final_stream(self) -> Tensor:
         """Returns the unedited residual stream [B, D] at the site after the last layer."""
-        rows = torch.arange(len(self._site), device=self._site.device)
-        return self._streams[-1][rows, self._site]
+        return self._streams[-1][self._rows, self._site]
 
 
 class TransformerView(ObservableModel):
@@ -233,32 +254,52 @@ class TransformerSitePass(SitePass):
         self._final = x[self._rows, site]
 
     @torch.no_grad()
-    def logits(self, edits: Sequence[SiteEdit] = ()) -> Tensor:
-        """Returns the logits [B, V] of the token after the site."""
-        first = min((edit.layer for edit in edits), default=len(self._inputs))
-        if first == len(self._inputs):
-            return self._transformer.unembed(self._final).float()
-        x = self._inputs[first]
+    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]]) -> Tensor:
+        """Returns the logits [E, B, V] with each of E lists of edits."""
+        # Every list has its own copy of the texts, [E * B, 1, D], from the lowest edited layer on.
+        n_lists, n_texts = len(edit_lists), len(self._site)
+        first = min((edit.layer for edits in edit_lists for edit in edits), default=len(self._inputs))
+        inputs = [*self._inputs, self._final[:, None]]
+        x = inputs[first].repeat(n_lists, 1, 1)
+        site, rows = self._site.repeat(n_lists), torch.arange(n_lists * n_texts, device=self._site.device)
         for layer, block in enumerate(self._transformer.layers()[first:], first):
-            layer_edits = [edit for edit in edits if edit.layer == layer]
-            query, key, value = block.attention.project_site(block.norm_1(x), self._site)  # each [B, H, 1, K]
-            keys, values = self._keys[layer].clone(), self._values[layer].clone()
-            keys[self._rows, :, self._site], values[self._rows, :, self._site] = key[:, :, 0], value[:, :, 0]
-            weights = block.attention.site_scores(query, keys, self._site).softmax(-1)  # [B, H, 1, T]
-            for edit in layer_edits:
-                if edit.weights is not None:
-                    weights[:, edit.head, 0] = edit.weights(weights[:, edit.head, 0])
-            head_output = weights @ values.float()  # [B, H, 1, K]
-            for edit in layer_edits:
-                if edit.output is not None:
-                    head_output[:, edit.head, 0] = edit.output(head_output[:, edit.head, 0])
-            x = x + block.attention.merge_heads(head_output.to(x.dtype))
+            # The site's own key and value depend on the edits below; those of all other positions do not.
+            query, key, value = block.attention.project_site(block.norm_1(x), site)  # each [E * B, H, 1, K]
+            keys, values = (kept[layer].repeat(n_lists, 1, 1, 1) for kept in (self._keys, self._values))
+            keys[rows, :, site] = key[:, :, 0]
+            values[rows, :, site] = value[:, :, 0]
+            weights = block.attention.site_scores(query, keys, site).softmax(-1)[:, :, 0]  # [E * B, H, T]
+            edit_rows(weights, layer, edit_lists, "weights")
+            head_output = (weights[:, :, None] @ values.float())[:, :, 0]  # [E * B, H, K]
+            edit_rows(head_output, layer, edit_lists, "output")
+            x = x + block.attention.merge_heads(head_output[:, :, None].to(x.dtype))
             x = x + block.mlp(block.norm_2(x))
-        return self._transformer.unembed(x[:, 0]).float()
+        return self._transformer.unembed(x[:, 0]).float().unflatten(0, (n_lists, n_texts))
+
+    @torch.no_grad()
+    def records(self) -> list[SiteRecord]:
+        """Returns what the heads of each layer computed at the site."""
+        found = []
+        for layer, block in enumerate(self._transformer.layers()):
+            query, _, _ = block.attention.project_site(block.norm_1(self._inputs[layer]), self._site)
+            weights = block.attention.site_scores(query, self._keys[layer], self._site).softmax(-1)  # [B, H, 1, T]
+            output = weights @ self._values[layer].float()  # [B, H, 1, K]
+            found.append(SiteRecord(weights[:, :, 0], output[:, :, 0]))
+        return found
 
     def final_stream(self) -> Tensor:
         """Returns the unedited residual stream [B, D] at the site after the last layer."""
         return self._final
+
+
+def edit_rows(values: Tensor, layer: int, edit_lists: Sequence[Sequence[SiteEdit]], part: str) -> None:
+    """Applies the edits of one layer's `part`, "weights" or "output", to `values` [E * B, H, ...], in place."""
+    by_list = values.unflatten(0, (len(edit_lists), -1))  # [E, B, H, ...]
+    for i, edits in enumerate(edit_lists):
+        for edit in edits:
+            change = getattr(edit, part)
+            if edit.layer == layer and change is not None:
+                by_list[i, :, edit.head] = change(by_list[i, :, edit.head])
 
 
 def edited_block(block: Block, x: Tensor, edits: Sequence[HeadEdit]) -> Tensor:

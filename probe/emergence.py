@@ -17,10 +17,11 @@ from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_payoffs, resolved_share
 from probe.items import QUESTIONS, questions_with_items
+from probe.margins import Sites, decision, exchange_terms
 from probe.natural import MIN_PREFIXES, Items, make_items, prefixes_in, read, sections
-from probe.next_pronoun import QUESTION_NAMES, decision, exchange_terms, measure_margins
-from probe.next_pronoun import Item as PassageItem
-from probe.next_pronoun import make_items as make_passage_items
+from probe.next_pronoun import QUESTION_NAMES
+from probe.passage_items import Item as PassageItem
+from probe.passage_items import make_items as make_passage_items
 from probe.scores import best_head, check_blocks, read_heads, score_heads
 from probe.sentences import Example, TokenizedText, pack_weights, word_attention
 from probe.snapshots import choose_examples, header
@@ -204,9 +205,8 @@ def read_next_pronoun(
     the share of passages with one entity in which the model's margin follows it.
     """
     heads = [(layer, head) for layer in range(model.n_layer) for head in range(model.n_head)]
-    measured = measure_margins(model, items["two"], [[head] for head in heads], tokens_per_batch, ["exchanged"])
-    one = measure_margins(model, items["one"], [], tokens_per_batch)
-    numerator, denominator = exchange_terms(measured)
+    two, one = (Sites(model, items[kind], tokens_per_batch) for kind in ("two", "one"))
+    numerator, denominator = exchange_terms(two.measure([[head] for head in heads], ["exchanged"]))
     total = denominator.mean()
     if not np.isfinite(total) or not np.isfinite(numerator).all():
         return None

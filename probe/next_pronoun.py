@@ -1,32 +1,25 @@
 """Which head decides the next pronoun? One word before "she" or "he", chosen on half of the documents, tested once.
 
-The margin M of a text is log p(first form) - log p(second form) of the next token, "she" against "he". Each passage of
-`data.next_pronoun` is compared with its twin, in which every entity has a counterpart of the other class. So whatever
-ignores the entities cancels: a model that does not know them follows the twin in half of the passages.
-
-Edits are made at the last token, of the text and of its twin alike: a head's edge to an entity is cut (attention
-knockout, Geva et al. 2023), its weights on both entities change places, or its output is replaced by that of the twin
-(interchange, Geiger et al. 2021). Heads are ranked by direct logit attribution (Elhage et al. 2021); only the best are
-edited. Axes: N passages, 2 texts (passage, twin), C candidate heads.
+Each passage of `data.next_pronoun` is compared with its twin, in which every entity has a counterpart of the other
+class. So whatever ignores the entities cancels: a model that does not know them follows the twin in half of the
+passages. `probe.margins` explains the margin and the edits. With many heads, direct logit attribution (Elhage et al.
+2021) ranks them, and only the best are edited. Axes: N passages, C candidate heads.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
-from data.links import Span, Word, token_spans
-from data.next_pronoun import KINDS, Counterparts, Passage, Twin, content_words, make_twin, ngram_rule
-from data.tokenizer import encode_text, unknown_id
-from model.observe import ObservableModel, SiteEdit, SitePass
+from data.next_pronoun import KINDS, Passage, ngram_rule
+from model.observe import ObservableModel
 from probe.config import ProbeConfig
-from probe.interventions import cut_weights, exchange
-from probe.statistics import Design, bootstrap_interval, cap_clusters, max_t_test, mean_interval, random_half
+from probe.margins import EDIT_COST, Head, Sites, decision, edge_effects, exchange_terms, flips, role_cuts
+from probe.passage_items import Item, Items, make_items
+from probe.statistics import Design, bootstrap_interval, max_t_test, mean_interval, random_half
 from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
 QUESTION_NAMES = {"gender": "next_pronoun_gender", "number": "next_pronoun_number"}
@@ -41,391 +34,15 @@ LEVELS = {
 }
 MIN_ONE, MIN_TWO = 40, 40  # passages of each kind; fewer give no test
 MAX_PASSAGES = {"one": 300, "two": 300}  # of each kind; the others are left out at random
-MAX_PASSAGES_LARGE = {"one": 60, "two": 90}  # for a model of more than LARGE_MODEL heads
-MAX_SHARE = 0.1  # of the passages of one kind that mention the same entity of a class
-_SEARCHED = 4  # times as many passages are tokenized at most, because frequent entities fill their share
+MAX_PASSAGES_LARGE = {"one": 60, "two": 90}  # for a model of more than MANY_HEADS heads, which is slow
+MANY_HEADS = 128
 MIN_CLUSTERS = 9  # documents and entities of each class in the tested half: with 8 no p is below 2 / 2^8
 ALL_HEADS, MAX_CANDIDATES = 32, 8  # with more heads than the first, only so many are edited
 MAX_SET = 6  # heads of a set
 MIN_SET_SHARE = 0.8  # of the margin that a set must exchange
 MIN_CUT, MIN_CUT_LOW = 0.10, 0.02  # share of the margin that cutting the meant edge takes: mean, end of its interval
 MIN_EXCHANGE = 0.2  # share of the margin that changes sides when the weights change places
-EDITS = ("cut", "exchanged", "content_cut", "interchanged")
-Head = tuple[int, int]  # (layer, head)
-Progress = Callable[[str], None]
-
-
-# Items: passages in the tokens of a model
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A passage and its twin in the tokens of a model. Position 0 is the token before every text."""
-
-    passage: Passage
-    texts: tuple[tuple[int, ...], ...]  # tokens of the passage and, if it has one, of its twin; both end at the site
-    forms: tuple[int, int]  # token of the pronoun of each class
-    mentions: tuple[tuple[Word, Word], ...]  # for each text, positions of the mentions of either class
-    content_word: tuple[Word, ...]  # for each text, positions of the same random content word; empty without one
-
-
-@dataclass(frozen=True)
-class Items:
-    """The items of one question and kind."""
-
-    items: list[Item]
-    left_out: Counter[str]  # how many passages, by reason
-
-    @property
-    def clusterings(self) -> list[np.ndarray]:
-        """The document and the entity of each class of each passage, each [N].
-
-        A passage without an entity of a class is a cluster of its own there.
-        """
-        names = [(item.passage.doc, *item.passage.entities) for item in self.items]
-        table = np.array(names, dtype=object).reshape(-1, 3)
-        alone = np.array([f"passage {i}" for i in range(len(table))], dtype=object)
-        return [np.where(labels == "", alone, labels).astype(str) for labels in table.T]
-
-    def designs(self) -> list[Design]:
-        """The designs of an interval: documents crossed with entities (see `probe.statistics`)."""
-        documents, *entities = self.clusterings
-        return [(documents, labels) for labels in entities]
-
-    def take(self, index: np.ndarray) -> "Items":
-        """Returns the items at `index`."""
-        return Items([self.items[i] for i in index], self.left_out)
-
-
-def make_items(
-    passages: Sequence[Passage],
-    kind: str,
-    tokenizer: Tokenizer,
-    start: int,
-    max_tokens: int,
-    seed: int,
-    limit: int,
-    *,
-    needs_twin: bool = True,
-    max_share: float = MAX_SHARE,
-) -> Items:
-    """Returns up to `limit` passages of a kind, drawn at random, in the tokens of a model.
-
-    No entity of a class is in more than `max_share` of them. A passage is left out, and counted by reason, if the
-    pronouns are not one token each, if there is no counterpart with as many tokens, if a word shares a token with its
-    neighbour or is unknown, or if the text does not fit into the context.
-    """
-    usable = [passage for passage in passages if passage.kind == kind and not passage.pronouns]
-    rng = np.random.default_rng(seed)
-    counterparts = Counterparts(usable, lambda word: len(encode_text(tokenizer, f" {word}").ids), seed)
-    left_out, found, unknown = Counter[str](), list[Item](), unknown_id(tokenizer)
-    for i in rng.permutation(len(usable)):
-        if len(found) == _SEARCHED * limit:
-            break
-        passage = usable[i]
-        twin = None
-        if needs_twin:
-            replacements = counterparts.of(passage)
-            twin = None if replacements is None else make_twin(passage, replacements)
-            if twin is None:
-                left_out["no counterpart with as many tokens"] += 1
-                continue
-        content = content_words(passage)
-        word = content[int(rng.integers(len(content)))] if content else None
-        item = make_item(passage, twin, word, tokenizer, start, max_tokens, unknown)
-        if isinstance(item, str):
-            left_out[item] += 1
-        else:
-            found.append(item)
-    kept = cap_clusters(Items(found, left_out).clusterings[1:], max_share, limit) if found else list[int]()
-    if len(found) > len(kept):
-        left_out[f"an entity in more than {max_share:.0%} of the passages, or more than enough"] = len(found) - len(
-            kept
-        )
-    return Items([found[i] for i in kept], left_out)
-
-
-def make_item(
-    passage: Passage,
-    twin: Twin | None,
-    word: Span | None,
-    tokenizer: Tokenizer,
-    start: int,
-    max_tokens: int,
-    unknown: int | None = None,
-) -> Item | str:
-    """Returns a passage and its twin in the tokens of a model, or the reason why it is left out.
-
-    `word` is a span of the passage that is compared with the mentions, if any; `unknown` is the token of unknown words.
-    """
-    texts, mentions, content = list[tuple[int, ...]](), list[tuple[Word, Word]](), list[Word]()
-    all_forms = set[tuple[int, int]]()
-    for text, groups, extra in _versions(passage, twin, word):
-        # Both pronouns follow the same tokens and are one token each.
-        first, second = (encode_text(tokenizer, text + form) for form in passage.forms)
-        before = tuple(first.ids[:-1])
-        if tuple(second.ids[:-1]) != before or text[first.offsets[-1][0] :].strip():
-            return "a pronoun is not one token"
-        all_forms.add((first.ids[-1], second.ids[-1]))
-        try:
-            words = token_spans(text, first.offsets[:-1], [*groups[0], *groups[1], *extra])
-        except ValueError:
-            return "a word shares a token with its neighbour"
-        # A text without twin loses its beginning if it is longer than the context; position 0 is the start token.
-        lost = 0 if twin else max(0, len(before) + 1 - max_tokens)
-        places = [tuple(i + 1 - lost for i in positions if i >= lost) for positions in words]
-        n_first, n_mentions = len(groups[0]), len(groups[0]) + len(groups[1])
-        tokens = (start, *before[lost:])
-        if unknown in {tokens[i] for positions in places for i in positions}:
-            return "a word is unknown"
-        texts.append(tokens)
-        sides = (places[:n_first], places[n_first:n_mentions])
-        mentions.append((tuple(i for word in sides[0] for i in word), tuple(i for word in sides[1] for i in word)))
-        content.append(places[-1] if extra else ())
-        if any(group and not kept for group, kept in zip(groups, mentions[-1], strict=True)):
-            return "every mention of an entity lies outside the context"
-    forms = all_forms.pop()
-    if all_forms or forms[0] == forms[1] or unknown in forms:
-        return "a pronoun is not one token"
-    if max(map(len, texts)) > max_tokens:
-        return "longer than the context"
-    return Item(passage, tuple(texts), forms, tuple(mentions), tuple(content))
-
-
-def _versions(
-    passage: Passage, twin: Twin | None, word: Span | None
-) -> Iterator[tuple[str, tuple[Sequence[Span], Sequence[Span]], list[Span]]]:
-    """Yields text, mentions of each class and content word of a passage and of its twin, if it has one."""
-    yield passage.text, passage.mentions, [word] if word else []
-    if twin:
-        moved = [twin.moved(word)] if word else []
-        yield twin.text, (twin.mentions[1], twin.mentions[0]), moved
-
-
-# Measuring
-
-
-@dataclass(frozen=True, slots=True)
-class SiteBatch:
-    """Texts that end before a pronoun; the twin of a passage is the next row. B texts, T tokens."""
-
-    index: list[tuple[int, int]]  # [B] (item, text) of each row
-    tokens: Tensor  # [B, T]
-    site: Tensor  # [B] position of the last token
-    forms: Tensor  # [B, 2] token of the pronoun of each class
-    classes: Tensor  # [2, B, T] True on the mentions of each class
-    content: Tensor  # [B, T] True on a random content word
-    partner: Tensor  # [B] row of the other text of the same passage
-
-
-def site_batches(items: Sequence[Item], tokens_per_batch: int, device: torch.device) -> Iterator[SiteBatch]:
-    """Yields the items in batches of up to `tokens_per_batch` tokens, items of similar length together."""
-    lengths = [max(map(len, item.texts)) for item in items]
-    order = sorted(range(len(items)), key=lengths.__getitem__)
-    while order:
-        width = lengths[order[-1]]
-        n_items = max(1, tokens_per_batch // (2 * width))
-        chosen, order = order[-n_items:], order[:-n_items]
-        rows = [(i, text) for i in chosen for text in range(len(items[i].texts))]
-        tokens = torch.zeros(len(rows), width, dtype=torch.int64)
-        classes = torch.zeros(2, len(rows), width, dtype=torch.bool)
-        content = torch.zeros(len(rows), width, dtype=torch.bool)
-        partner = torch.arange(len(rows))
-        for row, (i, text) in enumerate(rows):
-            item = items[i]
-            tokens[row, : len(item.texts[text])] = torch.tensor(item.texts[text])
-            for side in (0, 1):
-                classes[side, row, list(item.mentions[text][side])] = True
-            content[row, list(item.content_word[text])] = True
-            if len(item.texts) == 2:
-                partner[row] = row + 1 - 2 * text
-        site = torch.tensor([len(items[i].texts[text]) - 1 for i, text in rows])
-        forms = torch.tensor([items[i].forms for i, _ in rows])
-        tensors = [x.to(device) for x in (tokens, site, forms, classes, content, partner)]
-        yield SiteBatch(rows, *tensors)
-
-
-def margins(batch: SiteBatch, site_pass: SitePass, *edits: SiteEdit) -> np.ndarray:
-    """Returns M = log p(first form) - log p(second form) [B] in nats at the site, under some edits."""
-    chosen = site_pass.logits(edits).gather(1, batch.forms)  # [B, 2]
-    result: np.ndarray = (chosen[:, 0] - chosen[:, 1]).double().cpu().numpy()
-    return result
-
-
-def cuts(mask: Tensor, heads: Sequence[Head]) -> list[SiteEdit]:
-    """Returns the edits that cut the edges of some heads to the tokens of `mask` [B, T]."""
-    return [SiteEdit(layer, head, weights=lambda row: cut_weights(row, mask)) for layer, head in heads]
-
-
-def exchanges(batch: SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
-    """Returns the edits that let the weights of some heads on the mentions of both classes change places."""
-    first, second = batch.classes
-    return [SiteEdit(layer, head, weights=lambda row: exchange(row, first, second)) for layer, head in heads]
-
-
-def interchanges(batch: SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
-    """Returns the edits that replace the outputs of some heads by those in the other text of the passage."""
-    return [SiteEdit(layer, head, output=lambda rows: rows[batch.partner]) for layer, head in heads]
-
-
-@dataclass(frozen=True)
-class Margins:
-    """The margins M of items without and with edits of C sets of heads; nan where not measured, or without twin."""
-
-    clean: np.ndarray  # [N, 2]
-    cut: np.ndarray  # [N, 2, 2, C]: the edge to the mentions of each class is cut
-    exchanged: np.ndarray  # [N, 2, C]
-    content_cut: np.ndarray  # [N, 2, C]
-    interchanged: np.ndarray  # [N, 2, C]
-
-
-@torch.no_grad()
-def measure_margins(
-    model: ObservableModel,
-    items: Sequence[Item],
-    sets: Sequence[Sequence[Head]],
-    tokens_per_batch: int,
-    edits: Collection[str] = EDITS,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Margins:
-    """Returns the margins of items with each set of heads edited together; `edits` are those of EDITS to measure."""
-    shape = (len(items), 2)
-    clean = np.full(shape, np.nan)
-    cut = np.full((*shape, 2, len(sets)), np.nan)
-    exchanged, content_cut, interchanged = np.full((3, *shape, len(sets)), np.nan)
-    n_done = 0
-    for batch in site_batches(items, tokens_per_batch, model.device):
-        site_pass = model.site_pass(batch.tokens, batch.site)
-        index = tuple(np.array(batch.index).T)  # items [B], texts [B]
-        clean[index] = margins(batch, site_pass)
-        is_mentioned = batch.classes.any(-1)  # [2, B]
-        for c, heads in enumerate(sets):
-            if "cut" in edits:
-                for side in (0, 1):
-                    is_needed = bool(is_mentioned[side].any())
-                    edit = cuts(batch.classes[side], heads) if is_needed else []
-                    cut[(*index, side, c)] = margins(batch, site_pass, *edit)
-            if "exchanged" in edits and bool(is_mentioned.all()):
-                exchanged[(*index, c)] = margins(batch, site_pass, *exchanges(batch, heads))
-            if "content_cut" in edits:
-                content_cut[(*index, c)] = margins(batch, site_pass, *cuts(batch.content, heads))
-            if "interchanged" in edits:
-                interchanged[(*index, c)] = margins(batch, site_pass, *interchanges(batch, heads))
-        n_done += len(set(index[0].tolist()))
-        progress(n_done, len(items))
-    return Margins(clean, cut, exchanged, content_cut, interchanged)
-
-
-@torch.no_grad()
-def direct_effects(model: ObservableModel, items: Sequence[Item], tokens_per_batch: int) -> np.ndarray:
-    """Returns what each head writes into the twin difference of the margin directly, [N, L, H] in nats.
-
-    Direct logit attribution: the head's output at the site, times its output matrix, times the difference of the two
-    pronouns' output embeddings, pulled back through the final norm. Half the difference of passage and twin, signed so
-    that a positive value is in the direction of the model's own difference. nan where the model gives no weights.
-    """
-    effects = np.full((len(items), 2, model.n_layer, model.n_head), np.nan)
-    clean = np.full((len(items), 2), np.nan)
-    unembedding = model.unembedding().float()
-    for batch in site_batches(items, tokens_per_batch, model.device):
-        rows = torch.arange(len(batch.site), device=model.device)
-        index = tuple(np.array(batch.index).T)
-        site_pass = model.site_pass(batch.tokens, batch.site)
-        clean[index] = margins(batch, site_pass)
-        direction = unembedding[batch.forms[:, 0]] - unembedding[batch.forms[:, 1]]  # [B, D]
-        pulled = model.final_norm_pullback(direction, site_pass.final_stream().float())
-        for layer, record in enumerate(model.record(batch.tokens, batch.site[:, None])):
-            weight = model.head_weights(layer).output
-            if weight is None or pulled is None:
-                continue
-            outputs = record.head_output[rows, :, batch.site].float()  # [B, H, K]
-            written = torch.einsum("bhk,hdk,bd->bh", outputs, weight.float(), pulled)
-            effects[(*index, layer)] = written.cpu().numpy()
-    sign = np.sign(clean[:, 0] - clean[:, 1])
-    half: np.ndarray = (effects[:, 0] - effects[:, 1]) / 2 * sign[:, None, None]
-    return half
-
-
-# Measures
-
-
-def decision(items: Sequence[Item], values: np.ndarray) -> np.ndarray:
-    """Returns half the difference of the margin between passage and twin [N, ...], from margins [N, 2, ...].
-
-    Signed: one entity: towards its class; two: towards the class of the author's pronoun. Without a twin it is the
-    signed margin of the passage.
-    """
-    signs = np.array([1.0 if item.passage.meant == 0 else -1.0 for item in items])
-    signs = signs.reshape(-1, *[1] * (values.ndim - 2))
-    has_twin = np.array([len(item.texts) == 2 for item in items]).reshape(signs.shape)
-    paired: np.ndarray = np.where(has_twin, (values[:, 0] - values[:, 1]) / 2, values[:, 0])
-    return signs * paired
-
-
-def edge_effects(items: Sequence[Item], measured: Margins) -> np.ndarray:
-    """Returns the signed edge effect of each head on each item, [N, C] in nats.
-
-    It is how far the edge to an entity moves the margin towards that entity's class, averaged over the entities and
-    over passage and twin: for two entities, half of M with the edge to the second class cut minus M with the edge to
-    the first class cut. It does not use the author's pronoun.
-    """
-    first, second = (measured.clean[:, :, None] - measured.cut[:, :, side] for side in (0, 1))  # [N, 2, C]
-    is_mentioned = np.array([[bool(item.mentions[0][side]) for side in (0, 1)] for item in items], dtype=float)
-    of_text = np.stack([is_mentioned, is_mentioned[:, ::-1]], axis=1)  # [N, 2 texts, 2 classes]
-    moved = first * of_text[:, :, 0, None] - second * of_text[:, :, 1, None]
-    effects: np.ndarray = np.nanmean(moved / of_text.sum(-1)[:, :, None], axis=1)
-    return effects
-
-
-def role_cuts(items: Sequence[Item], measured: Margins) -> tuple[np.ndarray, np.ndarray]:
-    """Returns `decision` with the edge to the meant entity cut, and with the edge to the other one, each [N, C].
-
-    The entity in the same place counts as the meant one in the twin.
-    """
-    result = []
-    for is_other in (False, True):
-        chosen = np.empty((len(items), 2, measured.cut.shape[-1]))
-        for i, item in enumerate(items):
-            side = item.passage.meant ^ is_other
-            chosen[i, 0], chosen[i, 1] = measured.cut[i, 0, side], measured.cut[i, 1, 1 - side]
-        result.append(decision(items, chosen))
-    return result[0], result[1]
-
-
-def exchange_terms(measured: Margins) -> tuple[np.ndarray, np.ndarray]:
-    """Returns numerator [N, C] and denominator [N] of the share exchanged, which is the ratio of their means.
-
-    The share is 1 if exchanging the weights turns the margin of the passage into that of its twin and the other way
-    round. Both are signed by the model's own preference, so that passages in which it prefers either entity add up.
-    """
-    total = measured.clean[:, 0] - measured.clean[:, 1]  # [N]
-    moved = measured.clean[:, :, None] - measured.exchanged  # [N, 2, C]
-    return np.sign(total)[:, None] * (moved[:, 0] - moved[:, 1]) / 2, np.abs(total)
-
-
-def flips(measured: Margins) -> np.ndarray:
-    """Returns the share of the texts of each item whose more probable pronoun changes with the weights, [N, C]."""
-    changed = np.sign(measured.clean[:, :, None]) != np.sign(measured.exchanged)
-    share: np.ndarray = changed.mean(axis=1)
-    return share
-
-
-def ratio_interval(
-    numerator: np.ndarray, denominator: np.ndarray, designs: Sequence[Design], config: ProbeConfig
-) -> tuple[float, list[float]]:
-    """Returns the ratio of the means of two values [N] and its 95 % interval."""
-
-    def statistic(weights: np.ndarray) -> np.ndarray:
-        below = weights @ denominator
-        return np.divide(weights @ numerator, below, out=np.full(len(weights), np.nan), where=below != 0)
-
-    if not denominator.any():  # the model's margin is the same in passage and twin
-        return float("nan"), [float("nan"), float("nan")]
-    low, high = bootstrap_interval(statistic, designs, config.n_bootstrap, config.seed).tolist()
-    return float(statistic(np.ones((1, len(numerator))))[0]), [low, high]
-
-
-# The study
+Progress = Callable[[str, float], None]  # what is being done, and the share of the whole that is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,6 +149,46 @@ class NextPronounResult:
 _ENTRY = "question site layer head verdict evidence_level unit p_corrected n nearest_accuracy".split()
 
 
+class Half:
+    """The items of one half of the documents, with the unedited pass of a model over them."""
+
+    def __init__(self, model: ObservableModel, items: Sequence[Item], tokens_per_batch: int, meter: "Meter") -> None:
+        """Runs the model over the items of both kinds."""
+        self.one, self.two = (Items([item for item in items if item.passage.kind == kind], Counter()) for kind in KINDS)
+        self.all = Items([*self.one.items, *self.two.items], Counter())
+        self.sites_one = Sites(model, self.one.items, tokens_per_batch, meter.advance)
+        self.sites_two = Sites(model, self.two.items, tokens_per_batch, meter.advance)
+
+    def edge_effects(self, sets: Sequence[Sequence[Head]]) -> np.ndarray:
+        """Returns the signed edge effect of each set of heads on the items of `all`, [N, C] in nats."""
+        of_kinds = []
+        for sites in (self.sites_one, self.sites_two):
+            of_kinds.append(edge_effects(sites.items, sites.measure(sets, ["cut"])))
+        return np.concatenate(of_kinds)
+
+    def direct_effects(self) -> np.ndarray:
+        """Returns the direct effect of each head on the items of `all`, [N, L, H] in nats."""
+        return np.concatenate([self.sites_one.direct_effects(), self.sites_two.direct_effects()])
+
+
+class Meter:
+    """Adds up the work of a study and reports which share of it is done."""
+
+    def __init__(self, progress: Progress) -> None:
+        """Starts with nothing done; `progress` gets each stage and share."""
+        self._progress, self._stage, self._done, self.total = progress, "", 0.0, float("inf")
+
+    def begin(self, stage: str) -> None:
+        """Names what is being done from now on."""
+        self._stage = stage
+        self.advance(0)
+
+    def advance(self, amount: float) -> None:
+        """Adds work that has been done; its unit is the unedited pass over one text."""
+        self._done += amount
+        self._progress(self._stage, min(1.0, self._done / self.total))
+
+
 def study_question(
     model: ObservableModel,
     untrained: Iterable[ObservableModel],
@@ -541,19 +198,22 @@ def study_question(
     passages: Sequence[Passage],
     documents: Sequence[tuple[str, str]],
     config: ProbeConfig,
-    progress: Progress = lambda stage: None,
+    progress: Progress = lambda stage, share: None,
 ) -> NextPronounResult | str:
     """Chooses the head that decides the next pronoun on half of the documents, and tests it on the other half.
 
-    `passages` are those of one question in `documents`, (name, text) each. `untrained` are models of the same shape.
+    `passages` are those of one question in `documents`, (name, text) each. `untrained` are `config.n_untrained` models
+    of the same shape.
 
     Returns:
         the result; or a sentence with the counts, if there are too few passages.
 
     """
     # Items of both kinds; whole documents belong to one half.
+    meter = Meter(progress)
+    meter.begin("reading passages")
     n_heads = model.n_layer * model.n_head
-    limits = MAX_PASSAGES if n_heads <= ALL_HEADS else MAX_PASSAGES_LARGE
+    limits = MAX_PASSAGES if n_heads <= MANY_HEADS else MAX_PASSAGES_LARGE
     items, left_out = list[Item](), dict[str, dict[str, int]]()
     for kind in KINDS:
         made = make_items(passages, kind, tokenizer, start, model.context_length, config.seed, limits[kind])
@@ -561,55 +221,52 @@ def study_question(
         left_out[kind] = dict(made.left_out)
     documents_of = np.array([item.passage.doc for item in items])
     is_choosing = random_half(documents_of, config.seed) if items else np.zeros(0, dtype=bool)
-    choosing = [item for item, chosen in zip(items, is_choosing, strict=True) if chosen]
-    tested = Items([item for item, chosen in zip(items, is_choosing, strict=True) if not chosen], Counter())
-    if problem := too_few(question, items, tested, left_out):
+    chosen_items = [item for item, is_chosen in zip(items, is_choosing, strict=True) if is_chosen]
+    tested_items = [item for item, is_chosen in zip(items, is_choosing, strict=True) if not is_chosen]
+    if problem := too_few(question, items, Items(tested_items, Counter()), left_out):
         return problem
+    n_candidates = n_heads if n_heads <= ALL_HEADS else MAX_CANDIDATES
+    meter.total = _planned(len(chosen_items), len(tested_items), n_candidates, config.n_untrained)
 
     # Candidates, and the head with the largest signed edge effect on the choosing half.
+    meter.begin("choosing a head")
     all_heads = [(layer, head) for layer in range(model.n_layer) for head in range(model.n_head)]
     candidates = all_heads
+    choosing = Half(model, chosen_items, config.tokens_per_batch, meter)
     if n_heads > ALL_HEADS:
-        progress("ranking heads by direct effect")
-        direct = np.abs(np.nanmean(direct_effects(model, choosing, config.tokens_per_batch), axis=0))
+        direct = np.abs(np.nanmean(choosing.direct_effects(), axis=0))  # [L, H]
         order = np.argsort(-direct.ravel(), kind="stable")[:MAX_CANDIDATES]
         candidates = [all_heads[i] for i in order]
-    progress("choosing a head")
     singles = [[head] for head in candidates]
-    measured = measure_margins(model, choosing, singles, config.tokens_per_batch, ["cut"])
-    best = int(edge_effects(choosing, measured).mean(axis=0).argmax())
+    best = int(choosing.edge_effects(singles).mean(axis=0).argmax())
     chosen = candidates[best]
 
-    # The tested half: every candidate's edges cut, everything else for the chosen head.
-    progress("testing")
-    measured = measure_margins(model, tested.items, singles, config.tokens_per_batch, ["cut"])
-    effects = edge_effects(tested.items, measured)
-    test = max_t_test(effects, tested.clusterings, 0.0, config.n_bootstrap, config.seed)
+    # The tested half: every candidate's edges cut, also in untrained models, and everything else for the chosen head.
+    meter.begin("testing")
+    tested = Half(model, tested_items, config.tokens_per_batch, meter)
+    effects = tested.edge_effects(singles)  # [N, C]
+    test = max_t_test(effects, tested.all.clusterings, 0.0, config.n_bootstrap, config.seed)
     untrained_t = list[float]()
     for number, other in enumerate(untrained, 1):
-        progress(f"untrained model {number}")
-        heads = singles if n_heads <= ALL_HEADS else [[all_heads[i]] for i in order]
-        values = edge_effects(
-            tested.items, measure_margins(other, tested.items, heads, config.tokens_per_batch, ["cut"])
-        )
-        t = max_t_test(values, tested.clusterings, 0.0, 100, config.seed).t
+        meter.begin(f"untrained model {number}")
+        values = Half(other, tested_items, config.tokens_per_batch, meter).edge_effects(singles)
+        t = max_t_test(values, tested.all.clusterings, 0.0, 100, config.seed).t
         untrained_t.append(float(t.max()))
-    progress("what the head decides")
-    one, two = (of_kind(tested, kind) for kind in KINDS)
-    follows = follow_twin(model, one, chosen, config)
+    meter.begin("what the head decides")
+    follows = follow_twin(tested, chosen, config)
     largest_untrained = max(untrained_t, default=0.0)
-    result = test_set(model, tested, [chosen], follows["follows_twin"], largest_untrained, config, float(test.p[best]))
+    result = test_set(tested, [chosen], follows["follows_twin"], largest_untrained, config, float(test.p[best]))
 
     # Heads that share the work, added one by one on the choosing half.
-    progress("sets of heads")
-    curve, smallest = grow_set(model, choosing, two, candidates, config) if two.items else ([], None)
+    meter.begin("sets of heads")
+    curve, smallest = grow_set(choosing, tested, candidates, config) if tested.two.items else ([], None)
     head_set = None
     if smallest is not None:
-        head_set = test_set(model, tested, smallest, follows["follows_twin"], largest_untrained, config)
+        head_set = test_set(tested, smallest, follows["follows_twin"], largest_untrained, config)
     is_set = result.verdict != SUPPORTED and head_set is not None and head_set.verdict == SUPPORTED
     judged = head_set if is_set and head_set is not None else result
-    behaviour = author_choice(model, two, documents, question, config, chosen)
-    columns = [labels for labels in tested.clusterings]
+    behaviour = author_choice(tested, documents, question, config, chosen)
+    columns = tested.all.clusterings
     return NextPronounResult(
         question=QUESTION_NAMES[question],
         site=SITE,
@@ -619,11 +276,11 @@ def study_question(
         evidence_level=judged.evidence_level,
         unit="set" if is_set else "head",
         p_corrected=judged.p,
-        n=len(tested.items),
-        n_one=len(one.items),
-        n_two=len(two.items),
+        n=len(tested.all.items),
+        n_one=len(tested.one.items),
+        n_two=len(tested.two.items),
         n_documents=len(set(columns[0])),
-        n_entities=(_n_entities(tested, 0), _n_entities(tested, 1)),
+        n_entities=(_n_entities(tested.all, 0), _n_entities(tested.all, 1)),
         effective_clusters=(_effective(columns[0]), _effective(columns[1]), _effective(columns[2])),
         **follows,
         **behaviour,
@@ -635,13 +292,16 @@ def study_question(
             (head, float(effects[:, c].mean()), float(test.t[c]), float(test.p[c])) for c, head in enumerate(candidates)
         ),
         left_out=left_out,
-        examples=median_examples(model, two, chosen, config),
+        examples=median_examples(tested, chosen),
     )
 
 
-def of_kind(items: Items, kind: str) -> Items:
-    """Returns the items with one or two entities."""
-    return Items([item for item in items.items if item.passage.kind == kind], items.left_out)
+def _planned(n_choosing: int, n_tested: int, n_candidates: int, n_untrained: int) -> float:
+    """Returns about how much work a study is, in unedited passes over one text."""
+    n_texts = 2 * (n_choosing + n_tested * (1 + n_untrained))
+    of_cuts = 2 * n_candidates * EDIT_COST * n_texts
+    of_sets = MAX_SET * n_candidates * EDIT_COST * n_choosing
+    return n_texts + of_cuts + of_sets
 
 
 def _n_entities(items: Items, side: int) -> int:
@@ -669,6 +329,21 @@ def too_few(question: str, items: Sequence[Item], tested: Items, left_out: dict[
     )
 
 
+def ratio_interval(
+    numerator: np.ndarray, denominator: np.ndarray, designs: Sequence[Design], config: ProbeConfig
+) -> tuple[float, list[float]]:
+    """Returns the ratio of the means of two values [N] and its 95 % interval."""
+
+    def statistic(weights: np.ndarray) -> np.ndarray:
+        below = weights @ denominator
+        return np.divide(weights @ numerator, below, out=np.full(len(weights), np.nan), where=below != 0)
+
+    if not denominator.any():  # the model's margin is the same in passage and twin
+        return float("nan"), [float("nan"), float("nan")]
+    low, high = bootstrap_interval(statistic, designs, config.n_bootstrap, config.seed).tolist()
+    return float(statistic(np.ones((1, len(numerator))))[0]), [low, high]
+
+
 def estimate_mean(values: np.ndarray, items: Items, config: ProbeConfig) -> Estimate:
     """Returns the mean of values [N] of some items with its interval."""
     low, high = mean_interval(values, items.designs(), config.n_bootstrap, config.seed).tolist()
@@ -681,12 +356,12 @@ def estimate_ratio(numerator: np.ndarray, denominator: np.ndarray, items: Items,
     return Estimate(value, low, high)
 
 
-def follow_twin(model: ObservableModel, one: Items, head: Head, config: ProbeConfig) -> dict[str, Any]:
+def follow_twin(tested: Half, head: Head, config: ProbeConfig) -> dict[str, Any]:
     """Returns the measures on passages with one entity: does the margin follow the twin, and what does a head do?"""
-    edits = ["cut", "interchanged"]
-    measured = measure_margins(model, one.items, [[head]], config.tokens_per_batch, edits)
-    clean = decision(one.items, measured.clean)
-    meant_cut, _ = role_cuts(one.items, measured)
+    one, sites = tested.one, tested.sites_one
+    measured = sites.measure([[head]], ["cut", "interchanged"])
+    clean = decision(one.items, measured.clean)  # [N]
+    meant_cut, _ = role_cuts(one.items, measured)  # [N, 1]
     moved = (clean - decision(one.items, measured.interchanged)[:, 0]) / 2
     is_right_in_both = (clean > 0) & (measured.clean[:, 0] * measured.clean[:, 1] < 0)
     return {
@@ -698,16 +373,13 @@ def follow_twin(model: ObservableModel, one: Items, head: Head, config: ProbeCon
 
 
 def author_choice(
-    model: ObservableModel,
-    two: Items,
-    documents: Sequence[tuple[str, str]],
-    question: str,
-    config: ProbeConfig,
-    head: Head,
+    tested: Half, documents: Sequence[tuple[str, str]], question: str, config: ProbeConfig, head: Head
 ) -> dict[str, Any]:
     """Returns how often the model picks the entity of the author's pronoun, beside the rules."""
-    measured = measure_margins(model, two.items, [], config.tokens_per_batch)
-    is_right = (decision(two.items, measured.clean) > 0).astype(float)
+    two, clean = tested.two, tested.sites_two.clean  # [N, 2]
+    is_right = (decision(two.items, clean) > 0).astype(float)
+
+    # The rules; that of the last words is counted in documents that are not tested.
     meant = np.array([item.passage.meant for item in two.items])
     tested_documents = {item.passage.doc for item in two.items}
     ngram = ngram_rule([document for document in documents if document[0] not in tested_documents], question)
@@ -717,15 +389,19 @@ def author_choice(
         for name in ("nearest", "first", "subject")
     }
     accuracies["last words"] = float(np.where(predicted == 0.5, 0.5, predicted == (meant == 0)).mean())
+
+    # Passages in which the nearest mention is not the author's.
     is_hard = np.array([item.passage.nearest != item.passage.meant for item in two.items])
     hard = two.take(np.flatnonzero(is_hard))
     where_wrong = Estimate(float("nan"), float("nan"), float("nan"))
     if is_hard.any():
         where_wrong = estimate_mean(is_right[is_hard], hard, config)
-    weights = entity_weights(model, two.items, head, config.tokens_per_batch)  # [N, 2, 2]
+
+    # Does the head look at the entity that the model prefers?
+    weights = tested.sites_two.entity_weights(head)  # [N, 2 texts, 2 classes]
     difference = weights[..., 0] - weights[..., 1]
-    is_constant = np.ptp(difference) == 0 or np.ptp(measured.clean) == 0
-    correlation = np.nan if is_constant else np.corrcoef(difference.ravel(), measured.clean.ravel())[0, 1]
+    is_constant = np.ptp(difference) == 0 or np.ptp(clean) == 0
+    correlation = np.nan if is_constant else np.corrcoef(difference.ravel(), clean.ravel())[0, 1]
     return {
         "author_accuracy": estimate_mean(is_right, two, config),
         "nearest_accuracy": accuracies["nearest"],
@@ -736,21 +412,8 @@ def author_choice(
     }
 
 
-@torch.no_grad()
-def entity_weights(model: ObservableModel, items: Sequence[Item], head: Head, tokens_per_batch: int) -> np.ndarray:
-    """Returns a head's attention weight at the site on the mentions of each class, [N, 2 texts, 2 classes]."""
-    weights = np.full((len(items), 2, 2), np.nan)
-    for batch in site_batches(items, tokens_per_batch, model.device):
-        record = model.record(batch.tokens, batch.site[:, None])[head[0]]
-        row = record.scores[:, head[1], 0].softmax(-1)  # [B, T]
-        for side in (0, 1):
-            weights[(*np.array(batch.index).T, side)] = (row * batch.classes[side]).sum(-1).cpu().numpy()
-    return weights
-
-
 def test_set(
-    model: ObservableModel,
-    tested: Items,
+    tested: Half,
     heads: Sequence[Head],
     follows: Estimate,
     untrained_t: float,
@@ -758,13 +421,14 @@ def test_set(
     corrected_p: float | None = None,
 ) -> SetResult:
     """Tests some heads together on the tested half; without `corrected_p` p is that of one test of the whole set."""
-    two = of_kind(tested, "two")
-    edits = ["cut", "exchanged", "content_cut"]
-    of_all = measure_margins(model, tested.items, [heads], config.tokens_per_batch, ["cut"])
-    effects = edge_effects(tested.items, of_all)[:, 0]
-    test = max_t_test(effects[:, None], tested.clusterings, 0.0, config.n_bootstrap, config.seed)
-    p, t = float(test.p[0]) if corrected_p is None else corrected_p, float(test.t[0])
-    measured = measure_margins(model, two.items, [heads], config.tokens_per_batch, edits)
+    effects = tested.edge_effects([heads])[:, 0]  # [N]
+    test = max_t_test(effects[:, None], tested.all.clusterings, 0.0, config.n_bootstrap, config.seed)
+    p = float(test.p[0]) if corrected_p is None else corrected_p
+    t = float(test.t[0])
+
+    # Passages with two entities: which edges carry the margin, and does it follow the weights?
+    two = tested.two
+    measured = tested.sites_two.measure([heads], ["cut", "exchanged", "content_cut"])
     clean = decision(two.items, measured.clean)
     meant, other = role_cuts(two.items, measured)
     content = decision(two.items, measured.content_cut)[:, 0]
@@ -773,7 +437,7 @@ def test_set(
     numerator, denominator = exchange_terms(measured)
     size = np.abs(clean)  # of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model
     values: dict[str, Any] = {
-        "edge_effect": estimate_mean(effects, tested, config),
+        "edge_effect": estimate_mean(effects, tested.all, config),
         "meant_cut": estimate_ratio(clean - meant[:, 0], size, two, config),
         "other_cut": estimate_ratio(clean - other[:, 0], size, two, config),
         "content_cut": estimate_ratio(content - meant[:, 0], size, two, config),
@@ -828,21 +492,20 @@ def verdict_of(criteria: Sequence[Criterion]) -> tuple[str, str]:
 
 
 def grow_set(
-    model: ObservableModel, choosing: Sequence[Item], two: Items, candidates: Sequence[Head], config: ProbeConfig
+    choosing: Half, tested: Half, candidates: Sequence[Head], config: ProbeConfig
 ) -> tuple[list[tuple[Head, float, Estimate]], list[Head] | None]:
     """Adds heads one by one, each time the one that raises the share exchanged most on the choosing half.
 
-    Returns (head, share on the choosing half, share on the tested half `two`) of each step, and the smallest set that
+    Returns (head, share on the choosing half, share on the tested half) of each step, and the smallest set that
     exchanges MIN_SET_SHARE on the choosing half; None if MAX_SET heads do not.
     """
-    chosen_items = [item for item in choosing if item.passage.kind == "two"]
     heads, shares = list[Head](), list[float]()
     smallest = None
-    while len(heads) < min(MAX_SET, len(candidates)) and smallest is None and chosen_items:
+    has_items = bool(choosing.two.items)
+    while len(heads) < min(MAX_SET, len(candidates)) and smallest is None and has_items:
         remaining = [head for head in candidates if head not in heads]
         sets = [[*heads, head] for head in remaining]
-        measured = measure_margins(model, chosen_items, sets, config.tokens_per_batch, ["exchanged"])
-        numerator, denominator = exchange_terms(measured)
+        numerator, denominator = exchange_terms(choosing.sites_two.measure(sets, ["exchanged"]))
         if not denominator.any():
             break  # the model's margin is the same in passage and twin: nothing to exchange
         of_sets = numerator.mean(axis=0) / denominator.mean()
@@ -851,39 +514,31 @@ def grow_set(
         if shares[-1] >= MIN_SET_SHARE:
             smallest = list(heads)
     sets = [heads[: n + 1] for n in range(len(heads))]
-    tested = measure_margins(model, two.items, sets, config.tokens_per_batch, ["exchanged"])
-    numerator, denominator = exchange_terms(tested)
-    estimates = [estimate_ratio(numerator[:, n], denominator, two, config) for n in range(len(sets))]
+    numerator, denominator = exchange_terms(tested.sites_two.measure(sets, ["exchanged"]))
+    estimates = [estimate_ratio(numerator[:, n], denominator, tested.two, config) for n in range(len(sets))]
     return list(zip(heads, shares, estimates, strict=True)), smallest
 
 
-@torch.no_grad()
-def median_examples(
-    model: ObservableModel, two: Items, head: Head, config: ProbeConfig, n: int = 3
-) -> tuple[Example, ...]:
+def median_examples(tested: Half, head: Head, n: int = 3) -> tuple[Example, ...]:
     """Returns the tested passages whose share exchanged is nearest to the median, so that none is better than half."""
-    measured = measure_margins(model, two.items, [[head]], config.tokens_per_batch, ["exchanged"])
-    numerator, denominator = exchange_terms(measured)
+    sites = tested.sites_two
+    numerator, denominator = exchange_terms(sites.measure([[head]], ["exchanged"]))
     shares = numerator[:, 0] / np.maximum(denominator, np.finfo(float).tiny)
     nearest = np.argsort(np.abs(shares - np.median(shares)), kind="stable")[:n]
-    chosen = [two.items[i] for i in nearest]
-    weights = entity_weights(model, chosen, head, config.tokens_per_batch)
+    weights = sites.entity_weights(head)  # [N, 2 texts, 2 classes]
+    probabilities = sites.probabilities([head])  # [N, 2 texts, 2 (unedited, exchanged), 2 forms]
     examples = []
-    for i, item in enumerate(chosen):
-        [batch] = site_batches([item], 2**31, model.device)
-        site_pass = model.site_pass(batch.tokens, batch.site)
-        probabilities = [
-            site_pass.logits(edits)[0].softmax(-1)[list(item.forms)].tolist()
-            for edits in ((), exchanges(batch, [head]))
-        ]
+    for i in nearest:
+        passage = sites.items[i].passage
+        clean, exchanged = probabilities[i, 0].tolist()
         examples.append(
             Example(
-                text=item.passage.text,
-                forms=item.passage.forms,
-                entities=item.passage.entities,
-                weights=(float(weights[i, 0, 0]), float(weights[i, 0, 1])),
-                clean=(probabilities[0][0], probabilities[0][1]),
-                exchanged=(probabilities[1][0], probabilities[1][1]),
+                text=passage.text,
+                forms=passage.forms,
+                entities=passage.entities,
+                weights=tuple(weights[i, 0].tolist()),
+                clean=tuple(clean),
+                exchanged=tuple(exchanged),
             )
         )
     return tuple(examples)
@@ -922,14 +577,14 @@ def confirm(
 
     Annotated rows have no twin: there the margin is that of the passage alone.
     """
-    limit = MAX_PASSAGES["two"] if model.n_layer * model.n_head <= ALL_HEADS else MAX_PASSAGES_LARGE["two"]
+    limit = MAX_PASSAGES["two"] if model.n_layer * model.n_head <= MANY_HEADS else MAX_PASSAGES_LARGE["two"]
     items = make_items(
         passages, "two", tokenizer, start, model.context_length, config.seed, limit, needs_twin=needs_twin
     )
     n_clusters = len({item.passage.doc for item in items.items}), _n_entities(items, 0), _n_entities(items, 1)
     if len(items.items) < MIN_TWO or min(n_clusters) < MIN_CLUSTERS:
         return f"{QUESTION_NAMES[question]}: only {len(items.items)} passages with one of each class; needed: {MIN_TWO}"
-    measured = measure_margins(model, items.items, [heads], config.tokens_per_batch, ["cut"])
+    measured = Sites(model, items.items, config.tokens_per_batch).measure([heads], ["cut"])
     effects = edge_effects(items.items, measured)
     test = max_t_test(effects, items.clusterings, 0.0, config.n_bootstrap, config.seed)
     clean = decision(items.items, measured.clean)

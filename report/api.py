@@ -3,10 +3,11 @@
 import glob
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +42,7 @@ N_FRAMES, N_PAIRS = 20, 5  # blocks in English: test frames, pairs of names per 
 # Larger activations are allocated anew in each layer.
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
 LARGE_MODEL, LARGE_MODEL_TOKENS = 50_000_000, 2048  # parameters, tokens per batch
+MIN_SHARE = 0.03  # of the work, before the time left is estimated
 Results = tuple[dict[str, Any], dict[str, Reading]]  # for probe.json, and the readings by split
 
 
@@ -309,8 +311,18 @@ def show_progress(question: str) -> None:
         sys.stderr.flush()
 
 
-def _show_stage(name: str, stage: str) -> None:
-    show_progress(f"{name}: {stage}")
+class TimeLeft:
+    """Shows on a terminal what a study is doing, and about how long it will still take."""
+
+    def __init__(self, name: str) -> None:
+        """Starts the clock; `name` is that of the study."""
+        self._name, self._start = name, time.monotonic()
+
+    def __call__(self, stage: str, share: float) -> None:
+        """Shows a stage; `share` of the whole is done."""
+        seconds = time.monotonic() - self._start
+        left = "" if share < MIN_SHARE else f", about {seconds * (1 - share) / share:.0f} s left"
+        show_progress(f"{self._name}: {stage}{left}")
 
 
 def probe_prefixes(
@@ -384,7 +396,7 @@ def probe_next_pronoun(
                 passages,
                 text.documents,
                 config,
-                partial(_show_stage, name),
+                TimeLeft(name),
             )
             if isinstance(result, NextPronounResult):
                 entries.append(jsonable(result.entry()))

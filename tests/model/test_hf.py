@@ -14,10 +14,18 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from data.tokenizer import END, bpe_tokenizer
-from model.hf import TransformersView, as_llama, export_transformers, find_model, open_transformers
-from model.observe import HeadEdit, TransformerView
+from model.hf import (
+    TransformersSitePass,
+    TransformersView,
+    as_llama,
+    export_transformers,
+    find_model,
+    open_transformers,
+)
+from model.observe import HeadEdit, SitePass, TransformerView
 from model.transformer import Transformer
 from tests.model.standard import VARIANTS, config, exchange, random_model
+from tests.model.test_site_pass import check_against_whole_passes
 
 transformers = pytest.importorskip("transformers")
 L, H, G, D, V, T = 3, 4, 2, 32, 37, 11  # G: heads of keys and values where they are grouped
@@ -90,6 +98,22 @@ def test_an_edge_exchanged_in_one_head_moves_the_logits_from_its_query_on_only(m
     edited = view.logits(tokens, edits=[HeadEdit(1, 2, weights=lambda weights: exchange(weights, 6, [4, 5]))])
     difference = (edited - view.logits(tokens)).abs().amax((0, 2))
     assert (difference[:6] < 1e-5).all() and difference[6] > 1e-3
+
+
+@each_type
+def test_the_pass_over_the_site_alone_equals_whole_passes_with_the_same_edits(model_type: str) -> None:
+    check_against_whole_passes(make_view(model_type), TransformersSitePass, 1e-4)
+
+
+def test_a_model_that_mixes_positions_outside_attention_gets_whole_passes() -> None:
+    view = make_view.__wrapped__("llama")  # not from the cache: its layers change
+
+    def add_neighbour(module: torch.nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        return output + output.roll(1, dims=1) / 2
+
+    view.model.model.layers[1].mlp.register_forward_hook(add_neighbour)
+    site_pass = view.site_pass(torch.randint(V, (2, 6)), torch.tensor([5, 3]))
+    assert type(site_pass) is SitePass
 
 
 @each_type

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model.config import Position, Scale, Weighting
-from model.observe import SiteEdit, SitePass, TransformerSitePass, TransformerView
+from model.observe import ObservableModel, SiteEdit, SitePass, TransformerSitePass, TransformerView
 from tests.model.standard import VARIANTS, H, V, random_model
 
 L = 3
@@ -63,18 +63,28 @@ EDITS: dict[str, list[SiteEdit]] = {
 }
 
 
+def check_against_whole_passes(view: ObservableModel, kind: type[SitePass], tolerance: float) -> None:
+    """Check the logits of every list of edits, alone and all together, and the records, against whole passes."""
+    fast, whole = view.site_pass(texts(), SITE), SitePass(view, texts(), SITE)
+    assert isinstance(fast, kind)
+    near = {"rtol": tolerance, "atol": tolerance}
+    clean = whole.logits()
+    together = fast.edited_logits(list(EDITS.values()))
+    for i, (name, edits) in enumerate(EDITS.items()):
+        expected = whole.logits(edits)
+        torch.testing.assert_close(fast.logits(edits), expected, **near, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(together[i], expected, **near, msg=lambda m, n=name: f"{n}, in a list: {m}")
+        assert (expected - clean).abs().amax() > 1e-3, name
+    torch.testing.assert_close(fast.logits(), clean, **near)
+    torch.testing.assert_close(fast.final_stream(), whole.final_stream(), **near)
+    for record, expected_record in zip(fast.records(), whole.records(), strict=True):
+        torch.testing.assert_close(record.weights, expected_record.weights, **near)
+        torch.testing.assert_close(record.output, expected_record.output, **near)
+
+
 @each_attention
 def test_the_site_pass_equals_whole_passes_with_the_same_edits(switches: dict[str, Any]) -> None:
-    view = TransformerView(random_model(n_layer=L, **switches))
-    fast, whole = view.site_pass(texts(), SITE), SitePass(view, texts(), SITE)
-    assert isinstance(fast, TransformerSitePass)
-    clean = whole.logits()
-    for name, edits in EDITS.items():
-        expected = whole.logits(edits)
-        torch.testing.assert_close(
-            fast.logits(edits), expected, rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
-        )
-        assert (expected - clean).abs().amax() > 1e-3, name
+    check_against_whole_passes(TransformerView(random_model(n_layer=L, **switches)), TransformerSitePass, 1e-5)
 
 
 @each_attention

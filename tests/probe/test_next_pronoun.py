@@ -20,22 +20,9 @@ from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, T
 from model.transformer import Transformer
 from probe import next_pronoun
 from probe.config import Holdouts, ProbeConfig
-from probe.next_pronoun import (
-    UNKNOWN_TO_MODEL,
-    Item,
-    Items,
-    Margins,
-    NextPronounResult,
-    decision,
-    direct_effects,
-    edge_effects,
-    exchange_terms,
-    flips,
-    make_items,
-    measure_margins,
-    role_cuts,
-    study_question,
-)
+from probe.margins import Margins, Sites, decision, edge_effects, exchange_terms, flips, role_cuts
+from probe.next_pronoun import UNKNOWN_TO_MODEL, NextPronounResult, study_question
+from probe.passage_items import Item, Items, make_items
 from probe.statistics import cap_clusters
 from probe.verdict import NOT_ESTABLISHED, SUPPORTED
 from tests.probe.evaluated_models import make_uniform, model_config, randomise
@@ -268,8 +255,8 @@ def test_the_head_is_found_among_many_by_its_direct_effect() -> None:
     assert len(result.candidates) == next_pronoun.MAX_CANDIDATES
     assert (result.head, result.verdict) == (17, SUPPORTED)
     items = two_items()
-    effects = direct_effects(CopyingModel((1.0, 0.5)), items.items, 4096)  # [N, 1, 2]
-    margins = measure_margins(CopyingModel((1.0, 0.5)), items.items, [], 4096).clean
+    sites = Sites(CopyingModel((1.0, 0.5)), items.items, 4096)
+    effects, margins = sites.direct_effects(), sites.clean  # [N, 1, 2], [N, 2]
     assert effects[:, 0, 0] == pytest.approx(2 * effects[:, 0, 1], rel=1e-4)
     assert effects.sum((1, 2)) == pytest.approx(np.abs(margins[:, 0] - margins[:, 1]) / 2, abs=1e-5)
 

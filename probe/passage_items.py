@@ -1,0 +1,160 @@
+"""Passages before a pronoun in the tokens of a model, each with its twin (`data.next_pronoun`)."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from data.links import Span, Word, token_spans
+from data.next_pronoun import Counterparts, Passage, Twin, content_words, make_twin
+from data.tokenizer import encode_text, unknown_id
+from probe.statistics import Design, cap_clusters
+
+MAX_SHARE = 0.1  # of the passages of one kind that mention the same entity of a class
+_SEARCHED = 4  # times as many passages are tokenized at most, because frequent entities fill their share
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A passage and its twin in the tokens of a model. Position 0 is the token before every text."""
+
+    passage: Passage
+    texts: tuple[tuple[int, ...], ...]  # tokens of the passage and, if it has one, of its twin; both end at the site
+    forms: tuple[int, int]  # token of the pronoun of each class
+    mentions: tuple[tuple[Word, Word], ...]  # for each text, positions of the mentions of either class
+    content_word: tuple[Word, ...]  # for each text, positions of the same random content word; empty without one
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of one question and kind."""
+
+    items: list[Item]
+    left_out: Counter[str]  # how many passages, by reason
+
+    @property
+    def clusterings(self) -> list[np.ndarray]:
+        """The document and the entity of each class of each passage, each [N].
+
+        A passage without an entity of a class is a cluster of its own there.
+        """
+        names = [(item.passage.doc, *item.passage.entities) for item in self.items]
+        table = np.array(names, dtype=object).reshape(-1, 3)
+        alone = np.array([f"passage {i}" for i in range(len(table))], dtype=object)
+        return [np.where(labels == "", alone, labels).astype(str) for labels in table.T]
+
+    def designs(self) -> list[Design]:
+        """The designs of an interval: documents crossed with entities (see `probe.statistics`)."""
+        documents, *entities = self.clusterings
+        return [(documents, labels) for labels in entities]
+
+    def take(self, index: np.ndarray) -> "Items":
+        """Returns the items at `index`."""
+        return Items([self.items[i] for i in index], self.left_out)
+
+
+def make_items(
+    passages: Sequence[Passage],
+    kind: str,
+    tokenizer: Tokenizer,
+    start: int,
+    max_tokens: int,
+    seed: int,
+    limit: int,
+    *,
+    needs_twin: bool = True,
+    max_share: float = MAX_SHARE,
+) -> Items:
+    """Returns up to `limit` passages of a kind, drawn at random, in the tokens of a model.
+
+    No entity of a class is in more than `max_share` of them. A passage is left out, and counted by reason, if the
+    pronouns are not one token each, if there is no counterpart with as many tokens, if a word shares a token with its
+    neighbour or is unknown, or if the text does not fit into the context.
+    """
+    usable = [passage for passage in passages if passage.kind == kind and not passage.pronouns]
+    rng = np.random.default_rng(seed)
+    counterparts = Counterparts(usable, lambda word: len(encode_text(tokenizer, f" {word}").ids), seed)
+    left_out, found, unknown = Counter[str](), list[Item](), unknown_id(tokenizer)
+    for i in rng.permutation(len(usable)):
+        if len(found) == _SEARCHED * limit:
+            break
+        passage = usable[i]
+        twin = None
+        if needs_twin:
+            replacements = counterparts.of(passage)
+            twin = None if replacements is None else make_twin(passage, replacements)
+            if twin is None:
+                left_out["no counterpart with as many tokens"] += 1
+                continue
+        content = content_words(passage)
+        word = content[int(rng.integers(len(content)))] if content else None
+        item = make_item(passage, twin, word, tokenizer, start, max_tokens, unknown)
+        if isinstance(item, str):
+            left_out[item] += 1
+        else:
+            found.append(item)
+    kept = cap_clusters(Items(found, left_out).clusterings[1:], max_share, limit) if found else list[int]()
+    if len(found) > len(kept):
+        left_out[f"an entity in more than {max_share:.0%} of the passages, or more than enough"] = len(found) - len(
+            kept
+        )
+    return Items([found[i] for i in kept], left_out)
+
+
+def make_item(
+    passage: Passage,
+    twin: Twin | None,
+    word: Span | None,
+    tokenizer: Tokenizer,
+    start: int,
+    max_tokens: int,
+    unknown: int | None = None,
+) -> Item | str:
+    """Returns a passage and its twin in the tokens of a model, or the reason why it is left out.
+
+    `word` is a span of the passage that is compared with the mentions, if any; `unknown` is the token of unknown words.
+    """
+    texts, mentions, content = list[tuple[int, ...]](), list[tuple[Word, Word]](), list[Word]()
+    all_forms = set[tuple[int, int]]()
+    for text, groups, extra in _versions(passage, twin, word):
+        # Both pronouns follow the same tokens and are one token each.
+        first, second = (encode_text(tokenizer, text + form) for form in passage.forms)
+        before = tuple(first.ids[:-1])
+        if tuple(second.ids[:-1]) != before or text[first.offsets[-1][0] :].strip():
+            return "a pronoun is not one token"
+        all_forms.add((first.ids[-1], second.ids[-1]))
+        try:
+            words = token_spans(text, first.offsets[:-1], [*groups[0], *groups[1], *extra])
+        except ValueError:
+            return "a word shares a token with its neighbour"
+        # A text without twin loses its beginning if it is longer than the context; position 0 is the start token.
+        lost = 0 if twin else max(0, len(before) + 1 - max_tokens)
+        places = [tuple(i + 1 - lost for i in positions if i >= lost) for positions in words]
+        n_first, n_mentions = len(groups[0]), len(groups[0]) + len(groups[1])
+        tokens = (start, *before[lost:])
+        if unknown in {tokens[i] for positions in places for i in positions}:
+            return "a word is unknown"
+        texts.append(tokens)
+        sides = (places[:n_first], places[n_first:n_mentions])
+        mentions.append((tuple(i for word in sides[0] for i in word), tuple(i for word in sides[1] for i in word)))
+        content.append(places[-1] if extra else ())
+        if any(group and not kept for group, kept in zip(groups, mentions[-1], strict=True)):
+            return "every mention of an entity lies outside the context"
+    forms = all_forms.pop()
+    if all_forms or forms[0] == forms[1] or unknown in forms:
+        return "a pronoun is not one token"
+    if max(map(len, texts)) > max_tokens:
+        return "longer than the context"
+    return Item(passage, tuple(texts), forms, tuple(mentions), tuple(content))
+
+
+def _versions(
+    passage: Passage, twin: Twin | None, word: Span | None
+) -> Iterator[tuple[str, tuple[Sequence[Span], Sequence[Span]], list[Span]]]:
+    """Yields text, mentions of each class and content word of a passage and of its twin, if it has one."""
+    yield passage.text, passage.mentions, [word] if word else []
+    if twin:
+        moved = [twin.moved(word)] if word else []
+        yield twin.text, (twin.mentions[1], twin.mentions[0]), moved

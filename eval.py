@@ -41,7 +41,14 @@ def opened_model(settings: EvalSettings) -> OpenedModel:
     opened: OpenedModel
     if settings.model is not None:
         stories = compose_settings().data if settings.items is Items.stories else None
-        opened = open_external(settings.model, settings.out, stories, device.device, settings.tokenizer)
+        opened = open_external(
+            settings.model,
+            settings.out,
+            stories,
+            device.device,
+            settings.tokenizer,
+            has_items=settings.items is not None,
+        )
         line = f"model {opened.source} ({opened.shape['model_type']}); results in {opened.folder}"
     else:
         opened = open_run(find_run(settings.run), device.device)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from model.observe import ObservableModel
+from model.observe import HeadEdit, ObservableModel
 from probe.config import ProbeConfig
 from probe.external import (
     EvaluatedModel,
@@ -79,12 +79,14 @@ def read_pairs(file: Path) -> list[Pair]:
     return [Pair(good.strip(), bad.strip()) for good, bad in sides.values()]
 
 
-def log_probabilities(model: ObservableModel, texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> np.ndarray:
-    """Return the log-probability [N] in nats of each text's tokens after its first."""
+def log_probabilities(
+    model: ObservableModel, texts: Sequence[tuple[int, ...]], tokens_per_batch: int, edits: Sequence[HeadEdit] = ()
+) -> np.ndarray:
+    """Return the log-probability [N] in nats of each text's tokens after its first, with some heads edited."""
     totals = np.empty(len(texts))
     for members, rows, tokens, last in text_batches(texts, tokens_per_batch):
         targets = tokens[:, 1:].masked_fill(torch.arange(1, tokens.shape[1]) > last[:, None], -100)
-        logits = model.logits(tokens.to(model.device))[:, :-1]
+        logits = model.logits(tokens.to(model.device), edits=edits)[:, :-1]
         losses = F.cross_entropy(logits.mT, targets.to(model.device), ignore_index=-100, reduction="none")
         totals[members] = -losses.double().sum(1).cpu().numpy()[rows]
     return totals

@@ -54,13 +54,15 @@ def natural_study(
     config: ProbeConfig,
     *,
     chosen_elsewhere: Mapping[str, Mapping[str, Place]] = MappingProxyType({}),
+    limit: int = MAX_PREFIXES,
     progress: Callable[[str], None] = lambda question: None,
 ) -> dict[str, Any]:
     """Tests the heads of a model in float32 on all questions that have enough prefixes.
 
     `untrained` makes a model of the same shape from a seed, for comparison; one at a time is in memory. `start` is the
     token before every text. Heads in `chosen_elsewhere`, by question and target, were chosen on other texts; they are
-    tested on all prefixes here. `progress` is called with the name of each question before it is tested.
+    tested on all prefixes here. At most `limit` prefixes of each question are used. `progress` is called with the
+    name of each question before it is tested.
 
     Returns:
         `questions` (see `probe_question`), and `missing`: a sentence for each question that cannot be tested.
@@ -69,7 +71,7 @@ def natural_study(
     questions, missing = dict[str, Any](), list[str]()
     for question, prefixes in prefixes_by_question.items():
         progress(f"{question} in natural text")
-        items = make_items(prefixes, tokenizer, start, model.context_length, config.seed)
+        items = make_items(prefixes, tokenizer, start, model.context_length, config.seed, limit)
         n, (_, testing) = len(items.prefixes), items.halves(config.seed)
         n_clusters = [len(np.unique(labels[testing])) for labels in items.clusterings]
         if n >= MIN_PREFIXES and min(n_clusters) >= MIN_TESTED_CLUSTERS:

@@ -16,10 +16,12 @@ from tokenizers import Tokenizer
 
 from data.next_pronoun import KINDS, Passage, ngram_rule
 from model.observe import ObservableModel
+from probe.after_pronoun import AfterPronoun
 from probe.config import ProbeConfig
+from probe.estimates import Estimate, estimate_mean, estimate_ratio
 from probe.margins import EDIT_COST, Head, Sites, decision, edge_effects, exchange_terms, flips, role_cuts
 from probe.passage_items import Item, Items, make_items
-from probe.statistics import Design, bootstrap_interval, max_t_test, mean_interval, random_half
+from probe.statistics import max_t_test, random_half
 from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
 QUESTION_NAMES = {"gender": "next_pronoun_gender", "number": "next_pronoun_number"}
@@ -34,7 +36,7 @@ LEVELS = {
 }
 MIN_ONE, MIN_TWO = 40, 40  # passages of each kind; fewer give no test
 MAX_PASSAGES = {"one": 300, "two": 300}  # of each kind; the others are left out at random
-MAX_PASSAGES_LARGE = {"one": 60, "two": 90}  # for a model of more than MANY_HEADS heads, which is slow
+MAX_PASSAGES_LARGE = {"one": 40, "two": 150}  # for a model of more than MANY_HEADS heads, which is slow
 MANY_HEADS = 128
 MIN_CLUSTERS = 9  # documents and entities of each class in the tested half: with 8 no p is below 2 / 2^8
 ALL_HEADS, MAX_CANDIDATES = 32, 8  # with more heads than the first, only so many are edited
@@ -43,15 +45,6 @@ MIN_SET_SHARE = 0.8  # of the margin that a set must exchange
 MIN_CUT, MIN_CUT_LOW = 0.10, 0.02  # share of the margin that cutting the meant edge takes: mean, end of its interval
 MIN_EXCHANGE = 0.2  # share of the margin that changes sides when the weights change places
 Progress = Callable[[str, float], None]  # what is being done, and the share of the whole that is done
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A measured value and its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +81,7 @@ class Example:
 
     text: str
     forms: tuple[str, str]
-    entities: tuple[str, str]
+    entities: tuple[str, str]  # the last mention of each class
     weights: tuple[float, float]  # of the head on the mentions of each class
     clean: tuple[float, float]  # probability of either pronoun
     exchanged: tuple[float, float]
@@ -123,12 +116,13 @@ class NextPronounResult:
     n_nearest_is_wrong: int
     weight_correlation: float  # of the head's difference of attention and the model's margin, over texts of two
     chosen: SetResult
-    head_set: SetResult | None  # the smallest set that exchanges MIN_SET_SHARE; None if there is none
+    head_set: SetResult | None  # the smallest set that exchanges MIN_SET_SHARE, or the largest that was tried
     curve: tuple[tuple[Head, float, Estimate], ...]  # heads added one by one: the head, share on either half
     untrained_t: tuple[float, ...]
     candidates: tuple[tuple[Head, float, float, float], ...]  # head, edge effect, t, p on the tested half
     left_out: dict[str, dict[str, int]]
     examples: tuple[Example, ...]
+    after: AfterPronoun | None = None  # what the head does right after the pronoun
 
     def entry(self) -> dict[str, Any]:
         """Returns the entry of probe.json's `selected`: the named values, and everything else under `details`."""
@@ -259,10 +253,11 @@ def study_question(
 
     # Heads that share the work, added one by one on the choosing half.
     meter.begin("sets of heads")
-    curve, smallest = grow_set(choosing, tested, candidates, config) if tested.two.items else ([], None)
+    curve = grow_set(choosing, tested, candidates, config) if tested.two.items else []
     head_set = None
-    if smallest is not None:
-        head_set = test_set(tested, smallest, follows["follows_twin"], largest_untrained, config)
+    if curve:
+        grown = [head for head, _, _ in curve]
+        head_set = test_set(tested, grown, follows["follows_twin"], largest_untrained, config)
     is_set = result.verdict != SUPPORTED and head_set is not None and head_set.verdict == SUPPORTED
     judged = head_set if is_set and head_set is not None else result
     behaviour = author_choice(tested, documents, question, config, chosen)
@@ -292,7 +287,7 @@ def study_question(
             (head, float(effects[:, c].mean()), float(test.t[c]), float(test.p[c])) for c, head in enumerate(candidates)
         ),
         left_out=left_out,
-        examples=median_examples(tested, chosen),
+        examples=typical_examples(tested, chosen),
     )
 
 
@@ -317,43 +312,26 @@ def _effective(labels: np.ndarray) -> float:
 def too_few(question: str, items: Sequence[Item], tested: Items, left_out: dict[str, dict[str, int]]) -> str:
     """Returns why a question cannot be tested, with the counts; "" if it can."""
     n_one, n_two = (sum(item.passage.kind == kind for item in items) for kind in KINDS)
-    n_clusters = len({item.passage.doc for item in tested.items}), _n_entities(tested, 0), _n_entities(tested, 1)
-    if n_one >= MIN_ONE and n_two >= MIN_TWO and min(n_clusters) >= MIN_CLUSTERS:
+    one, both = ("one person", "a woman and a man") if question == "gender" else ("one thing", "one and several things")
+    n_clusters = (len({item.passage.doc for item in tested.items}), _n_entities(tested, 0), _n_entities(tested, 1))
+    problems = []
+    if n_one < MIN_ONE:
+        problems.append(f"{n_one} passages with {one} (needed: {MIN_ONE})")
+    if n_two < MIN_TWO:
+        problems.append(f"{n_two} passages with {both} (needed: {MIN_TWO})")
+    if not problems and min(n_clusters) < MIN_CLUSTERS:
+        documents, first, second = n_clusters
+        problems.append(
+            f"the tested half has {documents} documents and {first} and {second} different entities (needed: "
+            f"{MIN_CLUSTERS} of each)"
+        )
+    if not problems:
         return ""
-    reasons = [f"{count:,} {reason}" for kind in KINDS for reason, count in left_out[kind].items()]
-    noun = "person" if question == "gender" else "thing"
-    return (
-        f"{QUESTION_NAMES[question]}: {n_one} passages with one {noun} and {n_two} with one of each class; the tested "
-        f"half has {n_clusters[0]} documents, {n_clusters[1]} and {n_clusters[2]} entities; needed: {MIN_ONE}, "
-        f"{MIN_TWO} and {MIN_CLUSTERS} of each" + (f" (left out: {'; '.join(reasons)})" if reasons else "")
-    )
-
-
-def ratio_interval(
-    numerator: np.ndarray, denominator: np.ndarray, designs: Sequence[Design], config: ProbeConfig
-) -> tuple[float, list[float]]:
-    """Returns the ratio of the means of two values [N] and its 95 % interval."""
-
-    def statistic(weights: np.ndarray) -> np.ndarray:
-        below = weights @ denominator
-        return np.divide(weights @ numerator, below, out=np.full(len(weights), np.nan), where=below != 0)
-
-    if not denominator.any():  # the model's margin is the same in passage and twin
-        return float("nan"), [float("nan"), float("nan")]
-    low, high = bootstrap_interval(statistic, designs, config.n_bootstrap, config.seed).tolist()
-    return float(statistic(np.ones((1, len(numerator))))[0]), [low, high]
-
-
-def estimate_mean(values: np.ndarray, items: Items, config: ProbeConfig) -> Estimate:
-    """Returns the mean of values [N] of some items with its interval."""
-    low, high = mean_interval(values, items.designs(), config.n_bootstrap, config.seed).tolist()
-    return Estimate(float(values.mean()), low, high)
-
-
-def estimate_ratio(numerator: np.ndarray, denominator: np.ndarray, items: Items, config: ProbeConfig) -> Estimate:
-    """Returns the ratio of the means of two values [N] of some items with its interval."""
-    value, (low, high) = ratio_interval(numerator, denominator, items.designs(), config)
-    return Estimate(value, low, high)
+    of_kinds = Counter[str]()
+    for reasons in left_out.values():
+        of_kinds.update(reasons)
+    reasons_text = "".join(f"; {count:,} left out: {reason}" for reason, count in of_kinds.most_common(1))
+    return f"{QUESTION_NAMES[question]}: {' and '.join(problems)}{reasons_text}"
 
 
 def follow_twin(tested: Half, head: Head, config: ProbeConfig) -> dict[str, Any]:
@@ -365,10 +343,10 @@ def follow_twin(tested: Half, head: Head, config: ProbeConfig) -> dict[str, Any]
     moved = (clean - decision(one.items, measured.interchanged)[:, 0]) / 2
     is_right_in_both = (clean > 0) & (measured.clean[:, 0] * measured.clean[:, 1] < 0)
     return {
-        "follows_twin": estimate_mean((clean > 0).astype(float), one, config),
+        "follows_twin": estimate_mean((clean > 0).astype(float), one.designs(), config),
         "right_in_both": float(is_right_in_both.mean()),
-        "head_share_of_one": estimate_ratio(clean - meant_cut[:, 0], clean, one, config),
-        "interchanged": estimate_ratio(moved, clean, one, config),
+        "head_share_of_one": estimate_ratio(clean - meant_cut[:, 0], clean, one.designs(), config),
+        "interchanged": estimate_ratio(moved, clean, one.designs(), config),
     }
 
 
@@ -395,7 +373,7 @@ def author_choice(
     hard = two.take(np.flatnonzero(is_hard))
     where_wrong = Estimate(float("nan"), float("nan"), float("nan"))
     if is_hard.any():
-        where_wrong = estimate_mean(is_right[is_hard], hard, config)
+        where_wrong = estimate_mean(is_right[is_hard], hard.designs(), config)
 
     # Does the head look at the entity that the model prefers?
     weights = tested.sites_two.entity_weights(head)  # [N, 2 texts, 2 classes]
@@ -403,7 +381,7 @@ def author_choice(
     is_constant = np.ptp(difference) == 0 or np.ptp(clean) == 0
     correlation = np.nan if is_constant else np.corrcoef(difference.ravel(), clean.ravel())[0, 1]
     return {
-        "author_accuracy": estimate_mean(is_right, two, config),
+        "author_accuracy": estimate_mean(is_right, two.designs(), config),
         "nearest_accuracy": accuracies["nearest"],
         "rules": accuracies,
         "author_where_nearest_is_wrong": where_wrong,
@@ -437,12 +415,12 @@ def test_set(
     numerator, denominator = exchange_terms(measured)
     size = np.abs(clean)  # of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model
     values: dict[str, Any] = {
-        "edge_effect": estimate_mean(effects, tested.all, config),
-        "meant_cut": estimate_ratio(clean - meant[:, 0], size, two, config),
-        "other_cut": estimate_ratio(clean - other[:, 0], size, two, config),
-        "content_cut": estimate_ratio(content - meant[:, 0], size, two, config),
-        "share": estimate_ratio(numerator[:, 0], denominator, two, config),
-        "flips": estimate_mean(flips(measured)[:, 0], two, config),
+        "edge_effect": estimate_mean(effects, tested.all.designs(), config),
+        "meant_cut": estimate_ratio(clean - meant[:, 0], size, two.designs(), config),
+        "other_cut": estimate_ratio(clean - other[:, 0], size, two.designs(), config),
+        "content_cut": estimate_ratio(content - meant[:, 0], size, two.designs(), config),
+        "share": estimate_ratio(numerator[:, 0], denominator, two.designs(), config),
+        "flips": estimate_mean(flips(measured)[:, 0], two.designs(), config),
     }
     criteria = judge(follows, p, t, untrained_t, **values)
     level, verdict = verdict_of(criteria)
@@ -493,49 +471,52 @@ def verdict_of(criteria: Sequence[Criterion]) -> tuple[str, str]:
 
 def grow_set(
     choosing: Half, tested: Half, candidates: Sequence[Head], config: ProbeConfig
-) -> tuple[list[tuple[Head, float, Estimate]], list[Head] | None]:
+) -> list[tuple[Head, float, Estimate]]:
     """Adds heads one by one, each time the one that raises the share exchanged most on the choosing half.
 
-    Returns (head, share on the choosing half, share on the tested half) of each step, and the smallest set that
-    exchanges MIN_SET_SHARE on the choosing half; None if MAX_SET heads do not.
+    Ends with the smallest set that exchanges MIN_SET_SHARE on the choosing half, or with MAX_SET heads. Returns (head,
+    share on the choosing half, share on the tested half) of each step.
     """
     heads, shares = list[Head](), list[float]()
-    smallest = None
-    has_items = bool(choosing.two.items)
-    while len(heads) < min(MAX_SET, len(candidates)) and smallest is None and has_items:
+    while len(heads) < min(MAX_SET, len(candidates)) and max(shares, default=0.0) < MIN_SET_SHARE:
         remaining = [head for head in candidates if head not in heads]
         sets = [[*heads, head] for head in remaining]
         numerator, denominator = exchange_terms(choosing.sites_two.measure(sets, ["exchanged"]))
         if not denominator.any():
-            break  # the model's margin is the same in passage and twin: nothing to exchange
+            return []  # the model's margin is the same in passage and twin: nothing to exchange
         of_sets = numerator.mean(axis=0) / denominator.mean()
         heads.append(remaining[int(of_sets.argmax())])
         shares.append(float(of_sets.max()))
-        if shares[-1] >= MIN_SET_SHARE:
-            smallest = list(heads)
     sets = [heads[: n + 1] for n in range(len(heads))]
     numerator, denominator = exchange_terms(tested.sites_two.measure(sets, ["exchanged"]))
-    estimates = [estimate_ratio(numerator[:, n], denominator, tested.two, config) for n in range(len(sets))]
-    return list(zip(heads, shares, estimates, strict=True)), smallest
+    designs = tested.two.designs()
+    estimates = [estimate_ratio(numerator[:, n], denominator, designs, config) for n in range(len(sets))]
+    return list(zip(heads, shares, estimates, strict=True))
 
 
-def median_examples(tested: Half, head: Head, n: int = 3) -> tuple[Example, ...]:
-    """Returns the tested passages whose share exchanged is nearest to the median, so that none is better than half."""
+def typical_examples(tested: Half, head: Head, n: int = 3) -> tuple[Example, ...]:
+    """Returns tested passages with a typical effect.
+
+    Of the fifth of the passages whose share exchanged is nearest to the median, those in which the pronouns are most
+    probable: elsewhere another word is next.
+    """
     sites = tested.sites_two
     numerator, denominator = exchange_terms(sites.measure([[head]], ["exchanged"]))
     shares = numerator[:, 0] / np.maximum(denominator, np.finfo(float).tiny)
-    nearest = np.argsort(np.abs(shares - np.median(shares)), kind="stable")[:n]
+    nearest = np.argsort(np.abs(shares - np.median(shares)), kind="stable")[: max(n, len(shares) // 5)]
     weights = sites.entity_weights(head)  # [N, 2 texts, 2 classes]
     probabilities = sites.probabilities([head])  # [N, 2 texts, 2 (unedited, exchanged), 2 forms]
+    of_pronouns = probabilities[nearest, 0, 0].sum(-1)
     examples = []
-    for i in nearest:
+    for i in nearest[np.argsort(-of_pronouns, kind="stable")[:n]]:
         passage = sites.items[i].passage
         clean, exchanged = probabilities[i, 0].tolist()
+        last_mentions = [passage.text[slice(*group[-1])] for group in passage.mentions]
         examples.append(
             Example(
                 text=passage.text,
                 forms=passage.forms,
-                entities=passage.entities,
+                entities=(last_mentions[0], last_mentions[1]),
                 weights=tuple(weights[i, 0].tolist()),
                 clean=tuple(clean),
                 exchanged=tuple(exchanged),
@@ -593,10 +574,10 @@ def confirm(
         question=QUESTION_NAMES[question],
         heads=tuple(heads),
         n=len(items.items),
-        edge_effect=estimate_mean(effects[:, 0], items, config),
+        edge_effect=estimate_mean(effects[:, 0], items.designs(), config),
         t=float(test.t[0]),
         p=float(test.p[0]),
-        meant_cut=estimate_mean(clean - meant[:, 0], items, config),
-        other_cut=estimate_mean(clean - other[:, 0], items, config),
-        picks_meant=estimate_mean((clean > 0).astype(float), items, config),
+        meant_cut=estimate_mean(clean - meant[:, 0], items.designs(), config),
+        other_cut=estimate_mean(clean - other[:, 0], items.designs(), config),
+        picks_meant=estimate_mean((clean > 0).astype(float), items.designs(), config),
     )

@@ -28,6 +28,7 @@ from training.run_dir import RESUMES, RUNS, read_json
 from training.settings import TrainSettings, flat, saved_settings
 
 EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
+LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
 ENGLISH = "english"  # in place of a corpus's fingerprint: blocks of sentences that every model is tested on
 OWNER = "model.json"  # in such a folder: which model the results are about
 UNTRAINED_SEED = 10_000  # added to the seed of an untrained model, so that none equals a trained model's start
@@ -58,6 +59,7 @@ class OpenedModel:
     seed: int | None = None
     resumed: tuple[str, ...] = ()  # a sentence for each resume with other settings
     owner: str | None = None  # external model: its folder or hub name, recorded in the results folder
+    only_next_pronoun: bool = False  # external model: nothing else is asked, because it is large
 
     @property
     def is_external(self) -> bool:
@@ -260,9 +262,17 @@ def load_data(opened: OpenedModel, cache_dir: str) -> Corpus:
 
 
 def open_external(
-    name: str, out: str | None, stories: DataConfig | None, device: torch.device, tokenizer: str | None = None
+    name: str,
+    out: str | None,
+    stories: DataConfig | None,
+    device: torch.device,
+    tokenizer: str | None = None,
+    *,
+    has_items: bool = False,
 ) -> OpenedModel:
     """Load a causal language model of another program and its tokenizer, to be tested on `stories` or in English.
+
+    In English a large model is only asked about the next pronoun, unless `has_items`: the user has given items=.
 
     `name` is a folder written by save_pretrained, a name on the hub, or a checkpoint of nanoGPT or llama2.c; results go
     to `out` (default: probes/NAME). ValueError or OSError with one line if the model cannot be loaded or observed.
@@ -290,6 +300,7 @@ def open_external(
         departures=() if facts["model_type"] == "llama" else (f"model_type={facts['model_type']}",),
         environment={"model": name, **{key: facts[key] for key in ("model_type", "sha256", "commit", "transformers")}},
         owner=owner,
+        only_next_pronoun=n_parameters(view.model) > LARGE_MODEL and not has_items,
     )
 
 

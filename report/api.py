@@ -19,12 +19,13 @@ from data.next_pronoun import Passage, find_passages, passage_of_gold
 from data.stories import GENERATOR_VERSION
 from data.stories.leakage import leakage
 from data.text import read_documents, text_files
+from probe.after_pronoun import after_pronoun
 from probe.claim import claim_card
 from probe.config import Holdouts, Items, ProbeConfig
 from probe.gold import gold_prefixes, read_passages, read_rows
-from probe.natural import describe, natural_study, prefixes_in, sections
-from probe.next_pronoun import NextPronounResult, study_question
-from probe.open import OpenedModel, check_items, load_data, open_external, open_run
+from probe.natural import MAX_PREFIXES, describe, make_items, natural_study, prefixes_in, sections
+from probe.next_pronoun import study_question
+from probe.open import LARGE_MODEL, OpenedModel, check_items, load_data, open_external, open_run
 from probe.sentences import SHOWCASE
 from probe.study import HEADLINE, Reading, study
 from report.content import jsonable, page_content, yaml_values
@@ -41,7 +42,8 @@ SHIPPED_TEXT = str(Path(__file__).resolve().parent.parent / "data" / "tinystorie
 N_FRAMES, N_PAIRS = 20, 5  # blocks in English: test frames, pairs of names per frame
 # Larger activations are allocated anew in each layer.
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
-LARGE_MODEL, LARGE_MODEL_TOKENS = 50_000_000, 2048  # parameters, tokens per batch
+LARGE_MODEL_TOKENS = 2048  # per batch
+MAX_PREFIXES_LARGE, MAX_UNTRAINED_LARGE = 60, 2  # prefixes per question, untrained models
 MIN_SHARE = 0.03  # of the work, before the time left is estimated
 Results = tuple[dict[str, Any], dict[str, Reading]]  # for probe.json, and the readings by split
 
@@ -178,7 +180,7 @@ def open_model(
     if items not in (None, *Items):
         raise ValueError(f"items={items}: must be one of {', '.join(Items)}")
     stories = compose_settings().data if items == Items.stories else None
-    return open_external(str(model), out, stories, used, tokenizer)
+    return open_external(str(model), out, stories, used, tokenizer, has_items=items is not None)
 
 
 def probe_model(
@@ -201,8 +203,12 @@ def probe_model(
 
 def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None) -> ProbeResult:
     """Tests the heads of an opened model on the stories or on English; arguments as `probe_model`."""
-    if opened.n_parameters > LARGE_MODEL and opened.model.device.type == "cpu":
-        config = replace(config, tokens_per_batch=min(config.tokens_per_batch, LARGE_MODEL_TOKENS))
+    if is_large(opened) and opened.model.device.type == "cpu":
+        config = replace(
+            config,
+            tokens_per_batch=min(config.tokens_per_batch, LARGE_MODEL_TOKENS),
+            n_untrained=min(config.n_untrained, MAX_UNTRAINED_LARGE),
+        )
     corpus = None if opened.data is None else load_data(opened, cache_dir)
     warnings = list(opened.resumed)
     if path is not None and opened.has_stories:
@@ -266,9 +272,17 @@ def english_results(opened: OpenedModel, corpus: Corpus | None, config: ProbeCon
     readings, warnings = dict[str, Reading](), list[str]()
     text = english_text(path or (SHIPPED_TEXT if corpus is None else None), corpus)
     next_pronoun, missing = probe_next_pronoun(opened, text, config)
+    fingerprint = opened.data_fingerprint if corpus is None else corpus.fingerprint
+    if opened.only_next_pronoun:
+        natural: dict[str, Any] = {"questions": {}, "missing": missing}
+        warnings.append(
+            f"{opened.n_parameters:,} weights: only the next pronoun was asked; items=english asks the rest"
+        )
+        content = {"data": {"fingerprint": fingerprint}, "next_pronoun": next_pronoun, "natural": natural}
+        return {**content, "warnings": warnings, **results}, readings
     natural = probe_prefixes(opened, text.prefixes, config)
     natural["missing"] = [*missing, *natural["missing"]]
-    if natural["missing"]:
+    if not next_pronoun:
         natural["missing"].append(f"the text has {text.contents}")
     counts = None if corpus is None else training_counts(corpus)
     sizes: dict[str, Any] = {"n_frames": N_FRAMES, "n_pairs": N_PAIRS, "seed": config.seed}
@@ -283,7 +297,6 @@ def english_results(opened: OpenedModel, corpus: Corpus | None, config: ProbeCon
             all_items = [*items["dev"], *items["test"]]
             warnings = check_items(opened, all_items, sum(item.family == "english" for item in all_items))
         results, readings = study_model(opened, items["dev"], items["test"], config)
-    fingerprint = opened.data_fingerprint if corpus is None else corpus.fingerprint
     content = {"data": {"fingerprint": fingerprint}, "next_pronoun": next_pronoun, "natural": natural}
     return {**content, "warnings": warnings, **results}, readings
 
@@ -342,10 +355,21 @@ def probe_prefixes(
             prefixes,
             config,
             chosen_elsewhere=places or {},
+            limit=max_prefixes(opened),
             progress=show_progress,
         )
     finally:
         show_progress("")
+
+
+def is_large(opened: OpenedModel) -> bool:
+    """Returns whether every pass of a model is slow on a CPU."""
+    return opened.n_parameters > LARGE_MODEL
+
+
+def max_prefixes(opened: OpenedModel) -> int:
+    """Returns how many prefixes of each question are used."""
+    return MAX_PREFIXES_LARGE if is_large(opened) else MAX_PREFIXES
 
 
 @dataclass(frozen=True)
@@ -398,10 +422,19 @@ def probe_next_pronoun(
                 config,
                 TimeLeft(name),
             )
-            if isinstance(result, NextPronounResult):
-                entries.append(jsonable(result.entry()))
-            else:
+            if isinstance(result, str):
                 missing.append(result)
+                continue
+            prefixes = make_items(
+                text.prefixes[question],
+                opened.tokenizer,
+                opened.start,
+                opened.model.context_length,
+                config.seed,
+                max_prefixes(opened),
+            )
+            after = after_pronoun(opened.model, prefixes, (result.layer, result.head), config)
+            entries.append(jsonable(replace(result, after=after).entry()))
     finally:
         show_progress("")
     return entries, missing

@@ -29,7 +29,7 @@ def next_pronoun_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [*aligned([header, *map(_row, entries)])]
     for entry in entries:
         lines += _example_lines(entry)
-        lines += [f"  {sentence}" for sentence in _unmet(entry)]
+        lines += [f"  {line}" for line in [*_unmet(entry), *_after_lines(entry)]]
     return [*lines, "", *LEGEND]
 
 
@@ -103,6 +103,29 @@ def _example_lines(entry: Mapping[str, Any]) -> list[str]:
         head = f"L{entry['layer']}H{entry['head']}"
         lines += [f"  {shown} ___", f"    {head} → {attends}    next: {before}    weights exchanged: {after}"]
     return lines
+
+
+def _after_lines(entry: Mapping[str, Any]) -> list[str]:
+    """Returns what the head does right after the pronoun; none if that was not measured."""
+    after, noun = entry["details"]["after"], WORDS[entry["question"]][1]
+    if after is None:
+        return []
+    contrast = after["contrast"]
+    looks = _direction(contrast, f"looks at that {noun}", f"looks at the other {noun}", "turns to neither")
+    head = f"L{entry['layer']}H{entry['head']}"
+    values = _short(contrast["value"], (contrast["low"], contrast["high"]))
+    lines = [f"at the pronoun, {head} {looks}: contrast {values}, p {after['p']:.4f}"]
+    raised = [after["raises_pronoun"], after["raises_name"]]
+    if None not in raised:
+        pronoun, name = (f"{_direction(value, 'raises', 'lowers', 'does not move')}" for value in raised)
+        sizes = ", ".join(f"{value['value']:.2f}" for value in raised)
+        lines.append(f"its output {pronoun} the pronoun and {name} the name of whom it looks at ({sizes} nats)")
+    return lines
+
+
+def _direction(value: Mapping[str, float], positive: str, negative: str, unknown: str) -> str:
+    """Returns the word for the sign of an estimate, `unknown` if its interval contains 0."""
+    return positive if value["low"] > 0 else negative if value["high"] < 0 else unknown
 
 
 def next_pronoun_claim(entry: Mapping[str, Any]) -> str:
@@ -217,6 +240,16 @@ def next_pronoun_tables(entries: Sequence[Mapping[str, Any]]) -> list[Table]:
         ]
         curve_header = ("heads", "added", "share exchanged, choosing half", "tested half [95 %]")
         tables.append(Table(f"{title}: heads together", curve_header, curve, "Added one by one on the choosing half."))
+        if details["after"]:
+            after = details["after"]
+            rows = [
+                ("contrast at the pronoun", _of(after["contrast"]), "negative: it looks at the other entity"),
+                *((f"its output: {name}", _of(after[key]), "nats per unit of attention; negative: lowered")
+                  for name, key in (("pronoun of whom it looks at", "raises_pronoun"), ("name", "raises_name"))
+                  if after[key]),
+            ]  # fmt: skip
+            note = f"{after['n']:,} prefixes; p of the contrast {after['p']:.4f}, one test. It describes the head."
+            tables.append(Table(f"{title}: the same head right after it", ("measure", "value [95 %]", ""), rows, note))
         shown = [
             (
                 " ".join(example["text"].split()),
@@ -229,7 +262,12 @@ def next_pronoun_tables(entries: Sequence[Mapping[str, Any]]) -> list[Table]:
         ]
         shown_header = ("passage", "pronouns", "weights on their entities", "probability", "weights exchanged")
         tables.append(
-            Table(f"{title}: passages", shown_header, shown, "The tested passages nearest to the median share.")
+            Table(
+                f"{title}: passages",
+                shown_header,
+                shown,
+                "Of the fifth nearest to the median share, those with the most probable pronouns.",
+            )
         )
     return tables
 

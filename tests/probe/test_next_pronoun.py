@@ -266,8 +266,8 @@ def test_too_few_passages_are_a_sentence_with_the_counts() -> None:
     model = CopyingModel((3.0,))
     sentence = study(model, [*one, *two[:3]])
     assert isinstance(sentence, str)
-    assert sentence.startswith(f"next_pronoun_gender: {len(one)} passages with one person and 3 with one of each class")
-    assert "0 passages with one person and 0 with" in str(study(model, []))
+    assert sentence == "next_pronoun_gender: 3 passages with a woman and a man (needed: 40)"
+    assert str(study(model, [])).startswith("next_pronoun_gender: 0 passages with one person (needed: 40) and 0 ")
     one_document = [replace(passage, doc=f"d{i % 4}") for i, passage in enumerate(PASSAGES)]
     assert "the tested half has 2 documents" in str(study(model, one_document))
 

@@ -183,6 +183,39 @@ class Meter:
         self._progress(self._stage, min(1.0, self._done / self.total))
 
 
+@dataclass(frozen=True)
+class QuestionItems:
+    """The items of one question in the tokens of a model, in two halves; whole documents belong to one half."""
+
+    choosing: list[Item]
+    tested: list[Item]
+    left_out: dict[str, dict[str, int]]  # by kind, how many passages by reason
+    problem: str  # why the question cannot be tested, with the counts; "" if it can
+
+
+def question_items(
+    model: ObservableModel,
+    tokenizer: Tokenizer,
+    start: int,
+    question: str,
+    passages: Sequence[Passage],
+    config: ProbeConfig,
+) -> QuestionItems:
+    """Returns the items of one question; arguments as `study_question`."""
+    limits = MAX_PASSAGES if model.n_layer * model.n_head <= MANY_HEADS else MAX_PASSAGES_LARGE
+    items, left_out = list[Item](), dict[str, dict[str, int]]()
+    for kind in KINDS:
+        made = make_items(passages, kind, tokenizer, start, model.context_length, config.seed, limits[kind])
+        items += made.items
+        left_out[kind] = dict(made.left_out)
+    documents_of = np.array([item.passage.doc for item in items])
+    is_choosing = random_half(documents_of, config.seed) if items else np.zeros(0, dtype=bool)
+    choosing = [item for item, is_chosen in zip(items, is_choosing, strict=True) if is_chosen]
+    tested = [item for item, is_chosen in zip(items, is_choosing, strict=True) if not is_chosen]
+    problem = too_few(question, items, Items(tested, Counter()), left_out)
+    return QuestionItems(choosing, tested, left_out, problem)
+
+
 def study_question(
     model: ObservableModel,
     untrained: Iterable[ObservableModel],
@@ -196,37 +229,40 @@ def study_question(
 ) -> NextPronounResult | str:
     """Chooses the head that decides the next pronoun on half of the documents, and tests it on the other half.
 
-    `passages` are those of one question in `documents`, (name, text) each. `untrained` are `config.n_untrained` models
-    of the same shape.
+    `passages` are those of one question in `documents`, (name, text) each; `start` is the token before every text.
+    `untrained` are `config.n_untrained` models of the same shape.
 
     Returns:
         the result; or a sentence with the counts, if there are too few passages.
 
     """
-    # Items of both kinds; whole documents belong to one half.
-    meter = Meter(progress)
-    meter.begin("reading passages")
+    progress("reading passages", 0.0)
+    items = question_items(model, tokenizer, start, question, passages, config)
+    if items.problem:
+        return items.problem
+    return study_items(model, untrained, items, question, documents, config, progress)
+
+
+def study_items(
+    model: ObservableModel,
+    untrained: Iterable[ObservableModel],
+    items: QuestionItems,
+    question: str,
+    documents: Sequence[tuple[str, str]],
+    config: ProbeConfig,
+    progress: Progress = lambda stage, share: None,
+) -> NextPronounResult:
+    """Chooses a head on one half of the items and tests it on the other; arguments as `study_question`."""
     n_heads = model.n_layer * model.n_head
-    limits = MAX_PASSAGES if n_heads <= MANY_HEADS else MAX_PASSAGES_LARGE
-    items, left_out = list[Item](), dict[str, dict[str, int]]()
-    for kind in KINDS:
-        made = make_items(passages, kind, tokenizer, start, model.context_length, config.seed, limits[kind])
-        items += made.items
-        left_out[kind] = dict(made.left_out)
-    documents_of = np.array([item.passage.doc for item in items])
-    is_choosing = random_half(documents_of, config.seed) if items else np.zeros(0, dtype=bool)
-    chosen_items = [item for item, is_chosen in zip(items, is_choosing, strict=True) if is_chosen]
-    tested_items = [item for item, is_chosen in zip(items, is_choosing, strict=True) if not is_chosen]
-    if problem := too_few(question, items, Items(tested_items, Counter()), left_out):
-        return problem
     n_candidates = n_heads if n_heads <= ALL_HEADS else MAX_CANDIDATES
-    meter.total = _planned(len(chosen_items), len(tested_items), n_candidates, config.n_untrained)
+    meter = Meter(progress)
+    meter.total = _planned(len(items.choosing), len(items.tested), n_candidates, config.n_untrained)
 
     # Candidates, and the head with the largest signed edge effect on the choosing half.
     meter.begin("choosing a head")
     all_heads = [(layer, head) for layer in range(model.n_layer) for head in range(model.n_head)]
     candidates = all_heads
-    choosing = Half(model, chosen_items, config.tokens_per_batch, meter)
+    choosing = Half(model, items.choosing, config.tokens_per_batch, meter)
     if n_heads > ALL_HEADS:
         direct = np.abs(np.nanmean(choosing.direct_effects(), axis=0))  # [L, H]
         order = np.argsort(-direct.ravel(), kind="stable")[:MAX_CANDIDATES]
@@ -237,13 +273,13 @@ def study_question(
 
     # The tested half: every candidate's edges cut, also in untrained models, and everything else for the chosen head.
     meter.begin("testing")
-    tested = Half(model, tested_items, config.tokens_per_batch, meter)
+    tested = Half(model, items.tested, config.tokens_per_batch, meter)
     effects = tested.edge_effects(singles)  # [N, C]
     test = max_t_test(effects, tested.all.clusterings, 0.0, config.n_bootstrap, config.seed)
     untrained_t = list[float]()
     for number, other in enumerate(untrained, 1):
         meter.begin(f"untrained model {number}")
-        values = Half(other, tested_items, config.tokens_per_batch, meter).edge_effects(singles)
+        values = Half(other, items.tested, config.tokens_per_batch, meter).edge_effects(singles)
         t = max_t_test(values, tested.all.clusterings, 0.0, 100, config.seed).t
         untrained_t.append(float(t.max()))
     meter.begin("what the head decides")
@@ -286,7 +322,7 @@ def study_question(
         candidates=tuple(
             (head, float(effects[:, c].mean()), float(test.t[c]), float(test.p[c])) for c, head in enumerate(candidates)
         ),
-        left_out=left_out,
+        left_out=items.left_out,
         examples=typical_examples(tested, chosen),
     )
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
+from benchmarks.next_pronoun_controls import CopyingModel
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.next_pronoun import Passage, find_passages
 from data.tokenizer import end_id, word_tokenizer
-from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, TransformerView, apply_edits
+from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe import next_pronoun
 from probe.config import Holdouts, ProbeConfig
@@ -62,83 +61,18 @@ START = end_id(TOKENIZER)
 PASSAGES = [passage for name, text in DOCUMENTS for passage in find_passages(name, text, "gender")]
 
 
-class CopyingModel(ObservableModel):
-    """One layer of heads that look at persons; head h writes `gains[h]` times the gender it sees into the logits."""
-
-    n_layer, context_length = 1, 64
-
-    def __init__(self, gains: Sequence[float], seed: int = 0, knows_gender: bool = True) -> None:
-        self.n_head, self.gains, self.vocab_size = len(gains), torch.tensor(gains), TOKENIZER.get_vocab_size()
-        vocabulary = TOKENIZER.get_vocab()
-
-        def signs(first: Sequence[str], second: Sequence[str]) -> Tensor:
-            values = torch.zeros(self.vocab_size)
-            values[[vocabulary[word] for word in first if word in vocabulary]] = 1.0
-            values[[vocabulary[word] for word in second if word in vocabulary]] = -1.0
-            return values
-
-        self.name_class = signs(sorted(FEMININE_NAMES), sorted(MASCULINE_NAMES))
-        self.pronoun_class = signs(("she", "She"), ("he", "He"))
-        generator = torch.Generator().manual_seed(seed)
-        self.place_bias = torch.randn(self.context_length, generator=generator)  # the same for all heads
-        self.word_bias = 0.05 * torch.randn(self.vocab_size, generator=generator) * (self.name_class == 0)
-        noise = torch.randn(self.vocab_size, generator=generator) * self.name_class.abs()
-        self.copied = self.name_class if knows_gender else noise  # what the heads' values hold
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
-
-    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-        n, length = tokens.shape
-        if query_positions is None:
-            query_positions = torch.arange(length).expand(n, -1)
-        is_person = (self.name_class[tokens] != 0).float()
-        scores = (5 * is_person + self.place_bias[:length])[:, None].expand(-1, self.n_head, -1)  # [B, H, T]
-        later = torch.arange(length) > query_positions[..., None]
-        scores = scores[:, :, None].expand(-1, -1, query_positions.shape[1], -1)
-        scores = scores.masked_fill(later[:, None], float("-inf"))
-        values = self.copied[tokens][:, None, :, None].expand(-1, self.n_head, -1, -1)
-        complete = torch.zeros_like(values)
-        complete.scatter_(
-            2, query_positions[:, None, :, None].expand(-1, self.n_head, -1, 1), scores.softmax(-1) @ values
-        )
-        return [LayerRecord(scores, values, complete, values[:, 0])]
-
-    def residual_stream(self, tokens: Tensor) -> list[Tensor]:
-        return [torch.zeros(*tokens.shape, 1)] * 2
-
-    def logits(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        edits: Sequence[HeadEdit] = (),
-        streams: Sequence[Tensor] | None = None,
-    ) -> Tensor:
-        [record] = self.record(tokens)
-        outputs = apply_edits(record.scores.softmax(-1), record.values, edits)[..., 0]  # [B, H, T]
-        margin = torch.einsum("bht,h->bt", outputs, self.gains) + self.word_bias[tokens].cumsum(-1)
-        logits = margin[..., None] * self.pronoun_class / 2
-        return logits if positions is None else logits[torch.arange(len(tokens)), positions]
-
-    def head_weights(self, layer: int) -> HeadWeights:
-        return HeadWeights(None, None, None, self.gains[:, None, None])
-
-    def unembedding(self) -> Tensor:
-        return self.pronoun_class[:, None] / 2
-
-    def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
-        return direction
+def copying_model(gains: Sequence[float], seed: int = 0, *, knows_gender: bool = True) -> CopyingModel:
+    return CopyingModel(gains, TOKENIZER, seed=seed, knows_gender=knows_gender, context_length=64)
 
 
 def study(model: ObservableModel, passages: Sequence[Passage] = PASSAGES) -> NextPronounResult | str:
-    untrained = [CopyingModel([1.0] * model.n_head, seed, knows_gender=False) for seed in (1, 2)]
+    untrained = [copying_model([1.0] * model.n_head, seed, knows_gender=False) for seed in (1, 2)]
     return study_question(model, untrained, TOKENIZER, START, "gender", passages, DOCUMENTS, CONFIG)
 
 
 @cache
 def planted(*gains: float) -> NextPronounResult:
-    result = study(CopyingModel(gains))
+    result = study(copying_model(gains))
     assert isinstance(result, NextPronounResult), result
     return result
 
@@ -220,7 +154,7 @@ def test_the_halves_share_no_document_and_the_counts_add_up() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_heads_that_copy_something_else_than_gender_are_not_supported(seed: int) -> None:
-    result = study(CopyingModel((2.0, 1.0), seed, knows_gender=False))
+    result = study(copying_model((2.0, 1.0), seed, knows_gender=False))
     assert isinstance(result, NextPronounResult)
     assert result.verdict in (UNKNOWN_TO_MODEL, NOT_ESTABLISHED)
     assert 0.1 < result.follows_twin.value < 0.9
@@ -255,7 +189,7 @@ def test_the_head_is_found_among_many_by_its_direct_effect() -> None:
     assert len(result.candidates) == next_pronoun.MAX_CANDIDATES
     assert (result.head, result.verdict) == (17, SUPPORTED)
     items = two_items()
-    sites = Sites(CopyingModel((1.0, 0.5)), items.items, 4096)
+    sites = Sites(copying_model((1.0, 0.5)), items.items, 4096)
     effects, margins = sites.direct_effects(), sites.clean  # [N, 1, 2], [N, 2]
     assert effects[:, 0, 0] == pytest.approx(2 * effects[:, 0, 1], rel=1e-4)
     assert effects.sum((1, 2)) == pytest.approx(np.abs(margins[:, 0] - margins[:, 1]) / 2, abs=1e-5)
@@ -263,7 +197,7 @@ def test_the_head_is_found_among_many_by_its_direct_effect() -> None:
 
 def test_too_few_passages_are_a_sentence_with_the_counts() -> None:
     one, two = ([passage for passage in PASSAGES if passage.kind == kind] for kind in ("one", "two"))
-    model = CopyingModel((3.0,))
+    model = copying_model((3.0,))
     sentence = study(model, [*one, *two[:3]])
     assert isinstance(sentence, str)
     assert sentence == "next_pronoun_gender: 3 passages with a woman and a man (needed: 40)"

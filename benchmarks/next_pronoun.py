@@ -6,6 +6,7 @@ validation text, and its chosen head on each of texts=PATH,PATH. Further argumen
 - experiment=english: or english/long
 - control=: coin (a coin decides the gender of every pronoun of the training text), or genders (in half of the training
   stories every name and noun has a counterpart of the other gender); both are tested on the unchanged text
+- pairs=FILE,FILE: minimal pairs, with all heads and without each
 - threads=1
 - page=next_pronoun: results are written to docs/results/PAGE.{json,md}
 """
@@ -15,7 +16,8 @@ import json
 import random
 import re
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -28,19 +30,28 @@ from benchmarks.measure import ROOT, arguments, median_range, run_script, write_
 from data.corpus import load_corpus
 from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES
 from data.natural import WORD
-from data.next_pronoun import mixed_places
-from data.tokenizer import END
+from data.next_pronoun import Passage, mixed_places
+from data.tokenizer import END, encode_text
+from model.observe import HeadEdit
+from probe.after_pronoun import after_pronoun
 from probe.config import ProbeConfig
 from probe.external import markdown_table
-from probe.natural import DECIDED_SITES, make_items, read
+from probe.minimal_pairs import log_probabilities, outcomes, read_pairs
+from probe.natural import make_items
 from probe.next_pronoun import NextPronounResult, confirm, study_question
 from probe.open import OpenedRun, load_data, open_run
-from probe.statistics import mean_interval
-from report.api import EnglishText, english_text
+from report.api import SHIPPED_TEXT, EnglishText, english_text
 from report.content import jsonable, yaml_values
 from training.checkpoint import load_checkpoint, write_atomically
 from training.settings import typed
 
+AFTER = """\
+The same head at the pronoun; contrast below 0: it looks at the other person. Then what its output raises if it attends
+to a person, in nats per unit of attention: that person's pronoun and name; below 0: it lowers them (copy suppression,
+McDougall et al. 2023)."""
+PAIRS = "Share of pairs whose good sentence is more probable; a removed head writes nothing at any position."
+EMERGENCE = "First kept checkpoint at which the criteria hold; there the untrained models are not asked."
+SHUFFLED = "The words before the pronoun in random order, the last one excepted. Not registered."
 MIN_COUNT = 10  # mentions of a name in the training text before it may stand for another
 
 
@@ -98,20 +109,42 @@ def train(run: Path, seed: int, options: dict[str, str]) -> None:
     run_script("train", f"experiment={options['experiment']}", *settings)
 
 
-def after_the_pronoun(
-    opened: OpenedRun, text: EnglishText, head: tuple[int, int], config: ProbeConfig
-) -> dict[str, Any]:
-    """Returns the contrast of a head at the pronoun and at the word after it, on all prefixes, with intervals."""
-    items = make_items(
-        text.prefixes["gender"], opened.tokenizer, opened.start, opened.model.context_length, config.seed
-    )
-    contrast = read(opened.model, items, config.tokens_per_batch).contrast[:, :, head[0], head[1]]
-    everything = torch.arange(len(contrast)).numpy()
-    found = {}
-    for i, site in enumerate(DECIDED_SITES):
-        interval = mean_interval(contrast[:, i], items.designs(everything), config.n_bootstrap, config.seed)
-        found[site] = {"n": len(contrast), "contrast": float(contrast[:, i].mean()), "interval": interval.tolist()}
-    return found
+def pairs_without_heads(opened: OpenedRun, file: Path, config: ProbeConfig) -> dict[str, Any]:
+    """Returns the share of right minimal pairs of a file with all heads, and without each head (its output is 0)."""
+    sides: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
+    for pair in read_pairs(file):
+        for side, sentence in zip(sides, (pair.good, pair.bad), strict=True):
+            side.append((opened.start, *encode_text(opened.tokenizer, sentence).ids))
+
+    def accuracy(edits: Sequence[HeadEdit]) -> float:
+        model, n_tokens = opened.model, config.tokens_per_batch
+        good, bad = (log_probabilities(model, texts, n_tokens, edits) for texts in sides)
+        return float(outcomes(good, bad).mean())
+
+    heads = [(layer, head) for layer in range(opened.model.n_layer) for head in range(opened.model.n_head)]
+    without = {f"L{layer}H{head}": accuracy([HeadEdit(layer, head, output=torch.zeros_like)]) for layer, head in heads}
+    return {"n": len(sides[0]), "all": accuracy(()), "without": without}
+
+
+def shuffle_words(passage: Passage, rng: random.Random) -> Passage:
+    """Returns the passage with its words in random order, the last one excepted; marks are lost."""
+    spans = [span for group in passage.mentions for span in group]
+    inside = [range(*span) for span in spans]
+    others = [match.span() for match in WORD.finditer(passage.text)]
+    spans += [span for span in others if not any(span[0] in mention for mention in inside)]
+    *movable, last = sorted(spans)
+    rng.shuffle(movable)
+    text, moved = "", dict[tuple[int, int], tuple[int, int]]()
+    for span in (*movable, last):
+        word = passage.text[slice(*span)]
+        moved[span] = (len(text), len(text) + len(word))
+        text += f"{word} "
+    groups = [tuple(sorted(moved[span] for span in group)) for group in passage.mentions]
+    order = sorted((span, side) for side in (0, 1) for span in groups[side])
+    return replace(
+        passage, text=text, mentions=(groups[0], groups[1]), pronouns=(), nearest=order[-1][1], first=order[0][1],
+        subject=order[0][1],
+    )  # fmt: skip
 
 
 def emergence(opened: OpenedRun, text: EnglishText, config: ProbeConfig, best: dict[str, Any]) -> list[dict[str, Any]]:
@@ -167,14 +200,18 @@ def evaluate(run: Path, options: dict[str, str], config: ProbeConfig) -> dict[st
     """Returns everything that the page shows of one run."""
     opened = open_run(run, torch.device("cpu"))
     corpus = load_data(opened, ".cache")
-    text = english_text(None, corpus)
+    text = english_text(SHIPPED_TEXT if options["control"] else None, corpus)
     results: dict[str, Any] = {"seed": opened.seed, "step": opened.step}
     for question in ("gender", "number"):
         result = study(opened, text, question, config)
         results[question] = result if isinstance(result, str) else summary(result)
         if question == "gender" and isinstance(result, NextPronounResult):
             head = (result.layer, result.head)
-            results["after"] = after_the_pronoun(opened, text, head, config)
+            prefixes = make_items(
+                text.prefixes["gender"], opened.tokenizer, opened.start, opened.model.context_length, config.seed
+            )
+            after = after_pronoun(opened.model, prefixes, head, config)
+            results["after"] = asdict(after) if after else None
             heads = result.head_set.heads if result.unit == "set" and result.head_set else (head,)
             results["texts"] = {}
             for path in filter(None, options["texts"].split(",")):
@@ -184,24 +221,74 @@ def evaluate(run: Path, options: dict[str, str], config: ProbeConfig) -> dict[st
                     needs_twin=bool(other.documents),
                 )  # fmt: skip
                 results["texts"][Path(path).name] = answer if isinstance(answer, str) else asdict(answer)
+    results["shuffled"] = of_shuffled(opened, text, config)
+    assert opened.seed is not None
+    untrained = replace(opened, model=opened.untrained(opened.seed))
+    results["untrained"] = word_of(study(untrained, text, "gender", replace(config, n_untrained=2)))
+    results["pairs"] = {}
+    for file in map(Path, filter(None, options["pairs"].split(","))):
+        results["pairs"][file.stem] = pairs_without_heads(opened, file, config)
     best = {name: weight.clone() for name, weight in opened.transformer.state_dict().items()}
     results["emergence"] = emergence(opened, text, config, best)
     return dict(jsonable(results))
 
 
-def lines_of(runs: list[dict[str, Any]], n_places: int, n_tokens: int, tokens_per_step: int) -> list[str]:
-    """Returns the tables of the page."""
+def word_of(result: NextPronounResult | str) -> str:
+    """Returns the verdict, or why there is none."""
+    return result if isinstance(result, str) else f"{result.verdict} ({result.evidence_level})"
+
+
+def of_shuffled(opened: OpenedRun, text: EnglishText, config: ProbeConfig) -> dict[str, Any]:
+    """Returns the answer on passages whose words are in random order."""
+    rng = random.Random(config.seed)
+    passages = [shuffle_words(passage, rng) for passage in text.passages["gender"] if not passage.pronouns]
+    shuffled = replace(text, passages={"gender": passages})
+    result = study(opened, shuffled, "gender", replace(config, n_untrained=2))
+    if isinstance(result, str):
+        return {"verdict": result}
+    estimates = {"follows_twin": result.follows_twin, "author_accuracy": result.author_accuracy}
+    estimates["share"] = result.chosen.share
+    return {
+        "verdict": word_of(result),
+        "n_two": result.n_two,
+        "nearest_accuracy": result.nearest_accuracy,
+        "head": (result.layer, result.head),
+        **{name: asdict(value) for name, value in estimates.items()},
+    }
+
+
+Runs = Sequence[dict[str, Any]]
+
+
+def lines_of(runs: Runs, n_places: int, n_tokens: int, tokens_per_step: int) -> list[str]:
+    """Returns the tables of the page; the training text has `n_places` pronouns after both genders in `n_tokens`."""
+    lines = decision_lines(runs)
+    for name in runs[0]["texts"]:
+        rows = [_text_row(run["seed"], run["texts"][name]) for run in runs]
+        names = ("seed", "passages", "edge effect, nats", "meant edge cut", "other edge cut", "p")
+        lines += [f"## The same heads on {name}", "", *markdown_table(names, rows), ""]
+    lines += ["## Right after the pronoun", "", AFTER, "", *after_lines(runs), ""]
+    for name in runs[0]["pairs"]:
+        lines += [f"## Minimal pairs without a head: {name}", "", PAIRS, "", *pair_lines(runs, name), ""]
+    lines += ["## Words in random order", "", SHUFFLED, "", *shuffled_lines(runs), ""]
+    untrained = Counter(run["untrained"] for run in runs)
+    words = "; ".join(f"{count} {word}" for word, count in untrained.most_common())
+    lines += ["## Untrained models of the same seeds", "", words, ""]
+    places_per_step = n_places * tokens_per_step / n_tokens
+    lines += ["## Emergence", "", EMERGENCE, "", *emergence_lines(runs, tokens_per_step, places_per_step), ""]
+    numbers = {run["number"] if isinstance(run["number"], str) else run["number"]["verdict"] for run in runs}
+    return [*lines, "## Number", "", *sorted(numbers)]
+
+
+def decision_lines(runs: Runs) -> list[str]:
+    """Returns the summary over seeds and the table of all seeds."""
     answers = [run["gender"] for run in runs]
     supported = sum(answer["verdict"] == "supported" for answer in answers)
-    values = [
-        (name, median_range([answer[name] for answer in answers], 2))
-        for name in ("share", "flips", "follows_twin", "author_accuracy", "nearest_accuracy")
-    ]
-    lines = [f"Supported in {supported} of {len(runs)} seeds. Median and range over seeds:", ""]
-    lines += [*markdown_table(("measure", "median (range)"), values), ""]
+    values = []
+    for name in ("share", "flips", "follows_twin", "author_accuracy", "nearest_accuracy"):
+        values.append((name, median_range([answer[name] for answer in answers], 2)))
     rows = []
     for run, answer in zip(runs, answers, strict=True):
-        wrong = answer["author_where_nearest_is_wrong"]
         low, high = answer["share_interval"]
         rows.append([
             str(run["seed"]),
@@ -211,44 +298,73 @@ def lines_of(runs: list[dict[str, Any]], n_places: int, n_tokens: int, tokens_pe
             f"{answer['flips']:.2f}",
             f"{answer['follows_twin']:.2f}",
             f"{answer['author_accuracy']:.2f}, {answer['nearest_accuracy']:.2f}",
-            f"{wrong['value']:.2f} of {answer['n_nearest_is_wrong']}",
+            f"{_estimate(answer['author_where_nearest_is_wrong'])} of {answer['n_nearest_is_wrong']}",
             f"{answer['p_corrected']:.4f}",
         ])  # fmt: skip
     header = ("seed", "heads", "verdict", "share [95 %]", "flips", "follows twin", "author's, nearest",
               "author's where nearest is wrong", "p")  # fmt: skip
-    lines += [*markdown_table(header, rows), ""]
-    for name in runs[0]["texts"]:
-        lines += [f"## The same heads on {name}", ""]
-        rows = [_text_row(run["seed"], run["texts"][name]) for run in runs]
-        names = ("seed", "passages", "edge effect, nats", "meant edge cut", "other edge cut", "p")
-        lines += [*markdown_table(names, rows), ""]
-    lines += [
-        "## Right after the pronoun",
-        "",
-        "Contrast of the same head; negative: it looks at the other person.",
-        "",
-    ]
-    rows = [
-        [str(run["seed"]), *(_contrast(run["after"][site]) for site in DECIDED_SITES)] for run in runs if "after" in run
-    ]
-    lines += [*markdown_table(("seed", "at the pronoun", "at the word after"), rows), ""]
-    lines += ["## Emergence", "", "First kept checkpoint at which the criteria hold, untrained models not asked.", ""]
+    summary = f"Supported in {supported} of {len(runs)} seeds. Median and range over seeds:"
+    return [summary, "", *markdown_table(("measure", "median (range)"), values), "", *markdown_table(header, rows), ""]
+
+
+def after_lines(runs: Runs) -> list[str]:
+    """Returns the table of what the heads do right after the pronoun."""
     rows = []
     for run in runs:
+        after = run["after"]
+        if after:
+            names = ("contrast", "raises_pronoun", "raises_name")
+            cells = [_estimate(after[name]) if after[name] else "-" for name in names]
+            rows.append([str(run["seed"]), *cells, f"{after['p']:.4f}"])
+    header = ("seed", "contrast at the pronoun", "its output raises the pronoun", "the name", "p")
+    return markdown_table(header, rows)
+
+
+def pair_lines(runs: Runs, name: str) -> list[str]:
+    """Returns the table of right minimal pairs of one file."""
+    rows = []
+    for run in runs:
+        found = run["pairs"][name]
+        chosen = [f"L{layer}H{head}" for layer, head in run["gender"]["heads"]]
+        others = [value for head, value in found["without"].items() if head not in chosen]
+        without = ", ".join(f"{head} {found['without'][head]:.3f}" for head in chosen)
+        spread = f"{min(others):.3f} to {max(others):.3f}"
+        rows.append([str(run["seed"]), str(found["n"]), f"{found['all']:.3f}", without, spread])
+    return markdown_table(("seed", "pairs", "all heads", "without the deciding head", "without another head"), rows)
+
+
+def shuffled_lines(runs: Runs) -> list[str]:
+    """Returns the table of the passages in random order."""
+    rows = []
+    for run in runs:
+        found = run["shuffled"]
+        if "share" in found:
+            cells = [_estimate(found[name]) for name in ("share", "follows_twin", "author_accuracy")]
+            of_run = [str(run["seed"]), str(found["n_two"]), found["verdict"]]
+            rows.append([*of_run, *cells, f"{found['nearest_accuracy']:.2f}"])
+    header = ("seed", "passages with two", "verdict", "share", "follows twin", "author's", "nearest")
+    return markdown_table(header, rows)
+
+
+def emergence_lines(runs: Runs, tokens_per_step: int, places_per_step: float) -> list[str]:
+    """Returns the table of the first steps at which the criteria hold."""
+    rows, firsts = [], []
+    for run in runs:
         steps = [row["step"] for row in run["emergence"] if row["verdict"] == "supported"]
-        first = min([*steps, run["step"]])
-        tokens = first * tokens_per_step
-        rows.append([str(run["seed"]), f"{first:,}", f"{tokens:,}", f"{round(n_places * tokens / n_tokens):,}"])
-    columns = ("seed", "step", "tokens", "places after entities of both genders")
-    middle = median(int(row[1].replace(",", "")) for row in rows)
-    lines += [*markdown_table(columns, rows), "", f"Median step: {middle:g}."]
-    numbers = {run["number"] if isinstance(run["number"], str) else run["number"]["verdict"] for run in runs}
-    return [*lines, "", "## Number", "", *sorted(numbers)]
+        if run["gender"]["verdict"] == "supported":
+            steps.append(run["step"])
+        if not steps:
+            rows.append([str(run["seed"]), "-", "-", "-"])
+            continue
+        firsts.append(min(steps))
+        counts = (firsts[-1], firsts[-1] * tokens_per_step, round(firsts[-1] * places_per_step))
+        rows.append([str(run["seed"]), *(f"{count:,}" for count in counts)])
+    lines = markdown_table(("seed", "step", "tokens", "pronouns after entities of both genders"), rows)
+    return [*lines, "", f"Median step: {median(firsts):g}."] if firsts else lines
 
 
-def _contrast(value: dict[str, Any]) -> str:
-    low, high = value["interval"]
-    return f"{value['contrast']:.2f} [{low:.2f}, {high:.2f}]"
+def _estimate(value: dict[str, Any]) -> str:
+    return f"{value['value']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
 
 
 def _text_row(seed: int, result: Any) -> list[str]:
@@ -268,6 +384,7 @@ def main() -> None:
         "texts": "",
         "experiment": "english",
         "control": "",
+        "pairs": "",
         "threads": "1",
         "page": "next_pronoun",
     }

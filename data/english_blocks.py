@@ -1,8 +1,9 @@
-"""Blocks of four in plain English whose payoff is in the context.
+"""Blocks of four in plain English whose payoff is the next pronoun.
 
-"Lily had a ball and Tom had a kite. She liked the ball." Two orders of the people x two pronouns, as in the stories, so
-the same tests apply to a model of any English text. Only words that the training text contains are used. Dev and the
-headline of test differ in names, objects, introductions and continuations.
+"Lily met Tom near a big tree. Tom was sad because": the next pronoun is about the person who is named again. Two orders
+of the people x two named again, as in the stories, so the same tests apply to a model of any English text. That person
+is also the last one mentioned. Only names that the training text contains are used. Dev and the headline of test
+differ in names, introductions and continuations.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -13,35 +14,27 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from data.english import FEMININE_NAMES, MASCULINE_NAMES, SINGULARS
+from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.links import Link, LinkItem, Span, link_items
 from data.stories.lexicon import unit_hash
 
-# {A} is mentioned before {B}; {P} belongs to {A} and {Q} to {B}.
+# {A} is mentioned before {B}; {X} is the one of both who is named again.
 _INTRODUCTIONS = (
-    "{A} had a {P} and {B} had a {Q} .", "{A} found a {P} , and {B} found a {Q} .", "{A} got a {P} . {B} got a {Q} .",
-    "{A} bought a {P} and {B} bought a {Q} .", "there was a {P} for {A} and a {Q} for {B} .",
-    "{A} brought a {P} , but {B} brought a {Q} .", "{A} saw a {P} . {B} saw a {Q} .",
-    "{A} made a {P} and {B} made a {Q} .",
+    "{A} met {B} near a big tree .", "{A} saw {B} in the park .", "{A} played with {B} in the garden .",
+    "{A} went to the shop with {B} .", "{A} sat next to {B} at home .", "{A} ran to the river with {B} .",
+    "{A} was in the kitchen with {B} .", "{A} walked to school with {B} .",
 )  # fmt: skip
 _CONTINUATIONS = (
-    "{PRONOUN} liked the", "{PRONOUN} loved the", "{PRONOUN} took the", "{PRONOUN} looked at the",
-    "{PRONOUN} was happy with the", "{PRONOUN} put down the", "{PRONOUN} held the", "{PRONOUN} picked up the",
+    "{X} was sad because", "{X} was tired , so", "{X} was happy because", "{X} was hungry , so", "{X} smiled because",
+    "{X} was scared because", "{X} felt cold , so", "{X} was proud because",
 )  # fmt: skip
 _OPENERS = ("One day ,", "In the morning ,", "After lunch ,", "That day ,", "On a sunny day ,", "In the evening ,")
 _NO_ANTECEDENT = ("Outside , it was raining .", "Soon it was dark .", "Then it was late .", "That day it was cold .")
-PRONOUNS = ("She", "He")
-OBJECTS = SINGULARS & set(
-    "apple bag ball balloon banana basket bell bicycle book bottle bowl box bracelet broom bucket button cake "
-    "candle cap car coat coin cookie crown cup desk diamond doll drum flag flower fork gift hammer hat horn jar "
-    "jewel key kite knife ladder lamp lantern letter map marble mask mirror needle net nut orange pan pear pearl "
-    "pebble pen pencil picture pie pillow pin plate pot puppet purse puzzle ribbon ring robot rock rope sack scarf "
-    "shell ship shirt shoe shovel spoon star stick stone sword toy train trumpet umbrella vase wagon whistle".split()
-)
-MIN_COUNT = 10  # occurrences of a name or an object in the training text
+PRONOUNS = ("she", "he")
+MIN_COUNT = 10  # occurrences of a name in the training text
 # The least number of words of dev and of test: sign flips of 8 names allow a p of 1 / 2^8, of 6 none below 0.01.
-LEAST = {"feminine": (3, 8), "masculine": (3, 8), "objects": (4, 8)}
-_DEV_SHARE = 1 / 3  # for names, objects, introductions and continuations
+LEAST = {"feminine": (3, 8), "masculine": (3, 8)}
+_DEV_SHARE = 1 / 3  # for names, introductions and continuations
 
 
 def english_rows(counts: Mapping[str, int] | None, *, n_frames: int, n_pairs: int, seed: int) -> dict[str, list[Any]]:
@@ -50,9 +43,9 @@ def english_rows(counts: Mapping[str, int] | None, *, n_frames: int, n_pairs: in
     `counts` has the words of the training text; if None, it is unknown and every word is used.
 
     Test has `n_frames` frames, dev half as many; each has `n_pairs` pairs of names. Raises ValueError if the training
-    text has too few of the names or objects.
+    text has too few of the names.
     """
-    pools = {"feminine": FEMININE_NAMES, "masculine": MASCULINE_NAMES, "objects": OBJECTS}
+    pools = {"feminine": FEMININE_NAMES, "masculine": MASCULINE_NAMES}
     parts = {split: {name: known(words, counts, split) for name, words in pools.items()} for split in ("dev", "test")}
     for name, least in LEAST.items():
         n_dev, n_test = (len(parts[split][name]) for split in ("dev", "test"))
@@ -110,20 +103,19 @@ def _part(texts: tuple[str, ...], split: str) -> tuple[str, ...]:
 
 
 def _block(rng: Random, frame: tuple[str, str], words: Mapping[str, list[str]], holdout: str) -> list[dict[str, Any]]:
-    """Returns the four cells of a block: each person first x each person meant; the objects stay with their owners."""
-    people = rng.choice(words["feminine"]), rng.choice(words["masculine"])
-    objects, opener = rng.sample(words["objects"], 2), rng.choice(_OPENERS)
+    """Returns the four cells of a block: each person first x each person named again."""
+    people, opener = (rng.choice(words["feminine"]), rng.choice(words["masculine"])), rng.choice(_OPENERS)
     rows = []
     for order in (0, 1):
         for meant in (0, 1):
-            slots = {"A": people[order], "B": people[1 - order], "P": objects[order], "Q": objects[1 - order]}
-            slots |= {"PRONOUN": PRONOUNS[meant], "PAYOFF": objects[meant]}
-            is_empty = "{PRONOUN}" not in frame[1]
-            text, spans = _filled(f"{opener} {frame[0]} {frame[1]}" + ("" if is_empty else " {PAYOFF} ."), slots)
+            slots = {"A": people[order], "B": people[1 - order], "X": people[meant], "PRONOUN": PRONOUNS[meant]}
+            is_empty = "{X}" not in frame[1]
+            text, spans = _filled(f"{opener} {frame[0]} {frame[1]}" + ("" if is_empty else " {PRONOUN}"), slots)
             mentions = (spans["A"], spans["B"]) if order == meant else (spans["B"], spans["A"])
+            last_word = frame[1].split()[-1]
             rows.append({
                 "text": text,
-                "links": [asdict(_link(spans, mentions, objects, meant))],
+                "links": [asdict(_link(spans, mentions, last_word, meant))],
                 "family": "no_antecedent" if is_empty else "english",
                 "holdout": holdout, "frame": " ".join(frame), "pair": " ".join(people),
                 "order": order, "meant": meant,
@@ -136,22 +128,20 @@ def _filled(frame: str, slots: Mapping[str, str]) -> tuple[str, dict[str, Span]]
     text, spans = "", dict[str, Span]()
     for symbol in frame.split():
         word = slots.get(symbol.strip("{}"), symbol)
-        if word[0] in "aeiou" and symbol[0] == "{" and text.endswith(" a"):
-            text += "n"
         text += word if symbol in (".", ",") or not text else f" {word}"
         spans[symbol.strip("{}")] = (len(text) - len(word), len(text))
     return text, spans
 
 
-def _link(spans: Mapping[str, Span], mentions: tuple[Span, Span], objects: list[str], meant: int) -> Link:
-    """Returns the link of a text; without a payoff, the "it" of its last sentence refers to nothing."""
-    if "PAYOFF" not in spans:
+def _link(spans: Mapping[str, Span], mentions: tuple[Span, Span], last_word: str, meant: int) -> Link:
+    """Returns the link of a text; in one without a named person, the "it" of its last sentence refers to nothing."""
+    if "X" not in spans:
         return Link(
             level="no_antecedent", site="pronoun", pronoun=spans["it"], query=spans["it"], antecedents=(),
             distractors=mentions, subject=None, payoff=None, answers=(), foils=(),
         )  # fmt: skip
     return Link(
-        level="gender", site="pronoun", pronoun=spans["PRONOUN"], query=spans["PRONOUN"], antecedents=mentions[:1],
-        distractors=mentions[1:], subject=None, payoff=spans["PAYOFF"], answers=(objects[meant],),
-        foils=(objects[1 - meant],),
+        level="gender", site="before_pronoun", pronoun=spans["PRONOUN"], query=spans[last_word],
+        antecedents=(mentions[0], spans["X"]), distractors=mentions[1:], subject=None, payoff=spans["PRONOUN"],
+        answers=(PRONOUNS[meant],), foils=(PRONOUNS[1 - meant],),
     )  # fmt: skip

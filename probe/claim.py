@@ -9,6 +9,7 @@ from probe.verdict import LEVELS, NOT_ESTABLISHED, SUPPORTED
 
 Card = dict[str, Any]
 _LINKS = {
+    "before_pronoun": "the place of the next pronoun to the person that it names",
     "pronoun": "a pronoun to its antecedent",
     "cue": "the word that decides a pronoun to the pronoun's antecedent",
     "before_repeat": "the token before a repeated mention to the first mention",

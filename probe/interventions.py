@@ -29,7 +29,7 @@ class PairBatch:
     payoff: Tensor  # [B] position whose next token the antecedent decides
     mentions: Tensor  # [B, W, T] True on the tokens of each mention, antecedents first
     antecedent: Tensor  # [B, T] True on the tokens of the antecedent
-    distractor: Tensor  # [B, T] True on the tokens of the partner's antecedent
+    distractor: Tensor  # [B, T] True on the tokens of the partner's antecedent that are not of this item's
     answers: Tensor  # [B, n] token ids, padded with NO_TOKEN
     foils: Tensor  # [B, n]
 
@@ -38,7 +38,8 @@ def pair_up(items: Sequence[LinkItem]) -> tuple[list[int], int]:
     """Return the indices of the items that have a partner, pair after pair, and the number of pairs dropped.
 
     Items come in whole blocks, so the partner of item i is item i ^ 1. A pair is dropped if an item has no antecedent
-    or no payoff, if query, payoff or length differ, or if the antecedent of one is no distractor of the other.
+    or no payoff, if query, payoff or length differ, or if the antecedent of one is no mention of the other. A mention
+    can be the antecedent of both: a name in the same place.
     """
     indices = []
     for i in range(0, len(items) - 1, 2):
@@ -51,8 +52,9 @@ def _comparable(item: LinkItem, partner_item: LinkItem) -> bool:
     places = [(i.block, i.order, i.query, i.payoff, len(i.tokens)) for i in (item, partner_item)]
     has_payoff = item.payoff is not None and item.payoff >= item.query
     is_complete = bool(item.antecedents and item.answers and item.foils)
-    is_swapped = set(partner_item.antecedents) <= set(item.distractors)
-    return places[0] == places[1] and has_payoff and is_complete and is_swapped
+    mentions = set(item.antecedents) | set(item.distractors)
+    is_swapped = set(partner_item.antecedents) <= mentions and set(item.distractors) & set(partner_item.antecedents)
+    return places[0] == places[1] and has_payoff and is_complete and bool(is_swapped)
 
 
 def pair_batches(
@@ -79,7 +81,7 @@ def make_batch(items: Sequence[LinkItem], index: list[int], device: torch.device
         for number, word in enumerate(row_words):
             mentions[row, number, list(word)] = True
     antecedent = torch.stack([row[: len(i.antecedents)].any(0) for i, row in zip(batch, mentions, strict=True)])
-    tensors = tokens, query, payoff, mentions, antecedent, partner(antecedent)
+    tensors = tokens, query, payoff, mentions, antecedent, partner(antecedent) & ~antecedent
     return PairBatch(index, *(tensor.to(device) for tensor in (*tensors, *answer_ids(batch))))
 
 

@@ -43,7 +43,7 @@ QUESTIONS = (
     Question("plural", "plural", "pronoun", ("plural",), '"they" for two people together, or "it"'),
     Question("later_cue", "later_cue", "cue", ("later_cue",), '"because it was tired": at the word "tired"'),
     Question("ambiguous", "ambiguous", "cue", ("ambiguous",), '"it purred": at the verb that decides'),
-    Question("english", "english", "pronoun", ("gender",), '"he" or "she" in plain English: who owns the object'),
+    Question("english", "english", "before_pronoun", ("gender",), '"Lily met Tom. Tom was sad because": "she" or "he"'),
     Question("later_cue_repeat", "later_cue", "before_repeat", ("later_cue",), "before the second mention", False),
     Question(
         "several_pronouns_repeat", "several_pronouns", "before_repeat", _AGREEMENT, "before the second mention", False

@@ -510,8 +510,8 @@ def grow_set(
 ) -> list[tuple[Head, float, Estimate]]:
     """Adds heads one by one, each time the one that raises the share exchanged most on the choosing half.
 
-    Ends with the smallest set that exchanges MIN_SET_SHARE on the choosing half, or with MAX_SET heads. Returns (head,
-    share on the choosing half, share on the tested half) of each step.
+    Ends with the smallest set that exchanges MIN_SET_SHARE on the choosing half; else if no head adds to the set, or
+    with MAX_SET heads. Returns (head, share on the choosing half, share on the tested half) of each step.
     """
     heads, shares = list[Head](), list[float]()
     while len(heads) < min(MAX_SET, len(candidates)) and max(shares, default=0.0) < MIN_SET_SHARE:
@@ -521,6 +521,8 @@ def grow_set(
         if not denominator.any():
             return []  # the model's margin is the same in passage and twin: nothing to exchange
         of_sets = numerator.mean(axis=0) / denominator.mean()
+        if of_sets.max() <= max(shares, default=0.0):
+            break  # no head adds to the set
         heads.append(remaining[int(of_sets.argmax())])
         shares.append(float(of_sets.max()))
     sets = [heads[: n + 1] for n in range(len(heads))]

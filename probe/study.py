@@ -18,6 +18,7 @@ from probe.behaviour import behaviour_study
 from probe.causal import causal_study
 from probe.config import ProbeConfig
 from probe.contract import check_contract
+from probe.head_sets import smallest_set
 from probe.importance import importance_study
 from probe.items import EMPTY, HEADLINE, QUESTIONS, UNDECIDED, Question, questions_with_items
 from probe.scores import (
@@ -280,7 +281,7 @@ def _median_block(question: Question, context: ProbeContext, head: tuple[int, in
 
 
 def _controls(question: Question, context: ProbeContext, head: tuple[int, int]) -> dict[str, Any]:
-    """Return selectivity, head types, weight on mentions, causal effects and weights of a head on the headline."""
+    """Return selectivity, head types, weight on mentions, causal tests, sets and weights of a head on the headline."""
     config, model = context.config, context.model
     dev_items, dev_rows = context.dev.select(question, "iid")
     items, rows = context.test.select(question, HEADLINE)
@@ -298,6 +299,7 @@ def _controls(question: Question, context: ProbeContext, head: tuple[int, int]) 
             "unlinked": float(unlinked[:, *head].mean()) if len(unlinked) else None,
         },
         "causal": causal_study(model, items, *head, **context.sizes),
+        "head_set": smallest_set(model, dev_items, items, **context.sizes) if question.watched else None,
         "weights": weights_study(model, items, *head, seed=config.seed),
     }
 

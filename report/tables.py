@@ -170,6 +170,13 @@ def question_tables(entry: Mapping[str, Any]) -> list[Table]:
     if effects := effect_rows({**(entry["weights"] or {}), **(entry["causal"] or {})}):
         note = "Share of the change of the model's answer between a sentence and the same with the other pronoun."
         tables.append(Table("Causal tests", ("intervention", "effect [95 %]", "how to read it"), effects, note))
+    if entry["head_set"]:
+        steps = enumerate(entry["head_set"]["curve"], 1)
+        rows = [(str(n), f"L{at['layer']}H{at['head']}", number(at["dev"]), number(at["test"])) for n, at in steps]
+        swap = estimate(entry["head_set"]["attention_swap"], entry["head_set"]["attention_swap_interval"])
+        reached = "The smallest set" if entry["head_set"]["reached"] else "No set of these"
+        note = f"Attention swap of heads together, added one by one on dev. {reached} moves 0.8 there; tested: {swap}."
+        tables.append(Table("Heads together", ("heads", "added", "dev", "headline"), rows, note))
     if entry["similar"]:
         note = "The largest correlations of other heads' pronoun contrasts with this head's, over blocks."
         tables.append(Table("Heads whose contrasts correlate", ("head", "r"), similar_rows(entry), note))

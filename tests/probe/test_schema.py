@@ -39,7 +39,7 @@ def test_every_field_of_probe_json_is_documented(results: dict[str, Any], part: 
 
 def test_a_selected_entry_has_the_fields_of_the_report(results: dict[str, Any]) -> None:
     fields = """question family site layer head dev test heads similar median selectivity head_type mass
-    causal weights verdict evidence_level criteria reasons"""
+    causal head_set weights verdict evidence_level criteria reasons"""
     assert all(set(entry) == set(fields.split()) for entry in results["selected"])
 
 

@@ -111,6 +111,8 @@ def question(name: str, verdict: str) -> dict[str, Any]:
         "causal": {"attention_swap": 0.9891, "attention_swap_interval": [0.97, 1.01], "distractor_edge_ablation": -0.2,
                    "controls": {"attention_swap": [0.01, -0.2, None]}},
         "weights": None, "similar": [{"layer": 1, "head": 2, "r": 0.81}], "ablation": "import torch\nedit = None",
+        "head_set": {"reached": True, "attention_swap": 0.99, "attention_swap_interval": [0.97, 1.01],
+                     "curve": [{"layer": 0, "head": 1, "dev": 0.98, "test": 0.99}]},
     }  # fmt: skip
 
 

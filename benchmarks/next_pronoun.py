@@ -49,6 +49,7 @@ AFTER = """\
 The same head at the pronoun; contrast below 0: it looks at the other person. Then what its output raises if it attends
 to a person, in nats per unit of attention: that person's pronoun and name; below 0: it lowers them (copy suppression,
 McDougall et al. 2023)."""
+CHOICE = "Passages with two people, of both halves; without and with an earlier pronoun."
 PAIRS = "Share of pairs whose good sentence is more probable; a removed head writes nothing at any position."
 EMERGENCE = "First kept checkpoint at which the criteria hold; there the untrained models are not asked."
 SHUFFLED = "The words before the pronoun in random order, the last one excepted. Not registered."
@@ -186,7 +187,7 @@ def summary(result: NextPronounResult) -> dict[str, Any]:
     details = entry.pop("details")
     head_set = entry.pop("head_set")
     entry["heads"] = head_set["heads"] if entry["unit"] == "set" else [(result.layer, result.head)]
-    names = ("author_where_nearest_is_wrong", "n_nearest_is_wrong", "rules", "untrained_t", "interchanged")
+    names = ("author_where_nearest_is_wrong", "n_nearest_is_wrong", "rules", "untrained_t", "interchanged", "choices")
     return entry | {name: details[name] for name in names}
 
 
@@ -263,6 +264,7 @@ Runs = Sequence[dict[str, Any]]
 def lines_of(runs: Runs, n_places: int, n_tokens: int, tokens_per_step: int) -> list[str]:
     """Returns the tables of the page; the training text has `n_places` pronouns after both genders in `n_tokens`."""
     lines = decision_lines(runs)
+    lines += ["## Whom the models pick", "", CHOICE, "", *choice_lines(runs), ""]
     for name in runs[0]["texts"]:
         rows = [_text_row(run["seed"], run["texts"][name]) for run in runs]
         names = ("seed", "passages", "edge effect, nats", "meant edge cut", "other edge cut", "p")
@@ -305,6 +307,20 @@ def decision_lines(runs: Runs) -> list[str]:
               "author's where nearest is wrong", "p")  # fmt: skip
     summary = f"Supported in {supported} of {len(runs)} seeds. Median and range over seeds:"
     return [summary, "", *markdown_table(("measure", "median (range)"), values), "", *markdown_table(header, rows), ""]
+
+
+def choice_lines(runs: Runs) -> list[str]:
+    """Returns the table of whom the models pick, on passages of both halves."""
+    rows = []
+    for run in runs:
+        cells = [str(run["seed"])]
+        for found in run["gender"]["choices"]:
+            wrong = f"{_estimate(found['author_where_wrong'])} of {found['n_wrong']}"
+            cells += [str(found["n"]), _estimate(found["author"]), f"{found['nearest']:.2f}", wrong]
+        rows.append(cells)
+    names = ("passages", "author's", "nearest", "author's where nearest is wrong")
+    header = ("seed", *names, *(f"earlier pronoun: {name}" for name in names))
+    return markdown_table(header, rows)
 
 
 def after_lines(runs: Runs) -> list[str]:

@@ -139,7 +139,7 @@ def permute_classes(items: QuestionItems, seed: int) -> QuestionItems:
 
     choosing = [permuted(item) for item in items.choosing]
     tested = [permuted(item) for item in items.tested]
-    return QuestionItems(choosing, tested, items.left_out, items.problem)
+    return QuestionItems(choosing, tested, items.earlier, items.left_out, items.problem)
 
 
 def studies(

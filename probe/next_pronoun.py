@@ -88,6 +88,18 @@ class Example:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Whom the model picks in passages with two entities, of both halves: no head is chosen by that."""
+
+    stratum: str  # "no earlier pronoun" or "an earlier pronoun"
+    n: int
+    author: Estimate  # share of passages in which the model picks the entity of the author's pronoun
+    nearest: float  # the same for the rule that takes the last mention
+    n_wrong: int  # passages in which that rule is wrong
+    author_where_wrong: Estimate  # nan without any
+
+
+@dataclass(frozen=True, kw_only=True)
 class NextPronounResult:
     """The answer to one question: which head decides the next pronoun."""
 
@@ -109,6 +121,7 @@ class NextPronounResult:
     right_in_both: float  # of these, the more probable pronoun is right in passage and twin
     head_share_of_one: Estimate  # of the margin of one entity, lost when the head's edge to it is cut
     interchanged: Estimate  # of that margin, moved when the head's output is that of the twin
+    choices: tuple[Choice, ...]
     author_accuracy: Estimate  # passages with two: the model picks the person of the author's pronoun
     nearest_accuracy: float
     rules: dict[str, float]
@@ -189,6 +202,7 @@ class QuestionItems:
 
     choosing: list[Item]
     tested: list[Item]
+    earlier: list[Item]  # passages with two entities and an earlier pronoun, of both halves; none of a large model
     left_out: dict[str, dict[str, int]]  # by kind, how many passages by reason
     problem: str  # why the question cannot be tested, with the counts; "" if it can
 
@@ -213,7 +227,11 @@ def question_items(
     choosing = [item for item, is_chosen in zip(items, is_choosing, strict=True) if is_chosen]
     tested = [item for item, is_chosen in zip(items, is_choosing, strict=True) if not is_chosen]
     problem = too_few(question, items, Items(tested, Counter()), left_out)
-    return QuestionItems(choosing, tested, left_out, problem)
+    earlier = list[Item]()
+    if not problem and model.n_layer * model.n_head <= MANY_HEADS:
+        limit, length = limits["two"], model.context_length
+        earlier = make_items(passages, "two", tokenizer, start, length, config.seed, limit, has_earlier=True).items
+    return QuestionItems(choosing, tested, earlier, left_out, problem)
 
 
 def study_question(
@@ -297,6 +315,10 @@ def study_items(
     is_set = result.verdict != SUPPORTED and head_set is not None and head_set.verdict == SUPPORTED
     judged = head_set if is_set and head_set is not None else result
     behaviour = author_choice(tested, documents, question, config, chosen)
+    choices = [choice("no earlier pronoun", [choosing.sites_two, tested.sites_two], config)]
+    if items.earlier:
+        earlier = Sites(model, items.earlier, config.tokens_per_batch)
+        choices.append(choice("an earlier pronoun", [earlier], config))
     columns = tested.all.clusterings
     return NextPronounResult(
         question=QUESTION_NAMES[question],
@@ -313,6 +335,7 @@ def study_items(
         n_documents=len(set(columns[0])),
         n_entities=(_n_entities(tested.all, 0), _n_entities(tested.all, 1)),
         effective_clusters=(_effective(columns[0]), _effective(columns[1]), _effective(columns[2])),
+        choices=tuple(choices),
         **follows,
         **behaviour,
         chosen=result,
@@ -384,6 +407,26 @@ def follow_twin(tested: Half, head: Head, config: ProbeConfig) -> dict[str, Any]
         "head_share_of_one": estimate_ratio(clean - meant_cut[:, 0], clean, one.designs(), config),
         "interchanged": estimate_ratio(moved, clean, one.designs(), config),
     }
+
+
+def choice(stratum: str, sites: Sequence[Sites], config: ProbeConfig) -> Choice:
+    """Returns whom the model picks in the passages of some sites; they have two entities, and at least one is given."""
+    items = Items([item for part in sites for item in part.items], Counter())
+    clean = np.concatenate([part.clean for part in sites])  # [N, 2]
+    is_right = (decision(items.items, clean) > 0).astype(float)
+    is_wrong = np.array([item.passage.nearest != item.passage.meant for item in items.items])
+    where_wrong = Estimate(float("nan"), float("nan"), float("nan"))
+    if is_wrong.any():
+        designs = items.take(np.flatnonzero(is_wrong)).designs()
+        where_wrong = estimate_mean(is_right[is_wrong], designs, config)
+    return Choice(
+        stratum=stratum,
+        n=len(items.items),
+        author=estimate_mean(is_right, items.designs(), config),
+        nearest=float(1 - is_wrong.mean()),
+        n_wrong=int(is_wrong.sum()),
+        author_where_wrong=where_wrong,
+    )
 
 
 def author_choice(

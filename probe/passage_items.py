@@ -65,15 +65,17 @@ def make_items(
     limit: int,
     *,
     needs_twin: bool = True,
+    has_earlier: bool = False,
     max_share: float = MAX_SHARE,
 ) -> Items:
     """Returns up to `limit` passages of a kind, drawn at random, in the tokens of a model.
 
-    No entity of a class is in more than `max_share` of them. A passage is left out, and counted by reason, if the
-    pronouns are not one token each, if there is no counterpart with as many tokens, if a word shares a token with its
-    neighbour or is unknown, or if the text does not fit into the context.
+    They have no earlier pronoun, or with `has_earlier` all have one. No entity of a class is in more than `max_share`
+    of them. A passage is left out, and counted by reason, if the pronouns are not one token each, if there is no
+    counterpart with as many tokens, if a word shares a token with its neighbour or is unknown, or if the text does not
+    fit into the context.
     """
-    usable = [passage for passage in passages if passage.kind == kind and not passage.pronouns]
+    usable = [passage for passage in passages if passage.kind == kind and bool(passage.pronouns) == has_earlier]
     rng = np.random.default_rng(seed)
     counterparts = Counterparts(usable, lambda word: len(encode_text(tokenizer, f" {word}").ids), seed)
     left_out, found, unknown = Counter[str](), list[Item](), unknown_id(tokenizer)

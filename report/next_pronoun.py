@@ -207,6 +207,14 @@ def next_pronoun_tables(entries: Sequence[Mapping[str, Any]]) -> list[Table]:
             ("correlation", number(details["weight_correlation"]), "difference of the head's weights and margin"),
         ]
         tables.append(Table(f"{title}: the model's choice", ("measure", "value [95 %]", "meaning"), decisions, counts))
+        choices = [
+            (choice["stratum"], f"{choice['n']:,}", _of(choice["author"]), number(choice["nearest"]),
+             f"{choice['n_wrong']:,}", _of(choice["author_where_wrong"]))
+            for choice in details["choices"]
+        ]  # fmt: skip
+        names = ("passages with two", "n", "author's entity", "nearest", "nearest is wrong in", "author's there")
+        note = "Both halves: no head is chosen here. The twin's earlier pronouns are exchanged too."
+        tables.append(Table(f"{title}: whom the model picks", names, choices, note))
         parts = [("head", details["chosen"])] + ([("set", entry["head_set"])] if entry["head_set"] else [])
         edges = [
             (

@@ -65,7 +65,7 @@ def page_content(
             for entry in selected if results
         ],
         "sentences": sentences,
-        "training": training_content(metrics, snapshots, natural),
+        "training": training_content(metrics, snapshots, natural, results.get("next_pronoun", ()) if results else ()),
         "next_pronoun": [
             {"verdict": entry["verdict"], "claim": next_pronoun_claim(entry)}
             for entry in (results.get("next_pronoun", ()) if results else ())
@@ -338,10 +338,11 @@ def training_content(
     metrics: Sequence[Mapping[str, Any]],
     snapshots: Mapping[str, Any] | None,
     natural: Mapping[str, Any] | None = None,
+    next_pronoun: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any] | None:
     """Returns the curves of training from metrics.jsonl; None without a validation loss.
 
-    `natural` are the results on natural text, whose chosen heads get curves too.
+    `natural` and `next_pronoun` are the results on natural text, whose chosen heads get curves too.
     """
     probes = [record for record in metrics if record["split"] == "probe"]
     losses = [record for record in metrics if record["split"] == "validation" and record["loss"] is not None]
@@ -353,6 +354,7 @@ def training_content(
         "steps": [record["step"] for record in probes],
         "curves": {name: head_curves([record[name] for record in probes]) for name in names},
         "natural": natural_curves(probes, natural) if natural else [],
+        "next_pronoun": [next_pronoun_curves(probes, entry) for entry in next_pronoun if is_recorded(probes, entry)],
         "loss": {
             "steps": [record["step"] for record in losses],
             "validation": [record["loss"] for record in losses],
@@ -378,6 +380,24 @@ def natural_curves(probes: Sequence[Mapping[str, Any]], natural: Mapping[str, An
             contrast = [record[f"natural_{question}"]["pronoun_contrast_heads"] for record in probes]
             curves.append({"question": question, "contrast": contrast, "chosen": chosen})
     return curves
+
+
+def is_recorded(probes: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> bool:
+    """Returns whether every reading of training has the question of an entry about the next pronoun."""
+    return bool(probes) and all(entry["question"] in record for record in probes)
+
+
+def next_pronoun_curves(probes: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the share that each head exchanges [S][L][H], and how often the model follows the twin [S]."""
+    readings = [record[entry["question"]] for record in probes]
+    return {
+        "question": entry["question"].removeprefix("next_pronoun_"),
+        "layer": entry["layer"],
+        "head": entry["head"],
+        "share": [reading["share_heads"] for reading in readings],
+        "follows_twin": [reading["follows_twin"] for reading in readings],
+        "margin": [reading["margin"] for reading in readings],
+    }
 
 
 def head_curves(readings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -40,6 +40,14 @@ function chartsNow() {
       charts.push({ title: "The model's answers", steps, lines: [model], low: 0, high: 1 });
     }
   }
+  for (const { question, layer, head, share, follows_twin, margin } of training.next_pronoun) {
+    const line = { name: headName(layer, head), kind: "head", values: share.map((heads) => heads[layer][head]) };
+    charts.push({ title: `Next pronoun (${question}): share exchanged`, steps, lines: [...otherHeads(share), line] });
+    const follows = { name: "follows the twin (0.5 by chance)", kind: "head", values: follows_twin };
+    charts.push({ title: `Next pronoun (${question}): the model's choice`, steps, lines: [follows], low: 0, high: 1 });
+    const size = { name: "half the difference between passage and twin, nats", kind: "head", values: margin };
+    charts.push({ title: `Next pronoun (${question}): margin`, steps, lines: [size] });
+  }
   for (const { question, contrast, chosen } of training.natural) {
     const lines = chosen.map(({ target, layer, head }, i) => (
       { name: `${headName(layer, head)}, ${target}`, kind: i ? "dashed" : "head", values: contrast.map((heads) => heads[layer][head]) }

@@ -517,7 +517,8 @@ def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str
     """Returns the line of an evaluation, with at most three questions of the probe."""
     phrases = [f"step {step:>5}", f"validation loss {loss:.3f}", *summary[:3]]
     if len(summary) > 3:
-        phrases.append(f"(TensorBoard shows {len(summary) - 3} more questions)")
+        n_more = len(summary) - 3
+        phrases.append(f"(TensorBoard shows {n_more} more question{'s' if n_more > 1 else ''})")
     if n_skipped:
         phrases.append(f"skipped steps {n_skipped}")
     return "  ".join(phrases)

@@ -144,6 +144,16 @@ def training() -> dict[str, Any]:
                 ],
             }
         ],
+        "next_pronoun": [
+            {
+                "question": "gender",
+                "layer": 1,
+                "head": 0,
+                "share": curves["accuracy"],
+                "follows_twin": rise,
+                "margin": rise,
+            }
+        ],
         "loss": {"steps": [0, 600, 1200], "validation": [6.5, 1.2, 1.09], "floor": [1.06] * 3},
         "snapshots": {"texts": list(first), "steps": STEPS, "data": data},
     }

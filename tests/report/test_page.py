@@ -195,6 +195,9 @@ def test_the_charts_have_the_heads_chosen_on_natural_text_and_the_answers(show: 
         assert natural.locator("path.head:not([d='M0 4H18'])").count() == 1
         keys = natural.locator(".key").all_inner_texts()
         assert keys == ["other heads", "L0H1, matching entity", "L1H0, other entity"]
+        shares = charts.filter(has_text="share exchanged")
+        assert shares.locator(".key").all_inner_texts() == ["other heads", "L1H0"]
+        assert charts.filter(has_text="the model's choice 1.00").count() == 1
         assert charts.filter(has_text="The model's answers").count() == 0
         view.page.get_by_label("Question").select_option(index=1)  # without a resolved share
         assert charts.filter(has_text="The model's answers 1.00").count() == 1

@@ -281,6 +281,7 @@ def test_passages_of_a_tsv_file_are_tested(english: tuple[Path, str]) -> None:
         ("Lily met Tom in the park.", "0 gender pronouns, 1 feminine, 1 masculine"),
         ("Привет, мир. " * 50, "0 gender pronouns"),
         ("Lily met Tom. She ran home.", "gender: 1 prefixes; the tested half has"),
+        ("Lily was tired. She slept. " * 60, "0 passages with a woman and a man (needed: 40)"),
     ],
 )
 def test_a_text_without_enough_prefixes_is_one_line(english: tuple[Path, str], text: str, problem: str) -> None:

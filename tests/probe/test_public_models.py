@@ -1,0 +1,45 @@
+"""Positive controls: models that others trained, whose head for the next pronoun is known.
+
+Their weights are not part of the project. PUBLIC_MODELS names a folder with `stories260K.bin` and `tok512.bin`
+(karpathy/llama2.c) and, optionally, `smollm2/` (SmolLM2-135M-Instruct as save_pretrained writes it).
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from probe.verdict import SUPPORTED
+from report.api import ProbeResult, open_model, probe_model
+
+FOLDER = Path(os.environ.get("PUBLIC_MODELS", "no such folder"))
+
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not (FOLDER / name).exists(), reason=f"PUBLIC_MODELS has no {name}")
+
+
+@pytest.fixture(scope="module")
+def stories260k() -> ProbeResult:
+    opened = open_model(FOLDER / "stories260K.bin", tokenizer=str(FOLDER / "tok512.bin"), device="cpu")
+    return probe_model(opened, n_untrained=1)
+
+
+@needs("stories260K.bin")
+def test_one_head_of_stories260k_decides_the_next_pronoun(stories260k: ProbeResult) -> None:
+    [entry] = stories260k.results["next_pronoun"]
+    assert (entry["layer"], entry["head"], entry["verdict"]) == (4, 2, SUPPORTED)
+    assert entry["share"] >= 0.5 and entry["p_corrected"] < 0.01
+    assert entry["author_accuracy"] > entry["nearest_accuracy"]
+
+
+@needs("smollm2")
+def test_a_large_model_is_asked_for_the_next_pronoun_only_and_follows_the_person() -> None:
+    result = probe_model(open_model(FOLDER / "smollm2", device="cpu"))
+    [entry] = result.results["next_pronoun"]
+    assert result.results["natural"]["questions"] == {} and result.results["selected"] == []
+    assert entry["follows_twin"] > 0.9 and entry["share"] >= 0.2
+    assert "only the next pronoun" in result.results["warnings"][0]

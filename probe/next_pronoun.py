@@ -129,7 +129,8 @@ class NextPronounResult:
     n_nearest_is_wrong: int
     weight_correlation: float  # of the head's difference of attention and the model's margin, over texts of two
     chosen: SetResult
-    head_set: SetResult | None  # the smallest set that exchanges MIN_SET_SHARE, or the largest that was tried
+    head_set: SetResult | None  # the smallest set that exchanges MIN_SET_SHARE, or the last one of the curve
+    set_reaches: bool  # it exchanges MIN_SET_SHARE on the choosing half; only then the verdict can be that of the set
     curve: tuple[tuple[Head, float, Estimate], ...]  # heads added one by one: the head, share on either half
     untrained_t: tuple[float, ...]
     candidates: tuple[tuple[Head, float, float, float], ...]  # head, edge effect, t, p on the tested half
@@ -312,8 +313,10 @@ def study_items(
     if curve:
         grown = [head for head, _, _ in curve]
         head_set = test_set(tested, grown, follows["follows_twin"], largest_untrained, config)
-    is_set = result.verdict != SUPPORTED and head_set is not None and head_set.verdict == SUPPORTED
-    judged = head_set if is_set and head_set is not None else result
+    reaches = bool(curve) and curve[-1][1] >= MIN_SET_SHARE
+    judged = result
+    if reaches and head_set is not None and result.verdict != SUPPORTED and head_set.verdict == SUPPORTED:
+        judged = head_set
     behaviour = author_choice(tested, documents, question, config, chosen)
     choices = [choice("no earlier pronoun", [choosing.sites_two, tested.sites_two], config)]
     if items.earlier:
@@ -327,7 +330,7 @@ def study_items(
         head=chosen[1],
         verdict=judged.verdict,
         evidence_level=judged.evidence_level,
-        unit="set" if is_set else "head",
+        unit="head" if judged is result else "set",
         p_corrected=judged.p,
         n=len(tested.all.items),
         n_one=len(tested.one.items),
@@ -340,6 +343,7 @@ def study_items(
         **behaviour,
         chosen=result,
         head_set=head_set,
+        set_reaches=reaches,
         curve=tuple(curve),
         untrained_t=tuple(untrained_t),
         candidates=tuple(

@@ -105,7 +105,7 @@ def write_results(
 
 def short_paths(argument: str) -> str:
     """Returns an argument with every path cut to its last two parts."""
-    return re.sub(r"[^=,]*/(?=[^/,]+/[^/,]+)", "", argument)
+    return re.sub(r"[^=,:]*/(?=[^/,]+/[^/,]+)", "", argument)
 
 
 def paste(marker: str, lines: Sequence[str]) -> None:

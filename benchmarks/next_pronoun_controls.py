@@ -144,7 +144,7 @@ def permute_classes(items: QuestionItems, seed: int) -> QuestionItems:
 
 def studies(
     options: dict[str, str], config: ProbeConfig, text: EnglishText
-) -> Iterator[tuple[str, NextPronounResult, Any]]:
+) -> Iterator[tuple[str, NextPronounResult | str, Any]]:
     """Yields (control, result, known head or None) of every model."""
     runs = [open_run(Path(run), torch.device("cpu")) for run in options["runs"].split(",")]
     passages, few = text.passages["gender"], replace(config, n_untrained=2)
@@ -174,7 +174,6 @@ def studies(
         models = [CopyingModel(gains, words, seed=seed)]
         models += [CopyingModel([1.0] * n_heads, words, seed=1000 + i, knows_gender=False) for i in (0, 1)]
         planted = study_question(models[0], models[1:], words, end_id(words), "gender", passages, text.documents, small)
-        assert isinstance(planted, NextPronounResult), planted
         yield "planted", planted, (0, place)
 
 
@@ -189,6 +188,7 @@ def main() -> None:
     small_p, found = Counter[str](), Counter[str]()
     start = time.monotonic()
     for control, result, head in studies(options, config, text):
+        assert isinstance(result, NextPronounResult), result
         verdicts.setdefault(control, Counter())[result.verdict] += 1
         small_p[control] += result.p_corrected < 0.01
         found[control] += head == (result.layer, result.head)

@@ -31,6 +31,7 @@ _FORMS = {
     "number": {"them": ("it", "them"), "their": ("its", "their"), "its": ("its", "their")},
 }
 PRONOUNS = {question: frozenset(chain(*forms.values())) for question, forms in _FORMS.items()}
+_ALL_PRONOUNS = frozenset(chain(*PRONOUNS.values()))
 # "Her" before one of these words is an object ("him"), before an unclear word it is left out, before any other it is a
 # possessive ("his").
 _AFTER_OBJECT = frozenset(
@@ -185,7 +186,8 @@ def _known(words: Sequence[str], i: int) -> tuple[str, str, int]:
     word, lower = words[i], words[i].lower()
     if word in TITLES:
         name = i + 2 if words[i + 1 : i + 2] == ["."] else i + 1
-        if name < len(words) and words[name].istitle() and words[name].isalpha():
+        is_name = name < len(words) and words[name].istitle() and words[name].isalpha()
+        if is_name and words[name].lower() not in _ALL_PRONOUNS:  # "the Master. He" has no surname
             return TITLES[word], f"{lower} {words[name].lower()}", name
     if word in FEMININE_NAMES or lower in FEMININE_NOUNS:
         return "feminine", lower, i

@@ -39,6 +39,7 @@ def after_pronoun(model: ObservableModel, items: Items, head: Head, config: Prob
     designs = items.designs(everything)
     cells = items.cells["pronoun"]  # both readings of each prefix in turn
     weights, streams = read_at_pronoun(model, cells, head, config.tokens_per_batch)  # [2 N, 2], [2 N, D]
+    weights = np.maximum(weights, np.finfo(np.float32).tiny)  # a weight can underflow, or lie outside a window
     log_ratio = np.log(weights[:, 0]) - np.log(weights[:, 1])
     contrast = log_ratio.reshape(-1, 2).mean(axis=1)  # [N]
     test = t_test(contrast[:, None], items, everything, config)

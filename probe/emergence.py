@@ -217,7 +217,7 @@ def read_next_pronoun(
         "head": head,
         "share": float(shares.max()),
         "margin": float(total / 2),
-        "follows_twin": float((decision(items["one"], one.clean) > 0).mean()),
+        "follows_twin": float(np.heaviside(decision(items["one"], one.clean), 0.5).mean()),
         "share_heads": shares.reshape(model.n_layer, model.n_head).round(4).tolist(),
     }
 

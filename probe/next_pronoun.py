@@ -63,7 +63,7 @@ class SetResult:
 
     heads: tuple[Head, ...]
     edge_effect: Estimate  # nats, signed
-    p: float  # of the edge effect; of a single head corrected for all tested heads
+    p: float  # of the edge effect; of a head corrected for all tested heads, of a set doubled
     t: float
     meant_cut: Estimate  # share of the margin lost when the edge to the meant entity is cut
     other_cut: Estimate  # the same for the other entity; negative: the margin rises
@@ -129,7 +129,7 @@ class NextPronounResult:
     n_nearest_is_wrong: int
     weight_correlation: float  # of the head's difference of attention and the model's margin, over texts of two
     chosen: SetResult
-    head_set: SetResult | None  # the smallest set that exchanges MIN_SET_SHARE, or the last one of the curve
+    head_set: SetResult | None  # two heads or more: the smallest set that exchanges MIN_SET_SHARE, or the last one
     set_reaches: bool  # it exchanges MIN_SET_SHARE on the choosing half; only then the verdict can be that of the set
     curve: tuple[tuple[Head, float, Estimate], ...]  # heads added one by one: the head, share on either half
     untrained_t: tuple[float, ...]
@@ -227,7 +227,7 @@ def question_items(
     is_choosing = random_half(documents_of, config.seed) if items else np.zeros(0, dtype=bool)
     choosing = [item for item, is_chosen in zip(items, is_choosing, strict=True) if is_chosen]
     tested = [item for item, is_chosen in zip(items, is_choosing, strict=True) if not is_chosen]
-    problem = too_few(question, items, Items(tested, Counter()), left_out)
+    problem = too_few(question, (choosing, tested), left_out)
     earlier = list[Item]()
     if not problem and model.n_layer * model.n_head <= MANY_HEADS:
         limit, length = limits["two"], model.context_length
@@ -270,8 +270,8 @@ def study_items(
     documents: Sequence[tuple[str, str]],
     config: ProbeConfig,
     progress: Progress = lambda stage, share: None,
-) -> NextPronounResult:
-    """Chooses a head on one half of the items and tests it on the other; arguments as `study_question`."""
+) -> NextPronounResult | str:
+    """Chooses a head on one half of the items and tests it on the other; arguments and result as `study_question`."""
     n_heads = model.n_layer * model.n_head
     n_candidates = n_heads if n_heads <= ALL_HEADS else MAX_CANDIDATES
     meter = Meter(progress)
@@ -283,7 +283,9 @@ def study_items(
     candidates = all_heads
     choosing = Half(model, items.choosing, config.tokens_per_batch, meter)
     if n_heads > ALL_HEADS:
-        direct = np.abs(np.nanmean(choosing.direct_effects(), axis=0))  # [L, H]
+        direct = np.abs(choosing.direct_effects().mean(axis=0))  # [L, H]
+        if not np.isfinite(direct).all():
+            return f"{QUESTION_NAMES[question]}: the direct effects of the heads are not known for this kind of model"
         order = np.argsort(-direct.ravel(), kind="stable")[:MAX_CANDIDATES]
         candidates = [all_heads[i] for i in order]
     singles = [[head] for head in candidates]
@@ -310,7 +312,7 @@ def study_items(
     meter.begin("sets of heads")
     curve = grow_set(choosing, tested, candidates, config) if tested.two.items else []
     head_set = None
-    if curve:
+    if len(curve) > 1:
         grown = [head for head, _, _ in curve]
         head_set = test_set(tested, grown, follows["follows_twin"], largest_untrained, config)
     reaches = bool(curve) and curve[-1][1] >= MIN_SET_SHARE
@@ -350,7 +352,7 @@ def study_items(
             (head, float(effects[:, c].mean()), float(test.t[c]), float(test.p[c])) for c, head in enumerate(candidates)
         ),
         left_out=items.left_out,
-        examples=typical_examples(tested, chosen),
+        examples=typical_examples(tested, chosen, judged.heads),
     )
 
 
@@ -372,29 +374,28 @@ def _effective(labels: np.ndarray) -> float:
     return float(1 / (shares**2).sum())
 
 
-def too_few(question: str, items: Sequence[Item], tested: Items, left_out: dict[str, dict[str, int]]) -> str:
-    """Returns why a question cannot be tested, with the counts; "" if it can."""
-    n_one, n_two = (sum(item.passage.kind == kind for item in items) for kind in KINDS)
+def too_few(question: str, halves: Sequence[Sequence[Item]], left_out: dict[str, dict[str, int]]) -> str:
+    """Returns why a question cannot be tested on the choosing and the tested half, with the counts; "" if it can."""
     one, both = ("one person", "a woman and a man") if question == "gender" else ("one thing", "one and several things")
-    n_clusters = (len({item.passage.doc for item in tested.items}), _n_entities(tested, 0), _n_entities(tested, 1))
-    problems = []
-    if n_one < MIN_ONE:
-        problems.append(f"{n_one} passages with {one} (needed: {MIN_ONE})")
-    if n_two < MIN_TWO:
-        problems.append(f"{n_two} passages with {both} (needed: {MIN_TWO})")
-    if not problems and min(n_clusters) < MIN_CLUSTERS:
-        documents, first, second = n_clusters
+    problems, counts = list[str](), list[str]()
+    for kind, name, needed in zip(KINDS, (one, both), (MIN_ONE, MIN_TWO), strict=True):
+        of_kind = [[item for item in half if item.passage.kind == kind] for half in halves]
+        counts.append(f"{sum(map(len, of_kind))} passages with {name} (needed: {needed})")
+        n_documents = min(len({item.passage.doc for item in half}) for half in of_kind)
+        if sum(map(len, of_kind)) < needed:
+            reasons = sorted(left_out[kind].items(), key=lambda reason: -reason[1])[:1]
+            problems += [f"{count:,} with {name} left out: {reason}" for reason, count in reasons] or [""]
+        elif n_documents < MIN_CLUSTERS:
+            problems.append(f"those with {name}: only {n_documents} documents in one half (needed: {MIN_CLUSTERS})")
+    tested = Items(list(halves[1]), Counter())
+    n_entities = min(_n_entities(tested, 0), _n_entities(tested, 1))
+    if not problems and n_entities < MIN_CLUSTERS:
         problems.append(
-            f"the tested half has {documents} documents and {first} and {second} different entities (needed: "
-            f"{MIN_CLUSTERS} of each)"
+            f"only {n_entities} different entities of one class in the tested half (needed: {MIN_CLUSTERS})"
         )
     if not problems:
         return ""
-    of_kinds = Counter[str]()
-    for reasons in left_out.values():
-        of_kinds.update(reasons)
-    reasons_text = "".join(f"; {count:,} left out: {reason}" for reason, count in of_kinds.most_common(1))
-    return f"{QUESTION_NAMES[question]}: {' and '.join(problems)}{reasons_text}"
+    return "; ".join([f"{QUESTION_NAMES[question]}: {' and '.join(counts)}", *filter(None, problems)])
 
 
 def follow_twin(tested: Half, head: Head, config: ProbeConfig) -> dict[str, Any]:
@@ -406,7 +407,7 @@ def follow_twin(tested: Half, head: Head, config: ProbeConfig) -> dict[str, Any]
     moved = (clean - decision(one.items, measured.interchanged)[:, 0]) / 2
     is_right_in_both = (clean > 0) & (measured.clean[:, 0] * measured.clean[:, 1] < 0)
     return {
-        "follows_twin": estimate_mean((clean > 0).astype(float), one.designs(), config),
+        "follows_twin": estimate_mean(np.heaviside(clean, 0.5), one.designs(), config),
         "right_in_both": float(is_right_in_both.mean()),
         "head_share_of_one": estimate_ratio(clean - meant_cut[:, 0], clean, one.designs(), config),
         "interchanged": estimate_ratio(moved, clean, one.designs(), config),
@@ -417,7 +418,7 @@ def choice(stratum: str, sites: Sequence[Sites], config: ProbeConfig) -> Choice:
     """Returns whom the model picks in the passages of some sites; they have two entities, and at least one is given."""
     items = Items([item for part in sites for item in part.items], Counter())
     clean = np.concatenate([part.clean for part in sites])  # [N, 2]
-    is_right = (decision(items.items, clean) > 0).astype(float)
+    is_right = np.heaviside(decision(items.items, clean), 0.5)
     is_wrong = np.array([item.passage.nearest != item.passage.meant for item in items.items])
     where_wrong = Estimate(float("nan"), float("nan"), float("nan"))
     if is_wrong.any():
@@ -438,7 +439,7 @@ def author_choice(
 ) -> dict[str, Any]:
     """Returns how often the model picks the entity of the author's pronoun, beside the rules."""
     two, clean = tested.two, tested.sites_two.clean  # [N, 2]
-    is_right = (decision(two.items, clean) > 0).astype(float)
+    is_right = np.heaviside(decision(two.items, clean), 0.5)
 
     # The rules; that of the last words is counted in documents that are not tested.
     meant = np.array([item.passage.meant for item in two.items])
@@ -481,10 +482,13 @@ def test_set(
     config: ProbeConfig,
     corrected_p: float | None = None,
 ) -> SetResult:
-    """Tests some heads together on the tested half; without `corrected_p` p is that of one test of the whole set."""
+    """Tests some heads together on the tested half.
+
+    Without `corrected_p` they are a set, whose p is doubled: it is tested after the head.
+    """
     effects = tested.edge_effects([heads])[:, 0]  # [N]
     test = max_t_test(effects[:, None], tested.all.clusterings, 0.0, config.n_bootstrap, config.seed)
-    p = float(test.p[0]) if corrected_p is None else corrected_p
+    p = min(1.0, 2 * float(test.p[0])) if corrected_p is None else corrected_p
     t = float(test.t[0])
 
     # Passages with two entities: which edges carry the margin, and does it follow the weights?
@@ -579,18 +583,18 @@ def grow_set(
     return list(zip(heads, shares, estimates, strict=True))
 
 
-def typical_examples(tested: Half, head: Head, n: int = 3) -> tuple[Example, ...]:
-    """Returns tested passages with a typical effect.
+def typical_examples(tested: Half, head: Head, heads: Sequence[Head], n: int = 3) -> tuple[Example, ...]:
+    """Returns tested passages with a typical effect of exchanging the weights of `heads`, and the weights of `head`.
 
     Of the fifth of the passages whose share exchanged is nearest to the median, those in which the pronouns are most
     probable: elsewhere another word is next.
     """
     sites = tested.sites_two
-    numerator, denominator = exchange_terms(sites.measure([[head]], ["exchanged"]))
+    numerator, denominator = exchange_terms(sites.measure([heads], ["exchanged"]))
     shares = numerator[:, 0] / np.maximum(denominator, np.finfo(float).tiny)
     nearest = np.argsort(np.abs(shares - np.median(shares)), kind="stable")[: max(n, len(shares) // 5)]
     weights = sites.entity_weights(head)  # [N, 2 texts, 2 classes]
-    probabilities = sites.probabilities([head])  # [N, 2 texts, 2 (unedited, exchanged), 2 forms]
+    probabilities = sites.probabilities(heads)  # [N, 2 texts, 2 (unedited, exchanged), 2 forms]
     of_pronouns = probabilities[nearest, 0, 0].sum(-1)
     examples = []
     for i in nearest[np.argsort(-of_pronouns, kind="stable")[:n]]:
@@ -649,7 +653,11 @@ def confirm(
     )
     n_clusters = len({item.passage.doc for item in items.items}), _n_entities(items, 0), _n_entities(items, 1)
     if len(items.items) < MIN_TWO or min(n_clusters) < MIN_CLUSTERS:
-        return f"{QUESTION_NAMES[question]}: only {len(items.items)} passages with one of each class; needed: {MIN_TWO}"
+        documents, first, second = n_clusters
+        return (
+            f"{QUESTION_NAMES[question]}: {len(items.items)} passages with one of each class (needed: {MIN_TWO}), of "
+            f"{documents} documents, with {first} and {second} different entities (needed: {MIN_CLUSTERS} of each)"
+        )
     measured = Sites(model, items.items, config.tokens_per_batch).measure([heads], ["cut"])
     effects = edge_effects(items.items, measured)
     test = max_t_test(effects, items.clusterings, 0.0, config.n_bootstrap, config.seed)
@@ -664,5 +672,5 @@ def confirm(
         p=float(test.p[0]),
         meant_cut=estimate_mean(clean - meant[:, 0], items.designs(), config),
         other_cut=estimate_mean(clean - other[:, 0], items.designs(), config),
-        picks_meant=estimate_mean((clean > 0).astype(float), items.designs(), config),
+        picks_meant=estimate_mean(np.heaviside(clean, 0.5), items.designs(), config),
     )

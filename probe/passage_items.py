@@ -72,7 +72,7 @@ def make_items(
 
     They have no earlier pronoun, or with `has_earlier` all have one. No entity of a class is in more than `max_share`
     of them. A passage is left out, and counted by reason, if the pronouns are not one token each, if there is no
-    counterpart with as many tokens, if a word shares a token with its neighbour or is unknown, or if the text does not
+    counterpart, if a word shares a token with its neighbour or is unknown, or if the text does not
     fit into the context.
     """
     usable = [passage for passage in passages if passage.kind == kind and bool(passage.pronouns) == has_earlier]
@@ -88,7 +88,7 @@ def make_items(
             replacements = counterparts.of(passage)
             twin = None if replacements is None else make_twin(passage, replacements)
             if twin is None:
-                left_out["no counterpart with as many tokens"] += 1
+                left_out["no counterpart of the other class"] += 1
                 continue
         content = content_words(passage)
         word = content[int(rng.integers(len(content)))] if content else None
@@ -99,7 +99,7 @@ def make_items(
             found.append(item)
     kept = cap_clusters(Items(found, left_out).clusterings[1:], max_share, limit) if found else list[int]()
     if len(found) > len(kept):
-        left_out[f"an entity in more than {max_share:.0%} of the passages, or more than enough"] = len(found) - len(
+        left_out[f"more than enough, or an entity in more than {max_share:.0%} of the passages"] = len(found) - len(
             kept
         )
     return Items([found[i] for i in kept], left_out)

@@ -237,11 +237,12 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
     entries, missing = list[dict[str, Any]](), list[str]()
     if text.documents:  # rows with gold links have no twins, so they only confirm a head
         entries, missing = probe_next_pronoun(opened, text, config)
-    missing = [*not_confirmed, *missing]
+    missing = list(dict.fromkeys([*not_confirmed, *missing]))
     natural = probe_prefixes(opened, text.prefixes, config, places)
     natural["missing"] = [*missing, *natural["missing"]]
     if not natural["questions"] and not entries and not confirmed:
-        problem = f"too little to test (is it English prose about people?): {'; '.join(natural['missing'])}"
+        reasons = [sentence for sentence in missing if "gender" in sentence] or natural["missing"]
+        problem = f"too little to test (is it English prose about people?): {reasons[0]}"
         raise ValueError(f"path={path}: {problem}; found {text.contents}")
     natural["missing"] += [
         f"{question}, {target}: the head chosen on the validation text, because this text ends at the pronoun"

@@ -9,9 +9,10 @@ from report.tables import Table, aligned, estimate, number
 
 WORDS = {"next_pronoun_gender": ('"she" or "he"', "person"), "next_pronoun_number": ('"it" or "they"', "thing")}
 LEGEND = (
-    "Read at the word before the pronoun. share: of the decision that changes sides when the head's weights on the",
-    "two people change places; flips: the more probable pronoun changes. author's person: the model picks whom the",
-    "text means; nearest: a rule that takes the last mention. p: corrected for all heads. E0 to E4: docs/english.md.",
+    "Read at the word before the pronoun. share: how much of the decision changes sides when the head's attention to",
+    "the two people is exchanged. flips: in how many texts the more probable pronoun changes. author's person: how",
+    "often the model picks whom the text means (nearest: a rule that takes the last one named). p: corrected for all",
+    "heads. E1: the pronoun follows the people. E2: cutting the head's edges moves it. E3: the head decides it.",
 )
 _LONGEST_EXAMPLE = 75  # characters of a passage on the terminal
 
@@ -37,7 +38,7 @@ def confirmation_lines(confirmed: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the table of heads that were chosen on the run's own validation text; none without any."""
     if not confirmed:
         return []
-    header = ("next pronoun, head of the validation text", "head", "passages", "edge effect, nats [95 %]",
+    header = ("next pronoun, head chosen on the run's own text", "head", "passages", "edge effect, nats [95 %]",
               "meant edge cut", "other edge cut", "p")  # fmt: skip
     rows = [
         (
@@ -72,13 +73,16 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _short(value: float, interval: Sequence[float]) -> str:
+def _short(value: float | None, interval: Sequence[float | None]) -> str:
+    if value is None or None in interval:
+        return "–"
     return f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
 def _unmet(entry: Mapping[str, Any]) -> list[str]:
-    """Returns the criteria of the chosen head that are not met."""
+    """Returns the criteria that are not met, of the lowest level that has one."""
     unmet = [criterion for criterion in _judged(entry)["criteria"] if not criterion["is_met"]]
+    unmet = [criterion for criterion in unmet if criterion["level"] == unmet[0]["level"]]  # the next level is further
     return [f"not met: {criterion['name']} ({criterion['measured']})" for criterion in unmet]
 
 
@@ -114,7 +118,7 @@ def _after_lines(entry: Mapping[str, Any]) -> list[str]:
     looks = _direction(contrast, f"looks at that {noun}", f"looks at the other {noun}", "turns to neither")
     head = f"L{entry['layer']}H{entry['head']}"
     values = _short(contrast["value"], (contrast["low"], contrast["high"]))
-    lines = [f"at the pronoun, {head} {looks}: contrast {values}, p {after['p']:.4f}"]
+    lines = [f"right after the pronoun, {head} {looks}: contrast {values}, p {after['p']:.4f}"]
     raised = [after["raises_pronoun"], after["raises_name"]]
     if None not in raised:
         pronoun, name = (f"{_direction(value, 'raises', 'lowers', 'does not move')}" for value in raised)
@@ -140,16 +144,16 @@ def next_pronoun_claim(entry: Mapping[str, Any]) -> str:
         NOT_ESTABLISHED: f"No head is shown to decide whether the next word is {words}; the best candidate is {heads}.",
         UNKNOWN_TO_MODEL: f"The model does not know whether the next word is {words}: it ignores the {noun}.",
     }[entry["verdict"]]
-    follows, (low, high) = details["follows_twin"], entry["share_interval"]
+    follows = details["follows_twin"]
     sentences = [
         opening,
         f"The model follows the {noun} in {follows['value']:.1%} [{follows['low']:.1%}, {follows['high']:.1%}] "
         f"of {details['n_one']} passages that mention one.",
-        f"In {details['n_two']} passages with one of each class, exchanging the attention weights on the two moves "
-        f"{entry['share']:.0%} [{low:.0%}, {high:.0%}] of the decision to the other side and changes the more probable "
-        f"pronoun in {entry['flips']:.0%}; corrected p {entry['p_corrected']:.4f}.",
-        f"The {noun} that the model picks is the author's in {entry['author_accuracy']:.0%}; the last one mentioned is "
-        f"in {entry['nearest_accuracy']:.0%}.",
+        f"In {details['n_two']} passages with one of each class, exchanging the attention weights on the two moves a "
+        f"share of {_short(entry['share'], entry['share_interval'])} of the decision to the other side and changes the "
+        f"more probable pronoun in {entry['flips']:.0%}; corrected p {entry['p_corrected']:.4f}.",
+        f"The {noun} that the model picks is the author's in {entry['author_accuracy']:.0%} of them; the last one "
+        f"mentioned is the author's in {entry['nearest_accuracy']:.0%}.",
         f"Evidence level {entry['evidence_level']}: {LEVELS[entry['evidence_level']]}.",
     ]
     return " ".join([*sentences, *(f"{sentence.capitalize()}." for sentence in _unmet(entry))])
@@ -212,7 +216,7 @@ def next_pronoun_tables(entries: Sequence[Mapping[str, Any]]) -> list[Table]:
              f"{choice['n_wrong']:,}", _of(choice["author_where_wrong"]))
             for choice in details["choices"]
         ]  # fmt: skip
-        names = ("passages with two", "n", "author's entity", "nearest", "nearest is wrong in", "author's there")
+        names = ("passages with two", "n", "author's entity", "nearest", "nearest is wrong in", "author's entity there")
         note = "Both halves: no head is chosen here. The twin's earlier pronouns are exchanged too."
         tables.append(Table(f"{title}: whom the model picks", names, choices, note))
         parts = [("head", details["chosen"])] + ([("set", entry["head_set"])] if entry["head_set"] else [])

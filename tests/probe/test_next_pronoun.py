@@ -24,6 +24,8 @@ from probe.next_pronoun import UNKNOWN_TO_MODEL, NextPronounResult, study_questi
 from probe.passage_items import Item, Items, make_items
 from probe.statistics import cap_clusters
 from probe.verdict import NOT_ESTABLISHED, SUPPORTED
+from report.content import jsonable
+from report.next_pronoun import next_pronoun_lines
 from tests.probe.evaluated_models import make_uniform, model_config, randomise
 
 CONFIG = ProbeConfig(
@@ -87,7 +89,8 @@ def test_the_planted_head_is_found_and_supported() -> None:
     assert result.follows_twin.value > 0.9
     assert result.head_share_of_one.value > 0.8
     assert result.interchanged.value == pytest.approx(1.0)
-    assert result.head_set is not None and result.head_set.heads == ((0, 1),)
+    assert result.head_set is None  # one head is enough
+    assert [head for head, _, _ in result.curve] == [(0, 1)] and result.set_reaches
     assert result.weight_correlation > 0.5
 
 
@@ -179,7 +182,8 @@ def test_a_model_with_the_same_margin_in_every_text_is_not_known() -> None:
         result = study(model)
         assert isinstance(result, NextPronounResult)
         assert (result.verdict, result.head_set, result.curve) == (UNKNOWN_TO_MODEL, None, ())
-        assert result.follows_twin.value == 0 and np.isnan(result.chosen.share.value)
+        assert result.follows_twin.value == 0.5 and np.isnan(result.chosen.share.value)
+        assert "–" in "\n".join(next_pronoun_lines([jsonable(result.entry())]))
 
 
 def test_the_head_is_found_among_many_by_its_direct_effect() -> None:
@@ -200,10 +204,17 @@ def test_too_few_passages_are_a_sentence_with_the_counts() -> None:
     model = copying_model((3.0,))
     sentence = study(model, [*one, *two[:3]])
     assert isinstance(sentence, str)
-    assert sentence == "next_pronoun_gender: 3 passages with a woman and a man (needed: 40)"
+    counts = f"{len(one)} passages with one person (needed: 40) and 3 passages with a woman and a man (needed: 40)"
+    assert sentence == f"next_pronoun_gender: {counts}"
     assert str(study(model, [])).startswith("next_pronoun_gender: 0 passages with one person (needed: 40) and 0 ")
     one_document = [replace(passage, doc=f"d{i % 4}") for i, passage in enumerate(PASSAGES)]
-    assert "the tested half has 2 documents" in str(study(model, one_document))
+    assert "only 2 documents in one half" in str(study(model, one_document))
+
+
+def test_passages_of_one_kind_that_are_all_in_one_half_are_refused() -> None:
+    one, two = ([passage for passage in PASSAGES if passage.kind == kind] for kind in ("one", "two"))
+    clumped = [replace(passage, doc="a") for passage in two]
+    assert "those with a woman and a man: only" in str(study(copying_model((3.0,)), [*one, *clumped]))
 
 
 # Items

@@ -237,7 +237,7 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
     entries, missing = list[dict[str, Any]](), list[str]()
     if text.documents:  # rows with gold links have no twins, so they only confirm a head
         entries, missing = probe_next_pronoun(opened, text, config)
-    missing = list(dict.fromkeys([*not_confirmed, *missing]))
+    missing = [*missing, *not_confirmed]
     natural = probe_prefixes(opened, text.prefixes, config, places)
     natural["missing"] = [*missing, *natural["missing"]]
     if not natural["questions"] and not entries and not confirmed:

@@ -208,7 +208,7 @@ def test_too_few_passages_are_a_sentence_with_the_counts() -> None:
     assert sentence == f"next_pronoun_gender: {counts}"
     assert str(study(model, [])).startswith("next_pronoun_gender: 0 passages with one person (needed: 40) and 0 ")
     one_document = [replace(passage, doc=f"d{i % 4}") for i, passage in enumerate(PASSAGES)]
-    assert "only 2 documents in one half" in str(study(model, one_document))
+    assert "those with one person: only 0 documents in one half (needed: 9)" in str(study(model, one_document))
 
 
 def test_passages_of_one_kind_that_are_all_in_one_half_are_refused() -> None:

@@ -66,9 +66,21 @@ def summary_lines(results: Mapping[str, Any]) -> list[str]:
     """Returns the table of all questions, then the worked examples."""
     rows = [question_row(entry) for entry in results["selected"]]
     header = ("question", "head", "accuracy [95 %]", "block", "p", "swap", "verdict")
-    lines = [*aligned([header, *rows]), "", *LEGEND] if rows else []
+    lines = [*aligned([header, *rows]), *_block_set_lines(results["selected"]), "", *LEGEND] if rows else []
     for question, examples in results["showcase"].items():
         lines += ["", EXAMPLE_TITLES[question], *aligned([example_row(example) for example in examples])]
+    return lines
+
+
+def _block_set_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns which heads decide the blocks in English: the head chosen by attention there often does nothing."""
+    lines = []
+    for entry in entries:
+        if entry["family"] == "english" and entry["head_set"]:
+            found = entry["head_set"]
+            heads = " + ".join(f"L{layer}H{head}" for layer, head in found["heads"])
+            swap = estimate(found["attention_swap"], found["attention_swap_interval"])
+            lines.append(f"  chosen by effect instead of attention: {heads}, swap {swap}")
     return lines
 
 

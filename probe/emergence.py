@@ -32,7 +32,7 @@ from training.settings import RunSettings, TrainSettings
 
 N_SIGN_FLIPS = 400  # behind the chance level
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for prefixes
-MIN_PASSAGES = 20  # of each kind; fewer give no curve of the next pronoun
+MIN_PASSAGES = 20  # passages of each kind that the curve of the next pronoun needs
 N_DEV_FRAMES, N_DEV_PAIRS = 9, 7  # dev blocks in English
 
 

@@ -16,10 +16,10 @@ from probe.causal import ROUNDING, over_batches
 from probe.interventions import PairBatch, answer_margins, edited_margins, pair_up, partner, swap_edges
 from probe.statistics import bootstrap_interval, story_clusters, story_designs
 
-MIN_SHARE = 0.8  # of the answer that a set must move
+MIN_SHARE = 0.8  # joint attention swap at which no more heads are added
 MAX_HEADS = 6
 MAX_CANDIDATES = 16  # in a model with more heads: those that move dev most alone
-N_DEV_PAIRS = 64  # pairs of dev, evenly spaced, that the heads are chosen on
+N_DEV_PAIRS = 64  # the heads are chosen on this many pairs of dev, at most twice as many, evenly spaced
 Head = tuple[int, int]  # (layer, head)
 
 

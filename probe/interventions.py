@@ -52,9 +52,10 @@ def _comparable(item: LinkItem, partner_item: LinkItem) -> bool:
     places = [(i.block, i.order, i.query, i.payoff, len(i.tokens)) for i in (item, partner_item)]
     has_payoff = item.payoff is not None and item.payoff >= item.query
     is_complete = bool(item.antecedents and item.answers and item.foils)
-    mentions = set(item.antecedents) | set(item.distractors)
-    is_swapped = set(partner_item.antecedents) <= mentions and set(item.distractors) & set(partner_item.antecedents)
-    return places[0] == places[1] and has_payoff and is_complete and bool(is_swapped)
+    antecedents, distractors = set(item.antecedents), set(item.distractors)
+    of_partner = set(partner_item.antecedents)
+    is_swapped = of_partner <= antecedents | distractors and not of_partner.isdisjoint(distractors)
+    return places[0] == places[1] and has_payoff and is_complete and is_swapped
 
 
 def pair_batches(

@@ -22,7 +22,7 @@ from probe.passage_items import Item
 
 EDITS = ("cut", "exchanged", "content_cut", "interchanged")
 MAX_ROWS = 512  # texts that are edited at once; a model with a large vocabulary needs 0.2 MB for each
-EDIT_COST = 1 / 30  # time of one edit of a text in the time of its unedited pass, for the time left
+EDIT_COST = 1 / 30  # of an edit at the site, relative to an unedited pass over the text; for the remaining time
 Head = tuple[int, int]  # (layer, head)
 
 
@@ -121,7 +121,9 @@ class Sites:
         single = {name: np.full((*shape, len(sets)), np.nan) for name in ("exchanged", "content_cut", "interchanged")}
         for batch, site_pass in self._batches:
             place = _places(batch)
-            is_mentioned = batch.classes.any(-1).any(-1).tolist()  # of each class, in any text
+            is_mentioned = (
+                batch.classes.any(-1).any(-1).tolist()
+            )  # [2] whether any text of the batch mentions the class
             # Where each result belongs, and the edits that give it.
             targets, edit_lists = list[tuple[np.ndarray, tuple[int, ...]]](), list[list[SiteEdit]]()
             for c, heads in enumerate(sets):

@@ -44,7 +44,7 @@ MAX_SET = 6  # heads of a set
 MIN_SET_SHARE = 0.8  # of the margin that a set must exchange
 MIN_CUT, MIN_CUT_LOW = 0.10, 0.02  # share of the margin that cutting the meant edge takes: mean, end of its interval
 MIN_EXCHANGE = 0.2  # share of the margin that changes sides when the weights change places
-Progress = Callable[[str, float], None]  # what is being done, and the share of the whole that is done
+Progress = Callable[[str, float], None]  # called with the stage and the finished fraction of the study
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class SetResult:
 
     heads: tuple[Head, ...]
     edge_effect: Estimate  # nats, signed
-    p: float  # of the edge effect; of a head corrected for all tested heads, of a set doubled
+    p: float  # p value of the edge effect: corrected for all tested heads, or doubled for a set of heads
     t: float
     meant_cut: Estimate  # share of the margin lost when the edge to the meant entity is cut
     other_cut: Estimate  # the same for the other entity; negative: the margin rises
@@ -89,9 +89,9 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Whom the model picks in passages with two entities, of both halves: no head is chosen by that."""
+    """Whom the model picks in passages with two entities."""
 
-    stratum: str  # "no earlier pronoun" or "an earlier pronoun"
+    stratum: str  # which passages
     n: int
     author: Estimate  # share of passages in which the model picks the entity of the author's pronoun
     nearest: float  # the same for the rule that takes the last mention
@@ -187,7 +187,7 @@ class Meter:
         self._progress, self._stage, self._done, self.total = progress, "", 0.0, float("inf")
 
     def begin(self, stage: str) -> None:
-        """Names what is being done from now on."""
+        """Starts a stage."""
         self._stage = stage
         self.advance(0)
 
@@ -199,7 +199,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class QuestionItems:
-    """The items of one question in the tokens of a model, in two halves; whole documents belong to one half."""
+    """The items of one question in the tokens of a model; all items of a document or section are in one half."""
 
     choosing: list[Item]
     tested: list[Item]
@@ -439,7 +439,7 @@ def author_choice(
 ) -> dict[str, Any]:
     """Returns how often the model picks the entity of the author's pronoun, beside the rules."""
     two, clean = tested.two, tested.sites_two.clean  # [N, 2]
-    is_right = np.heaviside(decision(two.items, clean), 0.5)
+    picked = choice("tested", [tested.sites_two], config)
 
     # The rules; that of the last words is counted in documents that are not tested.
     meant = np.array([item.passage.meant for item in two.items])
@@ -452,24 +452,17 @@ def author_choice(
     }
     accuracies["last words"] = float(np.where(predicted == 0.5, 0.5, predicted == (meant == 0)).mean())
 
-    # Passages in which the nearest mention is not the author's.
-    is_hard = np.array([item.passage.nearest != item.passage.meant for item in two.items])
-    hard = two.take(np.flatnonzero(is_hard))
-    where_wrong = Estimate(float("nan"), float("nan"), float("nan"))
-    if is_hard.any():
-        where_wrong = estimate_mean(is_right[is_hard], hard.designs(), config)
-
     # Does the head look at the entity that the model prefers?
     weights = tested.sites_two.entity_weights(head)  # [N, 2 texts, 2 classes]
     difference = weights[..., 0] - weights[..., 1]
     is_constant = np.ptp(difference) == 0 or np.ptp(clean) == 0
     correlation = np.nan if is_constant else np.corrcoef(difference.ravel(), clean.ravel())[0, 1]
     return {
-        "author_accuracy": estimate_mean(is_right, two.designs(), config),
+        "author_accuracy": picked.author,
         "nearest_accuracy": accuracies["nearest"],
         "rules": accuracies,
-        "author_where_nearest_is_wrong": where_wrong,
-        "n_nearest_is_wrong": int(is_hard.sum()),
+        "author_where_nearest_is_wrong": picked.author_where_wrong,
+        "n_nearest_is_wrong": picked.n_wrong,
         "weight_correlation": float(correlation),
     }
 
@@ -586,8 +579,8 @@ def grow_set(
 def typical_examples(tested: Half, head: Head, heads: Sequence[Head], n: int = 3) -> tuple[Example, ...]:
     """Returns tested passages with a typical effect of exchanging the weights of `heads`, and the weights of `head`.
 
-    Of the fifth of the passages whose share exchanged is nearest to the median, those in which the pronouns are most
-    probable: elsewhere another word is next.
+    The candidates are the 20 % of the passages whose share exchanged is nearest to the median. Those with the highest
+    probability of a pronoun are returned, because elsewhere another word comes next.
     """
     sites = tested.sites_two
     numerator, denominator = exchange_terms(sites.measure([heads], ["exchanged"]))

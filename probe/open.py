@@ -59,7 +59,7 @@ class OpenedModel:
     seed: int | None = None
     resumed: tuple[str, ...] = ()  # a sentence for each resume with other settings
     owner: str | None = None  # external model: its folder or hub name, recorded in the results folder
-    only_next_pronoun: bool = False  # external model: nothing else is asked, because it is large
+    only_next_pronoun: bool = False  # a large external model: the other questions are skipped
 
     @property
     def is_external(self) -> bool:

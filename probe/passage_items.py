@@ -12,7 +12,7 @@ from data.next_pronoun import Counterparts, Passage, Twin, content_words, make_t
 from data.tokenizer import encode_text, unknown_id
 from probe.statistics import Design, cap_clusters
 
-MAX_SHARE = 0.1  # of the passages of one kind that mention the same entity of a class
+MAX_SHARE = 0.1  # largest fraction of the passages of one kind that may mention the same entity
 _SEARCHED = 4  # times as many passages are tokenized at most, because frequent entities fill their share
 
 

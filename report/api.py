@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from data.corpus import Corpus, load_rows, training_counts, validation_documents
 from data.english_blocks import english_items
 from data.links import LinkItem, link_items
-from data.natural import CLASSES, Prefix
-from data.next_pronoun import Passage, find_passages, passage_of_gold
+from data.natural import Prefix
+from data.next_pronoun import Passage, find_all, passage_of_gold
 from data.stories import GENERATOR_VERSION
 from data.stories.leakage import leakage
 from data.text import read_documents, text_files
@@ -44,7 +44,7 @@ N_FRAMES, N_PAIRS = 20, 5  # blocks in English: test frames, pairs of names per 
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
 LARGE_MODEL_TOKENS = 2048  # per batch
 MAX_PREFIXES_LARGE, MAX_UNTRAINED_LARGE = 60, 2  # prefixes per question, untrained models
-MIN_SHARE = 0.03  # of the work, before the time left is estimated
+MIN_SHARE = 0.03  # finished fraction of a study from which on the remaining time is estimated
 Results = tuple[dict[str, Any], dict[str, Reading]]  # for probe.json, and the readings by split
 
 
@@ -276,7 +276,7 @@ def english_results(opened: OpenedModel, corpus: Corpus | None, config: ProbeCon
     if opened.only_next_pronoun:
         natural: dict[str, Any] = {"questions": {}, "missing": missing}
         warnings.append(
-            f"{opened.n_parameters:,} weights: only the next pronoun was asked; items=english asks the rest"
+            f"{opened.n_parameters:,} weights: only the next pronoun was tested; items=english tests the rest"
         )
         content = {"data": {"fingerprint": fingerprint}, "next_pronoun": next_pronoun, "natural": natural}
         return {**content, "warnings": warnings, **results}, readings
@@ -399,8 +399,7 @@ def english_text(path: str | None, corpus: Corpus | None) -> EnglishText:
         texts = texts_of(kind, files)
         prefixes, contents = prefixes_in(texts), describe(texts)
         documents = sections(texts, only_long=True)
-    passages = {q: [found for name, text in documents for found in find_passages(name, text, q)] for q in CLASSES}
-    return EnglishText(documents, passages, prefixes, contents)
+    return EnglishText(documents, find_all(documents), prefixes, contents)
 
 
 def probe_next_pronoun(

@@ -1,6 +1,7 @@
 """The results on the next pronoun as printed lines, tables and claims; `entry` is one of probe.json's `selected`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from probe.next_pronoun import LEVELS, UNKNOWN_TO_MODEL
@@ -180,108 +181,129 @@ def next_pronoun_tables(entries: Sequence[Mapping[str, Any]]) -> list[Table]:
     """Returns the tables of decisions, edges, criteria, heads and sets, and the passages shown."""
     tables = []
     for entry in entries:
-        details, words = entry["details"], WORDS[entry["question"]][0]
-        title = f"Next pronoun, {words}"
-        left_out = [
-            f"{count:,} {reason}" for reasons in details["left_out"].values() for reason, count in reasons.items()
-        ]
-        counts = (
-            f"{entry['n']:,} tested passages: {details['n_one']} with one entity, {details['n_two']} with two, of "
-            f"{details['n_documents']} documents or sections. Effective clusters: "
-            + ", ".join(f"{value:.0f}" for value in details["effective_clusters"])
-            + f" (documents, entities of each class). Left out: {'; '.join(left_out) or 'none'}."
-        )
-        wrong = details["author_where_nearest_is_wrong"]
-        decisions = [
-            (
-                "follows the twin (one entity)",
-                _of(details["follows_twin"]),
-                "the margin changes with the entity's class",
-            ),
-            ("right in both readings", number(details["right_in_both"]), "and the more probable pronoun is right"),
-            ("head's edge cut (one entity)", _of(details["head_share_of_one"]), "share of the margin lost"),
-            ("output of the twin (one entity)", _of(details["interchanged"]), "share of the margin moved"),
-            ("author's entity (two)", _of(details["author_accuracy"]), "the model picks whom the author means"),
-            (
-                f"  nearest is wrong ({details['n_nearest_is_wrong']})",
-                _of(wrong),
-                "the same, where the last is not meant",
-            ),
-            *((f"  rule: {name}", number(value), "") for name, value in details["rules"].items()),
-            ("correlation", number(details["weight_correlation"]), "difference of the head's weights and margin"),
-        ]
-        tables.append(Table(f"{title}: the model's choice", ("measure", "value [95 %]", "meaning"), decisions, counts))
-        choices = [
-            (choice["stratum"], f"{choice['n']:,}", _of(choice["author"]), number(choice["nearest"]),
-             f"{choice['n_wrong']:,}", _of(choice["author_where_wrong"]))
-            for choice in details["choices"]
+        details = entry["details"]
+        parts = [
+            _decision_table(entry), _choice_table(details), _edge_table(entry), _criteria_table(entry),
+            _head_table(details), _set_table(details), _after_table(details), _passage_table(details),
         ]  # fmt: skip
-        names = ("passages with two", "n", "author's entity", "nearest", "nearest is wrong in", "author's entity there")
-        note = "Both halves: no head is chosen here. The twin's earlier pronouns are exchanged too."
-        tables.append(Table(f"{title}: whom the model picks", names, choices, note))
-        parts = [("head", details["chosen"])] + ([("set", entry["head_set"])] if entry["head_set"] else [])
-        edges = [
-            (
-                f"{kind} {' + '.join(f'L{layer}H{head}' for layer, head in part['heads'])}",
-                *(
-                    _of(part[name])
-                    for name in ("edge_effect", "meant_cut", "other_cut", "content_cut", "share", "flips")
-                ),
-                f"{part['verdict']} ({part['evidence_level']})",
-            )
-            for kind, part in parts
-        ]
-        header = ("heads", "edge effect, nats", "meant edge cut", "other edge cut", "beyond a random word", "exchanged",
-                  "flips", "verdict")  # fmt: skip
-        note = "Cuts and exchange: shares of the size of the margin, passages with two entities."
-        tables.append(Table(f"{title}: edges", header, edges, note))
-        criteria = [
-            (criterion["name"], criterion["level"], "met" if criterion["is_met"] else "not met", criterion["measured"])
-            for criterion in _judged(entry)["criteria"]
-        ]
-        tables.append(Table(f"{title}: criteria", ("criterion", "level", "outcome", "measured"), criteria))
-        heads = [
-            (f"L{layer}H{head}", number(effect), number(t), f"{p:.4f}")
-            for (layer, head), effect, t, p in details["candidates"]
-        ]
-        note = f"Largest t of untrained models: {', '.join(f'{t:.1f}' for t in details['untrained_t'])}."
-        tables.append(Table(f"{title}: all tested heads", ("head", "edge effect, nats", "t", "p"), heads, note))
-        curve = [
-            (str(n), f"L{head[0]}H{head[1]}", number(chosen), _of(tested))
-            for n, (head, chosen, tested) in enumerate(details["curve"], 1)
-        ]
-        curve_header = ("heads", "added", "share exchanged, choosing half", "tested half [95 %]")
-        tables.append(Table(f"{title}: heads together", curve_header, curve, "Added one by one on the choosing half."))
-        if details["after"]:
-            after = details["after"]
-            rows = [
-                ("contrast at the pronoun", _of(after["contrast"]), "negative: it looks at the other entity"),
-                *((f"its output: {name}", _of(after[key]), "nats per unit of attention; negative: lowered")
-                  for name, key in (("pronoun of whom it looks at", "raises_pronoun"), ("name", "raises_name"))
-                  if after[key]),
-            ]  # fmt: skip
-            note = f"{after['n']:,} prefixes; p of the contrast {after['p']:.4f}, one test. It describes the head."
-            tables.append(Table(f"{title}: the same head right after it", ("measure", "value [95 %]", ""), rows, note))
-        shown = [
-            (
-                " ".join(example["text"].split()),
-                " / ".join(example["forms"]),
-                " / ".join(f"{weight:.2f}" for weight in example["weights"]),
-                " / ".join(f"{chance:.3f}" for chance in example["clean"]),
-                " / ".join(f"{chance:.3f}" for chance in example["exchanged"]),
-            )
-            for example in details["examples"]
-        ]
-        shown_header = ("passage", "pronouns", "weights on their entities", "probability", "weights exchanged")
-        tables.append(
-            Table(
-                f"{title}: passages",
-                shown_header,
-                shown,
-                "Of the fifth nearest to the median share, those with the most probable pronouns.",
-            )
-        )
+        for table in parts:
+            if table is not None:
+                tables.append(replace(table, title=f"Next pronoun, {WORDS[entry['question']][0]}: {table.title}"))
     return tables
+
+
+def _decision_table(entry: Mapping[str, Any]) -> Table:
+    """Returns whether the model's margin follows the entities, and the rules beside its choice."""
+    details = entry["details"]
+    left_out = []
+    for reasons in details["left_out"].values():
+        left_out += [f"{count:,} {reason}" for reason, count in reasons.items()]
+    effective = ", ".join(f"{value:.0f}" for value in details["effective_clusters"])
+    note = (
+        f"{entry['n']:,} tested passages: {details['n_one']} with one entity, {details['n_two']} with two, of "
+        f"{details['n_documents']} documents or sections. Effective clusters: {effective} (documents, entities of each "
+        f"class). Left out: {'; '.join(left_out) or 'none'}."
+    )
+    n_wrong, wrong = details["n_nearest_is_wrong"], _of(details["author_where_nearest_is_wrong"])
+    rows = [
+        ("follows the twin (one entity)", _of(details["follows_twin"]), "the margin changes with the entity's class"),
+        ("right in both readings", number(details["right_in_both"]), "and the more probable pronoun is right"),
+        ("head's edge cut (one entity)", _of(details["head_share_of_one"]), "share of the margin lost"),
+        ("output of the twin (one entity)", _of(details["interchanged"]), "share of the margin moved"),
+        ("author's entity (two)", _of(details["author_accuracy"]), "the model picks whom the author means"),
+        (f"  nearest is wrong ({n_wrong})", wrong, "the same, where the last is not meant"),
+    ]
+    rows += [(f"  rule: {name}", number(value), "") for name, value in details["rules"].items()]
+    rows.append(("correlation", number(details["weight_correlation"]), "difference of the head's weights and margin"))
+    return Table("the model's choice", ("measure", "value [95 %]", "meaning"), rows, note)
+
+
+def _choice_table(details: Mapping[str, Any]) -> Table:
+    """Returns whom the model picks in the passages of both halves."""
+    rows = [
+        (choice["stratum"], f"{choice['n']:,}", _of(choice["author"]), number(choice["nearest"]),
+         f"{choice['n_wrong']:,}", _of(choice["author_where_wrong"]))
+        for choice in details["choices"]
+    ]  # fmt: skip
+    header = ("passages with two", "n", "author's entity", "nearest", "nearest is wrong in", "author's entity there")
+    note = "Both halves: no head is chosen here. The twin's earlier pronouns are exchanged too."
+    return Table("whom the model picks", header, rows, note)
+
+
+def _edge_table(entry: Mapping[str, Any]) -> Table:
+    """Returns what the edits of the head, and of the set if there is one, do."""
+    parts = [("head", entry["details"]["chosen"])]
+    if entry["head_set"]:
+        parts.append(("set", entry["head_set"]))
+    names = ("edge_effect", "meant_cut", "other_cut", "content_cut", "share", "flips")
+    rows = []
+    for kind, part in parts:
+        heads = " + ".join(f"L{layer}H{head}" for layer, head in part["heads"])
+        values = [_of(part[name]) for name in names]
+        rows.append((f"{kind} {heads}", *values, f"{part['verdict']} ({part['evidence_level']})"))
+    header = ("heads", "edge effect, nats", "meant edge cut", "other edge cut", "beyond a random word", "exchanged",
+              "flips", "verdict")  # fmt: skip
+    note = "Cuts and exchange: shares of the size of the margin, passages with two entities."
+    return Table("edges", header, rows, note)
+
+
+def _criteria_table(entry: Mapping[str, Any]) -> Table:
+    """Returns the criteria of the verdict."""
+    rows = [
+        (criterion["name"], criterion["level"], "met" if criterion["is_met"] else "not met", criterion["measured"])
+        for criterion in _judged(entry)["criteria"]
+    ]
+    return Table("criteria", ("criterion", "level", "outcome", "measured"), rows)
+
+
+def _head_table(details: Mapping[str, Any]) -> Table:
+    """Returns the edge effects of all tested heads."""
+    rows = [
+        (f"L{layer}H{head}", number(effect), number(t), f"{p:.4f}")
+        for (layer, head), effect, t, p in details["candidates"]
+    ]
+    note = f"Largest t of untrained models: {', '.join(f'{t:.1f}' for t in details['untrained_t'])}."
+    return Table("all tested heads", ("head", "edge effect, nats", "t", "p"), rows, note)
+
+
+def _set_table(details: Mapping[str, Any]) -> Table:
+    """Returns the share exchanged against the number of heads."""
+    rows = [
+        (str(n), f"L{head[0]}H{head[1]}", number(chosen), _of(tested))
+        for n, (head, chosen, tested) in enumerate(details["curve"], 1)
+    ]
+    header = ("heads", "added", "share exchanged, choosing half", "tested half [95 %]")
+    return Table("heads together", header, rows, "Added one by one on the choosing half.")
+
+
+def _after_table(details: Mapping[str, Any]) -> Table | None:
+    """Returns what the head does right after the pronoun; None if that was not measured."""
+    after = details["after"]
+    if not after:
+        return None
+    rows = [("contrast at the pronoun", _of(after["contrast"]), "negative: it looks at the other entity")]
+    for name, key in (("pronoun of whom it looks at", "raises_pronoun"), ("name", "raises_name")):
+        if after[key]:
+            rows.append((f"its output: {name}", _of(after[key]), "nats per unit of attention; negative: lowered"))
+    note = f"{after['n']:,} prefixes; p of the contrast {after['p']:.4f}, one test. It describes the head."
+    return Table("the same head right after it", ("measure", "value [95 %]", ""), rows, note)
+
+
+def _passage_table(details: Mapping[str, Any]) -> Table:
+    """Returns the passages shown as examples."""
+    rows = [
+        (
+            " ".join(example["text"].split()),
+            " / ".join(example["forms"]),
+            " / ".join(f"{weight:.2f}" for weight in example["weights"]),
+            " / ".join(f"{chance:.3f}" for chance in example["clean"]),
+            " / ".join(f"{chance:.3f}" for chance in example["exchanged"]),
+        )
+        for example in details["examples"]
+    ]
+    header = ("passage", "pronouns", "weights on their entities", "probability", "weights exchanged")
+    note = "Of the fifth nearest to the median share, those with the most probable pronouns."
+    return Table("passages", header, rows, note)
 
 
 def _of(value: Mapping[str, Any]) -> str:

@@ -6,13 +6,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from data.errors import printable
 from probe.config import Items, ProbeConfig
 from probe.open import OpenedModel, OpenedRun, load_data, open_external, open_run
 from report.commands import EvalSettings, look_at_sentence, print_loss, probe_heads, run_test_set
 from report.figures import check_matplotlib
 from report.results import show_page, training_records
 from report.sweeps import compare_seeds, compare_variants
-from training.command_line import printable, run_cli
+from training.command_line import run_cli
 from training.device import choose_device
 from training.run_dir import find_run
 from training.settings import CONFIGS, Precision, compose_settings, typed

@@ -17,7 +17,8 @@ import huggingface_hub
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from data.config import HubConfig, RowsKind, TextConfig
-from data.tokenizer import END, one_line
+from data.errors import one_line
+from data.tokenizer import END
 
 _BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # of `datasets`, by file name
 _COMPRESSED = (".gz", ".zst")

@@ -15,6 +15,7 @@ import numpy as np
 from tokenizers import Encoding, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from data.config import HubConfig, TextConfig, TokenizerKind
+from data.errors import one_line
 
 END = "<|endoftext|>"  # as in GPT-2
 UNKNOWN = "<|unknown|>"
@@ -162,12 +163,6 @@ def llama2c_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     return _plain(tokenizer)
-
-
-def one_line(error: Exception) -> str:
-    """Returns the root cause of an exception of another library in one line."""
-    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-    return " ".join(str(cause).split())[:200] or type(cause).__name__
 
 
 def _read(path: Path, setting: str) -> Tokenizer:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from data.errors import printable
 from data.tokenizer import end_id
 from model.hf import check_is_llama, export_transformers
 from model.transformer import Transformer, n_parameters
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> None:
     """Exports a run; everything is written to a temporary folder and renamed."""
     # A command line needs training and probe, which are above the package `model`.
     from probe.open import open_run
-    from training.command_line import one_line_errors, printable
+    from training.command_line import one_line_errors
     from training.run_dir import find_run
     from training.settings import settings_from_arguments
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from data.errors import printable
 from data.tokenizer import UNKNOWN
 from model.transformer import Transformer
 
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str]) -> None:
     """Prints a generated text."""
     # A command line needs training and probe, which are above the package `model`.
     from probe.open import open_run
-    from training.command_line import one_line_errors, printable
+    from training.command_line import one_line_errors
     from training.run_dir import find_run
     from training.settings import settings_from_arguments
 

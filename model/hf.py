@@ -25,6 +25,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from data.errors import one_line
 from data.tokenizer import end_id, imported_tokenizer, llama2c_tokenizer, load_tokenizer, nanogpt_characters
 from model.checkpoints import check_uncompressed, read_checkpoint
 from model.config import Mask, ModelConfig, Position, Scale, Weighting
@@ -471,7 +472,7 @@ def find_model(source: str, setting: str = "model", *, has_weights: bool = True)
         if has_weights and not _weight_files(folder):
             snapshot_download(source, allow_patterns="pytorch_model*.bin", ignore_patterns="*/*")
     except (OSError, HFValidationError) as error:  # no network, no such model, private
-        problem = "cannot be reached" if "Connect" in str(error) else f"does not provide it: {_line(error)}"
+        problem = "cannot be reached" if "Connect" in str(error) else f"does not provide it: {one_line(error)}"
         raise ValueError(f"{setting}={source}: no such folder, and the hub {problem}") from None
     return folder, folder.name
 
@@ -506,7 +507,7 @@ def find_tokenizer(path: Path, source: str, tokenizer_source: str | None, vocab_
     try:
         return tokenizer_of(file, vocab_size)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{setting}: {_line(error)}") from None
+        raise ValueError(f"{setting}: {one_line(error)}") from None
 
 
 def tokenizer_of(file: Path, vocab_size: int) -> tuple[Tokenizer, int]:
@@ -550,7 +551,7 @@ def _load(path: Path, source: str, device: torch.device) -> TransformersView:
             except KeyError as error:
                 raise ValueError(f"lacks {error.args[0]}") from None
             except (EOFError, RuntimeError, OSError, TypeError, IndexError, AttributeError) as error:
-                raise ValueError(f"is damaged or no checkpoint of nanoGPT or llama2.c: {_line(error)}") from None
+                raise ValueError(f"is damaged or no checkpoint of nanoGPT or llama2.c: {one_line(error)}") from None
             model.set_attn_implementation("eager")
             check_finite(model)
             return TransformersView(model.to(device))
@@ -583,7 +584,7 @@ def _load(path: Path, source: str, device: torch.device) -> TransformersView:
     except UnpicklingError:
         raise ValueError(f"model={source}: its weights hold more than tensors and are not loaded") from None
     except Exception as error:  # transformers and the files of others raise exceptions of every type
-        raise ValueError(f"model={source}: {_line(error)}") from None
+        raise ValueError(f"model={source}: {one_line(error)}") from None
 
 
 def check_finite(model: Any) -> None:
@@ -619,12 +620,6 @@ def _sha256(path: Path) -> str:
         with name.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
-
-
-def _line(error: Exception) -> str:
-    """Returns the message of `error` in one line of at most 200 characters."""
-    message = " ".join(str(error).split()) or type(error).__name__
-    return "".join(character for character in message if character.isprintable())[:200]
 
 
 # Exporting our model

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data.corpus import Corpus, corpus_folder
+from data.errors import printable
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from data.tokenizer import encode_text, training_words
@@ -38,7 +39,6 @@ from report.tables import (
     table_lines,
 )
 from training.checkpoint import write_files
-from training.command_line import printable
 from training.evaluate import validation_loss
 from training.logging import gap_lines
 from training.settings import Device, check_threads

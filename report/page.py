@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data.errors import printable
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 from report.tables import Table, question_tables
-from training.command_line import printable
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("page_data", "page_elements", "page_heads", "page_sentences", "page_training", "page")  # in this order

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from data.errors import printable
 from lab import compare as lab
 from probe import seeds
 from probe.config import ProbeConfig
@@ -14,7 +15,6 @@ from report.commands import EvalSettings, probe_heads
 from report.content import command_in_this_folder, jsonable
 from report.figures import draw_seeds
 from report.results import read_results, split_results, write_with_figures
-from training.command_line import printable
 from training.device import choose_device
 from training.logging import read_records
 from training.run_dir import find_runs, lock, read_json, unwritable

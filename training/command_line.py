@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from data.config import SCHEMAS
+from data.errors import printable
 from training.settings import CONFIGS, did_you_mean
 
 FLAGS = ("-m", "--multirun", "-c", "--cfg", "--resolve", "-h", "--help", "--hydra-help")
@@ -195,8 +196,3 @@ def hydra_message(error: HydraException, message: str) -> str:
         sources = [source for source, schema in SCHEMAS.items() if unknown[1] in schema.__dataclass_fields__]
         return f"{unknown[2]}: not a setting of these data; choose data={' or data='.join(sources)}"
     return message
-
-
-def printable(text: str) -> str:
-    """Returns `text` with every character that could control a terminal replaced, except line ends and tabs."""
-    return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
+from data.errors import printable
 from tests.program import process_state
 from tests.reliability.strategies import command_lines
 from train import GROUPS
-from training.command_line import printable, run_cli
+from training.command_line import run_cli
 from training.settings import CONFIGS, train_settings
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from data.errors import printable
 from tests.program import ROOT, run_program
 from train import GROUPS
 from training.command_line import (
@@ -15,7 +16,6 @@ from training.command_line import (
     error_message,
     hydra_arguments,
     one_line_errors,
-    printable,
     quote_text,
 )
 from training.settings import CONFIGS

@@ -1,0 +1,20 @@
+"""Errors that a user can cause, and their messages as one printable line."""
+
+
+class UserError(ValueError):
+    """Something the user did: a wrong setting, a damaged file, unsuitable data. The message is one line.
+
+    The programs print the message alone and exit with status 2. Every other error keeps its traceback.
+    """
+
+
+def one_line(error: Exception) -> str:
+    """Return the message of an error of a library, or of its cause, as one line of at most 200 characters."""
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    message = " ".join(str(cause).split()) or type(cause).__name__
+    return printable(message[:200])
+
+
+def printable(text: str) -> str:
+    """Return `text` with every character that could control a terminal replaced, except line ends and tabs."""
+    return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)

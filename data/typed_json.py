@@ -1,0 +1,145 @@
+"""Dataclasses as JSON and back: the fields are the keys, and a wrong file gives one line that names the place."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from data.errors import UserError
+
+DIGITS = 6  # significant digits of a number in a file
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def may_be_absent() -> Any:
+    """Return a dataclass field that a file leaves out if it is None."""
+    return field(default=None, metadata={"absent": True})
+
+
+def flattened() -> Any:
+    """Return a dataclass field, a dict, whose entries a file has beside the other fields. It is the last one."""
+    return field(default_factory=dict, metadata={"flattened": True})
+
+
+def to_json(value: Any) -> Any:
+    """Return `value` as strict JSON can hold it: numbers with six significant digits, nan and infinity as None."""
+    if is_dataclass(value):
+        return _object_to_json(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return to_json(value.tolist())
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return value
+
+
+def _object_to_json(value: Any) -> dict[str, Any]:
+    written: dict[str, Any] = {}
+    for part in fields(value):
+        item = getattr(value, part.name)
+        if part.metadata.get("flattened"):
+            written |= to_json(item)
+        elif item is not None or not part.metadata.get("absent"):
+            written[part.name] = to_json(item)
+    return written
+
+
+def from_json(kind: Any, value: Any, where: str) -> Any:
+    """Return a JSON value as the type `kind`: a dataclass, an enum, a number, a text, or lists and dicts of them.
+
+    None as a float is nan. `where` is the place in the file, for messages. Raises UserError with one line for a value
+    of another type, a missing field, and a field that the dataclass does not have.
+    """
+    origin = get_origin(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, UnionType):
+        present = [choice for choice in get_args(kind) if choice is not NoneType]
+        return None if value is None else from_json(present[0], value, where)
+    if origin in (list, tuple):
+        return _sequence_from_json(kind, value, where)
+    if origin is dict:
+        _check(value, dict, where, "an object")
+        item_kind = get_args(kind)[1]
+        return {key: from_json(item_kind, item, f"{where}.{key}") for key, item in value.items()}
+    if is_dataclass(kind):
+        return _object_from_json(kind, value, where)
+    if hasattr(kind, "_fields"):  # a NamedTuple
+        return kind(*_items_from_json(list(_hints(kind).values()), value, where))
+    if issubclass(kind, Enum):
+        if value not in [member.value for member in kind]:
+            raise UserError(f"{where}: {value!r} is none of {', '.join(str(member.value) for member in kind)}")
+        return kind(value)
+    if kind is float and value is None:
+        return math.nan
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise UserError(f"{where}: {value!r} is not {_WORDS[kind]}")
+    return value
+
+
+def _sequence_from_json(kind: Any, value: Any, where: str) -> Any:
+    """Return a JSON list as list[X], as tuple[X, ...], or as a tuple of one type per place."""
+    kinds = list(get_args(kind))
+    is_list = get_origin(kind) is list
+    if is_list or kinds[-1] is Ellipsis:
+        length = len(value) if isinstance(value, list) else 0
+        kinds = kinds[:1] * length
+    items = _items_from_json(kinds, value, where)
+    return items if is_list else tuple(items)
+
+
+def _items_from_json(kinds: list[Any], value: Any, where: str) -> list[Any]:
+    """Return the items of a JSON list, each as its type."""
+    _check(value, list, where, "a list")
+    if len(kinds) != len(value):
+        raise UserError(f"{where}: {len(value)} values instead of {len(kinds)}")
+    items = []
+    for i, (kind, item) in enumerate(zip(kinds, value, strict=True)):
+        items.append(from_json(kind, item, f"{where}[{i}]"))
+    return items
+
+
+def _object_from_json(kind: Any, value: Any, where: str) -> Any:
+    """Return a JSON object as the dataclass `kind`."""
+    _check(value, dict, where, "an object")
+    hints = _hints(kind)
+    remaining = dict(value)
+    arguments: dict[str, Any] = {}
+    for part in fields(kind):
+        if part.metadata.get("flattened"):
+            arguments[part.name] = remaining
+            remaining = {}
+        elif part.name in remaining:
+            item = remaining.pop(part.name)
+            arguments[part.name] = from_json(hints[part.name], item, f"{where}.{part.name}")
+        elif _is_required(part):
+            raise UserError(f"{where}: no field {part.name}")
+    if remaining:
+        raise UserError(f"{where}: unknown field {next(iter(remaining))}")
+    return kind(**arguments)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _is_required(part: Field[Any]) -> bool:
+    return part.default is MISSING and part.default_factory is MISSING
+
+
+def _check(value: Any, kind: type, where: str, words: str) -> None:
+    if not isinstance(value, kind):
+        raise UserError(f"{where}: not {words}")

@@ -1,0 +1,139 @@
+"""The records of metrics.jsonl as dataclasses: training, validation, and the probe during training."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data.typed_json import flattened, from_json, may_be_absent
+from training.logging import read_records
+
+Table = list[list[float]]  # by layer and head
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRecord:
+    """Mean training loss since the last record, in nats/token, and what else was logged."""
+
+    step: int
+    loss: float
+    gradient_norm: float
+    other: dict[str, Any] = flattened()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationRecord:
+    """Validation loss in nats/token; `floor` is its entropy lower bound and `gap` the distance, if they are known."""
+
+    step: int
+    loss: float | None  # None: not finite
+    bits_per_byte: float | None
+    whole: bool  # the whole validation split, not a part
+    floor: float | None = may_be_absent()
+    gap: float | None = may_be_absent()
+    gap_error: float | None = may_be_absent()
+    gap_by_class: dict[str, float] | None = may_be_absent()
+    other: dict[str, Any] = flattened()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionPoint:
+    """One question of the stories or the English blocks at one step; the head named is the best one."""
+
+    layer: int
+    head: int
+    accuracy: float
+    block_accuracy: float
+    pronoun_contrast: float
+    chance_level: float
+    answer_accuracy: float | None = may_be_absent()
+    resolved_share: float | None = may_be_absent()
+    accuracy_heads: Table
+    pronoun_contrast_heads: Table
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftPoint:
+    """One question on natural text at one step: contrasts at the pronoun, and the head of the largest |t|."""
+
+    layer: int
+    head: int
+    pronoun_contrast: float
+    t: float
+    pronoun_contrast_heads: Table
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionPoint:
+    """The next pronoun at one step: share of the decision that each head exchanges."""
+
+    layer: int
+    head: int
+    share: float
+    margin: float
+    follows_twin: float
+    share_heads: Table
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLoss:
+    """Loss at the payoffs in nats: of the model and, if known, of both oracles."""
+
+    model: float
+    blind: float | None = may_be_absent()
+    bayes: float | None = may_be_absent()
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePoint:
+    """The probe at one step, by question."""
+
+    step: int
+    questions: dict[str, QuestionPoint]
+    answers: dict[str, AnswerLoss]
+    natural: dict[str, ShiftPoint]
+    next_pronoun: dict[str, DecisionPoint]
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """All records of a run, oldest first."""
+
+    train: list[TrainRecord]
+    validation: list[ValidationRecord]
+    probe: list[ProbePoint]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last evaluation has been made, which reads the whole validation split."""
+        return any(record.whole for record in self.validation)
+
+
+def load_metrics(run: Path) -> Metrics:
+    """Return the records of a run's metrics.jsonl; UserError with one line if it is damaged."""
+    metrics = Metrics([], [], [])
+    where = str(run / "metrics.jsonl")
+    for record in read_records(run):
+        split = record.pop("split", None)
+        if split == "train":
+            metrics.train.append(from_json(TrainRecord, record, where))
+        elif split == "validation":
+            metrics.validation.append(from_json(ValidationRecord, record, where))
+        elif split == "probe":
+            metrics.probe.append(_probe_point(record, where))
+    return metrics
+
+
+def _probe_point(record: dict[str, Any], where: str) -> ProbePoint:
+    """Return a record of the probe; its keys are names of questions, with a prefix or an ending for their kind."""
+    point = ProbePoint(record.pop("step"), {}, {}, {}, {})
+    for name, value in record.items():
+        place = f"{where}: {name}"
+        if name.endswith("_answer"):
+            point.answers[name.removesuffix("_answer")] = from_json(AnswerLoss, value, place)
+        elif name.startswith("natural_"):
+            point.natural[name.removeprefix("natural_")] = from_json(ShiftPoint, value, place)
+        elif name.startswith("next_pronoun_"):
+            point.next_pronoun[name] = from_json(DecisionPoint, value, place)
+        elif isinstance(value, dict) and "accuracy_heads" in value:
+            point.questions[name] = from_json(QuestionPoint, value, place)
+    return point

@@ -5,46 +5,38 @@ answers. Axes: N prefixes (`probe.natural`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from data.links import LinkItem, Word
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
-from probe.estimates import Estimate, estimate_mean
-from probe.margins import Head
-from probe.natural import MIN_PREFIXES, Items, t_test
+from probe.natural import MIN_PREFIXES, PrefixItems
+from probe.results import AfterPronoun, Head
 from probe.scores import text_batches
+from probe.study import estimate_mean
 
 
-@dataclass(frozen=True, kw_only=True)
-class AfterPronoun:
-    """One head at the pronoun itself, on all prefixes; it was chosen for another question, so p needs no correction."""
-
-    n: int
-    contrast: Estimate  # as in `probe.natural`; positive: looks at the pronoun's class, negative: at the other entity
-    p: float
-    raises_pronoun: Estimate | None  # nats per unit of attention: the pronoun of the entity that it attends to
-    raises_name: Estimate | None  # the same for the entity's own first token; negative: copy suppression
-
-
-def after_pronoun(model: ObservableModel, items: Items, head: Head, config: ProbeConfig) -> AfterPronoun | None:
-    """Measures a head at the pronoun; None with fewer than MIN_PREFIXES prefixes."""
+def after_pronoun(model: ObservableModel, items: PrefixItems, head: Head, config: ProbeConfig) -> AfterPronoun | None:
+    """Measure a head at the pronoun; None with fewer than MIN_PREFIXES prefixes."""
     n = len(items.prefixes)
     if n < MIN_PREFIXES:
         return None
-    everything = np.arange(n)
-    designs = items.designs(everything)
+
+    # Where it attends. A weight can underflow, or lie outside a window.
     cells = items.cells["pronoun"]  # both readings of each prefix in turn
-    weights, streams = read_at_pronoun(model, cells, head, config.tokens_per_batch)  # [2 N, 2], [2 N, D]
-    weights = np.maximum(weights, np.finfo(np.float32).tiny)  # a weight can underflow, or lie outside a window
-    log_ratio = np.log(weights[:, 0]) - np.log(weights[:, 1])
+    weights, streams = observe_at_pronoun(model, cells, head, config.tokens_per_batch)  # [2 N, 2], [2 N, D]
+    log_weights = np.log(np.maximum(weights, np.finfo(np.float32).tiny))
+    log_ratio = log_weights[:, 0] - log_weights[:, 1]
     contrast = log_ratio.reshape(-1, 2).mean(axis=1)  # [N]
-    test = t_test(contrast[:, None], items, everything, config)
+    test = items.sample(contrast[:, None]).test(config, two_sided=True)
+
+    # What its output raises.
     raised = output_effects(model, cells, streams, head, config.tokens_per_batch)  # [N, 2]
     is_known = bool(np.isfinite(raised).all())
+    designs = items.designs
     return AfterPronoun(
         n=n,
         contrast=estimate_mean(contrast, designs, config),
@@ -54,29 +46,29 @@ def after_pronoun(model: ObservableModel, items: Items, head: Head, config: Prob
     )
 
 
-def read_at_pronoun(
+def observe_at_pronoun(
     model: ObservableModel, cells: Sequence[LinkItem], head: Head, tokens_per_batch: int
-) -> tuple[np.ndarray, torch.Tensor]:
-    """Returns a head's weights on antecedents and distractors at the query [N, 2] and the final stream there [N, D]."""
+) -> tuple[np.ndarray, Tensor]:
+    """Return a head's weights on antecedents and distractors at the query [N, 2] and the final stream there [N, D]."""
     weights = np.full((len(cells), 2), np.nan)
-    streams: list[torch.Tensor | None] = [None] * len(cells)
+    streams: list[Tensor | None] = [None] * len(cells)
     texts = [cell.tokens[: cell.query + 1] for cell in cells]
     for members, rows, tokens, site in text_batches(texts, tokens_per_batch):
         site_pass = model.site_pass(tokens.to(model.device), site.to(model.device))
-        of_head = site_pass.records()[head[0]].weights[:, head[1]]  # [B, T]
+        of_head = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
         final = site_pass.final_stream().float()  # [B, D]
         for member, row in zip(members, rows, strict=True):
             streams[member] = final[row]
             for side, words in enumerate((cells[member].antecedents, cells[member].distractors)):
-                weights[member, side] = float(of_head[row, [token for word in words for token in word]].sum())
+                weights[member, side] = float(of_head[row, _positions(words)].sum())
     return weights, torch.stack([stream for stream in streams if stream is not None])
 
 
 @torch.no_grad()
 def output_effects(
-    model: ObservableModel, cells: Sequence[LinkItem], streams: torch.Tensor, head: Head, tokens_per_batch: int
+    model: ObservableModel, cells: Sequence[LinkItem], streams: Tensor, head: Head, tokens_per_batch: int
 ) -> np.ndarray:
-    """Returns what a head's output raises if it attends to one of two entities, [N, 2] in nats per unit of attention.
+    """Return what a head's output raises if it attends to one of two entities, [N, 2] in nats per unit of attention.
 
     `cells` are both readings of each prefix in turn, and `streams` [2 N, D] the final residual streams at their
     queries; the first readings are used. The output of a mention is W_O W_V x (Elhage et al. 2021), pulled back through
@@ -84,7 +76,8 @@ def output_effects(
     of the other entity. Both are means over the two entities; nan where the model gives no weights.
     """
     layer, number = head
-    first, second = cells[::2], cells[1::2]
+    first = cells[::2]
+    second = cells[1::2]
     effects = np.full((len(first), 2), np.nan)
     weight = model.head_weights(layer).output  # [H, D, K]
     if weight is None:
@@ -115,10 +108,17 @@ def output_effects(
 
 
 def _first_token(cell: LinkItem, words: Sequence[Word]) -> int:
-    """Returns the first token of the last mention."""
+    """Return the first token of the last mention."""
     return cell.tokens[words[-1][0]]
 
 
-def _mean_output(written: torch.Tensor, words: Sequence[Word]) -> torch.Tensor:
-    """Returns the mean [D] of what a head would write from the tokens of some words; `written` is [T, D]."""
-    return written[[token for word in words for token in word]].mean(dim=0)
+def _mean_output(written: Tensor, words: Sequence[Word]) -> Tensor:
+    """Return the mean [D] of what a head would write from the tokens of some words; `written` is [T, D]."""
+    return written[_positions(words)].mean(dim=0)
+
+
+def _positions(words: Sequence[Word]) -> list[int]:
+    positions: list[int] = []
+    for word in words:
+        positions += word
+    return positions

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from model.observe import ObservableModel, SiteEdit, SitePass
 from probe.interventions import cut_weights, exchange
-from probe.passage_items import Item
+from probe.passage_items import PassageItem as Item
 
 EDITS = ("cut", "exchanged", "content_cut", "interchanged")
 MAX_ROWS = 512  # texts that are edited at once; a model with a large vocabulary needs 0.2 MB for each

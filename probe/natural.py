@@ -1,18 +1,18 @@
-"""Which head turns with a pronoun in natural text? Chosen on half of the documents, tested once on the other half.
+"""Which head's attention shifts with a pronoun in natural text? Chosen on half of the documents, tested on the other.
 
 Each prefix of `data.natural` is read twice, with the pronoun of either class. For a head and a site,
 
     contrast = mean of log (attention on the class of the pronoun / attention on the other class) over the two readings
 
-Whatever does not depend on the pronoun cancels. A positive contrast means that the head looks at the pronoun's class, a
-negative one that it looks at the other entity. Nothing here says that the antecedent is known: no text is annotated.
+Whatever does not depend on the pronoun cancels. A positive contrast means that the head attends to the pronoun's class,
+a negative one that it attends to the other entity. No text is annotated, so nothing here knows the antecedent.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from data.links import LinkItem, link_items
 from data.natural import CLASSES, SITES, Prefix, census, find_prefixes, item_rows
@@ -27,82 +28,97 @@ from data.tokenizer import encode_text, unknown_id
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.interventions import cut_edge
+from probe.results import (
+    ConfirmedShift,
+    EdgeCut,
+    NaturalQuestion,
+    NaturalResult,
+    NeededItems,
+    PrefixExample,
+    ShiftResult,
+    ShiftTable,
+    Stratum,
+)
 from probe.scores import Candidates, item_batches, output_norms, reduce_scores, text_batches
-from probe.statistics import Design, MaxT, largest, max_t_test, mean_interval, random_half, similar_heads
-from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
+from probe.statistics import Design, largest, mean_interval, random_half, similar_heads
+from probe.study import Place, Sample, choose_and_test
+from probe.verdict import judged_shift
 
 DECIDED_SITES = SITES[1:]  # before the pronoun both readings are equal
 MIN_PREFIXES = 40  # fewer give no test
 MIN_TESTED_CLUSTERS = 9  # documents, and entities of each class, in the tested half: with 8 no p is below 2 / 2^8
 MAX_PREFIXES = 800  # per question; the others are left out at random
 SECTION_CHARACTERS = 5000  # documents are cut into sections of this size
-MAX_DOCUMENT_SHARE, MIN_DOCUMENTS = 0.1, 24  # if one is a larger share of the text, or if there are fewer
-N_DRAWS, N_FLIPS = 20, 400  # behind the curve of the number of items
+MAX_DOCUMENT_SHARE = 0.1  # documents are cut if one is a larger share of the text,
+MIN_DOCUMENTS = 24  # or if there are fewer
+N_DRAWS = 20  # behind each point of the curve of the number of items
+N_FLIPS = 400  # the same
 N_CONTINUATION = 8  # tokens after the pronoun whose loss shows what an edge does
-Place = tuple[int, ...]  # (index of the site, layer, head)
-ROUNDING = 1e-3  # two passes over texts that are equal so far may differ by this much
-MIN_CAUSAL, MAX_MISMATCH = 20, 0.2  # prefixes of the causal test; difference of both weights as a share
-SIGNS = {"matching entity": 1, "other entity": -1}  # what a head looks at, and the sign of its contrast
+EQUAL_READINGS = 1e-3  # two passes over texts that are equal so far may differ by this much, in log attention
+MIN_CAUSAL = 20  # prefixes of the causal test
+MAX_MISMATCH = 0.2  # difference of both weights as a share, in the causal test
+SIGNS = {"matching entity": 1, "other entity": -1}  # what a head attends to, and the sign of its contrast
 
 
-def natural_study(
+def study_prefixes(
     model: ObservableModel,
     untrained: Callable[[int], ObservableModel],
     tokenizer: Tokenizer,
-    start: int,
+    bos_id: int,
     prefixes_by_question: Mapping[str, Sequence[Prefix]],
     config: ProbeConfig,
     *,
     chosen_elsewhere: Mapping[str, Mapping[str, Place]] = MappingProxyType({}),
     limit: int = MAX_PREFIXES,
     progress: Callable[[str], None] = lambda question: None,
-) -> dict[str, Any]:
-    """Tests the heads of a model in float32 on all questions that have enough prefixes.
+) -> NaturalResult:
+    """Test the heads of a model in float32 on all questions that have enough prefixes.
 
-    `untrained` makes a model of the same shape from a seed, for comparison; one at a time is in memory. `start` is the
+    `untrained` makes a model of the same shape from a seed, for comparison; one at a time is in memory. `bos_id` is the
     token before every text. Heads in `chosen_elsewhere`, by question and target, were chosen on other texts; they are
     tested on all prefixes here. At most `limit` prefixes of each question are used. `progress` is called with the
     name of each question before it is tested.
-
-    Returns:
-        `questions` (see `probe_question`), and `missing`: a sentence for each question that cannot be tested.
-
     """
-    questions, missing = dict[str, Any](), list[str]()
+    result = NaturalResult({}, [])
     for question, prefixes in prefixes_by_question.items():
         progress(f"{question} in natural text")
-        items = make_items(prefixes, tokenizer, start, model.context_length, config.seed, limit)
-        n, (_, testing) = len(items.prefixes), items.halves(config.seed)
-        n_clusters = [len(np.unique(labels[testing])) for labels in items.clusterings]
-        if n >= MIN_PREFIXES and min(n_clusters) >= MIN_TESTED_CLUSTERS:
-            twins = (untrained(config.seed + i) for i in range(config.n_untrained))
-            questions[question] = probe_question(model, twins, items, config, chosen_elsewhere.get(question, {}))
+        items = make_prefix_items(prefixes, tokenizer, bos_id, model.context_length, config.seed, limit)
+        problem = _too_few(question, items, config.seed)
+        if problem:
+            result.missing.append(problem)
             continue
-        reasons = "".join(f"; {count:,} left out: {reason}" for reason, count in items.left_out.items())
-        missing.append(
-            f"{question}: {n} prefixes; the tested half has {n_clusters[0]} documents or sections, {n_clusters[1]} and "
-            f"{n_clusters[2]} entities; needed: {MIN_PREFIXES} prefixes, {MIN_TESTED_CLUSTERS} of each{reasons}"
-        )
-    return {"questions": questions, "missing": missing}
+        others = (untrained(config.seed + i) for i in range(config.n_untrained))
+        places = chosen_elsewhere.get(question, {})
+        result.questions[question] = study_shift(model, others, items, config, places)
+    return result
 
 
 def prefixes_in(documents: Sequence[str]) -> dict[str, list[Prefix]]:
-    """Returns the prefixes of each question in the documents."""
+    """Return the prefixes of each question in the documents."""
     parts = sections(documents)
-    return {q: [prefix for name, text in parts for prefix in find_prefixes(name, text, q)] for q in CLASSES}
+    found: dict[str, list[Prefix]] = {}
+    for question in CLASSES:
+        found[question] = []
+        for name, text in parts:
+            found[question] += find_prefixes(name, text, question)
+    return found
 
 
 def describe(documents: Sequence[str]) -> str:
-    """Returns how many of the words that the questions need a text contains, as one phrase."""
+    """Return how many of the words that the questions need a text contains, as one phrase."""
     counts = Counter[str]()
     for question in CLASSES:
         found = census([("", text) for text in documents], question)
-        counts.update({name if name != "pronouns" else f"{question} pronouns": n for name, n in found.items()})
+        for name, n in found.items():
+            counts[name if name != "pronouns" else f"{question} pronouns"] += n
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 
+# Items
+
+
 @dataclass(frozen=True)
-class Items:
+class PrefixItems:
     """The prefixes of one question in the tokens of a model: two readings of each prefix at three sites."""
 
     prefixes: list[Prefix]
@@ -116,34 +132,46 @@ class Items:
         names = [(prefix.doc, *prefix.entities) for prefix in self.prefixes]
         return list(np.array(names, dtype=str).reshape(-1, 3).T)
 
-    def take(self, index: np.ndarray) -> "Items":
-        """Returns the items of the prefixes at `index`."""
-        cells = {site: [cells[2 * i + cell] for i in index for cell in (0, 1)] for site, cells in self.cells.items()}
-        return Items([self.prefixes[i] for i in index], cells, [self.full_tokens[i] for i in index], self.left_out)
-
-    def designs(self, index: np.ndarray) -> list[Design]:
-        """Returns the designs of an interval over the prefixes at `index`: documents crossed with entities."""
-        documents, first, second = (labels[index] for labels in self.clusterings)
+    @cached_property
+    def designs(self) -> list[Design]:
+        """The designs of an interval over the prefixes: documents crossed with entities."""
+        documents, first, second = self.clusterings
         pairs = np.array([f"{a} {b}" for a, b in zip(first, second, strict=True)])
         return [(documents, labels) for labels in (pairs, first, second)]
 
+    def take(self, index: np.ndarray) -> "PrefixItems":
+        """Return the items of the prefixes at `index`."""
+        cells: dict[str, list[LinkItem]] = {}
+        for site, of_site in self.cells.items():
+            cells[site] = []
+            for i in index:
+                cells[site] += of_site[2 * i : 2 * i + 2]
+        tokens = [self.full_tokens[i] for i in index]
+        return PrefixItems([self.prefixes[i] for i in index], cells, tokens, self.left_out)
+
     def halves(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the indices of the prefixes to choose a head on, and those to test it on; no document is in both."""
+        """Return the indices of the prefixes to choose a head on, and those to test it on; no document is in both."""
         is_chosen = random_half(self.clusterings[0], seed)
         return np.flatnonzero(is_chosen), np.flatnonzero(~is_chosen)
 
+    def sample(self, contrast: np.ndarray) -> Sample:
+        """Return contrasts [N, ...] of these prefixes as a sample."""
+        return Sample(contrast, self.clusterings, self.designs)
+
 
 def sections(documents: Sequence[str], *, only_long: bool = False) -> list[tuple[str, str]]:
-    """Returns (name, text) of each document, or of each section of about 5,000 characters.
+    """Return (name, text) of each document, or of each section of about 5,000 characters.
 
     With `only_long` each document of more than 5,000 characters is cut, and no other. Otherwise:
 
     Sections are used if there are fewer than MIN_DOCUMENTS documents, or if one is more than a tenth of the text: a
     random half of such documents often has far more or far less than half of the text.
     """
-    longest, total = max(map(len, documents), default=0), sum(map(len, documents))
+    longest = max(map(len, documents), default=0)
+    total = sum(map(len, documents))
     if not only_long and longest <= MAX_DOCUMENT_SHARE * total and len(documents) >= MIN_DOCUMENTS:
         return [(f"d{number}", text) for number, text in enumerate(documents)]
+
     parts = list[tuple[str, str]]()
     for number, text in enumerate(documents):
         if only_long and len(text) <= SECTION_CHARACTERS:
@@ -160,47 +188,76 @@ def sections(documents: Sequence[str], *, only_long: bool = False) -> list[tuple
     return parts
 
 
-def make_items(
-    prefixes: Sequence[Prefix], tokenizer: Tokenizer, start: int, max_tokens: int, seed: int, limit: int = MAX_PREFIXES
-) -> Items:
-    """Returns up to `limit` prefixes of one question, drawn at random, in the tokens of a model.
+def make_prefix_items(
+    prefixes: Sequence[Prefix], tokenizer: Tokenizer, bos_id: int, max_tokens: int, seed: int, limit: int = MAX_PREFIXES
+) -> PrefixItems:
+    """Return up to `limit` prefixes of one question, drawn at random, in the tokens of a model.
 
     A prefix is left out, and counted by reason, if a word shares a token with its neighbour or is unknown, if its
     readings differ in more than the pronoun, or if it does not fit into the context.
     """
     unknown = unknown_id(tokenizer)
-    used, full_tokens, left_out = list[Prefix](), list[tuple[int, ...]](), Counter[str]()
-    cells: dict[str, list[LinkItem]] = {}
+    items = PrefixItems([], {}, [], Counter())
     for i in np.random.default_rng(seed).permutation(len(prefixes)):
-        if len(used) == limit:
-            left_out["more than enough"] = len(prefixes) - len(used) - left_out.total()
+        if len(items.prefixes) == limit:
+            n_read = limit + items.left_out.total()
+            items.left_out["more than enough"] = len(prefixes) - n_read
             break
         prefix = prefixes[i]
         rows = item_rows([prefix])
         try:
-            items = link_items(rows, tokenizer, start)
+            cells = link_items(rows, tokenizer, bos_id)
         except ValueError:
-            left_out["a word shares a token with its neighbour"] += 1
+            items.left_out["a word shares a token with its neighbour"] += 1
             continue
-        first, second = items[: len(items) // 2], items[len(items) // 2 :]
-        last = first[-1]
-        mentioned = {last.tokens[token] for word in last.antecedents + last.distractors for token in word}
-        if max(len(item.tokens) for item in items) > max_tokens:
-            left_out["longer than the context"] += 1
-        elif unknown in mentioned:
-            left_out["a name is not in the vocabulary"] += 1
-        elif any(a.query != b.query for a, b in zip(first, second, strict=True)) or first[0].tokens != second[0].tokens:
-            left_out["the pronouns have different numbers of tokens"] += 1
-        else:
-            used.append(prefix)
-            full_tokens.append((start, *encode_text(tokenizer, rows[prefix.meant]["text"]).ids)[:max_tokens])
-            for pair in zip(first, second, strict=True):
-                cells.setdefault(pair[0].site, []).extend(pair)
-    return Items(used, cells, full_tokens, left_out)
+        n_sites = len(cells) // 2
+        readings = cells[:n_sites], cells[n_sites:]
+        if problem := _unsuitable(*readings, max_tokens, unknown):
+            items.left_out[problem] += 1
+            continue
+        text = rows[prefix.meant]["text"]
+        items.prefixes.append(prefix)
+        items.full_tokens.append((bos_id, *encode_text(tokenizer, text).ids)[:max_tokens])
+        for pair in zip(*readings, strict=True):
+            items.cells.setdefault(pair[0].site, []).extend(pair)
+    return items
+
+
+def _unsuitable(first: Sequence[LinkItem], second: Sequence[LinkItem], max_tokens: int, unknown: int | None) -> str:
+    """Return why a prefix is left out, "" if it is not; its readings are given at all sites."""
+    last = first[-1]
+    mentioned = set()
+    for word in last.antecedents + last.distractors:
+        mentioned |= {last.tokens[token] for token in word}
+    if max(len(cell.tokens) for cell in (*first, *second)) > max_tokens:
+        return "longer than the context"
+    if unknown in mentioned:
+        return "a name is not in the vocabulary"
+    is_moved = any(a.query != b.query for a, b in zip(first, second, strict=True))
+    if is_moved or first[0].tokens != second[0].tokens:
+        return "the pronouns have different numbers of tokens"
+    return ""
+
+
+def _too_few(question: str, items: PrefixItems, seed: int) -> str:
+    """Return why a question cannot be tested, with the counts; "" if it can."""
+    n = len(items.prefixes)
+    testing = items.halves(seed)[1]
+    n_clusters = [len(np.unique(labels[testing])) for labels in items.clusterings]
+    if n >= MIN_PREFIXES and min(n_clusters) >= MIN_TESTED_CLUSTERS:
+        return ""
+    reasons = "".join(f"; {count:,} left out: {reason}" for reason, count in items.left_out.items())
+    return (
+        f"{question}: {n} prefixes; the tested half has {n_clusters[0]} documents or sections, {n_clusters[1]} and "
+        f"{n_clusters[2]} entities; needed: {MIN_PREFIXES} prefixes, {MIN_TESTED_CLUSTERS} of each{reasons}"
+    )
+
+
+# Numbers of every head
 
 
 @dataclass(frozen=True)
-class Readings:
+class PairContrasts:
     """What every head does at every decided site. Shapes [N, S, L, H]: N prefixes, S sites, L layers, H heads."""
 
     contrast: np.ndarray
@@ -209,8 +266,8 @@ class Readings:
     right: np.ndarray  # share of the two readings
 
 
-def read(model: ObservableModel, items: Items, tokens_per_batch: int) -> Readings:
-    """Reads every head at all sites in one pass.
+def measure_contrasts(model: ObservableModel, items: PrefixItems, tokens_per_batch: int) -> PairContrasts:
+    """Measure every head at all sites in one pass.
 
     Raises:
         ValueError: a head distinguishes the readings before the pronoun, so something else differs.
@@ -220,170 +277,255 @@ def read(model: ObservableModel, items: Items, tokens_per_batch: int) -> Reading
     shape = (len(cells[0]), len(cells), model.n_layer, model.n_head)
     rows = {name: np.empty(shape) for name in ("log_ratio", "value_log_ratio")}
     for batch in item_batches(cells[-1], tokens_per_batch):
+        # The same text is read at every site, [B, S].
         query = torch.zeros(len(batch.tokens), len(cells), dtype=torch.int64)
         for i, site_cells in enumerate(cells):
             query[batch.rows, i] = torch.tensor([site_cells[member].query for member in batch.members])
-        index, mentions = batch.rows.to(model.device), Candidates(*(x.to(model.device) for x in batch.mentions))
-        for layer, record in enumerate(model.record(batch.tokens.to(model.device), query.to(model.device))):
+        index = batch.rows.to(model.device)
+        mentions = Candidates(*(x.to(model.device) for x in batch.mentions))
+        records = model.record(batch.tokens.to(model.device), query.to(model.device))
+
+        # From scores to the log ratio of both entities, [N, H] by layer and site.
+        for layer, record in enumerate(records):
             norms = output_norms(model.head_weights(layer).output, record, index, mentions.positions)
             for i in range(len(cells)):
                 reduced = reduce_scores(record.scores[index, :, i], mentions, norms)
                 for name, values in rows.items():
                     values[batch.members, i, layer] = reduced[name].cpu().numpy()
-    log_ratio, value_log_ratio = (values.reshape(-1, 2, *shape[1:]) for values in rows.values())  # [N, 2, sites, L, H]
-    if not np.abs(log_ratio[:, :, 0].mean(axis=1)).max(initial=0) <= ROUNDING:  # nan is no equality
+
+    # Before the pronoun both readings are equal: a check of the instrument.
+    pairs = {name: values.reshape(-1, 2, *shape[1:]) for name, values in rows.items()}  # [N, 2, sites, L, H]
+    before = np.abs(pairs["log_ratio"][:, :, 0].mean(axis=1))
+    if not before.max(initial=0) <= EQUAL_READINGS:  # nan is no equality
         raise ValueError("no report for this model: the two readings differ before the pronoun")
-    right = log_ratio[:, :, 1:] > 0
-    contrast, value_contrast = (values[:, :, 1:].mean(axis=1) for values in (log_ratio, value_log_ratio))
-    return Readings(contrast, value_contrast, right.all(axis=1).astype(float), right.mean(axis=1))
+    decided = {name: values[:, :, 1:] for name, values in pairs.items()}  # [N, 2, S, L, H]
+    is_right = decided["log_ratio"] > 0
+    return PairContrasts(
+        contrast=decided["log_ratio"].mean(axis=1),
+        value_contrast=decided["value_log_ratio"].mean(axis=1),
+        pair_right=is_right.all(axis=1).astype(float),
+        right=is_right.mean(axis=1),
+    )
 
 
-def t_test(contrast: np.ndarray, items: Items, index: np.ndarray, config: ProbeConfig) -> MaxT:
-    """Returns the two-sided max-T test of all heads and sites on the prefixes at `index`."""
-    clusterings = [names[index] for names in items.clusterings]
-    return max_t_test(contrast[index], clusterings, 0.0, config.n_bootstrap, config.seed, two_sided=True)
+def strongest_of_each_sign(sample: Sample, config: ProbeConfig) -> list[Place]:
+    """Return the (site, layer, head) with the largest t of either sign, in the order of SIGNS."""
+    t = sample.t(config, two_sided=True)
+    return [largest(sign * t) for sign in SIGNS.values()]
 
 
-def choose_and_test(contrast: np.ndarray, items: Items, config: ProbeConfig) -> tuple[dict[str, Place], MaxT]:
-    """Returns the (site, layer, head) with the largest t of either sign on one half, and the test on the other half."""
-    choosing, testing = items.halves(config.seed)
-    t = t_test(contrast, items, choosing, config).t
-    return {target: largest(sign * t) for target, sign in SIGNS.items()}, t_test(contrast, items, testing, config)
+# The study of one question
 
 
-def probe_question(
+def study_shift(
     model: ObservableModel,
     untrained: Iterable[ObservableModel],
-    items: Items,
+    items: PrefixItems,
     config: ProbeConfig,
     chosen_elsewhere: Mapping[str, Place] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """Chooses the best head of either sign on half of the documents and tests it on the other half.
-
-    Returns:
-        counts, and one entry per sign of `SIGNS` with the head, its scores with 95 % intervals, the p corrected for the
-        search over all heads and sites, the largest |t| of any head of an untrained model, the causal test, and the
-        verdict.
-
-    """
+) -> NaturalQuestion:
+    """Choose the best head of either sign on half of the documents and test it on the other half."""
+    # All heads on both halves, and those of untrained models on the tested half.
     choosing, testing = items.halves(config.seed)
-    readings = read(model, items, config.tokens_per_batch)
-    chosen, tested = choose_and_test(readings.contrast, items, config)
     tested_items = items.take(testing)
-    untrained_t = [
-        largest_t(read(twin, tested_items, config.tokens_per_batch), tested_items, config) for twin in untrained
-    ]
-    entries = {}
-    for target, place in chosen.items():
-        columns = np.stack([values[(testing, *place)] for values in vars(readings).values()], axis=1)
-        intervals = mean_interval(columns, items.designs(testing), config.n_bootstrap, config.seed)
-        entry: dict[str, Any] = {"site": DECIDED_SITES[place[0]], "layer": place[1], "head": place[2]}
-        for name, values, interval in zip(vars(readings), columns.T, intervals.T, strict=True):
-            entry |= {name: float(values.mean()), f"{name}_interval": interval.tolist()}
-        entry |= {"t": float(tested.t[place]), "p_corrected": float(tested.p[place]), "untrained_t": max(untrained_t)}
-        first = np.array([items.prefixes[i].is_first for i in testing])
-        entry["strata"] = {
-            name: {"n": int(mask.sum()), "contrast": float(columns[mask, 0].mean()) if mask.any() else None}
-            for name, mask in (("no earlier pronoun", first), ("an earlier pronoun", ~first))
-        }
-        entry["similar"] = similar_heads(readings.contrast[testing, place[0]], (place[1], place[2]))
-        entry["causal"] = causal_test(model, items, testing, place, target, config)
-        entries[target] = entry | judge(entry, SIGNS[target])
-    return {
-        "n_prefixes": len(items.prefixes),
-        "n_tested": len(testing),
-        "n_documents": len(np.unique(items.clusterings[0])),
-        "left_out": dict(items.left_out),
-        "smallest_p": tested.smallest_p,
-        "untrained_t": untrained_t,
-        "heads": {"t": tested.t.tolist(), "p": tested.p.tolist()},
-        "chosen": entries,
-        "items_needed": items_needed(readings.contrast, items, choosing, testing, config),
-        "confirmed": {
-            target: confirm(readings.contrast, items, place, config) | {"untrained_t": max(untrained_t)}
-            for target, place in chosen_elsewhere.items()
-            if place[0] < readings.contrast.shape[1]
-        },
-        "examples": median_prefixes(items, testing, readings.contrast, entries),
-    }
+    measured = measure_contrasts(model, items, config.tokens_per_batch)
+    tests = choose_and_test(
+        items.take(choosing).sample(measured.contrast[choosing]),
+        tested_items.sample(measured.contrast[testing]),
+        partial(strongest_of_each_sign, config=config),
+        _contrasts_of(untrained, tested_items, config),
+        config,
+        two_sided=True,
+    )
+    untrained_t = max(tests.untrained_t)
+
+    # The chosen head of each target, judged; and heads that another text chose.
+    chosen: dict[str, ShiftResult] = {}
+    examples: dict[str, list[PrefixExample]] = {}
+    for target, place in zip(SIGNS, tests.chosen, strict=True):
+        t, p = float(tests.tested.t[place]), float(tests.tested.p[place])
+        scores = _scores_of_head(measured, tested_items, testing, place, config)
+        result = ShiftResult(
+            site=DECIDED_SITES[place[0]],
+            layer=place[1],
+            head=place[2],
+            **scores,
+            t=t,
+            p_corrected=p,
+            untrained_t=untrained_t,
+            strata=_strata(tested_items, measured.contrast[(testing, *place)]),
+            similar=similar_heads(measured.contrast[testing, place[0]], (place[1], place[2])),
+            causal=measure_cut(model, tested_items, place, target, config),
+            criteria={},
+            verdict="",
+        )
+        chosen[target] = judged_shift(result, SIGNS[target])
+        examples[target] = _median_prefixes(tested_items, measured.contrast[(testing, *place)], result.site)
+    confirmed = {}
+    for target, place in chosen_elsewhere.items():
+        if place[0] < measured.contrast.shape[1]:
+            confirmed[target] = confirm_shift(measured.contrast, items, place, untrained_t, config)
+    return NaturalQuestion(
+        n_prefixes=len(items.prefixes),
+        n_tested=len(testing),
+        n_documents=len(np.unique(items.clusterings[0])),
+        left_out=dict(items.left_out),
+        smallest_p=tests.tested.smallest_p,
+        untrained_t=tests.untrained_t,
+        heads=ShiftTable(tests.tested.t.tolist(), tests.tested.p.tolist()),
+        chosen=chosen,
+        items_needed=items_needed(measured.contrast, items, config),
+        confirmed=confirmed,
+        examples=examples,
+    )
 
 
-def largest_t(readings: Readings, items: Items, config: ProbeConfig) -> float:
-    """Returns the largest |t| of all heads and sites."""
-    return float(np.abs(t_test(readings.contrast, items, np.arange(len(items.prefixes)), config).t).max())
+def _contrasts_of(models: Iterable[ObservableModel], items: PrefixItems, config: ProbeConfig) -> Iterator[Sample]:
+    """Yield the contrasts of each model as a sample."""
+    for model in models:
+        yield items.sample(measure_contrasts(model, items, config.tokens_per_batch).contrast)
 
 
-def confirm(contrast: np.ndarray, items: Items, place: Place, config: ProbeConfig) -> dict[str, Any]:
-    """Tests a head that was chosen on other texts on all prefixes: one two-sided test, without a correction."""
-    everything = np.arange(len(items.prefixes))
-    values = contrast[(everything, *place)]
-    result = t_test(values[:, None], items, everything, config)
-    interval = mean_interval(values, items.designs(everything), config.n_bootstrap, config.seed)
-    return {
-        "site": DECIDED_SITES[place[0]], "layer": place[1], "head": place[2], "n": len(values),
-        "contrast": float(values.mean()), "contrast_interval": interval.tolist(), "t": float(result.t[0]),
-        "p": float(result.p[0]),
-    }  # fmt: skip
+def _scores_of_head(
+    measured: PairContrasts, tested_items: PrefixItems, testing: np.ndarray, place: Place, config: ProbeConfig
+) -> dict[str, Any]:
+    """Return the mean of each measure of a head over the tested prefixes, and its interval, as fields of a result."""
+    columns = np.stack([values[(testing, *place)] for values in vars(measured).values()], axis=1)
+    intervals = mean_interval(columns, tested_items.designs, config.n_bootstrap, config.seed)
+    scores: dict[str, Any] = {}
+    for name, values, interval in zip(vars(measured), columns.T, intervals.T, strict=True):
+        scores[name] = float(values.mean())
+        scores[f"{name}_interval"] = tuple(interval.tolist())
+    return scores
 
 
-def judge(entry: dict[str, Any], sign: int) -> dict[str, Any]:
-    """Returns the verdict: all three criteria: supported; the first, alone or with one other: suggestive."""
-    is_right_sign = sign * entry["t"] > 0
-    criteria = {
-        f"corrected p below {MAX_P}": is_right_sign and entry["p_corrected"] < MAX_P,
-        "|t| above that of every untrained model": abs(entry["t"]) > entry["untrained_t"],
-        "cutting the edge changes the continuation's loss": entry["causal"] is not None and has_effect(entry["causal"]),
-    }
-    met = list(criteria.values())
-    verdict = SUPPORTED if all(met) else SUGGESTIVE if met[0] else NOT_ESTABLISHED
-    return {"verdict": verdict, "criteria": criteria}
+def _strata(items: PrefixItems, contrast: np.ndarray) -> dict[str, Stratum]:
+    """Return a head's mean contrast in prefixes with and without an earlier pronoun; `contrast` [N]."""
+    first = np.array([prefix.is_first for prefix in items.prefixes])
+    strata = {}
+    for name, mask in (("no earlier pronoun", first), ("an earlier pronoun", ~first)):
+        mean = float(contrast[mask].mean()) if mask.any() else None
+        strata[name] = Stratum(int(mask.sum()), mean)
+    return strata
 
 
-def has_effect(causal: Mapping[str, Any]) -> bool:
-    """Returns True if the cut changes the loss, and changes it more in that direction than the matched cut does."""
-    intervals = causal["rise_interval"], causal["difference_interval"]
-    return all(low > 0 for low, _ in intervals) or all(high < 0 for _, high in intervals)
+def confirm_shift(
+    contrast: np.ndarray, items: PrefixItems, place: Place, untrained_t: float, config: ProbeConfig
+) -> ConfirmedShift:
+    """Test a head that was chosen on other texts on all prefixes: one two-sided test, without a correction."""
+    site, layer, head = place
+    values = contrast[:, site, layer, head]  # [N]
+    test = items.sample(values[:, None]).test(config, two_sided=True)
+    low, high = mean_interval(values, items.designs, config.n_bootstrap, config.seed).tolist()
+    return ConfirmedShift(
+        site=DECIDED_SITES[site],
+        layer=layer,
+        head=head,
+        n=len(values),
+        contrast=float(values.mean()),
+        contrast_interval=(low, high),
+        t=float(test.t[0]),
+        p=float(test.p[0]),
+        untrained_t=untrained_t,
+    )
 
 
-def causal_test(
-    model: ObservableModel, items: Items, index: np.ndarray, place: Place, target: str, config: ProbeConfig
-) -> dict[str, Any] | None:
-    """Removes the edge from the head's site to its target, and measures the loss of the text's own next tokens.
+def items_needed(contrast: np.ndarray, items: PrefixItems, config: ProbeConfig) -> list[NeededItems]:
+    """Return, for fewer and fewer prefixes, how often the same head is chosen and how small its p is.
 
-    The texts are the prefixes at `index` with their own pronoun, if at least N_CONTINUATION tokens follow. The `target`
-    "matching entity" stands for the mentions of the pronoun's class, "other entity" for the other mentions. The loss
-    is compared with the loss after removing the edge to the one other token whose weight is nearest to the target's.
-    Prefixes whose two weights differ by more than a fifth are left out.
-
-    Returns:
-        None with fewer than MIN_CAUSAL prefixes; else n, the mean `mass` of the target and of the matched tokens,
-        `rise` and `matched_rise` of the loss in nats per token, their `difference`, and 95 % intervals of `rise` and
-        `difference`.
-
+    Each size is drawn N_DRAWS times from both halves; `same` is the share of draws that choose the head that all
+    prefixes choose by |t|, `p` the median p of the chosen head.
     """
-    members, cells, texts = list[int](), list[LinkItem](), list[tuple[int, ...]]()
-    for i in index:
-        cell = items.cells[DECIDED_SITES[place[0]]][2 * i + items.prefixes[i].meant]
+    config = replace(config, n_bootstrap=N_FLIPS)
+    choosing, testing = items.halves(config.seed)
+
+    def sample_of(index: np.ndarray) -> Sample:
+        return items.take(index).sample(contrast[index])
+
+    def strongest(index: np.ndarray) -> Place:
+        return largest(np.abs(sample_of(index).t(config, two_sided=True)))
+
+    rng = np.random.default_rng(config.seed)
+    of_all = strongest(choosing)
+    curve = []
+    n = 2 * min(len(choosing), len(testing))
+    while n >= MIN_PREFIXES:
+        is_same = []
+        p = []
+        for _ in range(N_DRAWS):
+            drawn = [rng.choice(half, n // 2, replace=False) for half in (choosing, testing)]
+            place = strongest(drawn[0])
+            is_same.append(place == of_all)
+            p.append(sample_of(drawn[1]).test(config, two_sided=True).p[place])
+        curve.append(NeededItems(n, float(np.mean(is_same)), float(np.median(p))))
+        n //= 2
+    return curve[::-1]
+
+
+def _median_prefixes(items: PrefixItems, contrast: np.ndarray, site: str) -> list[PrefixExample]:
+    """Return the three prefixes nearest to the median contrast of a head at a site; `contrast` [N]."""
+    nearest = np.argsort(np.abs(contrast - np.median(contrast)), kind="stable")[:3]
+    examples = []
+    for i in nearest:
+        prefix = items.prefixes[i]
+        after = ""
+        if site == "after_pronoun":
+            next_word = re.match(r"\s*([^\W\d_]+|\d+|[^\w\s])", prefix.rest)
+            after = next_word.group() if next_word else prefix.rest
+        mentions = list(prefix.mentions[0]), list(prefix.mentions[1])
+        examples.append(PrefixExample(prefix.text, prefix.forms, mentions, after, float(contrast[i])))
+    return examples
+
+
+# The causal test
+
+
+def measure_cut(
+    model: ObservableModel, items: PrefixItems, place: Place, target: str, config: ProbeConfig
+) -> EdgeCut | None:
+    """Cut the edge from the head's site to its target, and measure the loss of the text's own next tokens.
+
+    The texts are the prefixes with their own pronoun, if at least N_CONTINUATION tokens follow. The `target`
+    "matching entity" stands for the mentions of the pronoun's class, "other entity" for the other mentions. The loss
+    is compared with the loss after cutting the edge to the one other token whose weight is nearest to the target's.
+    Prefixes whose two weights differ by more than a fifth are left out. None with fewer than MIN_CAUSAL prefixes.
+    """
+    # Prefixes that go on long enough.
+    members = list[int]()
+    cells = list[LinkItem]()
+    texts = list[tuple[int, ...]]()
+    for i, prefix in enumerate(items.prefixes):
+        cell = items.cells[DECIDED_SITES[place[0]]][2 * i + prefix.meant]
         text = items.full_tokens[i][: cell.query + N_CONTINUATION + 1]
         if len(text) > cell.query + N_CONTINUATION:
             members.append(i)
             cells.append(cell)
             texts.append(text)
-    effects = edge_effects(model, cells, texts, place, target, config.tokens_per_batch // 4)
-    is_matched = np.abs(effects[:, 3] - effects[:, 2]) <= MAX_MISMATCH * effects[:, 2]
+
+    # Those with another token of about the same weight.
+    effects = _cut_effects(model, cells, texts, place, target, config.tokens_per_batch // 4)
+    rise, matched_rise, mass, matched_mass = effects.T
+    is_matched = np.abs(matched_mass - mass) <= MAX_MISMATCH * mass
     if is_matched.sum() < MIN_CAUSAL:
         return None
-    used, effects = np.array(members)[is_matched], effects[is_matched]
-    values = np.column_stack([effects, effects[:, 0] - effects[:, 1]])
-    intervals = mean_interval(values, items.designs(used), config.n_bootstrap, config.seed)
-    names = ("rise", "matched_rise", "mass", "matched_mass", "difference")
-    means = {name: float(value) for name, value in zip(names, values.mean(axis=0), strict=True)}
-    both = {"rise_interval": intervals[:, 0].tolist(), "difference_interval": intervals[:, -1].tolist()}
-    return {"n": len(used), **means, **both}
+    used = items.take(np.array(members)[is_matched])
+    values = np.column_stack([effects, rise - matched_rise])[is_matched]
+    intervals = mean_interval(values, used.designs, config.n_bootstrap, config.seed).T.tolist()
+    means = values.mean(axis=0).tolist()
+    return EdgeCut(
+        n=len(used.prefixes),
+        rise=means[0],
+        matched_rise=means[1],
+        mass=means[2],
+        matched_mass=means[3],
+        difference=means[4],
+        rise_interval=tuple(intervals[0]),
+        difference_interval=tuple(intervals[-1]),
+    )
 
 
 @torch.no_grad()
-def edge_effects(
+def _cut_effects(
     model: ObservableModel,
     cells: Sequence[LinkItem],
     texts: Sequence[tuple[int, ...]],
@@ -391,85 +533,49 @@ def edge_effects(
     target: str,
     tokens_per_batch: int,
 ) -> np.ndarray:
-    """Returns rise, matched rise, mass and matched mass of each text, [N, 4], as `causal_test` explains them."""
+    """Return rise, matched rise, mass and matched mass of each text, [N, 4], as `measure_cut` explains them."""
     _, layer, head = place
     results = np.empty((len(texts), 4))
     for members, rows, tokens, _ in text_batches(texts, tokens_per_batch):
         tokens = tokens[rows].to(model.device)  # equal texts with different queries get rows of their own
         query = torch.tensor([cells[i].query for i in members], device=model.device)
-        is_target, is_mention = torch.zeros(2, *tokens.shape, dtype=torch.bool, device=model.device)
+
+        # Which tokens are the target, and which are mentions at all, [B, T].
+        is_target = torch.zeros(tokens.shape, dtype=torch.bool, device=model.device)
+        is_mention = is_target.clone()
         for row, i in enumerate(members):
             words = cells[i].antecedents if target == "matching entity" else cells[i].distractors
-            is_target[row, [token for word in words for token in word]] = True
-            is_mention[row, [token for word in cells[i].antecedents + cells[i].distractors for token in word]] = True
+            for word in words:
+                is_target[row, list(word)] = True
+            for word in cells[i].antecedents + cells[i].distractors:
+                is_mention[row, list(word)] = True
+
+        # The other token whose weight is nearest to that of the target.
         weights = model.record(tokens, query[:, None])[layer].scores[:, head, 0].softmax(-1)  # [B, T]
-        mass = (weights * is_target).sum(-1)
-        is_excluded = is_mention | (torch.arange(tokens.shape[1], device=model.device) >= query[:, None])
-        is_excluded[:, 0] = True  # the start token
+        mass = (weights * is_target).sum(-1)  # [B]
+        is_late = torch.arange(tokens.shape[1], device=model.device) >= query[:, None]
+        is_excluded = is_mention | is_late
+        is_excluded[:, 0] = True  # the token before every text
         distance = (weights - mass[:, None]).abs().masked_fill(is_excluded, torch.inf)
         matched = F.one_hot(distance.argmin(-1), tokens.shape[1]).bool()
+
+        # The loss with all edges, without the target's, and without the matched one's.
         streams = model.residual_stream(tokens)
-        clean, cut, control = (
-            continuation_loss(model.logits(tokens, None, edits, streams), tokens, query)
-            for edits in ((), *((cut_edge(query, layer, head, mask),) for mask in (is_target, matched)))
-        )
+        losses = []
+        for edits in ([], [cut_edge(query, layer, head, is_target)], [cut_edge(query, layer, head, matched)]):
+            logits = model.logits(tokens, None, edits, streams)
+            losses.append(continuation_loss(logits, tokens, query))
+        clean, cut, control = losses
         columns = (cut - clean, control - clean, mass, (weights * matched).sum(-1))
         results[members] = torch.stack(columns, dim=1).double().cpu().numpy()
     return results
 
 
-def continuation_loss(logits: torch.Tensor, tokens: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Returns the mean loss [B] in nats of the N_CONTINUATION tokens after the `query` [B], from logits [B, T, V]."""
-    positions = query[:, None] + torch.arange(N_CONTINUATION, device=query.device)
+def continuation_loss(logits: Tensor, tokens: Tensor, query: Tensor) -> Tensor:
+    """Return the mean loss [B] in nats of the N_CONTINUATION tokens after the `query` [B], from logits [B, T, V]."""
+    positions = query[:, None] + torch.arange(N_CONTINUATION, device=query.device)  # [B, N_CONTINUATION]
     rows = torch.arange(len(tokens), device=query.device)[:, None]
-    losses = F.cross_entropy(
-        logits[rows, positions].flatten(0, 1), tokens[rows, positions + 1].flatten(), reduction="none"
-    )
+    predicted = logits[rows, positions].flatten(0, 1)
+    targets = tokens[rows, positions + 1].flatten()
+    losses = F.cross_entropy(predicted, targets, reduction="none")
     return losses.unflatten(0, positions.shape).mean(-1)
-
-
-def items_needed(
-    contrast: np.ndarray, items: Items, choosing: np.ndarray, testing: np.ndarray, config: ProbeConfig
-) -> list[dict[str, float]]:
-    """Returns, for fewer and fewer prefixes, how often the same head is chosen and how small its p is.
-
-    Each size is drawn N_DRAWS times from both halves; "same" is the share of draws that choose the head that all
-    prefixes choose by |t|, "p" the median p of the chosen head.
-    """
-    config = replace(config, n_bootstrap=N_FLIPS)
-
-    def strongest(index: np.ndarray) -> Place:
-        return largest(np.abs(t_test(contrast, items, index, config).t))
-
-    rng, everything = np.random.default_rng(config.seed), strongest(choosing)
-    curve = []
-    n = 2 * min(len(choosing), len(testing))
-    while n >= MIN_PREFIXES:
-        draws = []
-        for _ in range(N_DRAWS):
-            halves = [rng.choice(half, n // 2, replace=False) for half in (choosing, testing)]
-            place = strongest(halves[0])
-            draws.append((place == everything, float(t_test(contrast, items, halves[1], config).p[place])))
-        same, p = np.array(draws, dtype=float).T
-        curve.append({"n": n, "same": float(same.mean()), "p": float(np.median(p))})
-        n //= 2
-    return curve[::-1]
-
-
-def median_prefixes(
-    items: Items, testing: np.ndarray, contrast: np.ndarray, entries: dict[str, Any]
-) -> dict[str, list[dict[str, Any]]]:
-    """Returns for each target the three tested prefixes nearest to the median contrast of the chosen head."""
-    shown = dict[str, list[dict[str, Any]]]()
-    for target, entry in entries.items():
-        values = contrast[(testing, DECIDED_SITES.index(entry["site"]), entry["layer"], entry["head"])]
-        nearest = np.argsort(np.abs(values - np.median(values)), kind="stable")[:3]
-        shown[target] = []
-        for i in nearest:
-            prefix = items.prefixes[testing[i]]
-            example: dict[str, Any] = {name: getattr(prefix, name) for name in ("text", "forms", "mentions")}
-            next_word = re.match(r"\s*([^\W\d_]+|\d+|[^\w\s])", prefix.rest)
-            until_next_word = next_word.group() if next_word else prefix.rest
-            example["after"] = until_next_word if entry["site"] == "after_pronoun" else ""
-            shown[target].append(example | {"contrast": float(values[i])})
-    return shown

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -17,7 +17,7 @@ _SEARCHED = 4  # times as many passages are tokenized at most, because frequent 
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class PassageItem:
     """A passage and its twin in the tokens of a model. Position 0 is the token before every text."""
 
     passage: Passage
@@ -28,11 +28,11 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Items:
+class PassageItems:
     """The items of one question and kind."""
 
-    items: list[Item]
-    left_out: Counter[str]  # how many passages, by reason
+    items: list[PassageItem]
+    left_out: Counter[str] = field(default_factory=Counter)  # how many passages, by reason
 
     @property
     def clusterings(self) -> list[np.ndarray]:
@@ -46,20 +46,24 @@ class Items:
         return [np.where(labels == "", alone, labels).astype(str) for labels in table.T]
 
     def designs(self) -> list[Design]:
-        """The designs of an interval: documents crossed with entities (see `probe.statistics`)."""
+        """Return the designs of an interval: documents crossed with entities (see `probe.statistics`)."""
         documents, *entities = self.clusterings
         return [(documents, labels) for labels in entities]
 
-    def take(self, index: np.ndarray) -> "Items":
-        """Returns the items at `index`."""
-        return Items([self.items[i] for i in index], self.left_out)
+    def n_entities(self, side: int) -> int:
+        """Return how many different entities of a class there are."""
+        return len({item.passage.entities[side] for item in self.items} - {""})
+
+    def take(self, index: np.ndarray) -> "PassageItems":
+        """Return the items at `index`."""
+        return PassageItems([self.items[i] for i in index], self.left_out)
 
 
-def make_items(
+def make_passage_items(
     passages: Sequence[Passage],
     kind: str,
     tokenizer: Tokenizer,
-    start: int,
+    bos_id: int,
     max_tokens: int,
     seed: int,
     limit: int,
@@ -67,8 +71,8 @@ def make_items(
     needs_twin: bool = True,
     has_earlier: bool = False,
     max_share: float = MAX_SHARE,
-) -> Items:
-    """Returns up to `limit` passages of a kind, drawn at random, in the tokens of a model.
+) -> PassageItems:
+    """Return up to `limit` passages of a kind, drawn at random, in the tokens of a model.
 
     They have no earlier pronoun, or with `has_earlier` all have one. No entity of a class is in more than `max_share`
     of them. A passage is left out, and counted by reason, if the pronouns are not one token each, if there is no
@@ -78,47 +82,56 @@ def make_items(
     usable = [passage for passage in passages if passage.kind == kind and bool(passage.pronouns) == has_earlier]
     rng = np.random.default_rng(seed)
     counterparts = Counterparts(usable, lambda word: len(encode_text(tokenizer, f" {word}").ids), seed)
-    left_out, found, unknown = Counter[str](), list[Item](), unknown_id(tokenizer)
+    unknown = unknown_id(tokenizer)
+    found = PassageItems([])
     for i in rng.permutation(len(usable)):
-        if len(found) == _SEARCHED * limit:
+        if len(found.items) == _SEARCHED * limit:
             break
         passage = usable[i]
+
+        # The twin, and a content word to compare the mentions with.
         twin = None
         if needs_twin:
             replacements = counterparts.of(passage)
             twin = None if replacements is None else make_twin(passage, replacements)
             if twin is None:
-                left_out["no counterpart of the other class"] += 1
+                found.left_out["no counterpart of the other class"] += 1
                 continue
         content = content_words(passage)
         word = content[int(rng.integers(len(content)))] if content else None
-        item = make_item(passage, twin, word, tokenizer, start, max_tokens, unknown)
+
+        # Both in the tokens of the model.
+        item = make_passage_item(passage, twin, word, tokenizer, bos_id, max_tokens, unknown)
         if isinstance(item, str):
-            left_out[item] += 1
+            found.left_out[item] += 1
         else:
-            found.append(item)
-    kept = cap_clusters(Items(found, left_out).clusterings[1:], max_share, limit) if found else list[int]()
-    if len(found) > len(kept):
-        left_out[f"more than enough, or an entity in more than {max_share:.0%} of the passages"] = len(found) - len(
-            kept
-        )
-    return Items([found[i] for i in kept], left_out)
+            found.items.append(item)
+
+    # No entity may dominate.
+    n_found = len(found.items)
+    kept = cap_clusters(found.clusterings[1:], max_share, limit) if n_found else list[int]()
+    if n_found > len(kept):
+        reason = f"more than enough, or an entity in more than {max_share:.0%} of the passages"
+        found.left_out[reason] = n_found - len(kept)
+    return found.take(np.array(kept, dtype=int))
 
 
-def make_item(
+def make_passage_item(
     passage: Passage,
     twin: Twin | None,
     word: Span | None,
     tokenizer: Tokenizer,
-    start: int,
+    bos_id: int,
     max_tokens: int,
     unknown: int | None = None,
-) -> Item | str:
-    """Returns a passage and its twin in the tokens of a model, or the reason why it is left out.
+) -> PassageItem | str:
+    """Return a passage and its twin in the tokens of a model, or the reason why it is left out.
 
     `word` is a span of the passage that is compared with the mentions, if any; `unknown` is the token of unknown words.
     """
-    texts, mentions, content = list[tuple[int, ...]](), list[tuple[Word, Word]](), list[Word]()
+    texts = list[tuple[int, ...]]()
+    mentions = list[tuple[Word, Word]]()
+    content_word = list[Word]()
     all_forms = set[tuple[int, int]]()
     for text, groups, extra in _versions(passage, twin, word):
         # Both pronouns follow the same tokens and are one token each.
@@ -131,31 +144,47 @@ def make_item(
             words = token_spans(text, first.offsets[:-1], [*groups[0], *groups[1], *extra])
         except ValueError:
             return "a word shares a token with its neighbour"
-        # A text without twin loses its beginning if it is longer than the context; position 0 is the start token.
+
+        # A text without twin loses its beginning if it is longer than the context; position 0 is the first token.
         lost = 0 if twin else max(0, len(before) + 1 - max_tokens)
-        places = [tuple(i + 1 - lost for i in positions if i >= lost) for positions in words]
-        n_first, n_mentions = len(groups[0]), len(groups[0]) + len(groups[1])
-        tokens = (start, *before[lost:])
-        if unknown in {tokens[i] for positions in places for i in positions}:
+        tokens = (bos_id, *before[lost:])
+        places = [_moved(positions, lost) for positions in words]
+        if unknown in {tokens[i] for i in _joined(places)}:
             return "a word is unknown"
-        texts.append(tokens)
-        sides = (places[:n_first], places[n_first:n_mentions])
-        mentions.append((tuple(i for word in sides[0] for i in word), tuple(i for word in sides[1] for i in word)))
-        content.append(places[-1] if extra else ())
-        if any(group and not kept for group, kept in zip(groups, mentions[-1], strict=True)):
+
+        # Mentions of each class, and the content word if there is one.
+        n_first = len(groups[0])
+        n_mentions = n_first + len(groups[1])
+        sides = (_joined(places[:n_first]), _joined(places[n_first:n_mentions]))
+        if any(group and not kept for group, kept in zip(groups, sides, strict=True)):
             return "every mention of an entity lies outside the context"
+        texts.append(tokens)
+        mentions.append(sides)
+        content_word.append(places[-1] if extra else ())
     forms = all_forms.pop()
     if all_forms or forms[0] == forms[1] or unknown in forms:
         return "a pronoun is not one token"
     if max(map(len, texts)) > max_tokens:
         return "longer than the context"
-    return Item(passage, tuple(texts), forms, tuple(mentions), tuple(content))
+    return PassageItem(passage, tuple(texts), forms, tuple(mentions), tuple(content_word))
+
+
+def _moved(positions: Word, lost: int) -> Word:
+    """Return token positions of a text as those of the model's input, which begins with one token more."""
+    return tuple(i + 1 - lost for i in positions if i >= lost)
+
+
+def _joined(words: Sequence[Word]) -> Word:
+    joined: list[int] = []
+    for word in words:
+        joined += word
+    return tuple(joined)
 
 
 def _versions(
     passage: Passage, twin: Twin | None, word: Span | None
 ) -> Iterator[tuple[str, tuple[Sequence[Span], Sequence[Span]], list[Span]]]:
-    """Yields text, mentions of each class and content word of a passage and of its twin, if it has one."""
+    """Yield text, mentions of each class and content word of a passage and of its twin, if it has one."""
     yield passage.text, passage.mentions, [word] if word else []
     if twin:
         moved = [twin.moved(word)] if word else []

@@ -1,19 +1,40 @@
-"""The verdict on a head: supported, suggestive or not established, with an evidence level and the reasons.
+"""What may be claimed of a head: the criteria of the three kinds of questions, and the verdicts that follow from them.
 
 The bars were fixed before anything was measured against them. They are our conventions where no source is named.
+
+    question             supported               suggestive
+    link (stories)       all five criteria       two to four, one of them of the first two
+    attention shift      all three criteria      the first, alone or with one other
+    next pronoun         all of E1, E2 and E3    all of E1 and E2
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from probe.items import HEADLINE
+from probe.results import (
+    Criterion,
+    EdgeCut,
+    Estimate,
+    HeadTable,
+    Interval,
+    LevelCriterion,
+    QuestionResult,
+    ShiftResult,
+    Table,
+)
 from probe.statistics import MIN_SEEDS
 
-SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED = "supported", "suggestive", "not established"
+SUPPORTED = "supported"
+SUGGESTIVE = "suggestive"
+NOT_ESTABLISHED = "not established"
+UNKNOWN_TO_MODEL = "the model does not know"  # next pronoun only: the model's choice does not follow the entities
+MAX_P = 0.01  # max-T tests, already corrected for the search over heads
+MIN_SHARE_OF_SEEDS = 0.8  # four of five
+
+# Links.
 LEVELS = {
     "E0": "an attention pattern only",
     "E1": "beats every simple rule",
@@ -21,15 +42,38 @@ LEVELS = {
     "E3": "the model's answer depends on this attention edge",
     "E4": "the head alone restores the answer, its values carry it, and other seeds have such a head",
 }
-MAX_P = 0.01  # max-T tests, already corrected for the search over heads
 MIN_SELECTIVITY = 0.15  # a pure link head has 1/2; Hewitt & Liang 2019 give no bar
 MIN_ATTENTION_SWAP = 0.2  # a fifth of the answer depends on which of the two mentions this head attends to
 MAX_UNLINKED_MASS = 0.5  # weight on nouns without an antecedent, as a share of the weight with one
 MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its own target, on random tokens
 MIN_DENOISING = 0.5  # at least half of the answer is restored
-MIN_SHARE_OF_SEEDS = 0.8  # four of five
 _MIN_CRITERIA = 2  # for "suggestive"
-Interval = Sequence[float]
+
+# The next pronoun.
+DECISION_LEVELS = {
+    "E0": "the model's pronoun does not follow the entities",
+    "E1": "the model's pronoun follows the entities",
+    "E2": "cutting the head's edges moves the pronoun, on held-out documents",
+    "E3": "this head's link decides the pronoun",
+    "E4": "the choice is more than recency, and other seeds have such a head",
+}
+MIN_CUT = 0.10  # share of the margin that cutting the meant edge takes
+MIN_CUT_LOW = 0.02  # lower end of its interval
+MIN_EXCHANGE = 0.2  # share of the margin that changes sides when the weights change places
+
+
+def is_replicated(n_supported: int, n_seeds: int) -> bool:
+    """Return whether enough training seeds have a supported head, for E4."""
+    return n_seeds >= MIN_SEEDS and n_supported >= MIN_SHARE_OF_SEEDS * n_seeds
+
+
+def _word(is_supported: bool, is_suggestive: bool) -> str:
+    if is_supported:
+        return SUPPORTED
+    return SUGGESTIVE if is_suggestive else NOT_ESTABLISHED
+
+
+# Links of the stories and the English blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +102,6 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Criterion:
-    """One of the five criteria of "supported"."""
-
-    name: str
-    measured: dict[str, float | None]
-    bars: dict[str, float]  # by the names in `measured`
-    passed: bool
-    outcome: str  # "met", "not met" or "not measured"
-    reason: str  # why it is not met; empty if it is
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """What may be claimed of a head, and why no more."""
 
@@ -78,69 +110,130 @@ class Verdict:
     criteria: tuple[Criterion, ...]
     reasons: tuple[str, ...]  # exclusions, then the reason of each criterion that is not met
 
-    def entry(self) -> dict[str, Any]:
-        """Return the fields of probe.json."""
-        fields = {"verdict": self.word, "evidence_level": self.level, "reasons": list(self.reasons)}
-        return fields | {"criteria": [asdict(criterion) for criterion in self.criteria]}
+
+def judged(result: QuestionResult) -> QuestionResult:
+    """Return a result with its verdict, evidence level, criteria and reasons."""
+    verdict = judge(evidence_of(result))
+    return replace(
+        result,
+        verdict=verdict.word,
+        evidence_level=verdict.level,
+        reasons=list(verdict.reasons),
+        criteria=list(verdict.criteria),
+    )
+
+
+def evidence_of(result: QuestionResult, n_seeds: int = 1, n_seeds_supported: int = 0) -> Evidence:
+    """Return the evidence on the headline hold-out, and over training seeds if there are several."""
+    test = result.headline
+    causal = result.causal
+    clusters = test.clusters
+    return Evidence(
+        p_pair_accuracy=test.p_pair_accuracy,
+        p_pronoun_contrast=test.p_pronoun_contrast,
+        smallest_p=test.smallest_p,
+        n_clusters=min(clusters.frames, clusters.first_words, clusters.second_words, clusters.pairs),
+        lead=test.best_baseline.difference_interval,
+        selectivity=result.selectivity,
+        attention_swap=causal.attention_swap if causal else None,
+        edge_specificity=causal.edge_specificity_interval if causal else None,
+        answer_is_constant=causal is not None and causal.attention_swap is None,
+        linked_mass=result.mass.linked,
+        unlinked_mass=result.mass.unlinked,
+        previous=result.head_type.previous,
+        induction=result.head_type.induction,
+        pronoun_contrast=test.pronoun_contrast,
+        value_weighted_contrast=test.value_weighted_contrast,
+        denoising_patch=causal.denoising_patch if causal else None,
+        ov_auc=result.weights.ov_auc_interval,
+        n_seeds=n_seeds,
+        n_seeds_supported=n_seeds_supported,
+    )
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """Return the verdict: all five criteria: supported; two to four, including one of the first two: suggestive.
+    """Return the verdict on a link.
 
-    One of the first two is required because random weights can meet two of the others. A previous-token or induction
-    head, or one whose value-weighted attention contradicts its attention, gets no claim. Missing values do not pass.
+    One of the first two criteria is required because random weights can meet two of the others. A previous-token or
+    induction head, or one whose value-weighted attention contradicts its attention, gets no claim. Missing values do
+    not pass.
     """
-    criteria, exclusions = _criteria(evidence), _exclusions(evidence)
+    criteria = _link_criteria(evidence)
+    exclusions = _exclusions(evidence)
     passed = {criterion.name for criterion in criteria if criterion.passed}
-    word = NOT_ESTABLISHED
-    if not exclusions and len(passed) == len(criteria):
-        word = SUPPORTED
-    elif not exclusions and len(passed) >= _MIN_CRITERIA and passed & {"pronoun_flip", "beats_baselines"}:
-        word = SUGGESTIVE
-    level = "E0" if exclusions else _level(evidence, passed)
-    return Verdict(word, level, criteria, exclusions + tuple(c.reason for c in criteria if not c.passed))
+    is_shown = not exclusions
+    is_supported = is_shown and len(passed) == len(criteria)
+    has_first = bool(passed & {"pronoun_flip", "beats_baselines"})
+    is_suggestive = is_shown and has_first and len(passed) >= _MIN_CRITERIA
+    reasons = exclusions + tuple(criterion.reason for criterion in criteria if not criterion.passed)
+    level = "E0" if exclusions else _link_level(evidence, passed)
+    return Verdict(_word(is_supported, is_suggestive), level, criteria, reasons)
 
 
-def _criteria(evidence: Evidence) -> tuple[Criterion, ...]:
-    """Return the five criteria; the reasons say why each is not met."""
-    flip = {
+def _link_criteria(evidence: Evidence) -> tuple[Criterion, ...]:
+    return (
+        _follows_pronoun(evidence),
+        _beats_baselines(evidence),
+        _is_selective(evidence),
+        _has_causal_edge(evidence),
+        _rests_without_antecedent(evidence),
+    )
+
+
+def _follows_pronoun(evidence: Evidence) -> Criterion:
+    values = {
         "p_pair_accuracy": (evidence.p_pair_accuracy, MAX_P),
         "p_pronoun_contrast": (evidence.p_pronoun_contrast, MAX_P),
     }
-    flip_reason = (
-        f"following the pronoun may be chance: corrected p {_show(evidence.p_pair_accuracy)} (pair accuracy) and "
-        f"{_show(evidence.p_pronoun_contrast)} (pronoun contrast); needed: below {MAX_P}"
+    reason = (
+        f"following the pronoun may be chance: corrected p {_show(evidence.p_pair_accuracy)} "
+        f"(pair accuracy) and {_show(evidence.p_pronoun_contrast)} (pronoun contrast); "
+        f"needed: below {MAX_P}"
     )
     if evidence.smallest_p >= MAX_P:
-        flip_reason += f"; impossible with {evidence.n_clusters} clusters (smallest p {_show(evidence.smallest_p)})"
-    lead, selectivity = _low(evidence.lead), evidence.selectivity
-    lead_reason = f"it does not beat the best baseline: its lead in accuracy may be as low as {_show(lead)}"
-    selective_reason = (
+        smallest = _show(evidence.smallest_p)
+        reason += f"; impossible with {evidence.n_clusters} clusters (smallest p {smallest})"
+    return _criterion("pronoun_flip", values, reason, upper=True)
+
+
+def _beats_baselines(evidence: Evidence) -> Criterion:
+    lead = _low(evidence.lead)
+    reason = f"it does not beat the best baseline: its lead in accuracy may be as low as {_show(lead)}"
+    return _criterion("beats_baselines", {"lead_low": (lead, 0.0)}, reason)
+
+
+def _is_selective(evidence: Evidence) -> Criterion:
+    selectivity = evidence.selectivity
+    reason = (
         f"preferences for single words fit it too: selectivity {_show(selectivity)}; needed: above {MIN_SELECTIVITY}"
     )
-    swap, specificity = evidence.attention_swap, _low(evidence.edge_specificity)
-    edge = {"attention_swap": (swap, MIN_ATTENTION_SWAP), "edge_specificity_low": (specificity, 0.0)}
-    edge_reason = (
-        f"the model's answer is not shown to depend on this edge: attention swap {_show(swap)}, edge specificity from "
-        f"{_show(specificity)}; needed: above {MIN_ATTENTION_SWAP} and above 0"
+    return _criterion("selective", {"selectivity": (selectivity, MIN_SELECTIVITY)}, reason)
+
+
+def _has_causal_edge(evidence: Evidence) -> Criterion:
+    swap = evidence.attention_swap
+    specificity = _low(evidence.edge_specificity)
+    values = {"attention_swap": (swap, MIN_ATTENTION_SWAP), "edge_specificity_low": (specificity, 0.0)}
+    reason = (
+        "the model's answer is not shown to depend on this edge: "
+        f"attention swap {_show(swap)}, edge specificity from {_show(specificity)}; "
+        f"needed: above {MIN_ATTENTION_SWAP} and above 0"
     )
     if evidence.answer_is_constant:
-        edge_reason = "the model's answer does not follow the pronoun, so it cannot depend on this edge"
+        reason = "the model's answer does not follow the pronoun, so it cannot depend on this edge"
+    return _criterion("causal_edge", values, reason, missing_counts_as_failed=evidence.answer_is_constant)
+
+
+def _rests_without_antecedent(evidence: Evidence) -> Criterion:
     share = None
     if evidence.linked_mass and evidence.unlinked_mass is not None:
         share = evidence.unlinked_mass / evidence.linked_mass
-    rest_reason = (
-        f"it attends to nouns at a pronoun without antecedent: {_show(share)} of the weight they get otherwise; "
-        f"needed: below {MAX_UNLINKED_MASS}"
+    reason = (
+        f"it attends to nouns at a pronoun without antecedent: {_show(share)} of the weight they "
+        f"get otherwise; needed: below {MAX_UNLINKED_MASS}"
     )
-    rest = {"unlinked_mass": (share, MAX_UNLINKED_MASS)}
-    return (
-        _criterion("pronoun_flip", flip, flip_reason, upper=True),
-        _criterion("beats_baselines", {"lead_low": (lead, 0.0)}, lead_reason),
-        _criterion("selective", {"selectivity": (selectivity, MIN_SELECTIVITY)}, selective_reason),
-        _criterion("causal_edge", edge, edge_reason, is_measured=evidence.answer_is_constant),
-        _criterion("rests_without_antecedent", rest, rest_reason, upper=True),
-    )
+    values = {"unlinked_mass": (share, MAX_UNLINKED_MASS)}
+    return _criterion("rests_without_antecedent", values, reason, upper=True)
 
 
 def _criterion(
@@ -149,21 +242,31 @@ def _criterion(
     reason: str,
     *,
     upper: bool = False,
-    is_measured: bool = False,
+    missing_counts_as_failed: bool = False,
 ) -> Criterion:
-    """Returns the criterion that every measured value exceeds its bar, or with `upper` stays below it.
+    """Return the criterion that every measured value exceeds its bar, or with `upper` stays below it.
 
-    `is_measured`: missing values mean that the criterion is not met.
+    A missing value is "not measured", or with `missing_counts_as_failed` "not met".
     """
     measured = {key: value for key, (value, _) in values_and_bars.items()}
     bars = {key: bar for key, (_, bar) in values_and_bars.items()}
-    missing = [key.replace("_", " ") for key, value in measured.items() if value is None or not math.isfinite(value)]
-    if missing and not is_measured:
-        reason = f"{' and '.join(missing)} not measured, so the criterion {name.replace('_', ' ')!r} is not met"
+
+    # Is something missing?
+    missing = []
+    for key, value in measured.items():
+        if value is None or not math.isfinite(value):
+            missing.append(key.replace("_", " "))
+    if missing and not missing_counts_as_failed:
+        names = " and ".join(missing)
+        reason = f"{names} not measured, so the criterion {name.replace('_', ' ')!r} is not met"
         return Criterion(name, measured, bars, False, "not measured", reason)
+
+    # Is every value on the right side of its bar? nan is on neither.
     sign = -1 if upper else 1
     passed = all(value is not None and sign * value > sign * bar for value, bar in values_and_bars.values())
-    return Criterion(name, measured, bars, passed, "met" if passed else "not met", "" if passed else reason)
+    if passed:
+        return Criterion(name, measured, bars, True, "met", "")
+    return Criterion(name, measured, bars, False, "not met", reason)
 
 
 def _exclusions(evidence: Evidence) -> tuple[str, ...]:
@@ -172,53 +275,100 @@ def _exclusions(evidence: Evidence) -> tuple[str, ...]:
     for name, weight in (("previous-token", evidence.previous), ("induction", evidence.induction)):
         if _above(weight, MAX_OTHER_TYPE):
             reasons.append(f"no claim: it is a {name} head (weight {_show(weight)}; at most {MAX_OTHER_TYPE})")
-    attention, weighted = evidence.pronoun_contrast, evidence.value_weighted_contrast
+    attention = evidence.pronoun_contrast
+    weighted = evidence.value_weighted_contrast
     if attention is not None and weighted is not None and attention * weighted < 0:
         contrasts = f"contrasts {_show(attention)} and {_show(weighted)}"
         reasons.append(f"no claim: attention and value-weighted attention disagree ({contrasts})")
     return tuple(reasons)
 
 
-def _level(evidence: Evidence, passed: set[str]) -> str:
+def _link_level(evidence: Evidence, passed: set[str]) -> str:
     """Return the highest level for which it and all lower levels have evidence."""
-    n_seeds, n_supported = evidence.n_seeds, evidence.n_seeds_supported
-    is_replicated = n_seeds >= MIN_SEEDS and n_supported >= MIN_SHARE_OF_SEEDS * n_seeds
     is_sufficient = _above(evidence.denoising_patch, MIN_DENOISING) and _above(_low(evidence.ov_auc), 0.5)
+    has_seeds = is_replicated(evidence.n_seeds_supported, evidence.n_seeds)
     steps = [name in passed for name in ("beats_baselines", "pronoun_flip", "causal_edge")]
-    steps.append(is_sufficient and is_replicated)
+    steps.append(is_sufficient and has_seeds)
     return f"E{steps.index(False) if False in steps else len(steps)}"
 
 
-def evidence_of(entry: Mapping[str, Any], seeds: Mapping[str, Any] | None = None) -> Evidence:
-    """Return the headline evidence in an entry of probe.json's `selected`; missing values count as not measured.
-
-    `seeds` are {"n", "n_supported"} over training seeds, if there are several.
-    """
-    test = entry["test"].get(HEADLINE, {})
-    types, mass, causal, weights = (entry.get(name) or {} for name in ("head_type", "mass", "causal", "weights"))
-    of_test = ("p_pair_accuracy", "p_pronoun_contrast", "pronoun_contrast", "value_weighted_contrast")
-    return Evidence(
-        **{name: test.get(name) for name in of_test},
-        **{name: types.get(name) for name in ("previous", "induction")},
-        **{name: causal.get(name) for name in ("attention_swap", "denoising_patch")},
-        smallest_p=test.get("smallest_p", 1.0),
-        n_clusters=min(test.get("clusters", {"none": 0}).values()),
-        lead=(test.get("best_baseline") or {}).get("difference_interval"),
-        selectivity=entry.get("selectivity"),
-        edge_specificity=causal.get("edge_specificity_interval"),
-        answer_is_constant="attention_swap" in causal and causal["attention_swap"] is None,
-        linked_mass=mass.get("linked"),
-        unlinked_mass=mass.get("unlinked"),
-        ov_auc=weights.get("ov_auc_interval"),
-        n_seeds=seeds["n"] if seeds else 1,
-        n_seeds_supported=seeds["n_supported"] if seeds else 0,
-    )
-
-
-def corrected_p(heads: Mapping[str, Any]) -> list[list[float]]:
-    """Return the corrected p of every head [L][H]: the larger of its two tests, because a link must pass both."""
-    p: list[list[float]] = np.maximum(heads["p_pair_accuracy"], heads["p_pronoun_contrast"]).tolist()
+def corrected_p(heads: HeadTable) -> Table:
+    """Return the corrected p of every head: the larger of its two tests, because a link must pass both."""
+    p: Table = np.maximum(heads.p_pair_accuracy, heads.p_pronoun_contrast).tolist()
     return p
+
+
+# Shifts of attention with the pronoun
+
+
+def judged_shift(result: ShiftResult, sign: int) -> ShiftResult:
+    """Return a result with its criteria and its verdict; `sign` is that of the contrast that its target needs."""
+    is_significant = sign * result.t > 0 and result.p_corrected < MAX_P
+    criteria = {
+        f"corrected p below {MAX_P}": is_significant,
+        "|t| above that of every untrained model": abs(result.t) > result.untrained_t,
+        "cutting the edge changes the continuation's loss": has_effect(result.causal),
+    }
+    verdict = _word(all(criteria.values()), is_significant)
+    return replace(result, criteria=criteria, verdict=verdict)
+
+
+def has_effect(cut: EdgeCut | None) -> bool:
+    """Return whether a cut changes the loss, and changes it more in that direction than the matched cut does."""
+    if cut is None:
+        return False
+    intervals = (cut.rise_interval, cut.difference_interval)
+    return all(low > 0 for low, _ in intervals) or all(high < 0 for _, high in intervals)
+
+
+# Decisions about the next pronoun
+
+
+def decision_criteria(
+    follows_twin: Estimate,
+    p: float,
+    t: float,
+    untrained_t: float,
+    *,
+    meant_cut: Estimate,
+    other_cut: Estimate,
+    content_cut: Estimate,
+    share: Estimate,
+) -> list[LevelCriterion]:
+    """Return the criteria of E1 to E3; arguments as the fields of `SetResult`, `untrained_t` the largest of all."""
+    takes_enough = meant_cut.value >= MIN_CUT and meant_cut.low > MIN_CUT_LOW
+    return [
+        LevelCriterion("the pronoun follows the twin", "E1", follows_twin.low > 0.5, f"from {follows_twin.low:.3f}"),
+        LevelCriterion(f"corrected p below {MAX_P}", "E2", t > 0 and p < MAX_P, f"{p:.4f}"),
+        LevelCriterion("t above every untrained model", "E2", t > untrained_t, f"{t:.1f}, untrained {untrained_t:.1f}"),
+        LevelCriterion(
+            f"cutting the meant edge takes {MIN_CUT:.0%} of the margin",
+            "E3",
+            takes_enough,
+            f"{meant_cut.value:.3f}, from {meant_cut.low:.3f}",
+        ),
+        LevelCriterion("cutting the other edge raises it", "E3", other_cut.high < 0, f"up to {other_cut.high:.3f}"),
+        LevelCriterion(
+            "more than a random content word's edge", "E3", content_cut.low > 0, f"from {content_cut.low:.3f}"
+        ),
+        LevelCriterion(
+            f"share exchanged of {MIN_EXCHANGE} or more", "E3", share.value >= MIN_EXCHANGE, f"{share.value:.3f}"
+        ),
+    ]
+
+
+def decision_verdict(criteria: Sequence[LevelCriterion]) -> tuple[str, str]:
+    """Return the highest level whose criteria, and those of all lower ones, are met, and the verdict."""
+    level = "E0"
+    for name in ("E1", "E2", "E3"):
+        if not all(criterion.is_met for criterion in criteria if criterion.level == name):
+            break
+        level = name
+    verdict = _word(level == "E3", level == "E2")
+    return level, UNKNOWN_TO_MODEL if level == "E0" else verdict
+
+
+# Helpers
 
 
 def _above(value: float | None, bar: float) -> bool:

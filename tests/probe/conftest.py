@@ -1,7 +1,5 @@
 """Whole studies that several tests read, each done once."""
 
-from typing import Any
-
 import pytest
 
 from data.links import LinkItem
@@ -9,10 +7,9 @@ from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import Holdouts, ProbeConfig
-from probe.study import Reading, study
+from probe.links import LinkStudy, study_links
 from tests.probe.story_items import FULL, MODEL, planted, random_model, story_items, vocabulary
 
-Studied = tuple[dict[str, Any], dict[str, Reading]]
 SETTINGS = ProbeConfig(
     seed=0, tokens_per_batch=4096, n_bootstrap=100, n_untrained=2, n_controls=10, holdouts=Holdouts.all
 )
@@ -22,8 +19,8 @@ def untrained(config: ModelConfig, n_models: int = 2) -> list[TransformerView]:
     return [TransformerView(Transformer(config, len(vocabulary()), seed=5 + i).eval()) for i in range(n_models)]
 
 
-def study_model(model: Transformer, dev: list[LinkItem], test: list[LinkItem]) -> Studied:
-    return study(TransformerView(model), untrained(MODEL), dev, test, SETTINGS)
+def study_model(model: Transformer, dev: list[LinkItem], test: list[LinkItem]) -> LinkStudy:
+    return study_links(TransformerView(model), untrained(MODEL), dev, test, SETTINGS)
 
 
 @pytest.fixture(scope="session")
@@ -32,13 +29,13 @@ def settings() -> ProbeConfig:
 
 
 @pytest.fixture(scope="session")
-def studied() -> Studied:
+def studied() -> LinkStudy:
     """A model of random weights on the default families."""
     return study_model(random_model(), story_items("dev"), story_items("test"))
 
 
 @pytest.fixture(scope="session")
-def studied_planted() -> Studied:
+def studied_planted() -> LinkStudy:
     """A model with a coreference head planted in layer 1, head 2."""
     families = ("agreement", "no_antecedent")
     dev, test = ([item for item in story_items(split) if item.family in families] for split in ("dev", "test"))
@@ -46,6 +43,6 @@ def studied_planted() -> Studied:
 
 
 @pytest.fixture(scope="session")
-def studied_full() -> Studied:
+def studied_full() -> LinkStudy:
     """A model of random weights on every family, with bystanders."""
     return study_model(random_model(), *(story_items(split, config=FULL) for split in ("dev", "test")))

@@ -1,4 +1,4 @@
-"""The probe on natural text finds heads that turn with the pronoun, of either sign, and nothing else."""
+"""The probe on natural text finds heads that shift their attention with the pronoun, of either sign, and nothing else."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,14 +18,16 @@ from model.observe import HeadWeights, LayerRecord, ObservableModel
 from probe.config import Holdouts, ProbeConfig
 from probe.natural import (
     MAX_MISMATCH,
-    Items,
-    judge,
-    make_items,
-    natural_study,
-    probe_question,
-    read,
+    PrefixItems,
+    make_prefix_items,
+    measure_contrasts,
     sections,
+    study_prefixes,
+    study_shift,
 )
+from probe.results import EdgeCut, NaturalQuestion, ShiftResult
+from probe.verdict import judged_shift
+from tests.probe.result_samples import sample_of
 
 CONFIG = ProbeConfig(
     seed=0, tokens_per_batch=4096, n_bootstrap=200, n_untrained=2, n_controls=10, holdouts=Holdouts.verdict
@@ -58,8 +60,8 @@ PREFIXES = [prefix for name, text in sections(DOCUMENTS) for prefix in find_pref
 
 
 @cache
-def gender_items() -> Items:
-    return make_items(PREFIXES, TOKENIZER, end_id(TOKENIZER), 256, seed=0)
+def gender_items() -> PrefixItems:
+    return make_prefix_items(PREFIXES, TOKENIZER, end_id(TOKENIZER), 256, seed=0)
 
 
 class FakeModel(ObservableModel):
@@ -122,13 +124,13 @@ class FakeModel(ObservableModel):
 UNTRAINED = [FakeModel((0.0, 0.0, 0.0), seed) for seed in (1, 2)]
 
 
-def study(model: FakeModel) -> dict[str, Any]:
-    return probe_question(model, UNTRAINED, gender_items(), CONFIG)
+def study(model: FakeModel) -> NaturalQuestion:
+    return study_shift(model, UNTRAINED, gender_items(), CONFIG)
 
 
 def pronoun_contrast(turns: Sequence[float]) -> np.ndarray:
     """Return the contrast [N, H] of the heads at the pronoun."""
-    return read(FakeModel(turns), gender_items(), 4096).contrast[:, 0, 0]
+    return measure_contrasts(FakeModel(turns), gender_items(), 4096).contrast[:, 0, 0]
 
 
 def test_a_head_that_ignores_the_pronoun_has_no_contrast() -> None:
@@ -141,35 +143,35 @@ def test_a_head_that_ignores_the_pronoun_has_no_contrast() -> None:
 
 def test_heads_of_both_signs_are_found() -> None:
     result = study(FakeModel((0.0, 0.5, -0.5)))
-    antecedent, other = result["chosen"]["matching entity"], result["chosen"]["other entity"]
-    assert (antecedent["site"], antecedent["head"], other["site"], other["head"]) == ("pronoun", 1, "pronoun", 2)
+    antecedent, other = result.chosen["matching entity"], result.chosen["other entity"]
+    assert (antecedent.site, antecedent.head, other.site, other.head) == ("pronoun", 1, "pronoun", 2)
     for entry in (antecedent, other):
-        assert entry["p_corrected"] < 0.01
-        assert abs(entry["t"]) > entry["untrained_t"]
-        low, high = entry["contrast_interval"]
-        assert low < entry["contrast"] < high
-    assert antecedent["contrast_interval"][0] > 0 > other["contrast_interval"][1]
+        assert entry.p_corrected < 0.01
+        assert abs(entry.t) > entry.untrained_t
+        low, high = entry.contrast_interval
+        assert low < entry.contrast < high
+    assert antecedent.contrast_interval[0] > 0 > other.contrast_interval[1]
     _, testing = gender_items().halves(0)
-    assert antecedent["contrast"] == pytest.approx(pronoun_contrast((0.0, 0.5, -0.5))[testing, 1].mean())
+    assert antecedent.contrast == pytest.approx(pronoun_contrast((0.0, 0.5, -0.5))[testing, 1].mean())
 
 
 def test_a_head_whose_edge_changes_nothing_is_only_suggestive() -> None:
-    entry = study(FakeModel((0.5, 0.0)))["chosen"]["matching entity"]
-    assert entry["causal"]["rise"] == entry["causal"]["difference"] == 0.0
-    assert entry["verdict"] == "suggestive"
+    entry = study(FakeModel((0.5, 0.0))).chosen["matching entity"]
+    assert entry.causal.rise == entry.causal.difference == 0.0
+    assert entry.verdict == "suggestive"
 
 
 def test_a_head_whose_edge_matters_is_supported() -> None:
-    entry = study(FakeModel((1.0, 0.0), edge_matters=True))["chosen"]["matching entity"]
-    assert entry["causal"]["difference_interval"][0] > 0
-    assert entry["causal"]["matched_mass"] == pytest.approx(entry["causal"]["mass"], rel=MAX_MISMATCH)
-    assert 0 < entry["causal"]["n"] < len(gender_items().halves(0)[1])
-    assert entry["verdict"] == "supported"
+    entry = study(FakeModel((1.0, 0.0), edge_matters=True)).chosen["matching entity"]
+    assert entry.causal.difference_interval[0] > 0
+    assert entry.causal.matched_mass == pytest.approx(entry.causal.mass, rel=MAX_MISMATCH)
+    assert 0 < entry.causal.n < len(gender_items().halves(0)[1])
+    assert entry.verdict == "supported"
 
 
 def test_nothing_is_established_where_no_head_turns() -> None:
-    chosen = study(FakeModel((0.0, 0.0, 0.0)))["chosen"].values()
-    assert [entry["verdict"] for entry in chosen] == ["not established"] * 2
+    chosen = study(FakeModel((0.0, 0.0, 0.0))).chosen.values()
+    assert [entry.verdict for entry in chosen] == ["not established"] * 2
 
 
 def test_the_head_is_chosen_on_other_documents_than_it_is_tested_on() -> None:
@@ -182,15 +184,15 @@ def test_the_head_is_chosen_on_other_documents_than_it_is_tested_on() -> None:
 
 def test_the_shown_prefixes_have_the_median_contrast() -> None:
     result = study(FakeModel((0.5, 0.0)))
-    shown = [example["contrast"] for example in result["examples"]["matching entity"]]
+    shown = [example.contrast for example in result.examples["matching entity"]]
     values = pronoun_contrast((0.5, 0.0))[gender_items().halves(0)[1], 0]
     assert np.abs(np.array(shown) - np.median(values)).max() <= np.sort(np.abs(values - np.median(values)))[2]
 
 
 def test_fewer_prefixes_choose_the_same_strong_head() -> None:
-    curve = study(FakeModel((0.0, 2.0)))["items_needed"]
-    assert [point["n"] for point in curve] == sorted(point["n"] for point in curve)
-    assert curve[-1]["same"] == 1.0 and curve[-1]["p"] < 0.01
+    curve = study(FakeModel((0.0, 2.0))).items_needed
+    assert [point.n for point in curve] == sorted(point.n for point in curve)
+    assert curve[-1].same == 1.0 and curve[-1].p < 0.01
 
 
 def test_a_text_with_a_large_document_or_few_documents_is_cut_into_sections() -> None:
@@ -205,27 +207,25 @@ def test_a_text_with_a_large_document_or_few_documents_is_cut_into_sections() ->
 def test_a_half_with_too_few_documents_or_entities_is_not_tested() -> None:
     prefixes = [replace(prefix, entities=("lily", "tom")) for prefix in PREFIXES]
     start = end_id(TOKENIZER)
-    result = natural_study(FakeModel((0.5,)), UNTRAINED.__getitem__, TOKENIZER, start, {"gender": prefixes}, CONFIG)
-    assert result["questions"] == {} and "1 and 1 entities" in result["missing"][0]
+    result = study_prefixes(FakeModel((0.5,)), UNTRAINED.__getitem__, TOKENIZER, start, {"gender": prefixes}, CONFIG)
+    assert result.questions == {} and "1 and 1 entities" in result.missing[0]
 
 
 def test_a_head_chosen_elsewhere_is_tested_on_all_prefixes() -> None:
-    result = probe_question(
-        FakeModel((0.0, 0.5, 0.0)), UNTRAINED, gender_items(), CONFIG, {"matching entity": (0, 0, 1)}
-    )
-    confirmed = result["confirmed"]["matching entity"]
-    assert (confirmed["n"], confirmed["head"]) == (len(gender_items().prefixes), 1)
-    assert confirmed["p"] < 0.01 and confirmed["t"] > confirmed["untrained_t"]
+    result = study_shift(FakeModel((0.0, 0.5, 0.0)), UNTRAINED, gender_items(), CONFIG, {"matching entity": (0, 0, 1)})
+    confirmed = result.confirmed["matching entity"]
+    assert (confirmed.n, confirmed.head) == (len(gender_items().prefixes), 1)
+    assert confirmed.p < 0.01 and confirmed.t > confirmed.untrained_t
 
 
 def test_prefixes_that_do_not_fit_are_counted() -> None:
-    items = make_items(PREFIXES, TOKENIZER, end_id(TOKENIZER), 12, seed=0)
+    items = make_prefix_items(PREFIXES, TOKENIZER, end_id(TOKENIZER), 12, seed=0)
     assert items.left_out["longer than the context"] > 0
-    assert all(len(item.tokens) <= 12 for item in items.cells["after_pronoun"])
+    assert all(len(item.tokens) <= 12 for item in items.cells.after_pronoun)
 
 
-def effect(rise: tuple[float, float], difference: tuple[float, float]) -> dict[str, Any]:
-    return {"rise_interval": rise, "difference_interval": difference}
+def effect(rise: tuple[float, float], difference: tuple[float, float]) -> EdgeCut:
+    return sample_of(EdgeCut, rise_interval=rise, difference_interval=difference)
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ def effect(rise: tuple[float, float], difference: tuple[float, float]) -> dict[s
 )
 def test_the_verdict_needs_all_three_criteria(change: dict[str, Any], verdict: str) -> None:
     causal = effect((0.2, 0.3), (0.1, 0.2))
-    entry = {"t": 5.0, "untrained_t": 2.0, "p_corrected": 0.001, "causal": causal}
-    assert judge(entry | change, sign=1)["verdict"] == verdict
+    values = {"t": 5.0, "untrained_t": 2.0, "p_corrected": 0.001, "causal": causal} | change
+    assert judged_shift(sample_of(ShiftResult, **values), sign=1).verdict == verdict
 
 
 def test_a_model_whose_readings_differ_before_the_pronoun_is_refused() -> None:
@@ -258,6 +258,6 @@ def test_a_model_whose_readings_differ_before_the_pronoun_is_refused() -> None:
             return [record._replace(scores=record.scores + leak)]
 
     with pytest.raises(ValueError, match="differ before the pronoun"):
-        read(Leaking((0.0,)), gender_items(), 4096)
+        measure_contrasts(Leaking((0.0,)), gender_items(), 4096)
     with pytest.raises(ValueError, match="differ before the pronoun"):
-        read(FakeModel((float("nan"),)), gender_items(), 4096)
+        measure_contrasts(FakeModel((float("nan"),)), gender_items(), 4096)

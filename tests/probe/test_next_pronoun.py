@@ -15,16 +15,17 @@ from benchmarks.next_pronoun_controls import CopyingModel
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.next_pronoun import Passage, find_passages
 from data.tokenizer import end_id, word_tokenizer
+from data.typed_json import to_json
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe import next_pronoun
 from probe.config import Holdouts, ProbeConfig
 from probe.margins import Margins, Sites, decision, edge_effects, exchange_terms, flips, role_cuts
-from probe.next_pronoun import UNKNOWN_TO_MODEL, NextPronounResult, study_question
-from probe.passage_items import Item, Items, make_items
+from probe.next_pronoun import study_next_pronoun
+from probe.passage_items import PassageItem, PassageItems, make_passage_items
+from probe.results import NextPronounResult
 from probe.statistics import cap_clusters
-from probe.verdict import NOT_ESTABLISHED, SUPPORTED
-from report.content import jsonable
+from probe.verdict import MIN_EXCHANGE, NOT_ESTABLISHED, SUPPORTED, UNKNOWN_TO_MODEL
 from report.next_pronoun import next_pronoun_lines
 from tests.probe.evaluated_models import make_uniform, model_config, randomise
 
@@ -69,7 +70,7 @@ def copying_model(gains: Sequence[float], seed: int = 0, *, knows_gender: bool =
 
 def study(model: ObservableModel, passages: Sequence[Passage] = PASSAGES) -> NextPronounResult | str:
     untrained = [copying_model([1.0] * model.n_head, seed, knows_gender=False) for seed in (1, 2)]
-    return study_question(model, untrained, TOKENIZER, START, "gender", passages, DOCUMENTS, CONFIG)
+    return study_next_pronoun(model, untrained, TOKENIZER, START, "gender", passages, DOCUMENTS, CONFIG)
 
 
 @cache
@@ -119,13 +120,13 @@ def test_heads_that_share_the_work_are_a_set() -> None:
     assert result.head_set is not None and set(result.head_set.heads) == {(0, 0), (0, 2)}
     assert result.head_set.share.value == pytest.approx(1.0, abs=1e-3)
     assert result.head_set.share.value > result.chosen.share.value
-    assert [head for head, _, _ in result.curve] == list(result.head_set.heads)
+    assert [head for head, _, _ in result.curve] == result.head_set.heads
     assert result.unit == "head"  # half of the work is enough for the verdict of one
 
 
 def test_the_verdict_is_that_of_a_set_where_no_single_head_is_enough() -> None:
     result = planted(0.6, 0.6, 0.6, 0.6, 0.6, 0.6)
-    assert result.chosen.verdict != SUPPORTED and result.chosen.share.value < next_pronoun.MIN_EXCHANGE
+    assert result.chosen.verdict != SUPPORTED and result.chosen.share.value < MIN_EXCHANGE
     assert result.head_set is not None and len(result.head_set.heads) == 5
     assert (result.unit, result.verdict, result.p_corrected) == ("set", SUPPORTED, result.head_set.p)
     assert result.entry()["share"] == result.head_set.share.value
@@ -139,11 +140,11 @@ def test_the_entry_has_the_named_values_and_is_written_as_json() -> None:
         "nearest_accuracy head_set"
     )
     assert set(names.split()) <= set(entry)
-    read = json.loads(json.dumps(entry))
+    read = json.loads(json.dumps(to_json(entry)))
     assert (read["question"], read["site"]) == ("next_pronoun_gender", "before_pronoun")
     assert (read["layer"], read["head"], read["verdict"], read["n"]) == (0, 1, SUPPORTED, result.n)
-    assert read["share"] == result.chosen.share.value
-    assert read["share_interval"] == [result.chosen.share.low, result.chosen.share.high]
+    assert read["share"] == pytest.approx(result.chosen.share.value, rel=1e-5)
+    assert read["share_interval"] == pytest.approx([result.chosen.share.low, result.chosen.share.high], rel=1e-5)
     assert read["details"]["chosen"]["share"]["value"] == read["share"]
 
 
@@ -169,7 +170,7 @@ def test_a_random_transformer_is_not_supported() -> None:
 
     for seed in (1, 2):
         model = transformer(seed)
-        result = study_question(model, [transformer(3)], TOKENIZER, START, "gender", PASSAGES, DOCUMENTS, CONFIG)
+        result = study_next_pronoun(model, [transformer(3)], TOKENIZER, START, "gender", PASSAGES, DOCUMENTS, CONFIG)
         assert isinstance(result, NextPronounResult)
         assert result.verdict in (UNKNOWN_TO_MODEL, NOT_ESTABLISHED)
 
@@ -181,9 +182,9 @@ def test_a_model_with_the_same_margin_in_every_text_is_not_known() -> None:
     for model in (TransformerView(transformer().eval()), TransformerView(make_uniform(transformer()))):
         result = study(model)
         assert isinstance(result, NextPronounResult)
-        assert (result.verdict, result.head_set, result.curve) == (UNKNOWN_TO_MODEL, None, ())
+        assert (result.verdict, result.head_set, result.curve) == (UNKNOWN_TO_MODEL, None, [])
         assert result.follows_twin.value == 0.5 and np.isnan(result.chosen.share.value)
-        assert "–" in "\n".join(next_pronoun_lines([jsonable(result.entry())]))
+        assert "–" in "\n".join(next_pronoun_lines([result]))
 
 
 def test_the_head_is_found_among_many_by_its_direct_effect() -> None:
@@ -220,8 +221,8 @@ def test_passages_of_one_kind_that_are_all_in_one_half_are_refused() -> None:
 # Items
 
 
-def two_items(**changes: Any) -> Items:
-    return make_items(PASSAGES, "two", TOKENIZER, START, 64, seed=0, limit=100, **changes)
+def two_items(**changes: Any) -> PassageItems:
+    return make_passage_items(PASSAGES, "two", TOKENIZER, START, 64, seed=0, limit=100, **changes)
 
 
 def test_both_texts_of_an_item_end_before_the_pronoun_and_point_at_the_entities() -> None:
@@ -239,7 +240,7 @@ def test_both_texts_of_an_item_end_before_the_pronoun_and_point_at_the_entities(
 def test_passages_that_do_not_fit_are_counted() -> None:
     items = two_items(max_share=1.0)
     assert len(items.items) == sum(passage.kind == "two" for passage in PASSAGES)
-    short = make_items(PASSAGES, "two", TOKENIZER, START, 9, seed=0, limit=100, max_share=1.0)
+    short = make_passage_items(PASSAGES, "two", TOKENIZER, START, 9, seed=0, limit=100, max_share=1.0)
     assert short.left_out["longer than the context"] == len(items.items) - len(short.items) > 0
     assert max(len(text) for item in short.items for text in item.texts) == 9
 
@@ -247,14 +248,14 @@ def test_passages_that_do_not_fit_are_counted() -> None:
 # Measures, computed by hand
 
 
-def item(meant: int, kind: str = "two", n_texts: int = 2) -> Item:
+def item(meant: int, kind: str = "two", n_texts: int = 2) -> PassageItem:
     """Return an item whose first class is mentioned at position 1, and the second at 2 if there are two entities."""
     [passage, *_] = [passage for passage in PASSAGES if (passage.kind, passage.meant) == (kind, meant)]
     if kind == "two":
         mentions = (((1,), (2,)), ((2,), (1,)))
     else:
         mentions = (((1,), ()), ((), (1,))) if meant == 0 else (((), (1,)), ((1,), ()))
-    return Item(passage, ((0, 1, 2),) * n_texts, (3, 4), mentions[:n_texts], ((),) * n_texts)
+    return PassageItem(passage, ((0, 1, 2),) * n_texts, (3, 4), mentions[:n_texts], ((),) * n_texts)
 
 
 def margins(clean: Any, cut: Any = None, exchanged: Any = None) -> Margins:

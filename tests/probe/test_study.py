@@ -1,156 +1,52 @@
-"""The whole study: the right head is found, on the right items, and a model that breaks the contract is refused."""
-
-from dataclasses import replace
+"""probe/study.py: heads are chosen on one part, tested once on the other, and compared with untrained models."""
 
 import numpy as np
 import pytest
 
-from model.observe import TransformerView
 from probe.config import ProbeConfig
-from probe.items import QUESTIONS, UNDECIDED, Question
-from probe.scores import best_head, read_heads, score_heads
-from probe.study import Reading, check_undecided, study
-from probe.verdict import LEVELS
-from tests.probe.conftest import Studied, untrained
-from tests.probe.story_items import FULL, MODEL, planted, random_model, story_items
-from tests.probe.test_contract import ScaledLogits
+from probe.study import Place, Sample, choose_and_test, estimate_mean, estimate_ratio
 
-HOLDOUTS = {"iid", "pairs", "nouns", "frames", "headline", "distance", "bystanders"}
+CONFIG = ProbeConfig(n_bootstrap=400)
+CLUSTERS = np.repeat(np.arange(20), 4)
 
 
-def entry_of(results: dict, question: str) -> dict:
-    return next(entry for entry in results["selected"] if entry["question"] == question)
+def sample(means: list[float], seed: int) -> Sample:
+    """Return a sample of 80 items in 20 clusters; each head's values have standard deviation 1."""
+    noise = np.random.default_rng(seed).normal(size=(len(CLUSTERS), len(means)))
+    return Sample(noise + means, [CLUSTERS], [(CLUSTERS,)])
 
 
-def question_of(entry: dict) -> Question:
-    return next(question for question in QUESTIONS if question.name == entry["question"])
+def largest_mean(values: Sample) -> list[Place]:
+    return [(int(values.values.mean(axis=0).argmax()),)]
 
 
-@pytest.mark.parametrize("question", ["number", "gender"])
-def test_the_planted_head_is_found_and_is_right_in_every_holdout(studied_planted: Studied, question: str) -> None:
-    entry = entry_of(studied_planted[0], question)
-    assert (entry["layer"], entry["head"]) == (1, 2)
-    assert set(entry["test"]) == HOLDOUTS
-    for test in entry["test"].values():
-        assert test["accuracy"] == test["block_accuracy"] == test["accuracy_flipped"] == 1
+def test_the_head_is_chosen_on_one_part_and_tested_on_the_other() -> None:
+    choosing, tested = sample([0.0, 2.0, 0.0], 0), sample([0.0, 2.0, 0.0], 1)
+    tests = choose_and_test(choosing, tested, largest_mean, [], CONFIG)
+    assert tests.chosen == [(1,)]
+    assert tests.tested.p[1] < 0.01 < tests.tested.p[0]
+    swapped = choose_and_test(sample([2.0, 0.0, 0.0], 0), tested, largest_mean, [], CONFIG)
+    assert swapped.chosen == [(0,)] and swapped.tested.p[0] > 0.01
 
 
-def test_the_planted_head_meets_the_criteria_of_a_link(studied_planted: Studied) -> None:
-    """All but the last: the planted head attends to chance nouns where no noun is meant."""
-    entry = entry_of(studied_planted[0], "number")
-    passed = {criterion["name"] for criterion in entry["criteria"] if criterion["passed"]}
-    assert passed >= {"pronoun_flip", "beats_baselines", "selective", "causal_edge"}
-    assert entry["verdict"] == ("supported" if "rests_without_antecedent" in passed else "suggestive")
-    assert entry["evidence_level"] == "E3"
+def test_untrained_models_give_their_largest_t_of_either_sign() -> None:
+    tested, untrained = sample([0.0, 0.0], 1), sample([-2.0, 0.5], 2)
+    one_sided = choose_and_test(tested, tested, largest_mean, [untrained], CONFIG)
+    two_sided = choose_and_test(tested, tested, largest_mean, [untrained], CONFIG, two_sided=True)
+    t = untrained.test(CONFIG).t
+    assert one_sided.untrained_t == [pytest.approx(t[1])]
+    assert two_sided.untrained_t == [pytest.approx(-t[0])]
 
 
-def test_links_are_measured_for_heads_that_are_at_least_suggestive(studied: Studied, studied_planted: Studied) -> None:
-    for results, _ in (studied, studied_planted):
-        watched = {question.name for question in QUESTIONS if question.watched}
-        expected = [e["question"] for e in results["selected"] if e["verdict"] != "not established" and e["causal"]]
-        assert [entry["question"] for entry in results["importance"]] == [q for q in expected if q in watched]
-    assert {entry["question"] for entry in studied_planted[0]["importance"]} >= {"number", "gender"}
-    assert len(studied[0]["importance"]) < len(studied[0]["selected"])
+def test_t_does_not_depend_on_the_number_of_flips() -> None:
+    values = sample([0.3, -0.2], 3)
+    assert np.array_equal(values.t(CONFIG), values.test(CONFIG).t)
 
 
-def test_random_weights_have_no_supported_head(studied: Studied) -> None:
-    results, _ = studied
-    names = [entry["question"] for entry in results["selected"]]
-    assert names == ["number", "gender", "later_cue", "later_cue_repeat"]
-    for entry in results["selected"]:
-        assert entry["verdict"] != "supported"
-        assert entry["evidence_level"] in LEVELS
-        assert all(test["accuracy"] < 0.9 for test in entry["test"].values())
-
-
-def test_intervals_contain_their_score_and_p_corrected_is_the_larger_p(studied: Studied) -> None:
-    for entry in studied[0]["selected"]:
-        for test in entry["test"].values():
-            low, high = test["accuracy_interval"]
-            assert low <= test["accuracy"] <= high
-            assert test["p_corrected"] == max(test["p_pair_accuracy"], test["p_pronoun_contrast"])
-
-
-def choose_and_test(model: TransformerView, question: Question) -> tuple[tuple[int, int], float]:
-    """Return the best iid dev head and its accuracy on the headline, from readings of these items alone."""
-    scores = {}
-    for split, holdout in (("dev", "iid"), ("test", "headline")):
-        items = [item for item in story_items(split) if question.matches(item) and item.holdout == holdout]
-        scores[split] = score_heads(read_heads(model, items, 4096))
-    head = best_head(scores["dev"])
-    return head, float(scores["test"].accuracy[:, *head].mean())
-
-
-def test_the_head_is_chosen_on_dev_and_tested_on_the_headline(studied: Studied) -> None:
-    entry = entry_of(studied[0], "number")
-    head, accuracy = choose_and_test(TransformerView(random_model()), QUESTIONS[0])
-    assert (entry["layer"], entry["head"]) == head
-    assert entry["test"]["headline"]["accuracy"] == pytest.approx(accuracy)
-    assert {item.holdout for item in studied[1]["dev"].items} == {"iid"}
-
-
-def test_every_untrained_model_chooses_its_own_head(studied: Studied) -> None:
-    accuracy = [choose_and_test(model, QUESTIONS[0])[1] for model in untrained(MODEL)]
-    result = entry_of(studied[0], "number")["test"]["headline"]["untrained"]
-    assert result["n_models"] == 2
-    assert result["accuracy"] == pytest.approx(np.mean(accuracy))
-    assert result["accuracy_range"] == pytest.approx([min(accuracy), max(accuracy)])
-
-
-def test_the_map_of_all_heads_contains_the_chosen_heads_scores(studied: Studied) -> None:
-    for entry in studied[0]["selected"]:
-        test = entry["test"]["headline"]
-        for name, values in entry["heads"].items():
-            assert values[entry["layer"]][entry["head"]] == test[name]
-
-
-def test_half_of_the_blocks_lie_below_and_above_the_median_block(studied: Studied) -> None:
-    results, readings = studied
-    for entry in results["selected"]:
-        items, rows = readings["test"].select(question_of(entry), "headline")
-        contrast = score_heads(rows).pronoun_contrast[:, entry["layer"], entry["head"]]
-        median = entry["median"]
-        assert median["n_blocks"] == len(contrast)
-        assert median["pronoun_contrast"] == np.sort(contrast)[(len(contrast) - 1) // 2]
-        assert median["block"] == items[4 * list(contrast).index(median["pronoun_contrast"])].block
-
-
-def test_a_model_that_breaks_the_contract_is_refused(settings: ProbeConfig) -> None:
-    dev, test = (story_items(split, "agreement", "pronoun") for split in ("dev", "test"))
-    with pytest.raises(ValueError, match="does not end in the model's logits"):
-        study(ScaledLogits(planted("coreference")), [], dev, test, settings)
-
-
-def test_an_undecided_site_that_is_decided_is_refused() -> None:
-    items = [item for item in story_items("test", "agreement", "pronoun", FULL) if item.holdout == "iid"]
-    decided = [replace(item, site="before_pronoun") for item in items]
-    reading = Reading(decided, read_heads(TransformerView(planted("coreference")), decided, 4096))
-    with pytest.raises(ValueError, match="agreement_before_pronoun is decided"):
-        check_undecided(reading)
-
-
-def test_undecided_sites_have_a_distance_of_exactly_zero(studied: Studied) -> None:
-    names = [question.name for question in UNDECIDED if not question.name.startswith("ambiguous")]
-    assert studied[0]["contract"]["undecided"] == dict.fromkeys(names, 0.0)
-
-
-@pytest.mark.parametrize(("split", "holdout"), [("dev", "iid"), ("test", "headline")])
-def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(
-    settings: ProbeConfig, split: str, holdout: str
-) -> None:
-    items = {
-        name: [item for item in story_items(name, "later_cue") if item.holdout in ("iid", "headline")]
-        for name in ("dev", "test")
-    }
-    items[split] = [item for item in items[split] if (item.site, item.holdout) != ("before_repeat", holdout)]
-    results, _ = study(TransformerView(random_model()), [], items["dev"], items["test"], settings)
-    assert [entry["question"] for entry in results["selected"]] == ["later_cue"]
-
-
-def test_every_payoff_counts_once_at_a_decided_site(studied: Studied) -> None:
-    answers = studied[0]["behaviour"]
-    payoffs = {(item.text, item.payoff) for item in story_items("test") if item.payoff is not None}
-    assert sum(entry["n"] for entry in answers) == len(payoffs)
-    sites = {(entry["family"], entry["site"]) for entry in answers}
-    assert sites >= {("agreement", "pronoun"), ("later_cue", "cue")}
-    assert not sites & {("agreement", "before_pronoun"), ("later_cue", "pronoun")}
+def test_an_estimate_lies_within_its_interval_and_a_ratio_is_one_of_means() -> None:
+    values = sample([1.0], 4).values[:, 0]
+    mean = estimate_mean(values, [(CLUSTERS,)], CONFIG)
+    assert mean.low < mean.value == pytest.approx(values.mean()) < mean.high
+    ratio = estimate_ratio(2 * values, values, [(CLUSTERS,)], CONFIG)
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
+    assert np.isnan(estimate_ratio(values, 0 * values, [(CLUSTERS,)], CONFIG).value)

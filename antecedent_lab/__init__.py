@@ -1,0 +1,46 @@
+"""Find out which attention head links a pronoun to its antecedent, and whether the finding is real.
+
+    from antecedent_lab import open_model, probe_model
+
+    result = probe_model("runs/mine")  # or a folder of save_pretrained, a name on the hub, ckpt.pt, model.bin
+    print(result)                      # what eval.py prints
+    result.save("report")              # writes what eval.py writes
+
+In a checkout this works from its folder, without an installation.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from antecedent_lab.api import (
+        Head,
+        HeadEdit,
+        OpenedModel,
+        ProbeConfig,
+        ProbeResult,
+        ProbeResults,
+        load_metrics,
+        open_model,
+        probe_model,
+    )
+
+__all__ = [
+    "Head",
+    "HeadEdit",
+    "OpenedModel",
+    "ProbeConfig",
+    "ProbeResult",
+    "ProbeResults",
+    "load_metrics",
+    "open_model",
+    "probe_model",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import everything when a public name is first used: torch takes seconds, and --help does not need it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from antecedent_lab import api
+
+    return getattr(api, name)

@@ -1,0 +1,23 @@
+"""The commands of the installed package: antecedent-lab train|eval, with the settings of train.py and eval.py."""
+
+import sys
+
+USAGE = "usage: antecedent-lab train|eval [NAME=VALUE ...]; antecedent-lab train --help lists the settings"
+
+
+def main() -> None:
+    """Run the program that the first argument names; the others are its settings."""
+    program = sys.argv.pop(1) if len(sys.argv) > 1 else "--help"
+    if program == "train":
+        from train import command
+    elif program == "eval":
+        from eval import command
+    else:
+        is_help = program in ("-h", "--help")
+        print(USAGE if is_help else f"error: {program}: no such command; {USAGE}", file=sys.stdout if is_help else sys.stderr)
+        sys.exit(0 if is_help else 2)
+    command()
+
+
+if __name__ == "__main__":
+    main()

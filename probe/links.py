@@ -1,0 +1,456 @@
+"""Links: does a head attend more to the antecedent than to the distractor, and does the answer depend on it?
+
+For each question a head is chosen on dev, tested once on every hold-out, and judged on the headline. The items are the
+stories or blocks of sentences in English.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.links import LinkItem, Word, is_flipped
+from model.observe import ObservableModel
+from probe.baselines import Rule, best_baseline, fit_rules, score_rules, selectivity
+from probe.behaviour import behaviour_study
+from probe.causal import causal_study
+from probe.config import ProbeConfig
+from probe.contract import check_contract
+from probe.head_sets import smallest_set
+from probe.importance import importance_study
+from probe.items import EMPTY, HEADLINE, QUESTIONS, UNDECIDED, Question, questions_with_items
+from probe.results import (
+    AttentionResult,
+    BehaviourResult,
+    BestBaseline,
+    Clusters,
+    ContractResult,
+    Head,
+    HeadTable,
+    HeadType,
+    HoldoutResult,
+    ImportanceResult,
+    MapScores,
+    MedianBlock,
+    MentionMass,
+    QuestionResult,
+    RuleScores,
+    ShownSentence,
+    UntrainedScores,
+)
+from probe.scores import (
+    HeadRows,
+    Scores,
+    best_head,
+    check_blocks,
+    item_batches,
+    read_batches,
+    read_heads,
+    score_heads,
+)
+from probe.statistics import CLUSTERINGS, chance_level, mean_interval, similar_heads, story_clusters, story_designs
+from probe.study import Sample
+from probe.verdict import NOT_ESTABLISHED, judged
+from probe.weights import entropies, head_types, score_asymmetry, weights_study
+
+_MAP_SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """What every head of a model does on some items, by question and hold-out."""
+
+    items: Sequence[LinkItem]
+    rows: HeadRows
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, str, str, str], list[int]]:
+        """Indices of the items by family, site, level and hold-out."""
+        groups = defaultdict(list)
+        for i, item in enumerate(self.items):
+            groups[item.family, item.site, item.level, item.holdout].append(i)
+        return dict(groups)
+
+    def holdouts(self, question: Question) -> list[str]:
+        """Return the hold-outs of a question, in the order of the items."""
+        names: dict[str, None] = {}
+        for index in self._groups.values():
+            first = self.items[index[0]]
+            if question.matches(first):
+                names[first.holdout] = None
+        return list(names)
+
+    def index(self, question: Question, holdout: str) -> np.ndarray:
+        """Return the indices of the items of a question and hold-out."""
+        found: list[int] = []
+        for level in question.levels:
+            found += self._groups.get((question.family, question.site, level, holdout), [])
+        return np.array(sorted(found), dtype=int)
+
+    def select(self, question: Question, holdout: str) -> tuple[list[LinkItem], HeadRows]:
+        """Return the items of a question and hold-out, and their rows."""
+        index = self.index(question, holdout)
+        return [self.items[i] for i in index], self.rows.take(index)
+
+    def scores(self, question: Question, holdout: str) -> Scores:
+        """Return the scores of every head [N_b, L, H]; ValueError unless the items are whole blocks."""
+        items, rows = self.select(question, holdout)
+        check_blocks(items)
+        return score_heads(rows)
+
+
+@dataclass(frozen=True)
+class LinkContext:
+    """Everything that a question about links is answered from."""
+
+    model: ObservableModel
+    dev: HeadScores
+    test: HeadScores
+    untrained: list[tuple[HeadScores, HeadScores]]  # of each untrained model on dev and on the headline
+    head_types: dict[str, np.ndarray]  # [L, H] by type
+    config: ProbeConfig
+
+    @property
+    def resampling(self) -> tuple[int, int]:
+        """The number of resamplings and their seed."""
+        return self.config.n_bootstrap, self.config.seed
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The settings of the causal tests."""
+        return {name: getattr(self.config, name) for name in ("tokens_per_batch", "n_bootstrap", "seed")}
+
+
+@dataclass(frozen=True)
+class LinkStudy:
+    """All results about links, and what every head does at every item."""
+
+    contract: ContractResult
+    attention: AttentionResult
+    behaviour: list[BehaviourResult]
+    selected: list[QuestionResult]
+    importance: list[ImportanceResult]
+    dev: HeadScores
+    test: HeadScores
+
+
+def study_links(
+    model: ObservableModel,
+    untrained: Iterable[ObservableModel],
+    dev: Sequence[LinkItem],
+    test: Sequence[LinkItem],
+    config: ProbeConfig,
+    progress: Callable[[str], None] = lambda question: None,
+) -> LinkStudy:
+    """Study all questions that have items, with `model` in float32.
+
+    Heads are chosen on the items of `dev` in the hold-out "iid" and tested on those of `test`, once. Each of the
+    `untrained` models of the same shape chooses its own best head on dev; they are consumed one at a time. `progress`
+    is called with the name of each question before it is studied.
+
+    Raises:
+        ValueError: the recorded attention is not the attention the model uses, so nothing may be reported.
+
+    """
+    # With few frames a question may lack items in one of the two parts; then it is left out.
+    questions = questions_with_items(QUESTIONS, [item for item in dev if item.holdout == "iid"])
+    questions = questions_with_items(questions, [item for item in test if item.holdout == HEADLINE])
+    context = make_context(model, untrained, questions, dev, test, config)
+    violations = check_contract(model, context.test.items)
+
+    # One question after the other, and how importance is measured for each head that may be claimed.
+    selected: list[QuestionResult] = []
+    importance: list[ImportanceResult] = []
+    for question in questions:
+        progress(question.name)
+        result = study_link(question, context)
+        selected.append(result)
+        if question.watched and result.causal is not None and result.verdict != NOT_ESTABLISHED:
+            importance.append(_importance(question, context, result.place))
+
+    # What does not depend on a question.
+    texts = texts_of_one_length(context.test.items)
+    asymmetry = score_asymmetry(model)
+    return LinkStudy(
+        contract=ContractResult(**violations, undecided=check_undecided(context.test)),
+        attention=AttentionResult(
+            entropy=entropies(model, texts).tolist(),
+            score_asymmetry=None if asymmetry is None else asymmetry.tolist(),
+        ),
+        behaviour=behaviour_study(model, test, config),
+        selected=selected,
+        importance=importance,
+        dev=context.dev,
+        test=context.test,
+    )
+
+
+def make_context(
+    model: ObservableModel,
+    untrained: Iterable[ObservableModel],
+    questions: Sequence[Question],
+    dev: Sequence[LinkItem],
+    test: Sequence[LinkItem],
+    config: ProbeConfig,
+) -> LinkContext:
+    """Measure every head of every model at the items of the questions; untrained models on dev and the headline."""
+
+    def matching(items: Sequence[LinkItem], wanted: Sequence[Question], *holdouts: str) -> list[LinkItem]:
+        in_holdouts = [item for item in items if not holdouts or item.holdout in holdouts]
+        return [item for item in in_holdouts if any(question.matches(item) for question in wanted)]
+
+    # The trained model reads every hold-out, and the sites at which nothing is decided yet.
+    dev_items = matching(dev, questions, "iid")
+    test_items = matching(test, (*questions, EMPTY))
+    test_items += without_bystanders(matching(test, UNDECIDED, "iid"))
+    dev_batches = item_batches(dev_items, config.tokens_per_batch)
+    dev_scores = HeadScores(dev_items, read_batches(model, dev_batches))
+    test_scores = HeadScores(test_items, read_heads(model, test_items, config.tokens_per_batch))
+
+    # Untrained models share the batches.
+    headline_items = matching(test, questions, HEADLINE)
+    headline_batches = item_batches(headline_items, config.tokens_per_batch)
+    of_untrained = []
+    for other in untrained:
+        on_dev = HeadScores(dev_items, read_batches(other, dev_batches))
+        on_headline = HeadScores(headline_items, read_batches(other, headline_batches))
+        of_untrained.append((on_dev, on_headline))
+    return LinkContext(
+        model=model,
+        dev=dev_scores,
+        test=test_scores,
+        untrained=of_untrained,
+        head_types=head_types(model, dev[0].tokens[0], config.seed),
+        config=config,
+    )
+
+
+def study_link(question: Question, context: LinkContext) -> QuestionResult:
+    """Choose the head on dev, test it on every hold-out, run the causal tests, and judge it on the headline."""
+    # Choose on dev; the rules are fitted there too.
+    dev_items, dev_rows = context.dev.select(question, "iid")
+    dev_scores = context.dev.scores(question, "iid")
+    place = Head(*best_head(dev_scores))
+    rules = fit_rules(dev_items)
+
+    # Test on every hold-out, and all heads on the headline.
+    holdouts: dict[str, HoldoutResult] = {}
+    for holdout in context.test.holdouts(question):
+        holdouts[holdout], table = score_holdout(question, holdout, context, place, rules)
+        if holdout == HEADLINE:
+            heads = table
+
+    # Controls and causal tests of the chosen head on the headline.
+    items, rows = context.test.select(question, HEADLINE)
+    contrasts = context.test.scores(question, HEADLINE).pronoun_contrast
+    unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
+    types = {name: float(values[place]) for name, values in context.head_types.items()}
+    model, sizes = context.model, context.sizes
+    return judged(
+        QuestionResult(
+            question=question.name,
+            family=question.family,
+            site=question.site,
+            layer=place.layer,
+            head=place.head,
+            dev=MapScores(**{name: float(getattr(dev_scores, name)[:, *place].mean()) for name in _MAP_SCORES}),
+            test=holdouts,
+            heads=heads,
+            similar=similar_heads(contrasts, place),
+            median=_median_block(question, context, place),
+            selectivity=_selectivity(question, context, dev_rows),
+            head_type=HeadType(**types),
+            mass=MentionMass(
+                linked=float(rows.mass[:, *place].mean()),
+                unlinked=float(unlinked[:, *place].mean()) if len(unlinked) else None,
+            ),
+            causal=causal_study(model, items, *place, **sizes),
+            head_set=smallest_set(model, dev_items, items, **sizes) if question.watched else None,
+            weights=weights_study(model, items, *place, seed=context.config.seed),
+            verdict="",
+            evidence_level="",
+            reasons=[],
+            criteria=[],
+        )
+    )
+
+
+def score_holdout(
+    question: Question, holdout: str, context: LinkContext, place: Head, rules: Mapping[str, Rule]
+) -> tuple[HoldoutResult, HeadTable]:
+    """Return the scores of one head on a hold-out, and the scores and p of all heads."""
+    items, rows = context.test.select(question, holdout)
+    scores = score_heads(rows)
+    clusters = story_clusters(items[::4])
+    clusterings = [clusters[name] for name in CLUSTERINGS]
+    designs = story_designs(clusters)
+
+    # A link must pass both tests: above 1/2 in pair accuracy, above 0 in contrast.
+    pairs = Sample(scores.pair_accuracy, clusterings, designs).test(context.config, centre=0.5)
+    contrasts = Sample(scores.pronoun_contrast, clusterings, designs).test(context.config)
+    p_pair = float(pairs.p[place])
+    p_contrast = float(contrasts.p[place])
+    flipped = np.array([is_flipped(item) for item in items])
+    result = HoldoutResult(
+        n_items=len(items),
+        clusters=count_clusters(clusters),
+        **_head_and_rules(scores, items, place, rules, context),
+        chance_level=chance_level(scores.accuracy, clusterings, 0.5, *context.resampling),
+        accuracy_flipped=float(np.heaviside(rows.attention_margin[flipped][:, *place], 0.5).mean()),
+        value_weighted_contrast=float(rows.value_log_ratio[:, *place].mean()),
+        p_pair_accuracy=p_pair,
+        p_pronoun_contrast=p_contrast,
+        p_corrected=max(p_pair, p_contrast),
+        smallest_p=max(pairs.smallest_p, contrasts.smallest_p),
+        untrained=_untrained(question, context) if context.untrained and holdout == HEADLINE else None,
+    )
+    table = HeadTable(
+        **{name: getattr(scores, name).mean(axis=0).tolist() for name in _MAP_SCORES},
+        p_pair_accuracy=pairs.p.tolist(),
+        p_pronoun_contrast=contrasts.p.tolist(),
+    )
+    return result, table
+
+
+def count_clusters(clusters: Mapping[str, np.ndarray]) -> Clusters:
+    """Return how many clusters there are of each kind of `story_clusters`."""
+    return Clusters(**{name: len(set(labels)) for name, labels in clusters.items()})
+
+
+def _head_and_rules(
+    scores: Scores, items: Sequence[LinkItem], place: Head, rules: Mapping[str, Rule], context: LinkContext
+) -> dict[str, Any]:
+    """Return the fields of `HoldoutResult` about a head's scores, those of the rules, and its lead over the best."""
+    rule_scores = score_rules(rules, items)
+    best = best_baseline(rule_scores)
+
+    # Scores of the head by block, [N_b] each, and its lead over the best rule: resampled together.
+    values = {field.name: getattr(scores, field.name)[:, *place] for field in fields(Scores)}
+    lead = values["accuracy"] - rule_scores[best].accuracy
+    columns = np.stack([*values.values(), lead], axis=1)
+    designs = story_designs(story_clusters(items[::4]))
+    *intervals, lead_interval = mean_interval(columns, designs, *context.resampling).T.tolist()
+
+    result: dict[str, Any] = {}
+    for (name, value), interval in zip(values.items(), intervals, strict=True):
+        result[name] = float(value.mean())
+        result[f"{name}_interval"] = tuple(interval)
+    baselines = {}
+    for rule, of_rule in rule_scores.items():
+        baselines[rule] = RuleScores(
+            accuracy=float(of_rule.accuracy.mean()),
+            pair_accuracy=float(of_rule.pair_accuracy.mean()),
+            block_accuracy=float(of_rule.block_accuracy.mean()),
+        )
+    result["baselines"] = baselines
+    result["best_baseline"] = BestBaseline(best, baselines[best].accuracy, tuple(lead_interval))
+    return result
+
+
+def _untrained(question: Question, context: LinkContext) -> UntrainedScores:
+    """Return the headline scores of the untrained models' own best dev heads: mean, interval over models, range."""
+    results = []
+    for dev, test in context.untrained:
+        place = best_head(dev.scores(question, "iid"))
+        scores = test.scores(question, HEADLINE)
+        results.append((scores.accuracy[:, *place].mean(), scores.block_accuracy[:, *place].mean()))
+    accuracy, block_accuracy = np.array(results).T
+    designs = [(np.arange(len(accuracy)),)]
+    low, high = mean_interval(accuracy, designs, *context.resampling).tolist()
+    return UntrainedScores(
+        n_models=len(accuracy),
+        accuracy=float(accuracy.mean()),
+        accuracy_interval=(low, high),
+        accuracy_range=(float(accuracy.min()), float(accuracy.max())),
+        block_accuracy=float(block_accuracy.mean()),
+        block_accuracy_range=(float(block_accuracy.min()), float(block_accuracy.max())),
+    )
+
+
+def _median_block(question: Question, context: LinkContext, place: Head) -> MedianBlock:
+    """Return the headline block of median pronoun contrast, so that the example shown is no better than half of all."""
+    values = context.test.scores(question, HEADLINE).pronoun_contrast[:, *place]
+    middle = int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
+    items = context.test.select(question, HEADLINE)[0][4 * middle : 4 * middle + 4]
+    sentences = []
+    for item in items:
+        antecedents = [list(word) for word in item.antecedents]
+        distractors = [list(word) for word in item.distractors]
+        sentences.append(ShownSentence(item.text, item.query, antecedents, distractors))
+    return MedianBlock(
+        holdout=HEADLINE,
+        block=items[0].block,
+        pronoun_contrast=float(values[middle]),
+        n_blocks=len(values),
+        sentences=sentences,
+    )
+
+
+def _selectivity(question: Question, context: LinkContext, dev_rows: HeadRows) -> float:
+    """Return how much better the best head is than with random labels; the words must be those of dev."""
+    config = context.config
+    known = "iid" if "iid" in context.test.holdouts(question) else HEADLINE
+    dev_items, _ = context.dev.select(question, "iid")
+    items, rows = context.test.select(question, known)
+    margins = dev_rows.attention_margin, rows.attention_margin
+    control = selectivity(dev_items, margins[0], items, margins[1], config.n_controls, config.seed)
+    return float(control["selectivity"])
+
+
+def _importance(question: Question, context: LinkContext, place: Head) -> ImportanceResult:
+    """Return how attention weight, value norm and causal effect agree over the headline's links."""
+    items, _ = context.test.select(question, HEADLINE)
+    return importance_study(
+        context.model, items, place.layer, place.head, question=question.name, holdout=HEADLINE, **context.sizes
+    )
+
+
+def without_bystanders(items: Sequence[LinkItem]) -> list[LinkItem]:
+    """Return the items without distractors that no cell of the same block and order means.
+
+    At undecided sites a head that prefers such a distractor is wrong in both cells, so its accuracy would fall below
+    1/2 although it has read nothing.
+    """
+    meant: dict[tuple[str, int, int], set[Word]] = defaultdict(set)
+    for item in items:
+        meant[item.site, item.block, item.order].update(item.antecedents)
+    reduced = []
+    for item in items:
+        words = meant[item.site, item.block, item.order]
+        distractors = tuple(word for word in item.distractors if word in words)
+        reduced.append(replace(item, distractors=distractors))
+    return reduced
+
+
+def check_undecided(scores: HeadScores) -> dict[str, float]:
+    """Return the largest distance from accuracy 1/2 of any head at each undecided site: exactly 0.
+
+    Raises:
+        ValueError: the distance is not 0, so the row has read later tokens.
+
+    """
+    distances = {}
+    for question in questions_with_items(UNDECIDED, scores.items):
+        for holdout in scores.holdouts(question):
+            accuracy = scores.scores(question, holdout).accuracy.mean(axis=0)  # [L, H]
+            distance = float(np.abs(accuracy - 0.5).max())
+            if distance > 0:
+                raise ValueError(f"no report for this model: {question.name} is decided before its cue is read")
+            distances[question.name] = distance
+    return distances
+
+
+def texts_of_one_length(items: Sequence[LinkItem], n_texts: int = 256) -> Tensor:
+    """Return up to `n_texts` different, evenly spaced texts [B, T] of the most common length."""
+    by_length: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
+    for item in items:
+        by_length[len(item.tokens)][tuple(item.tokens)] = None
+    most_common = max(by_length, key=lambda length: len(by_length[length]))
+    texts = list(by_length[most_common])
+    step = max(1, len(texts) // n_texts)
+    return torch.tensor(texts[::step][:n_texts])

@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 
 from data.links import LinkItem
-from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import Holdouts, ProbeConfig
 from probe.study import Reading, study
-from tests.probe.story_items import FULL, MODEL, planted, random_model, story_items, vocabulary
+from tests.probe.story_items import FULL, planted, story_items, story_model, untrained_models
 
 Studied = tuple[dict[str, Any], dict[str, Reading]]
 SETTINGS = ProbeConfig(
@@ -18,12 +17,8 @@ SETTINGS = ProbeConfig(
 )
 
 
-def untrained(config: ModelConfig, n_models: int = 2) -> list[TransformerView]:
-    return [TransformerView(Transformer(config, len(vocabulary()), seed=5 + i).eval()) for i in range(n_models)]
-
-
 def study_model(model: Transformer, dev: list[LinkItem], test: list[LinkItem]) -> Studied:
-    return study(TransformerView(model), untrained(MODEL), dev, test, SETTINGS)
+    return study(TransformerView(model), untrained_models(), dev, test, SETTINGS)
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +29,7 @@ def settings() -> ProbeConfig:
 @pytest.fixture(scope="session")
 def studied() -> Studied:
     """A model of random weights on the default families."""
-    return study_model(random_model(), story_items("dev"), story_items("test"))
+    return study_model(story_model(), story_items("dev"), story_items("test"))
 
 
 @pytest.fixture(scope="session")
@@ -48,4 +43,4 @@ def studied_planted() -> Studied:
 @pytest.fixture(scope="session")
 def studied_full() -> Studied:
     """A model of random weights on every family, with bystanders."""
-    return study_model(random_model(), *(story_items(split, config=FULL) for split in ("dev", "test")))
+    return study_model(story_model(), *(story_items(split, config=FULL) for split in ("dev", "test")))

@@ -11,8 +11,8 @@ from probe.items import QUESTIONS, UNDECIDED, Question
 from probe.scores import best_head, read_heads, score_heads
 from probe.study import Reading, check_undecided, study
 from probe.verdict import LEVELS
-from tests.probe.conftest import Studied, untrained
-from tests.probe.story_items import FULL, MODEL, planted, random_model, story_items
+from tests.probe.conftest import Studied
+from tests.probe.story_items import FULL, planted, story_items, story_model, untrained_models
 from tests.probe.test_contract import ScaledLogits
 
 HOLDOUTS = {"iid", "pairs", "nouns", "frames", "headline", "distance", "bystanders"}
@@ -83,14 +83,14 @@ def choose_and_test(model: TransformerView, question: Question) -> tuple[tuple[i
 
 def test_the_head_is_chosen_on_dev_and_tested_on_the_headline(studied: Studied) -> None:
     entry = entry_of(studied[0], "number")
-    head, accuracy = choose_and_test(TransformerView(random_model()), QUESTIONS[0])
+    head, accuracy = choose_and_test(TransformerView(story_model()), QUESTIONS[0])
     assert (entry["layer"], entry["head"]) == head
     assert entry["test"]["headline"]["accuracy"] == pytest.approx(accuracy)
     assert {item.holdout for item in studied[1]["dev"].items} == {"iid"}
 
 
 def test_every_untrained_model_chooses_its_own_head(studied: Studied) -> None:
-    accuracy = [choose_and_test(model, QUESTIONS[0])[1] for model in untrained(MODEL)]
+    accuracy = [choose_and_test(model, QUESTIONS[0])[1] for model in untrained_models()]
     result = entry_of(studied[0], "number")["test"]["headline"]["untrained"]
     assert result["n_models"] == 2
     assert result["accuracy"] == pytest.approx(np.mean(accuracy))
@@ -143,7 +143,7 @@ def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(
         for name in ("dev", "test")
     }
     items[split] = [item for item in items[split] if (item.site, item.holdout) != ("before_repeat", holdout)]
-    results, _ = study(TransformerView(random_model()), [], items["dev"], items["test"], settings)
+    results, _ = study(TransformerView(story_model()), [], items["dev"], items["test"], settings)
     assert [entry["question"] for entry in results["selected"]] == ["later_cue"]
 
 

@@ -40,6 +40,7 @@ def read_checkpoint(path: Path) -> Any:
     """Return the model in a `ckpt.pt` or `model.bin`, in float32; UserError or UnpicklingError if it has none."""
     if path.suffix == ".bin":
         return _to_llama(*_read_model_bin(path))
+    # Only tensors and plain values are unpickled.
     check_uncompressed(path)
     content = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(content, dict):
@@ -80,7 +81,6 @@ def _size_of(sizes: Mapping[str, Any], name: str) -> int:
 
 
 def _n_layers(weights: Mapping[str, Tensor], prefix: str) -> int:
-    """Return the number of layers, from the names of the weights."""
     return len({name.removeprefix(prefix).split(".")[0] for name in weights if name.startswith(prefix)})
 
 
@@ -99,6 +99,8 @@ def _to_gpt2(weights: Mapping[str, Tensor], n_head: int) -> Any:
         n_layer=_n_layers(weights, "transformer.h."), n_head=n_head, activation_function="gelu",
         layer_norm_epsilon=_NORM_EPS, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
+
+    # nanoGPT can be trained without biases.
     model = GPT2LMHeadModel(config)
     zeros = {name: torch.zeros_like(weight) for name, weight in model.state_dict().items() if name.endswith("bias")}
     converted = {**zeros, "lm_head.weight": embedding}
@@ -183,6 +185,7 @@ def _read_model_bin(path: Path) -> tuple[dict[str, Tensor], int, int, int]:
     if n_bytes != expected:
         raise UserError(f"its header asks for {expected:,} bytes, but the file has {n_bytes:,}")
 
+    # The names are those of a ckpt.pt of llama2.c.
     weights = dict[str, Tensor]()
     parts = torch.from_numpy(np.fromfile(path, dtype="<f4", offset=28)).split(sizes)
     for (name, shape), part in zip(shapes.items(), parts, strict=True):

@@ -101,6 +101,8 @@ def export_transformers(model: Transformer, folder: Path, bos_id: int = 0, token
 
     disable_progress_bar()
     as_llama(model, bos_id).save_pretrained(folder)
+
+    # transformers pads a batch with the same token; the attention mask hides it.
     if tokenizer is not None:
         bos = tokenizer.id_to_token(bos_id)
         unknown = getattr(tokenizer.model, "unk_token", None)
@@ -179,6 +181,7 @@ def main(arguments: Sequence[str]) -> None:
     from training.settings import settings_from_arguments
 
     with one_line_errors():
+        # Refuse what cannot be exported before anything is written.
         settings = settings_from_arguments(ExportSettings, arguments)
         run = find_run(settings.run)
         out = Path(settings.out or run / "export" / settings.to)
@@ -190,6 +193,7 @@ def main(arguments: Sequence[str]) -> None:
         training = f"data={opened.settings.data.source}, step {opened.step}"
         card = model_card(opened.transformer, training, read_claims(run, opened.step))
 
+        # A reader never sees half an export.
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".export.", dir=out.parent) as temporary:
             path = Path(temporary, "export")

@@ -69,6 +69,8 @@ def open_transformers(source: str, device: torch.device, tokenizer_source: str |
     """
     if find_spec("transformers") is None:
         raise UserError(f"model={source}: needs transformers; pip install '.[export]'")
+
+    # The model, then a tokenizer that fits its vocabulary.
     path, commit = find_model(source)
     view = _load(path, source, device)
     if tokenizer_source is None:
@@ -77,6 +79,7 @@ def open_transformers(source: str, device: torch.device, tokenizer_source: str |
         tokenizer, bos_id = _chosen_tokenizer(tokenizer_source, view.vocab_size)
     if bos_id >= view.vocab_size:
         raise UserError(f"model={source}: its start token {bos_id} is outside its {view.vocab_size:,} tokens")
+
     config = view.model.config
     facts = ModelFacts(
         model_type=config.model_type, n_layer=view.n_layer, n_head=view.n_head, d_model=config.hidden_size,
@@ -102,12 +105,14 @@ def find_model(source: str, setting: str = "model", *, has_weights: bool = True)
         kinds = "a folder of save_pretrained, a hub name, ckpt.pt or model.bin"
         raise UserError(f"{setting}={source}: no such model; give {kinds}")
 
+    # Everything else is a name on the hub.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
     files = [*_FILES, "*.safetensors"] if has_weights else list(_FILES)
     try:
         folder = Path(snapshot_download(source, allow_patterns=files, ignore_patterns="*/*"))
+        # Weights in PyTorch's older format only if there are no others.
         if has_weights and not _weight_files(folder):
             snapshot_download(source, allow_patterns="pytorch_model*.bin", ignore_patterns="*/*")
     except (OSError, HFValidationError) as error:  # no network, no such model, private
@@ -185,7 +190,6 @@ def _load(path: Path, source: str, device: torch.device) -> TransformersView:
 
 
 def _load_checkpoint(path: Path) -> Any:
-    """Return the model in a checkpoint of nanoGPT or llama2.c."""
     try:
         model = read_checkpoint(path)
     except KeyError as error:
@@ -197,7 +201,6 @@ def _load_checkpoint(path: Path) -> Any:
 
 
 def _load_folder(folder: Path, source: str, device: torch.device) -> Any:
-    """Return the model in a folder of `save_pretrained`."""
     from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
     # What config.json must not ask for.
@@ -252,7 +255,6 @@ def _check_files(folder: Path) -> None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the files with weights: safetensors, or PyTorch's format if there are none."""
     return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
 
 

@@ -24,10 +24,13 @@ def generate(
     """
     generator = torch.Generator().manual_seed(seed)
     for _ in range(n_tokens):
+        # The distribution of the next token.
         context = tokens[None, -model.config.context_length :]  # [1, T]
         logits = model(context)[0, -1].float().cpu()  # [V]
         if logits.isnan().any() or logits.isposinf().any():
             break
+
+        # One token of it.
         if temperature == 0:
             token = logits.argmax()[None]
         else:
@@ -82,6 +85,8 @@ def main(arguments: Sequence[str]) -> None:
             print(f"note: the prompt has words outside the vocabulary; the model reads {UNKNOWN}", file=sys.stderr)
         if not opened.transformer.config.is_causal:
             print("note: model.mask=none: a model that was trained to see its targets cannot write", file=sys.stderr)
+
+        # A text begins with the start token and ends before the next one.
         tokens = torch.tensor([opened.start, *prompt.ids])
         options = {"temperature": settings.temperature, "seed": settings.seed, "end": opened.start}
         tokens = generate(opened.transformer, tokens, settings.n_tokens, **options)

@@ -192,6 +192,8 @@ class TransformerView(ObservableModel):
         if streams is not None:
             first = min((edit.layer for edit in edits), default=self.n_layer)
         x = self.model.embed(tokens) if streams is None else streams[first]  # [B, T, D]
+
+        # An edited layer needs its weights, by the formula; the others run as in training.
         for layer, block in enumerate(self.model.layers()[first:], first):
             layer_edits = [edit for edit in edits if edit.layer == layer]
             x = _edited_block(block, x, layer_edits) if layer_edits else block(x)

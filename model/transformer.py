@@ -65,10 +65,9 @@ def alibi_slopes(n_head: int) -> Tensor:
     return 2.0 ** (-8 * torch.arange(1, n_head + 1, dtype=torch.float32) / n_head)
 
 
-def document_mask(document_ids: Tensor, *, causal: bool = True) -> Tensor:
-    """Return the mask [B, 1, T, T] of rows with several documents, given `document_ids` [B, T]."""
-    mask = document_ids[:, :, None] == document_ids[:, None, :]  # [B, T, T]
-    return (mask.tril() if causal else mask)[:, None]
+def document_mask(document_ids: Tensor) -> Tensor:
+    """Return the mask [B, 1, T, T] of rows with several documents [B, T], True within a document."""
+    return (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
 
 
 def document_positions(document_ids: Tensor) -> Tensor:
@@ -149,6 +148,7 @@ def attend(
     Query, key and value are [B, H, T, K]; `mask` [B, 1, T, T] is that of `document_mask` (default: each row is one
     document); the switches are those of `attention_scores`.
     """
+    # Without a mask the kernel needs no term for each pair of tokens, and is much faster.
     attention = F.scaled_dot_product_attention
     scale = query.shape[-1] ** -0.5 if scaled else 1.0
     if slopes is None and mask is None:
@@ -184,7 +184,6 @@ class Attention(nn.Module):
         slopes = alibi_slopes(config.n_head) if config.position is Position.alibi else None
         self.register_buffer("slopes", slopes, persistent=False)
 
-        # Queries and keys without a difference (tie_query_key) give symmetric scores.
         projection = partial(nn.Linear, config.d_model, config.d_model, bias=False)
         self.query = projection()
         self.key = self.query if config.tie_query_key else projection()
@@ -201,6 +200,7 @@ class Attention(nn.Module):
 
         `positions` [T], or [B, 1, T] if they differ between the texts, default to 0 to T - 1.
         """
+        # One row of D numbers becomes H heads of K numbers.
         linears = (self.query, self.key, self.value)
         query, key, value = (linear(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2) for linear in linears)
         if self.has_rope:
@@ -213,6 +213,8 @@ class Attention(nn.Module):
         """Return weights @ value [B, H, T, K] of each head; `mask` is that of `document_mask`."""
         if not self.uses_sum_weighting:
             return attend(query, key, value, mask, scaled=self.scaled, slopes=self.slopes, causal=self.causal)
+
+        # There is no kernel for weights without an exponential, so the whole matrix is stored.
         scores = attention_scores(query, key, causal=self.causal)  # [B, H, T, T]
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
@@ -298,7 +300,7 @@ class Transformer(nn.Module):
         """
         mask, positions = None, None
         if document_ids is not None:
-            mask = document_mask(document_ids, causal=self.config.is_causal)  # [B, 1, T, T]
+            mask = document_mask(document_ids)  # [B, 1, T, T]
             positions = document_positions(document_ids)  # [B, T]
         x = self.embed(tokens, positions)  # [B, T, D]
         for block in self.blocks:

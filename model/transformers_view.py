@@ -206,6 +206,7 @@ class TransformersView(ObservableModel):
         if not _are_near(logits, reference):
             raise UserError(f"{kind}, its attention is not softmax(scores) @ values")
 
+        # The layer of an attention module is its parent.
         names = {module: name for name, module in model.named_modules()}
         parents = [names[module].rpartition(".")[0] for module in self._modules]
         self._layers = [model.get_submodule(parent) for parent in parents]
@@ -299,6 +300,7 @@ class TransformersView(ObservableModel):
         norm = _first_attribute(body, _FINAL_NORMS)
         if norm is None:
             return None
+        # LayerNorm also subtracts the mean, which is a projection: applied before and after.
         is_centred = isinstance(norm, nn.LayerNorm)
         eps = _first_attribute(norm, ("eps", "variance_epsilon"))
         gain = norm.weight + 1 if "Gemma" in type(norm).__name__ else norm.weight

@@ -6,12 +6,13 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from data.errors import UserError
 from data.tokenizer import END
-from model.export import ExportSettings, as_llama, model_card, read_claims
+from model.export import ExportSettings, as_llama, departures, model_card, read_claims
 from model.observe import HeadEdit, TransformerView
 from model.transformers_view import TransformersView
 from tests.program import run_program
-from tests.tiny_models import VARIANTS, V, random_model
+from tests.tiny_models import VARIANTS, V, config, random_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -34,10 +35,12 @@ def test_our_model_and_its_llama_give_the_same_logits_scores_and_edited_logits(c
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "plain"])
 def test_switches_that_no_llama_has_are_refused_by_name(name: str) -> None:
-    with pytest.raises(ValueError, match="not exportable") as refused:
+    with pytest.raises(UserError, match="not exportable") as refused:
         as_llama(random_model(**VARIANTS[name]))
-    for switch, value in VARIANTS[name].items():
-        assert (f"model.{switch}={str(value).lower()}" in str(refused.value)) == (not switch.startswith("tie_"))
+    switches = {f"model.{switch}={str(value).lower()}" for switch, value in VARIANTS[name].items()}
+    assert set(departures(config(**VARIANTS[name]))) == switches
+    for switch in switches:
+        assert (switch in str(refused.value)) == (not switch.startswith("model.tie_"))
 
 
 def test_claims_are_read_for_the_probed_step_only(tmp_path: Path) -> None:

@@ -51,21 +51,6 @@ def test_logits_equal_the_forward_pass_also_with_an_edit_that_changes_nothing(sw
     torch.testing.assert_close(view.logits(tokens, edits=same), view.logits(tokens), rtol=1e-4, atol=1e-4)
 
 
-def test_positions_select_one_row_of_logits_per_text(tokens: Tensor) -> None:
-    view, positions = make_view(), torch.tensor([6, 0, 3, 5])
-    expected = view.logits(tokens)[torch.arange(4), positions]
-    torch.testing.assert_close(view.logits(tokens, positions), expected)
-
-
-def test_a_pass_started_at_the_edited_layer_or_after_the_last_equals_the_whole_pass(tokens: Tensor) -> None:
-    view = make_view()
-    edits = [HeadEdit(2, 0, output=torch.zeros_like), HeadEdit(1, 1, weights=lambda w: w.flip(0))]
-    complete, streams = view.logits(tokens, edits=edits), view.residual_stream(tokens)
-    torch.testing.assert_close(view.logits(tokens, edits=edits, streams=streams), complete)
-    torch.testing.assert_close(view.logits(tokens, streams=streams), view.logits(tokens))  # only the last stream
-    assert not torch.allclose(complete, view.logits(tokens), atol=1e-2)
-
-
 def test_an_output_edit_equals_removing_the_heads_columns_of_the_output_projection(tokens: Tensor) -> None:
     view = make_view()
     edited = view.logits(tokens, edits=[HeadEdit(1, 1, output=torch.zeros_like)])
@@ -103,12 +88,6 @@ def test_scores_at_chosen_queries_are_rows_of_all_scores(tokens: Tensor) -> None
     assert scores.shape == (L, 4, H, 7, 7) and rows.shape == (L, 4, H, 2, 7)
     torch.testing.assert_close(rows, torch.stack([scores[:, b, :, queries[b]] for b in range(4)], 1))
     torch.testing.assert_close(torch.stack([record.scores for record in view.record(tokens, queries)]), rows)
-
-
-def test_padding_on_the_right_changes_no_logits_of_the_text(tokens: Tensor) -> None:
-    view = make_view()
-    padded = torch.cat([tokens[:, :4], torch.zeros(4, 3, dtype=torch.int64)], dim=1)
-    torch.testing.assert_close(view.logits(padded)[:, :4], view.logits(tokens[:, :4]))
 
 
 def test_contributions_pulled_back_through_the_final_norm_add_up_to_a_logit(tokens: Tensor) -> None:

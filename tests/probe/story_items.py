@@ -17,7 +17,7 @@ from data.tokenizer import UNKNOWN, end_id, word_tokenizer
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.scores import HeadRows, candidates, reduce_scores
-from tests.data.test_stories import CONFIG, NO_SHARES
+from tests.data.small_corpora import CONFIG, NO_SHARES
 from tests.tiny_models import config as model_config
 from tests.tiny_models import random_model, untrained
 

@@ -134,8 +134,8 @@ def _site_attention(
     own_value = value[:, :, 0].unflatten(0, (n_lists, n_texts))  # [E, B, G, K]
 
     # The lists and the query heads of a group are rows of one product: keys are not copied.
-    queries = query[:, :, 0].unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, -1))
-    n_shared = queries.shape[3]  # queries: [E, B, G, R, K]
+    n_shared = query.shape[1] // n_groups  # R
+    queries = query[:, :, 0].unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, n_shared))  # [E, B, G, R, K]
     of_group = queries.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [B, G, E * R, K]
     scores = (of_group @ kept.keys.mT).unflatten(2, (n_lists, n_shared))  # [B, G, E, R, T]
     own_scores = (queries * own_key[:, :, :, None]).sum(-1)  # [E, B, G, R]
@@ -151,7 +151,7 @@ def _site_attention(
     weights = scores.softmax(-1).permute(2, 0, 1, 3, 4).flatten(2, 3).flatten(0, 1).contiguous()
     edit_rows(weights, layer, current.edit_lists, "weights")
 
-    # The kept values were multiplied by the weights; at the site itself the value has changed.
+    # The product with the kept values, plus what has changed in the value of the site itself.
     grouped = weights.unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, n_shared))
     of_group = grouped.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [B, G, E * R, T]
     output = (of_group @ kept.values.float()).unflatten(2, (n_lists, n_shared))  # [B, G, E, R, K]
@@ -255,18 +255,19 @@ class TransformersView(ObservableModel):
         return [LayerRecord(*current.layers[layer], inputs[layer]) for layer in range(self.n_layer)]
 
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
-        with self.keeping_streams() as streams:
+        with _keeping_inputs(self._layers) as streams, self.keeping_final_stream() as final:
             self._run(self.model.base_model, tokens)
-        return streams
+        return [*streams, *final]
 
     @contextmanager
-    def keeping_streams(self) -> Iterator[list[Tensor]]:
-        """Yield a list that receives the residual streams of a pass, see `residual_stream`."""
+    def keeping_final_stream(self) -> Iterator[list[Tensor]]:
+        """Yield a list that receives the residual stream [B, T, D] after the last layer in each pass."""
+        streams: list[Tensor] = []
 
         def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
             streams.append(output if isinstance(output, Tensor) else output[0])
 
-        with _keeping_inputs(self._layers) as streams, self._layers[-1].register_forward_hook(keep_output):
+        with self._layers[-1].register_forward_hook(keep_output):
             yield streams
 
     def head_weights(self, layer: int) -> HeadWeights:
@@ -339,9 +340,9 @@ class TransformersSitePass(SitePass):
         self._site = site
         self._tokens = tokens[rows, site]  # [B]
         kept = _Pass(site=site)
-        with view.keeping_streams() as streams:
+        with view.keeping_final_stream() as streams:
             self._clean = view._logits_at(tokens, site, kept).float()  # [B, V]
-        self._final = streams[-1][rows, site]  # [B, D]
+        self._final = streams[0][rows, site]  # [B, D]
         self._sites = kept.sites
 
     def agrees(self) -> bool:

@@ -24,7 +24,7 @@ from model.checkpoints import check_uncompressed, read_checkpoint
 from model.transformers_view import TransformersView
 
 _GPT2 = "openai-community/gpt2"  # on the hub
-_GPT2_SIZES = (50257, 50304)  # of its vocabulary; nanoGPT pads it
+_GPT2_SIZES = (50257, 50304)  # tokens in its vocabulary; nanoGPT pads it
 _FILES = ("*.json", "*.txt", "*.model")  # settings and tokenizer
 _MAX_LAYERS = 1000
 # Weights in published files that no model uses: masks, frequencies, a copy of the embedding.
@@ -44,7 +44,7 @@ class ModelFacts:
     vocab_size: int
     tokenizer: str | None  # the setting; None: the model's own
     commit: str | None  # None: not of the hub
-    sha256: str  # of all files
+    sha256: str  # over all files
     transformers: str  # version
 
 
@@ -125,7 +125,7 @@ def find_model(source: str, setting: str = "model", *, has_weights: bool = True)
 
 
 def _own_tokenizer(path: Path, setting: str, vocab_size: int) -> tuple[Tokenizer, int]:
-    """Return the tokenizer in or beside a model, or GPT-2's, and the token before every text."""
+    """Return the tokenizer that comes with a model, or GPT-2's, and the token before every text."""
     if path.is_dir():
         return imported_tokenizer(path, setting)
     for name in ("tokenizer.json", "tokenizer.bin"):
@@ -203,7 +203,7 @@ def _load_checkpoint(path: Path) -> Any:
 def _load_folder(folder: Path, source: str, device: torch.device) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-    # What config.json must not ask for.
+    # Requests in config.json that are refused.
     values, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
     if "model_type" not in values and (folder / "checkpoints").is_dir():
         raise UserError(f"is a run of train.py; use run={source}")
@@ -215,7 +215,7 @@ def _load_folder(folder: Path, source: str, device: torch.device) -> Any:
         if isinstance(values.get(name), int) and values[name] > _MAX_LAYERS:
             raise UserError(f"its config.json asks for more than {_MAX_LAYERS} layers")
 
-    # What can be known before the weights are read.
+    # Checks before the weights are read.
     _check_files(folder)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     config = AutoConfig.from_pretrained(folder, **options)

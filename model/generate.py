@@ -30,7 +30,7 @@ def generate(
         if logits.isnan().any() or logits.isposinf().any():
             break
 
-        # One token of it.
+        # Its most probable token, or one at random.
         if temperature == 0:
             token = logits.argmax()[None]
         else:

@@ -23,8 +23,8 @@ class HeadEdit:
 
     layer: int
     head: int
-    weights: Change | None = None  # of the attention weights [B, T, T] of the head
-    output: Change | None = None  # of the weighted sum of values [B, T, K] of the head
+    weights: Change | None = None  # for the attention weights [B, T, T] of the head
+    output: Change | None = None  # for the weighted sum of values [B, T, K] of the head
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class SiteEdit:
 
     layer: int
     head: int
-    weights: Change | None = None  # of the attention weights [B, T] of the site's row
-    output: Change | None = None  # of the weighted sum of values [B, K] at the site
+    weights: Change | None = None  # for the attention weights [B, T] of the site's row
+    output: Change | None = None  # for the weighted sum of values [B, K] at the site
 
     def at(self, site: Tensor) -> HeadEdit:
         """Return the edit of a whole pass that changes the positions `site` [B] only."""
@@ -249,8 +249,8 @@ class TransformerSitePass(SitePass):
     def __init__(self, view: TransformerView, tokens: Tensor, site: Tensor) -> None:
         self._transformer = view.model
         self._site = site
-        self._keys = list[Tensor]()  # of each layer [B, H, T, K]
-        self._values = list[Tensor]()  # of each layer [B, H, T, K]
+        self._keys = list[Tensor]()  # one per layer [B, H, T, K]
+        self._values = list[Tensor]()  # one per layer [B, H, T, K]
         self._inputs = list[Tensor]()  # the stream [B, 1, D] at the site before each layer
 
         # The unedited pass over all positions.

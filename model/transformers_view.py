@@ -151,7 +151,7 @@ def _site_attention(
     weights = scores.softmax(-1).permute(2, 0, 1, 3, 4).flatten(2, 3).flatten(0, 1).contiguous()
     edit_rows(weights, layer, current.edit_lists, "weights")
 
-    # The product with the kept values, plus what has changed in the value of the site itself.
+    # The product with the kept values, plus the change of the value of the site itself.
     grouped = weights.unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, n_shared))
     of_group = grouped.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [B, G, E * R, T]
     output = (of_group @ kept.values.float()).unflatten(2, (n_lists, n_shared))  # [B, G, E, R, K]

@@ -138,7 +138,8 @@ def bears(position: Position) -> tuple[Tensor, Tensor]:
         index = sentence.split().index("bears")
         x = model.embed(tokens)[:, index : index + 1]
         inputs.append(x.flatten())
-        queries.append(block.attention.project(block.norm_1(x), first=index)[0].flatten())
+        query, _, _ = block.attention.project(block.norm_1(x), torch.tensor([index]))
+        queries.append(query.flatten())
     return torch.stack(inputs), torch.stack(queries)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from data.errors import printable
+from data.errors import UserError, printable
 from data.tokenizer import UNKNOWN
 from model.transformer import Transformer
 
@@ -16,7 +16,7 @@ from model.transformer import Transformer
 def generate(
     model: Transformer, tokens: Tensor, n_tokens: int, *, temperature: float, seed: int, end: int | None = None
 ) -> Tensor:
-    """Returns `tokens` [T], at least one, followed by up to `n_tokens` sampled tokens.
+    """Return `tokens` [T], at least one, followed by up to `n_tokens` sampled tokens.
 
     The model, in eval mode, reads the last context_length tokens. `temperature` divides the logits; 0 takes the most
     probable token. PyTorch's global random state is not used. Stops before the token `end`, if given, and at logits
@@ -24,9 +24,13 @@ def generate(
     """
     generator = torch.Generator().manual_seed(seed)
     for _ in range(n_tokens):
-        logits = model(tokens[None, -model.config.context_length :])[0, -1].float().cpu()  # [V]
+        # The distribution of the next token.
+        context = tokens[None, -model.config.context_length :]  # [1, T]
+        logits = model(context)[0, -1].float().cpu()  # [V]
         if logits.isnan().any() or logits.isposinf().any():
             break
+
+        # Its most probable token, or one at random.
         if temperature == 0:
             token = logits.argmax()[None]
         else:
@@ -57,17 +61,16 @@ class GenerateSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError for values out of range."""
         if self.n_tokens < 1:
-            raise ValueError(f"n_tokens={self.n_tokens}: must be 1 or more")
+            raise UserError(f"n_tokens={self.n_tokens}: must be 1 or more")
         if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed={self.seed}: must be at least 0 and below 2**32")
+            raise UserError(f"seed={self.seed}: must be at least 0 and below 2**32")
         if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
-            raise ValueError(f"temperature={self.temperature}: must be 0 or between 0.01 and 100")
+            raise UserError(f"temperature={self.temperature}: must be 0 or between 0.01 and 100")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Prints a generated text."""
+    """Print a generated text."""
     # A command line needs training and probe, which are above the package `model`.
     from probe.open import open_run
     from training.command_line import one_line_errors
@@ -82,6 +85,8 @@ def main(arguments: Sequence[str]) -> None:
             print(f"note: the prompt has words outside the vocabulary; the model reads {UNKNOWN}", file=sys.stderr)
         if not opened.transformer.config.is_causal:
             print("note: model.mask=none: a model that was trained to see its targets cannot write", file=sys.stderr)
+
+        # A text begins with the start token and ends before the next one.
         tokens = torch.tensor([opened.start, *prompt.ids])
         options = {"temperature": settings.temperature, "seed": settings.seed, "end": opened.start}
         tokens = generate(opened.transformer, tokens, settings.n_tokens, **options)

@@ -18,7 +18,8 @@ from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.links import LinkItem
 from data.stories.lint import word_spans
 from data.tokenizer import end_id, load_tokenizer, unknown_id, with_end
-from model.hf import departures, open_transformers
+from model.export import departures
+from model.external import open_transformers
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer, draw_outputs, load_weights, n_parameters
 from probe.contract import check_observed
@@ -277,12 +278,12 @@ def open_external(
     `name` is a folder written by save_pretrained, a name on the hub, or a checkpoint of nanoGPT or llama2.c; results go
     to `out` (default: probes/NAME). ValueError or OSError with one line if the model cannot be loaded or observed.
     """
-    view, loaded_tokenizer, facts = open_transformers(name, device, tokenizer)
-    path, start = facts.pop("path"), facts.pop("start")
-    short = folder_name(path) if facts["commit"] is None else name
+    external = open_transformers(name, device, tokenizer)
+    view, facts = external.view, external.facts
+    short = folder_name(external.path) if facts.commit is None else name
     kind = "" if stories is None else "-stories"
     results = Path(out) if out is not None else EXTERNAL_RESULTS / (short.replace("/", "--") + kind)
-    owner = str(path.resolve()) if facts["commit"] is None else name
+    owner = str(external.path.resolve()) if facts.commit is None else name
     check_results_folder(results, owner)
     check_attention(view, name)
     return OpenedModel(
@@ -291,14 +292,20 @@ def open_external(
         source=name,
         model=view,
         untrained=lambda seed: view.untrained(UNTRAINED_SEED + seed),
-        tokenizer=loaded_tokenizer,
-        start=start,
+        tokenizer=external.tokenizer,
+        start=external.bos_id,
         data=stories,
         data_fingerprint=ENGLISH if stories is None else corpus_fingerprint(stories),
-        shape={"name": short, "items": "english" if stories is None else "stories", **facts},
+        shape={"name": short, "items": "english" if stories is None else "stories", **asdict(facts)},
         n_parameters=n_parameters(view.model),
-        departures=() if facts["model_type"] == "llama" else (f"model_type={facts['model_type']}",),
-        environment={"model": name, **{key: facts[key] for key in ("model_type", "sha256", "commit", "transformers")}},
+        departures=() if facts.model_type == "llama" else (f"model_type={facts.model_type}",),
+        environment={
+            "model": name,
+            "model_type": facts.model_type,
+            "sha256": facts.sha256,
+            "commit": facts.commit,
+            "transformers": facts.transformers,
+        },  # fmt: skip
         owner=owner,
         only_next_pronoun=n_parameters(view.model) > LARGE_MODEL and not has_items,
     )

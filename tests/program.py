@@ -47,7 +47,7 @@ class Result:
 
 
 def run_program(script: str, *arguments: str, cwd: Path = ROOT) -> Result:
-    """Runs train.py or eval.py, as `script`, in this process; an exception that it does not handle is raised here."""
+    """Run train.py or eval.py, as `script`, in this process; an exception that it does not handle is raised here."""
     out, err = io.StringIO(), io.StringIO()
     status: Any = 0
     with process_state(), redirect_stdout(out), redirect_stderr(err):
@@ -62,7 +62,7 @@ def run_program(script: str, *arguments: str, cwd: Path = ROOT) -> Result:
 
 @contextmanager
 def process_state() -> Iterator[None]:
-    """Restores everything in this process that a program may change."""
+    """Restore everything in this process that a program may change."""
     argv, folder, environment, threads = sys.argv, Path.cwd(), dict(os.environ), torch.get_num_threads()
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -85,7 +85,7 @@ def process_state() -> Iterator[None]:
 def start_program(
     script: str, *arguments: str, cwd: Path = ROOT, prepare: Callable[[], None] = lambda: None
 ) -> subprocess.Popen[str]:
-    """Starts a script in a process of its own, with the default reaction to signals, whatever nohup has set.
+    """Start a script in a process of its own, with the default reaction to signals, whatever nohup has set.
 
     `prepare` is called in the new process before the script.
     """
@@ -106,7 +106,7 @@ def start_program(
 
 
 def wait(process: subprocess.Popen[str], seconds: float = 300) -> Result:
-    """Returns how a started process ended; statuses are those of a shell (128 + the number of a signal)."""
+    """Return how a started process ended; statuses are those of a shell (128 + the number of a signal)."""
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

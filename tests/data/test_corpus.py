@@ -8,23 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.config import TextConfig, TokenizerKind, TokensConfig
+from data.config import TokenizerKind, TokensConfig
 from data.corpus import CLASSES, Corpus, load_corpus, load_rows
 from data.links import link_items
 from data.stories import language_of
 from data.stories.floor import Floor, words
 from data.tokenizer import END, bpe_tokenizer, end_id
-from tests.data.test_stories import CONFIG as STORIES
+from tests.data.small_corpora import CONFIG as STORIES
+from tests.data.small_corpora import decoded, text_config
 
 CONFIG = replace(STORIES, n_validation_stories=160, n_test_frames=2, n_test_pairs=1)
-
-
-def text_config(path: Path, **changes: Any) -> TextConfig:
-    values: dict[str, Any] = {
-        "source": "text", "path": str(path), "validation_path": None, "validation_fraction": 0.1, "column": "text",
-        "max_bytes": None, "tokenizer": TokenizerKind.characters, "vocab_size": 300, "tokenizer_path": None,
-    }  # fmt: skip
-    return TextConfig(**(values | changes))
 
 
 @pytest.fixture
@@ -38,11 +31,6 @@ def load(tmp_path: Path) -> Callable[..., Corpus]:
         return load_corpus(text_config(path, **changes), tmp_path / "cache")
 
     return load_text
-
-
-def decoded(corpus: Corpus, split: str) -> str:
-    tokens = getattr(corpus, split).tokens
-    return corpus.tokenizer.decode(tokens.tolist(), skip_special_tokens=False)
 
 
 def test_one_document_is_split_ninety_to_ten_by_characters(load: Callable[..., Corpus]) -> None:

@@ -19,7 +19,7 @@ from data.stories.language import START, Language, Population
 from data.stories.lexicon import Referent
 from data.stories.plots import PLOTS
 from data.tokenizer import END
-from tests.data.test_stories import CONFIG, FULL
+from tests.data.small_corpora import CONFIG, FULL
 
 Texts = dict[tuple[str, ...], float]
 SKEW = 0.7

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from data.config import StoriesConfig
 from data.stories import GENERATOR_VERSION, generate_split
-from tests.data.test_stories import SPLITS
+from tests.data.small_corpora import SPLITS
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "data"
 SIZES = {"n_train_stories": 600, "n_validation_stories": 60, "n_test_frames": 1, "n_test_pairs": 1}

@@ -14,8 +14,8 @@ from data.links import LinkItem, Span, is_flipped, link_items, token_spans
 from data.stories import as_dataset, generate_split
 from data.stories.lint import word_spans
 from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
-from tests.data.test_stories import CONFIG as STORIES
-from tests.data.test_stories import all_links, full_stories
+from tests.data.small_corpora import CONFIG as STORIES
+from tests.data.small_corpora import all_links, full_stories
 
 CONFIG = replace(STORIES, n_test_frames=2, n_test_pairs=2)
 TEXT = "The naïve cat 🙂🙃 sat near  the buses.\n\tIt purred, “ja”!"

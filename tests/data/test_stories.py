@@ -2,15 +2,13 @@
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import fields, replace
-from functools import cache
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from data.config import StoriesConfig
 from data.links import ORACLES
-from data.stories import as_dataset, assert_balanced, generate_split, language_of, plot_shares
+from data.stories import assert_balanced, generate_split, language_of, plot_shares
 from data.stories.blocks import sample_block
 from data.stories.floor import words
 from data.stories.frames import base_frame, held_out
@@ -21,42 +19,16 @@ from data.stories.lexicon import FEELINGS, FOODS, NAMES, NOUNS, QUALITIES, REFER
 from data.stories.lint import lint
 from data.stories.plots import PLOTS
 from data.tokenizer import word_tokenizer
+from tests.data.small_corpora import CONFIG, FULL, NO_SHARES, SMALL, SPLITS, all_links, all_rows, full_stories
 
-NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
-_DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_antecedent=0.06, share_no_pronoun=0.45)
-_EQUAL_SHARES = dict.fromkeys(NO_SHARES, 0.05) | {"share_no_pronoun": 1 - 0.05 * (len(NO_SHARES) - 1)}
-CONFIG = StoriesConfig(  # the families of the default mix
-    source="stories", seed=3, n_train_stories=6000, n_validation_stories=800, n_test_frames=7, n_test_pairs=3,
-    n_bystanders=0, skew=0.5, **(NO_SHARES | _DEFAULT_SHARES),
-)  # fmt: skip
-FULL = replace(  # all families
-    CONFIG, n_bystanders=1, n_validation_stories=200, n_test_frames=1, n_test_pairs=1, **_EQUAL_SHARES
-)
-SMALL = replace(FULL, n_train_stories=1200, n_validation_stories=40)
-SPLITS = ("train", "validation", "dev", "test", "test_others")
 CONTEXT_LENGTH = 64  # model.context_length in configs/model/tiny.yaml
 PRONOUNS = {"It": "it its", "They": "they them their", "She": "she her", "He": "he him his"}
 ALL_PRONOUNS = " ".join(PRONOUNS.values()).split()
 
 
-@cache
-def full_stories() -> dict[str, list[dict]]:
-    train = generate_split(FULL, "train")
-    stories = {split: as_dataset(generate_split(FULL, split, train)).to_list() for split in SPLITS}
-    return stories | {"test": stories["test"] + stories["test_others"]}
-
-
 @pytest.fixture
 def stories() -> dict[str, list[dict]]:
     return full_stories()
-
-
-def all_rows(stories: dict[str, list[dict]]) -> list[dict]:
-    return [row for rows in stories.values() for row in rows]
-
-
-def all_links(rows: list[dict]) -> list[tuple[dict, dict]]:
-    return [(row, link) for row in rows for link in row["links"]]
 
 
 def word_at(row: dict, span: list[int]) -> str:

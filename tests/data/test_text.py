@@ -16,7 +16,7 @@ from data.config import HubConfig, RowsKind, TokenizerKind
 from data.corpus import load_corpus
 from data.text import Piece, file_texts, first_bytes, hub_texts, pin_revision, read_documents, read_files, text_files
 from data.tokenizer import END
-from tests.data.test_corpus import decoded, text_config
+from tests.data.small_corpora import decoded, text_config
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ["One.", "Two <|endoftext|> still two.\n\nYes.", "naïve 🙂", "NA", "007", "2021-01-01 x"]

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -20,7 +21,9 @@ from data.tokenizer import (
     encode,
     end_id,
     file_tokenizer,
+    llama2c_tokenizer,
     load_tokenizer,
+    nanogpt_characters,
     training_words,
     unknown_id,
     with_end,
@@ -187,3 +190,36 @@ def test_the_words_of_a_long_training_text_are_those_of_its_beginning(
     tokenizer = character_tokenizer(TEXTS)
     words = training_words(tokenizer, corpus_folder(tokenizer))
     assert words is not None and words[0] == {"The", "cat"} and "8" in words[1]
+
+
+# Files of nanoGPT and llama2.c
+
+
+PIECES = ["<unk>", "\n<s>\n", "\n</s>\n", *(f"<0x{byte:02X}>" for byte in range(256)), *" Lilyatecr", " L", "il", "ily"]
+PIECES += [" Lil", " Lily", "at", "cat", " cat"]
+
+
+def test_a_tokenizer_bin_merges_the_pair_with_the_best_score_and_spells_unknown_characters_in_bytes(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "tokenizer.bin"
+    scores = [0.0] * 259 + [-float(i) for i in range(len(PIECES) - 259)]
+    tokens = [
+        struct.pack("<fi", s, len(piece.encode())) + piece.encode() for s, piece in zip(scores, PIECES, strict=True)
+    ]
+    path.write_bytes(struct.pack("<i", 9) + b"".join(tokens))
+    tokenizer = llama2c_tokenizer(path, len(PIECES))
+    encoding = tokenizer.encode("Lily cat é")
+    # " L" before "il": then "ily", and " Lily" from " L" and "ily"
+    assert encoding.tokens == [" Lily", " cat", " ", "<0xC3>", "<0xA9>"]
+    assert tokenizer.decode(encoding.ids) == "Lily cat é"
+    with pytest.raises(ValueError, match="is not the tokenizer"):
+        llama2c_tokenizer(path, len(PIECES) - 1)
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ValueError, match=r"tokenizer\.bin: damaged"):
+        llama2c_tokenizer(path, len(PIECES))
+
+
+def test_characters_are_numbered_in_their_order_as_by_nanogpt() -> None:
+    tokenizer = nanogpt_characters("hello\nworld")
+    assert tokenizer.encode("low\n").ids == [sorted(set("hello\nworld")).index(c) for c in "low\n"]

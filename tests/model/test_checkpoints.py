@@ -1,4 +1,4 @@
-"""Checkpoints of nanoGPT and llama2.c against their published formulas, and hostile files."""
+"""model/checkpoints.py: nanoGPT and llama2.c against their published formulas, and hostile files."""
 
 import os
 import re
@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.tokenizer import llama2c_tokenizer, nanogpt_characters
 from model.checkpoints import LLAMA2C_LAYER, read_checkpoint
-from model.hf import open_transformers
+from model.external import open_transformers
 
 pytest.importorskip("transformers")
 L, H, K, V, T, M = 2, 4, 6, 29, 11, 40  # layers, heads, head dimension, vocabulary, context, MLP width
@@ -43,17 +42,14 @@ def by_head(x: Tensor, n_head: int) -> Tensor:
 # nanoGPT
 
 
-def nanogpt_weights(*, bias: bool) -> Weights:
-    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (V, D), "wpe.weight": (T, D), "ln_f.weight": (D,)}
+def nanogpt_weights(*, bias: bool = True) -> Weights:
+    kinds = {"attn.c_attn": (3 * D, D), "attn.c_proj": (D, D), "mlp.c_fc": (4 * D, D), "mlp.c_proj": (D, 4 * D)}
+    parts = {"ln_f": (D,)}
     for layer in range(L):
-        parts = {"attn.c_attn": (3 * D, D), "attn.c_proj": (D, D), "mlp.c_fc": (4 * D, D), "mlp.c_proj": (D, 4 * D)}
-        for name, shape in parts.items():
-            shapes[f"h.{layer}.{name}.weight"] = shape
-            shapes |= {f"h.{layer}.{name}.bias": shape[:1]} if bias else {}
-        for name in ("ln_1", "ln_2"):
-            shapes[f"h.{layer}.{name}.weight"] = (D,)
-            shapes |= {f"h.{layer}.{name}.bias": (D,)} if bias else {}
-    shapes |= {"ln_f.bias": (D,)} if bias else {}
+        parts |= {f"h.{layer}.{name}": shape for name, shape in (kinds | {"ln_1": (D,), "ln_2": (D,)}).items()}
+    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (V, D), "wpe.weight": (T, D)}
+    shapes |= {f"{name}.weight": shape for name, shape in parts.items()}
+    shapes |= {f"{name}.bias": shape[:1] for name, shape in parts.items() if bias}
     weights = random_weights({f"transformer.{name}": shape for name, shape in shapes.items()})
     return weights | {"lm_head.weight": weights["transformer.wte.weight"]}
 
@@ -158,36 +154,6 @@ def test_a_llama2c_checkpoint_computes_its_formula(tmp_path: Path, tokens: Tenso
     torch.testing.assert_close(logits, llama2c_logits(weights, tokens), rtol=1e-4, atol=1e-5)
 
 
-PIECES = ["<unk>", "\n<s>\n", "\n</s>\n", *(f"<0x{byte:02X}>" for byte in range(256)), *" Lilyatecr", " L", "il", "ily"]
-PIECES += [" Lil", " Lily", "at", "cat", " cat"]
-
-
-def test_a_tokenizer_bin_merges_the_pair_with_the_best_score_and_spells_unknown_characters_in_bytes(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "tokenizer.bin"
-    scores = [0.0] * 259 + [-float(i) for i in range(len(PIECES) - 259)]
-    tokens = [
-        struct.pack("<fi", s, len(piece.encode())) + piece.encode() for s, piece in zip(scores, PIECES, strict=True)
-    ]
-    path.write_bytes(struct.pack("<i", 9) + b"".join(tokens))
-    tokenizer = llama2c_tokenizer(path, len(PIECES))
-    encoding = tokenizer.encode("Lily cat é")
-    # " L" before "il": then "ily", and " Lily" from " L" and "ily"
-    assert encoding.tokens == [" Lily", " cat", " ", "<0xC3>", "<0xA9>"]
-    assert tokenizer.decode(encoding.ids) == "Lily cat é"
-    with pytest.raises(ValueError, match="is not the tokenizer"):
-        llama2c_tokenizer(path, len(PIECES) - 1)
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(ValueError, match=r"tokenizer\.bin: damaged"):
-        llama2c_tokenizer(path, len(PIECES))
-
-
-def test_characters_are_numbered_in_their_order_as_by_nanogpt() -> None:
-    tokenizer = nanogpt_characters("hello\nworld")
-    assert tokenizer.encode("low\n").ids == [sorted(set("hello\nworld")).index(c) for c in "low\n"]
-
-
 # Hostile files
 
 
@@ -217,24 +183,25 @@ def compressed(path: Path) -> Path:
     return path
 
 
-HOSTILE: dict[str, Callable[[Path], Path]] = {
-    "a pickle that runs a command": lambda path: save_nanogpt(path / "ckpt.pt", {"w": Gadget(path / "mark")}),  # type: ignore[dict-item]
-    "a tensor larger than the file": lambda path: save_nanogpt(path / "ckpt.pt", huge(nanogpt_weights(bias=True))),
-    "a weight that is missing": lambda path: save_nanogpt(
-        path / "ckpt.pt", dict(list(nanogpt_weights(bias=True).items())[:-4])
-    ),
-    "heads that do not divide the width": lambda path: save_nanogpt(
-        path / "ckpt.pt", nanogpt_weights(bias=True), n_head=7
-    ),
-    "heads that are no number": lambda path: save_nanogpt(path / "ckpt.pt", nanogpt_weights(bias=True), n_head="4"),
-    "an output embedding of its own": lambda path: save_nanogpt(
-        path / "ckpt.pt", nanogpt_weights(bias=True) | {"lm_head.weight": torch.ones(V, D)}
-    ),
-    "a compressed file": lambda path: compressed(save_nanogpt(path / "ckpt.pt", nanogpt_weights(bias=True))),
-    "an infinite weight": lambda path: save_nanogpt(
-        path / "ckpt.pt", {name: weight / 0 for name, weight in nanogpt_weights(bias=True).items()}
-    ),
+def without_a_norm(weights: Weights) -> Weights:
+    return {name: weight for name, weight in weights.items() if name != "transformer.ln_f.weight"}
+
+
+def infinite(weights: Weights) -> Weights:
+    return {name: weight / 0 for name, weight in weights.items()}
+
+
+def with_other_output(weights: Weights) -> Weights:
+    return weights | {"lm_head.weight": torch.ones(V, D)}
+
+
+CHANGED: dict[str, Callable[[Weights], Weights]] = {
+    "a tensor larger than the file": huge,
+    "a weight that is missing": without_a_norm,
+    "an output embedding of its own": with_other_output,
+    "an infinite weight": infinite,
 }
+SIZES: dict[str, Any] = {"heads that do not divide the width": 7, "heads that are no number": "4"}
 TOO_LARGE = {"a tensor larger than the file", "a compressed file"}
 HEADERS = {
     "a header of ten gigabytes": (2**14, 2**16, 32, 32, 32, 2**17, 2**11),
@@ -244,10 +211,20 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("name", [*HOSTILE, *HEADERS, "an empty file", "text"])
+PICKLED, COMPRESSED = "a pickle that runs a command", "a compressed file"
+
+
+@pytest.mark.parametrize("name", [PICKLED, COMPRESSED, *CHANGED, *SIZES, *HEADERS, "an empty file", "text"])
 def test_a_hostile_checkpoint_is_refused_in_one_line_and_executes_nothing(tmp_path: Path, name: str) -> None:
-    if name in HOSTILE:
-        path = HOSTILE[name](tmp_path)
+    path = tmp_path / "ckpt.pt"
+    if name == PICKLED:
+        save_nanogpt(path, {"w": Gadget(tmp_path / "mark")})  # type: ignore[dict-item]
+    elif name == COMPRESSED:
+        compressed(save_nanogpt(path, nanogpt_weights()))
+    elif name in CHANGED:
+        save_nanogpt(path, CHANGED[name](nanogpt_weights()))
+    elif name in SIZES:
+        save_nanogpt(path, nanogpt_weights(), n_head=SIZES[name])
     else:
         path = save_llama2c(tmp_path / "model.bin", llama2c_weights(is_tied=True), is_tied=True)
         content = {"an empty file": b"", "text": b"a" * 1000}.get(name)

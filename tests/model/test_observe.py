@@ -1,18 +1,41 @@
-"""The view of our Transformer against its own forward pass, and single heads edited."""
+"""model/observe.py: the view of our Transformer against its own forward pass, and single heads edited."""
 
-from functools import partial
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from model.observe import HeadEdit, TransformerView
-from model.transformer import Transformer, draw_outputs
-from tests.model.standard import H, K, V, config, each_variant, exchange, random_model
+from model.config import Position, Scale, Weighting
+from model.observe import HeadEdit, SiteEdit, TransformerSitePass, TransformerView
+from model.transformer import draw_outputs
+from tests.model.site_passes import (
+    EDITS,
+    SITE,
+    L,
+    check_against_whole_passes,
+    cut_first,
+    exchange,
+    move_to_first,
+    other_text,
+    texts,
+)
+from tests.tiny_models import VARIANTS, H, K, V, each_variant, random_view, untrained
 
-L = 3
-make_model = partial(random_model, n_layer=L)
+SINGLE_SWITCHES: list[dict[str, Any]] = [
+    *({"position": position} for position in Position),
+    {"weighting": Weighting.sum},
+    {"scale": Scale.none},
+    {"tie_query_key": True},
+    {"tie_key_value": True},
+    {"token_shift": True},
+]
+
+
+def make_view(**switches: Any) -> TransformerView:
+    return random_view(n_layer=L, **switches)
 
 
 @pytest.fixture
@@ -22,37 +45,22 @@ def tokens() -> Tensor:
 
 @each_variant
 def test_logits_equal_the_forward_pass_also_with_an_edit_that_changes_nothing(switches: dict, tokens: Tensor) -> None:
-    view = TransformerView(make_model(**switches))
+    view = make_view(**switches)
     torch.testing.assert_close(view.logits(tokens), view.model(tokens))
     same = [HeadEdit(layer, 1, weights=lambda w: w, output=lambda o: o) for layer in range(L)]
     torch.testing.assert_close(view.logits(tokens, edits=same), view.logits(tokens), rtol=1e-4, atol=1e-4)
 
 
-def test_positions_select_one_row_of_logits_per_text(tokens: Tensor) -> None:
-    view, positions = TransformerView(make_model()), torch.tensor([6, 0, 3, 5])
-    expected = view.logits(tokens)[torch.arange(4), positions]
-    torch.testing.assert_close(view.logits(tokens, positions), expected)
-
-
-def test_a_pass_started_at_the_edited_layer_or_after_the_last_equals_the_whole_pass(tokens: Tensor) -> None:
-    view = TransformerView(make_model())
-    edits = [HeadEdit(2, 0, output=torch.zeros_like), HeadEdit(1, 1, weights=lambda w: w.flip(0))]
-    complete, streams = view.logits(tokens, edits=edits), view.residual_stream(tokens)
-    torch.testing.assert_close(view.logits(tokens, edits=edits, streams=streams), complete)
-    torch.testing.assert_close(view.logits(tokens, streams=streams), view.logits(tokens))  # only the last stream
-    assert not torch.allclose(complete, view.logits(tokens), atol=1e-2)
-
-
 def test_an_output_edit_equals_removing_the_heads_columns_of_the_output_projection(tokens: Tensor) -> None:
-    model = make_model()
-    edited = TransformerView(model).logits(tokens, edits=[HeadEdit(1, 1, output=torch.zeros_like)])
+    view = make_view()
+    edited = view.logits(tokens, edits=[HeadEdit(1, 1, output=torch.zeros_like)])
     with torch.no_grad():
-        model.layers()[1].attention.output.weight[:, K : 2 * K] = 0
-    torch.testing.assert_close(edited, model(tokens))
+        view.model.layers()[1].attention.output.weight[:, K : 2 * K] = 0
+    torch.testing.assert_close(edited, view.model(tokens))
 
 
 def test_exchanging_two_weights_of_one_query_changes_no_earlier_logits(tokens: Tensor) -> None:
-    view = TransformerView(make_model())
+    view = make_view()
     edit = HeadEdit(0, 0, weights=lambda weights: exchange(weights, 5, [1, 2]))
     difference = (view.logits(tokens, edits=[edit]) - view.logits(tokens)).abs().amax(-1)
     assert (difference[:, :5] < 1e-5).all() and (difference[:, 5] > 1e-4).all()
@@ -60,10 +68,12 @@ def test_exchanging_two_weights_of_one_query_changes_no_earlier_logits(tokens: T
 
 @each_variant
 def test_the_record_is_consistent_with_itself_and_with_the_streams(switches: dict, tokens: Tensor) -> None:
-    view = TransformerView(make_model(**switches))
+    view = make_view(**switches)
     streams = view.residual_stream(tokens)
     for layer, record in enumerate(view.record(tokens)):
-        torch.testing.assert_close(record.scores.softmax(-1) @ record.values, record.head_output)
+        weights = record.scores.softmax(-1)
+        assert (weights.triu(1) == 0).all()
+        torch.testing.assert_close(weights @ record.values, record.head_output)
         values = torch.einsum("btd,hkd->bhtk", record.inputs, view.head_weights(layer).value)
         torch.testing.assert_close(record.values, values)
         added = torch.einsum("bhtk,hdk->btd", record.head_output, view.head_weights(layer).output)
@@ -73,32 +83,49 @@ def test_the_record_is_consistent_with_itself_and_with_the_streams(switches: dic
 
 
 def test_scores_at_chosen_queries_are_rows_of_all_scores(tokens: Tensor) -> None:
-    view, queries = TransformerView(make_model()), torch.tensor([[6, 2], [0, 1], [3, 3], [4, 5]])
+    view, queries = make_view(), torch.tensor([[6, 2], [0, 1], [3, 3], [4, 5]])
     scores, rows = view.attention_scores(tokens), view.attention_scores(tokens, queries)
     assert scores.shape == (L, 4, H, 7, 7) and rows.shape == (L, 4, H, 2, 7)
     torch.testing.assert_close(rows, torch.stack([scores[:, b, :, queries[b]] for b in range(4)], 1))
     torch.testing.assert_close(torch.stack([record.scores for record in view.record(tokens, queries)]), rows)
 
 
-def test_padding_on_the_right_changes_no_logits_of_the_text(tokens: Tensor) -> None:
-    view = TransformerView(make_model())
-    padded = torch.cat([tokens[:, :4], torch.zeros(4, 3, dtype=torch.int64)], dim=1)
-    torch.testing.assert_close(view.logits(padded)[:, :4], view.logits(tokens[:, :4]))
-
-
 def test_contributions_pulled_back_through_the_final_norm_add_up_to_a_logit(tokens: Tensor) -> None:
-    view = TransformerView(make_model())
+    view = make_view()
     stream, token = view.residual_stream(tokens)[-1], 3
     direction = view.final_norm_pullback(view.unembedding()[token].expand_as(stream), stream)
     torch.testing.assert_close((direction * stream).sum(-1), view.logits(tokens)[..., token], rtol=1e-4, atol=1e-4)
 
 
-def test_layers_of_an_untrained_model_write_as_much_as_an_embedding_once_their_outputs_are_drawn() -> None:
-    model = Transformer(config(), V, seed=1)
-    tokens = torch.randint(V, (3, 11), generator=torch.Generator().manual_seed(2))
+def test_layers_of_an_untrained_model_write_as_much_as_an_embedding_once_their_outputs_are_drawn(
+    tokens: Tensor,
+) -> None:
+    model = untrained(seed=1)
     start, *later = TransformerView(model).residual_stream(tokens)
     assert all(torch.equal(stream, start) for stream in later)
     draw_outputs(model, seed=1)
     streams = TransformerView(model).residual_stream(tokens)
     written = [(after - before).std() / start.std() for before, after in pairwise(streams)]
     assert all(0.2 < size < 5 for size in written), written
+
+
+# The pass over the site alone
+
+
+@pytest.mark.parametrize("switches", [*SINGLE_SWITCHES, *VARIANTS.values()], ids=str)
+def test_the_site_pass_equals_whole_passes_with_the_same_edits(switches: dict[str, Any]) -> None:
+    check_against_whole_passes(make_view(**switches), TransformerSitePass, 1e-4)
+
+
+@pytest.mark.parametrize("change", [cut_first, move_to_first])
+def test_edits_leave_the_pass_as_it_was(change: Callable[[Tensor], Tensor]) -> None:
+    site_pass = make_view().site_pass(texts(), SITE)
+    edits = [SiteEdit(0, 0, weights=change), SiteEdit(1, 1, output=other_text)]
+    clean, edited = site_pass.logits(), site_pass.logits(edits)
+    assert torch.equal(site_pass.logits(edits), edited) and torch.equal(site_pass.logits(), clean)
+
+
+def test_the_padding_changes_no_edited_logits() -> None:
+    view, edits = make_view(), EDITS["a head twice, and all heads of a layer"]
+    first, second = (view.site_pass(texts(padding), SITE).logits(edits) for padding in (0, V - 1))
+    torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)

@@ -3,24 +3,19 @@
 import pytest
 
 from data.links import LinkItem
-from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import Holdouts, ProbeConfig
 from probe.links import LinkStudy, study_links
-from tests.probe.story_items import FULL, MODEL, planted, random_model, story_items, vocabulary
+from tests.probe.story_items import FULL, planted, story_items, story_model, untrained_models
 
 SETTINGS = ProbeConfig(
     seed=0, tokens_per_batch=4096, n_bootstrap=100, n_untrained=2, n_controls=10, holdouts=Holdouts.all
 )
 
 
-def untrained(config: ModelConfig, n_models: int = 2) -> list[TransformerView]:
-    return [TransformerView(Transformer(config, len(vocabulary()), seed=5 + i).eval()) for i in range(n_models)]
-
-
 def study_model(model: Transformer, dev: list[LinkItem], test: list[LinkItem]) -> LinkStudy:
-    return study_links(TransformerView(model), untrained(MODEL), dev, test, SETTINGS)
+    return study_links(TransformerView(model), untrained_models(), dev, test, SETTINGS)
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +26,7 @@ def settings() -> ProbeConfig:
 @pytest.fixture(scope="session")
 def studied() -> LinkStudy:
     """A model of random weights on the default families."""
-    return study_model(random_model(), story_items("dev"), story_items("test"))
+    return study_model(story_model(), story_items("dev"), story_items("test"))
 
 
 @pytest.fixture(scope="session")
@@ -45,4 +40,4 @@ def studied_planted() -> LinkStudy:
 @pytest.fixture(scope="session")
 def studied_full() -> LinkStudy:
     """A model of random weights on every family, with bystanders."""
-    return study_model(random_model(), *(story_items(split, config=FULL) for split in ("dev", "test")))
+    return study_model(story_model(), *(story_items(split, config=FULL) for split in ("dev", "test")))

@@ -2,42 +2,21 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
 from tokenizers import Tokenizer
 
 from data.tokenizer import UNKNOWN, bpe_tokenizer, end_id, word_tokenizer
-from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import Holdouts, ProbeConfig
 from probe.external import EvaluatedModel
-from tests.model.standard import PLAIN
+from tests.tiny_models import random_model
 
 SETTINGS = ProbeConfig(
     seed=0, tokens_per_batch=512, n_bootstrap=200, n_untrained=2, n_controls=10, holdouts=Holdouts.verdict
 )
 
 
-def model_config(context_length: int = 64, **changes: object) -> ModelConfig:
-    sizes = {"n_layer": 2, "n_head": 3, "d_model": 42, "d_mlp": 37, "context_length": context_length}
-    return ModelConfig(**(sizes | PLAIN | changes))
-
-
-def randomise(model: Transformer, std: float = 0.3, seed: int = 7) -> Transformer:
-    """Give every matrix random entries, so that no block is the identity."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, std, generator=generator)
-    return model.eval()
-
-
-def make_uniform(model: Transformer) -> Transformer:
-    """Give every token the same probability in every context."""
-    with torch.no_grad():
-        model.token_embedding.weight.zero_()
-    return model.eval()
+SIZES = {"d_model": 42, "context_length": 64}
 
 
 def evaluated_model(tokenizer: Tokenizer, model: Transformer, words: Sequence[str] | None = None) -> EvaluatedModel:
@@ -57,17 +36,16 @@ def evaluated_model(tokenizer: Tokenizer, model: Transformer, words: Sequence[st
 
 
 def word_model(
-    texts: Sequence[str], change: Callable[[Transformer], Transformer] = randomise, **changes: object
+    texts: Sequence[str], change: Callable[[Transformer], Transformer] | None = None, **changes: object
 ) -> EvaluatedModel:
     """Return a random model whose tokenizer has the words of `texts`."""
     tokenizer = word_tokenizer(texts)
-    model = change(Transformer(model_config(**changes), tokenizer.get_vocab_size(), seed=0))
-    return evaluated_model(tokenizer, model, [word for word in tokenizer.get_vocab() if not word.startswith("<|")])
+    model = random_model(tokenizer.get_vocab_size(), **SIZES | changes)
+    words = [word for word in tokenizer.get_vocab() if not word.startswith("<|")]
+    return evaluated_model(tokenizer, change(model) if change else model, words)
 
 
 def bpe_model(texts: Sequence[str], vocab_size: int = 300, **changes: object) -> EvaluatedModel:
     """Return a random model with byte-level BPE trained on `texts`."""
     tokenizer = bpe_tokenizer(texts, vocab_size)
-    return evaluated_model(
-        tokenizer, randomise(Transformer(model_config(**changes), tokenizer.get_vocab_size(), seed=0))
-    )
+    return evaluated_model(tokenizer, random_model(tokenizer.get_vocab_size(), **SIZES | changes))

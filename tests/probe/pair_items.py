@@ -6,12 +6,10 @@ import numpy as np
 import torch
 
 from data.links import LinkItem, Word
-from model.config import ModelConfig
 from model.observe import TransformerView
-from model.transformer import Transformer
-from tests.model.standard import PLAIN
+from tests.tiny_models import random_view, untrained
 
-L, H, K, V = 2, 3, 10, 53
+V = 53
 SETTINGS = {"tokens_per_batch": 60, "n_bootstrap": 101, "seed": 0}
 
 
@@ -62,16 +60,8 @@ def random_items() -> list[LinkItem]:
     return items
 
 
-def random_view(**switches: object) -> TransformerView:
-    """Return random weights without zeros and without unit gains."""
-    sizes = {"n_layer": L, "n_head": H, "d_model": H * K, "d_mlp": 41, "context_length": 64}
-    model = Transformer(ModelConfig(**sizes | PLAIN | switches), V, seed=0)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            mean, std = (0.0, 0.3) if parameter.ndim == 2 else (1.0, 0.2)
-            parameter.normal_(mean, std, generator=generator)
-    return TransformerView(model.eval())
+def pair_view(**switches: object) -> TransformerView:
+    return random_view(V, **{"context_length": 64} | switches)
 
 
 # A model of ten tokens in which three heads attend equally from a pronoun to the nouns of its kind. Head 0 writes the
@@ -83,7 +73,7 @@ GAIN, OUTSIDE = 3.0, 7.0  # lengths that heads 0 and 2 write at weight 1
 def three_heads(strength: float = 1.0) -> TransformerView:
     """Return the model; at a query the antecedent has the score `strength`, the distractor -strength, the rest 0."""
     sizes = {"n_layer": 1, "n_head": 3, "d_model": 12, "d_mlp": 5, "context_length": 31}
-    model = Transformer(ModelConfig(**sizes, **PLAIN | {"rope_theta": 1e24, "norm_eps": 1e12}), 10, seed=0)
+    model = untrained(10, **sizes, rope_theta=1e24, norm_eps=1e12)
     attention = model.blocks[0].attention
     with torch.no_grad():
         for norm in (model.blocks[0].norm_1, model.blocks[0].norm_2, model.final_norm):
@@ -99,7 +89,7 @@ def three_heads(strength: float = 1.0) -> TransformerView:
         for kind in (0, 1):
             attention.output.weight[VERB[kind], kind] = GAIN
             attention.output.weight[10, 8 + kind] = OUTSIDE
-    return TransformerView(model.eval())
+    return TransformerView(model)
 
 
 def noun_items() -> list[LinkItem]:

@@ -14,16 +14,17 @@ from data.config import StoriesConfig
 from data.links import LinkItem, Word, link_items
 from data.stories import as_dataset, generate_split
 from data.tokenizer import UNKNOWN, end_id, word_tokenizer
-from model.config import ModelConfig
+from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.scores import HeadRows, candidates, reduce_scores
-from tests.data.test_stories import CONFIG, NO_SHARES
-from tests.model.standard import PLAIN
-from tests.probe.evaluated_models import randomise
+from tests.data.small_corpora import CONFIG, NO_SHARES
+from tests.tiny_models import config as model_config
+from tests.tiny_models import random_model, untrained
 
 # Every family at its least: one frame, one pair.
 FULL = replace(CONFIG, n_bystanders=1, n_test_frames=1, n_test_pairs=1, **dict.fromkeys(NO_SHARES, 1 / len(NO_SHARES)))
-MODEL = ModelConfig(n_layer=2, n_head=3, d_model=48, d_mlp=41, context_length=64, **PLAIN)
+SIZES: dict[str, Any] = {"d_model": 48, "context_length": 64}
+MODEL = model_config(**SIZES)
 
 
 @cache
@@ -63,9 +64,12 @@ def planted(kind: str, **options: float) -> Transformer:
     return plant(MODEL, vocabulary(), kind, **options)
 
 
-def random_model(config: ModelConfig = MODEL, **switches: Any) -> Transformer:
-    """Return a model of random weights, none of them zero, so that every layer changes the residual stream."""
-    return randomise(Transformer(replace(config, **switches), len(vocabulary()), seed=0), seed=1)
+def story_model(**switches: Any) -> Transformer:
+    return random_model(len(vocabulary()), **SIZES | switches)
+
+
+def untrained_models() -> list[TransformerView]:
+    return [TransformerView(untrained(len(vocabulary()), seed, **SIZES)) for seed in (5, 6)]
 
 
 def rows_of_scores(items: list[LinkItem], scores: list[np.ndarray]) -> HeadRows:

@@ -11,11 +11,11 @@ from model.observe import TransformerView
 from probe.behaviour import behaviour_study, read_payoffs
 from probe.config import ProbeConfig
 from tests.probe.conftest import Studied
-from tests.probe.story_items import random_model, story_items
+from tests.probe.story_items import story_items, story_model
 
 
 def test_margin_and_loss_are_those_of_the_whole_texts_probabilities() -> None:
-    model, items = TransformerView(random_model()), story_items("test")[::53]
+    model, items = TransformerView(story_model()), story_items("test")[::53]
     for margin, loss, item in zip(*read_payoffs(model, items, tokens_per_batch=200), items, strict=True):
         if item.payoff is None:
             assert np.isnan(margin)
@@ -32,7 +32,7 @@ def test_answer_accuracy_is_the_share_of_positive_margins(studied: Studied) -> N
     [entry] = [entry for entry in studied[0]["behaviour"] if group.items() <= entry.items()]
     items = story_items("test", "agreement", "pronoun")
     items = [item for item in items if (item.level, item.holdout) == ("number", "headline") and item.payoff is not None]
-    margins, losses = read_payoffs(TransformerView(random_model()), items, 4096)
+    margins, losses = read_payoffs(TransformerView(story_model()), items, 4096)
     assert entry["n"] == len(items)
     assert entry["accuracy"] == pytest.approx((margins > 0).mean())
     assert entry["loss"] == pytest.approx(losses.mean(), abs=1e-4)
@@ -46,7 +46,7 @@ def test_the_resolved_share_places_the_loss_between_blind_and_bayes(
 ) -> None:
     """The oracles' losses are made up: the model's own loss plus these amounts."""
     items = [item for item in story_items("test", "agreement", "pronoun") if item.holdout == "iid"]
-    model = TransformerView(random_model())
+    model = TransformerView(story_model())
     _, losses = read_payoffs(model, items, settings.tokens_per_batch)
     shifts = dict.fromkeys(ORACLES, 9.0) | {"blind": blind, "bayes": bayes}
     items = [

@@ -13,13 +13,13 @@ from probe.interventions import exchange, pair_up
 from tests.probe.pair_items import (
     GAIN,
     SETTINGS,
-    K,
     noun_items,
+    pair_view,
     random_items,
-    random_view,
     three_heads,
     weights_by_hand,
 )
+from tests.tiny_models import K
 
 LAYER, HEAD = 0, 1
 VARIANTS = [{}, {"weighting": Weighting.sum, "position": Position.learned}, {"position": Position.alibi}]
@@ -27,7 +27,7 @@ VARIANTS = [{}, {"weighting": Weighting.sum, "position": Position.learned}, {"po
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=["rope", "sum", "alibi"])
 def view(request: pytest.FixtureRequest) -> TransformerView:
-    return random_view(**request.param)
+    return pair_view(**request.param)
 
 
 def margin_alone(view: TransformerView, item: LinkItem, edit: HeadEdit | None, tokens: tuple[int, ...]) -> float:
@@ -163,6 +163,6 @@ def test_a_head_that_writes_no_answer_has_no_effect_and_its_controls_are_the_oth
 def test_effects_are_none_if_the_model_does_not_distinguish_the_partners() -> None:
     items = random_items()
     same = [replace(item, tokens=items[i - i % 2].tokens) for i, item in enumerate(items)]
-    study = causal_study(random_view(), same, 0, 1, **SETTINGS)
+    study = causal_study(pair_view(), same, 0, 1, **SETTINGS)
     assert study is not None and abs(study["answer_difference"]) < 1e-6
     assert {study[name] for name in EFFECTS} == {None} and study["controls"] is None

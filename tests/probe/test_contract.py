@@ -9,13 +9,13 @@ from torch import Tensor
 
 from model.observe import LayerRecord, TransformerView
 from probe.contract import LIMITS, check_contract
-from tests.model.standard import VARIANTS
-from tests.probe.story_items import random_model, story_items
+from tests.probe.story_items import story_items, story_model
+from tests.tiny_models import VARIANTS
 
 
 @pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
 def test_a_sound_model_passes(switches: dict) -> None:
-    violations = check_contract(TransformerView(random_model(**switches)), story_items("test"), n_items=13)
+    violations = check_contract(TransformerView(story_model(**switches)), story_items("test"), n_items=13)
     assert set(violations) == set(LIMITS)
     assert violations["future_weight"] == 0
     assert violations["logits"] < 1e-5
@@ -86,12 +86,12 @@ class SeesTheFuture(TransformerView):
 )
 def test_a_wrong_view_is_refused_in_one_line(view: type[TransformerView], problem: str) -> None:
     with pytest.raises(ValueError, match=problem) as error:
-        check_contract(view(random_model()), story_items("test"), n_items=13)
+        check_contract(view(story_model()), story_items("test"), n_items=13)
     assert "\n" not in str(error.value)
 
 
 def test_a_weight_that_is_not_a_number_is_refused() -> None:
-    model = random_model()
+    model = story_model()
     with torch.no_grad():
         model.blocks[0].attention.query.weight[0, 0] = float("nan")
     with pytest.raises(ValueError, match="error nan"):
@@ -100,4 +100,4 @@ def test_a_weight_that_is_not_a_number_is_refused() -> None:
 
 def test_items_of_a_single_token_can_be_checked() -> None:
     item = replace(story_items("test")[0], tokens=(0,), query=0)
-    assert check_contract(TransformerView(random_model()), [item])["future_weight"] == 0
+    assert check_contract(TransformerView(story_model()), [item])["future_weight"] == 0

@@ -12,14 +12,13 @@ from data.corpus import Corpus, load_corpus
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.english_blocks import english_rows
 from data.links import ORACLES, LinkItem
-from model.config import Mask, ModelConfig
+from model.config import Mask
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_payoffs, resolved_share
 from probe.emergence import choose_items, half_rise, read_questions, training_probe
-from tests.model.standard import PLAIN
-from tests.probe.evaluated_models import randomise
 from tests.probe.pair_items import link
+from tests.tiny_models import config, random_view
 
 BLIND, BAYES = ORACLES.index("blind"), ORACLES.index("bayes")
 STEPS = [0, 1, 2, 4, 8, 16, 32, 64, 100]
@@ -44,8 +43,7 @@ def blocks(n: int, first: int = 0, **changes: object) -> list[LinkItem]:
 
 @pytest.fixture(scope="module")
 def view() -> TransformerView:
-    config = ModelConfig(n_layer=2, n_head=3, d_model=18, d_mlp=23, context_length=31, **PLAIN)
-    return TransformerView(randomise(Transformer(config, 41, seed=3)))
+    return random_view(41, d_model=18, context_length=31)
 
 
 def test_watched_questions_get_equal_numbers_of_iid_blocks_spread_evenly() -> None:
@@ -110,9 +108,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 def run_settings(**changes: object) -> SimpleNamespace:
     """Return the settings that `training_probe` reads."""
-    sizes = {"n_layer": 2, "n_head": 3, "d_model": 18, "d_mlp": 23, "context_length": 64}
     run = SimpleNamespace(probe_sequences=16, tokens_per_batch=512, eval_every_steps=10, max_steps=15)
-    return SimpleNamespace(run=run, model=ModelConfig(**sizes | PLAIN | changes))
+    return SimpleNamespace(run=run, model=config(**{"d_model": 18, "context_length": 64} | changes))
 
 
 def test_a_run_on_text_that_has_the_words_is_probed_on_blocks_in_english(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from model.observe import TransformerView
 from probe.head_sets import MAX_HEADS, smallest_set
-from tests.probe.pair_items import GAIN, VERB, noun_items, random_items, random_view, three_heads
+from tests.probe.pair_items import GAIN, VERB, noun_items, pair_view, random_items, three_heads
 
 SIZES = {"tokens_per_batch": 64, "n_bootstrap": 100, "seed": 0}
 
@@ -40,7 +40,7 @@ def test_heads_that_share_the_work_are_a_set_and_one_alone_moves_half() -> None:
 
 
 def test_the_curve_is_given_where_no_set_moves_enough() -> None:
-    found = smallest_set(random_view(), random_items(), random_items(), **SIZES)
+    found = smallest_set(pair_view(), random_items(), random_items(), **SIZES)
     assert found is not None and not found["reached"]
     shares = [step["dev"] for step in found["curve"]]
     assert shares == sorted(shares) and 1 < len(shares) < MAX_HEADS  # it ends where no head adds to the set

@@ -14,15 +14,14 @@ from tests.probe.pair_items import (
     GAIN,
     OUTSIDE,
     SETTINGS,
-    H,
-    L,
     noun_items,
+    pair_view,
     random_items,
-    random_view,
     three_heads,
     weights_by_hand,
 )
 from tests.probe.test_causal import margin_alone
+from tests.tiny_models import H, L
 
 
 @pytest.mark.parametrize(
@@ -31,7 +30,7 @@ from tests.probe.test_causal import margin_alone
     ids=["rope", "sum", "tied"],
 )
 def test_every_measure_equals_that_of_the_text_alone(switches: dict[str, object]) -> None:
-    view, items = random_view(**switches), random_items()
+    view, items = pair_view(**switches), random_items()
     links = read_links(view, items, range(L), 60)
     for row, item in enumerate(items):
         records = view.record(torch.tensor([item.tokens]))
@@ -55,7 +54,7 @@ def test_every_measure_equals_that_of_the_text_alone(switches: dict[str, object]
 
 def test_a_last_layer_edge_has_no_effect_if_the_payoff_comes_after_the_query() -> None:
     items = random_items()
-    weights, _, effects = read_links(random_view(), items, range(L), 60)
+    weights, _, effects = read_links(pair_view(), items, range(L), 60)
     later = np.array([item.payoff > item.query for item in items])
     assert np.nanmax(effects[later, L - 1]) == 0 < np.nanmin(weights[later, L - 1])
     assert np.nanmax(effects[~later, L - 1]) > 0.1
@@ -98,7 +97,7 @@ def test_a_weighted_rank_correlation_is_spearmans_of_repeated_links() -> None:
 
 def test_batch_size_does_not_change_a_study_and_it_is_json() -> None:
     small, large = (
-        importance_study(random_view(), random_items(), 1, 2, **SETTINGS | {"tokens_per_batch": n}) for n in (60, 10**6)
+        importance_study(pair_view(), random_items(), 1, 2, **SETTINGS | {"tokens_per_batch": n}) for n in (60, 10**6)
     )
     assert json.loads(json.dumps(small, allow_nan=False))["all_heads"]["n_links"] == L * H * (16 * 2 + 4 * 3)
     for name in ("weight_value_norm", "weight_effect", "value_norm_effect"):
@@ -107,7 +106,7 @@ def test_batch_size_does_not_change_a_study_and_it_is_json() -> None:
 
 def test_a_large_model_is_measured_in_the_chosen_layer_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probe.importance.MAX_HEADS", L * H - 1)
-    study = importance_study(random_view(), random_items(), 1, 2, **SETTINGS)
+    study = importance_study(pair_view(), random_items(), 1, 2, **SETTINGS)
     assert study["layers"] == [1] and [head["layer"] for head in study["heads"]] == [1] * H
 
 
@@ -121,4 +120,4 @@ def test_blocks_are_spread_evenly_from_the_first_to_the_last() -> None:
 def test_without_pairs_a_study_is_an_error() -> None:
     alone = [replace(item, payoff=None) for item in random_items()]
     with pytest.raises(ValueError, match="partner"):
-        importance_study(random_view(), alone, 0, 0, **SETTINGS)
+        importance_study(pair_view(), alone, 0, 0, **SETTINGS)

@@ -12,8 +12,7 @@ from probe.links import HeadScores, LinkStudy, check_undecided, study_links
 from probe.results import QuestionResult
 from probe.scores import best_head, read_heads, score_heads
 from probe.verdict import LEVELS
-from tests.probe.conftest import untrained
-from tests.probe.story_items import FULL, MODEL, planted, random_model, story_items
+from tests.probe.story_items import FULL, planted, story_items, story_model, untrained_models
 from tests.probe.test_contract import ScaledLogits
 
 HOLDOUTS = {"iid", "pairs", "nouns", "frames", "headline", "distance", "bystanders"}
@@ -86,14 +85,14 @@ def choose_and_test(model: TransformerView, question: Question) -> tuple[tuple[i
 
 def test_the_head_is_chosen_on_dev_and_tested_on_the_headline(studied: LinkStudy) -> None:
     entry = entry_of(studied, "number")
-    head, accuracy = choose_and_test(TransformerView(random_model()), QUESTIONS[0])
+    head, accuracy = choose_and_test(TransformerView(story_model()), QUESTIONS[0])
     assert (entry.layer, entry.head) == head
     assert entry.headline.accuracy == pytest.approx(accuracy)
     assert {item.holdout for item in studied.dev.items} == {"iid"}
 
 
 def test_every_untrained_model_chooses_its_own_head(studied: LinkStudy) -> None:
-    accuracy = [choose_and_test(model, QUESTIONS[0])[1] for model in untrained(MODEL)]
+    accuracy = [choose_and_test(model, QUESTIONS[0])[1] for model in untrained_models()]
     result = entry_of(studied, "number").headline.untrained
     assert result.n_models == 2
     assert result.accuracy == pytest.approx(np.mean(accuracy))
@@ -146,7 +145,7 @@ def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(
         for name in ("dev", "test")
     }
     items[split] = [item for item in items[split] if (item.site, item.holdout) != ("before_repeat", holdout)]
-    results = study_links(TransformerView(random_model()), [], items["dev"], items.test, settings)
+    results = study_links(TransformerView(story_model()), [], items["dev"], items.test, settings)
     assert [entry.question for entry in results.selected] == ["later_cue"]
 
 

@@ -14,7 +14,8 @@ from probe.minimal_pairs import (
     read_pairs,
     score_file,
 )
-from tests.probe.evaluated_models import bpe_model, make_uniform, word_model
+from tests.probe.evaluated_models import bpe_model, word_model
+from tests.tiny_models import make_uniform
 
 PAIRS = [
     Pair(f"{name} {verb} {good}.", f"{name} {verb} {bad}.")

@@ -17,7 +17,6 @@ from data.next_pronoun import Passage, find_passages
 from data.tokenizer import end_id, word_tokenizer
 from data.typed_json import to_json
 from model.observe import ObservableModel, TransformerView
-from model.transformer import Transformer
 from probe import next_pronoun
 from probe.config import Holdouts, ProbeConfig
 from probe.margins import Margins, Sites, decision, edge_effects, exchange_terms, flips, role_cuts
@@ -27,7 +26,8 @@ from probe.results import NextPronounResult
 from probe.statistics import cap_clusters
 from probe.verdict import MIN_EXCHANGE, NOT_ESTABLISHED, SUPPORTED, UNKNOWN_TO_MODEL
 from report.next_pronoun import next_pronoun_lines
-from tests.probe.evaluated_models import make_uniform, model_config, randomise
+from tests.probe.evaluated_models import SIZES
+from tests.tiny_models import make_uniform, random_view, untrained
 
 CONFIG = ProbeConfig(
     seed=0, tokens_per_batch=4096, n_bootstrap=200, n_untrained=2, n_controls=10, holdouts=Holdouts.verdict
@@ -61,6 +61,7 @@ def make_documents(n: int = 120, seed: int = 1) -> list[tuple[str, str]]:
 DOCUMENTS = make_documents()
 TOKENIZER = word_tokenizer([*(text for _, text in DOCUMENTS), *FEMININE_NAMES, *MASCULINE_NAMES])
 START = end_id(TOKENIZER)
+N_WORDS = TOKENIZER.get_vocab_size()
 PASSAGES = [passage for name, text in DOCUMENTS for passage in find_passages(name, text, "gender")]
 
 
@@ -165,22 +166,17 @@ def test_heads_that_copy_something_else_than_gender_are_not_supported(seed: int)
 
 
 def test_a_random_transformer_is_not_supported() -> None:
-    def transformer(seed: int) -> TransformerView:
-        return TransformerView(randomise(Transformer(model_config(), TOKENIZER.get_vocab_size(), seed=0), seed=seed))
-
-    for seed in (1, 2):
-        model = transformer(seed)
-        result = study_next_pronoun(model, [transformer(3)], TOKENIZER, START, "gender", PASSAGES, DOCUMENTS, CONFIG)
+    first, second, other = (random_view(N_WORDS, seed, **SIZES) for seed in (1, 2, 3))
+    for model in (first, second):
+        result = study_next_pronoun(model, [other], TOKENIZER, START, "gender", PASSAGES, DOCUMENTS, CONFIG)
         assert isinstance(result, NextPronounResult)
         assert result.verdict in (UNKNOWN_TO_MODEL, NOT_ESTABLISHED)
 
 
 def test_a_model_with_the_same_margin_in_every_text_is_not_known() -> None:
-    def transformer() -> Transformer:
-        return Transformer(model_config(), TOKENIZER.get_vocab_size(), seed=0)  # its layers write nothing yet
-
-    for model in (TransformerView(transformer().eval()), TransformerView(make_uniform(transformer()))):
-        result = study(model)
+    silent, uniform = untrained(N_WORDS, **SIZES), make_uniform(untrained(N_WORDS, **SIZES))
+    for model in (silent, uniform):
+        result = study(TransformerView(model))
         assert isinstance(result, NextPronounResult)
         assert (result.verdict, result.head_set, result.curve) == (UNKNOWN_TO_MODEL, None, [])
         assert result.follows_twin.value == 0.5 and np.isnan(result.chosen.share.value)

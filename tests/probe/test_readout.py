@@ -8,15 +8,15 @@ import torch
 
 from data.links import LinkItem
 from model.observe import HeadWeights, TransformerView
-from model.transformer import Transformer
 from probe.scores import HeadRows, read_heads, score_heads
 from tests.probe.pair_items import link
-from tests.probe.story_items import MODEL, random_model, rows_of_scores, story_items, vocabulary
+from tests.probe.story_items import SIZES, rows_of_scores, story_items, story_model, vocabulary
+from tests.tiny_models import untrained
 
 
 @pytest.fixture(scope="module")
 def model() -> TransformerView:
-    return TransformerView(random_model(replace(MODEL, d_model=30)))
+    return TransformerView(story_model(d_model=30))
 
 
 def made_up(words: list[tuple[int, ...]], n_gold: int) -> LinkItem:
@@ -70,7 +70,7 @@ def test_strict_ignores_the_first_token_and_shares_ties(scores: list[float], str
 
 
 def test_a_head_that_writes_nothing_has_no_value_weighted_preference() -> None:
-    model = TransformerView(Transformer(MODEL, len(vocabulary()), seed=0).eval())  # output projections start at 0
+    model = TransformerView(untrained(len(vocabulary()), **SIZES))  # output projections start at 0
     rows = read_heads(model, story_items("test", "agreement", "pronoun")[:1], 100)
     assert (rows.value_log_ratio == 0).all()
     assert (rows.log_ratio != 0).all()
@@ -83,7 +83,7 @@ class WithoutWeights(TransformerView):
 
 def test_a_model_without_known_output_weights_has_no_value_weighted_attention() -> None:
     items = story_items("test", "agreement", "pronoun")[:4]
-    rows = read_heads(WithoutWeights(random_model()), items, 100)
+    rows = read_heads(WithoutWeights(story_model()), items, 100)
     assert np.isnan(rows.value_log_ratio).all()
     assert np.isfinite(rows.log_ratio).all()
 

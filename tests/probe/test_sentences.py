@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from model.observe import TransformerView
 from probe.sentences import (
     EXAMPLE_BLOCK,
     TIRED_OR_SOFT,
@@ -14,8 +13,8 @@ from probe.sentences import (
     pack_weights,
     word_attention,
 )
-from tests.model.standard import random_model
 from tests.report.sample import unpacked
+from tests.tiny_models import random_view
 
 # "cats sat", tokenized as "cat", "s", " sat" behind the start token.
 TEXT = TokenizedText("cats sat", [0, 1, 2, 3], [(0, 3), (3, 4), (4, 8)], [(0, 4), (5, 8)])
@@ -53,14 +52,14 @@ def test_packed_weights_come_back_within_half_a_step() -> None:
 
 
 def test_word_attention_of_single_token_words_is_the_softmax_of_the_scores() -> None:
-    model = TransformerView(random_model())
+    model = random_view()
     text = TokenizedText("a b c", [0, 4, 5, 6], [(0, 1), (2, 3), (4, 5)], [(0, 1), (2, 3), (4, 5)])
     scores = model.attention_scores(torch.tensor([text.tokens]))[:, 0]
     np.testing.assert_allclose(word_attention(model, [text])[0], scores.softmax(-1).numpy(), rtol=1e-5)
 
 
 def test_next_tokens_are_the_most_probable_ones() -> None:
-    model = TransformerView(random_model())
+    model = random_view()
     probabilities = model.logits(torch.tensor([[0, 4, 5]]))[0, -1].softmax(-1)
     best = next_tokens(model, [0, 4, 5], 3)
     assert [token for token, _ in best] == probabilities.topk(3).indices.tolist()

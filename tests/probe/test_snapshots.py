@@ -8,8 +8,8 @@ from data.stories.lint import word_spans
 from model.observe import TransformerView
 from probe.sentences import TokenizedText, pack_weights, word_attention
 from probe.snapshots import HISTORY_FILE, choose_examples, header, read_history
-from tests.model.standard import random_model
 from tests.report.sample import unpacked
+from tests.tiny_models import random_view
 
 UNKNOWN = 1
 
@@ -24,7 +24,7 @@ def tokenize(text: str) -> TokenizedText:
 
 @pytest.fixture(scope="module")
 def view() -> TransformerView:
-    return TransformerView(random_model(context_length=23))
+    return random_view(context_length=23)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from probe.weights import (
     type_scores,
     weights_study,
 )
-from tests.probe.pair_items import GAIN, NOUN, START, VERB, H, L, noun_items, random_view, three_heads
+from tests.probe.pair_items import GAIN, NOUN, START, VERB, noun_items, pair_view, three_heads
+from tests.tiny_models import H, L
 
 N = 7  # tokens before the text repeats
 KEY = {"previous": -1, "duplicate": -N, "induction": 1 - N}
@@ -32,7 +33,7 @@ def test_attending_to_a_noun_raises_its_verb_by_what_the_head_writes() -> None:
 
 def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> None:
     """Reference: the head output at the word is added to the stream; the MLP is off and the norm's divisor differs."""
-    view = random_view(n_layer=1)
+    view = pair_view(n_layer=1)
     with torch.no_grad():
         view.model.blocks[0].mlp.down.weight.zero_()
     words, targets = [(5,), (6, 7), (8,)], [1, 2, 3, 4, 9]
@@ -101,7 +102,7 @@ def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others(kind: str) -> None
 
 
 def uniform_view() -> TransformerView:
-    view = random_view()
+    view = pair_view()
     with torch.no_grad():
         view.model.blocks[0].attention.query.weight.zero_()
     return view
@@ -115,7 +116,7 @@ def test_a_uniform_head_scores_the_mean_of_one_over_the_number_of_keys() -> None
 
 
 def test_the_seed_decides_the_texts_and_they_fit_the_context() -> None:
-    first, again, different = (head_types(random_view(), 0, seed=seed, n_distinct=999) for seed in (1, 1, 2))
+    first, again, different = (head_types(pair_view(), 0, seed=seed, n_distinct=999) for seed in (1, 1, 2))
     assert all((first[name] == again[name]).all() for name in TYPES)
     assert (first["previous"] != different["previous"]).any() and first["previous"].shape == (L, H)
 
@@ -126,7 +127,7 @@ def test_a_uniform_head_has_entropy_1() -> None:
 
 
 def test_entropy_equals_a_loop_over_queries() -> None:
-    view = random_view()
+    view = pair_view()
     texts = torch.randint(1, 53, (3, 5), generator=torch.Generator().manual_seed(1))
     maps = view.attention_scores(texts).softmax(-1).double().numpy()
     rows = [
@@ -136,9 +137,9 @@ def test_entropy_equals_a_loop_over_queries() -> None:
 
 
 def test_asymmetry_is_0_for_tied_projections_about_071_for_random_ones_and_1_for_an_antisymmetric_form() -> None:
-    assert (score_asymmetry(random_view(tie_query_key=True, position=Position.none)) < 1e-6).all()
-    assert (abs(score_asymmetry(random_view()) - 0.5**0.5) < 0.1).all()
-    antisymmetric = random_view()
+    assert (score_asymmetry(pair_view(tie_query_key=True, position=Position.none)) < 1e-6).all()
+    assert (abs(score_asymmetry(pair_view()) - 0.5**0.5) < 0.1).all()
+    antisymmetric = pair_view()
     attention = antisymmetric.model.blocks[0].attention
     with torch.no_grad():  # W_Q = J W_K with J a rotation by 90 degrees in pairs of rows, so A^T = -A
         pairs = attention.key.weight.unflatten(0, (H, -1, 2))

@@ -11,13 +11,13 @@ import pytest
 
 from data.english_blocks import english_rows
 from data.tokenizer import END, bpe_tokenizer
-from model.hf import export_transformers
-from model.transformer import Transformer, draw_outputs
+from model.export import export_transformers
+from model.transformer import draw_outputs
 from report.api import ProbeResult, open_model, probe_model
 from report.content import ablation_code
 from report.results import file_results
-from tests.model.standard import config
 from tests.program import SMALL_PROBE, run_program
+from tests.tiny_models import untrained
 
 pytest.importorskip("transformers")
 SETTINGS = {"n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama with random weights and a tokenizer of English, as `save_pretrained` writes it."""
     rows = english_rows(None, n_frames=20, n_pairs=5, seed=0)
     tokenizer = bpe_tokenizer((row["text"] for split in rows.values() for row in split), 800)
-    model = Transformer(config(context_length=64), tokenizer.get_vocab_size(), seed=5)
+    model = untrained(tokenizer.get_vocab_size(), seed=5, context_length=64)
     draw_outputs(model, seed=5)
     path = tmp_path_factory.mktemp("external") / "llama"
     export_transformers(model, path, tokenizer.token_to_id(END), tokenizer)

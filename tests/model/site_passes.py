@@ -1,28 +1,21 @@
-"""The pass that computes the site alone against whole passes with the same edits."""
+"""Edits of heads for the tests of observed models, and the check of a pass over the site alone."""
 
-from collections.abc import Callable
-from typing import Any
-
-import pytest
 import torch
 from torch import Tensor
 
-from model.config import Position, Scale, Weighting
-from model.observe import ObservableModel, SiteEdit, SitePass, TransformerSitePass, TransformerView
-from tests.model.standard import VARIANTS, H, V, random_model
+from model.observe import ObservableModel, SiteEdit, SitePass
+from tests.tiny_models import H, V
 
 L = 3
 LENGTHS = (9, 4, 7, 2)
 SITE = torch.tensor(LENGTHS) - 1
-SINGLE_SWITCHES: list[dict[str, Any]] = [
-    *({"position": position} for position in Position),
-    {"weighting": Weighting.sum},
-    {"scale": Scale.none},
-    {"tie_query_key": True},
-    {"tie_key_value": True},
-    {"token_shift": True},
-]
-each_attention = pytest.mark.parametrize("switches", [*SINGLE_SWITCHES, *VARIANTS.values()], ids=str)
+
+
+def exchange(weights: Tensor, query: int, keys: list[int]) -> Tensor:
+    """Return the attention weights [B, T, T] in which two keys of the query have exchanged theirs."""
+    changed = weights.clone()
+    changed[:, query, keys] = weights[:, query, keys[::-1]]
+    return changed
 
 
 def texts(padding: int = 0) -> Tensor:
@@ -52,7 +45,7 @@ EDITS: dict[str, list[SiteEdit]] = {
     "weights of one head": [SiteEdit(1, 2, weights=cut_first)],
     "output of one head": [SiteEdit(0, 1, output=other_text)],
     "weights and output of one head": [SiteEdit(0, 0, weights=move_to_first, output=lambda rows: 2 * rows)],
-    "last layer": [SiteEdit(L - 1, 0, weights=cut_first)],
+    "last layer": [SiteEdit(L - 1, 0, weights=move_to_first)],
     "heads of two layers": [SiteEdit(2, 1, output=torch.zeros_like), SiteEdit(0, 2, weights=cut_first)],
     "a head twice, and all heads of a layer": [
         SiteEdit(0, 1, weights=move_to_first),
@@ -80,35 +73,3 @@ def check_against_whole_passes(view: ObservableModel, kind: type[SitePass], tole
     for record, expected_record in zip(fast.records(), whole.records(), strict=True):
         torch.testing.assert_close(record.weights, expected_record.weights, **near)
         torch.testing.assert_close(record.output, expected_record.output, **near)
-
-
-@each_attention
-def test_the_site_pass_equals_whole_passes_with_the_same_edits(switches: dict[str, Any]) -> None:
-    check_against_whole_passes(TransformerView(random_model(n_layer=L, **switches)), TransformerSitePass, 1e-5)
-
-
-@each_attention
-def test_without_edits_the_site_pass_gives_the_logits_of_the_model(switches: dict[str, Any]) -> None:
-    view = TransformerView(random_model(n_layer=L, **switches))
-    site_pass = view.site_pass(texts(), SITE)
-    torch.testing.assert_close(site_pass.logits(), view.logits(texts(), SITE), rtol=1e-5, atol=1e-5)
-    rows = torch.arange(len(SITE))
-    stream = view.residual_stream(texts())[-1][rows, SITE]
-    torch.testing.assert_close(site_pass.final_stream(), stream, rtol=1e-5, atol=1e-5)
-    alone = [view.logits(texts()[row : row + 1, :length])[0, -1] for row, length in enumerate(LENGTHS)]
-    torch.testing.assert_close(site_pass.logits(), torch.stack(alone), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("change", [cut_first, move_to_first])
-def test_edits_leave_the_pass_as_it_was(change: Callable[[Tensor], Tensor]) -> None:
-    site_pass = TransformerView(random_model(n_layer=L)).site_pass(texts(), SITE)
-    edits = [SiteEdit(0, 0, weights=change), SiteEdit(1, 1, output=other_text)]
-    clean, edited = site_pass.logits(), site_pass.logits(edits)
-    assert torch.equal(site_pass.logits(edits), edited) and torch.equal(site_pass.logits(), clean)
-
-
-def test_the_padding_changes_no_edited_logits() -> None:
-    view = TransformerView(random_model(n_layer=L))
-    edits = EDITS["a head twice, and all heads of a layer"]
-    first, second = (view.site_pass(texts(padding), SITE).logits(edits) for padding in (0, V - 1))
-    torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)

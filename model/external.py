@@ -1,0 +1,271 @@
+"""Open a model that another program trained, or refuse it with one line.
+
+No code of the model's folder is run and no pickle is executed: weights are read from safetensors or
+by `torch.load(weights_only=True)`.
+"""
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from data.errors import UserError, one_line
+from data.tokenizer import end_id, imported_tokenizer, llama2c_tokenizer, load_tokenizer, nanogpt_characters
+from model.checkpoints import check_uncompressed, read_checkpoint
+from model.transformers_view import TransformersView
+
+_GPT2 = "openai-community/gpt2"  # on the hub
+_GPT2_SIZES = (50257, 50304)  # tokens in its vocabulary; nanoGPT pads it
+_FILES = ("*.json", "*.txt", "*.model")  # settings and tokenizer
+_MAX_LAYERS = 1000
+# Weights in published files that no model uses: masks, frequencies, a copy of the embedding.
+_UNUSED = re.compile(r"(attn|attention)\.(masked_)?bias$|inv_freq$|^lm_head\.weight$")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFacts:
+    """What the report says about an external model, with the names of probe.json."""
+
+    source: str = "transformers"
+    model_type: str
+    n_layer: int
+    n_head: int
+    d_model: int
+    context_length: int
+    vocab_size: int
+    tokenizer: str | None  # the setting; None: the model's own
+    commit: str | None  # None: not of the hub
+    sha256: str  # over all files
+    transformers: str  # version
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExternalModel:
+    """A model of another program, ready to be observed."""
+
+    view: TransformersView
+    tokenizer: Tokenizer  # adds nothing around a text
+    bos_id: int  # the token before every text
+    path: Path  # folder, hub snapshot or checkpoint file
+    facts: ModelFacts
+
+
+def open_transformers(source: str, device: torch.device, tokenizer_source: str | None = None) -> ExternalModel:
+    """Load a causal language model in float32; UserError if it cannot be loaded or observed.
+
+    `source` is a folder of `save_pretrained`, a name on the hub, or a checkpoint of nanoGPT or llama2.c.
+    `tokenizer_source` is a folder or a hub name with a tokenizer, a tokenizer.json, llama2.c's tokenizer.bin, or a text
+    whose sorted characters are the tokens, as in nanoGPT. If None, it is in the model's folder; for a checkpoint of
+    nanoGPT with GPT-2's vocabulary it is that of GPT-2 on the hub.
+    """
+    if find_spec("transformers") is None:
+        raise UserError(f"model={source}: needs transformers; pip install '.[export]'")
+
+    # The model, then a tokenizer that fits its vocabulary.
+    path, commit = find_model(source)
+    view = _load(path, source, device)
+    if tokenizer_source is None:
+        tokenizer, bos_id = _own_tokenizer(path, f"model={source}", view.vocab_size)
+    else:
+        tokenizer, bos_id = _chosen_tokenizer(tokenizer_source, view.vocab_size)
+    if bos_id >= view.vocab_size:
+        raise UserError(f"model={source}: its start token {bos_id} is outside its {view.vocab_size:,} tokens")
+
+    config = view.model.config
+    facts = ModelFacts(
+        model_type=config.model_type, n_layer=view.n_layer, n_head=view.n_head, d_model=config.hidden_size,
+        context_length=view.context_length, vocab_size=view.vocab_size, tokenizer=tokenizer_source,
+        commit=commit, sha256=_sha256(path), transformers=version("transformers"),
+    )  # fmt: skip
+    return ExternalModel(view=view, tokenizer=tokenizer, bos_id=bos_id, path=path, facts=facts)
+
+
+def find_model(source: str, setting: str = "model", *, has_weights: bool = True) -> tuple[Path, str | None]:
+    """Return the path of a model and None, or for a name on the hub its downloaded snapshot and commit.
+
+    Without `has_weights` only settings and tokenizer are downloaded.
+    """
+    if not source:
+        raise UserError(f"{setting}=: the name is empty")
+    path = Path(source)
+    if path.is_file() and path.name in ("model.safetensors", "pytorch_model.bin"):
+        raise UserError(f"{setting}={source}: give its folder")
+    if path.is_dir() or (path.is_file() and path.suffix in (".pt", ".bin")):
+        return path, None
+    if path.exists() or source.startswith((".", "/", "~")):
+        kinds = "a folder of save_pretrained, a hub name, ckpt.pt or model.bin"
+        raise UserError(f"{setting}={source}: no such model; give {kinds}")
+
+    # Everything else is a name on the hub.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    files = [*_FILES, "*.safetensors"] if has_weights else list(_FILES)
+    try:
+        folder = Path(snapshot_download(source, allow_patterns=files, ignore_patterns="*/*"))
+        # Weights in PyTorch's older format only if there are no others.
+        if has_weights and not _weight_files(folder):
+            snapshot_download(source, allow_patterns="pytorch_model*.bin", ignore_patterns="*/*")
+    except (OSError, HFValidationError) as error:  # no network, no such model, private
+        problem = "cannot be reached" if "Connect" in str(error) else f"does not provide it: {one_line(error)}"
+        raise UserError(f"{setting}={source}: no such folder, and the hub {problem}") from None
+    return folder, folder.name
+
+
+# Tokenizers
+
+
+def _own_tokenizer(path: Path, setting: str, vocab_size: int) -> tuple[Tokenizer, int]:
+    """Return the tokenizer that comes with a model, or GPT-2's, and the token before every text."""
+    if path.is_dir():
+        return imported_tokenizer(path, setting)
+    for name in ("tokenizer.json", "tokenizer.bin"):
+        if (path.parent / name).is_file():
+            return _tokenizer_file(path.parent / name, setting, vocab_size)
+    if vocab_size not in _GPT2_SIZES:
+        raise UserError(f"{setting}: has no tokenizer beside it; give tokenizer=FILE")
+    try:
+        return imported_tokenizer(find_model(_GPT2, has_weights=False)[0], setting)
+    except ValueError:
+        problem = "needs GPT-2's tokenizer, and the hub does not provide it; give tokenizer=FOLDER"
+        raise UserError(f"{setting}: {problem}") from None
+
+
+def _chosen_tokenizer(source: str, vocab_size: int) -> tuple[Tokenizer, int]:
+    """Return the tokenizer that the user names and the token before every text."""
+    file, setting = Path(source), f"tokenizer={source}"
+    if file.suffix == ".model":
+        raise UserError(f"{setting}: give the tokenizer.bin that llama2.c's tokenizer.py makes of it")
+    if file.suffix in (".txt", ".bin", ".json"):
+        return _tokenizer_file(file, setting, vocab_size)
+    return imported_tokenizer(find_model(source, "tokenizer", has_weights=False)[0], setting)
+
+
+def _tokenizer_file(file: Path, setting: str, vocab_size: int) -> tuple[Tokenizer, int]:
+    """Return the tokenizer in a .txt, .bin or .json file and the token before every text."""
+    try:
+        if file.suffix == ".bin":
+            return llama2c_tokenizer(file, vocab_size), 1
+        if file.suffix == ".json":
+            tokenizer = load_tokenizer(file)
+            return tokenizer, end_id(tokenizer)
+        tokenizer = nanogpt_characters(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{setting}: {one_line(error)}") from None
+    n_characters = tokenizer.get_vocab_size()
+    if n_characters != vocab_size:
+        raise UserError(f"{setting}: has {n_characters} different characters, but the model has {vocab_size} tokens")
+    return tokenizer, tokenizer.token_to_id("\n") or 0  # a text begins after a line
+
+
+# Weights
+
+
+def _load(path: Path, source: str, device: torch.device) -> TransformersView:
+    """Return the model at `path`; UserError for every problem that transformers or we find."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        model = _load_checkpoint(path) if path.is_file() else _load_folder(path, source, device)
+        if not all(weight.isfinite().all() for weight in model.parameters()):
+            raise UserError("its weights are not finite")
+        return TransformersView(model.to(device))
+    except torch.OutOfMemoryError:
+        raise
+    except UnpicklingError:
+        raise UserError(f"model={source}: its weights hold more than tensors and are not loaded") from None
+    except Exception as error:  # transformers and the files of others raise exceptions of every type
+        raise UserError(f"model={source}: {one_line(error)}") from None
+
+
+def _load_checkpoint(path: Path) -> Any:
+    try:
+        model = read_checkpoint(path)
+    except KeyError as error:
+        raise UserError(f"lacks {error.args[0]}") from None
+    except (EOFError, RuntimeError, OSError, TypeError, IndexError, AttributeError) as error:
+        raise UserError(f"is damaged or no checkpoint of nanoGPT or llama2.c: {one_line(error)}") from None
+    model.set_attn_implementation("eager")
+    return model
+
+
+def _load_folder(folder: Path, source: str, device: torch.device) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+
+    # Requests in config.json that are refused.
+    values, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
+    if "model_type" not in values and (folder / "checkpoints").is_dir():
+        raise UserError(f"is a run of train.py; use run={source}")
+    if values.get("quantization_config"):
+        raise UserError("its weights are quantized; use the version that is not")
+    if re.search(r'attn_implementation": "[^"]*/', json.dumps(values)):
+        raise UserError("its config.json asks for attention code from the hub")
+    for name in ("num_hidden_layers", "n_layer", "num_layers"):
+        if isinstance(values.get(name), int) and values[name] > _MAX_LAYERS:
+            raise UserError(f"its config.json asks for more than {_MAX_LAYERS} layers")
+
+    # Checks before the weights are read.
+    _check_files(folder)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    config = AutoConfig.from_pretrained(folder, **options)
+    with torch.device("meta"):
+        n_weights = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
+    n_bytes = 2 * 4 * n_weights  # float32, for the model and an untrained one
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if device.type == "cuda":
+        available = torch.cuda.mem_get_info(device)[1]
+    if n_bytes > available:
+        raise UserError(f"needs {n_bytes:,} bytes with an untrained copy, but {device.type} has {available:,}")
+
+    # The weights must be those of config.json.
+    options |= {"dtype": torch.float32, "attn_implementation": "eager", "weights_only": True}
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
+    model, info = loaded
+    if wrong := {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}:
+        raise UserError(f"its weights do not fit its config.json: {min(wrong)} is missing or has another shape")
+    if extra := sorted(key for key in info["unexpected_keys"] if not _UNUSED.search(key)):
+        raise UserError(f"its config.json does not use all weights: {extra[0]}")
+    return model
+
+
+def _check_files(folder: Path) -> None:
+    """Raise UserError if weights are compressed, or their index names a file outside the folder."""
+    for file in folder.glob("pytorch_model*.bin"):
+        check_uncompressed(file)
+    for index in folder.glob("*.index.json"):
+        content = json.loads(index.read_text(encoding="utf-8"))
+        files = content.get("weight_map") if isinstance(content, dict) else None
+        if not isinstance(files, dict):
+            raise UserError(f"{index.name} is damaged")
+        for name in files.values():
+            if not isinstance(name, str) or Path(name).name != name or name == "..":
+                raise UserError(f"{index.name} names a file outside the folder: {name}")
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+
+
+def _sha256(path: Path) -> str:
+    """Return one digest of a checkpoint, or of settings, tokenizer and weights in a folder."""
+    files = [path]
+    if path.is_dir():
+        settings = sorted(file for pattern in _FILES for file in path.glob(pattern))
+        files = [*settings, *_weight_files(path)]
+    digest = hashlib.sha256()
+    for name in files:
+        with name.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

@@ -1,0 +1,398 @@
+"""Observe any causal language model of the transformers library.
+
+transformers lets a program register its own attention function (`AttentionInterface`). Ours is the explicit formula
+with recording and edits, so one implementation serves every architecture that uses the interface: GPT-2, GPT-NeoX,
+Llama, Mistral, Qwen, OPT, Phi, Gemma, OLMo and many others.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from copy import deepcopy
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from data.errors import UserError
+from model.observe import (
+    HeadEdit,
+    HeadWeights,
+    LayerRecord,
+    ObservableModel,
+    SiteEdit,
+    SitePass,
+    SiteRecord,
+    apply_edits,
+    edit_rows,
+)
+
+_INTERFACE = "antecedent"  # name of our attention function in transformers
+# Names of attributes: of the output projection in an attention module, of the norm in a model's body.
+_OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
+_FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
+
+
+@dataclass
+class _Site:
+    """One layer of an unedited pass, kept for the passes over the site alone; G heads have keys and values."""
+
+    keys: Tensor  # [B, G, T, K]
+    values: Tensor  # [B, G, T, K]
+    is_visible: Tensor | None  # [B, T] what the site may see; None: everything up to it
+    record: SiteRecord
+
+
+@dataclass
+class _Pass:
+    """Options and records of the forward pass in progress."""
+
+    edits: Sequence[HeadEdit] = ()
+    site: Tensor | None = None  # [B] positions whose layers are kept in `sites`
+    sites: dict[int, _Site] = field(default_factory=dict)
+    edit_lists: Sequence[Sequence[SiteEdit]] | None = None  # for a pass over the tokens at `site`
+    query_positions: Tensor | None = None  # [B, Tq] recorded rows of the scores, if not all
+    is_recording: bool = False
+    modules: dict[int, nn.Module] = field(default_factory=dict)  # layer -> attention module
+    # layer -> scores, values, head output
+    layers: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+
+
+_current_pass: ContextVar[_Pass | None] = ContextVar("current_pass", default=None)
+
+
+def _observed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Return the head outputs [B, T, H, K] by the explicit formula, recorded and edited as the current pass asks.
+
+    transformers calls it in every layer with its attention `module`, query [B, H, T, K], key and value [B, G, T, K]
+    (each of G heads is shared by H / G query heads) and `attention_mask` [B or 1, 1, T, T], True where a query may see
+    a key. `scaling` multiplies the scores (default: 1 / sqrt(K)), `softcap` is their bound (Gemma 2).
+    """
+    current = _current_pass.get() or _Pass()
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if current.edit_lists is not None:
+        return _site_attention(query, key, value, layer, current, scaling, softcap), None
+
+    # The formula, with the edits of this layer.
+    n_shared = query.shape[1] // key.shape[1]
+    values = value.repeat_interleave(n_shared, dim=1)  # [B, H, T, K]
+    scores = query @ key.repeat_interleave(n_shared, dim=1).mT  # [B, H, T, T]
+    scores = _scaled(scores, scaling, softcap)
+    if attention_mask is not None:
+        scores = scores.masked_fill(~attention_mask, float("-inf"))
+    weights = scores.softmax(-1)
+    layer_edits = [edit for edit in current.edits if edit.layer == layer]
+    head_output = apply_edits(weights, values, layer_edits)  # [B, H, T, K]
+
+    # What the current pass keeps of this layer.
+    current.modules[layer] = module
+    if current.site is not None:
+        rows = torch.arange(len(query), device=query.device)
+        is_visible = None
+        if attention_mask is not None:
+            mask = attention_mask.expand(len(query), -1, -1, -1)  # [B, 1, T, T]
+            is_visible = mask[rows, 0, current.site]  # [B, T]
+        record = SiteRecord(weights[rows, :, current.site], head_output[rows, :, current.site])
+        current.sites[layer] = _Site(key, value, is_visible, record)
+    if current.is_recording:
+        if current.query_positions is not None:
+            scores = scores.take_along_dim(current.query_positions[:, None, :, None], dim=2)
+        current.layers[layer] = (scores, values, head_output)
+    return head_output.to(query.dtype).transpose(1, 2).contiguous(), None
+
+
+def _scaled(scores: Tensor, scaling: float, softcap: float | None) -> Tensor:
+    scores = scores.float() * scaling
+    return scores if softcap is None else (scores / softcap).tanh() * softcap
+
+
+def _site_attention(
+    query: Tensor, key: Tensor, value: Tensor, layer: int, current: _Pass, scaling: float, softcap: float | None
+) -> Tensor:
+    """Return the head outputs [E * B, 1, H, K] at the site alone, from kept keys and values, with E lists of edits.
+
+    `query` [E * B, H, 1, K], `key` and `value` [E * B, G, 1, K] are the site's own; R = H / G query heads share a key.
+    """
+    assert current.site is not None and current.edit_lists is not None
+    kept = current.sites[layer]
+    n_lists = len(current.edit_lists)
+    n_texts, n_groups = kept.keys.shape[:2]
+    rows = torch.arange(n_texts, device=query.device)
+    own_key = key[:, :, 0].unflatten(0, (n_lists, n_texts))  # [E, B, G, K]
+    own_value = value[:, :, 0].unflatten(0, (n_lists, n_texts))  # [E, B, G, K]
+
+    # The lists and the query heads of a group are rows of one product: keys are not copied.
+    n_shared = query.shape[1] // n_groups  # R
+    queries = query[:, :, 0].unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, n_shared))  # [E, B, G, R, K]
+    of_group = queries.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [B, G, E * R, K]
+    scores = (of_group @ kept.keys.mT).unflatten(2, (n_lists, n_shared))  # [B, G, E, R, T]
+    own_scores = (queries * own_key[:, :, :, None]).sum(-1)  # [E, B, G, R]
+    scores[rows, ..., current.site] = own_scores.permute(1, 2, 0, 3)
+    scores = _scaled(scores, scaling, softcap)
+    is_visible = kept.is_visible  # [B, T]
+    if is_visible is None:
+        positions = torch.arange(scores.shape[-1], device=query.device)
+        is_visible = positions <= current.site[:, None]
+    scores = scores.masked_fill(~is_visible[:, None, None, None], float("-inf"))
+
+    # Edits see the rows in the order [E * B, H, T].
+    weights = scores.softmax(-1).permute(2, 0, 1, 3, 4).flatten(2, 3).flatten(0, 1).contiguous()
+    edit_rows(weights, layer, current.edit_lists, "weights")
+
+    # The product with the kept values, plus the change of the value of the site itself.
+    grouped = weights.unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, n_shared))
+    of_group = grouped.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [B, G, E * R, T]
+    output = (of_group @ kept.values.float()).unflatten(2, (n_lists, n_shared))  # [B, G, E, R, K]
+    output = output.permute(2, 0, 1, 3, 4)  # [E, B, G, R, K]
+    on_itself = grouped[:, rows, :, :, current.site].transpose(0, 1)  # [E, B, G, R]
+    changed = own_value.float() - kept.values[rows, :, current.site].float()  # [E, B, G, K]
+    output = output + on_itself[..., None] * changed[:, :, :, None]
+    output = output.flatten(2, 3).flatten(0, 1)  # [E * B, H, K]
+    edit_rows(output, layer, current.edit_lists, "output")
+    return output[:, None].to(query.dtype)
+
+
+def _full_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """Return the boolean mask of a pass, also where transformers would leave it to the kernel."""
+    from transformers.masking_utils import sdpa_mask
+
+    return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False})
+
+
+class TransformersView(ObservableModel):
+    """The `ObservableModel` of a causal language model of transformers."""
+
+    def __init__(self, model: Any) -> None:
+        """Switch `model` to our attention; UserError if its logits do not stay the same.
+
+        `model` is a `PreTrainedModel` with a language-modelling head, in float32, with "eager" attention as reference.
+        """
+        from transformers import AttentionInterface
+        from transformers.masking_utils import AttentionMaskInterface
+
+        self.model = model.eval().requires_grad_(False)
+        # A head with a sliding window cannot see a noun outside it.
+        limits = (model.config.max_position_embeddings, getattr(model.config, "sliding_window", None))
+        self.context_length = min(int(limit) for limit in limits if limit)
+        self.vocab_size = len(model.get_output_embeddings().weight)
+
+        # One pass with the model's own attention and one with ours.
+        length = min(16, self.context_length)
+        tokens = torch.linspace(0, self.vocab_size - 1, length, device=self.device).long()[None]
+        reference = self._run(model, tokens).logits
+        AttentionInterface.register(_INTERFACE, _observed_attention)
+        AttentionMaskInterface.register(_INTERFACE, _full_mask)
+        model.set_attn_implementation(_INTERFACE)
+        first_pass = _Pass(is_recording=True)
+        logits = self._run(model, tokens, first_pass).logits
+        self._modules = [first_pass.modules[layer] for layer in sorted(first_pass.modules)]
+        self.n_layer = int(model.config.num_hidden_layers)
+        kind = f"model_type={model.config.model_type}: cannot be observed"
+        if len(self._modules) != self.n_layer:
+            n_layers = f"{len(self._modules)} of {self.n_layer} layers"
+            raise UserError(f"{kind}, only {n_layers} use the AttentionInterface of transformers")
+        if not _are_near(logits, reference):
+            raise UserError(f"{kind}, its attention is not softmax(scores) @ values")
+
+        # The layer of an attention module is its parent.
+        names = {module: name for name, module in model.named_modules()}
+        parents = [names[module].rpartition(".")[0] for module in self._modules]
+        self._layers = [model.get_submodule(parent) for parent in parents]
+        scores, values, _ = first_pass.layers[0]
+        self.n_head = scores.shape[1]
+        self._head_dim = values.shape[-1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.get_input_embeddings().weight.device
+
+    def logits(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        edits: Sequence[HeadEdit] = (),
+        streams: Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        """Return float32 logits [B, T, V], or [B, V] at `positions` [B]; the pass is always whole."""
+        if positions is None:
+            return self._run(self.model, tokens, _Pass(edits)).logits
+        return self._logits_at(tokens, positions, _Pass(edits))
+
+    def _logits_at(self, tokens: Tensor, positions: Tensor, current: _Pass) -> Tensor:
+        """Return the logits [B, V] at `positions` [B]; the output layer computes no others."""
+        rows = torch.arange(len(tokens), device=tokens.device)
+
+        def select(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+            return (inputs[0][rows, positions][:, None],)
+
+        with self.model.get_output_embeddings().register_forward_pre_hook(select):
+            return self._run(self.model, tokens, current).logits[:, 0]
+
+    def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
+        """Return a pass over the site alone, unless this model gives other logits that way."""
+        if "position_ids" in signature(self.model.forward).parameters:
+            site_pass = TransformersSitePass(self, tokens, site)
+            if site_pass.agrees():
+                return site_pass
+        return SitePass(self, tokens, site)
+
+    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
+        current = _Pass(query_positions=query_positions, is_recording=True)
+        with _keeping_inputs(self._modules) as inputs:
+            self._run(self.model.base_model, tokens, current)
+        return [LayerRecord(*current.layers[layer], inputs[layer]) for layer in range(self.n_layer)]
+
+    def residual_stream(self, tokens: Tensor) -> list[Tensor]:
+        with _keeping_inputs(self._layers) as streams, self.keeping_final_stream() as final:
+            self._run(self.model.base_model, tokens)
+        return [*streams, *final]
+
+    @contextmanager
+    def keeping_final_stream(self) -> Iterator[list[Tensor]]:
+        """Yield a list that receives the residual stream [B, T, D] after the last layer in each pass."""
+        streams: list[Tensor] = []
+
+        def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
+            streams.append(output if isinstance(output, Tensor) else output[0])
+
+        with self._layers[-1].register_forward_hook(keep_output):
+            yield streams
+
+    def head_weights(self, layer: int) -> HeadWeights:
+        module: Any = self._modules[layer]
+        names = ("q_proj", "k_proj", "v_proj")
+        query, key, value = (self._projection(module, name, index) for index, name in enumerate(names))
+        output = _first_attribute(module, _OUTPUT_PROJECTIONS)
+        if output is not None:
+            output = _matrix(output).unflatten(1, (self.n_head, -1)).transpose(0, 1)  # [H, D, K]
+        return HeadWeights(query, key, value, output)
+
+    def _projection(self, module: Any, name: str, index: int) -> Tensor | None:
+        """Return a projection [H, K, D] by its name, or by its index in a fused projection."""
+        if hasattr(module, name):
+            weight = _matrix(getattr(module, name))
+        elif type(module).__name__ == "GPT2Attention":  # queries, keys and values one after the other
+            weight = _matrix(module.c_attn).chunk(3)[index]
+        elif type(module).__name__ == "GPTNeoXAttention":  # query, key and value of each head
+            weight = _matrix(module.query_key_value).unflatten(0, (self.n_head, 3, -1))[:, index].flatten(0, 1)
+        else:
+            return None
+        by_head = weight.unflatten(0, (-1, self._head_dim))  # [H or G, K, D]
+        return by_head.repeat_interleave(self.n_head // len(by_head), dim=0)
+
+    def unembedding(self) -> Tensor:
+        return self.model.get_output_embeddings().weight
+
+    def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
+        """Pull a direction [..., D] back through the final LayerNorm or RMSNorm."""
+        body = getattr(self.model.base_model, "decoder", self.model.base_model)
+        norm = _first_attribute(body, _FINAL_NORMS)
+        if norm is None:
+            return None
+        # LayerNorm also subtracts the mean, which is a projection: applied before and after.
+        is_centred = isinstance(norm, nn.LayerNorm)
+        eps = _first_attribute(norm, ("eps", "variance_epsilon"))
+        gain = norm.weight + 1 if "Gemma" in type(norm).__name__ else norm.weight
+        centred = stream - stream.mean(-1, keepdim=True) if is_centred else stream
+        pulled = direction * gain / (centred.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+        return pulled - pulled.mean(-1, keepdim=True) if is_centred else pulled
+
+    def untrained(self, seed: int) -> "TransformersView":
+        """Return a model of the same shape with transformers' initial weights for `seed`."""
+        from transformers import AutoModelForCausalLM
+
+        config = deepcopy(self.model.config)  # from_config writes the attention implementation into it
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+        return TransformersView(model.to(self.device))
+
+    @torch.no_grad()
+    def _run(self, module: Any, tokens: Tensor, current: _Pass | None = None, **arguments: Tensor) -> Any:
+        """Return the output of the model, or of its body, which computes no logits."""
+        if int(tokens.max()) >= self.vocab_size:
+            raise UserError(f"token {int(tokens.max())}: the model has only {self.vocab_size:,} tokens")
+        token = _current_pass.set(current)
+        try:
+            return module(input_ids=tokens, use_cache=False, **arguments)
+        finally:
+            _current_pass.reset(token)
+
+
+class TransformersSitePass(SitePass):
+    """The site's logits from keys and values of one unedited pass, for models that mix positions in attention only."""
+
+    def __init__(self, view: TransformersView, tokens: Tensor, site: Tensor) -> None:
+        rows = torch.arange(len(site), device=site.device)
+        self._view = view
+        self._site = site
+        self._tokens = tokens[rows, site]  # [B]
+        kept = _Pass(site=site)
+        with view.keeping_final_stream() as streams:
+            self._clean = view._logits_at(tokens, site, kept).float()  # [B, V]
+        self._final = streams[0][rows, site]  # [B, D]
+        self._sites = kept.sites
+
+    def agrees(self) -> bool:
+        """Return whether a pass over the site alone gives the logits of the whole pass."""
+        return _are_near(self._run([[]])[0], self._clean)
+
+    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]]) -> Tensor:
+        if not any(edit_lists):
+            return self._clean.expand(len(edit_lists), -1, -1)
+        return self._run(edit_lists)
+
+    def _run(self, edit_lists: Sequence[Sequence[SiteEdit]]) -> Tensor:
+        """Return the logits [E, B, V] of a pass over the tokens at the site."""
+        n_lists = len(edit_lists)
+        tokens = self._tokens.repeat(n_lists)[:, None]  # [E * B, 1]
+        positions = self._site.repeat(n_lists)[:, None]  # [E * B, 1]
+        current = _Pass(site=self._site, sites=self._sites, edit_lists=edit_lists)
+        output = self._view._run(self._view.model, tokens, current, position_ids=positions)
+        return output.logits[:, 0].float().unflatten(0, (n_lists, -1))
+
+    def records(self) -> list[SiteRecord]:
+        return [self._sites[layer].record for layer in range(self._view.n_layer)]
+
+    def final_stream(self) -> Tensor:
+        return self._final
+
+
+@contextmanager
+def _keeping_inputs(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Yield a list that receives the hidden states [B, T, D] each of `modules` reads in a pass."""
+    inputs: list[Tensor] = []
+
+    def keep(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+        inputs.append(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
+
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_pre_hook(keep, with_kwargs=True))
+        yield inputs
+
+
+def _are_near(logits: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(logits, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def _first_attribute(module: Any, names: Sequence[str]) -> Any:
+    """Return the first of these attributes that the module has and that is not None, if any."""
+    return next((value for name in names if (value := getattr(module, name, None)) is not None), None)
+
+
+def _matrix(projection: Any) -> Tensor:
+    """Return the weight of a linear layer as [outputs, inputs]; GPT-2's Conv1D transposes it."""
+    return projection.weight if isinstance(projection, nn.Linear) else projection.weight.T

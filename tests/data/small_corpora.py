@@ -1,0 +1,51 @@
+"""Settings of small corpora, and their stories and texts, for the tests."""
+
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from data.config import StoriesConfig, TextConfig, TokenizerKind
+from data.corpus import Corpus
+from data.stories import as_dataset, generate_split
+
+NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
+_DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_antecedent=0.06, share_no_pronoun=0.45)
+_EQUAL_SHARES = dict.fromkeys(NO_SHARES, 0.05) | {"share_no_pronoun": 1 - 0.05 * (len(NO_SHARES) - 1)}
+CONFIG = StoriesConfig(  # the families of the default mix
+    source="stories", seed=3, n_train_stories=6000, n_validation_stories=800, n_test_frames=7, n_test_pairs=3,
+    n_bystanders=0, skew=0.5, **(NO_SHARES | _DEFAULT_SHARES),
+)  # fmt: skip
+FULL = replace(  # all families
+    CONFIG, n_bystanders=1, n_validation_stories=200, n_test_frames=1, n_test_pairs=1, **_EQUAL_SHARES
+)
+SMALL = replace(FULL, n_train_stories=1200, n_validation_stories=40)
+SPLITS = ("train", "validation", "dev", "test", "test_others")
+
+
+@cache
+def full_stories() -> dict[str, list[dict]]:
+    train = generate_split(FULL, "train")
+    stories = {split: as_dataset(generate_split(FULL, split, train)).to_list() for split in SPLITS}
+    return stories | {"test": stories["test"] + stories["test_others"]}
+
+
+def all_rows(stories: dict[str, list[dict]]) -> list[dict]:
+    return [row for rows in stories.values() for row in rows]
+
+
+def all_links(rows: list[dict]) -> list[tuple[dict, dict]]:
+    return [(row, link) for row in rows for link in row["links"]]
+
+
+def text_config(path: Path, **changes: Any) -> TextConfig:
+    values: dict[str, Any] = {
+        "source": "text", "path": str(path), "validation_path": None, "validation_fraction": 0.1, "column": "text",
+        "max_bytes": None, "tokenizer": TokenizerKind.characters, "vocab_size": 300, "tokenizer_path": None,
+    }  # fmt: skip
+    return TextConfig(**(values | changes))
+
+
+def decoded(corpus: Corpus, split: str) -> str:
+    tokens = getattr(corpus, split).tokens
+    return corpus.tokenizer.decode(tokens.tolist(), skip_special_tokens=False)

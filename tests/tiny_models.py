@@ -1,0 +1,70 @@
+"""Small models for the tests. Every axis has another size, so that a transposed axis cannot go unnoticed."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from model.config import Mask, ModelConfig, Position, Scale, Weighting
+from model.observe import TransformerView
+from model.transformer import Transformer
+
+L, H, K, M, T, V = 2, 3, 10, 41, 13, 29  # layers, heads, head dimension, d_mlp, context length, vocabulary
+SIZES: dict[str, Any] = {"n_layer": L, "n_head": H, "d_model": H * K, "d_mlp": M, "context_length": T}
+PLAIN: dict[str, Any] = {
+    "rope_theta": 1e4,
+    "norm_eps": 1e-5,
+    "dropout": 0.0,
+    "scale": Scale.inverse_sqrt,
+    "weighting": Weighting.softmax,
+    "position": Position.rope,
+    "mask": Mask.causal,
+    "tie_query_key": False,
+    "tie_key_value": False,
+    "token_shift": False,
+}
+
+# Together these use each switch of the lab that keeps a model causal.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "sum, learned positions": {"weighting": Weighting.sum, "position": Position.learned},
+    "tied query and key, sinusoidal positions": {"tie_query_key": True, "position": Position.sinusoidal},
+    "tied key and value, unscaled, no positions": {
+        "tie_key_value": True,
+        "scale": Scale.none,
+        "position": Position.none,
+    },
+    "alibi, token shift": {"position": Position.alibi, "token_shift": True},
+}
+each_variant = pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
+
+
+def config(**changes: Any) -> ModelConfig:
+    return ModelConfig(**{**PLAIN, **SIZES, **changes})
+
+
+def untrained(vocab_size: int = V, seed: int = 0, **changes: Any) -> Transformer:
+    """Return a model in eval mode whose layers write nothing yet: its output projections are 0."""
+    return Transformer(config(**changes), vocab_size, seed).eval()
+
+
+def random_model(vocab_size: int = V, seed: int = 1, **changes: Any) -> Transformer:
+    """Return a model in eval mode with random weights, none of them 0 and no gain 1."""
+    model = untrained(vocab_size, **changes)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            mean, std = (0.0, 0.3) if parameter.ndim == 2 else (1.0, 0.2)
+            parameter.normal_(mean, std, generator=generator)
+    return model
+
+
+def random_view(vocab_size: int = V, seed: int = 1, **changes: Any) -> TransformerView:
+    return TransformerView(random_model(vocab_size, seed, **changes))
+
+
+def make_uniform(model: Transformer) -> Transformer:
+    """Give every token the same probability in every context."""
+    with torch.no_grad():
+        model.token_embedding.weight.zero_()
+    return model

@@ -14,7 +14,7 @@ from scipy import stats
 
 from data.errors import UserError
 from data.typed_json import may_be_absent
-from lab.seeds import summary
+from lab.seeds import mean_over_runs
 from probe.items import HEADLINE
 from probe.results import Interval, ProbeResults
 from probe.statistics import CONFIDENCE, share_interval
@@ -169,7 +169,7 @@ def by_variant(runs: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, d
     return variants
 
 
-def compare(runs: Sequence[VariantRun], standard: Mapping[str, Any], warnings: Sequence[str] = ()) -> Comparison:
+def compare_runs(runs: Sequence[VariantRun], standard: Mapping[str, Any], warnings: Sequence[str] = ()) -> Comparison:
     """Return how the variants differ; `standard` has the standard's value of every setting that a run changes."""
     by_name = {run.name: run for run in runs}
     variants = []
@@ -203,7 +203,7 @@ def _variant(name: str, runs: _BySeed, standard_runs: _BySeed) -> VariantResult:
             paired = reference[seed][measure.name] if seed in reference else None
             if value is not None and paired is not None:
                 differences.append(value - paired)
-        mean = summary(by_seed, is_share=measure.is_share)
+        mean = mean_over_runs(by_seed, is_share=measure.is_share)
         tested = None if name == STANDARD else difference(differences)
         measures[measure.name] = MeasureResult(by_seed, mean.n, mean.mean, mean.minimum, mean.interval, tested)
     return VariantResult(

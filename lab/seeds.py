@@ -4,9 +4,9 @@ Heads are matched by function: each run's head is the one that its own dev items
 dataclasses are the content of seeds.json: fields are keys, in their order.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from math import isnan
 from typing import Any, TypeVar
 
@@ -16,14 +16,13 @@ from scipy import stats
 from data.typed_json import to_json
 from probe.emergence import half_rise
 from probe.results import (
-    BehaviourResult,
     Estimate,
     Head,
     Interval,
+    NextPronounResult,
     ProbeResults,
     QuestionResult,
     SetResult,
-    ShiftResult,
 )
 from probe.statistics import CONFIDENCE, MIN_SEEDS, share_interval
 from probe.verdict import MIN_SHARE_OF_SEEDS, SUPPORTED, evidence_of, judge
@@ -93,7 +92,7 @@ class CurveOverSeeds:
     end: Summary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Support:
     """In how many runs the head of a question is supported."""
 
@@ -213,7 +212,7 @@ def over_seeds(runs: Sequence[SeedRun], warnings: Sequence[str] = ()) -> SeedsRe
     )
 
 
-def summary(values: Sequence[float | None], *, is_share: bool = False) -> Summary:
+def mean_over_runs(values: Sequence[float | None], *, is_share: bool = False) -> Summary:
     """Return count, mean, minimum and 95 % Student t interval of the values that are neither None nor nan.
 
     The interval is None below MIN_SEEDS values; that of a share is clipped to 0 and 1. (A sign or rank interval of
@@ -235,8 +234,8 @@ def summary(values: Sequence[float | None], *, is_share: bool = False) -> Summar
 def curve_times(metrics: Metrics, question: str, place: Head) -> dict[str, CurveTimes]:
     """Return the timing of the training curves of one head and of the model for a question, by curve.
 
-    The curves of a head that ends below the chance level have no times, nor has a resolved share that ends at or below
-    0: nothing has emerged. If the question was not probed during training, the result is empty.
+    A head that ends below the chance level has no times, nor has a resolved share that ends at or below 0: nothing has
+    emerged. If the question was not probed during training, the result is empty.
     """
     points = [point for point in metrics.probe if question in point.questions]
     if not points:
@@ -268,29 +267,11 @@ def curve_times(metrics: Metrics, question: str, place: Head) -> dict[str, Curve
     return curves
 
 
-def _in_all_runs(
-    runs: Sequence[SeedRun], results_of: Callable[[SeedRun], Iterable[tuple[_Key, _Result]]]
-) -> Iterator[tuple[_Key, list[_Result]]]:
-    """Yield each key that all runs have, with their results in the order of the runs."""
-    by_key = defaultdict[_Key, list[_Result]](list)
-    for run in runs:
-        for key, result in results_of(run):
-            by_key[key].append(result)
-    for key, results in by_key.items():
-        if len(results) == len(runs):
-            yield key, results
-
-
-def _support(question: str, results: Sequence[Any]) -> dict[str, Any]:
-    """Return the fields of `Support` for results with a verdict, one of each run."""
-    verdicts = Counter(result.verdict for result in results)
-    return {
-        "question": question,
-        "n": len(results),
-        "n_supported": verdicts[SUPPORTED],
-        "share_interval": share_interval(verdicts[SUPPORTED], len(results)),
-        "verdicts": dict(verdicts),
-    }
+def _in_all_runs(by_run: Sequence[Mapping[_Key, _Result]]) -> Iterator[tuple[_Key, list[_Result]]]:
+    """Yield each key that all runs have, with the result of each run."""
+    for key in by_run[0]:
+        if all(key in results for results in by_run):
+            yield key, [results[key] for results in by_run]
 
 
 def _copied(kind: Any, source: Any, **others: Any) -> Any:
@@ -299,46 +280,51 @@ def _copied(kind: Any, source: Any, **others: Any) -> Any:
     return kind(**values, **others)
 
 
+def _support(question: str, results: Sequence[QuestionResult] | Sequence[NextPronounResult]) -> Support:
+    verdicts = Counter(result.verdict for result in results)
+    interval = share_interval(verdicts[SUPPORTED], len(results))
+    return Support(question, len(results), verdicts[SUPPORTED], interval, dict(verdicts))
+
+
 def _questions(runs: Sequence[SeedRun]) -> list[QuestionOverSeeds]:
     """Return the questions of the stories or the English blocks."""
+    by_run = [{result.question: result for result in run.probe.selected} for run in runs]
     questions = []
-    for name, results in _in_all_runs(runs, lambda run: [(result.question, result) for result in run.probe.selected]):
-        n_supported = sum(result.verdict == SUPPORTED for result in results)
+    for name, results in _in_all_runs(by_run):
+        support = _support(name, results)
         heads = []
         times = []
         for run, result in zip(runs, results, strict=True):
-            heads.append(_head(run.seed, result, len(runs), n_supported))
+            heads.append(_head(run.seed, result, support))
             times.append(curve_times(run.metrics, name, result.place))
         scores = ScoresOverSeeds(
-            summary([head.accuracy for head in heads], is_share=True),
-            summary([head.block_accuracy for head in heads], is_share=True),
-            summary([head.pronoun_contrast for head in heads]),
+            mean_over_runs([head.accuracy for head in heads], is_share=True),
+            mean_over_runs([head.block_accuracy for head in heads], is_share=True),
+            mean_over_runs([head.pronoun_contrast for head in heads]),
         )
-
-        # Only curves that all runs have: one may have been trained without the probe.
         timing = {}
-        for curve in times[0]:
-            if all(curve in curves for curves in times):
-                by_seed = [curves[curve] for curves in times]
-                t50 = summary([timed.t50 for timed in by_seed])
-                end = summary([timed.end for timed in by_seed], is_share=curve == "accuracy")
-                timing[curve] = CurveOverSeeds(by_seed, t50, end)
-        questions.append(QuestionOverSeeds(**_support(name, results), heads=heads, scores=scores, timing=timing))
+        for curve, by_seed in _in_all_runs(times):
+            t50 = mean_over_runs([curve_of_run.t50 for curve_of_run in by_seed])
+            end = mean_over_runs([curve_of_run.end for curve_of_run in by_seed], is_share=curve == "accuracy")
+            timing[curve] = CurveOverSeeds(by_seed, t50, end)
+        questions.append(_copied(QuestionOverSeeds, support, heads=heads, scores=scores, timing=timing))
     return questions
 
 
-def _head(seed: int, result: QuestionResult, n_seeds: int, n_supported: int) -> SeedHead:
+def _head(seed: int, result: QuestionResult, support: Support) -> SeedHead:
     """Return the head of one run; it is judged again, because level E4 needs other seeds with such a head."""
     # BRIDGE: evidence_of will soon take a QuestionResult.
-    evidence = evidence_of(to_json(result), {"n": n_seeds, "n_supported": n_supported})
-    return _copied(
-        SeedHead,
-        result.headline,
-        seed=seed,
-        layer=result.layer,
-        head=result.head,
-        verdict=result.verdict,
-        evidence_level=judge(evidence).level,
+    evidence = evidence_of(to_json(result), {"n": support.n, "n_supported": support.n_supported})
+    scores = result.headline
+    return SeedHead(
+        seed,
+        scores.accuracy,
+        scores.block_accuracy,
+        scores.pronoun_contrast,
+        result.layer,
+        result.head,
+        result.verdict,
+        judge(evidence).level,
     )
 
 
@@ -347,34 +333,34 @@ def _next_pronoun(runs: Sequence[SeedRun]) -> list[NextPronounOverSeeds]:
 
     A run reaches level E4 if its choice is more than recency and at least 80 % of five or more seeds are supported.
     """
+    by_run = [{result.question: result for result in run.probe.next_pronoun} for run in runs]
     questions = []
-    for name, results in _in_all_runs(
-        runs, lambda run: [(result.question, result) for result in run.probe.next_pronoun]
-    ):
-        support = Support(**_support(name, results))
+    for name, results in _in_all_runs(by_run):
+        support = _support(name, results)
         is_replicated = support.n >= MIN_SEEDS and support.n_supported >= MIN_SHARE_OF_SEEDS * support.n
         heads = []
         for run, result in zip(runs, results, strict=True):
+            is_no_recency = result.author_where_nearest_is_wrong.low > 0.5  # False for nan
+            has_e4 = is_replicated and result.verdict == SUPPORTED and is_no_recency
             head = _copied(
                 DecidingHead,
                 result,
                 seed=run.seed,
+                evidence_level="E4" if has_e4 else result.evidence_level,
                 share=result.judged.share.value,
                 share_interval=(result.judged.share.low, result.judged.share.high),
                 flips=result.judged.flips.value,
                 follows_twin=result.follows_twin.value,
                 author_accuracy=result.author_accuracy.value,
             )
-            is_no_recency = result.author_where_nearest_is_wrong.low > 0.5  # False for nan
-            if is_replicated and result.verdict == SUPPORTED and is_no_recency:
-                head = replace(head, evidence_level="E4")
             heads.append(head)
-        question = NextPronounOverSeeds(
-            **_support(name, results),
-            share=summary([head.share for head in heads], is_share=True),
-            flips=summary([head.flips for head in heads], is_share=True),
-            author_accuracy=summary([head.author_accuracy for head in heads], is_share=True),
-            nearest_accuracy=summary([head.nearest_accuracy for head in heads], is_share=True),
+        question = _copied(
+            NextPronounOverSeeds,
+            support,
+            share=mean_over_runs([head.share for head in heads], is_share=True),
+            flips=mean_over_runs([head.flips for head in heads], is_share=True),
+            author_accuracy=mean_over_runs([head.author_accuracy for head in heads], is_share=True),
+            nearest_accuracy=mean_over_runs([head.nearest_accuracy for head in heads], is_share=True),
             heads=heads,
         )
         questions.append(question)
@@ -383,34 +369,30 @@ def _next_pronoun(runs: Sequence[SeedRun]) -> list[NextPronounOverSeeds]:
 
 def _natural(runs: Sequence[SeedRun]) -> list[ShiftOverSeeds]:
     """Return the candidate heads in natural text, by question and target."""
+    by_run = []
+    for run in runs:
+        chosen = run.probe.natural.chosen() if run.probe.natural else ()
+        by_run.append({(question, target): result for question, target, result in chosen})
     questions = []
-    for key, results in _in_all_runs(runs, _shifts):
+    for (question, target), results in _in_all_runs(by_run):
         heads = []
         for run, result in zip(runs, results, strict=True):
             heads.append(_copied(ShiftingHead, result, seed=run.seed))
-        verdicts = Counter(result.verdict for result in results)
-        contrast = summary([result.contrast for result in results])
-        questions.append(ShiftOverSeeds(*key, dict(verdicts), contrast, heads))
+        verdicts = Counter(head.verdict for head in heads)
+        contrast = mean_over_runs([head.contrast for head in heads])
+        questions.append(ShiftOverSeeds(question, target, dict(verdicts), contrast, heads))
     return questions
-
-
-def _shifts(run: SeedRun) -> Iterator[tuple[tuple[str, str], ShiftResult]]:
-    if run.probe.natural is not None:
-        for question, target, result in run.probe.natural.chosen():
-            yield (question, target), result
 
 
 def _behaviour(runs: Sequence[SeedRun]) -> list[AnswersOverSeeds]:
     """Return the models' answers by group of items."""
+    by_run = []
+    for run in runs:
+        by_run.append({(group.family, group.level, group.site, group.holdout): group for group in run.probe.behaviour})
     answers = []
-    for group, results in _in_all_runs(runs, _answers):
-        n_items = [result.n for result in results]
-        resolved_share = summary([result.resolved_share for result in results])
-        accuracy = summary([result.accuracy for result in results], is_share=True)
-        answers.append(AnswersOverSeeds(*group, n_items, resolved_share, accuracy))
+    for key, groups in _in_all_runs(by_run):
+        n_items = [group.n for group in groups]
+        resolved_share = mean_over_runs([group.resolved_share for group in groups])
+        accuracy = mean_over_runs([group.accuracy for group in groups], is_share=True)
+        answers.append(AnswersOverSeeds(*key, n_items, resolved_share, accuracy))
     return answers
-
-
-def _answers(run: SeedRun) -> Iterator[tuple[tuple[str, str, str, str], BehaviourResult]]:
-    for result in run.probe.behaviour:
-        yield (result.family, result.level, result.site, result.holdout), result

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data.errors import UserError, printable
 from data.typed_json import from_json, to_json
-from lab.compare import Comparison, VariantRun, by_variant, compare
+from lab.compare import Comparison, VariantRun, by_variant, compare_runs
 from lab.seeds import SeedRun, SeedsResult, over_seeds
 from probe.config import ProbeConfig
 from probe.open import open_run, read_resumes, read_settings
@@ -62,7 +62,7 @@ def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: Trai
             records.append(VariantRun(run.name, seed, changes, metrics, probe))
 
         # Tables and figures show what the file says, with its six digits.
-        written = to_json(compare(records, standard, _resume_notes(runs)))
+        written = to_json(compare_runs(records, standard, _resume_notes(runs)))
         results: Comparison = from_json(Comparison, written, "compare.json")
         picture = draw_comparison(results) if settings.figures else None
         table = "\n".join([comparison_markdown(results), *LEGEND])

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lab.compare import Comparison, VariantRun, compare
+from lab.compare import Comparison, VariantRun, compare_runs
 from lab.seeds import SeedRun
 from probe.config import Holdouts, ProbeConfig
 from probe.results import (
@@ -114,4 +114,4 @@ def variant_runs(gaps: list[float], changes: dict[str, Any] | None = None, first
 
 
 def two_variants() -> Comparison:
-    return compare([*variant_runs(BASE), *variant_runs(WORSE, TIED, first=5)], {"model.tie_query_key": False})
+    return compare_runs([*variant_runs(BASE), *variant_runs(WORSE, TIED, first=5)], {"model.tie_query_key": False})

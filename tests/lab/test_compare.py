@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lab.compare import VariantResult, VariantRun, by_variant, compare, difference, measured
+from lab.compare import VariantResult, VariantRun, by_variant, compare_runs, difference, measured
 from tests.lab.made_up_runs import BASE, TIED, UNMASKED, WORSE, variant_run, variant_runs
 
 
 def compared(runs: list[VariantRun], base: list[float] = BASE) -> VariantResult:
     """Return the last variant of a comparison of standard runs with `runs`."""
-    return compare([*variant_runs(base), *runs], {"model.tie_query_key": False}).variants[-1]
+    return compare_runs([*variant_runs(base), *runs], {"model.tie_query_key": False}).variants[-1]
 
 
 def test_each_measure_is_read_from_its_field() -> None:

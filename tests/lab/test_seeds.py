@@ -7,7 +7,16 @@ import pytest
 from scipy import stats
 
 from data.typed_json import from_json, to_json
-from lab.seeds import CurveTimes, QuestionOverSeeds, SeedRun, SeedsResult, Summary, curve_times, over_seeds, summary
+from lab.seeds import (
+    CurveTimes,
+    QuestionOverSeeds,
+    SeedRun,
+    SeedsResult,
+    Summary,
+    curve_times,
+    mean_over_runs,
+    over_seeds,
+)
 from probe.results import Estimate, Head, NaturalQuestion, NaturalResult, NextPronounResult, SetResult, ShiftResult
 from tests.blank import blank
 from tests.lab.made_up_runs import answers, five_runs, probe_results, seed_run, strong_head
@@ -62,10 +71,10 @@ def test_scores_are_those_of_the_headline_with_a_t_interval() -> None:
 
 def test_the_interval_of_a_share_is_clipped_at_one_and_missing_values_do_not_count() -> None:
     values = [0.8, 1.0, None, 1.0, math.nan, 1.0, 1.0]
-    assert summary(values).interval[1] > 1
-    assert summary(values, is_share=True).interval[1] == 1
-    assert summary(values[:4]) == Summary(3, pytest.approx(2.8 / 3), 0.8, None)
-    assert summary([None]) == Summary(0, None, None, None)
+    assert mean_over_runs(values).interval[1] > 1
+    assert mean_over_runs(values, is_share=True).interval[1] == 1
+    assert mean_over_runs(values[:4]) == Summary(3, pytest.approx(2.8 / 3), 0.8, None)
+    assert mean_over_runs([None]) == Summary(0, None, None, None)
 
 
 def test_a_head_below_the_chance_level_never_emerges() -> None:

@@ -158,9 +158,12 @@ def by_variant(runs: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, d
 
     Raises UserError if there is only one variant, or a variant has no seed of the standard.
     """
+    # The standard comes first, whatever the order of the runs.
     variants: dict[str, dict[int, str]] = {STANDARD: {}}
     for name, (seed, changes) in runs.items():
         variants.setdefault(variant_name(changes), {})[seed] = name
+
+    # Differences need a second variant and pairs of runs.
     if len(variants) < 2:
         raise UserError("all runs have the same settings; compare seeds with runs=DIR")
     for variant, seeds in variants.items():
@@ -227,13 +230,16 @@ def difference(differences: Sequence[float]) -> Difference:
     The test exchanges the two runs of a seed in all 2^n ways (99,999 random ways beyond 16 seeds). A difference is
     significant if its interval excludes 0 and p <= .05 or, if n is too small for that, p is the smallest possible one.
     """
-    values = np.round(np.asarray(differences, dtype=float), 12)  # removes rounding errors
+    # Rounding removes the errors of the subtraction, so that equal runs differ by exactly 0.
+    values = np.round(np.asarray(differences, dtype=float), 12)
     n = len(values)
     if n == 0:
         return Difference(0, None)
     mean = float(np.mean(values))
     if n < 3:
         return Difference(n, mean)
+
+    # The permutation test for p, Student's t for the interval.
     test = stats.permutation_test(
         (values,), np.mean, permutation_type="samples", n_resamples=99_999, batch=4096, rng=np.random.default_rng(0)
     )
@@ -267,6 +273,7 @@ def _sentence(variant: VariantResult, standard: Mapping[str, Any]) -> str:
         else:
             not_significant.append(measure.label)
 
+    # The clauses of the sentence.
     clauses = [supported]
     if not variant.is_causal:
         gap = variant.measures[GAP.name].mean or 0.0

@@ -30,6 +30,7 @@ from training.metrics import Metrics
 
 _Key = TypeVar("_Key")
 _Result = TypeVar("_Result")
+_Tested = TypeVar("_Tested", QuestionResult, NextPronounResult)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,8 @@ def mean_over_runs(values: Sequence[float | None], *, is_share: bool = False) ->
     if not numbers:
         return Summary(0, None, None, None)
     mean = float(np.mean(numbers))
+
+    # Student's t for the mean of few runs.
     interval = None
     if len(numbers) >= MIN_SEEDS:
         half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(numbers) - 1) * stats.sem(numbers))
@@ -274,13 +277,17 @@ def _in_all_runs(by_run: Sequence[Mapping[_Key, _Result]]) -> Iterator[tuple[_Ke
             yield key, [results[key] for results in by_run]
 
 
+def _by_question(results: Sequence[_Tested]) -> dict[str, _Tested]:
+    return {result.question: result for result in results}
+
+
 def _copied(kind: Any, source: Any, **others: Any) -> Any:
     """Return a dataclass with the values of `others`, and with those of `source` in the other fields."""
     values = {part.name: getattr(source, part.name) for part in fields(kind) if part.name not in others}
     return kind(**values, **others)
 
 
-def _support(question: str, results: Sequence[QuestionResult] | Sequence[NextPronounResult]) -> Support:
+def _support(question: str, results: Sequence[_Tested]) -> Support:
     verdicts = Counter(result.verdict for result in results)
     interval = share_interval(verdicts[SUPPORTED], len(results))
     return Support(question, len(results), verdicts[SUPPORTED], interval, dict(verdicts))
@@ -288,15 +295,18 @@ def _support(question: str, results: Sequence[QuestionResult] | Sequence[NextPro
 
 def _questions(runs: Sequence[SeedRun]) -> list[QuestionOverSeeds]:
     """Return the questions of the stories or the English blocks."""
-    by_run = [{result.question: result for result in run.probe.selected} for run in runs]
     questions = []
-    for name, results in _in_all_runs(by_run):
+    for name, results in _in_all_runs([_by_question(run.probe.selected) for run in runs]):
         support = _support(name, results)
+
+        # Each run's own head: its scores, and when it emerged.
         heads = []
         times = []
         for run, result in zip(runs, results, strict=True):
             heads.append(_head(run.seed, result, support))
             times.append(curve_times(run.metrics, name, result.place))
+
+        # Means over the runs.
         scores = ScoresOverSeeds(
             mean_over_runs([head.accuracy for head in heads], is_share=True),
             mean_over_runs([head.block_accuracy for head in heads], is_share=True),
@@ -304,8 +314,8 @@ def _questions(runs: Sequence[SeedRun]) -> list[QuestionOverSeeds]:
         )
         timing = {}
         for curve, by_seed in _in_all_runs(times):
-            t50 = mean_over_runs([curve_of_run.t50 for curve_of_run in by_seed])
-            end = mean_over_runs([curve_of_run.end for curve_of_run in by_seed], is_share=curve == "accuracy")
+            t50 = mean_over_runs([of_run.t50 for of_run in by_seed])
+            end = mean_over_runs([of_run.end for of_run in by_seed], is_share=curve == "accuracy")
             timing[curve] = CurveOverSeeds(by_seed, t50, end)
         questions.append(_copied(QuestionOverSeeds, support, heads=heads, scores=scores, timing=timing))
     return questions
@@ -333,9 +343,9 @@ def _next_pronoun(runs: Sequence[SeedRun]) -> list[NextPronounOverSeeds]:
 
     A run reaches level E4 if its choice is more than recency and at least 80 % of five or more seeds are supported.
     """
-    by_run = [{result.question: result for result in run.probe.next_pronoun} for run in runs]
     questions = []
-    for name, results in _in_all_runs(by_run):
+    for name, results in _in_all_runs([_by_question(run.probe.next_pronoun) for run in runs]):
+        # Level E4 is about all runs.
         support = _support(name, results)
         is_replicated = support.n >= MIN_SEEDS and support.n_supported >= MIN_SHARE_OF_SEEDS * support.n
         heads = []
@@ -369,10 +379,13 @@ def _next_pronoun(runs: Sequence[SeedRun]) -> list[NextPronounOverSeeds]:
 
 def _natural(runs: Sequence[SeedRun]) -> list[ShiftOverSeeds]:
     """Return the candidate heads in natural text, by question and target."""
+    # The candidate of each run.
     by_run = []
     for run in runs:
         chosen = run.probe.natural.chosen() if run.probe.natural else ()
         by_run.append({(question, target): result for question, target, result in chosen})
+
+    # Those that all runs have.
     questions = []
     for (question, target), results in _in_all_runs(by_run):
         heads = []

@@ -32,6 +32,7 @@ def draw_seeds(results: SeedsResult, metrics: Sequence[Metrics]) -> bytes | None
     """
 
     def draw_question(axes: Any, question: QuestionOverSeeds) -> None:
+        # One line for each run: its own head, [L, H] at every step.
         for records, head in zip(metrics, question.heads, strict=True):
             points = [point for point in records.probe if question.question in point.questions]
             tables = [point.questions[question.question].accuracy_heads for point in points]
@@ -51,6 +52,7 @@ def draw_comparison(results: Comparison) -> bytes:
     def draw_measure(axes: Any, measure: Measure) -> None:
         for height, variant in enumerate(results.variants):
             values = variant.measures[measure.name]
+            # A dot for each run, a bar for the interval, a mark for the mean.
             dots = [value for value in values.by_seed if value is not None]
             axes.plot(dots, [height] * len(dots), "o", color=BLUE, alpha=0.35, markersize=3)
             if values.interval:
@@ -61,6 +63,7 @@ def draw_comparison(results: Comparison) -> bytes:
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
 
+    # Without a causal variant, for example, no head has been tested.
     shown = []
     for measure in MEASURES:
         if any(variant.measures[measure.name].n for variant in results.variants):
@@ -80,6 +83,7 @@ def _draw(
     import matplotlib.style
     from matplotlib.figure import Figure
 
+    # As many columns as are needed, and rows of equal height.
     n_columns = min(n_columns, len(panels))
     n_rows = -(-len(panels) // n_columns)
     with matplotlib.style.context(["default", _STYLE]):
@@ -89,6 +93,8 @@ def _draw(
             draw_panel(axes, panel)
         for axes in all_axes[len(panels) :]:
             axes.set_axis_off()
+
+        # Without the version of matplotlib, equal numbers give equal files.
         stream = io.BytesIO()
         figure.savefig(stream, format="png", dpi=300, facecolor="white", metadata={"Software": None})
     return stream.getvalue()

@@ -33,7 +33,8 @@ def seeds_markdown(results: SeedsResult) -> str:
 
     # What the heads do at the end of training.
     if results.questions:
-        header = "question|supported in|verdicts|accuracy|block accuracy|pronoun contrast|head and level per seed"
+        scores = "accuracy|block accuracy|pronoun contrast"
+        header = f"question|supported in|verdicts|{scores}|head and level per seed"
         lines += _table(header, _question_rows(results))
     if results.next_pronoun:
         header = "next pronoun|supported in|share|flips|author's|nearest|head (share) and level per seed"
@@ -51,8 +52,9 @@ def seeds_markdown(results: SeedsResult) -> str:
     # What the models answer.
     answered = [group for group in results.behaviour if group.resolved_share.n]
     if answered:
-        lines += ["", "The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound,"]
-        lines += ["below 0 if the model is misled."]
+        lines.append("")
+        lines.append("The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound,")
+        lines.append("below 0 if the model is misled.")
         header = "answers|hold-out|n|resolved share|minimum|accuracy|minimum"
         lines += _table(header, [_answer_row(group) for group in answered])
     return "\n".join(lines) + "\n"
@@ -67,9 +69,11 @@ def _question_rows(results: SeedsResult) -> list[list[str]]:
     rows = []
     for question in results.questions:
         scores = question.scores
-        cells = [_mean(score, ".3f") for score in (scores.accuracy, scores.block_accuracy, scores.pronoun_contrast)]
+        row = [question.question, _supported(question), _counts(question.verdicts)]
+        for score in (scores.accuracy, scores.block_accuracy, scores.pronoun_contrast):
+            row.append(_mean(score, ".3f"))
         heads = [f"{Head(head.layer, head.head)} {head.evidence_level}" for head in question.heads]
-        rows.append([question.question, _supported(question), _counts(question.verdicts), *cells, " ".join(heads)])
+        rows.append([*row, " ".join(heads)])
     return rows
 
 
@@ -78,15 +82,18 @@ def _next_pronoun_row(question: NextPronounOverSeeds) -> list[str]:
     for head in question.heads:
         unit = f" set of {len(head.head_set.heads)}" if head.unit == "set" and head.head_set else ""
         heads.append(f"{Head(head.layer, head.head)}{unit} ({head.share:.2f}) {head.evidence_level}")
-    means = (question.share, question.flips, question.author_accuracy, question.nearest_accuracy)
-    cells = [_mean(value, ".2f") for value in means]
-    return [question.question, _supported(question), *cells, " ".join(heads)]
+    row = [question.question, _supported(question)]
+    for value in (question.share, question.flips, question.author_accuracy, question.nearest_accuracy):
+        row.append(_mean(value, ".2f"))
+    return [*row, " ".join(heads)]
 
 
 def _natural_row(question: ShiftOverSeeds) -> list[str]:
-    heads = [f"{Head(head.layer, head.head)} ({head.contrast:.2f}, {head.t:.1f})" for head in question.heads]
-    contrast = _mean(question.contrast, ".2f")
-    return [question.question, question.target, _counts(question.verdicts), contrast, " ".join(heads)]
+    heads = []
+    for head in question.heads:
+        heads.append(f"{Head(head.layer, head.head)} ({head.contrast:.2f}, {head.t:.1f})")
+    row = [question.question, question.target, _counts(question.verdicts)]
+    return [*row, _mean(question.contrast, ".2f"), " ".join(heads)]
 
 
 def _timing_rows(results: SeedsResult) -> list[list[str]]:
@@ -127,6 +134,7 @@ def _mean(values: Summary | MeasureResult, form: str, missing: str = "never") ->
 
 def comparison_markdown(results: Comparison) -> str:
     """Return a table with a row for each variant, and one sentence for each."""
+    # One row for each variant; the star is explained in LEGEND.
     rows = []
     for variant in results.variants:
         row = [variant.name, str(len(variant.seeds))]
@@ -151,5 +159,6 @@ def comparison_csv(results: Comparison) -> str:
         for measure in MEASURES:
             values = variant.measures[measure.name].by_seed
             for seed, run, value in zip(variant.seeds, variant.runs, values, strict=True):
-                writer.writerow([variant.name, seed, run, measure.name, "" if value is None else f"{value:.6f}"])
+                shown = "" if value is None else f"{value:.6f}"
+                writer.writerow([variant.name, seed, run, measure.name, shown])
     return stream.getvalue()

@@ -77,10 +77,12 @@ def _write(
     others: Mapping[str, str],
     picture: bytes | None,
 ) -> None:
-    """Print the table of a sweep and write it as Markdown, with the results as JSON; an old figure is removed."""
+    """Print the table of a sweep and write it as Markdown, with the results as JSON."""
     lines = "\n".join([table, *(f"note: {warning}" for warning in results.warnings)]) + "\n"
     print(printable(f"\n{lines}"))
     texts = {f"{name}.json": json.dumps(to_json(results), indent=2) + "\n", f"{name}.md": lines, **others}
+
+    # A figure of earlier results would contradict the new ones.
     figure = f"figures/{name}.png"
     if picture is None:
         write_files(folder, texts, f"{name}.json", obsolete=[figure])
@@ -92,6 +94,8 @@ def _write(
 def _finished_runs(sweep: Path) -> dict[Path, Metrics]:
     """Return the metrics of each run of a sweep; UserError or OSError if a run cannot be written or is unfinished."""
     runs = {run: load_metrics(run) for run in find_runs(str(sweep))}
+
+    # Before minutes of probing: can the results be written, and has every run ended?
     for folder in (sweep, *runs):
         if blocked := unwritable(folder):
             raise PermissionError(f"{blocked}: cannot be written; change its permissions")

@@ -68,15 +68,6 @@ class SeedHead:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoresOverSeeds:
-    """The scores of the runs' heads on the headline hold-out."""
-
-    accuracy: Summary
-    block_accuracy: Summary
-    pronoun_contrast: Summary
-
-
-@dataclass(frozen=True, slots=True)
 class CurveTimes:
     """The timing of one curve of one run; both None if it did not rise."""
 
@@ -109,7 +100,7 @@ class QuestionOverSeeds(Support):
     """One question of the stories or the English blocks."""
 
     heads: list[SeedHead]
-    scores: ScoresOverSeeds
+    scores: dict[str, Summary]  # accuracy, block_accuracy, pronoun_contrast
     timing: dict[str, CurveOverSeeds]  # by curve; empty if the question was not probed during training
 
 
@@ -307,11 +298,11 @@ def _questions(runs: Sequence[SeedRun]) -> list[QuestionOverSeeds]:
             times.append(curve_times(run.metrics, name, result.place))
 
         # Means over the runs.
-        scores = ScoresOverSeeds(
-            mean_over_runs([head.accuracy for head in heads], is_share=True),
-            mean_over_runs([head.block_accuracy for head in heads], is_share=True),
-            mean_over_runs([head.pronoun_contrast for head in heads]),
-        )
+        scores = {
+            "accuracy": mean_over_runs([head.accuracy for head in heads], is_share=True),
+            "block_accuracy": mean_over_runs([head.block_accuracy for head in heads], is_share=True),
+            "pronoun_contrast": mean_over_runs([head.pronoun_contrast for head in heads]),
+        }
         timing = {}
         for curve, by_seed in _in_all_runs(times):
             t50 = mean_over_runs([of_run.t50 for of_run in by_seed])
@@ -325,17 +316,9 @@ def _head(seed: int, result: QuestionResult, support: Support) -> SeedHead:
     """Return the head of one run; it is judged again, because level E4 needs other seeds with such a head."""
     # BRIDGE: evidence_of will soon take a QuestionResult.
     evidence = evidence_of(to_json(result), {"n": support.n, "n_supported": support.n_supported})
-    scores = result.headline
-    return SeedHead(
-        seed,
-        scores.accuracy,
-        scores.block_accuracy,
-        scores.pronoun_contrast,
-        result.layer,
-        result.head,
-        result.verdict,
-        judge(evidence).level,
-    )
+    test = result.headline
+    scores = (test.accuracy, test.block_accuracy, test.pronoun_contrast)
+    return SeedHead(seed, *scores, *result.place, result.verdict, judge(evidence).level)
 
 
 def _next_pronoun(runs: Sequence[SeedRun]) -> list[NextPronounOverSeeds]:

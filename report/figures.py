@@ -38,8 +38,8 @@ def draw_seeds(results: SeedsResult, metrics: Sequence[Metrics]) -> bytes | None
             tables = [point.questions[question.question].accuracy_heads for point in points]
             accuracy = [table[head.layer][head.head] for table in tables]
             axes.plot([point.step for point in points], accuracy, color=BLUE, linewidth=0.8, alpha=0.7)
-        axes.set_title(f"{question.question}: accuracy of each seed's head", loc="left")
-        axes.set_xlabel("step")
+        axes.set_title(question.question, loc="left")
+        axes.set(xlabel="step", ylabel="accuracy of each seed's head")
 
     watched = [question for question in results.questions if question.timing]
     return _draw(watched[:MOST_PANELS], draw_question, n_columns=3, height=2) if watched else None

@@ -68,9 +68,8 @@ def _table(header: str, rows: Sequence[Sequence[str]]) -> list[str]:
 def _question_rows(results: SeedsResult) -> list[list[str]]:
     rows = []
     for question in results.questions:
-        scores = question.scores
         row = [question.question, _supported(question), _counts(question.verdicts)]
-        for score in (scores.accuracy, scores.block_accuracy, scores.pronoun_contrast):
+        for score in question.scores.values():
             row.append(_mean(score, ".3f"))
         heads = [f"{Head(head.layer, head.head)} {head.evidence_level}" for head in question.heads]
         rows.append([*row, " ".join(heads)])

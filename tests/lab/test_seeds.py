@@ -63,7 +63,7 @@ def test_only_questions_and_answers_of_all_runs_are_summarised() -> None:
 
 def test_scores_are_those_of_the_headline_with_a_t_interval() -> None:
     values = [0.8, 0.85, 0.9, 0.95, 0.97]
-    result = number([seed_run(seed, accuracy=value) for seed, value in enumerate(values)]).scores.accuracy
+    result = number([seed_run(seed, accuracy=value) for seed, value in enumerate(values)]).scores["accuracy"]
     expected = stats.t.interval(0.95, 4, loc=sum(values) / 5, scale=stats.sem(values))
     assert result.mean == pytest.approx(0.894)
     assert result.interval == pytest.approx(expected)

@@ -10,7 +10,9 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.measure import RESULTS, arguments, run_script, write_results
-from lab.compare import markdown
+from data.typed_json import from_json
+from lab.compare import Comparison
+from report.sweep_tables import comparison_markdown
 
 
 def main() -> None:
@@ -25,9 +27,8 @@ def main() -> None:
         results = json.loads((out / "probe" / "compare.json").read_text())
         shutil.copy(out / "probe" / "figures" / "compare.png", RESULTS / "lab.png")
     seconds = f"Training took {training.seconds:.0f} s, the comparison {comparison.seconds:.0f} s."
-    write_results(
-        "lab", "The attention lab", results, [*markdown(results).strip().splitlines(), "", seconds], threads=1
-    )
+    table = comparison_markdown(from_json(Comparison, results, "compare.json")).strip().splitlines()
+    write_results("lab", "The attention lab", results, [*table, "", seconds], threads=1)
 
 
 if __name__ == "__main__":

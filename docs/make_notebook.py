@@ -1,4 +1,4 @@
-"""Writes docs/tour.ipynb from docs/tour.py: python docs/make_notebook.py. Cells begin with `# %%`."""
+"""Write docs/tour.ipynb from docs/tour.py: python docs/make_notebook.py. Cells begin with `# %%`."""
 
 import json
 import re
@@ -8,18 +8,21 @@ SCRIPT = Path(__file__).parent / "tour.py"
 
 
 def notebook(script: str) -> str:
-    """Returns the notebook (nbformat 4.5) of a script, without outputs."""
+    """Return the notebook (nbformat 4.5) of a script, without outputs."""
     cells = []
     for number, cell in enumerate(re.split(r"^# %%", script, flags=re.MULTILINE)[1:]):
         kind, _, body = cell.partition("\n")
-        is_markdown = "markdown" in kind
-        text = re.sub(r"^# ?", "", body.strip(), flags=re.MULTILINE) if is_markdown else body.strip()
-        content = {"id": f"cell-{number}", "metadata": {}, "source": text.splitlines(keepends=True)}
-        code = {"cell_type": "code", "execution_count": None, "outputs": []}
-        cells.append({**({"cell_type": "markdown"} if is_markdown else code), **content})
+        text = body.strip()
+        content = {"cell_type": "code", "execution_count": None, "outputs": []}
+        if "markdown" in kind:
+            text = re.sub(r"^# ?", "", text, flags=re.MULTILINE)
+            content = {"cell_type": "markdown"}
+        source = text.splitlines(keepends=True)
+        cells.append({**content, "id": f"cell-{number}", "metadata": {}, "source": source})
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    return json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
+    whole = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, indent=1) + "\n"
 
 
 if __name__ == "__main__":

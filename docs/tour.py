@@ -2,29 +2,28 @@
 # # A tour in Python
 #
 # Train a model in a minute, look at its link head, exchange two attention weights, test every head, open the model with
-# transformers and test it again, and plot how the head emerges. Two cells of set-up come first.
+# transformers and test it again, and plot how the head emerges. The first cell sets up everything.
 
 # %%
-import importlib.util
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+# The program runs from its folder, which holds train.py.
 root = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "train.py").exists())
-os.chdir(root)  # the program runs from its folder
+os.chdir(root)
 sys.path.insert(0, str(root))
-if not all(map(importlib.util.find_spec, ("torch", "hydra", "scipy", "transformers", "matplotlib"))):
+if not all(map(find_spec, ("torch", "hydra", "scipy", "transformers", "matplotlib"))):
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "-r", "requirements-dev.txt"], check=True)
 
-# %%
 import matplotlib.pyplot as plt
 import torch
 
 from model.observe import HeadEdit
-from probe.sentences import word_attention
 from report.api import open_model, probe_model
-from training.logging import read_records
+from training.metrics import load_metrics
 
 # %% [markdown]
 # ## Train
@@ -48,17 +47,18 @@ chosen = result.heads["number"]
 
 # %% [markdown]
 # ## Look at the head
-# Rows are the words that read, columns the words that are read.
+# Rows are the tokens that attend, columns the tokens that they attend to.
 
 # %%
-sentence = "One sunny day, the cat sat near the buses. It"
-text = opened.tokenize(sentence)
-[weights] = word_attention(opened.model, [text])  # [layers, heads, words, words]
+text = opened.tokenize("One sunny day, the cat sat near the buses. It")
+tokens = torch.tensor([text.tokens], device=opened.model.device)
+weights = opened.model.attention_scores(tokens).softmax(-1)  # [layers, texts, heads, tokens, tokens]
 
+names = [opened.decode(token) for token in text.tokens]
 figure, axes = plt.subplots(figsize=(5, 5))
-axes.imshow(weights[chosen.layer, chosen.head], cmap="viridis")
-axes.set_xticks(range(len(text.words)), text.words, rotation=90)
-axes.set_yticks(range(len(text.words)), text.words)
+axes.imshow(weights[chosen.layer, 0, chosen.head].cpu(), cmap="viridis")
+axes.set_xticks(range(len(names)), names, rotation=90)
+axes.set_yticks(range(len(names)), names)
 axes.set_title(f"L{chosen.layer}H{chosen.head}")
 figure.tight_layout()
 
@@ -71,18 +71,17 @@ query, cat, buses = (text.word_of_token.index(text.words.index(word)) for word i
 
 
 def exchange(attention: torch.Tensor) -> torch.Tensor:
-    """Returns the attention weights [B, T, T] of a head after the pronoun's weights on both nouns were exchanged."""
+    """Return attention weights [B, T, T] with those of the pronoun on both nouns exchanged."""
     changed = attention.clone()
     changed[:, query, [cat, buses]] = attention[:, query, [buses, cat]]
     return changed
 
 
-tokens = torch.tensor([text.tokens], device=opened.model.device)
 edit = HeadEdit(chosen.layer, chosen.head, weights=exchange)
 for name, edits in (("as it is", []), ("exchanged", [edit])):
     probabilities = opened.model.logits(tokens, edits=edits)[0, -1].softmax(-1)
-    values, indices = probabilities.topk(4)
-    print(name, [(opened.decode(int(i)), round(float(p), 2)) for p, i in zip(values, indices, strict=True)])
+    top = probabilities.topk(4).indices.tolist()
+    print(name, [(opened.decode(token), round(float(probabilities[token]), 2)) for token in top])
 
 # %% [markdown]
 # ## Test another model
@@ -95,23 +94,23 @@ other = Path("runs/tour-export")
 if not other.exists():
     subprocess.run([sys.executable, "-m", "model.export", "to=hf", f"run={run}", f"out={other}"], check=True)
 imported = probe_model(other, items="stories")
-print([(head["question"], head["layer"], head["head"], head["verdict"]) for head in imported.table()])
+for question, head in imported.heads.items():
+    print(question, head.layer, head.head, head.verdict)
 print(imported.save("probes/tour/probe"))
 
 # %% [markdown]
 # ## How the head emerges
 
 # %%
-records = [record for record in read_records(run) if record["split"] == "probe"]
-steps = [record["step"] for record in records]
-accuracy = torch.tensor([record["number"]["accuracy_heads"] for record in records])  # [steps, layers, heads]
+points = load_metrics(run).probe
+steps = [point.step for point in points]
+scores = [point.questions["number"] for point in points]
+accuracy = torch.tensor([score.accuracy_heads for score in scores])  # [steps, layers, heads]
 
 figure, axes = plt.subplots(figsize=(6, 3.5))
-for layer in range(accuracy.shape[1]):
-    for head in range(accuracy.shape[2]):
-        is_chosen = (layer, head) == (chosen.layer, chosen.head)
-        axes.plot(steps, accuracy[:, layer, head], label=f"L{layer}H{head}", linewidth=3 if is_chosen else 1)
-axes.plot(steps, [record["number"]["chance_level"] for record in records], "k--", label="chance level")
+axes.plot(steps, accuracy.flatten(1), color="grey", linewidth=1)
+axes.plot(steps, accuracy[:, chosen.layer, chosen.head], linewidth=3, label=f"L{chosen.layer}H{chosen.head}")
+axes.plot(steps, [score.chance_level for score in scores], "k--", label="chance level")
 axes.set(xlabel="training step", ylabel="accuracy on dev sentences", ylim=(0, 1.02))
 axes.legend()
 figure.tight_layout()

@@ -1,1 +1,1 @@
-"""Worked examples of the founding texts, and comparison of model variants."""
+"""Worked examples of attention, results over training seeds, and comparison of model variants."""

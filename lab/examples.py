@@ -37,7 +37,7 @@ _SMALL = ModelConfig(
 
 
 def one_head(key: Tensor, query: Tensor | None = None, value: Tensor | None = None, **switches: Any) -> Attention:
-    """Returns the model's attention with one head, no positions, no mask, and projections [D, D].
+    """Return the model's attention with one head, no positions, no mask, and projections [D, D].
 
     An input x [T, D] has the keys x @ key, so one-hot inputs have the rows of `key` as keys. `query` is None with
     tie_query_key, `value` with tie_key_value. The output projection is the identity.
@@ -54,7 +54,7 @@ def one_head(key: Tensor, query: Tensor | None = None, value: Tensor | None = No
 
 
 def fixed_ratio(order: Sequence[int], word: int = 2, ratio: float = 0.75) -> Tensor:
-    """Returns the share [10] of each word of RILEY in one word's value, after mixing in the others in this order.
+    """Return the share [10] of each word of RILEY in one word's value, after mixing in the others in this order.
 
     In each step the value so far keeps the share `ratio`.
     """
@@ -74,13 +74,13 @@ class WordAttention(NamedTuple):
 
 
 def relevance(*, tie_query_key: bool) -> WordAttention:
-    """Returns sum-normalised attention among RILEY's first three words, with keys as queries or with separate queries.
+    """Return sum-normalised attention among RILEY's first three words, with keys as queries or with separate queries.
 
     With keys as queries the scores are symmetric, and the weights differ only by the sums of their rows.
     """
     queries = None if tie_query_key else RILEY_QUERIES
     attention = one_head(RILEY_KEYS, queries, RILEY_VALUES, weighting=Weighting.sum, tie_query_key=tie_query_key)
-    words = torch.eye(3)[None]
+    words = torch.eye(3)[None]  # one-hot, [1, T, D]
     query, key, _ = attention.project(words)
     scores = attention_scores(query, key, scaled=False, causal=False)[0, 0]
     weights = sum_normalised(attention_scores(query, key, causal=False))[0, 0]
@@ -88,28 +88,32 @@ def relevance(*, tie_query_key: bool) -> WordAttention:
 
 
 def shared_key_value(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the weights [3] of "it" on cat, mat and it, and its output [4], if `vectors` are keys and values.
+    """Return the weights [3] of "it" on cat, mat and it, and its output [4], if `vectors` are keys and values.
 
     This is model.tie_key_value. CAT_KEYS as values lose the content; CAT_VALUES as keys separate cat and mat less.
     """
-    padding = (0, 0, 0, 1)  # a fourth, unused word makes the projections square
-    key, query = torch.nn.functional.pad(vectors, padding), torch.nn.functional.pad(CAT_QUERIES, padding)
-    attention = one_head(key, query, mask=Mask.causal, tie_key_value=True)
-    words = torch.eye(4)[None, :3]
-    return attention.scores(*attention.project(words)[:2]).softmax(dim=-1)[0, 0, -1], attention(words)[0, -1]
+    # A fourth, unused word makes the projections square.
+    padding = (0, 0, 0, 1)
+    keys = torch.nn.functional.pad(vectors, padding)
+    queries = torch.nn.functional.pad(CAT_QUERIES, padding)
+    attention = one_head(keys, queries, mask=Mask.causal, tie_key_value=True)
+    words = torch.eye(4)[None, :3]  # one-hot, [1, T, D]
+
+    query, key, _ = attention.project(words)
+    weights = attention.scores(query, key).softmax(dim=-1)  # [1, 1, T, T]
+    return weights[0, 0, -1], attention(words)[0, -1]
 
 
 class Context(NamedTuple):
     """Two words, seen from the second."""
 
-    values: Tensor  # [2, 2]
     weights: Tensor  # [2]
     norms: Tensor  # [2] length of weight * value, the contribution of each word (Kobayashi et al. 2020)
     output: Tensor  # [2] weights @ values
 
 
 def equal_outputs() -> tuple[Context, Context]:
-    """Returns two contexts with the same output and opposite weights.
+    """Return two contexts with the same output and opposite weights.
 
     In the second, both words contribute vectors of about the same length although their weights are .02 and .98.
     """
@@ -120,45 +124,45 @@ def equal_outputs() -> tuple[Context, Context]:
 
 
 def _context(values: Tensor, odds: float) -> Context:
-    query, key = torch.ones(1, 1, 2, 1), torch.tensor([[[[odds], [1.0]]]]).log()
+    query = torch.ones(1, 1, 2, 1)
+    key = torch.tensor([[[[odds], [1.0]]]]).log()
     weights = causal_attention_weights(query, key)[0, 0, -1]
     norms = (weights[:, None] * values).norm(dim=-1)
-    return Context(values, weights, norms, weights @ values)
+    return Context(weights, norms, weights @ values)
 
 
 def bears(position: Position) -> tuple[Tensor, Tensor]:
-    """Returns the input [3, D] and the first layer's query [3, H * K] of "bears" as object, verb and subject.
+    """Return the input [3, D] and the first layer's query [3, H * K] of "bears" as object, verb and subject.
 
     The model is untrained. Sinusoidal and learned positions change the input; RoPE changes the query only.
     """
     model, sentences = untrained(list(BEARS.values()), seed=0, position=position)
     block = model.layers()[0]
-    inputs, queries = [], []
+    inputs = []
+    queries = []
     for sentence, tokens in zip(BEARS.values(), sentences, strict=True):
         index = sentence.split().index("bears")
-        x = model.embed(tokens)[:, index : index + 1]
-        inputs.append(x.flatten())
+        x = model.embed(tokens)[:, index : index + 1]  # [1, 1, D]
         query, _, _ = block.attention.project(block.norm_1(x), torch.tensor([index]))
+        inputs.append(x.flatten())
         queries.append(query.flatten())
     return torch.stack(inputs), torch.stack(queries)
 
 
 class Saturation(NamedTuple):
-    """Softmax over random scores at one head dimension; means and median over draws."""
+    """Softmax over random scores at one head dimension."""
 
     d_k: int
     scaled: bool  # by 1 / sqrt(d_k)
-    entropy: float  # entropy of the weights in nats; ln(8) for uniform weights
-    gradient: float  # mean norm of the derivative of the weights with respect to the scores
-    median_gradient: float
+    entropy: float  # mean entropy of the weights in nats; ln(8) for uniform weights
+    median_gradient: float  # median norm of the derivative of the weights with respect to the scores
 
 
 def saturation(widths: Sequence[int] = (4, 16, 64, 256, 1024)) -> list[Saturation]:
-    """Returns the softmax with and without scaling at each head dimension (Vaswani et al. 2017, section 3.2.1).
+    """Return the softmax with and without scaling at each head dimension (Vaswani et al. 2017, section 3.2.1).
 
     The 2,000 queries, with eight keys each, are normal with variance 1, so q·k has variance d_k. Without scaling the
-    softmax approaches one-hot weights as d_k grows, and its gradient vanishes. Few draws with two close keys dominate
-    the mean gradient.
+    softmax approaches one-hot weights as d_k grows, and its gradient vanishes.
     """
     generator = torch.Generator().manual_seed(0)
     results = []
@@ -168,52 +172,44 @@ def saturation(widths: Sequence[int] = (4, 16, 64, 256, 1024)) -> list[Saturatio
         for scaled in (True, False):
             scores = attention_scores(query, key, scaled=scaled, causal=False)  # [2000, 1, 1, 8]
             weights = scores.softmax(dim=-1)[:, 0, 0].double()
-            entropy, gradient = torch.special.entr(weights).sum(dim=-1).mean(), softmax_gradient(weights)
-            results.append(Saturation(d_k, scaled, entropy.item(), gradient.mean().item(), gradient.median().item()))
+            entropy = torch.special.entr(weights).sum(dim=-1).mean()
+            results.append(Saturation(d_k, scaled, entropy.item(), softmax_gradient(weights).median().item()))
     return results
 
 
 def softmax_gradient(weights: Tensor) -> Tensor:
-    """Returns [...] the Frobenius norm of d weights / d scores = diag(w) - w w^T, from softmax weights [..., T]."""
+    """Return [...] the Frobenius norm of d weights / d scores = diag(w) - w w^T, from softmax weights [..., T]."""
     jacobian = weights.diag_embed() - weights[..., :, None] * weights[..., None, :]
     return jacobian.flatten(-2).norm(dim=-1)
 
 
-class WordPair(NamedTuple):
-    """The words at one position of two sentences."""
-
-    words: tuple[str, str]
-    weights_differ: bool | None  # for any head; None if the mask is none, where attention is not observed
-    stream_differs: bool  # the last residual stream
-
-
-def compare_sentences(first: str, second: str, mask: Mask = Mask.causal) -> list[WordPair]:
+def compare_sentences(first: str, second: str, mask: Mask = Mask.causal) -> list[bool]:
     """Return, per position, whether a small untrained model computes different bits for two sentences.
 
-    With the causal mask, only positions from the first different word on can differ. (The first position has one key,
-    so its weight is 1 in all cases.) Both sentences need the same number of words.
+    With the causal mask, only positions from the first different word on can differ. Both sentences need the same
+    number of words.
     """
     model, sentences = untrained([first, second], seed=0, mask=mask)
     view = TransformerView(model)
     streams = [view.residual_stream(tokens)[-1][0] for tokens in sentences]  # separate passes of equal shape
-    stream_differs = (streams[0] != streams[1]).any(dim=-1).tolist()
-    weights_differ = [None] * len(stream_differs)
-    if model.config.is_causal:
-        maps = [view.attention_scores(tokens).softmax(dim=-1)[:, 0] for tokens in sentences]  # each [L, H, T, T]
-        weights_differ = (maps[0] != maps[1]).any(dim=-1).flatten(0, 1).any(dim=0).tolist()
-    words = zip(first.split(), second.split(), strict=True)
-    return [WordPair(*row) for row in zip(words, weights_differ, stream_differs, strict=True)]
+    differs: list[bool] = (streams[0] != streams[1]).any(dim=-1).tolist()
+    return differs
 
 
 def untrained(sentences: Sequence[str], seed: int, **switches: Any) -> tuple[Transformer, list[Tensor]]:
-    """Returns a small untrained model whose vocabulary is the sentences' words, and the tokens [1, T] of each.
+    """Return a small untrained model whose vocabulary is the sentences' words, and the tokens [1, T] of each.
 
     The output projections, which a new model initialises to 0, are random, so that attention has an effect.
     """
-    vocabulary = sorted({word for sentence in sentences for word in sentence.split()})
+    vocabulary = sorted(set(" ".join(sentences).split()))
     model = Transformer(replace(_SMALL, **switches), len(vocabulary), seed).requires_grad_(False)
     generator = torch.Generator().manual_seed(seed + 1)
     for block in model.layers():
         for linear in (block.attention.output, block.mlp.down):
             linear.weight.normal_(0.0, linear.in_features**-0.5, generator=generator)
-    return model, [torch.tensor([[vocabulary.index(word) for word in sentence.split()]]) for sentence in sentences]
+
+    tokens = []
+    for sentence in sentences:
+        ids = [vocabulary.index(word) for word in sentence.split()]
+        tokens.append(torch.tensor([ids]))
+    return model, tokens

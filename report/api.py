@@ -29,12 +29,12 @@ from probe.open import LARGE_MODEL, OpenedModel, check_items, load_data, open_ex
 from probe.sentences import SHOWCASE
 from probe.study import HEADLINE, Reading, study
 from report.content import jsonable, page_content, yaml_values
-from report.figures import draw_run
 from report.natural import natural_claims, natural_lines
 from report.next_pronoun import next_pronoun_card, next_pronoun_lines
 from report.page import page
-from report.results import PAGE, SCHEMA_VERSION, file_results, training_records, write_with_figures
+from report.results import PAGE, SCHEMA_VERSION, file_results, training_records
 from report.tables import claim_markdown, heads_csv, items_jsonl, summary_lines
+from training.checkpoint import write_files
 from training.device import choose_device
 from training.settings import Device, Precision, compose_settings, typed
 
@@ -97,10 +97,10 @@ class ProbeResult:
 
     __repr__ = __str__  # what a notebook shows
 
-    def save(self, folder: str | Path, texts: Sequence[str] = (), *, figures: bool = False) -> Path:
+    def save(self, folder: str | Path, texts: Sequence[str] = ()) -> Path:
         """Writes probe.json, the report and the other files of eval.py to `folder`, all or none; returns the report.
 
-        `texts` are sentences that the report also shows; `figures` adds PNG files and needs matplotlib.
+        `texts` are sentences that the report also shows.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ class ProbeResult:
             "items.jsonl": items_jsonl(self.results, self.readings["test"]) if self.readings else "",
             PAGE: page(content),
         }
-        write_with_figures(folder, files, "probe.json", draw_run(content) if figures else {})
+        write_files(folder, files, "probe.json")
         return folder / PAGE
 
 

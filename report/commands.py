@@ -68,7 +68,7 @@ class EvalSettings:
     task: Task | None  # a test set to take instead of the probe
     path: str | None  # its files; without a task, English text whose pronouns are tested
     open: bool  # show the page in a browser
-    figures: bool  # also draw PNG figures; needs matplotlib
+    figures: bool  # of a sweep: also draw a PNG; needs matplotlib
     verbose: bool  # print every hold-out, baseline and importance measure
     device: Device
     threads: int | None  # CPU threads; if None, the default of torch
@@ -92,7 +92,7 @@ class EvalSettings:
             ("tokenizer", self.tokenizer == "", "the name is empty"),
             ("text", is_sweep or is_task, "needs one model, without task= and path="),
             ("open", is_sweep or is_task, "opens the page of one model, without task= and path="),
-            ("figures", self.text is not None or is_task, "needs a test of the heads, without text= and task="),
+            ("figures", not is_sweep, "only for runs= and compare=; the page of a model shows its curves"),
         ]
         for name, is_wrong, problem in problems:
             value = getattr(self, name)
@@ -120,7 +120,7 @@ def probe_heads(
             lines += [*table_lines(tables), *detail_lines(result.results)]
         log(printable("\n".join([*lines, *(f"note: {line}" for line in result.results["warnings"])])))
         if folder is not None:
-            result.save(folder, read_texts(opened.folder), figures=settings.figures)
+            result.save(folder, read_texts(opened.folder))
     return folder is not None
 
 

@@ -1,98 +1,100 @@
-"""Figures for papers as PNG: the scores of all heads, and curves of training for one run or all seeds of a sweep.
+"""PNG figures of a sweep, for papers: training curves over its seeds, and the measures of its variants.
 
 Needs matplotlib, an optional package. Everything is drawn with its default style, so equal numbers give equal files.
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
+from data.errors import UserError
+from lab.compare import MEASURES, Comparison, Measure
+from lab.seeds import QuestionOverSeeds, SeedsResult
+from training.metrics import Metrics
 
-BLUE, GREY = "#0072b2", "#8c8c8c"
-FIGURES = ("heads.png", "training.png", "seeds.png")
-MOST_PANELS = 6  # in a figure; probe.json has all questions
+BLUE = "#0072b2"
+ORANGE = "#d55e00"
+MOST_PANELS = 6  # of seeds.png; seeds.json has all questions
+_STYLE = {"font.size": 7, "axes.titlesize": 8, "axes.spines.top": False, "axes.spines.right": False}
 
 
 def check_matplotlib() -> None:
-    """Raises ValueError if matplotlib is not installed."""
+    """Raise UserError if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
-        raise ValueError("figures=true: needs matplotlib; pip install matplotlib")
+        raise UserError("figures=true: needs matplotlib; pip install matplotlib")
 
 
-def draw_run(content: Mapping[str, Any]) -> dict[str, bytes]:
-    """Returns the figures for the content of a page as PNG by file name; a figure without data is left out."""
-    training = content["training"] or {"curves": {}}
-    watched = [question for question in content["questions"] if question["question"] in training["curves"]]
-    return {
-        **draw("heads.png", content["questions"], draw_heads),
-        **draw("training.png", watched, lambda axes, question: draw_curves(axes, training, question)),
-    }
+def draw_seeds(results: SeedsResult, metrics: Sequence[Metrics]) -> bytes | None:
+    """Return the accuracy of each run's chosen head during training, a panel for each question that all runs probed.
 
-
-def draw_seeds(results: Mapping[str, Any], metrics: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, bytes]:
-    """Returns the accuracy of each run's chosen head during training, a panel for each question, as PNG by file name.
-
-    `results` is the content of seeds.json, `metrics` the records of each run's metrics.jsonl.
+    `metrics` are those of each run. None if there is no such question.
     """
-    probes = [[record for record in records if record["split"] == "probe"] for records in metrics]
 
-    def draw_question(axes: Any, entry: Mapping[str, Any]) -> None:
-        name = entry["question"]
-        for records, head in zip(probes, entry["heads"], strict=True):
-            accuracy = [record[name]["accuracy_heads"][head["layer"]][head["head"]] for record in records]
-            axes.plot([record["step"] for record in records], accuracy, color=BLUE, linewidth=0.8, alpha=0.7)
-        axes.set_title(f"{name}: accuracy of each seed's head", loc="left")
-        axes.set_xlabel("step")
+    def draw_question(axes: Any, question: QuestionOverSeeds) -> None:
+        # One line for each run: its own head, [L, H] at every step.
+        for records, head in zip(metrics, question.heads, strict=True):
+            points = [point for point in records.probe if question.question in point.questions]
+            tables = [point.questions[question.question].accuracy_heads for point in points]
+            accuracy = [table[head.layer][head.head] for table in tables]
+            axes.plot([point.step for point in points], accuracy, color=BLUE, linewidth=0.8, alpha=0.7)
+        axes.set_title(question.question, loc="left")
+        axes.set(xlabel="step", ylabel="accuracy of each seed's head")
 
-    names = set.intersection(*({*record} for records in probes for record in records)) if all(probes) else set()
-    return draw("seeds.png", [entry for entry in results["questions"] if entry["question"] in names], draw_question)
+    watched = [question for question in results.questions if question.timing]
+    return _draw(watched[:MOST_PANELS], draw_question, n_columns=3, height=2) if watched else None
 
 
-def draw(name: str, panels: Sequence[Any], draw_panel: Callable[[Any, Any], None]) -> dict[str, bytes]:
-    """Returns a PNG by its file name, {} without panels; `draw_panel` draws a panel on its axes."""
+def draw_comparison(results: Comparison) -> bytes:
+    """Return a panel for each measure: for each variant a dot per seed, and the mean with its interval."""
+    names = [variant.name for variant in results.variants]
+
+    def draw_measure(axes: Any, measure: Measure) -> None:
+        for height, variant in enumerate(results.variants):
+            values = variant.measures[measure.name]
+            # A dot for each run, a bar for the interval, a mark for the mean.
+            dots = [value for value in values.by_seed if value is not None]
+            axes.plot(dots, [height] * len(dots), "o", color=BLUE, alpha=0.35, markersize=3)
+            if values.interval:
+                axes.plot(values.interval, [height, height], color="black", linewidth=1)
+            if dots:
+                axes.plot(values.mean, height, "|", color=ORANGE, markersize=8, markeredgewidth=1.5)
+        axes.set_title(measure.name.replace("_", " "), loc="left")
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+
+    # Without a causal variant, for example, no head has been tested.
+    shown = []
+    for measure in MEASURES:
+        if any(variant.measures[measure.name].n for variant in results.variants):
+            shown.append(measure)
+    return _draw(shown, draw_measure, n_columns=4, height=0.6 + 0.2 * len(names), share_y=True)
+
+
+def _draw(
+    panels: Sequence[Any],
+    draw_panel: Callable[[Any, Any], None],
+    n_columns: int,
+    height: float,
+    *,
+    share_y: bool = False,
+) -> bytes:
+    """Return a PNG of 7 inches in width; `draw_panel` draws a panel on its axes, `height` inches high."""
     import matplotlib.style
     from matplotlib.figure import Figure
 
-    if not panels:
-        return {}
-    panels = panels[:MOST_PANELS]
-    style = {"font.size": 7, "axes.titlesize": 8, "axes.spines.top": False, "axes.spines.right": False}
-    n_columns = min(3, len(panels))
+    # As many columns as are needed, and rows of equal height.
+    n_columns = min(n_columns, len(panels))
     n_rows = -(-len(panels) // n_columns)
-    with matplotlib.style.context(["default", style]):
-        figure = Figure(figsize=(7, 2 * n_rows), layout="constrained")
-        all_axes = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    with matplotlib.style.context(["default", _STYLE]):
+        figure = Figure(figsize=(7, height * n_rows), layout="constrained")
+        all_axes = figure.subplots(n_rows, n_columns, squeeze=False, sharey=share_y).ravel()
         for axes, panel in zip(all_axes, panels, strict=False):
             draw_panel(axes, panel)
         for axes in all_axes[len(panels) :]:
             axes.set_axis_off()
+
+        # Without the version of matplotlib, equal numbers give equal files.
         stream = io.BytesIO()
         figure.savefig(stream, format="png", dpi=300, facecolor="white", metadata={"Software": None})
-        return {name: stream.getvalue()}
-
-
-def draw_heads(axes: Any, question: Mapping[str, Any]) -> None:
-    """Draws the accuracy of every head, with a frame around the chosen head."""
-    scores = np.array(question["heads"]["accuracy"], dtype=float)
-    axes.imshow(scores, cmap="PuOr", vmin=0, vmax=1, aspect="auto")
-    if scores.shape[1] <= 16:
-        for (layer, head), score in np.ndenumerate(scores):
-            axes.text(head, layer, f"{score:.2f}", ha="center", va="center", fontsize=6)
-    axes.plot(question["head"], question["layer"], "s", fillstyle="none", color="black", markersize=18)
-    axes.set_xticks(range(scores.shape[1]), [f"H{head}" for head in range(scores.shape[1])])
-    axes.set_yticks(range(scores.shape[0]), [f"L{layer}" for layer in range(scores.shape[0])])
-    axes.set_title(f"{question['question']}: accuracy", loc="left")
-
-
-def draw_curves(axes: Any, training: Mapping[str, Any], question: Mapping[str, Any]) -> None:
-    """Draws the accuracy of the question's head during training, the other heads and the chance level."""
-    curve, steps = training["curves"][question["question"]], training["steps"]
-    accuracy = np.array(curve["accuracy"], dtype=float)  # [S, L, H]
-    axes.plot(steps, accuracy.reshape(len(steps), -1), color=GREY, linewidth=0.5, alpha=0.6)
-    axes.plot(steps, accuracy[:, question["layer"], question["head"]], color=BLUE, linewidth=1.6)
-    axes.plot(steps, curve["chance_level"], color="black", linewidth=0.8, linestyle="--")
-    axes.set_ylim(-0.03, 1.03)
-    axes.set_title(f"{question['question']}: accuracy of L{question['layer']}H{question['head']}", loc="left")
-    axes.set_xlabel("step")
+    return stream.getvalue()

@@ -11,9 +11,7 @@ from typing import Any
 from probe.open import OWNER, OpenedModel, readable
 from probe.snapshots import HISTORY_FILE, read_history
 from report.content import eval_command, page_content, training_content
-from report.figures import FIGURES
 from report.next_pronoun import is_next_pronoun
-from training.checkpoint import write_files
 from training.logging import read_records
 from training.run_dir import lock, unwritable, write_json
 
@@ -112,12 +110,3 @@ def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> N
     print(f"\nreport {address}", flush=True)
     if in_browser and not webbrowser.open(address):
         print("note: no browser found; open the address above in one")
-
-
-def write_with_figures(
-    folder: Path, files: Mapping[str, str | bytes], marker: str, pictures: Mapping[str, bytes]
-) -> None:
-    """Writes a set of files and figures, all or nothing; figures of earlier results are removed."""
-    named = {f"figures/{name}": content for name, content in pictures.items()}
-    obsolete = [f"figures/{name}" for name in FIGURES if name not in pictures]
-    write_files(folder, {**files, **named}, marker, obsolete)

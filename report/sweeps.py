@@ -1,101 +1,123 @@
 """The modes of eval.py for the runs of a sweep: what holds over training seeds, and what one switch changes."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-from data.errors import printable
-from lab import compare as lab
-from probe import seeds
+from data.errors import UserError, printable
+from data.typed_json import from_json, to_json
+from lab.compare import Comparison, VariantRun, by_variant, compare_runs
+from lab.seeds import SeedRun, SeedsResult, over_seeds
 from probe.config import ProbeConfig
 from probe.open import open_run, read_resumes, read_settings
+from probe.results import ProbeResults
 from report.commands import EvalSettings, probe_heads
-from report.content import command_in_this_folder, jsonable
-from report.figures import draw_seeds
-from report.results import read_results, split_results, write_with_figures
+from report.content import command_in_this_folder
+from report.figures import draw_comparison, draw_seeds
+from report.results import read_results
+from report.sweep_tables import LEGEND, comparison_csv, comparison_markdown, seeds_markdown
+from training.checkpoint import write_files
 from training.device import choose_device
-from training.logging import read_records
+from training.metrics import Metrics, load_metrics
 from training.run_dir import find_runs, lock, read_json, unwritable
 from training.settings import Precision, TrainSettings, check_seeds, check_variants, saved_settings
 
-Pictures = Mapping[str, bytes]  # PNG by file name
-
 
 def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
-    """Tests the runs of a sweep over seeds and prints what holds over all of them."""
+    """Test the runs of a sweep over seeds; print and write what holds over all of them."""
     sweep = Path(settings.runs or "")
-    runs = finished_runs(sweep)
-    seed_of = check_seeds({run.name: read_settings(run)[1] for run in runs})
+    runs = _finished_runs(sweep)
+    seeds = check_seeds({run.name: read_settings(run)[1] for run in runs})
     (sweep / "probe").mkdir(exist_ok=True)
     with lock(sweep / "probe"):
-        probes = {run: probe_results(run, settings, config) for run in runs}
-        records = [seeds.SeedRun(run.name, seed_of[run.name], probes[run], runs[run]) for run in runs]
-        results = jsonable(seeds.over_seeds(records) | {"warnings": resume_notes(runs)})
-        pictures = draw_seeds(results, [record.metrics for record in records]) if settings.figures else {}
-        write_summary(sweep / "probe", "seeds", results, seeds.markdown(results), {}, pictures)
+        records = []
+        for run, metrics in runs.items():
+            records.append(SeedRun(run.name, seeds[run.name], _probe_results(run, settings, config), metrics))
+
+        # Tables and figures show what the file says, with its six digits.
+        written = to_json(over_seeds(records, _resume_notes(runs)))
+        results: SeedsResult = from_json(SeedsResult, written, "seeds.json")
+        picture = draw_seeds(results, list(runs.values())) if settings.figures else None
+        _write(sweep / "probe", "seeds", results, seeds_markdown(results), {}, picture)
 
 
 def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: TrainSettings) -> None:
-    """Tests the runs of a sweep over variants and seeds and prints what each variant changes.
+    """Test the runs of a sweep over variants and seeds; print and write what each variant changes.
 
     `defaults` are the settings of train.py without arguments; the variant closest to them is the standard.
     """
     sweep = Path(settings.compare or "")
-    runs = finished_runs(sweep)
+    runs = _finished_runs(sweep)
     configs = {run.name: read_settings(run)[1] for run in runs}
     variants, standard = check_variants(configs, defaults)
-    lab.by_variant(variants)  # an error in the sweep is reported before minutes of probing
+    by_variant(variants)  # an error in the sweep is reported before minutes of probing
     (sweep / "probe").mkdir(exist_ok=True)
     with lock(sweep / "probe"):
         records = []
         for run, metrics in runs.items():
             is_causal = saved_settings(configs[run.name]).model.is_causal
-            probe = probe_results(run, settings, config) if is_causal else None
-            records.append(lab.LabRun(run.name, *variants[run.name], metrics, probe))
-        results = jsonable(lab.compare(records, standard) | {"warnings": resume_notes(runs)})
-        pictures = {"compare.png": lab.draw(results)} if settings.figures else {}
-        table = "\n".join([lab.markdown(results), *lab.LEGEND])
-        files = {"compare.csv": lab.table_csv(results)}
-        write_summary(sweep / "probe", "compare", results, table, files, pictures)
+            probe = _probe_results(run, settings, config) if is_causal else None
+            seed, changes = variants[run.name]
+            records.append(VariantRun(run.name, seed, changes, metrics, probe))
+
+        # Tables and figures show what the file says, with its six digits.
+        written = to_json(compare_runs(records, standard, _resume_notes(runs)))
+        results: Comparison = from_json(Comparison, written, "compare.json")
+        picture = draw_comparison(results) if settings.figures else None
+        table = "\n".join([comparison_markdown(results), *LEGEND])
+        _write(sweep / "probe", "compare", results, table, {"compare.csv": comparison_csv(results)}, picture)
 
 
-def write_summary(
-    folder: Path, name: str, results: Mapping[str, Any], table: str, files: Mapping[str, str], pictures: Pictures
+def _write(
+    folder: Path,
+    name: str,
+    results: SeedsResult | Comparison,
+    table: str,
+    others: Mapping[str, str],
+    picture: bytes | None,
 ) -> None:
-    """Prints the table of a sweep and writes it as Markdown, with the results as JSON."""
-    lines = "\n".join([table, *(f"note: {warning}" for warning in results["warnings"])]) + "\n"
+    """Print the table of a sweep and write it as Markdown, with the results as JSON."""
+    lines = "\n".join([table, *(f"note: {warning}" for warning in results.warnings)]) + "\n"
     print(printable(f"\n{lines}"))
-    written = {f"{name}.json": json.dumps(results, indent=2) + "\n", f"{name}.md": lines, **files}
-    write_with_figures(folder, written, f"{name}.json", pictures)
-    print(f"wrote {', '.join(written)} to {folder}")
+    texts = {f"{name}.json": json.dumps(to_json(results), indent=2) + "\n", f"{name}.md": lines, **others}
+
+    # A figure of earlier results would contradict the new ones.
+    figure = f"figures/{name}.png"
+    if picture is None:
+        write_files(folder, texts, f"{name}.json", obsolete=[figure])
+    else:
+        write_files(folder, {**texts, figure: picture}, f"{name}.json")
+    print(f"wrote {', '.join(texts)} to {folder}")
 
 
-def finished_runs(sweep: Path) -> dict[Path, list[dict[str, Any]]]:
-    """Returns the metrics of each run of a sweep; ValueError or OSError if a run cannot be written or is unfinished."""
-    runs = {run: read_records(run) for run in find_runs(str(sweep))}
+def _finished_runs(sweep: Path) -> dict[Path, Metrics]:
+    """Return the metrics of each run of a sweep; UserError or OSError if a run cannot be written or is unfinished."""
+    runs = {run: load_metrics(run) for run in find_runs(str(sweep))}
+
+    # Before minutes of probing: can the results be written, and has every run ended?
     for folder in (sweep, *runs):
         if blocked := unwritable(folder):
             raise PermissionError(f"{blocked}: cannot be written; change its permissions")
     for run, metrics in runs.items():
-        if not any(record.get("whole") for record in metrics):
+        if not metrics.has_ended:
             resume = command_in_this_folder("train.py", "resume=true", f"out={run}")
-            raise ValueError(f"{run}: training has not ended; resume it: {resume}")
+            raise UserError(f"{run}: training has not ended; resume it: {resume}")
     return runs
 
 
-def probe_results(run: Path, settings: EvalSettings, config: ProbeConfig) -> dict[str, Any]:
-    """Returns the probe.json of a run; the run is tested now if it has not been with these settings."""
+def _probe_results(run: Path, settings: EvalSettings, config: ProbeConfig) -> ProbeResults:
+    """Return the probe.json of a run; the run is tested now if it has not been with these settings."""
     opened = open_run(run, choose_device(settings.device, Precision.float32, settings.threads).device)
     results, _ = read_results(opened)
     if results is None or results["settings"] != asdict(config):
         print(printable(f"probing {run}"), flush=True)
         probe_heads(opened, replace(settings, runs=None, compare=None, figures=False), config, lambda lines: None)
-        results = split_results(read_json(run / "probe" / "probe.json"))
-    return results
+    # BRIDGE: read_results will soon return ProbeResults itself.
+    path = run / "probe" / "probe.json"
+    return ProbeResults.from_json(read_json(path), str(path))
 
 
-def resume_notes(runs: Mapping[Path, Any]) -> list[str]:
-    """Returns a sentence for each time that a run was resumed with other settings."""
+def _resume_notes(runs: Iterable[Path]) -> list[str]:
+    """Return a sentence for each time that a run was resumed with other settings."""
     return [f"{run.name}: {sentence}" for run in runs for sentence in read_resumes(run)]

@@ -115,14 +115,6 @@ def test_all_hold_outs_are_tested_if_asked_for(run: Path) -> None:
     assert tested["number"] == {"iid", "pairs", "nouns", "frames", "headline", "distance", "bystanders"}
 
 
-def test_figures_are_written_beside_the_page(run: Path) -> None:
-    pytest.importorskip("matplotlib")
-    assert evaluate(run, "figures=true").status == 0
-    written = {path.name: path.read_bytes()[:8] for path in (run / "probe" / "figures").iterdir()}
-    assert {"heads.png", "training.png"} <= set(written)
-    assert set(written.values()) == {b"\x89PNG\r\n\x1a\n"}
-
-
 # A sentence of the user's
 
 

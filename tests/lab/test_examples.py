@@ -1,6 +1,7 @@
-"""The worked examples give the numbers that follow by hand or from NumPy alone."""
+"""lab.examples: the worked examples give the numbers that follow by hand or from NumPy alone."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -45,15 +46,6 @@ def test_with_separate_queries_riley_attends_to_dog_and_dog_to_evan() -> None:
     close(scores, [[1.0, 0.36, 0.48], [0.8, 0.0, 0.0], [0.0, 0.8, 0.6]])
     close(weights[1:], [[1, 0, 0], [0, 0.8 / 1.4, 0.6 / 1.4]], atol=5e-4)
     close(output[2], [0.8 / 1.4, 0.6 / 1.4, 0.0], atol=5e-4)  # Riley becomes more animal than name
-
-
-@pytest.mark.parametrize("tie_query_key", [True, False])
-def test_sum_normalised_rows_sum_to_one_and_mix_the_values(tie_query_key: bool) -> None:
-    scores, weights, output = examples.relevance(tie_query_key=tie_query_key)
-    positive = scores.double().numpy() / math.sqrt(3) + 1e-4
-    expected = positive / positive.sum(1, keepdims=True)
-    close(weights, expected)
-    close(output, expected @ np.array([[0, 1, 1], [1, 0, 0], [0, 1, 0]]))
 
 
 def test_it_finds_the_cat_in_four_numbers() -> None:
@@ -119,12 +111,6 @@ def test_sinusoidal_positions_separate_the_inputs_by_the_distance_of_the_sines()
     assert torch.cdist(queries, queries)[OFF_DIAGONAL].min() > 0.5
 
 
-def test_learned_positions_separate_the_inputs() -> None:
-    inputs, queries = examples.bears(Position.learned)
-    assert torch.cdist(inputs, inputs)[OFF_DIAGONAL].min() > 0.01
-    assert torch.cdist(queries, queries)[OFF_DIAGONAL].min() > 0.1
-
-
 def test_rope_rotates_the_queries_and_leaves_the_inputs_equal() -> None:
     inputs, queries = examples.bears(Position.rope)
     assert torch.equal(inputs[0], inputs[1]) and torch.equal(inputs[0], inputs[2])
@@ -134,26 +120,13 @@ def test_rope_rotates_the_queries_and_leaves_the_inputs_equal() -> None:
 
 def test_the_softmax_saturates_with_the_head_dimension_unless_scores_are_scaled() -> None:
     results = examples.saturation()
-    for result in (result for result in results if result.scaled):
-        assert result.entropy == pytest.approx(1.73, abs=0.03) and result.gradient == pytest.approx(0.364, abs=0.006)
-        assert result.median_gradient == pytest.approx(result.gradient, abs=0.003)
-    unscaled = [result for result in results if not result.scaled]
-    assert all(wide.entropy < 0.6 * narrow.entropy for narrow, wide in zip(unscaled, unscaled[1:], strict=False))
-    assert all(wide.gradient < 0.8 * narrow.gradient for narrow, wide in zip(unscaled, unscaled[1:], strict=False))
+    for result in results[::2]:
+        assert result.scaled and result.entropy == pytest.approx(1.73, abs=0.03)
+        assert result.median_gradient == pytest.approx(0.364, abs=0.007)
+    unscaled = results[1::2]
+    assert all(wide.entropy < 0.6 * narrow.entropy for narrow, wide in pairwise(unscaled))
+    assert all(wide.median_gradient < narrow.median_gradient for narrow, wide in pairwise(unscaled))
     assert unscaled[-1].entropy < 0.1 and unscaled[-1].median_gradient < 1e-4
-
-
-def test_saturation_agrees_with_numpy_on_other_draws() -> None:
-    draw, n = np.random.default_rng(7), 4000
-    query, key = draw.standard_normal((n, 1, 64)), draw.standard_normal((n, 8, 64))
-    weights = softmax((query * key).sum(-1))
-    entropy = -(weights * np.log(weights)).sum(-1)
-    squares = (weights**2).sum(-1)
-    gradient = np.sqrt((squares - 2 * (weights**3).sum(-1) + squares**2).clip(0))  # |diag(w) - w w^T|, expanded
-    unscaled = next(result for result in examples.saturation([64]) if not result.scaled)
-    for value, draws in ((unscaled.entropy, entropy), (unscaled.gradient, gradient)):
-        standard_error = draws.std() * math.sqrt(1 / n + 1 / 2000)
-        assert abs(value - draws.mean()) < 4 * standard_error
 
 
 def test_the_softmax_gradient_agrees_with_autograd() -> None:
@@ -162,18 +135,7 @@ def test_the_softmax_gradient_agrees_with_autograd() -> None:
     close(examples.softmax_gradient(scores.softmax(0)), jacobian.norm().item(), atol=1e-12)
 
 
-def test_with_the_causal_mask_a_later_word_changes_nothing_before_it() -> None:
-    pairs = examples.compare_sentences(*TIRED_SOFT)
-    assert pairs[7].words == ("it", "it") and pairs[-1].words == ("tired", "soft")
-    assert [(pair.weights_differ, pair.stream_differs) for pair in pairs] == [(False, False)] * 9 + [(True, True)]
-
-
-def test_an_earlier_word_changes_every_position_after_it() -> None:
-    pairs = examples.compare_sentences(*FLIES)
-    assert all(pair.stream_differs for pair in pairs)
-    assert [pair.weights_differ for pair in pairs] == [False, True, True, True, True]  # the first has one key
-
-
-def test_without_the_mask_a_later_word_changes_every_position() -> None:
-    pairs = examples.compare_sentences(*TIRED_SOFT, mask=Mask.none)
-    assert all(pair.stream_differs and pair.weights_differ is None for pair in pairs)
+def test_a_word_changes_the_positions_that_can_attend_to_it() -> None:
+    assert examples.compare_sentences(*TIRED_SOFT) == [False] * 9 + [True]  # only the last word differs
+    assert examples.compare_sentences(*TIRED_SOFT, Mask.none) == [True] * 10
+    assert examples.compare_sentences(*FLIES) == [True] * 5

@@ -12,11 +12,11 @@ import torch
 
 from data.links import LinkItem, Word
 from model.observe import ObservableModel
+from probe.batches import text_batches
 from probe.config import ProbeConfig
 from probe.estimates import Estimate, estimate_mean
 from probe.margins import Head
 from probe.natural import MIN_PREFIXES, Items, t_test
-from probe.scores import text_batches
 
 
 @dataclass(frozen=True, kw_only=True)

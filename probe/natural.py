@@ -11,7 +11,7 @@ negative one that it looks at the other entity. Nothing here says that the antec
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -25,9 +25,10 @@ from data.links import LinkItem, link_items
 from data.natural import CLASSES, SITES, Prefix, census, find_prefixes, item_rows
 from data.tokenizer import encode_text, unknown_id
 from model.observe import ObservableModel
+from probe.batches import text_batches
 from probe.config import ProbeConfig
 from probe.interventions import cut_edge
-from probe.scores import Candidates, item_batches, output_norms, reduce_scores, text_batches
+from probe.scores import Candidates, item_batches, output_norms, reduce_scores
 from probe.statistics import Design, MaxT, largest, max_t_test, mean_interval, random_half, similar_heads
 from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
@@ -286,7 +287,9 @@ def probe_question(
             name: {"n": int(mask.sum()), "contrast": float(columns[mask, 0].mean()) if mask.any() else None}
             for name, mask in (("no earlier pronoun", first), ("an earlier pronoun", ~first))
         }
-        entry["similar"] = similar_heads(readings.contrast[testing, place[0]], (place[1], place[2]))
+        entry["similar"] = [
+            asdict(other) for other in similar_heads(readings.contrast[testing, place[0]], (place[1], place[2]))
+        ]
         entry["causal"] = causal_test(model, items, testing, place, target, config)
         entries[target] = entry | judge(entry, SIGNS[target])
     return {

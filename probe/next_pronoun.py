@@ -19,7 +19,7 @@ from model.observe import ObservableModel
 from probe.after_pronoun import AfterPronoun
 from probe.config import ProbeConfig
 from probe.estimates import Estimate, estimate_mean, estimate_ratio
-from probe.margins import EDIT_COST, Head, Sites, decision, edge_effects, exchange_terms, flips, role_cuts
+from probe.margins import EDIT_COST, Head, Sites, decision, exchange_terms, flips, role_cuts, signed_edge_effects
 from probe.passage_items import Item, Items, make_items
 from probe.statistics import max_t_test, random_half
 from probe.verdict import MAX_P, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
@@ -171,7 +171,7 @@ class Half:
         """Returns the signed edge effect of each set of heads on the items of `all`, [N, C] in nats."""
         of_kinds = []
         for sites in (self.sites_one, self.sites_two):
-            of_kinds.append(edge_effects(sites.items, sites.measure(sets, ["cut"])))
+            of_kinds.append(signed_edge_effects(sites.items, sites.measure(sets, ["cut"])))
         return np.concatenate(of_kinds)
 
     def direct_effects(self) -> np.ndarray:
@@ -652,7 +652,7 @@ def confirm(
             f"{documents} documents, with {first} and {second} different entities (needed: {MIN_CLUSTERS} of each)"
         )
     measured = Sites(model, items.items, config.tokens_per_batch).measure([heads], ["cut"])
-    effects = edge_effects(items.items, measured)
+    effects = signed_edge_effects(items.items, measured)
     test = max_t_test(effects, items.clusterings, 0.0, config.n_bootstrap, config.seed)
     clean = decision(items.items, measured.clean)
     meant, other = role_cuts(items.items, measured)

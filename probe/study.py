@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -26,9 +26,7 @@ from probe.scores import (
     Scores,
     best_head,
     check_blocks,
-    item_batches,
-    read_batches,
-    read_heads,
+    measure_heads,
     score_heads,
 )
 from probe.statistics import (
@@ -139,7 +137,7 @@ def study(
     results = {
         "contract": {**contract, "undecided": check_undecided(context.test)},
         "attention": {"entropy": entropies(model, texts), "score_asymmetry": score_asymmetry(model)},
-        "behaviour": behaviour_study(model, test, config),
+        "behaviour": [asdict(result) for result in behaviour_study(model, test, config)],
         "selected": entries,
         "importance": importance,
     }
@@ -163,12 +161,14 @@ def make_context(
     dev_items = matching(dev, questions, "iid")
     test_items = matching(test, (*questions, EMPTY)) + without_bystanders(matching(test, UNDECIDED, "iid"))
     twin_items = matching(test, questions, HEADLINE)
-    batches = [(items, item_batches(items, config.tokens_per_batch)) for items in (dev_items, twin_items)]
     return ProbeContext(
         model=model,
-        dev=Reading(dev_items, read_batches(model, batches[0][1])),
-        test=Reading(test_items, read_heads(model, test_items, config.tokens_per_batch)),
-        untrained=[[Reading(items, read_batches(twin, layout)) for items, layout in batches] for twin in untrained],
+        dev=Reading(dev_items, measure_heads(model, dev_items, config.tokens_per_batch)),
+        test=Reading(test_items, measure_heads(model, test_items, config.tokens_per_batch)),
+        untrained=[
+            [Reading(items, measure_heads(twin, items, config.tokens_per_batch)) for items in (dev_items, twin_items)]
+            for twin in untrained
+        ],
         head_types=head_types(model, dev[0].tokens[0], config.seed),
         config=config,
     )
@@ -187,7 +187,9 @@ def study_question(question: Question, context: ProbeContext) -> dict[str, Any]:
         entry["test"][holdout], heads = evaluate_head(question, holdout, context, head, rules)
         if holdout == HEADLINE:
             entry["heads"] = heads
-    entry["similar"] = similar_heads(context.test.scores(question, HEADLINE).pronoun_contrast, head)
+    entry["similar"] = [
+        asdict(other) for other in similar_heads(context.test.scores(question, HEADLINE).pronoun_contrast, head)
+    ]
     entry |= {"median": _median_block(question, context, head)} | _controls(question, context, head)
     return entry | judge(evidence_of(entry)).entry()
 
@@ -290,25 +292,28 @@ def _controls(question: Question, context: ProbeContext, head: tuple[int, int]) 
     control = selectivity(
         dev_items, dev_rows.attention_margin, known_items, known_rows.attention_margin, config.n_controls, config.seed
     )
+    causal = causal_study(model, items, *head, **context.sizes)
+    head_set = smallest_set(model, dev_items, items, **context.sizes) if question.watched else None
     unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
     return {
-        "selectivity": control["selectivity"],
+        "selectivity": control,
         "head_type": {name: float(values[head]) for name, values in context.head_types.items()},
         "mass": {
             "linked": float(rows.mass[:, *head].mean()),
             "unlinked": float(unlinked[:, *head].mean()) if len(unlinked) else None,
         },
-        "causal": causal_study(model, items, *head, **context.sizes),
-        "head_set": smallest_set(model, dev_items, items, **context.sizes) if question.watched else None,
-        "weights": weights_study(model, items, *head, seed=config.seed),
+        "causal": None if causal is None else asdict(causal),
+        "head_set": None if head_set is None else asdict(head_set),
+        "weights": asdict(weights_study(model, items, *head, seed=config.seed)),
     }
 
 
 def _importance(question: Question, context: ProbeContext, head: tuple[int, int]) -> dict[str, Any]:
     """Return how attention weight, value norm and causal effect agree over the headline's links."""
     items, _ = context.test.select(question, HEADLINE)
-    entry = {"question": question.name, "holdout": HEADLINE, "layer": head[0], "head": head[1]}
-    return entry | importance_study(context.model, items, *head, **context.sizes)
+    return asdict(
+        importance_study(context.model, items, *head, question=question.name, holdout=HEADLINE, **context.sizes)
+    )
 
 
 def without_bystanders(items: Sequence[LinkItem]) -> list[LinkItem]:

@@ -7,7 +7,7 @@ import torch
 
 from data.links import LinkItem, Word
 from model.config import ModelConfig
-from model.observe import TransformerView
+from model.observe import HeadEdit, TransformerView
 from model.transformer import Transformer
 from tests.model.standard import PLAIN
 
@@ -72,6 +72,13 @@ def random_view(**switches: object) -> TransformerView:
             mean, std = (0.0, 0.3) if parameter.ndim == 2 else (1.0, 0.2)
             parameter.normal_(mean, std, generator=generator)
     return TransformerView(model.eval())
+
+
+def margin_alone(view: TransformerView, item: LinkItem, edit: HeadEdit | None, tokens: tuple[int, ...]) -> float:
+    """Return the margin of the item's answers after `tokens`, read as a batch of one text."""
+    logits = view.logits(torch.tensor([tokens]), None, (edit,) if edit else ())[0, item.payoff]
+    probabilities = logits.double().softmax(-1)
+    return float((probabilities[list(item.answers)].sum() / probabilities[list(item.foils)].sum()).log())
 
 
 # A model of ten tokens in which three heads attend equally from a pronoun to the nouns of its kind. Head 0 writes the

@@ -1,6 +1,8 @@
 """Intervals have their nominal coverage, and tests keep their error rate under clustering."""
 
 import itertools
+from collections import Counter
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -8,15 +10,24 @@ import pytest
 from scipy import stats
 
 from probe.statistics import (
+    MIN_CLUSTERS,
     bootstrap_interval,
+    cap_clusters,
     chance_level,
+    cluster_interval,
+    count_clusters,
+    largest,
     max_t_test,
     mean_interval,
+    random_half,
+    ratio_interval,
     share_interval,
     similar_heads,
+    story_clusters,
     story_designs,
     wilson_interval,
 )
+from tests.probe.pair_items import noun_items
 
 
 class Blocks(NamedTuple):
@@ -213,8 +224,69 @@ def test_similar_heads_are_ordered_by_their_correlation_without_the_head_itself_
     values[:, 1, 0] = values[:, 0, 1] + rng.normal(size=50)
     values[:, 0, 0] = 7.0
     similar = similar_heads(values, (0, 1), n=9)
-    assert [(head["layer"], head["head"]) for head in similar[:2]] == [(1, 2), (1, 0)]
-    assert {(head["layer"], head["head"]) for head in similar} == {(0, 2), (1, 0), (1, 1), (1, 2)}
+    assert [head.place for head in similar[:2]] == [(1, 2), (1, 0)]
+    assert {head.place for head in similar} == {(0, 2), (1, 0), (1, 1), (1, 2)}
     for head in similar:
-        expected = np.corrcoef(values[:, 0, 1], values[:, head["layer"], head["head"]])[0, 1]
-        np.testing.assert_allclose(head["r"], expected)
+        expected = np.corrcoef(values[:, 0, 1], values[:, *head.place])[0, 1]
+        np.testing.assert_allclose(head.r, expected)
+
+
+def test_the_interval_of_a_ratio_is_that_of_the_mean_if_the_denominator_is_constant() -> None:
+    rng = np.random.default_rng(11)
+    values, designs = rng.normal(size=40), [(rng.integers(9, size=40), rng.integers(7, size=40))]
+    expected = mean_interval(values, designs, 300, seed=0) / 2
+    assert ratio_interval(values, np.full(40, 2.0), designs, 300, seed=0) == pytest.approx(expected)
+
+
+def test_one_clustering_has_an_interval_only_with_enough_clusters() -> None:
+    values, clusters = np.arange(20.0), np.arange(20) % MIN_CLUSTERS
+    assert cluster_interval(values, np.minimum(clusters, MIN_CLUSTERS - 2), 200, 0) is None
+    expected = mean_interval(values, [(clusters,)], 200, 0)
+    assert cluster_interval(values, clusters, 200, 0) == pytest.approx(tuple(expected))
+
+
+def test_the_clusters_of_items_are_their_frames_words_and_pairs() -> None:
+    clusters = story_clusters(noun_items()[::4])
+    assert clusters["pairs"].tolist() == ["6 7", "8 9", "6 9", "8 7"]
+    assert clusters["second_words"].tolist() == ["7", "9", "9", "7"]
+    counts = count_clusters(clusters)
+    assert (counts.frames, counts.first_words, counts.second_words, counts.pairs) == (4, 2, 2, 4)
+
+
+def test_a_random_half_has_whole_clusters() -> None:
+    clusters = np.array(list("aabbccddee"))
+    is_chosen = random_half(clusters, seed=3)
+    assert len(set(clusters[is_chosen])) == 2 and not set(clusters[is_chosen]) & set(clusters[~is_chosen])
+
+
+def test_the_first_of_the_largest_values_is_found() -> None:
+    assert largest(np.array([[1.0, 5.0], [5.0, 2.0]])) == (0, 1)
+
+
+# Caps of clusters
+
+
+def labels(text: str) -> np.ndarray:
+    return np.array([label.replace("-", "") for label in text.split()], dtype=object)
+
+
+def test_no_cluster_is_above_the_share_of_what_remains() -> None:
+    # Three of "a" would be more than a quarter of 9; two are a quarter of 8.
+    assert cap_clusters([labels("a a a a a a b c d e f g")], 0.25, 100) == [0, 1, 6, 7, 8, 9, 10, 11]
+    assert cap_clusters([labels("a a a")], 0.25, 100) == [0]  # a cluster may always have one value
+    names = Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=400)
+    first, second = np.array(names), np.array(Random(1).choices("abcdefghijklmnopqrstuvwxy", weights=range(25), k=400))
+    kept = cap_clusters([first, second], 0.1, 150)
+    assert 100 < len(kept) <= 150
+    for clusters in (first, second):
+        assert max(Counter(clusters[kept]).values()) <= 0.1 * len(kept)
+
+
+def test_the_cap_keeps_the_order_and_the_limit() -> None:
+    assert cap_clusters([labels("a b c d e f")], 0.5, 4) == [0, 1, 2, 3]
+    assert cap_clusters([labels("a a b b"), labels("x y x y")], 0.5, 2) == [0, 3]
+
+
+def test_values_without_a_label_belong_to_no_cluster() -> None:
+    assert cap_clusters([labels("- - - - - -")], 0.1, 5) == [0, 1, 2, 3, 4]
+    assert cap_clusters([labels("a a - - - -"), labels("- - x x y z")], 0.2, 100) == [0, 2, 4, 5]

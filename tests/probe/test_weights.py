@@ -1,3 +1,5 @@
+"""A head's weights give the numbers that its planted habit implies."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -6,8 +8,8 @@ import torch
 
 from model.config import Position
 from model.observe import HeadWeights, TransformerView
+from probe.results import WeightsResult
 from probe.weights import (
-    TYPES,
     answer_areas,
     answers_of_words,
     entropies,
@@ -19,6 +21,7 @@ from probe.weights import (
 )
 from tests.probe.pair_items import GAIN, NOUN, START, VERB, H, L, noun_items, random_view, three_heads
 
+TYPES = ("previous", "first", "duplicate", "induction")
 N = 7  # tokens before the text repeats
 KEY = {"previous": -1, "duplicate": -N, "induction": 1 - N}
 
@@ -56,13 +59,13 @@ def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> Non
 @pytest.mark.parametrize(("head", "area"), [(0, 1.0), (1, 0.5), (2, 0.5)])
 def test_only_the_head_that_writes_the_verbs_has_an_area_above_chance(head: int, area: float) -> None:
     study = weights_study(three_heads(), noun_items(), 0, head, seed=0)
-    assert study["ov_auc"] == pytest.approx(area)
-    assert study["ov_auc_interval"] == pytest.approx([area, area])
+    assert study.ov_auc == pytest.approx(area)
+    assert study.ov_auc_interval == pytest.approx((area, area))
 
 
 def test_a_head_that_writes_the_wrong_verbs_has_area_0() -> None:
     swapped = [replace(item, answers=item.foils, foils=item.answers) for item in noun_items()]
-    assert weights_study(three_heads(), swapped, 0, 0, seed=0)["ov_auc"] == 0
+    assert weights_study(three_heads(), swapped, 0, 0, seed=0).ov_auc == 0
 
 
 def test_answers_belong_to_the_antecedents_of_their_items() -> None:
@@ -80,7 +83,7 @@ def test_without_known_weights_there_is_no_area_and_no_asymmetry() -> None:
             return HeadWeights(None, None, None, None)
 
     view = Unknown(three_heads().model)
-    assert weights_study(view, noun_items(), 0, 0, seed=0) == {"ov_auc": None, "ov_auc_interval": None}
+    assert weights_study(view, noun_items(), 0, 0, seed=0) == WeightsResult(None, None)
     assert score_asymmetry(view) is None
 
 

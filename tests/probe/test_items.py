@@ -8,7 +8,7 @@ import pytest
 from data.links import LinkItem
 from model.observe import TransformerView
 from probe.items import EMPTY, QUESTIONS, UNDECIDED, Question, questions_with_items
-from probe.scores import check_blocks, read_heads, score_heads
+from probe.scores import check_blocks, measure_heads, score_heads
 from probe.study import without_bystanders
 from tests.data.test_links import undecided
 from tests.probe.story_items import CONFIG, FULL, random_model, story_items
@@ -63,7 +63,7 @@ def test_the_undecided_questions_are_the_sites_whose_texts_differ_only_later(con
 @pytest.mark.parametrize("question", UNDECIDED, ids=lambda question: question.name)
 def test_at_undecided_sites_every_head_has_accuracy_one_half_in_every_block(question: Question) -> None:
     for items in by_holdout(question, story_items("test", config=FULL)):
-        scores = score_heads(read_heads(TransformerView(random_model()), without_bystanders(items), 4096))
+        scores = score_heads(measure_heads(TransformerView(random_model()), without_bystanders(items), 4096))
         assert (scores.accuracy == 0.5).all()
         assert (scores.pair_accuracy == 0).all()
 

@@ -47,7 +47,8 @@ def random_items() -> list[LinkItem]:
         gaps = [list(rng.integers(1, 30, n)) for n in (n_before, n_between, n_behind)]
         third = ((n_before - 1,),) if block == 3 else ()
         for order, meant in product((0, 1), (0, 1)):
-            first, second = names[order], names[1 - order]
+            first = names[order]
+            second = names[1 - order]
             prefix = [0, *gaps[0], *first, *gaps[1], *second, *gaps[2]]
             start = n_before + 1
             first_word = tuple(range(start, start + len(first)))
@@ -84,7 +85,8 @@ def margin_alone(view: TransformerView, item: LinkItem, edit: HeadEdit | None, t
 # A model of ten tokens in which three heads attend equally from a pronoun to the nouns of its kind. Head 0 writes the
 # noun's verb, head 1 nothing, head 2 a direction that no answer uses. A large eps makes each norm the identity.
 START, OTHER, VERB, PRONOUN, NOUN = 0, 1, (2, 3), (4, 5), (6, 7, 8, 9)  # nouns of kind 0, 1, 0, 1
-GAIN, OUTSIDE = 3.0, 7.0  # lengths that heads 0 and 2 write at weight 1
+GAIN = 3.0
+OUTSIDE = 7.0  # lengths that heads 0 and 2 write at weight 1
 
 
 def three_heads(strength: float = 1.0) -> TransformerView:
@@ -99,7 +101,8 @@ def three_heads(strength: float = 1.0) -> TransformerView:
         for linear in (attention.query, attention.key, attention.value, attention.output):
             linear.weight.zero_()
         for kind, head in product((0, 1), range(3)):
-            sign, nouns = 1 - 2 * kind, list(NOUN[kind::2])
+            sign = 1 - 2 * kind
+            nouns = list(NOUN[kind::2])
             attention.query.weight[4 * head + 1, PRONOUN[kind]] = 2.0 * sign * strength  # divided by sqrt(4)
             attention.key.weight[4 * head + 1, nouns] = sign
             attention.value.weight[4 * head + kind, nouns] = 1

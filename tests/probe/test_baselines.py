@@ -63,7 +63,8 @@ def test_rules_compare_the_best_antecedent_with_the_best_distractor(dev: list[Li
 
 
 def test_the_most_frequent_antecedent_of_dev_is_preferred_and_unknown_words_tie(dev: list[LinkItem]) -> None:
-    frequent, rare = with_mentions(dev[0], [(4,)], [(6,)]), with_mentions(dev[0], [(6,)], [(4,)])
+    frequent = with_mentions(dev[0], [(4,)], [(6,)])
+    rare = with_mentions(dev[0], [(6,)], [(4,)])
     rule = most_frequent([frequent, frequent, frequent, rare])
     assert [rule(item) for item in (frequent, rare, with_mentions(dev[0], [(2,)], [(3,)]))] == [1, -1, 0]
 
@@ -72,9 +73,8 @@ def test_the_fixed_offset_is_the_distance_that_is_right_most_often_in_dev(
     dev: list[LinkItem], test: list[LinkItem]
 ) -> None:
     def sign(item: LinkItem, offset: int) -> int:
-        right, wrong = (
-            min(abs(item.query - word[-1] - offset) for word in words) for words in (item.antecedents, item.distractors)
-        )
+        right = min(abs(item.query - word[-1] - offset) for word in item.antecedents)
+        wrong = min(abs(item.query - word[-1] - offset) for word in item.distractors)
         return (right < wrong) - (right > wrong)
 
     items = dev[::3]

@@ -14,7 +14,8 @@ from tests.probe.story_items import random_model, story_items
 
 
 def test_margin_and_loss_are_those_of_the_whole_texts_probabilities() -> None:
-    model, items = TransformerView(random_model()), story_items("test")[::53]
+    model = TransformerView(random_model())
+    items = story_items("test")[::53]
     for margin, loss, item in zip(*measure_payoffs(model, items, tokens_per_batch=200), items, strict=True):
         if item.payoff is None:
             assert np.isnan(margin)
@@ -27,7 +28,8 @@ def test_margin_and_loss_are_those_of_the_whole_texts_probabilities() -> None:
 
 
 def test_answer_accuracy_is_the_share_of_positive_margins(settings: ProbeConfig) -> None:
-    model, items = TransformerView(random_model()), story_items("test", "agreement", "pronoun")
+    model = TransformerView(random_model())
+    items = story_items("test", "agreement", "pronoun")
     group = ("number", "headline")
     [result] = [result for result in behaviour_study(model, items, settings) if (result.level, result.holdout) == group]
     items = [item for item in items if (item.level, item.holdout) == group and item.payoff is not None]
@@ -49,11 +51,10 @@ def test_the_resolved_share_places_the_loss_between_blind_and_bayes(
     model = TransformerView(random_model())
     _, losses = measure_payoffs(model, items, settings.tokens_per_batch)
     shifts = dict.fromkeys(ORACLES, 9.0) | {"blind": blind, "bayes": bayes}
-    items = [
-        replace(item, surprisal=tuple(loss + shifts[name] for name in ORACLES))
-        for item, loss in zip(items, losses, strict=True)
-    ]
-    for result in behaviour_study(model, items, settings):
+    of_oracles = []
+    for item, loss in zip(items, losses, strict=True):
+        of_oracles.append(replace(item, surprisal=tuple(loss + shifts[name] for name in ORACLES)))
+    for result in behaviour_study(model, of_oracles, settings):
         assert result.resolved_share == pytest.approx(share, abs=1e-4)
 
 

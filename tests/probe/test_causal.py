@@ -24,7 +24,8 @@ from tests.probe.pair_items import (
     weights_by_hand,
 )
 
-LAYER, HEAD = 0, 1
+LAYER = 0
+HEAD = 1
 EFFECTS = (
     *("attention_swap", "edge_ablation", "distractor_edge_ablation", "edge_specificity"),
     *("head_effect", "zero_ablation", "denoising_patch"),
@@ -41,7 +42,8 @@ def edit_by_hand(view: TransformerView, item: LinkItem, partner: LinkItem, name:
     """Return the edit of one text, from the scores and outputs of unedited passes."""
     scores = view.attention_scores(torch.tensor([item.tokens]))[LAYER, 0, HEAD, item.query].clone()  # [T]
     weights = scores.softmax(-1)
-    right, wrong = list(item.antecedents[0]), list(partner.antecedents[0])
+    right = list(item.antecedents[0])
+    wrong = list(partner.antecedents[0])
     if name == "attention_swap":
         row = weights.clone()
         row[right] = weights[right] / weights[right].sum() * weights[wrong].sum()
@@ -79,7 +81,8 @@ def test_each_margin_equals_that_of_the_text_alone_with_the_edit_by_hand(view: T
 
 
 def test_batch_size_does_not_change_a_study() -> None:
-    view, items = three_heads(), noun_items()
+    view = three_heads()
+    items = noun_items()
     small, large = (causal_study(view, items, 0, 0, **SETTINGS | {"tokens_per_batch": n}) for n in (1, 10**6))
     assert small is not None and large is not None
     for name in EFFECTS:

@@ -36,7 +36,8 @@ STUDY = SETTINGS | {"question": "number", "holdout": "iid"}
     ids=["rope", "sum", "tied"],
 )
 def test_every_measure_equals_that_of_the_text_alone(switches: dict[str, object]) -> None:
-    view, items = random_view(**switches), random_items()
+    view = random_view(**switches)
+    items = random_items()
     links = measure_links(view, items, range(L), 60)
     for row, item in enumerate(items):
         records = view.record(torch.tensor([item.tokens]))
@@ -68,7 +69,8 @@ def test_a_last_layer_edge_has_no_effect_if_the_payoff_comes_after_the_query() -
 
 def test_equal_weights_may_have_different_norms_and_effects() -> None:
     """All three heads have the same weights; head 1 writes nothing, head 2 nothing that an answer uses."""
-    links, weights = measure_links(three_heads(), noun_items(), [0], 60), weights_by_hand()
+    links = measure_links(three_heads(), noun_items(), [0], 60)
+    weights = weights_by_hand()
     for head, (length, effect) in enumerate(((GAIN, GAIN), (0, 0), (OUTSIDE, 0))):
         np.testing.assert_allclose(links[0, :, 0, head], weights, rtol=1e-4)
         np.testing.assert_allclose(links[1, :, 0, head], length * weights, rtol=1e-4)

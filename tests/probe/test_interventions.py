@@ -77,7 +77,8 @@ def test_margins_compare_the_summed_probabilities_of_answers_and_foils() -> None
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 60, 10**6])
 def test_results_come_in_the_order_of_the_items(tokens_per_batch: int) -> None:
-    view, items = random_view(), random_items()
+    view = random_view()
+    items = random_items()
 
     def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:
         swapped = edited_margins(view, batch, streams, swap_edges(batch, 0, 1))

@@ -101,10 +101,12 @@ def mask_of(positions: tuple[int, ...], n_tokens: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 100])
 def test_each_margin_is_that_of_the_text_alone(tokens_per_batch: int) -> None:
-    view, heads = random_view(), [Head(0, 1), Head(1, 2)]
+    view = random_view()
+    heads = [Head(0, 1), Head(1, 2)]
     sites = Sites(view, PASSAGES, tokens_per_batch)
     measured = sites.measure([heads], ["cut", "exchanged", "content_cut", "interchanged"])
-    weights, probabilities = sites.entity_weights(heads[1]), sites.probabilities(heads)
+    weights = sites.entity_weights(heads[1])
+    probabilities = sites.probabilities(heads)
     for i, item in enumerate(PASSAGES):
         for text, tokens in enumerate(item.texts):
             batch = torch.tensor([tokens])

@@ -23,7 +23,8 @@ from probe.scores import (
 from tests.probe.pair_items import link
 from tests.probe.story_items import MODEL, random_model, rows_of_scores, story_items, vocabulary
 
-ORDER, MEANT = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])  # the cells of a block
+ORDER = np.array([0, 0, 1, 1])
+MEANT = np.array([0, 1, 0, 1])  # the cells of a block
 
 
 def log_ratios(

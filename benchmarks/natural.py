@@ -31,11 +31,11 @@ from data.corpus import validation_documents
 from data.links import LinkItem
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
+from probe.batches import text_batches
 from probe.config import Holdouts, ProbeConfig
 from probe.external import markdown_table
 from probe.natural import SIGNS, Items, choose_and_test, largest_t, make_items, prefixes_in, read
 from probe.open import OpenedRun, load_data, open_run
-from probe.scores import text_batches
 from probe.statistics import share_interval
 from probe.verdict import MAX_P
 

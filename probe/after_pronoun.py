@@ -12,10 +12,10 @@ from torch import Tensor
 
 from data.links import LinkItem, Word
 from model.observe import ObservableModel
+from probe.batches import text_batches
 from probe.config import ProbeConfig
 from probe.natural import MIN_PREFIXES, PrefixItems
 from probe.results import AfterPronoun, Head
-from probe.scores import text_batches
 from probe.study import estimate_mean
 
 

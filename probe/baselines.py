@@ -19,7 +19,8 @@ def _prefer(word_score: Callable[[LinkItem, Word], float]) -> Rule:
 
     def rule(item: LinkItem) -> float:
         antecedent = max(word_score(item, word) for word in item.antecedents)
-        return float(np.sign(antecedent - max(word_score(item, word) for word in item.distractors)))
+        distractor = max(word_score(item, word) for word in item.distractors)
+        return float(np.sign(antecedent - distractor))
 
     return rule
 
@@ -36,7 +37,9 @@ REFERENCE_RULES = frozenset({"agreement sieve"})  # use the labels' cue: shown, 
 
 def most_frequent(dev: Sequence[LinkItem]) -> Rule:
     """Return the rule that prefers the word that was an antecedent more often in `dev`."""
-    counts = Counter(_word_ids(item, word) for item in dev for word in item.antecedents)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for item in dev:
+        counts.update(_word_ids(item, word) for word in item.antecedents)
     return _prefer(lambda item, word: counts[_word_ids(item, word)])
 
 
@@ -46,13 +49,19 @@ def fixed_offset(dev: Sequence[LinkItem]) -> Rule:
     def distances(item: LinkItem, words: Sequence[Word]) -> list[int]:
         return [item.query - word[-1] for word in words]
 
-    pairs = [(distances(item, item.antecedents), distances(item, item.distractors)) for item in dev]
-    offsets = np.unique([distance for pair in pairs for side in pair for distance in side])
-    wins = np.zeros(len(offsets))  # items in which each offset is right, minus items in which it is wrong
-    for antecedents, distractors in pairs:
-        right, wrong = (np.abs(np.subtract.outer(side, offsets)).min(0) for side in (antecedents, distractors))
+    # Every distance of a mention in dev is a possible rule, [O].
+    found: set[int] = set()
+    for item in dev:
+        found.update(distances(item, item.antecedents + item.distractors))
+    offsets = np.array(sorted(found))
+
+    # Items in which each rule is right, minus items in which it is wrong.
+    wins = np.zeros(len(offsets))
+    for item in dev:
+        right = np.abs(np.subtract.outer(distances(item, item.antecedents), offsets)).min(0)
+        wrong = np.abs(np.subtract.outer(distances(item, item.distractors), offsets)).min(0)
         wins += np.sign(wrong - right)
-    best = int(offsets[wins.argmax()]) if len(offsets) else 0
+    best = int(offsets[wins.argmax()]) if found else 0
     return _prefer(lambda item, word: -abs(item.query - word[-1] - best))
 
 
@@ -70,18 +79,26 @@ def agreement_sieve(dev: Sequence[LinkItem]) -> Rule:
 
 def fit_rules(dev: Sequence[LinkItem]) -> dict[str, Rule]:
     """Return every rule by name, with those that need fitting fitted on `dev`."""
-    fitting = {"most frequent": most_frequent, "fixed offset": fixed_offset, "agreement sieve": agreement_sieve}
-    return FIXED_RULES | {name: fit(dev) for name, fit in fitting.items()}
+    return FIXED_RULES | {
+        "most frequent": most_frequent(dev),
+        "fixed offset": fixed_offset(dev),
+        "agreement sieve": agreement_sieve(dev),
+    }
 
 
 def score_rules(rules: Mapping[str, Rule], items: Sequence[LinkItem]) -> dict[str, Scores]:
     """Score rules on whole blocks of items that have an antecedent and a distractor, each field [N_b]."""
-    return {name: _score_margin(np.array([rule(item) for item in items])) for name, rule in rules.items()}
+    scores = {}
+    for name, rule in rules.items():
+        preferences = np.array([rule(item) for item in items])  # [N]
+        scores[name] = _score_margin(preferences)
+    return scores
 
 
 def best_baseline(scores: Mapping[str, Scores]) -> str:
     """Return the rule of highest accuracy, without REFERENCE_RULES."""
-    return max((name for name in scores if name not in REFERENCE_RULES), key=lambda name: scores[name].accuracy.mean())
+    names = [name for name in scores if name not in REFERENCE_RULES]
+    return max(names, key=lambda name: scores[name].accuracy.mean())
 
 
 def selectivity(
@@ -91,31 +108,33 @@ def selectivity(
     test_margin: np.ndarray,
     n_controls: int,
     seed: int,
-) -> dict[str, float]:
-    """Return the accuracy on the real labels minus the accuracy on a control task (Hewitt & Liang 2019).
+) -> float:
+    """Return the accuracy on the real labels minus the mean accuracy on control tasks (Hewitt & Liang 2019).
 
-    The control task: words are ranked at random, and the higher-ranked word of a pair is gold in all four cells. The
+    A control task: words are ranked at random, and the higher-ranked word of a pair is gold in all four cells. The
     ranks are the same in dev and test, so a head that prefers some words to others can solve it. A pure link head has
     accuracy 1/2 on any ranks, so its selectivity is 1/2. For each of `n_controls` rankings the best head is chosen on
-    dev by `best_head` and scored on test; both are whole blocks, with the margins [N, L, H] of `HeadRows`. `control` is
-    the mean accuracy on the control tasks.
+    dev by `best_head` and scored on test; both are whole blocks, with the margins [N, L, H] of `HeadRows`.
     """
+    # The place of both words of each item's pair in the list of all words, [N].
     items = [*dev, *test]
-    words, pairs = np.unique([item.pair.split()[:2] for item in items], return_inverse=True)
-    first, second = pairs.reshape(-1, 2).T
-    meant = np.array([item.meant for item in items])
-    rng = np.random.default_rng(seed)
+    words, places = np.unique([item.pair.split()[:2] for item in items], return_inverse=True)
+    first, second = places.reshape(-1, 2).T
+    meant = np.array([item.meant for item in items])  # 0: the first word is gold, 1: the second
 
-    def accuracy(signs: np.ndarray) -> float:
-        signs = signs[:, None, None]
+    def accuracy(labels: np.ndarray) -> float:
+        """Return the test accuracy of the head that is best on dev, with other gold words: 0 or 1, [N]."""
+        signs = np.where(labels == meant, 1.0, -1.0)[:, None, None]
         layer, head = best_head(_score_margin(dev_margin * signs[: len(dev)]))
-        return float(_score_margin(test_margin * signs[len(dev) :]).accuracy[:, layer, head].mean())
+        scores = _score_margin(test_margin * signs[len(dev) :])
+        return float(scores.accuracy[:, layer, head].mean())
 
-    ranks = [rng.permutation(len(words)) for _ in range(n_controls)]
-    labels = [(rank[second] > rank[first]).astype(int) for rank in ranks]
-    control = float(np.mean([accuracy(np.where(label == meant, 1.0, -1.0)) for label in labels]))
-    real = accuracy(np.ones(len(items)))
-    return {"accuracy": real, "control": control, "selectivity": real - control}
+    rng = np.random.default_rng(seed)
+    controls = []
+    for _ in range(n_controls):
+        rank = rng.permutation(len(words))
+        controls.append(accuracy(rank[second] > rank[first]))
+    return accuracy(meant) - float(np.mean(controls))
 
 
 def _score_margin(margin: np.ndarray) -> Scores:

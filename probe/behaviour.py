@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,67 +9,87 @@ import torch.nn.functional as F
 
 from data.links import ORACLES, LinkItem
 from model.observe import ObservableModel
+from probe.batches import text_batches
 from probe.config import ProbeConfig
 from probe.interventions import answer_ids, answer_margins
 from probe.items import UNDECIDED
-from probe.scores import text_batches
-from probe.statistics import mean_interval, story_clusters, story_designs
+from probe.results import BehaviourResult
+from probe.statistics import count_clusters, mean_interval, story_clusters, story_designs
 
 
-def behaviour_study(model: ObservableModel, items: Sequence[LinkItem], config: ProbeConfig) -> list[dict[str, Any]]:
+def behaviour_study(model: ObservableModel, items: Sequence[LinkItem], config: ProbeConfig) -> list[BehaviourResult]:
     """Return accuracy and loss at every payoff, by family, level, site and hold-out.
 
     A payoff that several links of a story share counts once, at the first site where it is decided.
     """
     first: dict[tuple[str, int | None], LinkItem] = {}
     for item in items:
-        if item.payoff is not None and not any(question.matches(item) for question in UNDECIDED):
+        is_undecided = any(question.matches(item) for question in UNDECIDED)
+        if item.payoff is not None and not is_undecided:
             first.setdefault((item.text, item.payoff), item)
     answers = list(first.values())
-    margins, losses = read_payoffs(model, answers, config.tokens_per_batch)
+    margins, losses = measure_payoffs(model, answers, config.tokens_per_batch)
+
+    # The groups come in the order of their first items.
     groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     for i, item in enumerate(answers):
         groups[item.family, item.level, item.site, item.holdout].append(i)
-    return [
-        dict(zip(("family", "level", "site", "holdout"), group, strict=True))
-        | _summary([answers[i] for i in index], margins[index], losses[index], config)
-        for group, index in groups.items()
-    ]
+    results = []
+    for index in groups.values():
+        group = [answers[i] for i in index]
+        results.append(_group_result(group, margins[index], losses[index], config))
+    return results
 
 
-def _summary(items: Sequence[LinkItem], margins: np.ndarray, losses: np.ndarray, config: ProbeConfig) -> dict[str, Any]:
+def _group_result(
+    items: Sequence[LinkItem], margins: np.ndarray, losses: np.ndarray, config: ProbeConfig
+) -> BehaviourResult:
+    """Return the result of items of one family, level, site and hold-out; margins and losses are [N]."""
     clusters = story_clusters(items)
     right = np.heaviside(margins, 0.5)  # a tie counts half
-    bounds = oracle_losses(items)
-    return {
-        "n": len(items),
-        "clusters": {name: len(set(labels)) for name, labels in clusters.items()},
-        "accuracy": float(right.mean()),
-        "interval": mean_interval(right, story_designs(clusters), config.n_bootstrap, config.seed).tolist(),
-        "resolved_share": resolved_share(float(losses.mean()), bounds),
-        "loss": float(losses.mean()),
-        "bayes_loss": bounds.get("bayes"),
-        "blind_loss": bounds.get("blind"),
-    }
+    low, high = mean_interval(right, story_designs(clusters), config.n_bootstrap, config.seed).tolist()
+    loss = float(losses.mean())
+    oracles = oracle_losses(items)
+    return BehaviourResult(
+        family=items[0].family,
+        level=items[0].level,
+        site=items[0].site,
+        holdout=items[0].holdout,
+        n=len(items),
+        clusters=count_clusters(clusters),
+        accuracy=float(right.mean()),
+        interval=(low, high),
+        resolved_share=resolved_share(loss, oracles),
+        loss=loss,
+        bayes_loss=oracles.get("bayes"),
+        blind_loss=oracles.get("blind"),
+    )
 
 
-def read_payoffs(
+def measure_payoffs(
     model: ObservableModel, items: Sequence[LinkItem], tokens_per_batch: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the margin log p(answers) - log p(foils) and the loss -log p(target), [N] each, in nats at the payoff.
 
     Both are nan for items without a payoff.
     """
+    # The texts up to the payoff, whose next token is the answer.
     margins, losses = np.full((2, len(items)), np.nan)
-    texts = {i: item.tokens[: item.payoff + 1] for i, item in enumerate(items) if item.payoff is not None}
-    with_payoff = list(texts)
-    for members, rows, tokens, payoffs in text_batches(list(texts.values()), tokens_per_batch):
+    with_payoff: list[int] = []
+    texts: list[tuple[int, ...]] = []
+    for i, item in enumerate(items):
+        if item.payoff is not None:
+            with_payoff.append(i)
+            texts.append(item.tokens[: item.payoff + 1])
+
+    for members, rows, tokens, payoffs in text_batches(texts, tokens_per_batch):
         index = [with_payoff[i] for i in members]
         batch = [items[i] for i in index]
-        logits = model.logits(tokens.to(model.device), payoffs.to(model.device))[rows]
+        logits = model.logits(tokens.to(model.device), payoffs.to(model.device))[rows]  # [N, V]
+        answers, foils = answer_ids(batch)
         targets = torch.tensor([item.target for item in batch], device=logits.device)
-        sides = (ids.to(logits.device) for ids in answer_ids(batch))
-        margins[index] = answer_margins(logits, *sides).cpu().numpy()
+        of_batch = answer_margins(logits, answers.to(logits.device), foils.to(logits.device))
+        margins[index] = of_batch.cpu().numpy()
         losses[index] = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
     return margins, losses
 

@@ -9,8 +9,8 @@ between the partners, 0 changes nothing. Later layers may compensate for an abla
 (Zhang & Nanda 2024).
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,23 +20,35 @@ from torch import Tensor
 from data.links import LinkItem
 from model.observe import HeadEdit, ObservableModel
 from probe.interventions import (
+    PASS_ERROR,
     PairBatch,
     answer_margins,
     cut_edge,
     edited_margins,
-    pair_batches,
+    measure_pairs,
     pair_up,
     partner,
     swap_edges,
 )
+from probe.results import CausalResult, ControlHeads
 from probe.statistics import bootstrap_interval, story_clusters, story_designs
 
 MAX_CONTROL_HEADS = 20
-ROUNDING = 1e-5  # nats; two float32 passes that should agree differ by up to this much
-EFFECTS = (
-    *("attention_swap", "edge_ablation", "distractor_edge_ablation", "edge_specificity"),
-    *("head_effect", "zero_ablation", "denoising_patch"),
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditedMargins:
+    """The answer margins M of N items in nats, unedited and under each edit of a head, each [N]."""
+
+    clean: np.ndarray
+    partner: np.ndarray  # of the item's answers after the partner's text
+    attention_swap: np.ndarray
+    edge_ablation: np.ndarray
+    distractor_edge_ablation: np.ndarray
+    head_effect: np.ndarray
+    zero_ablation: np.ndarray
+    denoising_patch: np.ndarray
+    controls: np.ndarray  # [N, n] under the attention swap of n other heads of the layer
 
 
 def causal_study(
@@ -48,11 +60,10 @@ def causal_study(
     tokens_per_batch: int,
     n_bootstrap: int,
     seed: int,
-) -> dict[str, Any] | None:
-    """Return the causal effects of one head's link, each with its 95 % interval under `<name>_interval`.
+) -> CausalResult | None:
+    """Return the causal effects of one head's link with their intervals, None if no item has a partner.
 
-    The items are whole blocks of one question and hold-out. `seed` decides the resamplings and the control heads. None
-    if no item has a partner, else n_pairs, n_dropped, n_frames and:
+    The items are whole blocks of one question and hold-out. `seed` decides the resamplings and the control heads.
 
     margin: mean M_clean, in nats.
     answer_difference: mean of (M_clean - M_partner) / 2, in nats; what the effects below are shares of. If its interval
@@ -66,95 +77,102 @@ def causal_study(
         output. Equal to head_effect if the partners' answers and foils are each other's.
     controls: attention_swap of up to 20 random other heads of the layer.
     """
-    indices, n_dropped = pair_up(items)
-    if not indices:
+    pairs, n_dropped = pair_up(items)
+    if not pairs:
         return None
-    pairs = [items[i] for i in indices]
-    candidates = np.delete(np.arange(model.n_head), head)
-    controls = np.sort(np.random.default_rng(seed).permutation(candidates)[:MAX_CONTROL_HEADS]).tolist()
+    others = np.delete(np.arange(model.n_head), head)
+    drawn = np.random.default_rng(seed).permutation(others)[:MAX_CONTROL_HEADS]
+    controls = np.sort(drawn).tolist()
     margins = measure_margins(model, pairs, layer, head, controls, tokens_per_batch)
-    entry: dict[str, Any] = {"n_pairs": len(pairs) // 2, "n_dropped": n_dropped}
-    entry |= {"n_frames": len({item.frame for item in pairs}), "controls": None}
-    entry |= summarise(margins, pairs, n_bootstrap, seed)
-    if entry["attention_swap"] is not None:
-        lost, total = margins["clean"][:, None] - margins["controls"], margins["clean"] - margins["partner"]
-        entry["controls"] = {"heads": controls, "attention_swap": (lost.sum(axis=0) / total.sum()).tolist()}
-    return entry
+    effects = causal_effects(margins, pairs, n_bootstrap, seed)
+
+    # The same ratio for the other heads; it is known if this head's is.
+    swaps = None
+    if effects["attention_swap"] is not None:
+        lost = margins.clean[:, None] - margins.controls  # [N, n]
+        total = margins.clean - margins.partner
+        swaps = ControlHeads(controls, (lost.sum(axis=0) / total.sum()).tolist())
+    return CausalResult(
+        n_pairs=len(pairs) // 2,
+        n_dropped=n_dropped,
+        n_frames=len({item.frame for item in pairs}),
+        controls=swaps,
+        **effects,
+    )
 
 
 def measure_margins(
     model: ObservableModel, pairs: Sequence[LinkItem], layer: int, head: int, controls: list[int], tokens_per_batch: int
-) -> dict[str, np.ndarray]:
-    """Return the margin [N] of every item, "clean", after the partner's text ("partner") and under each edit.
-
-    "controls" [N, n] are those under the attention swap of other heads of the layer.
-    """
+) -> EditedMargins:
+    """Return the margins of the items with every edit of a head; `controls` are the other heads."""
 
     def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:
+        def margins_of(logits: Tensor) -> Tensor:
+            return answer_margins(logits, batch.answers, batch.foils)
+
+        def margins_with(edit: HeadEdit) -> Tensor:
+            return edited_margins(model, batch, streams, edit)
+
+        # Logits [B, V] at the payoff, unedited and with this head's output of the partner's text.
+        from_partner = HeadEdit(layer, head, output=partner)
         clean = model.logits(batch.tokens, batch.payoff, (), streams)
-        resampled = model.logits(batch.tokens, batch.payoff, (HeadEdit(layer, head, output=partner),), streams)
-        margins = partial(answer_margins, answers=batch.answers, foils=batch.foils)
-        edits = {
-            "attention_swap": swap_edges(batch, layer, head),
-            "edge_ablation": cut_edge(batch.query, layer, head, batch.antecedent),
-            "distractor_edge_ablation": cut_edge(batch.query, layer, head, batch.distractor),
-            "zero_ablation": HeadEdit(layer, head, output=torch.zeros_like),
-        }
-        swaps = [edited_margins(model, batch, streams, swap_edges(batch, layer, control)) for control in controls]
+        resampled = model.logits(batch.tokens, batch.payoff, (from_partner,), streams)
+
+        swaps = [margins_with(swap_edges(batch, layer, control)) for control in controls]
         return {
-            "clean": margins(clean),
-            "partner": margins(partner(clean)),
-            "head_effect": margins(resampled),
-            "denoising_patch": margins(partner(resampled)),
+            "clean": margins_of(clean),
+            "partner": margins_of(partner(clean)),
+            "attention_swap": margins_with(swap_edges(batch, layer, head)),
+            "edge_ablation": margins_with(cut_edge(batch.query, layer, head, batch.antecedent)),
+            "distractor_edge_ablation": margins_with(cut_edge(batch.query, layer, head, batch.distractor)),
+            "head_effect": margins_of(resampled),
+            "zero_ablation": margins_with(HeadEdit(layer, head, output=torch.zeros_like)),
+            # In the partner's row the head has this item's output.
+            "denoising_patch": margins_of(partner(resampled)),
             "controls": torch.stack(swaps, dim=1) if swaps else clean[:, :0],
-        } | {name: edited_margins(model, batch, streams, edit) for name, edit in edits.items()}
+        }
 
-    return over_batches(model, pairs, tokens_per_batch, measure)
-
-
-def over_batches(
-    model: ObservableModel,
-    pairs: Sequence[LinkItem],
-    tokens_per_batch: int,
-    measure: Callable[[PairBatch, list[Tensor]], dict[str, Tensor]],
-) -> dict[str, np.ndarray]:
-    """Return the results [N, ...] of `measure` (called with a batch and its residual streams) in the items' order."""
-    index: list[int] = []
-    results: list[dict[str, np.ndarray]] = []
-    for batch in pair_batches(pairs, range(len(pairs)), tokens_per_batch, model.device):
-        index += batch.index
-        measured = measure(batch, model.residual_stream(batch.tokens))
-        results.append({name: values.double().cpu().numpy() for name, values in measured.items()})
-    order = np.argsort(index)
-    return {name: np.concatenate([result[name] for result in results])[order] for name in results[0]}
+    return EditedMargins(**measure_pairs(model, pairs, tokens_per_batch, measure))
 
 
-def summarise(
-    margins: dict[str, np.ndarray], pairs: Sequence[LinkItem], n_bootstrap: int, seed: int
-) -> dict[str, float | list[float] | None]:
-    """Return every effect and its interval, from the margins of `measure_margins`.
+def causal_effects(margins: EditedMargins, pairs: Sequence[LinkItem], n_bootstrap: int, seed: int) -> dict[str, Any]:
+    """Return every effect and its interval, as the fields of `CausalResult`.
 
     Effects are ratios of means, so all of them are resampled together, by pairs of items.
     """
-    clean, partner_margin = margins["clean"], margins["partner"]
-    lost = {name: clean - values for name, values in margins.items() if name in EFFECTS}
-    lost["denoising_patch"] = margins["denoising_patch"] - partner_margin
-    lost["edge_specificity"] = lost["edge_ablation"] - lost["distractor_edge_ablation"]
-    ones, total = np.ones_like(clean), clean - partner_margin
+    # What each edit takes from the margin, or gives back to that of the partner, [N] in nats.
+    clean = margins.clean
+    lost = {
+        "attention_swap": clean - margins.attention_swap,
+        "edge_ablation": clean - margins.edge_ablation,
+        "distractor_edge_ablation": clean - margins.distractor_edge_ablation,
+        "edge_specificity": (clean - margins.edge_ablation) - (clean - margins.distractor_edge_ablation),
+        "head_effect": clean - margins.head_effect,
+        "zero_ablation": clean - margins.zero_ablation,
+        "denoising_patch": margins.denoising_patch - margins.partner,
+    }
+
+    # Numerator and denominator of every result, summed over the two items of each pair: [results, 2, pairs].
+    ones = np.ones_like(clean)
+    total = clean - margins.partner
     ratios = {"margin": (clean, ones), "answer_difference": (total / 2, ones)}
     if total.any():
-        ratios |= {name: (lost[name], total) for name in EFFECTS}
-    sums = np.array(list(ratios.values())).reshape(len(ratios), 2, -1, 2).sum(-1)  # [ratios, 2, pairs]
+        ratios |= {name: (values, total) for name, values in lost.items()}
+    sums = np.array(list(ratios.values())).reshape(len(ratios), 2, -1, 2).sum(-1)
 
     def statistic(weights: np.ndarray) -> np.ndarray:
         above, below = np.einsum("bn,rsn->sbr", weights, sums, optimize=True)
         return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
 
     values = statistic(np.ones((1, sums.shape[-1])))[0]
-    intervals = bootstrap_interval(statistic, story_designs(story_clusters(pairs[::2])), n_bootstrap, seed).T
-    distinguishes = intervals[1, 0] > ROUNDING
-    entry: dict[str, float | list[float] | None] = dict.fromkeys((*EFFECTS, *(f"{name}_interval" for name in EFFECTS)))
-    for name, value, interval in zip(ratios, values, intervals, strict=True):
-        if distinguishes or name not in EFFECTS:
-            entry |= {name: float(value), f"{name}_interval": interval.tolist()}
-    return entry
+    designs = story_designs(story_clusters(pairs[::2]))
+    intervals = bootstrap_interval(statistic, designs, n_bootstrap, seed).T  # [results, 2]
+
+    # Shares of a difference that may be 0 mean nothing.
+    distinguishes = intervals[list(ratios).index("answer_difference"), 0] > PASS_ERROR
+    effects: dict[str, Any] = dict.fromkeys((*lost, *(f"{name}_interval" for name in lost)))
+    for name, value, (low, high) in zip(ratios, values.tolist(), intervals.tolist(), strict=True):
+        if distinguishes or name not in lost:
+            effects[name] = value
+            effects[f"{name}_interval"] = (low, high)
+    return effects

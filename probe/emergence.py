@@ -15,14 +15,14 @@ from data.stories.lint import word_spans
 from data.tokenizer import end_id, unknown_id, with_end
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
-from probe.behaviour import oracle_losses, read_payoffs, resolved_share
+from probe.behaviour import measure_payoffs, oracle_losses, resolved_share
 from probe.items import QUESTIONS, questions_with_items
 from probe.margins import Sites, decision, exchange_terms
 from probe.natural import MIN_PREFIXES, Items, make_items, prefixes_in, read, sections
 from probe.next_pronoun import QUESTION_NAMES
 from probe.passage_items import Item as PassageItem
 from probe.passage_items import make_items as make_passage_items
-from probe.scores import best_head, check_blocks, read_heads, score_heads
+from probe.scores import best_head, check_blocks, measure_heads, score_heads
 from probe.sentences import Example, TokenizedText, pack_weights, word_attention
 from probe.snapshots import choose_examples, header
 from probe.statistics import CLUSTERINGS, chance_level, largest, max_t_test, story_clusters
@@ -242,10 +242,10 @@ def read_questions(
     """Return the reading of every question of `choose_items`; the global random state does not change."""
     readings = []
     for name, question_items in items.items():
-        scores = score_heads(read_heads(model, question_items, tokens_per_batch))
+        scores = score_heads(measure_heads(model, question_items, tokens_per_batch))
         clusters = story_clusters(question_items[::4])
         clusterings = [clusters[name] for name in CLUSTERINGS]
-        margins, losses = read_payoffs(model, question_items, tokens_per_batch)
+        margins, losses = measure_payoffs(model, question_items, tokens_per_batch)
         readings.append(
             QuestionReading(
                 name,

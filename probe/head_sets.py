@@ -5,22 +5,30 @@ one: each time the one that raises the joint attention swap on dev most.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from data.links import LinkItem
 from model.observe import ObservableModel
-from probe.causal import ROUNDING, over_batches
-from probe.interventions import PairBatch, answer_margins, edited_margins, pair_up, partner, swap_edges
-from probe.statistics import bootstrap_interval, story_clusters, story_designs
+from probe.interventions import (
+    PASS_ERROR,
+    PairBatch,
+    answer_margins,
+    edited_margins,
+    measure_pairs,
+    pair_up,
+    partner,
+    swap_edges,
+)
+from probe.results import Head, HeadSet, SetStep
+from probe.statistics import ratio_interval, story_clusters, story_designs
 
 MIN_SHARE = 0.8  # joint attention swap at which no more heads are added
 MAX_HEADS = 6
 MAX_CANDIDATES = 16  # in a model with more heads: those that move dev most alone
 N_DEV_PAIRS = 64  # the heads are chosen on this many pairs of dev, at most twice as many, evenly spaced
-Head = tuple[int, int]  # (layer, head)
 
 
 def smallest_set(
@@ -31,70 +39,69 @@ def smallest_set(
     tokens_per_batch: int,
     n_bootstrap: int,
     seed: int,
-) -> dict[str, Any] | None:
-    """Returns the smallest set of heads whose joint attention swap moves MIN_SHARE of the answer on dev.
+) -> HeadSet | None:
+    """Return the smallest set of heads whose joint attention swap moves MIN_SHARE of the answer on dev.
 
-    `dev` and `test` are whole blocks of one question. The result has `heads`, `reached` (False: no head adds to them,
-    or they are MAX_HEADS, and they move less on dev), `curve` (for each number of heads: the head added and the share
-    on dev and on test), `attention_swap` of the set on test and its interval. None if no item has a partner, or if the
-    answer is the same for both partners.
+    `dev` and `test` are whole blocks of one question. `reached` is False if no head adds to the set, or it has
+    MAX_HEADS, and it moves less on dev. None if no item has a partner, or if the answer is the same for both partners.
     """
-    dev_indices, _ = pair_up(dev)
-    test_indices, _ = pair_up(test)
-    if not dev_indices or not test_indices:
+    dev_pairs, _ = pair_up(dev)
+    test_pairs, _ = pair_up(test)
+    if not dev_pairs or not test_pairs:
         return None
-    step = max(1, len(dev_indices) // (2 * N_DEV_PAIRS))
-    dev_pairs = [dev[i + side] for i in dev_indices[:: 2 * step] for side in (0, 1)]
-    test_pairs = [test[i] for i in test_indices]
+    step = max(1, len(dev_pairs) // (2 * N_DEV_PAIRS))
+    dev_pairs = [item for i, item in enumerate(dev_pairs) if i // 2 % step == 0]
 
     # Candidates: all heads, in a large model those that move the answer most alone.
-    heads = [(layer, head) for layer in range(model.n_layer) for head in range(model.n_head)]
-    lost, total = joint_swaps(model, dev_pairs, [[head] for head in heads], tokens_per_batch)
-    if total.mean() <= ROUNDING:
+    heads = [Head(layer, head) for layer in range(model.n_layer) for head in range(model.n_head)]
+    lost, total = _joint_swaps(model, dev_pairs, [[head] for head in heads], tokens_per_batch)
+    if total.mean() <= PASS_ERROR:
         return None
     alone = lost.mean(axis=0) / total.mean()  # [heads]
     order = np.argsort(-alone, kind="stable")[:MAX_CANDIDATES]
     candidates = [heads[i] for i in order]
 
     # Add heads one by one.
-    chosen, shares = [candidates[0]], [float(alone[order[0]])]
+    chosen = [candidates[0]]
+    shares = [float(alone[order[0]])]
     while shares[-1] < MIN_SHARE and len(chosen) < min(MAX_HEADS, len(candidates)):
         remaining = [head for head in candidates if head not in chosen]
-        lost, total = joint_swaps(model, dev_pairs, [[*chosen, head] for head in remaining], tokens_per_batch)
-        of_sets = lost.mean(axis=0) / total.mean()
+        sets = [[*chosen, head] for head in remaining]
+        lost, total = _joint_swaps(model, dev_pairs, sets, tokens_per_batch)
+        of_sets = lost.mean(axis=0) / total.mean()  # [remaining]
         if of_sets.max() <= shares[-1]:
             break  # no head adds to the set
         chosen.append(remaining[int(of_sets.argmax())])
         shares.append(float(of_sets.max()))
 
     # Test every step once.
-    lost, total = joint_swaps(model, test_pairs, [chosen[: n + 1] for n in range(len(chosen))], tokens_per_batch)
-    tested = lost.mean(axis=0) / total.mean()
-    of_pairs = lost[:, -1].reshape(-1, 2).sum(axis=1), total.reshape(-1, 2).sum(axis=1)
-
-    def statistic(weights: np.ndarray) -> np.ndarray:
-        above, below = weights @ of_pairs[0], weights @ of_pairs[1]
-        return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
-
-    designs = story_designs(story_clusters(test_pairs[::2]))
+    sets = [chosen[: n + 1] for n in range(len(chosen))]
+    lost, total = _joint_swaps(model, test_pairs, sets, tokens_per_batch)
+    tested = (lost.mean(axis=0) / total.mean()).tolist()
     curve = []
-    for head, on_dev, on_test in zip(chosen, shares, tested.tolist(), strict=True):
-        curve.append({"layer": head[0], "head": head[1], "dev": on_dev, "test": on_test})
-    return {
-        "heads": [list(head) for head in chosen],
-        "reached": shares[-1] >= MIN_SHARE,
-        "attention_swap": float(tested[-1]),
-        "attention_swap_interval": bootstrap_interval(statistic, designs, n_bootstrap, seed).tolist(),
-        "curve": curve,
-    }
+    for head, on_dev, on_test in zip(chosen, shares, tested, strict=True):
+        curve.append(SetStep(head.layer, head.head, on_dev, on_test))
+
+    # Both items of a pair are resampled together.
+    lost_of_pairs = lost[:, -1].reshape(-1, 2).sum(axis=1)
+    total_of_pairs = total.reshape(-1, 2).sum(axis=1)
+    designs = story_designs(story_clusters(test_pairs[::2]))
+    low, high = ratio_interval(lost_of_pairs, total_of_pairs, designs, n_bootstrap, seed).tolist()
+    return HeadSet(
+        heads=chosen,
+        reached=shares[-1] >= MIN_SHARE,
+        attention_swap=tested[-1],
+        attention_swap_interval=(low, high),
+        curve=curve,
+    )
 
 
-def joint_swaps(
+def _joint_swaps(
     model: ObservableModel, pairs: Sequence[LinkItem], sets: Sequence[Sequence[Head]], tokens_per_batch: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what each set of heads moves of each item's margin [N, C], and the whole difference [N], in nats."""
+    """Return what each set of heads moves of each item's margin [N, C], and the whole difference [N], in nats."""
 
-    def measure(batch: PairBatch, streams: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:
         clean_logits = model.logits(batch.tokens, batch.payoff, (), streams)
         clean = answer_margins(clean_logits, batch.answers, batch.foils)
         of_partner = answer_margins(partner(clean_logits), batch.answers, batch.foils)
@@ -104,5 +111,5 @@ def joint_swaps(
             moved.append(clean - edited_margins(model, batch, streams, *edits))
         return {"moved": torch.stack(moved, dim=1), "total": clean - of_partner}
 
-    results = over_batches(model, pairs, tokens_per_batch, measure)
+    results = measure_pairs(model, pairs, tokens_per_batch, measure)
     return results["moved"], results["total"]

@@ -9,14 +9,16 @@ Axes: B texts (always even), T tokens, K head width.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from data.links import LinkItem
 from model.observe import HeadEdit, ObservableModel
+from probe.batches import length_batches, pad_rows
 
 NO_TOKEN = -1  # pads rows of token ids
+PASS_ERROR = 1e-5  # nats; the margins of two float32 passes that should agree differ by up to this much
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,60 +36,89 @@ class PairBatch:
     foils: Tensor  # [B, n]
 
 
-def pair_up(items: Sequence[LinkItem]) -> tuple[list[int], int]:
-    """Return the indices of the items that have a partner, pair after pair, and the number of pairs dropped.
+def pair_up(items: Sequence[LinkItem]) -> tuple[list[LinkItem], int]:
+    """Return the items that have a partner, pair after pair, and the number of pairs dropped.
 
     Items come in whole blocks, so the partner of item i is item i ^ 1. A pair is dropped if an item has no antecedent
     or no payoff, if query, payoff or length differ, or if the antecedent of one is no mention of the other. A mention
     can be the antecedent of both: a name in the same place.
     """
-    indices = []
-    for i in range(0, len(items) - 1, 2):
-        if _comparable(items[i], items[i + 1]) and _comparable(items[i + 1], items[i]):
-            indices += [i, i + 1]
-    return indices, (len(items) - len(indices)) // 2
+    pairs: list[LinkItem] = []
+    for first, second in zip(items[::2], items[1::2], strict=False):
+        if _is_comparable(first, second) and _is_comparable(second, first):
+            pairs += [first, second]
+    return pairs, (len(items) - len(pairs)) // 2
 
 
-def _comparable(item: LinkItem, partner_item: LinkItem) -> bool:
-    places = [(i.block, i.order, i.query, i.payoff, len(i.tokens)) for i in (item, partner_item)]
-    has_payoff = item.payoff is not None and item.payoff >= item.query
+def _is_comparable(item: LinkItem, other: LinkItem) -> bool:
+    """Return whether `item` has all it needs, and another antecedent than its partner in the same place."""
     is_complete = bool(item.antecedents and item.answers and item.foils)
-    antecedents, distractors = set(item.antecedents), set(item.distractors)
-    of_partner = set(partner_item.antecedents)
-    is_swapped = of_partner <= antecedents | distractors and not of_partner.isdisjoint(distractors)
-    return places[0] == places[1] and has_payoff and is_complete and is_swapped
+    has_payoff = item.payoff is not None and item.payoff >= item.query
+    is_same_block = (item.block, item.order) == (other.block, other.order)
+    is_same_place = (item.query, item.payoff, len(item.tokens)) == (other.query, other.payoff, len(other.tokens))
+
+    # The partner means mentions of this item, at least one of them a distractor.
+    mentions = set(item.antecedents + item.distractors)
+    meant_by_other = set(other.antecedents)
+    is_swapped = meant_by_other <= mentions and not meant_by_other.isdisjoint(item.distractors)
+    return is_complete and has_payoff and is_same_block and is_same_place and is_swapped
 
 
-def pair_batches(
-    items: Sequence[LinkItem], indices: Sequence[int], tokens_per_batch: int, device: torch.device
-) -> Iterator[PairBatch]:
-    """Yield the pairs at `indices`, from `pair_up`, in batches of up to `tokens_per_batch` tokens or one pair."""
-    pairs = sorted(zip(indices[::2], indices[1::2], strict=True), key=lambda pair: len(items[pair[0]].tokens))
-    while pairs:
-        n_pairs = max(1, tokens_per_batch // (2 * len(items[pairs[-1][0]].tokens)))
-        chosen, pairs = pairs[-n_pairs:], pairs[:-n_pairs]
-        yield make_batch(items, [i for pair in chosen for i in pair], device)
+def measure_pairs(
+    model: ObservableModel,
+    items: Sequence[LinkItem],
+    tokens_per_batch: int,
+    measure: Callable[[PairBatch, list[Tensor]], dict[str, Tensor]],
+) -> dict[str, np.ndarray]:
+    """Return the results [N, ...] of `measure` in the order of the items, which are pairs as from `pair_up`.
+
+    It is called with a batch and the unedited residual streams of its texts.
+    """
+    # What is measured, batch by batch; only the numbers stay in memory.
+    index: list[int] = []
+    results: list[dict[str, np.ndarray]] = []
+    for batch in _pair_batches(items, tokens_per_batch, model.device):
+        measured = measure(batch, model.residual_stream(batch.tokens))
+        index += batch.index
+        results.append({name: values.double().cpu().numpy() for name, values in measured.items()})
+
+    # The batches go by length: back to the order of the items.
+    order = np.argsort(index)
+    joined = {}
+    for name in results[0]:
+        joined[name] = np.concatenate([result[name] for result in results])[order]
+    return joined
 
 
-def make_batch(items: Sequence[LinkItem], index: list[int], device: torch.device) -> PairBatch:
+def _pair_batches(items: Sequence[LinkItem], tokens_per_batch: int, device: torch.device) -> Iterator[PairBatch]:
+    """Yield items, pair after pair, in batches of up to `tokens_per_batch` tokens or one pair."""
+    lengths = [len(item.tokens) for item in items[::2]]
+    for pairs in length_batches(lengths, tokens_per_batch, n_texts=2):
+        index: list[int] = []
+        for pair in pairs:
+            index += [2 * pair, 2 * pair + 1]
+        yield _make_batch(items, index, device)
+
+
+def _make_batch(items: Sequence[LinkItem], index: list[int], device: torch.device) -> PairBatch:
     """Return the items at `index`, pair after pair, as one batch on `device`."""
     batch = [items[i] for i in index]
-    width = max(len(item.tokens) for item in batch)
-    tokens = _padded([item.tokens for item in batch], 0)
+    tokens = pad_rows([item.tokens for item in batch])  # [B, T]
     query = torch.tensor([item.query for item in batch])
     payoff = torch.tensor([item.payoff or 0 for item in batch])
-    words = [item.antecedents + item.distractors for item in batch]
-    mentions = torch.zeros(len(batch), max(map(len, words)), width, dtype=torch.bool)
-    for row, row_words in enumerate(words):
-        for number, word in enumerate(row_words):
+
+    # The tokens of every mention, and of the antecedents together.
+    n_words = max(len(item.antecedents + item.distractors) for item in batch)
+    mentions = torch.zeros(len(batch), n_words, tokens.shape[1], dtype=torch.bool)
+    antecedent = torch.zeros_like(tokens, dtype=torch.bool)
+    for row, item in enumerate(batch):
+        for number, word in enumerate(item.antecedents + item.distractors):
             mentions[row, number, list(word)] = True
-    antecedent = torch.stack([row[: len(i.antecedents)].any(0) for i, row in zip(batch, mentions, strict=True)])
-    tensors = tokens, query, payoff, mentions, antecedent, partner(antecedent) & ~antecedent
-    return PairBatch(index, *(tensor.to(device) for tensor in (*tensors, *answer_ids(batch))))
+        antecedent[row] = mentions[row, : len(item.antecedents)].any(0)
+    distractor = partner(antecedent) & ~antecedent
 
-
-def _padded(rows: list[tuple[int, ...]], padding: int) -> Tensor:
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=padding)
+    tensors = [tokens, query, payoff, mentions, antecedent, distractor, *answer_ids(batch)]
+    return PairBatch(index, *(tensor.to(device) for tensor in tensors))
 
 
 def partner(x: Tensor) -> Tensor:
@@ -96,12 +127,14 @@ def partner(x: Tensor) -> Tensor:
 
 
 def answer_ids(items: Sequence[LinkItem]) -> tuple[Tensor, Tensor]:
-    """Returns the answers and the foils of the items, each [N, n] token ids padded with NO_TOKEN."""
-    return _padded([item.answers for item in items], NO_TOKEN), _padded([item.foils for item in items], NO_TOKEN)
+    """Return the answers and the foils of the items, each [N, n] token ids padded with NO_TOKEN."""
+    answers = [item.answers for item in items]
+    foils = [item.foils for item in items]
+    return pad_rows(answers, NO_TOKEN), pad_rows(foils, NO_TOKEN)
 
 
 def answer_margins(logits: Tensor, answers: Tensor, foils: Tensor) -> Tensor:
-    """Returns M [B] = log p(answers) - log p(foils) in nats, from the logits [B, V] at the payoff."""
+    """Return M [B] = log p(answers) - log p(foils) in nats, from the logits [B, V] at the payoff."""
     sides = []
     for ids in (answers, foils):
         side = logits.gather(1, ids.clamp(min=0)).masked_fill(ids == NO_TOKEN, float("-inf"))
@@ -110,8 +143,9 @@ def answer_margins(logits: Tensor, answers: Tensor, foils: Tensor) -> Tensor:
 
 
 def edited_margins(model: ObservableModel, batch: PairBatch, streams: Sequence[Tensor], *edits: HeadEdit) -> Tensor:
-    """Returns the margins [B] under some edits; `streams` are the unedited residual streams."""
-    return answer_margins(model.logits(batch.tokens, batch.payoff, edits, streams), batch.answers, batch.foils)
+    """Return the margins [B] under some edits; `streams` are the unedited residual streams."""
+    logits = model.logits(batch.tokens, batch.payoff, edits, streams)
+    return answer_margins(logits, batch.answers, batch.foils)
 
 
 def edit_query_row(query: Tensor, layer: int, head: int, change: Callable[[Tensor], Tensor]) -> HeadEdit:
@@ -128,7 +162,9 @@ def edit_query_row(query: Tensor, layer: int, head: int, change: Callable[[Tenso
 
 def swap_edges(batch: PairBatch, layer: int, head: int) -> HeadEdit:
     """Return the attention swap: antecedent and distractor exchange their weights at the query."""
-    return edit_query_row(batch.query, layer, head, lambda row: exchange(row, batch.antecedent, batch.distractor))
+    return edit_query_row(
+        batch.query, layer, head, lambda row: exchange_weights(row, batch.antecedent, batch.distractor)
+    )
 
 
 def cut_edge(query: Tensor, layer: int, head: int, mask: Tensor) -> HeadEdit:
@@ -145,17 +181,21 @@ def cut_weights(weights: Tensor, mask: Tensor) -> Tensor:
     return remaining / remaining.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
-def exchange(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
+def exchange_weights(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """Exchange the total weight of two disjoint sets of tokens; all arguments are [B, T].
 
     Within each set the new total is distributed in proportion to the old weights, evenly if they are all 0. Applying
     the function twice restores the weights.
     """
-    totals, shares = [], []
-    for side in (left, right):
-        inside = weights.masked_fill(~side, 0)
-        total = inside.sum(-1, keepdim=True)
-        even = side.float() / side.sum(-1, keepdim=True)
-        totals.append(total)
-        shares.append(torch.where(total > 0, inside / total.where(total > 0, 1.0), even))
-    return weights.masked_fill(left | right, 0) + totals[1] * shares[0] + totals[0] * shares[1]
+    # Either set takes the total of the other; the weights outside stay.
+    left_total, left_shares = _total_and_shares(weights, left)
+    right_total, right_shares = _total_and_shares(weights, right)
+    return weights.masked_fill(left | right, 0) + right_total * left_shares + left_total * right_shares
+
+
+def _total_and_shares(weights: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the total weight [B, 1] of some tokens, and each one's share of it [B, T]."""
+    kept = weights.masked_fill(~inside, 0)
+    total = kept.sum(-1, keepdim=True)
+    even = inside.float() / inside.sum(-1, keepdim=True)
+    return total, torch.where(total > 0, kept / total.where(total > 0, 1.0), even)

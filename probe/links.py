@@ -48,9 +48,7 @@ from probe.scores import (
     Scores,
     best_head,
     check_blocks,
-    item_batches,
-    read_batches,
-    read_heads,
+    measure_heads,
     score_heads,
 )
 from probe.statistics import CLUSTERINGS, chance_level, mean_interval, similar_heads, story_clusters, story_designs
@@ -208,18 +206,14 @@ def make_context(
     dev_items = matching(dev, questions, "iid")
     test_items = matching(test, (*questions, EMPTY))
     test_items += without_bystanders(matching(test, UNDECIDED, "iid"))
-    dev_batches = item_batches(dev_items, config.tokens_per_batch)
-    dev_scores = HeadScores(dev_items, read_batches(model, dev_batches))
-    test_scores = HeadScores(test_items, read_heads(model, test_items, config.tokens_per_batch))
-
-    # Untrained models share the batches.
     headline_items = matching(test, questions, HEADLINE)
-    headline_batches = item_batches(headline_items, config.tokens_per_batch)
-    of_untrained = []
-    for other in untrained:
-        on_dev = HeadScores(dev_items, read_batches(other, dev_batches))
-        on_headline = HeadScores(headline_items, read_batches(other, headline_batches))
-        of_untrained.append((on_dev, on_headline))
+
+    def measure(of_model: ObservableModel, items: Sequence[LinkItem]) -> HeadScores:
+        return HeadScores(items, measure_heads(of_model, items, config.tokens_per_batch))
+
+    dev_scores = measure(model, dev_items)
+    test_scores = measure(model, test_items)
+    of_untrained = [(measure(other, dev_items), measure(other, headline_items)) for other in untrained]
     return LinkContext(
         model=model,
         dev=dev_scores,
@@ -398,8 +392,7 @@ def _selectivity(question: Question, context: LinkContext, dev_rows: HeadRows) -
     dev_items, _ = context.dev.select(question, "iid")
     items, rows = context.test.select(question, known)
     margins = dev_rows.attention_margin, rows.attention_margin
-    control = selectivity(dev_items, margins[0], items, margins[1], config.n_controls, config.seed)
-    return float(control["selectivity"])
+    return selectivity(dev_items, margins[0], items, margins[1], config.n_controls, config.seed)
 
 
 def _importance(question: Question, context: LinkContext, place: Head) -> ImportanceResult:

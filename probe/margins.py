@@ -10,20 +10,19 @@ Axes: N passages, 2 texts (passage, twin), B texts of a batch, T tokens, C sets 
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from model.observe import ObservableModel, SiteEdit, SitePass
-from probe.interventions import cut_weights, exchange
-from probe.passage_items import PassageItem as Item
+from probe.batches import length_batches, pad_rows
+from probe.interventions import cut_weights, exchange_weights
+from probe.passage_items import PassageItem
+from probe.results import Head
 
-EDITS = ("cut", "exchanged", "content_cut", "interchanged")
 MAX_ROWS = 512  # texts that are edited at once; a model with a large vocabulary needs 0.2 MB for each
 EDIT_COST = 1 / 30  # of an edit at the site, relative to an unedited pass over the text; for the remaining time
-Head = tuple[int, int]  # (layer, head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,46 +38,45 @@ class SiteBatch:
     partner: Tensor  # [B] row of the other text of the same passage
 
 
-def site_batches(items: Sequence[Item], tokens_per_batch: int, device: torch.device) -> Iterator[SiteBatch]:
-    """Yields the items in batches of up to `tokens_per_batch` tokens, items of similar length together."""
+def _site_batches(items: Sequence[PassageItem], tokens_per_batch: int, device: torch.device) -> Iterator[SiteBatch]:
+    """Yield the items in batches of up to `tokens_per_batch` tokens, items of similar length together."""
     lengths = [max(map(len, item.texts)) for item in items]
-    order = sorted(range(len(items)), key=lengths.__getitem__)
-    while order:
-        width = lengths[order[-1]]
-        n_items = max(1, tokens_per_batch // (2 * width))
-        chosen, order = order[-n_items:], order[:-n_items]
+    for chosen in length_batches(lengths, tokens_per_batch, n_texts=2):
         rows = [(i, text) for i in chosen for text in range(len(items[i].texts))]
-        tokens = torch.zeros(len(rows), width, dtype=torch.int64)
-        classes = torch.zeros(2, len(rows), width, dtype=torch.bool)
-        content = torch.zeros(len(rows), width, dtype=torch.bool)
-        partner = torch.arange(len(rows))
-        for row, (i, text) in enumerate(rows):
-            item = items[i]
-            tokens[row, : len(item.texts[text])] = torch.tensor(item.texts[text])
-            for side in (0, 1):
-                classes[side, row, list(item.mentions[text][side])] = True
-            content[row, list(item.content_word[text])] = True
-            if len(item.texts) == 2:
-                partner[row] = row + 1 - 2 * text
+        tokens = pad_rows([items[i].texts[text] for i, text in rows])  # [B, T]
         site = torch.tensor([len(items[i].texts[text]) - 1 for i, text in rows])
         forms = torch.tensor([items[i].forms for i, _ in rows])
+
+        # The mentions of each class, the content word, and the row of the other text.
+        classes = torch.zeros(2, *tokens.shape, dtype=torch.bool)
+        content = torch.zeros_like(tokens, dtype=torch.bool)
+        partner = torch.arange(len(rows))
+        for row, (i, text) in enumerate(rows):
+            for side in (0, 1):
+                classes[side, row, list(items[i].mentions[text][side])] = True
+            content[row, list(items[i].content_word[text])] = True
+            if len(items[i].texts) == 2:
+                partner[row] = row + 1 - 2 * text
         tensors = [x.to(device) for x in (tokens, site, forms, classes, content, partner)]
         yield SiteBatch(rows, *tensors)
 
 
-def cuts(mask: Tensor, heads: Sequence[Head]) -> list[SiteEdit]:
-    """Returns the edits that cut the edges of some heads to the tokens of `mask` [B, T]."""
+def _cuts(mask: Tensor, heads: Sequence[Head]) -> list[SiteEdit]:
+    """Return the edits that cut the edges of some heads to the tokens of `mask` [B, T]."""
     return [SiteEdit(layer, head, weights=lambda row: cut_weights(row, mask)) for layer, head in heads]
 
 
-def exchanges(batch: SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
-    """Returns the edits that let the weights of some heads on the mentions of both classes change places."""
-    first, second = batch.classes
-    return [SiteEdit(layer, head, weights=lambda row: exchange(row, first, second)) for layer, head in heads]
+def _exchanges(batch: SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
+    """Return the edits that let the weights of some heads on the mentions of both classes change places."""
+
+    def exchange(row: Tensor) -> Tensor:
+        return exchange_weights(row, batch.classes[0], batch.classes[1])
+
+    return [SiteEdit(layer, head, weights=exchange) for layer, head in heads]
 
 
-def interchanges(batch: SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
-    """Returns the edits that replace the outputs of some heads by those in the other text of the passage."""
+def _interchanges(batch: SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
+    """Return the edits that replace the outputs of some heads by those in the other text of the passage."""
     return [SiteEdit(layer, head, output=lambda rows: rows[batch.partner]) for layer, head in heads]
 
 
@@ -99,57 +97,59 @@ class Sites:
     def __init__(
         self,
         model: ObservableModel,
-        items: Sequence[Item],
+        items: Sequence[PassageItem],
         tokens_per_batch: int,
         advance: Callable[[float], None] = lambda texts: None,
     ) -> None:
-        """Runs the unedited pass; `advance` is called with the number of texts after each batch."""
-        self.model, self.items = model, items
+        """Run the unedited pass; `advance` is called with the number of texts after each batch."""
+        self.model = model
+        self.items = items
         self.clean = np.full((len(items), 2), np.nan)
         self._advance = advance
         self._batches = list[tuple[SiteBatch, SitePass]]()
-        for batch in site_batches(items, tokens_per_batch, model.device):
+        for batch in _site_batches(items, tokens_per_batch, model.device):
             site_pass = model.site_pass(batch.tokens, batch.site)
-            self.clean[_places(batch)] = margins(batch, site_pass, [[]])[0]
+            self.clean[_places(batch)] = _margins(batch, site_pass, [[]])[0]
             self._batches.append((batch, site_pass))
             advance(len(batch.index))
 
     def measure(self, sets: Sequence[Sequence[Head]], edits: Collection[str]) -> Margins:
-        """Returns the margins with the heads of each of C sets edited together; `edits` are some of EDITS."""
+        """Return the margins with the heads of each of C sets edited together; `edits` are names of `Margins`."""
         shape = (len(self.items), 2)
         cut = np.full((*shape, 2, len(sets)), np.nan)
-        single = {name: np.full((*shape, len(sets)), np.nan) for name in ("exchanged", "content_cut", "interchanged")}
+        exchanged, content_cut, interchanged = np.full((3, *shape, len(sets)), np.nan)
         for batch, site_pass in self._batches:
-            place = _places(batch)
-            is_mentioned = (
-                batch.classes.any(-1).any(-1).tolist()
-            )  # [2] whether any text of the batch mentions the class
-            # Where each result belongs, and the edits that give it.
-            targets, edit_lists = list[tuple[np.ndarray, tuple[int, ...]]](), list[list[SiteEdit]]()
+            # Cutting a class that no text of the batch mentions changes nothing.
+            is_mentioned = batch.classes.any(-1).any(-1).tolist()  # [2]
+
+            # Where the margins of each list of edits belong, a view [N, 2].
+            targets: list[np.ndarray] = []
+            edit_lists: list[list[SiteEdit]] = []
             for c, heads in enumerate(sets):
                 if "cut" in edits:
                     for side in (0, 1):
-                        targets.append((cut, (side, c)))
-                        edit_lists.append(cuts(batch.classes[side], heads) if is_mentioned[side] else [])
+                        targets.append(cut[:, :, side, c])
+                        edit_lists.append(_cuts(batch.classes[side], heads) if is_mentioned[side] else [])
                 if "exchanged" in edits:
-                    targets.append((single["exchanged"], (c,)))
-                    edit_lists.append(exchanges(batch, heads))
+                    targets.append(exchanged[:, :, c])
+                    edit_lists.append(_exchanges(batch, heads))
                 if "content_cut" in edits:
-                    targets.append((single["content_cut"], (c,)))
-                    edit_lists.append(cuts(batch.content, heads))
+                    targets.append(content_cut[:, :, c])
+                    edit_lists.append(_cuts(batch.content, heads))
                 if "interchanged" in edits:
-                    targets.append((single["interchanged"], (c,)))
-                    edit_lists.append(interchanges(batch, heads))
-            found = margins(batch, site_pass, edit_lists)  # [E, B]
-            for (values, where), row in zip(targets, found, strict=True):
-                index: tuple[Any, ...] = (*place, *where)
-                values[index] = row
+                    targets.append(interchanged[:, :, c])
+                    edit_lists.append(_interchanges(batch, heads))
+
+            # All edits of the batch together, [E, B].
+            found = _margins(batch, site_pass, edit_lists)
+            for target, of_rows in zip(targets, found, strict=True):
+                target[_places(batch)] = of_rows
             self._advance(EDIT_COST * found.size)
-        return Margins(self.clean, cut, **single)
+        return Margins(self.clean, cut, exchanged, content_cut, interchanged)
 
     @torch.no_grad()
     def direct_effects(self) -> np.ndarray:
-        """Returns what each head writes into the twin difference of the margin directly, [N, L, H] in nats.
+        """Return what each head writes into the twin difference of the margin directly, [N, L, H] in nats.
 
         Direct logit attribution (Elhage et al. 2021): the head's output at the site, times its output matrix, times the
         difference of the two pronouns' output embeddings, pulled back through the final norm. Half the difference of
@@ -160,22 +160,25 @@ class Sites:
         effects = np.full((len(self.items), 2, model.n_layer, model.n_head), np.nan)
         unembedding = model.unembedding().float()
         for batch, site_pass in self._batches:
-            direction = unembedding[batch.forms[:, 0]] - unembedding[batch.forms[:, 1]]  # [B, D]
+            # The direction of the residual stream that raises the margin, [B, D].
+            direction = unembedding[batch.forms[:, 0]] - unembedding[batch.forms[:, 1]]
             pulled = model.final_norm_pullback(direction, site_pass.final_stream().float())
             for layer, record in enumerate(site_pass.records()):
                 weight = model.head_weights(layer).output  # [H, D, K]
                 if weight is None or pulled is None:
                     continue
-                of_heads = torch.einsum("hdk,bd->bhk", weight.float(), pulled)
+                of_heads = torch.einsum("hdk,bd->bhk", weight.float(), pulled)  # in each head's output
                 written = (record.output.float() * of_heads).sum(-1)  # [B, H]
                 effects[(*_places(batch), layer)] = written.cpu().numpy()
+
+        # Half the difference of passage and twin, in the direction of the model's own.
         sign = np.sign(self.clean[:, 0] - self.clean[:, 1])
         half: np.ndarray = (effects[:, 0] - effects[:, 1]) / 2 * sign[:, None, None]
         return half
 
     @torch.no_grad()
     def entity_weights(self, head: Head) -> np.ndarray:
-        """Returns a head's attention weight on the mentions of each class, [N, 2 texts, 2 classes]."""
+        """Return a head's attention weight on the mentions of each class, [N, 2 texts, 2 classes]."""
         weights = np.full((len(self.items), 2, 2), np.nan)
         for batch, site_pass in self._batches:
             row = site_pass.records()[head[0]].weights[:, head[1]]  # [B, T]
@@ -184,67 +187,74 @@ class Sites:
         return weights
 
     def probabilities(self, heads: Sequence[Head]) -> np.ndarray:
-        """Returns the probability of each form, unedited and with the weights exchanged, [N, 2 texts, 2 passes, 2]."""
+        """Return the probability of each form, unedited and with the weights exchanged, [N, 2 texts, 2 passes, 2]."""
         found = np.full((len(self.items), 2, 2, 2), np.nan)
         for batch, site_pass in self._batches:
-            logits = site_pass.edited_logits([[], exchanges(batch, heads)])  # [2, B, V]
+            logits = site_pass.edited_logits([[], _exchanges(batch, heads)])  # [2, B, V]
             of_forms = logits.softmax(-1).gather(2, batch.forms.expand(2, -1, -1))  # [2, B, 2]
             found[_places(batch)] = of_forms.transpose(0, 1).cpu().numpy()
         return found
 
 
 @torch.no_grad()
-def margins(batch: SiteBatch, site_pass: SitePass, edit_lists: Sequence[Sequence[SiteEdit]]) -> np.ndarray:
-    """Returns M = log p(first form) - log p(second form) in nats at the site, with each of E lists of edits, [E, B]."""
+def _margins(batch: SiteBatch, site_pass: SitePass, edit_lists: Sequence[Sequence[SiteEdit]]) -> np.ndarray:
+    """Return M = log p(first form) - log p(second form) in nats at the site, with each of E lists of edits, [E, B]."""
     n_at_once = max(1, MAX_ROWS // len(batch.site))
     found = np.empty((len(edit_lists), len(batch.site)))
     for start in range(0, len(edit_lists), n_at_once):
         chunk = edit_lists[start : start + n_at_once]
         logits = site_pass.edited_logits(chunk)  # [E, B, V]
         of_forms = logits.gather(2, batch.forms.expand(len(chunk), -1, -1))  # [E, B, 2]
-        found[start : start + len(chunk)] = (of_forms[..., 0] - of_forms[..., 1]).double().cpu().numpy()
+        difference = of_forms[..., 0] - of_forms[..., 1]
+        found[start : start + len(chunk)] = difference.double().cpu().numpy()
     return found
 
 
 def _places(batch: SiteBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the item and the text of each row, each [B]."""
+    """Return the item and the text of each row, each [B]."""
     items, texts = np.array(batch.index).T
     return items, texts
 
 
-# Measures
-
-
-def decision(items: Sequence[Item], values: np.ndarray) -> np.ndarray:
-    """Returns half the difference of the margin between passage and twin [N, ...], from margins [N, 2, ...].
+def decision(items: Sequence[PassageItem], values: np.ndarray) -> np.ndarray:
+    """Return half the difference of the margin between passage and twin [N, ...], from margins [N, 2, ...].
 
     Signed: one entity: towards its class; two: towards the class of the author's pronoun. Without a twin it is the
     signed margin of the passage.
     """
-    signs = np.array([1.0 if item.passage.meant == 0 else -1.0 for item in items])
-    signs = signs.reshape(-1, *[1] * (values.ndim - 2))
-    has_twin = np.array([len(item.texts) == 2 for item in items]).reshape(signs.shape)
+    # One value for each item, in the shape [N, 1, ...] that fits the result.
+    shape = (-1, *[1] * (values.ndim - 2))
+    signs = np.array([1.0 if item.passage.meant == 0 else -1.0 for item in items]).reshape(shape)
+    has_twin = np.array([len(item.texts) == 2 for item in items]).reshape(shape)
     paired: np.ndarray = np.where(has_twin, (values[:, 0] - values[:, 1]) / 2, values[:, 0])
     return signs * paired
 
 
-def edge_effects(items: Sequence[Item], measured: Margins) -> np.ndarray:
-    """Returns the signed edge effect of each head on each item, [N, C] in nats.
+def signed_edge_effects(items: Sequence[PassageItem], measured: Margins) -> np.ndarray:
+    """Return the signed edge effect of each head on each item, [N, C] in nats.
 
     It is how far the edge to an entity moves the margin towards that entity's class, averaged over the entities and
     over passage and twin: for two entities, half of M with the edge to the second class cut minus M with the edge to
     the first class cut. It does not use the author's pronoun.
     """
-    first, second = (measured.clean[:, :, None] - measured.cut[:, :, side] for side in (0, 1))  # [N, 2, C]
-    is_mentioned = np.array([[bool(item.mentions[0][side]) for side in (0, 1)] for item in items], dtype=float)
-    of_text = np.stack([is_mentioned, is_mentioned[:, ::-1]], axis=1)  # [N, 2 texts, 2 classes]
-    moved = first * of_text[:, :, 0, None] - second * of_text[:, :, 1, None]
-    effects: np.ndarray = np.nanmean(moved / of_text.sum(-1)[:, :, None], axis=1)
+    # What the edge to either class adds to the margin of each text, [N, 2 texts, C].
+    clean = measured.clean[:, :, None]
+    first = clean - measured.cut[:, :, 0]
+    second = clean - measured.cut[:, :, 1]
+
+    # 1 if a text mentions the class; the twin mentions the other one in its place. [N, 2 texts, 2 classes]
+    in_passage = np.array([list(map(bool, item.mentions[0])) for item in items], dtype=float)
+    is_mentioned = np.stack([in_passage, in_passage[:, ::-1]], axis=1)
+
+    # The margin is that of the first class, so the edge to the second one counts with the other sign.
+    moved = first * is_mentioned[:, :, 0, None] - second * is_mentioned[:, :, 1, None]
+    of_text = moved / is_mentioned.sum(-1)[:, :, None]
+    effects: np.ndarray = np.nanmean(of_text, axis=1)  # a passage may have no twin
     return effects
 
 
-def role_cuts(items: Sequence[Item], measured: Margins) -> tuple[np.ndarray, np.ndarray]:
-    """Returns `decision` with the edge to the meant entity cut, and with the edge to the other one, each [N, C].
+def role_cuts(items: Sequence[PassageItem], measured: Margins) -> tuple[np.ndarray, np.ndarray]:
+    """Return `decision` with the edge to the meant entity cut, and with the edge to the other one, each [N, C].
 
     The entity in the same place counts as the meant one in the twin.
     """
@@ -253,24 +263,27 @@ def role_cuts(items: Sequence[Item], measured: Margins) -> tuple[np.ndarray, np.
         chosen = np.empty((len(items), 2, measured.cut.shape[-1]))
         for i, item in enumerate(items):
             side = item.passage.meant ^ is_other
-            chosen[i, 0], chosen[i, 1] = measured.cut[i, 0, side], measured.cut[i, 1, 1 - side]
+            chosen[i, 0] = measured.cut[i, 0, side]
+            chosen[i, 1] = measured.cut[i, 1, 1 - side]
         result.append(decision(items, chosen))
     return result[0], result[1]
 
 
 def exchange_terms(measured: Margins) -> tuple[np.ndarray, np.ndarray]:
-    """Returns numerator [N, C] and denominator [N] of the share exchanged, which is the ratio of their means.
+    """Return numerator [N, C] and denominator [N] of the share exchanged, which is the ratio of their means.
 
     The share is 1 if exchanging the weights turns the margin of the passage into that of its twin and the other way
     round. Both are signed by the model's own preference, so that passages in which it prefers either entity add up.
     """
     total = measured.clean[:, 0] - measured.clean[:, 1]  # [N]
     moved = measured.clean[:, :, None] - measured.exchanged  # [N, 2, C]
+
+    # A complete exchange moves either text by the whole difference, so half of both together is the difference.
     return np.sign(total)[:, None] * (moved[:, 0] - moved[:, 1]) / 2, np.abs(total)
 
 
 def flips(measured: Margins) -> np.ndarray:
-    """Returns the share of the texts of each item whose more probable pronoun changes with the weights, [N, C]."""
+    """Return the share of the texts of each item whose more probable pronoun changes with the weights, [N, C]."""
     changed = np.sign(measured.clean[:, :, None]) != np.sign(measured.exchanged)
     share: np.ndarray = changed.mean(axis=1)
     return share

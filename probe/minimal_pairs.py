@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from model.observe import HeadEdit, ObservableModel
+from probe.batches import text_batches
 from probe.config import ProbeConfig
 from probe.external import (
     EvaluatedModel,
@@ -30,7 +31,6 @@ from probe.external import (
     read_objects,
     words_of,
 )
-from probe.scores import text_batches
 from probe.statistics import cluster_interval, wilson_interval
 
 TIE = 1e-4  # nats; batching moves a float32 sum of log-probabilities by up to 7e-6 (1,200 BLiMP pairs, 1.9M parameters)

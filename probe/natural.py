@@ -26,6 +26,7 @@ from data.links import LinkItem, link_items
 from data.natural import CLASSES, SITES, Prefix, census, find_prefixes, item_rows
 from data.tokenizer import encode_text, unknown_id
 from model.observe import ObservableModel
+from probe.batches import text_batches
 from probe.config import ProbeConfig
 from probe.interventions import cut_edge
 from probe.results import (
@@ -39,7 +40,7 @@ from probe.results import (
     ShiftTable,
     Stratum,
 )
-from probe.scores import Candidates, item_batches, output_norms, reduce_scores, text_batches
+from probe.scores import Candidates, item_batches, output_norms, reduce_scores
 from probe.statistics import Design, largest, mean_interval, random_half, similar_heads
 from probe.study import Place, Sample, choose_and_test
 from probe.verdict import judged_shift

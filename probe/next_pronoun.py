@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from data.next_pronoun import KINDS, Passage, ngram_rule
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
-from probe.margins import EDIT_COST, Sites, decision, edge_effects, exchange_terms, flips, role_cuts
+from probe.margins import EDIT_COST, Sites, decision, exchange_terms, flips, role_cuts, signed_edge_effects
 from probe.passage_items import PassageItem, PassageItems, make_passage_items
 from probe.results import (
     NEXT_PRONOUN,
@@ -63,7 +63,7 @@ class Half:
         """Return the signed edge effect of each set of heads on the items of `all`, values [N, C] in nats."""
         of_kinds = []
         for sites in (self.sites_one, self.sites_two):
-            of_kinds.append(edge_effects(sites.items, sites.measure(sets, ["cut"])))
+            of_kinds.append(signed_edge_effects(sites.items, sites.measure(sets, ["cut"])))
         return Sample(np.concatenate(of_kinds), self.all.clusterings, self.all.designs())
 
     def direct_effects(self) -> np.ndarray:
@@ -604,7 +604,7 @@ def confirm_decision(
     # One test of the edges, and what the model picks.
     measured = Sites(model, items.items, config.tokens_per_batch).measure([heads], ["cut"])
     designs = items.designs()
-    effects = Sample(edge_effects(items.items, measured), items.clusterings, designs)
+    effects = Sample(signed_edge_effects(items.items, measured), items.clusterings, designs)
     test = effects.test(config)
     clean = decision(items.items, measured.clean)  # [N]
     meant, other = role_cuts(items.items, measured)  # [N, 1] each

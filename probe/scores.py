@@ -1,7 +1,8 @@
-"""Read every attention head at the query of every item, and score how well it finds the antecedent."""
+"""Measure every attention head at the query of every item, and score how well it finds the antecedent."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from data.links import LinkItem
 from model.observe import LayerRecord, ObservableModel
+from probe.batches import text_batches
+from probe.results import Head
 
 _BLOCK = [(0, 0), (0, 1), (1, 0), (1, 1)]  # (order, meant) of the four cells
 
@@ -51,14 +54,17 @@ def score(log_ratio: np.ndarray, attention_margin: np.ndarray, strict: np.ndarra
     def cells(values: np.ndarray) -> np.ndarray:
         return values.reshape(-1, 2, 2, *values.shape[1:])  # [N_b, order, meant, ...]
 
+    # A tie counts half in the accuracy, and as wrong in pairs and blocks.
     right = cells((attention_margin > 0) + 0.5 * (attention_margin == 0))
     right_pair = (right == 1).all(axis=2)  # [N_b, order, ...]
+
+    # The distractor of one pronoun is the antecedent of the other, so half the change is the mean of the two.
+    half_change = cells(log_ratio.astype(np.float64)).mean(axis=2)  # [N_b, order, ...]
     return Scores(
         accuracy=right.mean(axis=(1, 2)),
         pair_accuracy=right_pair.mean(axis=1),
         block_accuracy=right_pair.all(axis=1).astype(float),
-        # The distractor of one pronoun is the antecedent of the other, so half the change is the mean of the two.
-        pronoun_contrast=cells(log_ratio.astype(np.float64)).mean(axis=2).mean(axis=1),
+        pronoun_contrast=half_change.mean(axis=1),
         strict_accuracy=cells(strict).mean(axis=(1, 2)),
     )
 
@@ -70,18 +76,19 @@ def score_heads(rows: HeadRows) -> Scores:
 
 def check_blocks(items: Sequence[LinkItem]) -> None:
     """Raise ValueError unless the items are whole blocks with the cells in the order that `score` expects."""
+    cells = [(item.order, item.meant) for item in items]
     blocks = [item.block for item in items]
-    has_cells = [(item.order, item.meant) for item in items] == _BLOCK * (len(items) // 4)
-    if not has_cells or blocks != [block for block in blocks[::4] for _ in range(4)]:
+    if cells != _BLOCK * (len(items) // 4) or blocks != np.repeat(blocks[::4], 4).tolist():
         raise ValueError("probe items are not whole blocks of four cells")
 
 
-def best_head(scores: Scores) -> tuple[int, int]:
-    """Return the (layer, head) of highest mean block accuracy; accuracy, then pronoun contrast break ties."""
-    keys = [scores.pronoun_contrast, scores.accuracy, scores.block_accuracy]  # lexsort: the last key counts most
+def best_head(scores: Scores) -> Head:
+    """Return the head of highest mean block accuracy; accuracy, then pronoun contrast break ties."""
+    # np.lexsort: the last key counts most.
+    keys = [scores.pronoun_contrast, scores.accuracy, scores.block_accuracy]
     order = np.lexsort([key.mean(axis=0).ravel() for key in keys])
     layer, head = np.unravel_index(order[-1], scores.block_accuracy.shape[1:])
-    return int(layer), int(head)
+    return Head(int(layer), int(head))
 
 
 class Candidates(NamedTuple):
@@ -94,9 +101,10 @@ class Candidates(NamedTuple):
 
 def candidates(items: Sequence[LinkItem]) -> Candidates:
     """Return the mentions of `items`, antecedents first."""
+    # As many words, and tokens of a word, as the largest item has; -1 where there is none.
     mentions = [item.antecedents + item.distractors for item in items]
-    n_words = max(1, *(len(words) for words in mentions))
-    n_tokens = max((len(word) for words in mentions for word in words), default=1)
+    n_words = max(1, *map(len, mentions))
+    n_tokens = max(map(len, chain(*mentions)), default=1)
     positions = np.full((len(items), n_words, n_tokens), -1)
     gold = np.zeros((len(items), n_words), dtype=bool)
     for i, words in enumerate(mentions):
@@ -119,34 +127,31 @@ class ItemBatch(NamedTuple):
 
 def item_batches(items: Sequence[LinkItem], tokens_per_batch: int) -> list[ItemBatch]:
     """Return the batches that cover `items`; texts that are equal up to the query share a row."""
-    batches = []
     texts = [item.tokens[: item.query + 1] for item in items]
+    batches = []
     for members, rows, tokens, query in text_batches(texts, tokens_per_batch):
         mentions = candidates([items[i] for i in members])
         batches.append(ItemBatch(members, torch.tensor(rows), tokens, query[:, None], mentions))
     return batches
 
 
-def read_heads(model: ObservableModel, items: Sequence[LinkItem], tokens_per_batch: int) -> HeadRows:
-    """Read every head at the query of every item; the texts end at the query.
+@torch.no_grad()
+def measure_heads(model: ObservableModel, items: Sequence[LinkItem], tokens_per_batch: int) -> HeadRows:
+    """Measure every head at the query of every item; the texts end at the query.
 
     Equal texts are read once, so that their rows are bit-identical.
     """
-    return read_batches(model, item_batches(items, tokens_per_batch))
-
-
-@torch.no_grad()
-def read_batches(model: ObservableModel, batches: Sequence[ItemBatch]) -> HeadRows:
-    """Return the `HeadRows` of all items of the batches, so that several models can share them."""
-    n_items = sum(len(batch.members) for batch in batches)
-    shape = (n_items, model.n_layer, model.n_head)
-    rows = HeadRows(**{field.name: np.empty(shape, dtype=np.float32) for field in fields(HeadRows)})
-    for batch in batches:
-        index, mentions = batch.rows.to(model.device), Candidates(*(x.to(model.device) for x in batch.mentions))
+    shape = (len(items), model.n_layer, model.n_head)
+    rows = HeadRows(*(np.empty(shape, dtype=np.float32) for _ in fields(HeadRows)))
+    for batch in item_batches(items, tokens_per_batch):
+        index = batch.rows.to(model.device)
+        mentions = Candidates(*(part.to(model.device) for part in batch.mentions))
         records = model.record(batch.tokens.to(model.device), batch.query.to(model.device))
         for layer, record in enumerate(records):
-            norms = output_norms(model.head_weights(layer).output, record, index, mentions.positions)
-            for name, values in reduce_scores(record.scores[index, :, 0], mentions, norms).items():
+            output_weight = model.head_weights(layer).output
+            norms = output_norms(output_weight, record, index, mentions.positions)
+            scores = record.scores[index, :, 0]  # [N, H, T] of the query
+            for name, values in reduce_scores(scores, mentions, norms).items():
                 getattr(rows, name)[batch.members, layer] = values.cpu().numpy()
     return rows
 
@@ -160,9 +165,11 @@ def output_norms(output_weight: Tensor | None, record: LayerRecord, rows: Tensor
     if output_weight is None:
         norms = values.new_full(values.shape[:-1], torch.nan)
     else:
+        # The squared norm of W_O v is v' (W_O' W_O) v; rounding may make it a little less than 0.
         weight = output_weight.float()
-        gram = torch.einsum("hdk,hdl->hkl", weight, weight)  # the squared norm is v' (W_O' W_O) v
-        norms = torch.einsum("nphk,hkl,nphl->nph", values, gram, values).clamp(min=0).sqrt()
+        gram = torch.einsum("hdk,hdl->hkl", weight, weight)
+        squares = torch.einsum("nphk,hkl,nphl->nph", values, gram, values)
+        norms = squares.clamp(min=0).sqrt()
     return norms.transpose(1, 2).unflatten(-1, positions.shape[1:])
 
 
@@ -173,21 +180,28 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> 
     sink, cancels from the log ratio. Without antecedents or distractors the log ratio is infinite or nan. `scores`
     [N, H, T] are before the softmax, -inf after the query; `value_norms` [N, H, W, P] are those of `output_norms`.
     """
-    token_scores = scores.gather(-1, mentions.positions.flatten(1)[:, None].expand(-1, scores.shape[1], -1))
-    token_scores = token_scores.unflatten(-1, mentions.positions.shape[1:])
+    # The scores of the mentions' tokens, -inf where a mention has fewer tokens than others.
+    positions = mentions.positions.flatten(1)[:, None].expand(-1, scores.shape[1], -1)  # [N, H, W P]
+    token_scores = scores.gather(-1, positions).unflatten(-1, mentions.positions.shape[1:])
     token_scores = token_scores.masked_fill(~mentions.present[:, None], -torch.inf)  # [N, H, W, P]
-    words, gold = token_scores.logsumexp(-1), mentions.gold[:, None]
-    right, wrong = words.masked_fill(~gold, -torch.inf), words.masked_fill(gold, -torch.inf)
-    total = scores.logsumexp(-1)
-    beyond_first = scores[..., 1:]
-    largest = beyond_first.amax(-1, keepdim=True)
-    largest_gold = token_scores.masked_fill(~gold[..., None], -torch.inf) == largest[..., None]
+    word_scores = token_scores.logsumexp(-1)  # [N, H, W]
+
+    # Strict: the share of the highest scores, the first token's aside, that are tokens of antecedents.
+    after_first = scores[..., 1:]
+    highest = after_first.amax(-1, keepdim=True)  # [N, H, 1]
+    gold_tokens = token_scores.masked_fill(~mentions.gold[:, None, :, None], -torch.inf)
+    n_gold = (gold_tokens == highest[..., None]).sum((-1, -2))
+    n_highest = (after_first == highest).sum(-1)
+
+    # Weights are exp(score - total), with the softmax's denominator exp(total).
+    total = scores.logsumexp(-1)  # [N, H]
+    right, wrong = _sides(word_scores, mentions)
     return {
         "log_ratio": right.logsumexp(-1) - wrong.logsumexp(-1),
         "value_log_ratio": _value_log_ratio(token_scores, value_norms, mentions),
         "attention_margin": right.amax(-1) - wrong.amax(-1),
-        "strict": largest_gold.sum((-1, -2)) / (beyond_first == largest).sum(-1),
-        "mass": (words.logsumexp(-1) - total).exp(),
+        "strict": n_gold / n_highest,
+        "mass": (word_scores.logsumexp(-1) - total).exp(),
         "first_mass": (scores[..., 0] - total).exp(),
     }
 
@@ -195,29 +209,13 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> 
 def _value_log_ratio(token_scores: Tensor, value_norms: Tensor, mentions: Candidates) -> Tensor:
     """Return the log ratio [N, H] of value-weighted attention; 0 where all norms are 0."""
     weighted = (token_scores + value_norms.log()).logsumexp(-1)  # [N, H, W]
-    gold = mentions.gold[:, None]
-    right, wrong = (weighted.masked_fill(mask, -torch.inf).logsumexp(-1) for mask in (~gold, gold))
+    right, wrong = _sides(weighted, mentions)
+    log_ratio = right.logsumexp(-1) - wrong.logsumexp(-1)
     is_zero = (value_norms * mentions.present[:, None]).sum((-1, -2)) == 0
-    return (right - wrong).masked_fill(is_zero, 0)
+    return log_ratio.masked_fill(is_zero, 0)
 
 
-def text_batches(
-    texts: Sequence[tuple[int, ...]], tokens_per_batch: int
-) -> Iterator[tuple[list[int], list[int], Tensor, Tensor]]:
-    """Yield (indices of texts, batch row of each, tokens [B, T], last position of each row [B]), padded on the right.
-
-    Texts of similar length come together; equal texts share a row.
-    """
-    members: dict[tuple[int, ...], list[int]] = {}
-    for i, text in enumerate(texts):
-        members.setdefault(text, []).append(i)
-    remaining = sorted(members, key=len)
-    while remaining:
-        n_rows = max(1, tokens_per_batch // len(remaining[-1]))
-        batch, remaining = remaining[-n_rows:], remaining[:-n_rows]
-        tokens = np.zeros((len(batch), len(batch[-1])), dtype=np.int64)
-        for row, text in enumerate(batch):
-            tokens[row, : len(text)] = text
-        indices = [i for text in batch for i in members[text]]
-        rows = [row for row, text in enumerate(batch) for _ in members[text]]
-        yield indices, rows, torch.from_numpy(tokens), torch.tensor([len(text) - 1 for text in batch])
+def _sides(word_scores: Tensor, mentions: Candidates) -> tuple[Tensor, Tensor]:
+    """Return the scores [N, H, W] with those of distractors, and with those of antecedents, set to -inf."""
+    gold = mentions.gold[:, None]  # [N, 1, W]
+    return word_scores.masked_fill(~gold, -torch.inf), word_scores.masked_fill(gold, -torch.inf)

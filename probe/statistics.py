@@ -4,6 +4,7 @@ Stories share frames (sentences with gaps) and words, so blocks of stories are n
 scores take whole clusters as their unit.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,13 +12,14 @@ import numpy as np
 from scipy import special, stats
 
 from data.links import LinkItem
+from probe.results import Clusters, Head, SimilarHead
 
 CONFIDENCE = 0.95  # coverage of every interval
 MIN_CLUSTERS = 5  # fewer clusters give no useful one-way bootstrap: of four, 1 draw in 64 has a single cluster
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
 CLUSTERINGS = ("frames", "first_words", "second_words")  # in every test; all blocks of a pair share both words
 Design = Sequence[np.ndarray]  # clusterings, each [N], that are resampled independently of each other
-_ROUNDING = 1e-12  # share of a sum of squares below which a variance counts as zero
+_ZERO_VARIANCE = 1e-12  # share of a sum of squares below which a variance counts as zero
 
 
 def story_clusters(items: Sequence[LinkItem]) -> dict[str, np.ndarray]:
@@ -34,12 +36,18 @@ def story_clusters(items: Sequence[LinkItem]) -> dict[str, np.ndarray]:
     }
 
 
+def count_clusters(clusters: Mapping[str, np.ndarray]) -> Clusters:
+    """Return how many different labels each clustering of `story_clusters` has."""
+    return Clusters(**{name: len(set(labels)) for name, labels in clusters.items()})
+
+
 def story_designs(clusters: Mapping[str, np.ndarray]) -> list[Design]:
     """Return the designs of a story interval: frames crossed with pairs, with first and with second words.
 
     The widest of the three covers a little less than 95 % if effects of both words dominate.
     """
-    return [(clusters["frames"], clusters[name]) for name in ("pairs", "first_words", "second_words")]
+    words = ("pairs", "first_words", "second_words")
+    return [(clusters["frames"], clusters[name]) for name in words]
 
 
 def bootstrap_interval(
@@ -55,8 +63,9 @@ def bootstrap_interval(
     `statistic` maps weights [B, N] to the weighted statistic [B, ...]. The interval is nan if a clustering has a single
     cluster.
     """
+    # Intervals of all designs, [designs, 2, ...]; the widest is chosen for each number of the statistic by itself.
     intervals = np.stack([_design_interval(statistic, design, n_bootstrap, seed) for design in designs])
-    widest = np.argmax(intervals[:, 1] - intervals[:, 0], axis=0)  # argmax returns nan first
+    widest = np.argmax(intervals[:, 1] - intervals[:, 0], axis=0)  # nan counts as widest
     chosen: np.ndarray = np.take_along_axis(intervals, widest[None, None], axis=0)[0]
     return chosen
 
@@ -72,6 +81,19 @@ def mean_interval(values: np.ndarray, designs: Sequence[Design], n_bootstrap: in
     return bootstrap_interval(means, designs, n_bootstrap, seed)
 
 
+def ratio_interval(
+    numerator: np.ndarray, denominator: np.ndarray, designs: Sequence[Design], n_bootstrap: int, seed: int
+) -> np.ndarray:
+    """Return the `bootstrap_interval` [2] of the ratio of the sums of two values, each [N]."""
+
+    def ratios(weights: np.ndarray) -> np.ndarray:
+        above = weights @ numerator
+        below = weights @ denominator
+        return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
+
+    return bootstrap_interval(ratios, designs, n_bootstrap, seed)
+
+
 def cluster_interval(
     values: np.ndarray, clusters: np.ndarray, n_bootstrap: int, seed: int
 ) -> tuple[float, float] | None:
@@ -85,14 +107,18 @@ def cluster_interval(
 def _design_interval(
     statistic: Callable[[np.ndarray], np.ndarray], design: Design, n_bootstrap: int, seed: int
 ) -> np.ndarray:
+    # The weight of a value is the product of how often its cluster of each clustering is drawn, [B, N].
     rng = np.random.default_rng(seed)
     counts = [_resampling_counts(clusters, n_bootstrap, rng) for clusters in design]
-    n_clusters = min(len(np.unique(clusters)) for clusters in design)
     weights = np.prod(counts, axis=0)
     drawn = statistic(weights[weights.any(axis=1)])  # crossed draws of few clusters may be empty
+    n_clusters = min(len(np.unique(clusters)) for clusters in design)
     if n_clusters < 2:
         return np.full((2, *drawn.shape[1:]), np.nan)
-    expanded = np.sqrt(n_clusters / (n_clusters - 1)) * special.stdtrit(n_clusters - 1, (1 + CONFIDENCE) / 2)
+
+    # Expanded percentiles: Student's t instead of the normal quantile, and n / (n - 1) for the variance.
+    t = special.stdtrit(n_clusters - 1, (1 + CONFIDENCE) / 2)
+    expanded = np.sqrt(n_clusters / (n_clusters - 1)) * t
     tail = special.ndtr(-expanded)
     quantiles: np.ndarray = np.nanquantile(drawn, (tail, 1 - tail), axis=0)
     return quantiles
@@ -101,7 +127,9 @@ def _design_interval(
 def _resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Generator) -> np.ndarray:
     """Return how often each value's cluster is drawn [B, N] if as many clusters are drawn as there are."""
     names, index = np.unique(clusters, return_inverse=True)
-    return rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=n_bootstrap)[:, index].astype(float)
+    n = len(names)
+    drawn = rng.multinomial(n, np.full(n, 1 / n), size=n_bootstrap)  # [B, n clusters]
+    return drawn[:, index].astype(float)
 
 
 def chance_level(
@@ -114,13 +142,15 @@ def chance_level(
     1993). The flips of the clusterings are added, so that their variances add as in `max_t_test`; this is conservative
     (simulated in tests/probe/test_statistics.py). Arguments as in `max_t_test`.
     """
-    centred = values.reshape(len(values), -1) - centre
+    centred = values.reshape(len(values), -1) - centre  # [N_b, heads]
     rng = np.random.default_rng(seed)
-    totals = np.zeros((n_flips, centred.shape[1]))
+    totals = np.zeros((n_flips, centred.shape[1]))  # flipped sums of all clusterings, [B, heads]
     for clusters in clusterings:
         sums, sizes = _cluster_sums(centred, clusters)
-        totals += rng.choice((-1.0, 1.0), size=(n_flips, len(sizes))) @ sums
-    return centre + float(np.percentile(totals.max(axis=1) / len(values), 95))
+        signs = rng.choice((-1.0, 1.0), size=(n_flips, len(sizes)))
+        totals += signs @ sums
+    best = totals.max(axis=1) / len(values)  # mean of the best head, [B]
+    return centre + float(np.percentile(best, 95))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,30 +189,46 @@ def max_t_test(
     prefix are right at most as often as both are wrong, so at most in half of the cases. With `two_sided` the test is
     whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
     """
-    centred = values.reshape(len(values), -1).astype(float) - centre
+    centred = values.reshape(len(values), -1).astype(float) - centre  # [N_b, heads]
     tables = [_cluster_sums(centred, clusters) for clusters in clusterings]
-    if min(len(sizes) for _, sizes in tables) < 2:
+    fewest = min(len(sizes) for _, sizes in tables)
+    if fewest < 2:
         return MaxT(np.ones(values.shape[1:]), 1.0, np.zeros(values.shape[1:]))
-    variance = sum(_flipped_totals(sums, sizes, np.ones((1, len(sizes))))[1][0] for sums, sizes in tables)
-    p = np.zeros(centred.shape[1])
+
+    # 1. The variance of a head's sum is that under all clusterings together, [heads].
+    variance = np.zeros(centred.shape[1])
     for sums, sizes in tables:
-        signs = _sign_patterns(len(sizes), n_flips, seed)
-        totals, variances = _flipped_totals(sums, sizes, signs)
-        null = totals / np.sqrt(variances)  # [B, heads]
+        unflipped = np.ones((1, len(sizes)))
+        variance += _flipped_totals(sums, sizes, unflipped)[1][0]
+
+    p = np.zeros(centred.shape[1])
+    smallest_p = 0.0
+    for sums, sizes in tables:
         t = centred.sum(axis=0) / np.sqrt(np.maximum(variance, _variance_floor(sums)))
+
+        # 2. T* of every head under every sign pattern, and its maximum over heads.
+        signs = _sign_patterns(len(sizes), n_flips, seed)  # [B, C]
+        totals, variances = _flipped_totals(sums, sizes, signs)
+        flipped_t = totals / np.sqrt(variances)  # [B, heads]
         observed = np.abs(t) if two_sided else t
-        null = (np.abs(null) if two_sided else null).max(axis=1)  # [B]
-        hits = (null[:, None] >= observed - 1e-9 * np.abs(observed)).sum(axis=0)
+        largest_t = (np.abs(flipped_t) if two_sided else flipped_t).max(axis=1)  # [B]
+
+        # 3. Patterns whose maximum reaches T, [heads]; equal values may differ by rounding.
+        hits = (largest_t[:, None] >= observed - 1e-9 * np.abs(observed)).sum(axis=0)
         is_exact = len(signs) == 2 ** len(sizes)
-        p = np.maximum(p, hits / len(signs) if is_exact else (1 + hits) / (1 + len(signs)))
-    smallest = max(max((1 + two_sided) * 2.0 ** -len(sizes), 1 / (n_flips + 1)) for _, sizes in tables)
-    return MaxT(p.reshape(values.shape[1:]), smallest, t.reshape(values.shape[1:]))
+        p_here = hits / len(signs) if is_exact else (1 + hits) / (1 + len(signs))
+        p = np.maximum(p, p_here)
+
+        # The unflipped pattern always counts, in a two-sided test its mirror image too.
+        smallest_p = max(smallest_p, (1 + two_sided) * 2.0 ** -len(sizes), 1 / (n_flips + 1))
+    return MaxT(p.reshape(values.shape[1:]), smallest_p, t.reshape(values.shape[1:]))
 
 
 def random_half(clusters: np.ndarray, seed: int) -> np.ndarray:
     """Return [N] True for the values of a random half of the clusters."""
     names = np.unique(clusters)
-    return np.isin(clusters, np.random.default_rng(seed).permutation(names)[: len(names) // 2])
+    chosen = np.random.default_rng(seed).permutation(names)[: len(names) // 2]
+    return np.isin(clusters, chosen)
 
 
 def cap_clusters(clusterings: Sequence[np.ndarray], max_share: float, limit: int) -> list[int]:
@@ -191,18 +237,20 @@ def cap_clusters(clusterings: Sequence[np.ndarray], max_share: float, limit: int
     `clusterings` are each [N]; values with the label "" belong to no cluster. A cluster may always have one value. The
     cap is the largest number of values per cluster that is at most `max_share` of those that remain.
     """
-    n = len(clusterings[0])
-    for cap in range(max(1, int(max_share * min(n, limit))), 0, -1):
-        counts = [dict[str, int]() for _ in clusterings]
+    # The clusters of each value, by number of the clustering and label.
+    places: list[list[tuple[int, str]]] = []
+    for labels in zip(*clusterings, strict=True):
+        places.append([(number, label) for number, label in enumerate(labels) if label])
+
+    most = max(1, int(max_share * min(len(places), limit)))
+    for cap in range(most, 0, -1):
+        # Keep every value whose clusters are not full yet.
+        counts: Counter[tuple[int, str]] = Counter()
         kept: list[int] = []
-        for i in range(n):
-            labels = [labels[i] for labels in clusterings]
-            is_full = any(label and count.get(label, 0) >= cap for label, count in zip(labels, counts, strict=True))
-            if is_full or len(kept) == limit:
-                continue
-            kept.append(i)
-            for label, count in zip(labels, counts, strict=True):
-                count[label] = count.get(label, 0) + 1
+        for i, of_value in enumerate(places):
+            if len(kept) < limit and all(counts[place] < cap for place in of_value):
+                kept.append(i)
+                counts.update(of_value)
         if cap <= max_share * len(kept) or cap == 1:
             return kept
     return []
@@ -213,19 +261,21 @@ def largest(values: np.ndarray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(values.argmax(), values.shape))
 
 
-def similar_heads(values: np.ndarray, place: tuple[int, int], n: int = 3) -> list[dict[str, float]]:
+def similar_heads(values: np.ndarray, place: tuple[int, int], n: int = 3) -> list[SimilarHead]:
     """Return the `n` other heads whose values [N, L, H] correlate most with those of the head at `place` (Pearson r).
 
     Ordered by |r|; heads whose values do not vary are left out.
     """
+    # Pearson's r of every head with the one at `place`, [L, H].
     centred = values - values.mean(axis=0)
     spread = np.sqrt((centred**2).sum(axis=0))
     product = np.einsum("nlh,n->lh", centred, centred[:, *place])
     scale = spread * spread[place]
     correlation = np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
-    order = sorted(np.ndindex(*correlation.shape), key=lambda other: -abs(correlation[other]))
-    others = [other for other in order if other != tuple(place) and scale[other] > 0]
-    return [{"layer": layer, "head": head, "r": float(correlation[layer, head])} for layer, head in others[:n]]
+
+    others = [Head(*index) for index in np.ndindex(*scale.shape) if index != place and scale[index] > 0]
+    others.sort(key=lambda head: -abs(correlation[head]))
+    return [SimilarHead(head.layer, head.head, float(correlation[head])) for head in others[:n]]
 
 
 def _cluster_sums(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -243,12 +293,16 @@ def _flipped_totals(sums: np.ndarray, sizes: np.ndarray, signs: np.ndarray) -> t
     """
     totals = signs @ sums
     mean = totals / sizes.sum()
-    squares = (sums**2).sum(axis=0) - 2 * mean * (signs @ (sizes[:, None] * sums)) + mean**2 * (sizes**2).sum()
-    return totals, np.maximum(squares * len(sizes) / (len(sizes) - 1), _variance_floor(sums))
+
+    # sum (s S - n m)^2, multiplied out: s^2 = 1.
+    cross = signs @ (sizes[:, None] * sums)  # sum of s n S
+    squares = (sums**2).sum(axis=0) - 2 * mean * cross + mean**2 * (sizes**2).sum()
+    variances = squares * len(sizes) / (len(sizes) - 1)
+    return totals, np.maximum(variances, _variance_floor(sums))
 
 
 def _variance_floor(sums: np.ndarray) -> np.ndarray:
-    return np.maximum(_ROUNDING * (sums**2).sum(axis=0), np.finfo(float).tiny)
+    return np.maximum(_ZERO_VARIANCE * (sums**2).sum(axis=0), np.finfo(float).tiny)
 
 
 def _sign_patterns(n_clusters: int, n_flips: int, seed: int) -> np.ndarray:

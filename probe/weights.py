@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,27 +10,29 @@ from torch import Tensor
 
 from data.links import LinkItem
 from model.observe import ObservableModel
+from probe.batches import pad_rows
+from probe.results import WeightsResult
 from probe.statistics import mean_interval
 
 N_BOOTSTRAP = 1000
-TYPES = ("previous", "first", "duplicate", "induction")
 WordIds = tuple[int, ...]  # token ids of a word
 
 
 def weights_study(
     model: ObservableModel, items: Sequence[LinkItem], layer: int, head: int, *, seed: int
-) -> dict[str, Any]:
+) -> WeightsResult:
     """Return whether the head's OV circuit maps each mention to its own answers; the items are those of one question.
 
-    "ov_auc" is the mean over words of the area under the ROC curve: 1 if attending to a word raises each of its own
+    `ov_auc` is the mean over words of the area under the ROC curve: 1 if attending to a word raises each of its own
     answers above all others, .5 by chance. Its 95 % bootstrap interval is over words. Both are None if the model's
     weights or the answers do not allow it.
     """
     areas = answer_areas(model, answers_of_words(items), layer, head, items[0].tokens[0])
     if not len(areas):
-        return {"ov_auc": None, "ov_auc_interval": None}
-    interval = mean_interval(areas, [(np.arange(len(areas)),)], N_BOOTSTRAP, seed)
-    return {"ov_auc": float(areas.mean()), "ov_auc_interval": interval.tolist()}
+        return WeightsResult(ov_auc=None, ov_auc_interval=None)
+    each_word = np.arange(len(areas))
+    low, high = mean_interval(areas, [(each_word,)], N_BOOTSTRAP, seed).tolist()
+    return WeightsResult(float(areas.mean()), (low, high))
 
 
 def answers_of_words(items: Sequence[LinkItem]) -> dict[WordIds, set[int]]:
@@ -39,7 +40,8 @@ def answers_of_words(items: Sequence[LinkItem]) -> dict[WordIds, set[int]]:
     answers: dict[WordIds, set[int]] = defaultdict(set)
     for item in items:
         for word in item.antecedents:
-            answers[tuple(item.tokens[position] for position in word)].update(item.answers)
+            ids = tuple(item.tokens[position] for position in word)
+            answers[ids].update(item.answers)
     return dict(answers)
 
 
@@ -51,10 +53,12 @@ def answer_areas(
     Words whose answers are all or none of the answers are left out; empty if the model's weights are not known.
     """
     targets = sorted(set().union(*answers.values()))
-    words = [word for word, own_answers in answers.items() if 0 < len(own_answers) < len(targets)]
+    words = [word for word, own in answers.items() if 0 < len(own) < len(targets)]
     logits = ov_logits(model, words, targets, layer, head, start_token) if words else None
     if logits is None:
         return np.empty(0)
+
+    # The area is the share of pairs (own answer, other answer) in which the own one is raised more: U / (n m).
     areas = []
     for word, raised in zip(words, logits.double().cpu().numpy(), strict=True):
         is_answer = np.array([target in answers[word] for target in targets])
@@ -75,15 +79,22 @@ def ov_logits(
     _, _, value, output = model.head_weights(layer)
     if value is None or output is None:
         return None
-    width = 1 + max(map(len, words))
-    tokens = torch.tensor([[start_token, *word, *[start_token] * (width - 1 - len(word))] for word in words])
-    inputs = model.record(tokens.to(model.device))[layer].inputs
-    stream = model.residual_stream(tokens[:1].to(model.device))[-1][0, 1]
-    directions = model.final_norm_pullback(model.unembedding()[torch.tensor(targets, device=model.device)], stream)
+    # What the head reads at every word: the normalised residual stream.
+    tokens = pad_rows([(start_token, *word) for word in words], padding=start_token).to(model.device)  # [W, T]
+    inputs = model.record(tokens)[layer].inputs  # [W, T, D]
+
+    # The directions of the residual stream that raise the targets. The stream at which the final norm is
+    # taken only sets the common factor: here that of the first word.
+    stream = model.residual_stream(tokens[:1])[-1][0, 1]  # [D]
+    of_targets = model.unembedding()[torch.tensor(targets, device=model.device)]  # [targets, D]
+    directions = model.final_norm_pullback(of_targets, stream)
     if directions is None:
         return None
+
+    # Mean over the tokens of each word, without the start token and the padding.
     added = inputs @ value[head].T @ output[head].T @ directions.T  # [W, T, targets]
-    return torch.stack([added[row, 1 : 1 + len(word)].mean(0) for row, word in enumerate(words)])
+    means = [added[row, 1 : 1 + len(word)].mean(0) for row, word in enumerate(words)]
+    return torch.stack(means)
 
 
 def head_types(
@@ -94,6 +105,8 @@ def head_types(
     `n_distinct` tokens are before the repetition; fewer if the context or the vocabulary is short.
     """
     n_distinct = min(n_distinct, (model.context_length - 1) // 2, model.vocab_size - 1)
+
+    # Rows of the start token and twice the same random tokens, [B, T].
     rng = np.random.default_rng(seed)
     vocabulary = np.delete(np.arange(model.vocab_size), start_token)
     half = np.stack([rng.choice(vocabulary, n_distinct, replace=False) for _ in range(n_sequences)])
@@ -103,19 +116,19 @@ def head_types(
 
 
 def type_scores(maps: Tensor, n_distinct: int) -> dict[str, np.ndarray]:
-    """Return the mean attention weight of each head on the key that defines each of TYPES, [L, H] each.
+    """Return the mean attention weight of each head on the key that defines each type, [L, H] each.
 
     `maps` [L, B, H, T, T] are on a start token and twice the same `n_distinct` tokens: T = 1 + 2 n_distinct.
     """
+    later = torch.arange(2, maps.shape[-1])  # from 2: the key before 1 is the start token
     repeated = torch.arange(n_distinct + 1, maps.shape[-1])  # queries in the second half
-    keys = {
-        "previous": (torch.arange(2, maps.shape[-1]), -1),  # from 2: the key before 1 is the start token
-        "duplicate": (repeated, -n_distinct),  # the same token in the first half
-        "induction": (repeated, 1 - n_distinct),  # the token that followed it there
+    weights = {
+        "previous": maps[..., later, later - 1],
+        "first": maps[..., 1:, 0],
+        "duplicate": maps[..., repeated, repeated - n_distinct],  # the same token in the first half
+        "induction": maps[..., repeated, repeated + 1 - n_distinct],  # the token that followed it there
     }
-    weights = {name: maps[..., query, query + offset] for name, (query, offset) in keys.items()}
-    weights["first"] = maps[..., 1:, 0]
-    return {name: weights[name].mean(dim=(1, 3)).numpy() for name in TYPES}
+    return {name: of_queries.mean(dim=(1, 3)).numpy() for name, of_queries in weights.items()}
 
 
 def entropies(model: ObservableModel, tokens: Tensor) -> np.ndarray:
@@ -124,9 +137,11 @@ def entropies(model: ObservableModel, tokens: Tensor) -> np.ndarray:
     Query i attends to at most i + 1 tokens, so its largest entropy is log(i + 1); the first query is left out. The
     texts `tokens` [B, T] have no padding and T is at least 2.
     """
-    maps = model.attention_scores(tokens.to(model.device)).softmax(-1)[..., 1:, :]  # [L, B, H, T - 1, T]
+    scores = model.attention_scores(tokens.to(model.device))
+    maps = scores.softmax(-1)[..., 1:, :]  # [L, B, H, T - 1, T]
     largest = torch.arange(2, tokens.shape[1] + 1, device=maps.device).log()
-    return (torch.special.entr(maps).sum(-1) / largest).mean(dim=(1, 3)).cpu().numpy()
+    shares = torch.special.entr(maps).sum(-1) / largest  # [L, B, H, T - 1]
+    return shares.mean(dim=(1, 3)).cpu().numpy()
 
 
 def score_asymmetry(model: ObservableModel) -> np.ndarray | None:
@@ -137,10 +152,12 @@ def score_asymmetry(model: ObservableModel) -> np.ndarray | None:
     """
     layers = []
     for layer in range(model.n_layer):
+        # A = W_Q^T W_K of every head, [H, D, D].
         query, key, *_ = model.head_weights(layer)
         if query is None or key is None:
             return None
-        form = query.mT @ key  # [H, D, D]
-        difference = torch.linalg.matrix_norm(form - form.mT)
-        layers.append(difference / (2 * torch.linalg.matrix_norm(form)).clamp(min=torch.finfo(form.dtype).tiny))
+        form = query.mT @ key
+        difference = torch.linalg.matrix_norm(form - form.mT)  # [H]
+        norm = 2 * torch.linalg.matrix_norm(form)
+        layers.append(difference / norm.clamp(min=torch.finfo(form.dtype).tiny))
     return torch.stack(layers).cpu().numpy()

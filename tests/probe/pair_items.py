@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from data.links import LinkItem, Word
-from model.observe import TransformerView
+from model.observe import HeadEdit, TransformerView
 from tests.tiny_models import random_view, untrained
 
 V = 53
@@ -45,7 +45,8 @@ def random_items() -> list[LinkItem]:
         gaps = [list(rng.integers(1, 30, n)) for n in (n_before, n_between, n_behind)]
         third = ((n_before - 1,),) if block == 3 else ()
         for order, meant in product((0, 1), (0, 1)):
-            first, second = names[order], names[1 - order]
+            first = names[order]
+            second = names[1 - order]
             prefix = [0, *gaps[0], *first, *gaps[1], *second, *gaps[2]]
             start = n_before + 1
             first_word = tuple(range(start, start + len(first)))
@@ -64,10 +65,18 @@ def pair_view(**switches: object) -> TransformerView:
     return random_view(V, **{"context_length": 64} | switches)
 
 
+def margin_alone(view: TransformerView, item: LinkItem, edit: HeadEdit | None, tokens: tuple[int, ...]) -> float:
+    """Return the margin of the item's answers after `tokens`, read as a batch of one text."""
+    logits = view.logits(torch.tensor([tokens]), None, (edit,) if edit else ())[0, item.payoff]
+    probabilities = logits.double().softmax(-1)
+    return float((probabilities[list(item.answers)].sum() / probabilities[list(item.foils)].sum()).log())
+
+
 # A model of ten tokens in which three heads attend equally from a pronoun to the nouns of its kind. Head 0 writes the
 # noun's verb, head 1 nothing, head 2 a direction that no answer uses. A large eps makes each norm the identity.
 START, OTHER, VERB, PRONOUN, NOUN = 0, 1, (2, 3), (4, 5), (6, 7, 8, 9)  # nouns of kind 0, 1, 0, 1
-GAIN, OUTSIDE = 3.0, 7.0  # lengths that heads 0 and 2 write at weight 1
+GAIN = 3.0
+OUTSIDE = 7.0  # lengths that heads 0 and 2 write at weight 1
 
 
 def three_heads(strength: float = 1.0) -> TransformerView:
@@ -82,7 +91,8 @@ def three_heads(strength: float = 1.0) -> TransformerView:
         for linear in (attention.query, attention.key, attention.value, attention.output):
             linear.weight.zero_()
         for kind, head in product((0, 1), range(3)):
-            sign, nouns = 1 - 2 * kind, list(NOUN[kind::2])
+            sign = 1 - 2 * kind
+            nouns = list(NOUN[kind::2])
             attention.query.weight[4 * head + 1, PRONOUN[kind]] = 2.0 * sign * strength  # divided by sqrt(4)
             attention.key.weight[4 * head + 1, nouns] = sign
             attention.value.weight[4 * head + kind, nouns] = 1

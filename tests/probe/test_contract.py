@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model.observe import LayerRecord, TransformerView
-from probe.contract import LIMITS, check_contract
+from probe.contract import LIMITS, check_contract, check_observed
 from tests.probe.story_items import story_items, story_model
 from tests.tiny_models import VARIANTS
 
@@ -96,6 +96,14 @@ def test_a_weight_that_is_not_a_number_is_refused() -> None:
         model.blocks[0].attention.query.weight[0, 0] = float("nan")
     with pytest.raises(ValueError, match="error nan"):
         check_contract(TransformerView(model), story_items("test"), n_items=13)
+
+
+def test_observed_texts_are_checked_as_items_are() -> None:
+    tokens = torch.randint(1, 50, (3, 7), generator=torch.Generator().manual_seed(0))
+    view = TransformerView(story_model())
+    assert set(check_observed(view, tokens, torch.tensor([[6], [2], [4]]))) == set(LIMITS)
+    with pytest.raises(ValueError, match="same row"):
+        check_observed(WrongRow(story_model()), tokens, torch.tensor([[6], [2], [4]]))
 
 
 def test_items_of_a_single_token_can_be_checked() -> None:

@@ -15,7 +15,7 @@ from data.links import ORACLES, LinkItem
 from model.config import Mask
 from model.observe import TransformerView
 from model.transformer import Transformer
-from probe.behaviour import oracle_losses, read_payoffs, resolved_share
+from probe.behaviour import measure_payoffs, oracle_losses, resolved_share
 from probe.emergence import choose_items, half_rise, read_questions, training_probe
 from tests.probe.pair_items import link
 from tests.tiny_models import config, random_view
@@ -91,7 +91,7 @@ def test_a_reading_has_every_heads_scores_and_the_oracles_losses(view: Transform
     entry, answer = values["number"], values["number_answer"]
     for name in ("accuracy", "pronoun_contrast"):
         assert entry[name] == pytest.approx(entry[f"{name}_heads"][entry["layer"]][entry["head"]], abs=1e-4)
-    assert answer["model"] == pytest.approx(read_payoffs(view, items["number"], 99)[1].mean())
+    assert answer["model"] == pytest.approx(measure_payoffs(view, items["number"], 99)[1].mean())
     share = (surprisal[BLIND] - answer["model"]) / (surprisal[BLIND] - surprisal[BAYES])
     assert entry["resolved_share"] == pytest.approx(share)
     assert set(later_cue.values()) == {"later_cue"} and "resolved_share" not in later_cue.values()["later_cue"]

@@ -25,24 +25,24 @@ def two_writing_heads() -> TransformerView:
 def test_one_head_that_decides_alone_is_the_set() -> None:
     found = smallest_set(three_heads(3.0), noun_items(), noun_items(), **SIZES)
     assert found is not None
-    assert (found["heads"], found["reached"]) == ([[0, 0]], True)
-    assert found["attention_swap"] == pytest.approx(1.0, abs=1e-4)
-    low, high = found["attention_swap_interval"]
-    assert low <= found["attention_swap"] <= high + 1e-9
+    assert (found.heads, found.reached) == ([(0, 0)], True)
+    assert found.attention_swap == pytest.approx(1.0, abs=1e-4)
+    low, high = found.attention_swap_interval
+    assert low <= found.attention_swap <= high + 1e-9
 
 
 def test_heads_that_share_the_work_are_a_set_and_one_alone_moves_half() -> None:
     found = smallest_set(two_writing_heads(), noun_items(), noun_items(), **SIZES)
     assert found is not None
-    assert sorted(found["heads"]) == [[0, 0], [0, 1]]
-    first, second = found["curve"]
-    assert first["test"] == pytest.approx(0.5, abs=0.02) and second["test"] == pytest.approx(1.0, abs=1e-4)
+    assert sorted(found.heads) == [(0, 0), (0, 1)]
+    first, second = found.curve
+    assert first.test == pytest.approx(0.5, abs=0.02) and second.test == pytest.approx(1.0, abs=1e-4)
 
 
 def test_the_curve_is_given_where_no_set_moves_enough() -> None:
     found = smallest_set(pair_view(), random_items(), random_items(), **SIZES)
-    assert found is not None and not found["reached"]
-    shares = [step["dev"] for step in found["curve"]]
+    assert found is not None and not found.reached
+    shares = [step.dev for step in found.curve]
     assert shares == sorted(shares) and 1 < len(shares) < MAX_HEADS  # it ends where no head adds to the set
 
 

@@ -1,3 +1,5 @@
+"""Three measures of a link are those of single texts, and their agreement is Spearman's."""
+
 import json
 from dataclasses import replace
 from itertools import product
@@ -7,21 +9,24 @@ import pytest
 import torch
 from scipy import stats
 
+from data.typed_json import to_json
 from model.config import Position, Weighting
 from model.observe import HeadEdit
-from probe.importance import MEASURES, N_BLOCKS, importance_study, rank_correlations, read_links, spread_blocks
+from probe.importance import N_BLOCKS, importance_study, measure_links, rank_correlations, spread_blocks
 from tests.probe.pair_items import (
     GAIN,
     OUTSIDE,
     SETTINGS,
+    margin_alone,
     noun_items,
     pair_view,
     random_items,
     three_heads,
     weights_by_hand,
 )
-from tests.probe.test_causal import margin_alone
 from tests.tiny_models import H, L
+
+STUDY = SETTINGS | {"question": "number", "holdout": "iid"}
 
 
 @pytest.mark.parametrize(
@@ -30,8 +35,9 @@ from tests.tiny_models import H, L
     ids=["rope", "sum", "tied"],
 )
 def test_every_measure_equals_that_of_the_text_alone(switches: dict[str, object]) -> None:
-    view, items = pair_view(**switches), random_items()
-    links = read_links(view, items, range(L), 60)
+    view = pair_view(**switches)
+    items = random_items()
+    links = measure_links(view, items, range(L), 60)
     for row, item in enumerate(items):
         records = view.record(torch.tensor([item.tokens]))
         clean = margin_alone(view, item, None, item.tokens)
@@ -54,7 +60,7 @@ def test_every_measure_equals_that_of_the_text_alone(switches: dict[str, object]
 
 def test_a_last_layer_edge_has_no_effect_if_the_payoff_comes_after_the_query() -> None:
     items = random_items()
-    weights, _, effects = read_links(pair_view(), items, range(L), 60)
+    weights, _, effects = measure_links(pair_view(), items, range(L), 60)
     later = np.array([item.payoff > item.query for item in items])
     assert np.nanmax(effects[later, L - 1]) == 0 < np.nanmin(weights[later, L - 1])
     assert np.nanmax(effects[~later, L - 1]) > 0.1
@@ -62,7 +68,8 @@ def test_a_last_layer_edge_has_no_effect_if_the_payoff_comes_after_the_query() -
 
 def test_equal_weights_may_have_different_norms_and_effects() -> None:
     """All three heads have the same weights; head 1 writes nothing, head 2 nothing that an answer uses."""
-    links, weights = read_links(three_heads(), noun_items(), [0], 60), weights_by_hand()
+    links = measure_links(three_heads(), noun_items(), [0], 60)
+    weights = weights_by_hand()
     for head, (length, effect) in enumerate(((GAIN, GAIN), (0, 0), (OUTSIDE, 0))):
         np.testing.assert_allclose(links[0, :, 0, head], weights, rtol=1e-4)
         np.testing.assert_allclose(links[1, :, 0, head], length * weights, rtol=1e-4)
@@ -70,18 +77,20 @@ def test_equal_weights_may_have_different_norms_and_effects() -> None:
 
 
 def test_head_means_are_those_by_hand() -> None:
-    study = importance_study(three_heads(), noun_items(), 0, 0, **SETTINGS)
+    study = importance_study(three_heads(), noun_items(), 0, 0, **STUDY)
     for side, mean in zip(("antecedent", "distractor"), weights_by_hand().mean(axis=0), strict=True):
-        for head, (length, effect) in zip(study["heads"], ((GAIN, GAIN), (0, 0), (OUTSIDE, 0)), strict=True):
-            expected = dict(zip(MEASURES, (mean, length * mean, effect * mean), strict=True))
-            assert head[side] == pytest.approx(expected, rel=1e-3)
+        for head, (length, effect) in zip(study.heads, ((GAIN, GAIN), (0, 0), (OUTSIDE, 0)), strict=True):
+            means = getattr(head, side)
+            measured = (means.weight, means.value_norm, means.effect)
+            assert measured == pytest.approx((mean, length * mean, effect * mean), rel=1e-3)
 
 
 def test_a_constant_measure_has_no_correlation() -> None:
-    writes, silent = (importance_study(three_heads(), noun_items(), 0, head, **SETTINGS) for head in (0, 1))
+    writes, silent = (importance_study(three_heads(), noun_items(), 0, head, **STUDY) for head in (0, 1))
     for name in ("weight_value_norm", "weight_effect", "value_norm_effect"):
-        assert writes["chosen_head"][name] == pytest.approx(1, abs=0.03)  # equal weights may differ in the last bit
-        assert silent["chosen_head"][name] is silent["chosen_head"][f"{name}_interval"] is None
+        # Equal weights may differ in the last bit.
+        assert getattr(writes.chosen_head, name) == pytest.approx(1, abs=0.03)
+        assert getattr(silent.chosen_head, name) is getattr(silent.chosen_head, f"{name}_interval") is None
 
 
 def test_a_weighted_rank_correlation_is_spearmans_of_repeated_links() -> None:
@@ -97,17 +106,18 @@ def test_a_weighted_rank_correlation_is_spearmans_of_repeated_links() -> None:
 
 def test_batch_size_does_not_change_a_study_and_it_is_json() -> None:
     small, large = (
-        importance_study(pair_view(), random_items(), 1, 2, **SETTINGS | {"tokens_per_batch": n}) for n in (60, 10**6)
+        importance_study(pair_view(), random_items(), 1, 2, **STUDY | {"tokens_per_batch": n}) for n in (60, 10**6)
     )
-    assert json.loads(json.dumps(small, allow_nan=False))["all_heads"]["n_links"] == L * H * (16 * 2 + 4 * 3)
+    assert small.all_heads.n_links == L * H * (16 * 2 + 4 * 3)
+    json.dumps(to_json(small), allow_nan=False)
     for name in ("weight_value_norm", "weight_effect", "value_norm_effect"):
-        assert small["all_heads"][name] == pytest.approx(large["all_heads"][name], abs=1e-3)
+        assert getattr(small.all_heads, name) == pytest.approx(getattr(large.all_heads, name), abs=1e-3)
 
 
 def test_a_large_model_is_measured_in_the_chosen_layer_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probe.importance.MAX_HEADS", L * H - 1)
-    study = importance_study(pair_view(), random_items(), 1, 2, **SETTINGS)
-    assert study["layers"] == [1] and [head["layer"] for head in study["heads"]] == [1] * H
+    study = importance_study(pair_view(), random_items(), 1, 2, **STUDY)
+    assert study.layers == [1] and [head.layer for head in study.heads] == [1] * H
 
 
 def test_blocks_are_spread_evenly_from_the_first_to_the_last() -> None:
@@ -120,4 +130,4 @@ def test_blocks_are_spread_evenly_from_the_first_to_the_last() -> None:
 def test_without_pairs_a_study_is_an_error() -> None:
     alone = [replace(item, payoff=None) for item in random_items()]
     with pytest.raises(ValueError, match="partner"):
-        importance_study(pair_view(), alone, 0, 0, **SETTINGS)
+        importance_study(pair_view(), alone, 0, 0, **STUDY)

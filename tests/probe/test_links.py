@@ -10,7 +10,7 @@ from probe.config import ProbeConfig
 from probe.items import QUESTIONS, UNDECIDED, Question
 from probe.links import HeadScores, LinkStudy, check_undecided, study_links
 from probe.results import QuestionResult
-from probe.scores import best_head, read_heads, score_heads
+from probe.scores import best_head, measure_heads, score_heads
 from probe.verdict import LEVELS
 from tests.probe.story_items import FULL, planted, story_items, story_model, untrained_models
 from tests.probe.test_contract import ScaledLogits
@@ -78,7 +78,7 @@ def choose_and_test(model: TransformerView, question: Question) -> tuple[tuple[i
     scores = {}
     for split, holdout in (("dev", "iid"), ("test", "headline")):
         items = [item for item in story_items(split) if question.matches(item) and item.holdout == holdout]
-        scores[split] = score_heads(read_heads(model, items, 4096))
+        scores[split] = score_heads(measure_heads(model, items, 4096))
     head = best_head(scores["dev"])
     return head, float(scores.test.accuracy[:, *head].mean())
 
@@ -126,7 +126,7 @@ def test_a_model_that_breaks_the_contract_is_refused(settings: ProbeConfig) -> N
 def test_an_undecided_site_that_is_decided_is_refused() -> None:
     items = [item for item in story_items("test", "agreement", "pronoun", FULL) if item.holdout == "iid"]
     decided = [replace(item, site="before_pronoun") for item in items]
-    scores = HeadScores(decided, read_heads(TransformerView(planted("coreference")), decided, 4096))
+    scores = HeadScores(decided, measure_heads(TransformerView(planted("coreference")), decided, 4096))
     with pytest.raises(ValueError, match="agreement_before_pronoun is decided"):
         check_undecided(scores)
 

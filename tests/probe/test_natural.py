@@ -1,4 +1,4 @@
-"""The probe on natural text finds heads that shift their attention with the pronoun, of either sign, and nothing else."""
+"""The probe on natural text finds heads whose attention shifts with the pronoun, of either sign, and nothing else."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,6 @@
 """The study of the next pronoun finds the heads that were planted, and nothing in models without one."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -19,11 +18,10 @@ from data.typed_json import to_json
 from model.observe import ObservableModel, TransformerView
 from probe import next_pronoun
 from probe.config import Holdouts, ProbeConfig
-from probe.margins import Margins, Sites, decision, edge_effects, exchange_terms, flips, role_cuts
+from probe.margins import Sites
 from probe.next_pronoun import study_next_pronoun
-from probe.passage_items import PassageItem, PassageItems, make_passage_items
+from probe.passage_items import PassageItems, make_passage_items
 from probe.results import NextPronounResult
-from probe.statistics import cap_clusters
 from probe.verdict import MIN_EXCHANGE, NOT_ESTABLISHED, SUPPORTED, UNKNOWN_TO_MODEL
 from report.next_pronoun import next_pronoun_lines
 from tests.probe.evaluated_models import SIZES
@@ -239,95 +237,3 @@ def test_passages_that_do_not_fit_are_counted() -> None:
     short = make_passage_items(PASSAGES, "two", TOKENIZER, START, 9, seed=0, limit=100, max_share=1.0)
     assert short.left_out["longer than the context"] == len(items.items) - len(short.items) > 0
     assert max(len(text) for item in short.items for text in item.texts) == 9
-
-
-# Measures, computed by hand
-
-
-def item(meant: int, kind: str = "two", n_texts: int = 2) -> PassageItem:
-    """Return an item whose first class is mentioned at position 1, and the second at 2 if there are two entities."""
-    [passage, *_] = [passage for passage in PASSAGES if (passage.kind, passage.meant) == (kind, meant)]
-    if kind == "two":
-        mentions = (((1,), (2,)), ((2,), (1,)))
-    else:
-        mentions = (((1,), ()), ((), (1,))) if meant == 0 else (((), (1,)), ((1,), ()))
-    return PassageItem(passage, ((0, 1, 2),) * n_texts, (3, 4), mentions[:n_texts], ((),) * n_texts)
-
-
-def margins(clean: Any, cut: Any = None, exchanged: Any = None) -> Margins:
-    """Return the margins of items with one head; what is not given is nan."""
-    values = np.array(clean, dtype=float)
-    unknown = np.full((*values.shape, 1), np.nan)
-    of_cut = np.full((*values.shape, 2, 1), np.nan) if cut is None else np.array(cut, dtype=float)[..., None]
-    of_exchange = unknown if exchanged is None else np.array(exchanged, dtype=float)[..., None]
-    return Margins(values, of_cut, of_exchange, unknown, unknown)
-
-
-# Passage and twin; in each, the margin with the edge to the first class cut, and to the second.
-TWO = [[0.5, 3.0], [-2.0, 1.0]]
-
-
-def test_the_edge_effect_is_how_far_edges_move_the_margin_to_their_class() -> None:
-    measured = margins([[2.0, -1.0]], [TWO])
-    # Passage: ((2 - 0.5) - (2 - 3)) / 2 = 1.25. Twin: ((-1 + 2) - (-1 - 1)) / 2 = 1.5.
-    for meant in (0, 1):  # the author's pronoun does not matter
-        assert edge_effects([item(meant)], measured) == pytest.approx(np.array([[1.375]]))
-    # One entity: only the edge to it counts, which in the twin is of the other class. (1 - 0.25) and -(-2 + 0.5).
-    first = margins([[1.0, -2.0]], [[[0.25, 1.0], [-2.0, -0.5]]])
-    assert edge_effects([item(0, "one")], first) == pytest.approx(np.array([[1.125]]))
-    # The second class: passage -(1 - 1) = 0, twin (-2 + 2) = 0.
-    assert edge_effects([item(1, "one")], first) == pytest.approx(np.array([[0.0]]))
-    # Without a twin only the passage counts.
-    alone = margins([[2.0, np.nan]], [[TWO[0], [np.nan, np.nan]]])
-    assert edge_effects([item(0, n_texts=1)], alone) == pytest.approx(np.array([[1.25]]))
-
-
-def test_the_decision_is_half_the_difference_of_passage_and_twin_towards_the_author() -> None:
-    clean = np.array([[2.0, -1.0], [2.0, -1.0], [2.0, np.nan], [2.0, np.nan]])
-    items = [item(0), item(1), item(0, n_texts=1), item(1, n_texts=1)]
-    assert decision(items, clean) == pytest.approx(np.array([1.5, -1.5, 2.0, -2.0]))
-
-
-def test_in_the_twin_the_entity_in_the_same_place_is_the_meant_one() -> None:
-    meant, other = role_cuts([item(0), item(1)], margins([[2.0, -1.0]] * 2, [TWO, TWO]))
-    # Meant first: passage without its edge to the first class 0.5, twin without that to the second 1; (0.5 - 1) / 2.
-    assert meant == pytest.approx(np.array([[-0.25], [-2.5]]))
-    assert other == pytest.approx(np.array([[2.5], [0.25]]))
-
-
-def test_the_share_exchanged_is_signed_by_the_models_own_preference() -> None:
-    measured = margins([[2.0, -1.0], [-1.0, 2.0], [2.0, -1.0]], exchanged=[[-1.0, 2.0], [0.5, 1.5], [3.0, -1.5]])
-    numerator, denominator = exchange_terms(measured)
-    assert denominator == pytest.approx(np.array([3.0, 3.0, 3.0]))
-    # Complete; ((-1.5) - 0.5) / 2 = -1 against a difference of -3; and in the wrong direction.
-    assert numerator == pytest.approx(np.array([[3.0], [1.0], [-0.75]]))
-    assert flips(measured) == pytest.approx(np.array([[1.0], [0.5], [0.0]]))
-
-
-# Caps of clusters
-
-
-def labels(text: str) -> np.ndarray:
-    return np.array([label.replace("-", "") for label in text.split()], dtype=object)
-
-
-def test_no_cluster_is_above_the_share_of_what_remains() -> None:
-    # Three of "a" would be more than a quarter of 9; two are a quarter of 8.
-    assert cap_clusters([labels("a a a a a a b c d e f g")], 0.25, 100) == [0, 1, 6, 7, 8, 9, 10, 11]
-    assert cap_clusters([labels("a a a")], 0.25, 100) == [0]  # a cluster may always have one value
-    names = Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=400)
-    first, second = np.array(names), np.array(Random(1).choices("abcdefghijklmnopqrstuvwxy", weights=range(25), k=400))
-    kept = cap_clusters([first, second], 0.1, 150)
-    assert 100 < len(kept) <= 150
-    for clusters in (first, second):
-        assert max(Counter(clusters[kept]).values()) <= 0.1 * len(kept)
-
-
-def test_the_cap_keeps_the_order_and_the_limit() -> None:
-    assert cap_clusters([labels("a b c d e f")], 0.5, 4) == [0, 1, 2, 3]
-    assert cap_clusters([labels("a a b b"), labels("x y x y")], 0.5, 2) == [0, 3]
-
-
-def test_values_without_a_label_belong_to_no_cluster() -> None:
-    assert cap_clusters([labels("- - - - - -")], 0.1, 5) == [0, 1, 2, 3, 4]
-    assert cap_clusters([labels("a a - - - -"), labels("- - x x y z")], 0.2, 100) == [0, 2, 4, 5]

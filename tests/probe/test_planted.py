@@ -10,9 +10,9 @@ from scipy.stats import norm
 from benchmarks.planted import KINDS, plant
 from data.links import LinkItem, Word
 from model.observe import TransformerView
-from probe.behaviour import read_payoffs
+from probe.behaviour import measure_payoffs
 from probe.contract import check_contract
-from probe.scores import HeadRows, best_head, read_heads, score_heads
+from probe.scores import HeadRows, best_head, measure_heads, score_heads
 from tests.probe.story_items import (
     MODEL,
     member,
@@ -76,7 +76,7 @@ def test_coreference_under_a_stronger_preference_for_the_first_noun_is_no_link(i
 @pytest.mark.parametrize(("family", "site"), [("agreement", "pronoun"), ("later_cue", "cue")])
 def test_a_planted_transformer_has_the_scores_of_its_habit(kind: str, family: str, site: str) -> None:
     items = two_candidates(story_items("test", family, site))
-    rows = read_heads(TransformerView(planted(kind, layer=1, head=2, seed=5)), items, 4096)
+    rows = measure_heads(TransformerView(planted(kind, layer=1, head=2, seed=5)), items, 4096)
     expected = {"coreference": (1, 1, 2), "coreference+first": (0.5, 0, 1.5)}.get(kind, (0.5, 0, 0))
     assert measure(rows, 1, 2) == pytest.approx(expected, abs=0.005)
 
@@ -87,17 +87,17 @@ def test_a_planted_transformer_keeps_the_contract(items: list[LinkItem], kind: s
 
 
 def test_the_planted_coreference_head_is_the_best_head(items: list[LinkItem]) -> None:
-    rows = read_heads(TransformerView(planted("coreference", layer=1, head=1)), items, 4096)
+    rows = measure_heads(TransformerView(planted("coreference", layer=1, head=1)), items, 4096)
     assert best_head(score_heads(rows)) == (1, 1)
 
 
 @pytest.mark.parametrize(("kind", "low", "high"), [("coreference", 0.97, 1), ("first", 0.45, 0.55)])
 def test_the_planted_head_decides_the_models_answer(items: list[LinkItem], kind: str, low: float, high: float) -> None:
-    assert low <= (read_payoffs(TransformerView(planted(kind)), items, 4096)[0] > 0).mean() <= high
+    assert low <= (measure_payoffs(TransformerView(planted(kind)), items, 4096)[0] > 0).mean() <= high
 
 
 def test_strength_multiplies_the_log_ratio(items: list[LinkItem]) -> None:
-    rows = read_heads(TransformerView(planted("coreference", strength=2.5)), items[:40], 4096)
+    rows = measure_heads(TransformerView(planted("coreference", strength=2.5)), items[:40], 4096)
     np.testing.assert_allclose(rows.log_ratio[:, 0, 0], 5, atol=0.01)
 
 

@@ -1,6 +1,8 @@
 """Intervals have their nominal coverage, and tests keep their error rate under clustering."""
 
 import itertools
+from collections import Counter
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -8,15 +10,24 @@ import pytest
 from scipy import stats
 
 from probe.statistics import (
+    MIN_CLUSTERS,
     bootstrap_interval,
+    cap_clusters,
     chance_level,
+    cluster_interval,
+    count_clusters,
+    largest,
     max_t_test,
     mean_interval,
+    random_half,
+    ratio_interval,
     share_interval,
     similar_heads,
+    story_clusters,
     story_designs,
     wilson_interval,
 )
+from tests.probe.pair_items import noun_items
 
 
 class Blocks(NamedTuple):
@@ -33,14 +44,16 @@ def draw_blocks(n_frames: int, n_words: int, n_blocks: int, rng: np.random.Gener
 
 def null_scores(blocks: Blocks, n_heads: int, rng: np.random.Generator) -> np.ndarray:
     """Scores of mean 0 with random effects of each word and each frame."""
-    per_word, per_frame = rng.normal(size=(2, 100, n_heads)), rng.normal(size=(100, n_heads))
+    per_word = rng.normal(size=(2, 100, n_heads))
+    per_frame = rng.normal(size=(100, n_heads))
     noise = rng.normal(size=(len(blocks.first), n_heads)) / 2
     return per_word[0][blocks.first] - per_word[1][blocks.second] + per_frame[blocks.frame] / 2 + noise
 
 
 def test_the_cluster_bootstrap_covers_the_mean_in_95_of_100_cases() -> None:
     rng = np.random.default_rng(0)
-    clusters, covered = np.repeat(np.arange(40), 5), 0
+    clusters = np.repeat(np.arange(40), 5)
+    covered = 0
     for trial in range(300):
         values = rng.random(200) < np.repeat(rng.beta(8, 2, size=40), 5)
         low, high = mean_interval(values, [(clusters,)], 400, seed=trial)
@@ -67,10 +80,13 @@ def test_one_cluster_gives_no_interval() -> None:
 @pytest.mark.parametrize("n_words", [6, 11])
 def test_the_crossed_bootstrap_covers_where_one_clustering_is_too_narrow(n_words: int) -> None:
     rng = np.random.default_rng(6)
-    n_trials, crossed, frames_only = 250, 0, 0
+    n_trials = 250
+    crossed = 0
+    frames_only = 0
     for trial in range(n_trials):
         blocks = draw_blocks(37, n_words, 151, rng)
-        per_word, per_frame = rng.normal(size=(2, n_words)), rng.normal(size=37)
+        per_word = rng.normal(size=(2, n_words))
+        per_frame = rng.normal(size=37)
         values = per_word[0][blocks.first] + per_word[1][blocks.second] + per_frame[blocks.frame]
         values += rng.normal(size=151)
         clusters = {"frames": blocks.frame, "first_words": blocks.first, "second_words": blocks.second}
@@ -117,7 +133,8 @@ def test_the_best_of_many_chance_heads_passes_the_chance_level_in_5_of_100_cases
 
 
 def test_with_effects_of_words_and_frames_the_chance_level_is_conservative_and_that_of_frames_alone_is_not() -> None:
-    rng, passed = np.random.default_rng(5), {"all": 0, "frames": 0}
+    rng = np.random.default_rng(5)
+    passed = {"all": 0, "frames": 0}
     for trial in range(200):
         blocks = draw_blocks(37, 11, 211, rng)
         values = null_scores(blocks, 8, rng)
@@ -141,7 +158,8 @@ def test_the_chance_level_rises_with_heads_and_falls_with_clusters() -> None:
 
 
 def test_effects_of_few_words_raise_the_chance_level() -> None:
-    frames, pairs = np.arange(60), np.arange(60) % 6
+    frames = np.arange(60)
+    pairs = np.arange(60) % 6
     values = (np.random.default_rng(4).integers(0, 3, size=(6, 8)) / 2)[pairs]  # 8 heads, one score per pair
     by_frame = chance_level(values, [frames], 0.5, 1000, 0)
     assert chance_level(values, [frames, pairs], 0.5, 1000, 0) > by_frame + 0.05
@@ -149,7 +167,9 @@ def test_effects_of_few_words_raise_the_chance_level() -> None:
 
 def test_word_effects_pass_max_t_no_more_often_than_its_level_and_flips_of_frames_alone_fail() -> None:
     rng = np.random.default_rng(0)
-    n_trials, passed, frames_only = 600, {0.01: 0, 0.05: 0}, 0
+    n_trials = 600
+    passed = {0.01: 0, 0.05: 0}
+    frames_only = 0
     for trial in range(n_trials):
         blocks = draw_blocks(37, 11, 211, rng)
         values = null_scores(blocks, 7, rng)
@@ -213,8 +233,72 @@ def test_similar_heads_are_ordered_by_their_correlation_without_the_head_itself_
     values[:, 1, 0] = values[:, 0, 1] + rng.normal(size=50)
     values[:, 0, 0] = 7.0
     similar = similar_heads(values, (0, 1), n=9)
-    assert [(head["layer"], head["head"]) for head in similar[:2]] == [(1, 2), (1, 0)]
-    assert {(head["layer"], head["head"]) for head in similar} == {(0, 2), (1, 0), (1, 1), (1, 2)}
+    assert [head.place for head in similar[:2]] == [(1, 2), (1, 0)]
+    assert {head.place for head in similar} == {(0, 2), (1, 0), (1, 1), (1, 2)}
     for head in similar:
-        expected = np.corrcoef(values[:, 0, 1], values[:, head["layer"], head["head"]])[0, 1]
-        np.testing.assert_allclose(head["r"], expected)
+        expected = np.corrcoef(values[:, 0, 1], values[:, *head.place])[0, 1]
+        np.testing.assert_allclose(head.r, expected)
+
+
+def test_the_interval_of_a_ratio_is_that_of_the_mean_if_the_denominator_is_constant() -> None:
+    rng = np.random.default_rng(11)
+    values = rng.normal(size=40)
+    designs = [(rng.integers(9, size=40), rng.integers(7, size=40))]
+    expected = mean_interval(values, designs, 300, seed=0) / 2
+    assert ratio_interval(values, np.full(40, 2.0), designs, 300, seed=0) == pytest.approx(expected)
+
+
+def test_one_clustering_has_an_interval_only_with_enough_clusters() -> None:
+    values = np.arange(20.0)
+    clusters = np.arange(20) % MIN_CLUSTERS
+    assert cluster_interval(values, np.minimum(clusters, MIN_CLUSTERS - 2), 200, 0) is None
+    expected = mean_interval(values, [(clusters,)], 200, 0)
+    assert cluster_interval(values, clusters, 200, 0) == pytest.approx(tuple(expected))
+
+
+def test_the_clusters_of_items_are_their_frames_words_and_pairs() -> None:
+    clusters = story_clusters(noun_items()[::4])
+    assert clusters["pairs"].tolist() == ["6 7", "8 9", "6 9", "8 7"]
+    assert clusters["second_words"].tolist() == ["7", "9", "9", "7"]
+    counts = count_clusters(clusters)
+    assert (counts.frames, counts.first_words, counts.second_words, counts.pairs) == (4, 2, 2, 4)
+
+
+def test_a_random_half_has_whole_clusters() -> None:
+    clusters = np.array(list("aabbccddee"))
+    is_chosen = random_half(clusters, seed=3)
+    assert len(set(clusters[is_chosen])) == 2 and not set(clusters[is_chosen]) & set(clusters[~is_chosen])
+
+
+def test_the_first_of_the_largest_values_is_found() -> None:
+    assert largest(np.array([[1.0, 5.0], [5.0, 2.0]])) == (0, 1)
+
+
+# Caps of clusters
+
+
+def labels(text: str) -> np.ndarray:
+    return np.array([label.replace("-", "") for label in text.split()], dtype=object)
+
+
+def test_no_cluster_is_above_the_share_of_what_remains() -> None:
+    # Three of "a" would be more than a quarter of 9; two are a quarter of 8.
+    assert cap_clusters([labels("a a a a a a b c d e f g")], 0.25, 100) == [0, 1, 6, 7, 8, 9, 10, 11]
+    assert cap_clusters([labels("a a a")], 0.25, 100) == [0]  # a cluster may always have one value
+    names = Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=400)
+    first = np.array(names)
+    second = np.array(Random(1).choices("abcdefghijklmnopqrstuvwxy", weights=range(25), k=400))
+    kept = cap_clusters([first, second], 0.1, 150)
+    assert 100 < len(kept) <= 150
+    for clusters in (first, second):
+        assert max(Counter(clusters[kept]).values()) <= 0.1 * len(kept)
+
+
+def test_the_cap_keeps_the_order_and_the_limit() -> None:
+    assert cap_clusters([labels("a b c d e f")], 0.5, 4) == [0, 1, 2, 3]
+    assert cap_clusters([labels("a a b b"), labels("x y x y")], 0.5, 2) == [0, 3]
+
+
+def test_values_without_a_label_belong_to_no_cluster() -> None:
+    assert cap_clusters([labels("- - - - - -")], 0.1, 5) == [0, 1, 2, 3, 4]
+    assert cap_clusters([labels("a a - - - -"), labels("- - x x y z")], 0.2, 100) == [0, 2, 4, 5]

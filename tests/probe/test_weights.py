@@ -1,3 +1,5 @@
+"""A head's weights give the numbers that its planted habit implies."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -6,8 +8,8 @@ import torch
 
 from model.config import Position
 from model.observe import HeadWeights, TransformerView
+from probe.results import WeightsResult
 from probe.weights import (
-    TYPES,
     answer_areas,
     answers_of_words,
     entropies,
@@ -20,6 +22,7 @@ from probe.weights import (
 from tests.probe.pair_items import GAIN, NOUN, START, VERB, noun_items, pair_view, three_heads
 from tests.tiny_models import H, L
 
+TYPES = ("previous", "first", "duplicate", "induction")
 N = 7  # tokens before the text repeats
 KEY = {"previous": -1, "duplicate": -N, "induction": 1 - N}
 
@@ -36,7 +39,8 @@ def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> Non
     view = pair_view(n_layer=1)
     with torch.no_grad():
         view.model.blocks[0].mlp.down.weight.zero_()
-    words, targets = [(5,), (6, 7), (8,)], [1, 2, 3, 4, 9]
+    words = [(5,), (6, 7), (8,)]
+    targets = [1, 2, 3, 4, 9]
     logits = ov_logits(view, words, targets, 0, 1, start_token=0)
     assert logits is not None
     for row, word in zip(logits, words, strict=True):
@@ -57,13 +61,13 @@ def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> Non
 @pytest.mark.parametrize(("head", "area"), [(0, 1.0), (1, 0.5), (2, 0.5)])
 def test_only_the_head_that_writes_the_verbs_has_an_area_above_chance(head: int, area: float) -> None:
     study = weights_study(three_heads(), noun_items(), 0, head, seed=0)
-    assert study["ov_auc"] == pytest.approx(area)
-    assert study["ov_auc_interval"] == pytest.approx([area, area])
+    assert study.ov_auc == pytest.approx(area)
+    assert study.ov_auc_interval == pytest.approx((area, area))
 
 
 def test_a_head_that_writes_the_wrong_verbs_has_area_0() -> None:
     swapped = [replace(item, answers=item.foils, foils=item.answers) for item in noun_items()]
-    assert weights_study(three_heads(), swapped, 0, 0, seed=0)["ov_auc"] == 0
+    assert weights_study(three_heads(), swapped, 0, 0, seed=0).ov_auc == 0
 
 
 def test_answers_belong_to_the_antecedents_of_their_items() -> None:
@@ -81,7 +85,7 @@ def test_without_known_weights_there_is_no_area_and_no_asymmetry() -> None:
             return HeadWeights(None, None, None, None)
 
     view = Unknown(three_heads().model)
-    assert weights_study(view, noun_items(), 0, 0, seed=0) == {"ov_auc": None, "ov_auc_interval": None}
+    assert weights_study(view, noun_items(), 0, 0, seed=0) == WeightsResult(None, None)
     assert score_asymmetry(view) is None
 
 
@@ -130,10 +134,11 @@ def test_entropy_equals_a_loop_over_queries() -> None:
     view = pair_view()
     texts = torch.randint(1, 53, (3, 5), generator=torch.Generator().manual_seed(1))
     maps = view.attention_scores(texts).softmax(-1).double().numpy()
-    rows = [
-        [-sum(w * np.log(w) for w in maps[1, b, 2, t] if w > 0) / np.log(t + 1) for t in range(1, 5)] for b in range(3)
-    ]
-    assert entropies(view, texts)[1, 2] == pytest.approx(np.mean(rows), rel=1e-5)
+    shares = []
+    for row in maps[1, :, 2, 1:].reshape(-1, 5):
+        n_keys = (row > 0).sum()
+        shares.append(-sum(w * np.log(w) for w in row if w > 0) / np.log(n_keys))
+    assert entropies(view, texts)[1, 2] == pytest.approx(np.mean(shares), rel=1e-5)
 
 
 def test_asymmetry_is_0_for_tied_projections_about_071_for_random_ones_and_1_for_an_antisymmetric_form() -> None:

@@ -8,8 +8,8 @@ import pytest
 from data.links import LinkItem
 from model.observe import TransformerView
 from probe.items import EMPTY, QUESTIONS, UNDECIDED, Question, questions_with_items
-from probe.scores import check_blocks, read_heads, score_heads
-from probe.study import without_bystanders
+from probe.links import without_bystanders
+from probe.scores import check_blocks, measure_heads, score_heads
 from tests.data.test_links import undecided
 from tests.probe.story_items import CONFIG, FULL, story_items, story_model
 
@@ -49,7 +49,8 @@ def test_the_items_of_a_question_are_whole_blocks(split: str) -> None:
 
 def test_no_item_belongs_to_two_watched_questions() -> None:
     watched = [question for question in QUESTIONS if question.watched]
-    assert all(sum(question.matches(item) for question in watched) <= 1 for item in story_items("test", config=FULL))
+    for item in story_items("test", config=FULL):
+        assert sum(question.matches(item) for question in watched) <= 1
 
 
 @pytest.mark.parametrize("config", [CONFIG, FULL], ids=["default", "full"])
@@ -63,7 +64,7 @@ def test_the_undecided_questions_are_the_sites_whose_texts_differ_only_later(con
 @pytest.mark.parametrize("question", UNDECIDED, ids=lambda question: question.name)
 def test_at_undecided_sites_every_head_has_accuracy_one_half_in_every_block(question: Question) -> None:
     for items in by_holdout(question, story_items("test", config=FULL)):
-        scores = score_heads(read_heads(TransformerView(story_model()), without_bystanders(items), 4096))
+        scores = score_heads(measure_heads(TransformerView(story_model()), without_bystanders(items), 4096))
         assert (scores.accuracy == 0.5).all()
         assert (scores.pair_accuracy == 0).all()
 

@@ -1,0 +1,53 @@
+"""Batches of texts of similar length, so that little of a batch is padding."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+
+class TextBatch(NamedTuple):
+    """The texts of one forward pass: N given texts, B different ones."""
+
+    members: list[int]  # [N] index of each text among all given texts
+    rows: list[int]  # [N] the row of each
+    tokens: Tensor  # [B, T], padded on the right
+    last: Tensor  # [B] position of each row's last token
+
+
+def length_batches(lengths: Sequence[int], tokens_per_batch: int, n_texts: int = 1) -> Iterator[list[int]]:
+    """Yield the indices of all items in batches of similar length, the longest first, each in ascending length.
+
+    An item is `n_texts` texts of up to its length. A batch has up to `tokens_per_batch` tokens, or one item.
+    """
+    remaining = sorted(range(len(lengths)), key=lengths.__getitem__)
+    while remaining:
+        longest = lengths[remaining[-1]]
+        n_items = max(1, tokens_per_batch // (n_texts * longest))
+        yield remaining[-n_items:]
+        del remaining[-n_items:]
+
+
+def text_batches(texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> Iterator[TextBatch]:
+    """Yield all texts in batches; equal texts share a row."""
+    members: dict[tuple[int, ...], list[int]] = {}
+    for i, text in enumerate(texts):
+        members.setdefault(text, []).append(i)
+    different = list(members)
+    for chosen in length_batches([len(text) for text in different], tokens_per_batch):
+        batch = [different[i] for i in chosen]
+        indices: list[int] = []
+        rows: list[int] = []
+        for row, text in enumerate(batch):
+            indices += members[text]
+            rows += [row] * len(members[text])
+        last = torch.tensor([len(text) - 1 for text in batch])
+        yield TextBatch(indices, rows, pad_rows(batch), last)
+
+
+def pad_rows(rows: Sequence[Sequence[int]], padding: int = 0) -> Tensor:
+    """Return rows of token ids as one tensor [B, T], padded on the right."""
+    tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=padding)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.open import OWNER, OpenedModel, readable
-from probe.snapshots import HISTORY_FILE, read_history
+from probe.snapshots import HISTORY_FILE, load_history
 from report.content import eval_command, page_content, training_content
 from report.figures import FIGURES
 from report.next_pronoun import is_next_pronoun
@@ -103,7 +103,7 @@ def training_records(opened: OpenedModel) -> dict[str, Any]:
         with readable(path, "delete it; the page will lack the curves of training"):
             metrics = read_records(opened.folder)
             training_content(metrics, None)
-    return {"metrics": metrics, "snapshots": read_history(opened.folder / HISTORY_FILE)}
+    return {"metrics": metrics, "snapshots": load_history(opened.folder / HISTORY_FILE)}
 
 
 def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> None:

@@ -16,7 +16,7 @@ from model.config import Mask, ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_payoffs, resolved_share
-from probe.emergence import choose_items, half_rise, read_questions, training_probe
+from probe.emergence import choose_items, half_rise, measure_questions, training_probe
 from tests.model.standard import PLAIN
 from tests.probe.evaluated_models import randomise
 from tests.probe.pair_items import link
@@ -87,7 +87,7 @@ def test_a_reading_has_every_heads_scores_and_the_oracles_losses(view: Transform
     surprisal = tuple(float(i) for i in range(len(ORACLES)))
     items = {"number": blocks(6, surprisal=surprisal), "later_cue": blocks(5, payoff=None, target=None)}
     state = torch.get_rng_state()
-    number, later_cue = read_questions(view, items, tokens_per_batch=64)
+    number, later_cue = measure_questions(view, items, tokens_per_batch=64)
     assert torch.equal(state, torch.get_rng_state())
     values = number.values()
     entry, answer = values["number"], values["number_answer"]

@@ -22,7 +22,7 @@ from data.text import read_documents, text_files
 from probe.after_pronoun import after_pronoun
 from probe.claim import claim_card
 from probe.config import Holdouts, Items, ProbeConfig
-from probe.gold import gold_prefixes, read_passages, read_rows
+from probe.gold import gold_prefixes, load_gold_rows, load_passages
 from probe.natural import MAX_PREFIXES, describe, make_items, natural_study, prefixes_in, sections
 from probe.next_pronoun import study_question
 from probe.open import LARGE_MODEL, OpenedModel, check_items, load_data, open_external, open_run
@@ -392,7 +392,7 @@ def english_text(path: str | None, corpus: Corpus | None) -> EnglishText:
     else:
         kind, files = files_of_path(path)
         if kind is TextKind.gold:
-            rows = [row for file in files for row in read_rows(file)]
+            rows = [row for file in files for row in load_gold_rows(file)]
             gold = gold_prefixes(rows)
             passages = {"gender": [passage_of_gold(prefix) for prefix in gold]}
             return EnglishText([], passages, {"gender": gold}, f"{len(rows):,} rows")
@@ -469,5 +469,5 @@ def files_of_path(path: str) -> tuple[TextKind, list[Path]]:
 def texts_of(kind: TextKind, files: Sequence[Path]) -> list[str]:
     """Returns the documents of text files, or the passages of tables."""
     if kind is TextKind.passages:
-        return [text for file in files for text in read_passages(file)]
+        return [text for file in files for text in load_passages(file)]
     return read_documents(files)

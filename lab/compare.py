@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from probe.external import markdown_table
+from data.text_tables import markdown_table
 from probe.seeds import HEADLINE, SUPPORTED, summary
 from probe.statistics import CONFIDENCE, share_interval
 

@@ -69,7 +69,7 @@ class GenerateSettings:
 def main(arguments: Sequence[str]) -> None:
     """Prints a generated text."""
     # A command line needs training and probe, which are above the package `model`.
-    from probe.open import open_run
+    from antecedent_lab.opened import open_run
     from training.command_line import one_line_errors
     from training.run_dir import find_run
     from training.settings import settings_from_arguments
@@ -82,8 +82,8 @@ def main(arguments: Sequence[str]) -> None:
             print(f"note: the prompt has words outside the vocabulary; the model reads {UNKNOWN}", file=sys.stderr)
         if not opened.transformer.config.is_causal:
             print("note: model.mask=none: a model that was trained to see its targets cannot write", file=sys.stderr)
-        tokens = torch.tensor([opened.start, *prompt.ids])
-        options = {"temperature": settings.temperature, "seed": settings.seed, "end": opened.start}
+        tokens = torch.tensor([opened.bos_id, *prompt.ids])
+        options = {"temperature": settings.temperature, "seed": settings.seed, "end": opened.bos_id}
         tokens = generate(opened.transformer, tokens, settings.n_tokens, **options)
         print(printable(opened.tokenizer.decode(tokens.tolist())))  # a text may hold terminal control characters
 

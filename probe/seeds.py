@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from data.text_tables import markdown_table
 from probe.emergence import half_rise
-from probe.external import markdown_table
 from probe.items import HEADLINE
 from probe.statistics import CONFIDENCE, MIN_SEEDS, share_interval
 from probe.verdict import MIN_SHARE_OF_SEEDS, SUPPORTED, evidence_of, judge

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from antecedent_lab.opened import LARGE_MODEL, check_items, load_data, open_external, open_run
 from data.corpus import Corpus, load_rows, training_counts, validation_documents
 from data.english_blocks import english_items
 from data.links import LinkItem, link_items
@@ -25,7 +26,8 @@ from probe.config import Holdouts, Items, ProbeConfig
 from probe.gold import gold_prefixes, load_gold_rows, load_passages
 from probe.natural import MAX_PREFIXES, describe, make_items, natural_study, prefixes_in, sections
 from probe.next_pronoun import study_question
-from probe.open import LARGE_MODEL, OpenedModel, check_items, load_data, open_external, open_run
+from probe.opened_model import OpenedModel
+from probe.results import Head
 from probe.sentences import SHOWCASE
 from probe.study import HEADLINE, Reading, study
 from report.content import jsonable, page_content, yaml_values
@@ -251,7 +253,7 @@ def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Sto
     dev_rows, test_rows = load_rows(corpus, "dev"), load_rows(corpus, "test")
     if config.holdouts is Holdouts.all:
         test_rows += load_rows(corpus, "test_others")
-    dev, test = (link_items(rows, opened.tokenizer, opened.start) for rows in (dev_rows, test_rows))
+    dev, test = (link_items(rows, opened.tokenizer, opened.bos_id) for rows in (dev_rows, test_rows))
     warnings, leaked = list[str](), None
     if opened.is_external:
         n_answers = sum(link["payoff"] is not None for row in [*dev_rows, *test_rows] for link in row["links"])
@@ -287,7 +289,7 @@ def english_results(opened: OpenedModel, corpus: Corpus | None, config: ProbeCon
     counts = None if corpus is None else training_counts(corpus)
     sizes: dict[str, Any] = {"n_frames": N_FRAMES, "n_pairs": N_PAIRS, "seed": config.seed}
     try:
-        items = english_items(counts, opened.tokenizer, opened.start, opened.model.context_length, **sizes)
+        items = english_items(counts, opened.tokenizer, opened.bos_id, opened.model.context_length, **sizes)
     except ValueError as error:
         if opened.is_external:
             raise ValueError(f"model={opened.source}: {error}") from None
@@ -308,9 +310,9 @@ def study_model(opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[Lin
         results, readings = study(opened.model, untrained, dev, test, config, show_progress)
     finally:
         show_progress("")
-    heads = {entry["question"]: (entry["layer"], entry["head"]) for entry in results["selected"]}
+    heads = {entry["question"]: Head(entry["layer"], entry["head"]) for entry in results["selected"]}
     results["showcase"] = {
-        question: [opened.read_example(example, heads[question]) for example in examples]
+        question: [asdict(opened.measure_example(example, heads[question])) for example in examples]
         for question, examples in SHOWCASE.items()
         if question in heads
     }
@@ -345,7 +347,7 @@ def probe_prefixes(
     places: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns the results of `natural_study` on prefixes, with progress on a terminal."""
-    model, tokenizer, start = opened.model, opened.tokenizer, opened.start
+    model, tokenizer, start = opened.model, opened.tokenizer, opened.bos_id
     try:
         return natural_study(
             model,
@@ -414,7 +416,7 @@ def probe_next_pronoun(
                 opened.model,
                 (opened.untrained(config.seed + i) for i in range(config.n_untrained)),
                 opened.tokenizer,
-                opened.start,
+                opened.bos_id,
                 question,
                 passages,
                 text.documents,
@@ -427,7 +429,7 @@ def probe_next_pronoun(
             prefixes = make_items(
                 text.prefixes[question],
                 opened.tokenizer,
-                opened.start,
+                opened.bos_id,
                 opened.model.context_length,
                 config.seed,
                 max_prefixes(opened),

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from data.stories.lint import lint
 from probe.claim import claim_card
-from probe.open import OpenedModel, OpenedRun
+from probe.opened_model import OpenedModel, OpenedRun
 from probe.sentences import SHOWCASE, TokenizedText, next_tokens, pack_weights, word_attention
 from probe.snapshots import SnapshotHistory
 from probe.study import HEADLINE
@@ -88,7 +88,7 @@ def about(opened: OpenedModel) -> dict[str, Any]:
     model, is_external = opened.model, opened.is_external
     facts = [
         f"{model.n_layer} layers × {model.n_head} heads",
-        f"width {opened.shape['d_model']}",
+        f"width {opened.d_model}",
         f"context of {model.context_length} tokens",
         f"{opened.n_parameters:,} parameters",
         f"trained on {opened.data.source}, seed {opened.seed}"
@@ -137,10 +137,10 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
     """Returns the command that evaluates a model."""
     is_external = opened.is_external
     model = [f"model={opened.source}", f"out={opened.folder}"] if is_external else [f"run={opened.source}"]
-    if opened.shape.get("items") == "stories":
+    if is_external and opened.has_stories:
         model.append("items=stories")
-    if opened.shape.get("tokenizer"):
-        model.append(f"tokenizer={opened.shape['tokenizer']}")
+    if opened.tokenizer_source:
+        model.append(f"tokenizer={opened.tokenizer_source}")
     return command_in_this_folder("eval.py", *model, *arguments)
 
 

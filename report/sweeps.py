@@ -6,11 +6,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from antecedent_lab.opened import load_resumes, load_run_settings, open_run
 from data.errors import printable
 from lab import compare as lab
 from probe import seeds
 from probe.config import ProbeConfig
-from probe.open import open_run, read_resumes, read_settings
 from report.commands import EvalSettings, probe_heads
 from report.content import command_in_this_folder, jsonable
 from report.figures import draw_seeds
@@ -27,7 +27,7 @@ def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
     """Tests the runs of a sweep over seeds and prints what holds over all of them."""
     sweep = Path(settings.runs or "")
     runs = finished_runs(sweep)
-    seed_of = check_seeds({run.name: read_settings(run)[1] for run in runs})
+    seed_of = check_seeds({run.name: load_run_settings(run)[1] for run in runs})
     (sweep / "probe").mkdir(exist_ok=True)
     with lock(sweep / "probe"):
         probes = {run: probe_results(run, settings, config) for run in runs}
@@ -44,7 +44,7 @@ def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: Trai
     """
     sweep = Path(settings.compare or "")
     runs = finished_runs(sweep)
-    configs = {run.name: read_settings(run)[1] for run in runs}
+    configs = {run.name: load_run_settings(run)[1] for run in runs}
     variants, standard = check_variants(configs, defaults)
     lab.by_variant(variants)  # an error in the sweep is reported before minutes of probing
     (sweep / "probe").mkdir(exist_ok=True)
@@ -98,4 +98,4 @@ def probe_results(run: Path, settings: EvalSettings, config: ProbeConfig) -> dic
 
 def resume_notes(runs: Mapping[Path, Any]) -> list[str]:
     """Returns a sentence for each time that a run was resumed with other settings."""
-    return [f"{run.name}: {sentence}" for run in runs for sentence in read_resumes(run)]
+    return [f"{run.name}: {sentence}" for run in runs for sentence in load_resumes(run)]

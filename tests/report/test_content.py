@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from probe.open import open_run
+from antecedent_lab.opened import open_run
 from probe.snapshots import SnapshotHistory
 from report.content import (
     MAX_SENTENCE_CHARACTERS,

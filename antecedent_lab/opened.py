@@ -63,6 +63,7 @@ def open_run(run: Path, device: torch.device) -> OpenedRun:
         raise UserError(f"{run}: the weights are not finite because training diverged; train again")
 
     def untrained(seed: int) -> TransformerView:
+        # The layers of a new model write nothing, so on a text both readings of a prefix would be the same.
         fresh = Transformer(settings.model, transformer.vocab_size, seed=_UNTRAINED_SEED + seed)
         if settings.data.source != "stories":
             draw_outputs(fresh, _UNTRAINED_SEED + seed)
@@ -142,6 +143,7 @@ def _check_config(run: Path, config: Mapping[str, Any], state: Mapping[str, Any]
 
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a config.json by name that a checkpoint cannot be used without."""
+    # A run may be copied, so paths may differ.
     fixed = {}
     for name, value in flat(saved_settings(config)).items():
         if name.startswith(("model.", "data.")) and name not in _MOVABLE:
@@ -261,9 +263,11 @@ def _check_results_folder(folder: Path, owner: str) -> None:
     """Raise UserError if `folder` cannot take results: it is a run, a file, or has results of another model."""
     if (folder / "config.json").exists() or folder.resolve() == RUNS.resolve():
         raise UserError(f"out={folder}: holds a run or a model; choose another folder")
+    # The lowest folder that exists, in which the others will be created.
     parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not parent.is_dir():
         raise UserError(f"out={folder}: {parent} is a file; choose another folder")
+    # One folder has the results of one model.
     path = folder / OWNER
     if path.exists():
         with damaged_file_error(path, "delete it"):
@@ -274,6 +278,7 @@ def _check_results_folder(folder: Path, owner: str) -> None:
 
 def _check_attention(model: ObservableModel, name: str) -> None:
     """Raise UserError if the observed attention is not what the model computes, tested on a row of its tokens."""
+    # From the first to the last token of the vocabulary; read at the middle.
     length = min(model.context_length, 32)
     tokens = torch.linspace(0, model.vocab_size - 1, length).long()
     try:

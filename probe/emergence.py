@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,7 @@ from data.english_blocks import english_items
 from data.links import LinkItem, link_items
 from data.loader import StorySplit
 from data.next_pronoun import KINDS, Passage, find_passages
-from data.stories.lint import word_spans
-from data.tokenizer import end_id, unknown_id, with_end
+from data.tokenizer import end_id, unknown_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_payoffs, resolved_share
@@ -25,7 +25,7 @@ from probe.passage_items import Item as PassageItem
 from probe.passage_items import make_items as make_passage_items
 from probe.results import Head
 from probe.scores import best_head, check_blocks, read_heads, score_heads
-from probe.sentences import Example, TokenizedText, pack_weights, word_attention
+from probe.sentences import Example, pack_weights, tokenize_text, word_attention
 from probe.snapshots import choose_examples, snapshot_header
 from probe.statistics import CLUSTERINGS, chance_level, largest, max_t_test, story_clusters
 from probe.weights import head_types
@@ -102,11 +102,11 @@ class StoryProbe:
         self._bos_id = end_id(tokenizer)
         n_sequences = settings.run.probe_sequences
         self._items = choose_items(link_items(load_rows(corpus, "dev"), tokenizer, self._bos_id), n_sequences)
-
-        def tokenize(text: str) -> TokenizedText:
-            return TokenizedText(text, *with_end(tokenizer, text), [span for _, span in word_spans(text)])
-
-        self._examples = choose_examples(tokenize, unknown_id(tokenizer), settings.model.context_length)
+        self._examples = choose_examples(
+            partial(tokenize_text, tokenizer, bos_id=self._bos_id),
+            unknown_id(tokenizer),
+            settings.model.context_length,
+        )
         # Half as many stories are enough for the loss.
         self._n_loss_tokens = int(split.starts[: n_sequences // 2 + 1][-1])
 
@@ -192,6 +192,8 @@ class TextProbe:
         view = TransformerView(model)
         values: dict[str, Any] = {"head_types": _largest_head_types(view, self._bos_id)}
         summary = []
+
+        # The decision between the pronouns.
         if self._passages:
             decision_point = measure_next_pronoun(view, self._passages, self._run.tokens_per_batch)
             if decision_point is None:
@@ -200,6 +202,7 @@ class TextProbe:
             place = Head(decision_point.layer, decision_point.head)
             summary.append(f"next pronoun {place} share {decision_point.share:.2f}")
 
+        # The shift of attention with the pronoun.
         for question, items in self._prefixes.items():
             shift = _measure_shift(view, items, 4 * self._run.tokens_per_batch)
             if shift is None:
@@ -208,6 +211,7 @@ class TextProbe:
             place = Head(shift.layer, shift.head)
             summary.append(f"{question} {place} contrast {shift.pronoun_contrast:.2f} (t {shift.t:.1f})")
 
+        # The blocks in English, as the questions of a run on stories.
         scores = measure_questions(view, self._blocks, self._run.tokens_per_batch)
         if not _are_finite(scores):
             return None
@@ -222,6 +226,7 @@ class TextProbe:
 
 def _searched_documents(corpus: Corpus) -> list[str]:
     """Return the first MAX_CHARACTERS of the validation text, by document."""
+    # The last document may be cut.
     documents = []
     n_left = MAX_CHARACTERS
     for document in validation_documents(corpus):
@@ -260,6 +265,8 @@ def _measure_shift(model: ObservableModel, items: Items, tokens_per_batch: int) 
         return None
     if not np.isfinite(contrast).all():
         return None
+
+    # The best head has the largest |t|: a large mean may come from few prefixes.
     t = max_t_test(contrast, items.clusterings, 0.0, N_SIGN_FLIPS, 0, two_sided=True).t
     layer, head = largest(np.abs(t))
     mean = contrast.mean(axis=0)  # [L, H]
@@ -274,15 +281,18 @@ def measure_next_pronoun(
     `items` are passages with one and with two entities. The head named is that of the largest share; `follows_twin` is
     the share of passages with one entity in which the model's margin follows it.
     """
-    heads = [Head(*place) for place in np.ndindex(model.n_layer, model.n_head)]
+    # One unedited pass over the passages of each kind.
     two = Sites(model, items["two"], tokens_per_batch)
     one = Sites(model, items["one"], tokens_per_batch)
 
+    heads = [Head(*place) for place in np.ndindex(model.n_layer, model.n_head)]
     # Shares of the margin's change that the exchange of one head makes. [N, heads] and [N]
     numerator, denominator = exchange_terms(two.measure([[head] for head in heads], ["exchanged"]))
-    total = denominator.mean()
+    total = denominator.mean()  # twice the mean margin
     if not np.isfinite(total) or not np.isfinite(numerator).all():
         return None
+
+    # Without a decision to exchange there are no shares.
     shares = numerator.mean(axis=0) / total if total > 0 else np.zeros(len(heads))
     best = heads[int(shares.argmax())]
     return DecisionPoint(
@@ -297,11 +307,13 @@ def measure_next_pronoun(
 
 def choose_items(items: Sequence[LinkItem], n_sequences: int) -> dict[str, list[LinkItem]]:
     """Return `n_sequences` iid items in whole blocks, evenly spread over each watched question, by its name."""
+    # Every question gets as many blocks.
     iid = [item for item in items if item.holdout == "iid"]
     watched = questions_with_items([question for question in QUESTIONS if question.watched], iid)
     n_blocks = max(1, n_sequences // 4 // max(1, len(watched)))
     chosen: dict[str, list[LinkItem]] = {}
     for question in watched:
+        # Every n-th block, n chosen so that they spread over all.
         matching = [item for item in iid if question.matches(item)]
         check_blocks(matching)
         distance = max(1, len(matching) // 4 // n_blocks)  # in blocks

@@ -52,6 +52,7 @@ def load_gold_rows(file: Path) -> list[GoldRow]:
     """Return the rows of a .jsonl file; UserError names the line and the field that is wrong."""
     rows = []
     for where, line in load_objects(file, _Line).items():
+        # Words are words, and every mention is before the pronoun.
         if not all(isinstance(word, str) and word.strip() == word != "" for word in line.context):
             raise UserError(f"{where}: context is not a list of words")
         if not 0 <= line.pron_pos < len(line.context):
@@ -61,6 +62,7 @@ def load_gold_rows(file: Path) -> list[GoldRow]:
         if not antecedents:
             raise UserError(f"{where}: antecedents is empty")
 
+        # An antecedent's entity is known; other mentions may name theirs.
         gold = [True] * len(antecedents) + [False] * len(others)
         entities = [_ANTECEDENT] * len(antecedents)
         for i, mention in enumerate(line.other_mentions):
@@ -84,6 +86,7 @@ def _spans(mentions: Sequence[Any], pronoun: int, where: str) -> list[Span]:
 
 def load_passages(file: Path) -> list[str]:
     """Return the column Text of a .tsv file in the format of GAP (Webster et al. 2018); UserError if it has none."""
+    # The first line names the columns.
     header, *rows = load_lines(file).items()
     columns = header[1].split("\t")
     if "Text" not in columns:
@@ -142,6 +145,7 @@ def _gold_prefix(row: GoldRow, forms: tuple[str, str]) -> Prefix | None:
     if not groups[0] or not groups[1]:
         return None
 
+    # Does an earlier pronoun refer to the antecedent?
     antecedents = mentions_of[_ANTECEDENT]
     has_pronoun = any(len(mention) == 1 and mention[0].lower() in _PRONOUNS for mention in antecedents)
     return Prefix(
@@ -164,6 +168,7 @@ def _without_article(words: Sequence[str]) -> str:
 
 def _gender(mentions: Sequence[Sequence[str]]) -> str:
     """Return the gender of an entity from its pronouns, otherwise from the words that the lexicon knows; or ""."""
+    # Its pronouns decide, if it has any.
     single = {mention[0].lower() for mention in mentions if len(mention) == 1}
     genders = set()
     if single & _MASCULINE:
@@ -184,10 +189,12 @@ def detokenize(words: Sequence[str]) -> tuple[str, list[Span]]:
     joins = True  # the next word follows without a space
     in_quote = False
     for word in words:
+        # A space before each word, except inside brackets and quotes and before punctuation.
         closes = word in _CLOSING or word.lower() in _CLITICS or (word == '"' and in_quote)
         text += "" if joins or closes else " "
         spans.append((len(text), len(text) + len(word)))
         text += word
+
         joins = word in _OPENING or (word == '"' and not in_quote)
         in_quote ^= word == '"'
     return text, spans
@@ -195,6 +202,7 @@ def detokenize(words: Sequence[str]) -> tuple[str, list[Span]]:
 
 def innermost_mentions(mentions: Sequence[Span], n_words: int) -> list[int | None]:
     """Return for each word the index of the shortest mention that contains it, None if no mention does."""
+    # A shorter mention overwrites the longer ones around it.
     longest_first = sorted(range(len(mentions)), key=lambda i: mentions[i][0] - mentions[i][1])
     innermost: list[int | None] = [None] * n_words
     for i in longest_first:

@@ -39,20 +39,13 @@ class Pair:
     @property
     def difference(self) -> tuple[str, str]:
         """The differing words of the good and of the bad sentence, without the common beginning and end."""
+        # Lengths of the common beginning and of the common end, which do not overlap.
         good = words_of(self.good)
         bad = words_of(self.bad)
         n = min(len(good), len(bad))
         start = next((i for i in range(n) if good[i] != bad[i]), n)
         stop = next((i for i in range(n - start) if good[-1 - i] != bad[-1 - i]), n - start)
         return " ".join(good[start : len(good) - stop]), " ".join(bad[start : len(bad) - stop])
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingWords:
-    """The vocabulary of a model's training text."""
-
-    words: frozenset[str] | None  # None: not known
-    source: str  # where they were read, or why they are not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +88,6 @@ class MinimalPairs:
 
     files: list[FileScores]
     coverage: Coverage  # of all sentences, also of those that do not fit into the context
-    training_words: TrainingWords
 
     def to_json(self) -> dict[str, Any]:
         """Return what minimal_pairs_....json has besides the model and the settings."""
@@ -121,6 +113,7 @@ def load_pairs(file: Path) -> list[Pair]:
         for where, line in load_objects(file, _BlimpLine).items():
             sides[where] = Pair(line.sentence_good.strip(), line.sentence_bad.strip())
     else:
+        # Lines 1, 3, ... are bad, and the good sentence names the place of the pair.
         lines = list(load_lines(file).items())
         if len(lines) % 2:
             raise UserError(f"{lines[-1][0]}: a bad sentence without its good sentence on the next line")
@@ -151,22 +144,31 @@ def words_of(text: str) -> list[str]:
 
 
 def measure_minimal_pairs(
-    opened: OpenedModel, training_words: TrainingWords, path: str, config: ProbeConfig
+    opened: OpenedModel, training_words: frozenset[str] | None, path: str, config: ProbeConfig
 ) -> MinimalPairs:
-    """Score every .jsonl and .txt file of `path`; UserError if one has no pairs, FileNotFoundError without files."""
+    """Score every .jsonl and .txt file of `path`; UserError if one has no pairs, FileNotFoundError without files.
+
+    `training_words` are the words of the training text, None if it is not known.
+    """
+    # An error in the last file is reported before minutes of scoring.
     pairs_of = {str(file): load_pairs(file) for file in find_files(path, (".jsonl", ".txt"))}
-    texts = []
+    all_pairs: list[Pair] = []
     files = []
     for name, pairs in pairs_of.items():
-        texts += _texts_of(pairs)
+        all_pairs += pairs
         files.append(score_file(opened, training_words, name, pairs, config))
-    return MinimalPairs(files, coverage(opened, training_words, texts), training_words)
+    return MinimalPairs(files, coverage(opened, training_words, all_pairs))
 
 
 def score_file(
-    opened: OpenedModel, training_words: TrainingWords, name: str, pairs: Sequence[Pair], config: ProbeConfig
+    opened: OpenedModel,
+    training_words: frozenset[str] | None,
+    name: str,
+    pairs: Sequence[Pair],
+    config: ProbeConfig,
 ) -> FileScores:
     """Return the accuracy on all pairs that fit into the context, and on the covered ones."""
+    # Pairs that the model can read, and the log-probability of both sentences. [N] each
     fitting = []
     good = []
     bad = []
@@ -186,17 +188,18 @@ def score_file(
     # Pairs that the model can know from its training text.
     n_covered = None
     accuracy_covered = None
-    if training_words.words is not None:
-        covered = [i for i, pair in enumerate(fitting) if _is_covered(opened, training_words.words, pair)]
+    if training_words is not None:
+        covered = [i for i, pair in enumerate(fitting) if _is_covered(opened, training_words, pair)]
         n_covered = len(covered)
         accuracy_covered = _accuracy(right[covered], [fitting[i] for i in covered], config)
 
+    # Evidence of reference only above what a predictor without context reaches.
     ceiling = context_free_ceiling(fitting)
     return FileScores(
         file=name,
         n_pairs=len(fitting),
         n_too_long=len(pairs) - len(fitting),
-        coverage=coverage(opened, training_words, _texts_of(fitting)),
+        coverage=coverage(opened, training_words, fitting),
         accuracy=accuracy,
         n_ties=int((right == 0.5).sum()),
         n_covered=n_covered,
@@ -215,6 +218,7 @@ def log_probabilities(
         # Each position predicts the next token; padding has no target. [B, T - 1]
         targets = tokens[:, 1:].masked_fill(torch.arange(1, tokens.shape[1]) > last[:, None], -100)
         logits = model.logits(tokens.to(model.device), edits=edits)[:, :-1]
+        # Losses of the tokens after the first, 0 for padding. [B, T - 1]
         losses = F.cross_entropy(logits.mT, targets.to(model.device), ignore_index=-100, reduction="none")
         totals[members] = -losses.double().sum(1).cpu().numpy()[rows]
     return totals
@@ -231,6 +235,7 @@ def context_free_ceiling(pairs: Sequence[Pair]) -> float | None:
     For each pair of words it prefers the word that is right more often in this file, so this is an upper bound, and
     an accuracy at or below it shows nothing about reference. None if a pair differs in more than one word.
     """
+    # How often each word of a pair of words is right.
     counts: dict[frozenset[str], Counter[str]] = defaultdict(Counter)
     for pair in pairs:
         good, bad = pair.difference
@@ -245,6 +250,7 @@ def _accuracy(right: np.ndarray, pairs: Sequence[Pair], config: ProbeConfig) -> 
     if not len(right):
         return None
     accuracy = float(right.mean())
+    # Pairs with the same words are not independent.
     intervals = [wilson_interval(accuracy, len(right))]
     by_words = [" / ".join(sorted(pair.difference)) for pair in pairs]
     by_first_word = [words_of(pair.good)[0] for pair in pairs]
@@ -258,20 +264,21 @@ def _accuracy(right: np.ndarray, pairs: Sequence[Pair], config: ProbeConfig) -> 
 # Vocabulary
 
 
-def coverage(opened: OpenedModel, training_words: TrainingWords, texts: Sequence[str]) -> Coverage:
-    """Return how many words of the texts are in the training text."""
+def coverage(opened: OpenedModel, training_words: frozenset[str] | None, pairs: Sequence[Pair]) -> Coverage:
+    """Return how many words of the sentences are in the training text."""
     words: list[str] = []
     tokens: list[int] = []
-    for text in texts:
-        words += words_of(text)
-        tokens += opened.encode(text)[1:]  # without the start token
+    for pair in pairs:
+        for text in (pair.good, pair.bad):
+            words += words_of(text)
+            tokens += opened.encode(text)[1:]  # without the start token
+    n_unknown = sum(token == opened.unknown for token in tokens)
     seen_words = None
     seen_types = None
-    if training_words.words is not None:
+    if training_words is not None:
         types = set(words)
-        seen_words = sum(word in training_words.words for word in words) / max(1, len(words))
-        seen_types = len(types & training_words.words) / max(1, len(types))
-    n_unknown = sum(token == opened.unknown for token in tokens)
+        seen_words = sum(word in training_words for word in words) / max(1, len(words))
+        seen_types = len(types & training_words) / max(1, len(types))
     return Coverage(len(words), seen_words, seen_types, n_unknown / max(1, len(tokens)))
 
 
@@ -283,10 +290,3 @@ def _is_covered(opened: OpenedModel, words: frozenset[str], pair: Pair) -> bool:
         if not words.issuperset(words_of(text)):
             return False
     return True
-
-
-def _texts_of(pairs: Sequence[Pair]) -> list[str]:
-    texts = []
-    for pair in pairs:
-        texts += [pair.good, pair.bad]
-    return texts

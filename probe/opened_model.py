@@ -9,12 +9,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from data.config import DataConfig
-from data.stories.lint import word_spans
-from data.tokenizer import encode_text, unknown_id, with_end
+from data.tokenizer import encode_text, unknown_id
 from model.observe import ObservableModel
 from model.transformer import Transformer
 from probe.results import Head, ShowcaseExample
-from probe.sentences import Example, TokenizedText, next_tokens, word_attention
+from probe.sentences import Example, TokenizedText, next_tokens, tokenize_text, word_attention
 from training.settings import TrainSettings
 
 
@@ -88,8 +87,7 @@ class OpenedModel:
 
     def tokenize(self, text: str) -> TokenizedText:
         """Return the tokens and words of `text`, the start token first."""
-        tokens, spans = with_end(self.tokenizer, text, self.bos_id)
-        return TokenizedText(text, tokens, spans, [span for _, span in word_spans(text)])
+        return tokenize_text(self.tokenizer, text, self.bos_id)
 
     def fits(self, text: TokenizedText) -> bool:
         """Return whether the model's context is long enough for `text`."""
@@ -97,6 +95,7 @@ class OpenedModel:
 
     def measure_example(self, example: Example, head: Head) -> ShowcaseExample:
         """Return a head's weights on both nouns at the query, and the most probable next words after a last query."""
+        # Attention from the query.
         text = self.tokenize(example.text)
         [attention] = word_attention(self.model, [text])  # [L, H, W, W]
         row = attention[*head, text.words.index(example.query)]
@@ -104,6 +103,7 @@ class OpenedModel:
         for noun in sorted((example.antecedent, example.distractor)):
             weights[noun] = float(row[text.words.index(noun)])
 
+        # A sentence that goes on after the query has its next words already.
         following = []
         if example.text.endswith(example.query):
             for token, probability in next_tokens(self.model, text.tokens, 3):

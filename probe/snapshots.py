@@ -80,6 +80,7 @@ def load_history(path: Path) -> SnapshotHistory | None:
     if not path.is_file():
         return None
     with damaged_file_error(path, "delete it to continue without attention snapshots"):
+        # The line that training is writing has no end yet.
         lines = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
         if not lines:
             return None
@@ -92,6 +93,8 @@ def load_history(path: Path) -> SnapshotHistory | None:
         for text in header.texts:
             n_words = len(text.words)
             sizes.append(header.n_layer * header.n_head * n_words * (n_words + 1))
+
+        # One line per step, in order.
         steps = []
         data = []
         for line in lines[1:]:

@@ -15,7 +15,7 @@ from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from data.tokenizer import training_words
 from probe.config import Items, ProbeConfig
-from probe.minimal_pairs import TrainingWords, measure_minimal_pairs
+from probe.minimal_pairs import measure_minimal_pairs
 from probe.natural import DECIDED_SITES
 from probe.next_pronoun import confirm
 from probe.opened_model import OpenedModel, OpenedRun
@@ -206,8 +206,9 @@ def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfi
     if task is Task.natural:
         report = natural_report(opened, settings.path, config)
     else:
-        scores = measure_minimal_pairs(opened, words_of_training(opened, settings.cache_dir), settings.path, config)
-        report = Report(scores.to_json(), minimal_pairs_lines(scores))
+        words, source = words_of_training(opened, settings.cache_dir)
+        scores = measure_minimal_pairs(opened, words, settings.path, config)
+        report = Report(scores.to_json(), minimal_pairs_lines(scores, source))
     print(printable("\n".join(report.lines)))
     name = test_set_name(task.value, settings.path)
     about = {"path": settings.path, "run": opened.source, "step": opened.step}
@@ -295,10 +296,9 @@ def confirm_heads(
     return confirmed, missing
 
 
-def words_of_training(opened: OpenedModel, cache_dir: str) -> TrainingWords:
-    """Returns the vocabulary of the training text; without words for an external model or without its cache."""
+def words_of_training(opened: OpenedModel, cache_dir: str) -> tuple[frozenset[str] | None, str]:
+    """Returns the words of the training text and where they were read, or None and why they are not known."""
     if opened.data is None or opened.is_external:
-        return TrainingWords(None, "the training data is unknown")
+        return None, "the training data is unknown"
     folder = corpus_folder(opened.data.source, opened.data_fingerprint, Path(cache_dir))
-    words, source = training_words(opened.tokenizer, folder) or (None, "the training text is not in the cache")
-    return TrainingWords(words, source)
+    return training_words(opened.tokenizer, folder) or (None, "the training text is not in the cache")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from data.text_tables import markdown_table, percent, percent_interval
-from probe.minimal_pairs import Accuracy, FileScores, MinimalPairs
+from probe.minimal_pairs import Accuracy, Coverage, FileScores, MinimalPairs
 
 _HEADER = ("file", "pairs", "right %", "95 %", "ties", "covered", "right %", "ceiling", "above it")
 _LEGEND = (
@@ -13,19 +13,21 @@ _LEGEND = (
 )
 
 
-def minimal_pairs_lines(scores: MinimalPairs) -> list[str]:
-    """Return the coverage of a test set, the table of its files and the legend."""
+def minimal_pairs_lines(scores: MinimalPairs, words_source: str) -> list[str]:
+    """Return the coverage of a test set, the table of its files and the legend.
+
+    `words_source`: where the words of the training text were read, or why they are not known.
+    """
     rows = [_row(file) for file in scores.files]
-    return [_coverage_line(scores), "", *markdown_table(_HEADER, rows), "", *_LEGEND]
+    return [_coverage_line(scores.coverage, words_source), "", *markdown_table(_HEADER, rows), "", *_LEGEND]
 
 
-def _coverage_line(scores: MinimalPairs) -> str:
-    coverage = scores.coverage
+def _coverage_line(coverage: Coverage, words_source: str) -> str:
     if coverage.seen_words is None:
-        seen = f"share seen in training unknown ({scores.training_words.source})"
+        seen = f"share seen in training unknown ({words_source})"
     else:
         shares = f"{percent(coverage.seen_words)} % ({percent(coverage.seen_types)} % of the distinct ones)"
-        seen = f"{shares} are in {scores.training_words.source}"
+        seen = f"{shares} are in {words_source}"
     unknown = percent(coverage.unknown_tokens)
     return f"coverage of all files: {coverage.n_words:,} words, {seen}, {unknown} % unknown tokens"
 

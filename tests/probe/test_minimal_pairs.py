@@ -8,7 +8,6 @@ from model.observe import TransformerView
 from probe.minimal_pairs import (
     FileScores,
     Pair,
-    TrainingWords,
     context_free_ceiling,
     load_pairs,
     log_probabilities,
@@ -31,10 +30,7 @@ SWAPPED = [Pair(pair.bad, pair.good) for pair in PAIRS]
 TEXTS = [text for pair in PAIRS for text in (pair.good, pair.bad)]
 
 
-UNKNOWN = TrainingWords(None, "the training data is unknown")
-
-
-def scores_of(opened: OpenedModel, pairs: list[Pair], words: TrainingWords = UNKNOWN) -> FileScores:
+def scores_of(opened: OpenedModel, pairs: list[Pair], words: frozenset[str] | None = None) -> FileScores:
     return score_file(opened, words, "x.jsonl", pairs, SETTINGS)
 
 
@@ -56,7 +52,7 @@ def test_a_model_with_equal_probabilities_scores_exactly_one_half(pairs: list[Pa
 
 def test_words_that_the_tokenizer_cannot_distinguish_tie_and_are_not_covered() -> None:
     text = "Ann Mary Jane Ruth Eva Tom Jon Paul Carl Max saw hurt liked ."
-    result = scores_of(word_model([text]), PAIRS, TrainingWords(frozenset(text.split()), "the text"))
+    result = scores_of(word_model([text]), PAIRS, frozenset(text.split()))
     assert accuracy_of(result) == 0.5 and result.n_ties == len(PAIRS)
     assert result.n_covered == 0 and result.accuracy_covered is None
 
@@ -107,7 +103,7 @@ def test_a_model_that_learned_the_pairs_is_above_the_ceiling_and_on_swapped_pair
 
 
 def test_covered_pairs_have_only_differing_words_of_the_training_text() -> None:
-    words = TrainingWords(frozenset("Ann saw herself himself .".split()), "the training text")
+    words = frozenset("Ann saw herself himself .".split())
     result = scores_of(bpe_model(TEXTS), [*PAIRS[:3], Pair("Ann saw itself.", "Ann saw herself.")], words)
     assert result.n_covered == 3
     # 32 words, of which hurt, hurt, liked, liked and itself are new
@@ -128,7 +124,7 @@ def test_pairs_longer_than_the_context_are_left_out_and_counted() -> None:
 def test_every_file_is_scored_and_the_coverage_is_that_of_all_sentences(tmp_path: Path) -> None:
     write_blimp(tmp_path / "a.jsonl", PAIRS)
     write_blimp(tmp_path / "b.jsonl", [Pair("Ann " * 99 + "herself.", "Ann " * 99 + "himself.")])
-    scores = measure_minimal_pairs(word_model(TEXTS), UNKNOWN, str(tmp_path), SETTINGS)
+    scores = measure_minimal_pairs(word_model(TEXTS), None, str(tmp_path), SETTINGS)
     assert [(file.n_pairs, file.n_too_long) for file in scores.files] == [(len(PAIRS), 0), (0, 1)]
     assert scores.files[1].accuracy is None
     assert scores.coverage.n_words == 4 * 2 * len(PAIRS) + 2 * 101

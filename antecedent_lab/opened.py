@@ -143,7 +143,7 @@ def _check_config(run: Path, config: Mapping[str, Any], state: Mapping[str, Any]
 
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a config.json by name that a checkpoint cannot be used without."""
-    # A run may be copied, so paths may differ.
+    # Without what may differ, such as paths: a run may be copied to another machine.
     fixed = {}
     for name, value in flat(saved_settings(config)).items():
         if name.startswith(("model.", "data.")) and name not in _MOVABLE:
@@ -278,7 +278,7 @@ def _check_results_folder(folder: Path, owner: str) -> None:
 
 def _check_attention(model: ObservableModel, name: str) -> None:
     """Raise UserError if the observed attention is not what the model computes, tested on a row of its tokens."""
-    # From the first to the last token of the vocabulary; read at the middle.
+    # Tokens from the whole vocabulary, read at the middle one.
     length = min(model.context_length, 32)
     tokens = torch.linspace(0, model.vocab_size - 1, length).long()
     try:

@@ -43,6 +43,7 @@ def load_objects(file: Path, kind: type[Row]) -> dict[str, Row]:
             value: Any = json.loads(line)
         except ValueError as error:
             raise UserError(f"{where}: not JSON ({error})") from None
+        # Only the fields of `kind` are checked and kept.
         for name, expected in hints.items():
             if not isinstance(value, dict) or type(value.get(name)) is not expected:
                 raise UserError(f"{where}: no field {name} of type {expected.__name__}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,12 +26,12 @@ from probe.passage_items import make_items as make_passage_items
 from probe.results import Head
 from probe.scores import best_head, check_blocks, read_heads, score_heads
 from probe.sentences import Example, pack_weights, tokenize_text, word_attention
-from probe.snapshots import choose_examples, snapshot_header
+from probe.snapshots import Examples, choose_examples, snapshot_header
 from probe.statistics import CLUSTERINGS, chance_level, largest, max_t_test, story_clusters
 from probe.weights import head_types
-from training.evaluate import Probe, ProbeReading, validation_loss
+from training.evaluate import ProbeReading, validation_loss
 from training.metrics import AnswerLoss, DecisionPoint, QuestionPoint, ShiftPoint
-from training.settings import TrainSettings
+from training.settings import RunSettings, TrainSettings
 from training.trainer import is_due
 
 N_SIGN_FLIPS = 400  # behind the chance level
@@ -48,17 +48,15 @@ class QuestionScores:
     name: str  # the question
     accuracy: np.ndarray  # [L, H]
     pronoun_contrast: np.ndarray  # [L, H]
-    point: QuestionPoint  # for metrics.jsonl, with the best head
+    point: QuestionPoint  # for metrics.jsonl; its layer and head are those of the best head
     answer: AnswerLoss | None  # None for a question without payoff
 
     @property
     def layer(self) -> int:
-        """Layer of the best head."""
         return self.point.layer
 
     @property
     def head(self) -> int:
-        """The best head within its layer."""
         return self.point.head
 
     def values(self) -> dict[str, Any]:
@@ -78,150 +76,134 @@ class QuestionScores:
 Draw = Callable[[Sequence[QuestionScores], Sequence[tuple[Example, Sequence[str], np.ndarray]]], dict[str, np.ndarray]]
 
 
-def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> Probe | None:
-    """Return the probe to run during training; None if the model is not causal or the text has nothing to test.
+@dataclass(frozen=True, kw_only=True)
+class TrainingProbe:
+    """Measures a model at steps of its training, each time on the same items."""
 
-    It reads run.probe_sequences texts. `draw` is called at the steps with an evaluation.
-    """
-    if not settings.model.is_causal or not settings.run.probe_sequences:
-        return None
-    if isinstance(corpus.validation, StorySplit):
-        return StoryProbe(corpus, corpus.validation, settings, draw)
-    probe = TextProbe(corpus, settings, draw)
-    return probe if probe.has_items else None
-
-
-class StoryProbe:
-    """Measures a run on stories: the questions, the loss by token class, and the attention in the worked examples."""
-
-    def __init__(self, corpus: Corpus, split: StorySplit, settings: TrainSettings, draw: Draw | None) -> None:
-        self._run = settings.run
-        self._split = split
-        self._draw = draw
-        tokenizer = corpus.tokenizer
-        self._bos_id = end_id(tokenizer)
-        n_sequences = settings.run.probe_sequences
-        self._items = choose_items(link_items(load_rows(corpus, "dev"), tokenizer, self._bos_id), n_sequences)
-        self._examples = choose_examples(
-            partial(tokenize_text, tokenizer, bos_id=self._bos_id),
-            unknown_id(tokenizer),
-            settings.model.context_length,
-        )
-        # Half as many stories are enough for the loss.
-        self._n_loss_tokens = int(split.starts[: n_sequences // 2 + 1][-1])
+    run: RunSettings
+    bos_id: int
+    draw: Draw | None  # called at the steps with an evaluation
+    blocks: dict[str, list[LinkItem]]  # of the stories or in English, by question
+    stories: StorySplit | None = None  # the loss by token class is measured on their first ones
+    examples: Examples = ()  # their attention is recorded in attention.jsonl
+    prefixes: dict[str, Items] = field(default_factory=dict)  # of natural text, by question
+    passages: dict[str, list[PassageItem]] = field(default_factory=dict)  # with one and two entities
 
     def __call__(self, model: Transformer, step: int) -> ProbeReading | None:
         """Return the record of this step; None if training has diverged."""
-        # Loss by token class, and the questions.
-        loss = validation_loss(model, self._split, 4 * self._run.tokens_per_batch, self._n_loss_tokens)
-        if not np.isfinite(loss["loss"]):
-            return None
         view = TransformerView(model)
-        scores = measure_questions(view, self._items, self._run.tokens_per_batch)
-        if not scores or not _are_finite(scores):
-            return None
         values: dict[str, Any] = {}
-        for name in ("loss", "gap"):
-            if f"{name}_by_class" in loss:
-                values[f"probe_{name}"] = loss[f"{name}_by_class"]
-        values["head_types"] = _largest_head_types(view, self._bos_id)
-        for question in scores:
-            values |= question.values()
-
-        # Attention between the words of the examples, for attention.jsonl and TensorBoard.
-        texts = [text for _, text in self._examples]
-        attention = word_attention(view, texts)
-        images = {}
-        if self._draw and is_due(step, self._run.eval_every_steps, self._run.max_steps):
-            shown = [(example, text.words, w) for (example, text), w in zip(self._examples, attention, strict=True)]
-            images = self._draw(scores, shown)
-        snapshot = None
-        if texts:
-            data = [pack_weights(weights) for weights in attention]
-            snapshot = {"header": asdict(snapshot_header(texts, view)), "data": data}
-        return ProbeReading(values, images, snapshot, [question.summary() for question in scores])
-
-
-class TextProbe:
-    """Measures a run on text: for each question the contrast of every head at the pronoun, and the blocks in English.
-
-    All steps read the same prefixes, half as many as run.probe_sequences.
-    """
-
-    def __init__(self, corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> None:
-        self._run = settings.run
-        self._draw = draw
-        self._bos_id = end_id(corpus.tokenizer)
-        n_sequences = settings.run.probe_sequences
-        documents = _searched_documents(corpus)
-        reader = (corpus.tokenizer, self._bos_id, settings.model.context_length)
-
-        # Prefixes of each question that has enough of them.
-        self._prefixes: dict[str, Items] = {}
-        for question, prefixes in prefixes_in(documents).items():
-            items = make_items(prefixes, *reader, 0, n_sequences // 2)
-            if len(items.prefixes) >= MIN_PREFIXES:
-                self._prefixes[question] = items
-
-        # Passages before the next pronoun, with one and with two entities.
-        passages: list[Passage] = []
-        for name, text in sections(documents, only_long=True):
-            passages += find_passages(name, text, "gender")
-        self._passages: dict[str, list[PassageItem]] = {}
-        for kind in KINDS:
-            self._passages[kind] = make_passage_items(passages, kind, *reader, 0, n_sequences // 4).items
-        if min(map(len, self._passages.values())) < MIN_PASSAGES:
-            self._passages = {}
-
-        # Dev blocks in English; test blocks are read by eval.py only.
-        self._blocks: dict[str, list[LinkItem]] = {}
-        with suppress(ValueError):  # for example, too few known words; eval.py prints the reason
-            counts = training_counts(corpus)
-            blocks = english_items(
-                counts, *reader, n_frames=2 * N_DEV_FRAMES, n_pairs=N_DEV_PAIRS, seed=0, splits=["dev"]
-            )
-            self._blocks = choose_items(blocks["dev"], n_sequences)
-
-    @property
-    def has_items(self) -> bool:
-        """Whether the text has prefixes, passages, or words for blocks."""
-        return bool(self._prefixes or self._passages or self._blocks)
-
-    def __call__(self, model: Transformer, step: int) -> ProbeReading | None:
-        """Return the record of this step; None if training has diverged."""
-        view = TransformerView(model)
-        values: dict[str, Any] = {"head_types": _largest_head_types(view, self._bos_id)}
-        summary = []
-
-        # The decision between the pronouns.
-        if self._passages:
-            decision_point = measure_next_pronoun(view, self._passages, self._run.tokens_per_batch)
-            if decision_point is None:
+        summary: list[str] = []
+        if self.stories is not None:
+            # Half as many stories as the questions read are enough for the loss.
+            n_tokens = int(self.stories.starts[: self.run.probe_sequences // 2 + 1][-1])
+            loss = validation_loss(model, self.stories, 4 * self.run.tokens_per_batch, n_tokens)
+            if not np.isfinite(loss["loss"]):
                 return None
-            values[QUESTION_NAMES["gender"]] = _recorded(decision_point)
-            place = Head(decision_point.layer, decision_point.head)
-            summary.append(f"next pronoun {place} share {decision_point.share:.2f}")
+            for name in ("loss", "gap"):
+                if f"{name}_by_class" in loss:
+                    values[f"probe_{name}"] = loss[f"{name}_by_class"]
+        types = head_types(view, self.bos_id, seed=0)
+        values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
 
-        # The shift of attention with the pronoun.
-        for question, items in self._prefixes.items():
-            shift = _measure_shift(view, items, 4 * self._run.tokens_per_batch)
+        # Natural text: the decision between the pronouns, and the shift of attention with the pronoun.
+        if self.passages:
+            shares = measure_next_pronoun(view, self.passages, self.run.tokens_per_batch)
+            if shares is None:
+                return None
+            values[QUESTION_NAMES["gender"]] = _recorded(shares)
+            summary.append(f"next pronoun {Head(shares.layer, shares.head)} share {shares.share:.2f}")
+        for question, items in self.prefixes.items():
+            shift = _measure_shift(view, items, 4 * self.run.tokens_per_batch)
             if shift is None:
                 return None
             values[f"natural_{question}"] = _recorded(shift)
             place = Head(shift.layer, shift.head)
             summary.append(f"{question} {place} contrast {shift.pronoun_contrast:.2f} (t {shift.t:.1f})")
 
-        # The blocks in English, as the questions of a run on stories.
-        scores = measure_questions(view, self._blocks, self._run.tokens_per_batch)
-        if not _are_finite(scores):
-            return None
+        # Blocks: does the head attend to the antecedent?
+        questions = measure_questions(view, self.blocks, self.run.tokens_per_batch)
+        for scores in questions:
+            if np.isnan(scores.pronoun_contrast).any():
+                return None
+            values |= scores.values()
+            summary.append(scores.summary())
+
+        # Attention between the words of the examples, for attention.jsonl and TensorBoard.
+        texts = [text for _, text in self.examples]
+        attention = word_attention(view, texts)
+        snapshot = None
+        if texts:
+            data = [pack_weights(weights) for weights in attention]
+            snapshot = {"header": asdict(snapshot_header(texts, view)), "data": data}
         images = {}
-        if self._draw and scores and is_due(step, self._run.eval_every_steps, self._run.max_steps):
-            images = self._draw(scores, [])
-        for question_scores in scores:
-            values |= question_scores.values()
-            summary.append(question_scores.summary())
-        return ProbeReading(values, images, None, summary)
+        if self.draw and questions and is_due(step, self.run.eval_every_steps, self.run.max_steps):
+            shown = [(example, text.words, w) for (example, text), w in zip(self.examples, attention, strict=True)]
+            images = self.draw(questions, shown)
+        return ProbeReading(values, images, snapshot, summary)
+
+
+def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> TrainingProbe | None:
+    """Return the probe to run during training; None if the model is not causal or the text has nothing to test.
+
+    It reads run.probe_sequences stories, or half as many prefixes. `draw` makes images at the steps with an evaluation.
+    """
+    if not settings.model.is_causal or not settings.run.probe_sequences:
+        return None
+    if isinstance(corpus.validation, StorySplit):
+        probe = _story_probe(corpus, corpus.validation, settings, draw)
+    else:
+        probe = _text_probe(corpus, settings, draw)
+    return probe if probe.blocks or probe.prefixes or probe.passages else None
+
+
+def _story_probe(corpus: Corpus, stories: StorySplit, settings: TrainSettings, draw: Draw | None) -> TrainingProbe:
+    tokenizer = corpus.tokenizer
+    bos_id = end_id(tokenizer)
+    items = link_items(load_rows(corpus, "dev"), tokenizer, bos_id)
+    tokenize = partial(tokenize_text, tokenizer, bos_id=bos_id)
+    return TrainingProbe(
+        run=settings.run,
+        bos_id=bos_id,
+        draw=draw,
+        blocks=choose_items(items, settings.run.probe_sequences),
+        stories=stories,
+        examples=choose_examples(tokenize, unknown_id(tokenizer), settings.model.context_length),
+    )
+
+
+def _text_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> TrainingProbe:
+    n_sequences = settings.run.probe_sequences
+    documents = _searched_documents(corpus)
+    bos_id = end_id(corpus.tokenizer)
+    reader = (corpus.tokenizer, bos_id, settings.model.context_length)
+
+    # Prefixes of each question that has enough of them.
+    all_prefixes = {}
+    for question, prefixes in prefixes_in(documents).items():
+        items = make_items(prefixes, *reader, 0, n_sequences // 2)
+        if len(items.prefixes) >= MIN_PREFIXES:
+            all_prefixes[question] = items
+
+    # Passages before the next pronoun, if there are enough with one and with two entities.
+    found: list[Passage] = []
+    for name, text in sections(documents, only_long=True):
+        found += find_passages(name, text, "gender")
+    passages = {}
+    for kind in KINDS:
+        passages[kind] = make_passage_items(found, kind, *reader, 0, n_sequences // 4).items
+    if min(map(len, passages.values())) < MIN_PASSAGES:
+        passages = {}
+
+    # Dev blocks in English. The test blocks are left to eval.py.
+    blocks = {}
+    with suppress(ValueError):  # for example, too few known words; eval.py prints the reason
+        counts = training_counts(corpus)
+        english = english_items(counts, *reader, n_frames=2 * N_DEV_FRAMES, n_pairs=N_DEV_PAIRS, seed=0, splits=["dev"])
+        blocks = choose_items(english["dev"], n_sequences)
+    return TrainingProbe(
+        run=settings.run, bos_id=bos_id, draw=draw, blocks=blocks, prefixes=all_prefixes, passages=passages
+    )
 
 
 def _searched_documents(corpus: Corpus) -> list[str]:
@@ -240,15 +222,6 @@ def _searched_documents(corpus: Corpus) -> list[str]:
 def _recorded(point: QuestionPoint | AnswerLoss | ShiftPoint | DecisionPoint) -> dict[str, Any]:
     """Return a point as metrics.jsonl stores it, without what was not measured."""
     return {name: value for name, value in asdict(point).items() if value is not None}
-
-
-def _are_finite(scores: Sequence[QuestionScores]) -> bool:
-    return not any(np.isnan(question.pronoun_contrast).any() for question in scores)
-
-
-def _largest_head_types(model: ObservableModel, bos_id: int) -> dict[str, float]:
-    """Return for each known type of head the score of the head that is most like it."""
-    return {name: float(scores.max()) for name, scores in head_types(model, bos_id, seed=0).items()}
 
 
 def _table(values: np.ndarray) -> list[list[float]]:

@@ -23,7 +23,7 @@ _ARTICLES = frozenset("the a an his her its their my our your this that these th
 _CLOSING = frozenset(", . ; : ! ? ) ] \u201d \u2019 ... \u2026 %".split())
 _OPENING = frozenset("( [ \u201c \u2018".split())
 _CLITICS = frozenset("'s 'm 'd 'll 've 're n't \u2019s \u2019m \u2019d \u2019ll \u2019ve \u2019re n\u2019t".split())
-_ANTECEDENT = "antecedent"  # the entity of all antecedents of a row
+ANTECEDENT = "antecedent"  # an entity
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,7 @@ class GoldRow:
     doc: str
     words: Sequence[str]  # up to and including the pronoun
     mentions: Sequence[Span]  # words [start, end), all before the pronoun
-    gold: Sequence[bool]  # per mention: True for an antecedent
-    entities: Sequence[str]  # per mention: its entity
+    entities: Sequence[str]  # per mention: its entity; ANTECEDENT for those that the pronoun refers to
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +61,12 @@ def load_gold_rows(file: Path) -> list[GoldRow]:
         if not antecedents:
             raise UserError(f"{where}: antecedents is empty")
 
-        # An antecedent's entity is known; other mentions may name theirs.
-        gold = [True] * len(antecedents) + [False] * len(others)
-        entities = [_ANTECEDENT] * len(antecedents)
+        # The antecedents are one entity; other mentions may name theirs.
+        entities = [ANTECEDENT] * len(antecedents)
         for i, mention in enumerate(line.other_mentions):
             entities.append(str(mention[2]) if len(mention) > 2 else f"mention {i}")
         words = line.context[: line.pron_pos + 1]
-        rows.append(GoldRow(line.doc, words, antecedents + others, gold, entities))
+        rows.append(GoldRow(line.doc, words, antecedents + others, entities))
     return rows
 
 
@@ -136,17 +134,18 @@ def _gold_prefix(row: GoldRow, forms: tuple[str, str]) -> Prefix | None:
     for i, (start, end) in enumerate(row.mentions):
         own = [word for word in range(start, end) if innermost[word] == i]
         is_pronoun = end - start == 1 and row.words[start].lower() in _PRONOUNS
-        if not own or is_pronoun or not (row.gold[i] or row.entities[i] in others):
+        is_antecedent = row.entities[i] == ANTECEDENT
+        if not own or is_pronoun or not (is_antecedent or row.entities[i] in others):
             continue
         last = next(word for word in own if word + 1 not in own)  # the end of the first unbroken run
-        side = meant if row.gold[i] else 1 - meant
+        side = meant if is_antecedent else 1 - meant
         groups[side].append((spans[own[0]][0], spans[last][1]))
         names[side] = _without_article(row.words[own[0] : last + 1])
     if not groups[0] or not groups[1]:
         return None
 
     # Does an earlier pronoun refer to the antecedent?
-    antecedents = mentions_of[_ANTECEDENT]
+    antecedents = mentions_of[ANTECEDENT]
     has_pronoun = any(len(mention) == 1 and mention[0].lower() in _PRONOUNS for mention in antecedents)
     return Prefix(
         doc=row.doc,

@@ -56,24 +56,22 @@ class OpenedModel:
         """Whether the heads are tested on the built-in stories, not on natural text."""
         return self.data is not None and self.data.source == "stories"
 
+    # Parts of the shape. All but the width are None for a run.
+
     @property
     def d_model(self) -> int:
-        """Width of the residual stream."""
         return int(self.shape["d_model"])
 
     @property
     def model_type(self) -> str | None:
-        """Architecture of an external model, by its name in transformers."""
         return self.shape.get("model_type")
 
     @property
     def tokenizer_source(self) -> str | None:
-        """The user's setting tokenizer= of an external model; None: its own tokenizer."""
         return self.shape.get("tokenizer")
 
     @property
     def sha256(self) -> str | None:
-        """Hash of all files of an external model."""
         return self.shape.get("sha256")
 
     @cached_property

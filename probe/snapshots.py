@@ -15,6 +15,7 @@ from model.observe import ObservableModel
 from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText
 
 HISTORY_FILE = "attention.jsonl"
+Examples = Sequence[tuple[Example, TokenizedText]]
 _VERSION = 3
 _HEADER_STEP = -1
 
@@ -55,7 +56,7 @@ class SnapshotHistory:
 
 def choose_examples(
     tokenize: Callable[[str], TokenizedText], unknown_token: int | None, context_length: int
-) -> list[tuple[Example, TokenizedText]]:
+) -> Examples:
     """Return the worked examples, one per text, that fit the context and have no unknown token."""
     by_text = {example.text: example for example in (*EXAMPLE_BLOCK, *TIRED_OR_SOFT)}
     chosen = []

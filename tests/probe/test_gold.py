@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.gold import GoldRow, detokenize, gold_prefixes, innermost_mentions, load_gold_rows, load_passages
+from probe.gold import ANTECEDENT, GoldRow, detokenize, gold_prefixes, innermost_mentions, load_gold_rows, load_passages
 
 WORDS = 'Tom met the old man \'s dog . He said , " Stay , " and it'.split()
 ROW = {
@@ -56,8 +56,7 @@ def test_rows_become_prefixes_with_entities_of_both_genders() -> None:
         "doc",
         (*words, "her"),
         ((0, 4), (6, 8), (9, 10), (9, 11), (12, 13)),
-        (True, False, False, False, False),
-        ("antecedent", "3", "3", "7", "3"),
+        (ANTECEDENT, "3", "3", "7", "3"),
     )
     assert gold_prefixes([row]) == []  # "her" needs the next word
     (prefix,) = gold_prefixes([replace(row, words=(*words, "she"))])

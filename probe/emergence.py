@@ -39,6 +39,7 @@ MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for
 MIN_PASSAGES = 20  # passages of each kind that the curve of the next pronoun needs
 N_DEV_FRAMES = 9  # of the dev blocks in English
 N_DEV_PAIRS = 7
+_NATURAL = "natural_"  # before the name of a question on natural text, in metrics.jsonl
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,42 +93,22 @@ class TrainingProbe:
     def __call__(self, model: Transformer, step: int) -> ProbeReading | None:
         """Return the record of this step; None if training has diverged."""
         view = TransformerView(model)
-        values: dict[str, Any] = {}
-        summary: list[str] = []
-        if self.stories is not None:
-            # Half as many stories as the questions read are enough for the loss.
-            n_tokens = int(self.stories.starts[: self.run.probe_sequences // 2 + 1][-1])
-            loss = validation_loss(model, self.stories, 4 * self.run.tokens_per_batch, n_tokens)
-            if not np.isfinite(loss["loss"]):
-                return None
-            for name in ("loss", "gap"):
-                if f"{name}_by_class" in loss:
-                    values[f"probe_{name}"] = loss[f"{name}_by_class"]
-        types = head_types(view, self.bos_id, seed=0)
+        try:
+            values = self._losses(model)
+            types = head_types(view, self.bos_id, seed=0)
+            points = self._natural_points(view)
+            questions = measure_questions(view, self.blocks, self.run.tokens_per_batch)
+        except FloatingPointError:
+            return None
+
         values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
-
-        # Natural text: the decision between the pronouns, and the shift of attention with the pronoun.
-        if self.passages:
-            shares = measure_next_pronoun(view, self.passages, self.run.tokens_per_batch)
-            if shares is None:
-                return None
-            values[QUESTION_NAMES["gender"]] = _recorded(shares)
-            summary.append(f"next pronoun {Head(shares.layer, shares.head)} share {shares.share:.2f}")
-        for question, items in self.prefixes.items():
-            shift = _measure_shift(view, items, 4 * self.run.tokens_per_batch)
-            if shift is None:
-                return None
-            values[f"natural_{question}"] = _recorded(shift)
-            place = Head(shift.layer, shift.head)
-            summary.append(f"{question} {place} contrast {shift.pronoun_contrast:.2f} (t {shift.t:.1f})")
-
-        # Blocks: does the head attend to the antecedent?
-        questions = measure_questions(view, self.blocks, self.run.tokens_per_batch)
-        for scores in questions:
-            if np.isnan(scores.pronoun_contrast).any():
-                return None
-            values |= scores.values()
-            summary.append(scores.summary())
+        summary = []
+        for name, point in points.items():
+            values[name] = _recorded(point)
+            summary.append(_phrase(name, point))
+        for question in questions:
+            values |= question.values()
+            summary.append(question.summary())
 
         # Attention between the words of the examples, for attention.jsonl and TensorBoard.
         texts = [text for _, text in self.examples]
@@ -141,6 +122,28 @@ class TrainingProbe:
             shown = [(example, text.words, w) for (example, text), w in zip(self.examples, attention, strict=True)]
             images = self.draw(questions, shown)
         return ProbeReading(values, images, snapshot, summary)
+
+    def _losses(self, model: Transformer) -> dict[str, Any]:
+        """Return the loss on stories and its gap to the lower bound by token class, as metrics.jsonl stores them."""
+        if self.stories is None:
+            return {}
+        # Half as many stories as the questions read are enough.
+        n_tokens = int(self.stories.starts[: self.run.probe_sequences // 2 + 1][-1])
+        loss = validation_loss(model, self.stories, 4 * self.run.tokens_per_batch, n_tokens)
+        if not np.isfinite(loss["loss"]):
+            raise FloatingPointError("the validation loss is not finite")
+        names = [name for name in ("loss", "gap") if f"{name}_by_class" in loss]
+        return {f"probe_{name}": loss[f"{name}_by_class"] for name in names}
+
+    def _natural_points(self, model: ObservableModel) -> dict[str, DecisionPoint | ShiftPoint]:
+        """Return the measures on natural text by their name in metrics.jsonl."""
+        points: dict[str, DecisionPoint | ShiftPoint] = {}
+        if self.passages:
+            name = QUESTION_NAMES["gender"]
+            points[name] = measure_next_pronoun(model, self.passages, self.run.tokens_per_batch)
+        for question, items in self.prefixes.items():
+            points[f"{_NATURAL}{question}"] = _measure_shift(model, items, 4 * self.run.tokens_per_batch)
+        return points
 
 
 def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> TrainingProbe | None:
@@ -224,20 +227,29 @@ def _recorded(point: QuestionPoint | AnswerLoss | ShiftPoint | DecisionPoint) ->
     return {name: value for name, value in asdict(point).items() if value is not None}
 
 
+def _phrase(name: str, point: DecisionPoint | ShiftPoint) -> str:
+    """Return a measure on natural text as the line of an evaluation prints it."""
+    place = Head(point.layer, point.head)
+    if isinstance(point, DecisionPoint):
+        return f"next pronoun {place} share {point.share:.2f}"
+    question = name.removeprefix(_NATURAL)
+    return f"{question} {place} contrast {point.pronoun_contrast:.2f} (t {point.t:.1f})"
+
+
 def _table(values: np.ndarray) -> list[list[float]]:
     """Return values [L, H] as metrics.jsonl stores them."""
     table: list[list[float]] = values.astype(float).round(4).tolist()
     return table
 
 
-def _measure_shift(model: ObservableModel, items: Items, tokens_per_batch: int) -> ShiftPoint | None:
-    """Return the contrast of every head at the pronoun, and the head of the largest |t|; None if it is not finite."""
+def _measure_shift(model: ObservableModel, items: Items, tokens_per_batch: int) -> ShiftPoint:
+    """Return the contrast of every head at the pronoun, and the head of the largest |t|."""
     try:
         contrast = read(model, items, tokens_per_batch).contrast[:, 0]  # [N, L, H]
     except ValueError:  # a head differs before the pronoun; eval.py reports it, training continues
-        return None
+        raise FloatingPointError("the readings differ before the pronoun") from None
     if not np.isfinite(contrast).all():
-        return None
+        raise FloatingPointError("a contrast is not finite")
 
     # The best head has the largest |t|: a large mean may come from few prefixes.
     t = max_t_test(contrast, items.clusterings, 0.0, N_SIGN_FLIPS, 0, two_sided=True).t
@@ -248,11 +260,12 @@ def _measure_shift(model: ObservableModel, items: Items, tokens_per_batch: int) 
 
 def measure_next_pronoun(
     model: ObservableModel, items: dict[str, list[PassageItem]], tokens_per_batch: int
-) -> DecisionPoint | None:
-    """Return the share of the next pronoun's decision that each head exchanges, not held out; None if not finite.
+) -> DecisionPoint:
+    """Return the share of the next pronoun's decision that each head exchanges, not held out.
 
     `items` are passages with one and with two entities. The head named is that of the largest share; `follows_twin` is
-    the share of passages with one entity in which the model's margin follows it.
+    the share of passages with one entity in which the model's margin follows it. Raises FloatingPointError if a margin
+    is not finite.
     """
     # One unedited pass over the passages of each kind.
     two = Sites(model, items["two"], tokens_per_batch)
@@ -263,7 +276,7 @@ def measure_next_pronoun(
     numerator, denominator = exchange_terms(two.measure([[head] for head in heads], ["exchanged"]))
     total = denominator.mean()  # twice the mean margin
     if not np.isfinite(total) or not np.isfinite(numerator).all():
-        return None
+        raise FloatingPointError("a margin is not finite")
 
     # Without a decision to exchange there are no shares.
     shares = numerator.mean(axis=0) / total if total > 0 else np.zeros(len(heads))
@@ -299,7 +312,10 @@ def choose_items(items: Sequence[LinkItem], n_sequences: int) -> dict[str, list[
 def measure_questions(
     model: ObservableModel, items: dict[str, list[LinkItem]], tokens_per_batch: int
 ) -> list[QuestionScores]:
-    """Return the scores of every question of `choose_items`; the global random state does not change."""
+    """Return the scores of every question of `choose_items`; the global random state does not change.
+
+    Raises FloatingPointError if a contrast is not finite.
+    """
     return [_measure_question(model, name, chosen, tokens_per_batch) for name, chosen in items.items()]
 
 
@@ -313,6 +329,8 @@ def _measure_question(
     best = best_head(scores)
     accuracy = scores.accuracy.mean(axis=0)
     contrast = scores.pronoun_contrast.mean(axis=0)
+    if np.isnan(contrast).any():
+        raise FloatingPointError("a contrast is not finite")
 
     # The model's answers; without a payoff the means are nan.
     margins, losses = read_payoffs(model, items, tokens_per_batch)

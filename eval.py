@@ -6,9 +6,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from antecedent_lab.opened import load_data, open_external, open_run
 from data.errors import printable
 from probe.config import Items, ProbeConfig
-from probe.open import OpenedModel, OpenedRun, load_data, open_external, open_run
+from probe.opened_model import OpenedModel, OpenedRun
 from report.commands import EvalSettings, look_at_sentence, print_loss, probe_heads, run_test_set
 from report.figures import check_matplotlib
 from report.results import show_page, training_records
@@ -50,7 +51,7 @@ def opened_model(settings: EvalSettings) -> OpenedModel:
             settings.tokenizer,
             has_items=settings.items is not None,
         )
-        line = f"model {opened.source} ({opened.shape['model_type']}); results in {opened.folder}"
+        line = f"model {opened.source} ({opened.model_type}); results in {opened.folder}"
     else:
         opened = open_run(find_run(settings.run), device.device)
         line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"

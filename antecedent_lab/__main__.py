@@ -14,7 +14,10 @@ def main() -> None:
         from eval import command
     else:
         is_help = program in ("-h", "--help")
-        print(USAGE if is_help else f"error: {program}: no such command; {USAGE}", file=sys.stdout if is_help else sys.stderr)
+        print(
+            USAGE if is_help else f"error: {program}: no such command; {USAGE}",
+            file=sys.stdout if is_help else sys.stderr,
+        )
         sys.exit(0 if is_help else 2)
     command()
 

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from benchmarks.measure import arguments, run_script, write_results
 from data.english_blocks import english_rows
+from data.text_tables import markdown_table
 from data.tokenizer import END, bpe_tokenizer
 from model.checkpoints import read_checkpoint
 from model.observe import HeadEdit
-from probe.external import markdown_table
 from report.api import open_model, probe_model
 
 L, H, G, D = 3, 4, 2, 64  # layers, heads, heads of keys and values, width

@@ -29,17 +29,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from antecedent_lab.opened import load_data, open_run
 from benchmarks.measure import arguments, fail, run_script, write_results
 from benchmarks.planted import KINDS, plant
 from data.corpus import Corpus, load_rows
 from data.links import LinkItem, link_items
+from data.text_tables import markdown_table
 from data.tokenizer import end_id
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import Holdouts, ProbeConfig
-from probe.external import markdown_table
 from probe.items import EMPTY, QUESTIONS, Question, questions_with_items
-from probe.open import load_data, open_run
 from probe.statistics import share_interval
 from probe.study import HEADLINE, make_context, study_question
 from probe.verdict import SUPPORTED

@@ -25,7 +25,7 @@ import torch
 from benchmarks.measure import arguments, interval_text, read_records, run_script, short_paths, write_results
 from data.natural import pronoun_forms
 from data.text import text_files
-from probe.external import markdown_table, percent, percent_interval
+from data.text_tables import markdown_table, percent, percent_interval
 from report.commands import test_set_name
 from report.natural import natural_tables
 from training.checkpoint import write_atomically

@@ -41,8 +41,8 @@ from benchmarks.speed import write_nanogpt_data
 from data.config import TokensConfig
 from data.corpus import load_corpus
 from data.loader import Split
+from data.text_tables import markdown_table
 from model.transformer import Transformer, n_parameters
-from probe.external import markdown_table
 from report.tables import estimate
 from training.checkpoint import write_atomically
 from training.device import ComputeDevice, choose_device

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import arguments, interval_text, paste, read_records, run_script, write_results
-from probe.external import markdown_table
+from data.text_tables import markdown_table
 
 QUESTIONS = ("number", "gender", "later_cue")
 BASELINES = ("nearest", "first", "subject", "most frequent")

@@ -26,16 +26,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from antecedent_lab.opened import load_data, open_run
 from benchmarks.measure import arguments, write_results
 from data.corpus import validation_documents
 from data.links import LinkItem
+from data.text_tables import markdown_table
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.batches import text_batches
 from probe.config import Holdouts, ProbeConfig
-from probe.external import markdown_table
 from probe.natural import SIGNS, Items, choose_and_test, largest_t, make_items, prefixes_in, read
-from probe.open import OpenedRun, load_data, open_run
+from probe.opened_model import OpenedRun
 from probe.statistics import share_interval
 from probe.verdict import MAX_P
 
@@ -127,7 +128,7 @@ def main() -> None:
     options = arguments({"n_null": "200", "n_planted": "18", "seed": "0", "cache_dir": ".cache"}, ["run"])
     opened = open_run(Path(options["run"]), torch.device("cpu"))
     prefixes = prefixes_in(validation_documents(load_data(opened, options["cache_dir"])))["gender"]
-    items = make_items(prefixes, opened.tokenizer, opened.start, opened.model.context_length, CONFIG.seed)
+    items = make_items(prefixes, opened.tokenizer, opened.bos_id, opened.model.context_length, CONFIG.seed)
     _, testing = items.halves(CONFIG.seed)
     contrast, tested = read(opened.model, items, CONFIG.tokens_per_batch).contrast, items.take(testing)
     twins = (read(opened.untrained(i), tested, CONFIG.tokens_per_batch) for i in range(N_TWINS))

@@ -25,21 +25,22 @@ from typing import Any
 
 import torch
 
+from antecedent_lab.opened import load_data, open_run
 from benchmarks.english import permute_pronouns
 from benchmarks.measure import ROOT, arguments, median_range, run_script, write_results
 from data.corpus import load_corpus
 from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES
 from data.natural import WORD
 from data.next_pronoun import Passage, mixed_places
-from data.tokenizer import END, encode_text
+from data.text_tables import markdown_table
+from data.tokenizer import END
 from model.observe import HeadEdit
 from probe.after_pronoun import after_pronoun
 from probe.config import ProbeConfig
-from probe.external import markdown_table
-from probe.minimal_pairs import log_probabilities, outcomes, read_pairs
+from probe.minimal_pairs import load_pairs, log_probabilities, outcomes
 from probe.natural import make_items
 from probe.next_pronoun import NextPronounResult, confirm, study_question
-from probe.open import OpenedRun, load_data, open_run
+from probe.opened_model import OpenedRun
 from report.api import SHIPPED_TEXT, EnglishText, english_text
 from report.content import jsonable, yaml_values
 from training.checkpoint import load_checkpoint, write_atomically
@@ -113,9 +114,9 @@ def train(run: Path, seed: int, options: dict[str, str]) -> None:
 def pairs_without_heads(opened: OpenedRun, file: Path, config: ProbeConfig) -> dict[str, Any]:
     """Returns the share of right minimal pairs of a file with all heads, and without each head (its output is 0)."""
     sides: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
-    for pair in read_pairs(file):
+    for pair in load_pairs(file):
         for side, sentence in zip(sides, (pair.good, pair.bad), strict=True):
-            side.append((opened.start, *encode_text(opened.tokenizer, sentence).ids))
+            side.append(opened.encode(sentence))
 
     def accuracy(edits: Sequence[HeadEdit]) -> float:
         model, n_tokens = opened.model, config.tokens_per_batch
@@ -173,7 +174,7 @@ def study(
         opened.model,
         untrained,
         opened.tokenizer,
-        opened.start,
+        opened.bos_id,
         question,
         text.passages[question],
         text.documents,
@@ -209,7 +210,7 @@ def evaluate(run: Path, options: dict[str, str], config: ProbeConfig) -> dict[st
         if question == "gender" and isinstance(result, NextPronounResult):
             head = (result.layer, result.head)
             prefixes = make_items(
-                text.prefixes["gender"], opened.tokenizer, opened.start, opened.model.context_length, config.seed
+                text.prefixes["gender"], opened.tokenizer, opened.bos_id, opened.model.context_length, config.seed
             )
             after = after_pronoun(opened.model, prefixes, head, config)
             results["after"] = asdict(after) if after else None
@@ -218,7 +219,7 @@ def evaluate(run: Path, options: dict[str, str], config: ProbeConfig) -> dict[st
             for path in filter(None, options["texts"].split(",")):
                 other = text_of(path)
                 answer = confirm(
-                    opened.model, opened.tokenizer, opened.start, "gender", other.passages["gender"], heads, config,
+                    opened.model, opened.tokenizer, opened.bos_id, "gender", other.passages["gender"], heads, config,
                     needs_twin=bool(other.documents),
                 )  # fmt: skip
                 results["texts"][Path(path).name] = answer if isinstance(answer, str) else asdict(answer)

@@ -22,15 +22,15 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from antecedent_lab.opened import open_run
 from benchmarks.measure import arguments, write_results
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
 from data.natural import WORD
+from data.text_tables import markdown_table
 from data.tokenizer import end_id, word_tokenizer
 from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, apply_edits
 from probe.config import ProbeConfig
-from probe.external import markdown_table
 from probe.next_pronoun import NextPronounResult, QuestionItems, question_items, study_items, study_question
-from probe.open import open_run
 from probe.passage_items import Item
 from probe.statistics import share_interval
 from probe.verdict import SUPPORTED
@@ -150,13 +150,13 @@ def studies(
     passages, few = text.passages["gender"], replace(config, n_untrained=2)
 
     first = runs[0]
-    items = question_items(first.model, first.tokenizer, first.start, "gender", passages, few)
+    items = question_items(first.model, first.tokenizer, first.bos_id, "gender", passages, few)
     for seed in range(int(options["n_untrained"])):
         others = (first.untrained(1000 + 2 * seed + i) for i in (0, 1))
         result = study_items(first.untrained(10_000 + seed), others, items, "gender", text.documents, few)
         yield "untrained", result, None
 
-    items_of = [question_items(run.model, run.tokenizer, run.start, "gender", passages, few) for run in runs]
+    items_of = [question_items(run.model, run.tokenizer, run.bos_id, "gender", passages, few) for run in runs]
     for seed in range(int(options["n_permuted"])):
         run, items = runs[seed % len(runs)], items_of[seed % len(runs)]
         others = (run.untrained(i) for i in (0, 1))

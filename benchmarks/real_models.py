@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import arguments, run_script, write_results
-from probe.external import markdown_table
+from data.text_tables import markdown_table
 
 
 def evaluate(model: str, threads: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from benchmarks.measure import arguments, read_records, write_results
-from probe.external import markdown_table
+from data.text_tables import markdown_table
 from tests.program import SMALL_DATA, start_program, wait
 from tests.reliability.strategies import command_lines
 from tests.reliability.test_fuzz import status_and_error

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import arguments, fail, median_range, read_records, run_command, write_results
-from probe.external import markdown_table
+from data.text_tables import markdown_table
 
 MAX_LOSS = 1.88  # nats per character over the whole validation part
 STEPS = 2000  # in the CPU recipe of nanoGPT

@@ -1,5 +1,9 @@
 """Errors that a user can cause, and their messages as one printable line."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class UserError(ValueError):
     """Something the user did: a wrong setting, a damaged file, unsuitable data. The message is one line.
@@ -18,3 +22,14 @@ def one_line(error: Exception) -> str:
 def printable(text: str) -> str:
     """Return `text` with every character that could control a terminal replaced, except line ends and tabs."""
     return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
+
+
+@contextmanager
+def damaged_file_error(path: Path, remedy: str) -> Iterator[None]:
+    """Turn errors of parsing a damaged or missing file into a UserError that names the file and a remedy."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing; {remedy}") from None
+    except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
+        raise UserError(f"{path}: damaged; {remedy}") from None

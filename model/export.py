@@ -175,7 +175,7 @@ def read_claims(run: Path, step: int) -> str | None:
 def main(arguments: Sequence[str]) -> None:
     """Export a run; everything is written to a temporary folder and renamed."""
     # A command line needs training and probe, which are above the package `model`.
-    from probe.open import open_run
+    from antecedent_lab.opened import open_run
     from training.command_line import one_line_errors
     from training.run_dir import find_run
     from training.settings import settings_from_arguments

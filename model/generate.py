@@ -72,7 +72,7 @@ class GenerateSettings:
 def main(arguments: Sequence[str]) -> None:
     """Print a generated text."""
     # A command line needs training and probe, which are above the package `model`.
-    from probe.open import open_run
+    from antecedent_lab.opened import open_run
     from training.command_line import one_line_errors
     from training.run_dir import find_run
     from training.settings import settings_from_arguments
@@ -87,8 +87,8 @@ def main(arguments: Sequence[str]) -> None:
             print("note: model.mask=none: a model that was trained to see its targets cannot write", file=sys.stderr)
 
         # A text begins with the start token and ends before the next one.
-        tokens = torch.tensor([opened.start, *prompt.ids])
-        options = {"temperature": settings.temperature, "seed": settings.seed, "end": opened.start}
+        tokens = torch.tensor([opened.bos_id, *prompt.ids])
+        options = {"temperature": settings.temperature, "seed": settings.seed, "end": opened.bos_id}
         tokens = generate(opened.transformer, tokens, settings.n_tokens, **options)
         print(printable(opened.tokenizer.decode(tokens.tolist())))  # a text may hold terminal control characters
 

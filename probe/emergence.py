@@ -1,7 +1,9 @@
 """The probe that runs during training, and the timing of its curves: at which step does a head start to link?"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,256 +12,343 @@ from data.corpus import Corpus, load_rows, training_counts, validation_documents
 from data.english_blocks import english_items
 from data.links import LinkItem, link_items
 from data.loader import StorySplit
-from data.next_pronoun import KINDS, find_passages
-from data.stories.lint import word_spans
-from data.tokenizer import end_id, unknown_id, with_end
+from data.next_pronoun import KINDS, Passage, find_passages
+from data.tokenizer import end_id, unknown_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.behaviour import measure_payoffs, oracle_losses, resolved_share
 from probe.items import QUESTIONS, questions_with_items
 from probe.margins import Sites, decision, exchange_terms
-from probe.natural import MIN_PREFIXES, Items, make_items, prefixes_in, read, sections
+from probe.natural import MIN_PREFIXES, PrefixItems, make_prefix_items, measure_contrasts, prefixes_in, sections
 from probe.next_pronoun import QUESTION_NAMES
-from probe.passage_items import Item as PassageItem
-from probe.passage_items import make_items as make_passage_items
+from probe.passage_items import PassageItem, make_passage_items
+from probe.results import Head
 from probe.scores import best_head, check_blocks, measure_heads, score_heads
-from probe.sentences import Example, TokenizedText, pack_weights, word_attention
-from probe.snapshots import choose_examples, header
+from probe.sentences import Example, pack_weights, tokenize_text, word_attention
+from probe.snapshots import Examples, choose_examples, snapshot_header
 from probe.statistics import CLUSTERINGS, chance_level, largest, max_t_test, story_clusters
 from probe.weights import head_types
-from training.evaluate import Probe, ProbeReading, validation_loss
+from training.evaluate import ProbeReading, validation_loss
+from training.metrics import AnswerLoss, DecisionPoint, QuestionPoint, ShiftPoint
 from training.settings import RunSettings, TrainSettings
+from training.trainer import is_due
 
 N_SIGN_FLIPS = 400  # behind the chance level
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for prefixes
 MIN_PASSAGES = 20  # passages of each kind that the curve of the next pronoun needs
-N_DEV_FRAMES, N_DEV_PAIRS = 9, 7  # dev blocks in English
+N_DEV_FRAMES = 9  # of the dev blocks in English
+N_DEV_PAIRS = 7
+_NATURAL = "natural_"  # before the name of a question on natural text, in metrics.jsonl
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionReading:
+class QuestionScores:
     """Scores of every head for one question at one step."""
 
     name: str  # the question
-    layer: int  # the best head
-    head: int
     accuracy: np.ndarray  # [L, H]
-    block_accuracy: np.ndarray  # [L, H]
     pronoun_contrast: np.ndarray  # [L, H]
-    chance_level: float  # 95th percentile of the best head's accuracy by chance
-    loss: float  # nats at the payoff; nan for a question without payoff
-    answer_accuracy: float  # share of payoffs at which the answers are more probable than the foils; nan without payoff
-    oracles: dict[str, float]  # nats, the loss of each oracle
+    point: QuestionPoint  # for metrics.jsonl; its layer and head are those of the best head
+    answer: AnswerLoss | None  # None for a question without payoff
+
+    @property
+    def layer(self) -> int:
+        return self.point.layer
+
+    @property
+    def head(self) -> int:
+        return self.point.head
 
     def values(self) -> dict[str, Any]:
-        """Return the reading as metrics.jsonl stores it."""
-        names = ("accuracy", "block_accuracy", "pronoun_contrast")
-        scores = {name: float(getattr(self, name)[self.layer, self.head]) for name in names}
-        heads = {
-            f"{name}_heads": getattr(self, name).astype(float).round(4).tolist()
-            for name in ("accuracy", "pronoun_contrast")
-        }
-        share = resolved_share(self.loss, self.oracles)
-        resolved = {} if share is None else {"resolved_share": share}
-        entry = {"layer": self.layer, "head": self.head, **scores, "chance_level": self.chance_level}
-        if np.isnan(self.loss):
-            return {self.name: entry | heads}
-        answer = {f"{self.name}_answer": {"model": self.loss, **self.oracles}}
-        return {self.name: entry | {"answer_accuracy": self.answer_accuracy} | resolved | heads} | answer
+        """Return the scores as metrics.jsonl stores them."""
+        values = {self.name: _recorded(self.point)}
+        if self.answer is not None:
+            values[f"{self.name}_answer"] = _recorded(self.answer)
+        return values
 
     def summary(self) -> str:
         """Return the best head and its accuracy in one phrase."""
-        accuracy = f"{self.accuracy[self.layer, self.head]:.2f} (chance level {self.chance_level:.2f})"
-        return f"{self.name} L{self.layer}H{self.head} accuracy {accuracy}"
+        accuracy = f"{self.point.accuracy:.2f} (chance level {self.point.chance_level:.2f})"
+        return f"{self.name} {Head(self.layer, self.head)} accuracy {accuracy}"
 
 
-# Draws TensorBoard images by tag from the readings and, per example, its words and the attention [L, H, W, W].
-Draw = Callable[[Sequence[QuestionReading], Sequence[tuple[Example, Sequence[str], np.ndarray]]], dict[str, np.ndarray]]
+# Draws TensorBoard images by tag from the scores and, per example, its words and the attention [L, H, W, W].
+Draw = Callable[[Sequence[QuestionScores], Sequence[tuple[Example, Sequence[str], np.ndarray]]], dict[str, np.ndarray]]
 
 
-def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> Probe | None:
-    """Return the probe to run during training; None if the model is not causal or the text has nothing to ask about.
+@dataclass(frozen=True, kw_only=True)
+class TrainingProbe:
+    """Measures a model at steps of its training, each time on the same items."""
 
-    It reads run.probe_sequences texts, and half as many for the loss by token class. `draw` is called at the steps with
-    an evaluation.
-    """
-    run, tokenizer, split = settings.run, corpus.tokenizer, corpus.validation
-    if not settings.model.is_causal or not run.probe_sequences:
-        return None
-    if not isinstance(split, StorySplit):
-        return natural_probe(corpus, settings, draw)
-    start_token = end_id(tokenizer)
-    items = choose_items(link_items(load_rows(corpus, "dev"), tokenizer, start_token), run.probe_sequences)
+    run: RunSettings
+    bos_id: int
+    draw: Draw | None  # called at the steps with an evaluation
+    blocks: dict[str, list[LinkItem]]  # of the stories or in English, by question
+    stories: StorySplit | None = None  # the loss by token class is measured on their first ones
+    examples: Examples = ()  # their attention is recorded in attention.jsonl
+    prefixes: dict[str, PrefixItems] = field(default_factory=dict)  # of natural text, by question
+    passages: dict[str, list[PassageItem]] = field(default_factory=dict)  # with one and two entities
 
-    def tokenize(text: str) -> TokenizedText:
-        return TokenizedText(text, *with_end(tokenizer, text), [span for _, span in word_spans(text)])
-
-    examples = choose_examples(tokenize, unknown_id(tokenizer), settings.model.context_length)
-    n_loss_tokens = int(split.starts[: run.probe_sequences // 2 + 1][-1])
-
-    def probe(model: Transformer, step: int) -> ProbeReading | None:
-        loss = validation_loss(model, split, 4 * run.tokens_per_batch, n_loss_tokens)
+    def __call__(self, model: Transformer, step: int) -> ProbeReading | None:
+        """Return the record of this step; None if training has diverged."""
         view = TransformerView(model)
-        readings = read_questions(view, items, run.tokens_per_batch) if np.isfinite(loss["loss"]) else []
-        if not readings or any(np.isnan(reading.pronoun_contrast).any() for reading in readings):
-            return None  # training has diverged
-        values = {f"probe_{name}": loss[f"{name}_by_class"] for name in ("loss", "gap") if f"{name}_by_class" in loss}
-        types = head_types(view, start_token, seed=0)
-        values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
-        for reading in readings:
-            values |= reading.values()
-        attention = word_attention(view, [text for _, text in examples])
-        images = {}
-        if draw and is_evaluated(step, run):
-            shown = [(example, text.words, w) for (example, text), w in zip(examples, attention, strict=True)]
-            images = draw(readings, shown)
-        data = [pack_weights(weights) for weights in attention]
-        snapshot = {"header": header(examples, view), "data": data} if examples else None
-        return ProbeReading(values, images, snapshot, [reading.summary() for reading in readings])
-
-    return probe
-
-
-def is_evaluated(step: int, run: RunSettings) -> bool:
-    """Return whether the validation loss is measured at this step too."""
-    return step % run.eval_every_steps == 0 or step == run.max_steps
-
-
-def natural_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> Probe | None:
-    """Return the probe of a run on text; None if the text has too few prefixes and too few words for blocks.
-
-    Every reading has, for each question, the contrast of every head at the pronoun on the same prefixes, half as many
-    as run.probe_sequences, and the head of the largest |t|; and the reading of the dev blocks in English.
-    """
-    documents, n_characters = list[str](), 0
-    for document in validation_documents(corpus):
-        documents.append(document[: MAX_CHARACTERS - n_characters])
-        n_characters += len(documents[-1])
-    run, tokenizer, context_length = settings.run, corpus.tokenizer, settings.model.context_length
-    start_token, all_items = end_id(tokenizer), dict[str, Items]()
-    for question, prefixes in prefixes_in([text for text in documents if text]).items():
-        items = make_items(prefixes, tokenizer, start_token, context_length, 0, run.probe_sequences // 2)
-        if len(items.prefixes) >= MIN_PREFIXES:
-            all_items[question] = items
-    passages = [
-        passage
-        for name, text in sections([text for text in documents if text], only_long=True)
-        for passage in find_passages(name, text, "gender")
-    ]
-    n_passages = run.probe_sequences // 4
-    of_both = {kind: make_passage_items(passages, kind, tokenizer, start_token, context_length, 0, n_passages).items
-               for kind in KINDS}  # fmt: skip
-    has_passages = min(map(len, of_both.values())) >= MIN_PASSAGES
-    counts, sizes = training_counts(corpus), {"n_frames": 2 * N_DEV_FRAMES, "n_pairs": N_DEV_PAIRS, "seed": 0}
-    try:
-        english = english_items(counts, tokenizer, start_token, context_length, **sizes, splits=["dev"])
-        blocks = choose_items(english["dev"], run.probe_sequences)
-    except ValueError:  # for example, too few known words; eval.py prints the reason
-        blocks = {}
-    if not all_items and not blocks and not has_passages:
-        return None
-
-    def probe(model: Transformer, step: int) -> ProbeReading | None:
-        view, summaries = TransformerView(model), list[str]()
-        types = head_types(view, start_token, seed=0)
-        values: dict[str, Any] = {"head_types": {name: float(scores.max()) for name, scores in types.items()}}
-        if has_passages:
-            next_pronoun = read_next_pronoun(view, of_both, run.tokens_per_batch)
-            if next_pronoun is None:
-                return None  # training has diverged
-            values[QUESTION_NAMES["gender"]] = next_pronoun
-            place = f"L{next_pronoun['layer']}H{next_pronoun['head']}"
-            summaries.append(f"next pronoun {place} share {next_pronoun['share']:.2f}")
-        for question, items in all_items.items():
-            try:
-                contrast = read(view, items, 4 * run.tokens_per_batch).contrast[:, 0]  # [N, L, H]
-            except ValueError:  # a head differs before the pronoun; eval.py reports it, training continues
-                return None
-            if not np.isfinite(contrast).all():
-                return None  # training has diverged
-            t = max_t_test(contrast, items.clusterings, 0.0, N_SIGN_FLIPS, 0, two_sided=True).t
-            layer, head = largest(np.abs(t))
-            mean = contrast.mean(axis=0)
-            values[f"natural_{question}"] = {
-                "layer": layer, "head": head, "pronoun_contrast": float(mean[layer, head]), "t": float(t[layer, head]),
-                "pronoun_contrast_heads": mean.round(4).tolist(),
-            }  # fmt: skip
-            summaries.append(f"{question} L{layer}H{head} contrast {mean[layer, head]:.2f} (t {t[layer, head]:.1f})")
-        readings = read_questions(view, blocks, run.tokens_per_batch)
-        if any(np.isnan(reading.pronoun_contrast).any() for reading in readings):
+        try:
+            values = self._losses(model)
+            types = head_types(view, self.bos_id, seed=0)
+            points = self._natural_points(view)
+            questions = measure_questions(view, self.blocks, self.run.tokens_per_batch)
+        except FloatingPointError:
             return None
-        for reading in readings:
-            values |= reading.values()
-        images = draw(readings, []) if draw and readings and is_evaluated(step, run) else {}
-        return ProbeReading(values, images, None, [*summaries, *(reading.summary() for reading in readings)])
 
-    return probe
+        values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
+        summary = []
+        for name, point in points.items():
+            values[name] = _recorded(point)
+            summary.append(_phrase(name, point))
+        for question in questions:
+            values |= question.values()
+            summary.append(question.summary())
+
+        # Attention between the words of the examples, for attention.jsonl and TensorBoard.
+        texts = [text for _, text in self.examples]
+        attention = word_attention(view, texts)
+        snapshot = None
+        if texts:
+            data = [pack_weights(weights) for weights in attention]
+            snapshot = {"header": asdict(snapshot_header(texts, view)), "data": data}
+        images = {}
+        if self.draw and questions and is_due(step, self.run.eval_every_steps, self.run.max_steps):
+            shown = [(example, text.words, w) for (example, text), w in zip(self.examples, attention, strict=True)]
+            images = self.draw(questions, shown)
+        return ProbeReading(values, images, snapshot, summary)
+
+    def _losses(self, model: Transformer) -> dict[str, Any]:
+        """Return the loss on stories and its gap to the lower bound by token class, as metrics.jsonl stores them."""
+        if self.stories is None:
+            return {}
+        # Half as many stories as the questions read are enough.
+        n_tokens = int(self.stories.starts[: self.run.probe_sequences // 2 + 1][-1])
+        loss = validation_loss(model, self.stories, 4 * self.run.tokens_per_batch, n_tokens)
+        if not np.isfinite(loss["loss"]):
+            raise FloatingPointError("the validation loss is not finite")
+        names = [name for name in ("loss", "gap") if f"{name}_by_class" in loss]
+        return {f"probe_{name}": loss[f"{name}_by_class"] for name in names}
+
+    def _natural_points(self, model: ObservableModel) -> dict[str, DecisionPoint | ShiftPoint]:
+        """Return the measures on natural text by their name in metrics.jsonl."""
+        points: dict[str, DecisionPoint | ShiftPoint] = {}
+        if self.passages:
+            name = QUESTION_NAMES["gender"]
+            points[name] = measure_next_pronoun(model, self.passages, self.run.tokens_per_batch)
+        for question, items in self.prefixes.items():
+            points[f"{_NATURAL}{question}"] = _measure_shift(model, items, 4 * self.run.tokens_per_batch)
+        return points
 
 
-def read_next_pronoun(
+def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> TrainingProbe | None:
+    """Return the probe to run during training; None if the model is not causal or the text has nothing to test.
+
+    It reads run.probe_sequences stories, or half as many prefixes. `draw` makes images at the steps with an evaluation.
+    """
+    if not settings.model.is_causal or not settings.run.probe_sequences:
+        return None
+    if isinstance(corpus.validation, StorySplit):
+        probe = _story_probe(corpus, corpus.validation, settings, draw)
+    else:
+        probe = _text_probe(corpus, settings, draw)
+    return probe if probe.blocks or probe.prefixes or probe.passages else None
+
+
+def _story_probe(corpus: Corpus, stories: StorySplit, settings: TrainSettings, draw: Draw | None) -> TrainingProbe:
+    tokenizer = corpus.tokenizer
+    bos_id = end_id(tokenizer)
+    items = link_items(load_rows(corpus, "dev"), tokenizer, bos_id)
+    tokenize = partial(tokenize_text, tokenizer, bos_id=bos_id)
+    return TrainingProbe(
+        run=settings.run,
+        bos_id=bos_id,
+        draw=draw,
+        blocks=choose_items(items, settings.run.probe_sequences),
+        stories=stories,
+        examples=choose_examples(tokenize, unknown_id(tokenizer), settings.model.context_length),
+    )
+
+
+def _text_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> TrainingProbe:
+    n_sequences = settings.run.probe_sequences
+    documents = _searched_documents(corpus)
+    bos_id = end_id(corpus.tokenizer)
+    reader = (corpus.tokenizer, bos_id, settings.model.context_length)
+
+    # Prefixes of each question that has enough of them.
+    all_prefixes = {}
+    for question, prefixes in prefixes_in(documents).items():
+        items = make_prefix_items(prefixes, *reader, 0, n_sequences // 2)
+        if len(items.prefixes) >= MIN_PREFIXES:
+            all_prefixes[question] = items
+
+    # Passages before the next pronoun, if there are enough with one and with two entities.
+    found: list[Passage] = []
+    for name, text in sections(documents, only_long=True):
+        found += find_passages(name, text, "gender")
+    passages = {}
+    for kind in KINDS:
+        passages[kind] = make_passage_items(found, kind, *reader, 0, n_sequences // 4).items
+    if min(map(len, passages.values())) < MIN_PASSAGES:
+        passages = {}
+
+    # Dev blocks in English. The test blocks are left to eval.py.
+    blocks = {}
+    with suppress(ValueError):  # for example, too few known words; eval.py prints the reason
+        counts = training_counts(corpus)
+        english = english_items(counts, *reader, n_frames=2 * N_DEV_FRAMES, n_pairs=N_DEV_PAIRS, seed=0, splits=["dev"])
+        blocks = choose_items(english["dev"], n_sequences)
+    return TrainingProbe(
+        run=settings.run, bos_id=bos_id, draw=draw, blocks=blocks, prefixes=all_prefixes, passages=passages
+    )
+
+
+def _searched_documents(corpus: Corpus) -> list[str]:
+    """Return the first MAX_CHARACTERS of the validation text, by document."""
+    # The last document may be cut.
+    documents = []
+    n_left = MAX_CHARACTERS
+    for document in validation_documents(corpus):
+        searched = document[:n_left]
+        n_left -= len(searched)
+        if searched:
+            documents.append(searched)
+    return documents
+
+
+def _recorded(point: QuestionPoint | AnswerLoss | ShiftPoint | DecisionPoint) -> dict[str, Any]:
+    """Return a point as metrics.jsonl stores it, without what was not measured."""
+    return {name: value for name, value in asdict(point).items() if value is not None}
+
+
+def _phrase(name: str, point: DecisionPoint | ShiftPoint) -> str:
+    """Return a measure on natural text as the line of an evaluation prints it."""
+    place = Head(point.layer, point.head)
+    if isinstance(point, DecisionPoint):
+        return f"next pronoun {place} share {point.share:.2f}"
+    question = name.removeprefix(_NATURAL)
+    return f"{question} {place} contrast {point.pronoun_contrast:.2f} (t {point.t:.1f})"
+
+
+def _table(values: np.ndarray) -> list[list[float]]:
+    """Return values [L, H] as metrics.jsonl stores them."""
+    table: list[list[float]] = values.astype(float).round(4).tolist()
+    return table
+
+
+def _measure_shift(model: ObservableModel, items: PrefixItems, tokens_per_batch: int) -> ShiftPoint:
+    """Return the contrast of every head at the pronoun, and the head of the largest |t|."""
+    try:
+        contrast = measure_contrasts(model, items, tokens_per_batch).contrast[:, 0]  # [N, L, H]
+    except ValueError:  # a head differs before the pronoun; eval.py reports it, training continues
+        raise FloatingPointError("the readings differ before the pronoun") from None
+    if not np.isfinite(contrast).all():
+        raise FloatingPointError("a contrast is not finite")
+
+    # The best head has the largest |t|: a large mean may come from few prefixes.
+    t = max_t_test(contrast, items.clusterings, 0.0, N_SIGN_FLIPS, 0, two_sided=True).t
+    layer, head = largest(np.abs(t))
+    mean = contrast.mean(axis=0)  # [L, H]
+    return ShiftPoint(layer, head, float(mean[layer, head]), float(t[layer, head]), _table(mean))
+
+
+def measure_next_pronoun(
     model: ObservableModel, items: dict[str, list[PassageItem]], tokens_per_batch: int
-) -> dict[str, Any] | None:
-    """Return the share of the next pronoun's decision that each head exchanges, not held out; None if not finite.
+) -> DecisionPoint:
+    """Return the share of the next pronoun's decision that each head exchanges, not held out.
 
     `items` are passages with one and with two entities. The head named is that of the largest share; `follows_twin` is
-    the share of passages with one entity in which the model's margin follows it.
+    the share of passages with one entity in which the model's margin follows it. Raises FloatingPointError if a margin
+    is not finite.
     """
-    heads = [(layer, head) for layer in range(model.n_layer) for head in range(model.n_head)]
-    two, one = (Sites(model, items[kind], tokens_per_batch) for kind in ("two", "one"))
+    # One unedited pass over the passages of each kind.
+    two = Sites(model, items["two"], tokens_per_batch)
+    one = Sites(model, items["one"], tokens_per_batch)
+
+    heads = [Head(*place) for place in np.ndindex(model.n_layer, model.n_head)]
+    # Shares of the margin's change that the exchange of one head makes. [N, heads] and [N]
     numerator, denominator = exchange_terms(two.measure([[head] for head in heads], ["exchanged"]))
-    total = denominator.mean()
+    total = denominator.mean()  # twice the mean margin
     if not np.isfinite(total) or not np.isfinite(numerator).all():
-        return None
+        raise FloatingPointError("a margin is not finite")
+
+    # Without a decision to exchange there are no shares.
     shares = numerator.mean(axis=0) / total if total > 0 else np.zeros(len(heads))
-    layer, head = heads[int(shares.argmax())]
-    return {
-        "layer": layer,
-        "head": head,
-        "share": float(shares.max()),
-        "margin": float(total / 2),
-        "follows_twin": float(np.heaviside(decision(items["one"], one.clean), 0.5).mean()),
-        "share_heads": shares.reshape(model.n_layer, model.n_head).round(4).tolist(),
-    }
+    best = heads[int(shares.argmax())]
+    return DecisionPoint(
+        layer=best.layer,
+        head=best.head,
+        share=float(shares.max()),
+        margin=float(total / 2),
+        follows_twin=float(np.heaviside(decision(items["one"], one.clean), 0.5).mean()),
+        share_heads=_table(shares.reshape(model.n_layer, model.n_head)),
+    )
 
 
 def choose_items(items: Sequence[LinkItem], n_sequences: int) -> dict[str, list[LinkItem]]:
     """Return `n_sequences` iid items in whole blocks, evenly spread over each watched question, by its name."""
+    # Every question gets as many blocks.
     iid = [item for item in items if item.holdout == "iid"]
     watched = questions_with_items([question for question in QUESTIONS if question.watched], iid)
     n_blocks = max(1, n_sequences // 4 // max(1, len(watched)))
-    chosen = {}
+    chosen: dict[str, list[LinkItem]] = {}
     for question in watched:
+        # Every n-th block, n chosen so that they spread over all.
         matching = [item for item in iid if question.matches(item)]
         check_blocks(matching)
-        starts = range(0, len(matching), 4)[:: max(1, len(matching) // 4 // n_blocks)][:n_blocks]
-        chosen[question.name] = [matching[start + cell] for start in starts for cell in range(4)]
+        distance = max(1, len(matching) // 4 // n_blocks)  # in blocks
+        chosen[question.name] = []
+        for start in range(0, len(matching), 4 * distance)[:n_blocks]:
+            chosen[question.name] += matching[start : start + 4]
     return chosen
 
 
-def read_questions(
+def measure_questions(
     model: ObservableModel, items: dict[str, list[LinkItem]], tokens_per_batch: int
-) -> list[QuestionReading]:
-    """Return the reading of every question of `choose_items`; the global random state does not change."""
-    readings = []
-    for name, question_items in items.items():
-        scores = score_heads(measure_heads(model, question_items, tokens_per_batch))
-        clusters = story_clusters(question_items[::4])
-        clusterings = [clusters[name] for name in CLUSTERINGS]
-        margins, losses = measure_payoffs(model, question_items, tokens_per_batch)
-        readings.append(
-            QuestionReading(
-                name,
-                *best_head(scores),
-                accuracy=scores.accuracy.mean(axis=0),
-                block_accuracy=scores.block_accuracy.mean(axis=0),
-                pronoun_contrast=scores.pronoun_contrast.mean(axis=0),
-                chance_level=chance_level(scores.accuracy, clusterings, centre=0.5, n_flips=N_SIGN_FLIPS, seed=0),
-                loss=float(losses.mean()),
-                answer_accuracy=float(np.heaviside(margins, 0.5).mean()),
-                oracles=oracle_losses(question_items),
-            )
-        )
-    return readings
+) -> list[QuestionScores]:
+    """Return the scores of every question of `choose_items`; the global random state does not change.
+
+    Raises FloatingPointError if a contrast is not finite.
+    """
+    return [_measure_question(model, name, chosen, tokens_per_batch) for name, chosen in items.items()]
+
+
+def _measure_question(
+    model: ObservableModel, name: str, items: Sequence[LinkItem], tokens_per_batch: int
+) -> QuestionScores:
+    # The heads. Means over the blocks, [L, H].
+    scores = score_heads(measure_heads(model, items, tokens_per_batch))
+    clusters = story_clusters(items[::4])
+    clusterings = [clusters[clustering] for clustering in CLUSTERINGS]
+    best = best_head(scores)
+    accuracy = scores.accuracy.mean(axis=0)
+    contrast = scores.pronoun_contrast.mean(axis=0)
+    if np.isnan(contrast).any():
+        raise FloatingPointError("a contrast is not finite")
+
+    # The model's answers; without a payoff the means are nan.
+    margins, losses = measure_payoffs(model, items, tokens_per_batch)
+    loss = float(losses.mean())
+    oracles = oracle_losses(items)
+    has_payoff = not np.isnan(loss)
+    point = QuestionPoint(
+        layer=best[0],
+        head=best[1],
+        accuracy=float(accuracy[best]),
+        block_accuracy=float(scores.block_accuracy.mean(axis=0)[best]),
+        pronoun_contrast=float(contrast[best]),
+        chance_level=chance_level(scores.accuracy, clusterings, centre=0.5, n_flips=N_SIGN_FLIPS, seed=0),
+        answer_accuracy=float(np.heaviside(margins, 0.5).mean()) if has_payoff else None,
+        resolved_share=resolved_share(loss, oracles),
+        accuracy_heads=_table(accuracy),
+        pronoun_contrast_heads=_table(contrast),
+    )
+    return QuestionScores(name, accuracy, contrast, point, AnswerLoss(loss, **oracles) if has_payoff else None)
 
 
 def half_rise(steps: Sequence[float], values: Sequence[float], start: float | None = None) -> float | None:

@@ -28,7 +28,6 @@ from probe.results import (
     AttentionResult,
     BehaviourResult,
     BestBaseline,
-    Clusters,
     ContractResult,
     Head,
     HeadTable,
@@ -51,7 +50,15 @@ from probe.scores import (
     measure_heads,
     score_heads,
 )
-from probe.statistics import CLUSTERINGS, chance_level, mean_interval, similar_heads, story_clusters, story_designs
+from probe.statistics import (
+    CLUSTERINGS,
+    chance_level,
+    count_clusters,
+    mean_interval,
+    similar_heads,
+    story_clusters,
+    story_designs,
+)
 from probe.study import Sample
 from probe.verdict import NOT_ESTABLISHED, judged
 from probe.weights import entropies, head_types, score_asymmetry, weights_study
@@ -309,11 +316,6 @@ def score_holdout(
         p_pronoun_contrast=contrasts.p.tolist(),
     )
     return result, table
-
-
-def count_clusters(clusters: Mapping[str, np.ndarray]) -> Clusters:
-    """Return how many clusters there are of each kind of `story_clusters`."""
-    return Clusters(**{name: len(set(labels)) for name, labels in clusters.items()})
 
 
 def _head_and_rules(

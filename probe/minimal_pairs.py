@@ -4,6 +4,7 @@ Scored as in BLiMP (Warstadt et al. 2020, section 3): log-probability of the who
 (a start token precedes it), the end of the text excluded. Published scores: docs/english.md.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,26 +15,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from data.errors import UserError
+from data.test_set_files import find_files, load_lines, load_objects
+from data.typed_json import to_json
 from model.observe import HeadEdit, ObservableModel
 from probe.batches import text_batches
 from probe.config import ProbeConfig
-from probe.external import (
-    EvaluatedModel,
-    Report,
-    coverage,
-    coverage_line,
-    find_files,
-    is_covered,
-    markdown_table,
-    percent,
-    percent_interval,
-    read_lines,
-    read_objects,
-    words_of,
-)
+from probe.opened_model import OpenedModel
 from probe.statistics import cluster_interval, wilson_interval
 
-TIE = 1e-4  # nats; batching moves a float32 sum of log-probabilities by up to 7e-6 (1,200 BLiMP pairs, 1.9M parameters)
+# In nats. Batching moves a float32 sum of log-probabilities by up to 7e-6 (1,200 BLiMP pairs, 1.9M parameters).
+TIE = 1e-4
+_WORD = re.compile(r"\w+|[^\w\s]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,37 +39,174 @@ class Pair:
     @property
     def difference(self) -> tuple[str, str]:
         """The differing words of the good and of the bad sentence, without the common beginning and end."""
-        good, bad = words_of(self.good), words_of(self.bad)
+        # Lengths of the common beginning and of the common end, which do not overlap.
+        good = words_of(self.good)
+        bad = words_of(self.bad)
         n = min(len(good), len(bad))
         start = next((i for i in range(n) if good[i] != bad[i]), n)
         stop = next((i for i in range(n - start) if good[-1 - i] != bad[-1 - i]), n - start)
         return " ".join(good[start : len(good) - stop]), " ".join(bad[start : len(bad) - stop])
 
 
-def read_pairs(file: Path) -> list[Pair]:
-    """Read BLiMP's .jsonl (sentence_good, sentence_bad) or Zorro's .txt (bad and good sentence on alternate lines).
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of a test set a model can know from training; a share is None if the training text is not known."""
 
-    Raises:
-        ValueError: a line does not have this form, or most neighbouring lines of a .txt share few words.
+    n_words: int
+    seen_words: float | None  # share of the words that are in the training text
+    seen_types: float | None  # the same of the distinct words
+    unknown_tokens: float  # share of the tokens
 
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Share of right pairs; the interval is the widest of those over pairs, differing words and first words."""
+
+    value: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileScores:
+    """Scores on one file. The fields are the keys of minimal_pairs_....json."""
+
+    file: str
+    n_pairs: int  # that fit into the context
+    n_too_long: int
+    coverage: Coverage
+    accuracy: Accuracy | None  # None without pairs
+    n_ties: int
+    n_covered: int | None  # pairs whose differing words are in the training text; None: not known
+    accuracy_covered: Accuracy | None
+    context_free_ceiling: float | None
+    above_ceiling: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class MinimalPairs:
+    """Scores on all files of a test set."""
+
+    files: list[FileScores]
+    coverage: Coverage  # of all sentences, also of those that do not fit into the context
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what minimal_pairs_....json has besides the model and the settings."""
+        return {"tie_nats": TIE, "files": to_json(self.files)}
+
+
+@dataclass(frozen=True, slots=True)
+class _BlimpLine:
+    sentence_good: str
+    sentence_bad: str
+
+
+# Files
+
+
+def load_pairs(file: Path) -> list[Pair]:
+    """Return the pairs of BLiMP's .jsonl or Zorro's .txt (bad and good sentence on alternate lines).
+
+    Raises UserError if a line does not have this form, or most neighbouring lines of a .txt share few words.
     """
+    sides = {}
     if file.suffix == ".jsonl":
-        objects = read_objects(file, {"sentence_good": str, "sentence_bad": str})
-        sides = {where: (value["sentence_good"], value["sentence_bad"]) for where, value in objects.items()}
+        for where, line in load_objects(file, _BlimpLine).items():
+            sides[where] = Pair(line.sentence_good.strip(), line.sentence_bad.strip())
     else:
-        lines = list(read_lines(file).items())
+        # Lines 1, 3, ... are bad, and the good sentence names the place of the pair.
+        lines = list(load_lines(file).items())
         if len(lines) % 2:
-            raise ValueError(f"{lines[-1][0]}: a bad sentence without its good sentence on the next line")
-        sides = {where: (good, bad) for (_, bad), (where, good) in zip(lines[::2], lines[1::2], strict=True)}
-        words = [(set(words_of(good)), set(words_of(bad))) for good, bad in sides.values()]
-        if 2 * sum(len(good & bad) >= min(len(good), len(bad)) / 2 for good, bad in words) < len(words):
-            raise ValueError(
-                f"{file}: not minimal pairs; most lines share less than half their words with the next line"
-            )
-    for where, (good, bad) in sides.items():
-        if not good.strip() or not bad.strip() or good.strip() == bad.strip():
-            raise ValueError(f"{where}: the two sentences are equal or one is empty")
-    return [Pair(good.strip(), bad.strip()) for good, bad in sides.values()]
+            raise UserError(f"{lines[-1][0]}: a bad sentence without its good sentence on the next line")
+        for (_, bad), (where, good) in zip(lines[::2], lines[1::2], strict=True):
+            sides[where] = Pair(good.strip(), bad.strip())
+        if 2 * sum(map(_shares_words, sides.values())) < len(sides):
+            problem = "not minimal pairs; most lines share less than half their words with the next line"
+            raise UserError(f"{file}: {problem}")
+    for where, pair in sides.items():
+        if not pair.good or not pair.bad or pair.good == pair.bad:
+            raise UserError(f"{where}: the two sentences are equal or one is empty")
+    return list(sides.values())
+
+
+def _shares_words(pair: Pair) -> bool:
+    """Return whether half of the distinct words of the shorter sentence are in the other."""
+    good = set(words_of(pair.good))
+    bad = set(words_of(pair.bad))
+    return len(good & bad) >= min(len(good), len(bad)) / 2
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words and punctuation marks of `text`, split as the training text is."""
+    return _WORD.findall(text)
+
+
+# Scores
+
+
+def measure_minimal_pairs(
+    opened: OpenedModel, training_words: frozenset[str] | None, path: str, config: ProbeConfig
+) -> MinimalPairs:
+    """Score every .jsonl and .txt file of `path`; UserError if one has no pairs, FileNotFoundError without files.
+
+    `training_words` are the words of the training text, None if it is not known.
+    """
+    # An error in the last file is reported before minutes of scoring.
+    pairs_of = {str(file): load_pairs(file) for file in find_files(path, (".jsonl", ".txt"))}
+    all_pairs: list[Pair] = []
+    files = []
+    for name, pairs in pairs_of.items():
+        all_pairs += pairs
+        files.append(score_file(opened, training_words, name, pairs, config))
+    return MinimalPairs(files, coverage(opened, training_words, all_pairs))
+
+
+def score_file(
+    opened: OpenedModel,
+    training_words: frozenset[str] | None,
+    name: str,
+    pairs: Sequence[Pair],
+    config: ProbeConfig,
+) -> FileScores:
+    """Return the accuracy on all pairs that fit into the context, and on the covered ones."""
+    # Pairs that the model can read, and the log-probability of both sentences. [N] each
+    fitting = []
+    good = []
+    bad = []
+    for pair in pairs:
+        good_tokens = opened.encode(pair.good)
+        bad_tokens = opened.encode(pair.bad)
+        if max(len(good_tokens), len(bad_tokens)) <= opened.model.context_length:
+            fitting.append(pair)
+            good.append(good_tokens)
+            bad.append(bad_tokens)
+    right = outcomes(
+        log_probabilities(opened.model, good, config.tokens_per_batch),
+        log_probabilities(opened.model, bad, config.tokens_per_batch),
+    )
+    accuracy = _accuracy(right, fitting, config)
+
+    # Pairs that the model can know from its training text.
+    n_covered = None
+    accuracy_covered = None
+    if training_words is not None:
+        covered = [i for i, pair in enumerate(fitting) if _is_covered(opened, training_words, pair)]
+        n_covered = len(covered)
+        accuracy_covered = _accuracy(right[covered], [fitting[i] for i in covered], config)
+
+    # Evidence of reference only above what a predictor without context reaches.
+    ceiling = context_free_ceiling(fitting)
+    return FileScores(
+        file=name,
+        n_pairs=len(fitting),
+        n_too_long=len(pairs) - len(fitting),
+        coverage=coverage(opened, training_words, fitting),
+        accuracy=accuracy,
+        n_ties=int((right == 0.5).sum()),
+        n_covered=n_covered,
+        accuracy_covered=accuracy_covered,
+        context_free_ceiling=ceiling,
+        above_ceiling=None if ceiling is None or accuracy is None else accuracy.interval[0] > ceiling,
+    )
 
 
 def log_probabilities(
@@ -85,8 +215,10 @@ def log_probabilities(
     """Return the log-probability [N] in nats of each text's tokens after its first, with some heads edited."""
     totals = np.empty(len(texts))
     for members, rows, tokens, last in text_batches(texts, tokens_per_batch):
+        # Each position predicts the next token; padding has no target. [B, T - 1]
         targets = tokens[:, 1:].masked_fill(torch.arange(1, tokens.shape[1]) > last[:, None], -100)
         logits = model.logits(tokens.to(model.device), edits=edits)[:, :-1]
+        # Losses of the tokens after the first, 0 for padding. [B, T - 1]
         losses = F.cross_entropy(logits.mT, targets.to(model.device), ignore_index=-100, reduction="none")
         totals[members] = -losses.double().sum(1).cpu().numpy()[rows]
     return totals
@@ -103,6 +235,7 @@ def context_free_ceiling(pairs: Sequence[Pair]) -> float | None:
     For each pair of words it prefers the word that is right more often in this file, so this is an upper bound, and
     an accuracy at or below it shows nothing about reference. None if a pair differs in more than one word.
     """
+    # How often each word of a pair of words is right.
     counts: dict[frozenset[str], Counter[str]] = defaultdict(Counter)
     for pair in pairs:
         good, bad = pair.difference
@@ -112,70 +245,48 @@ def context_free_ceiling(pairs: Sequence[Pair]) -> float | None:
     return sum(max(counter.values()) for counter in counts.values()) / len(pairs) if pairs else None
 
 
-def score_file(evaluated: EvaluatedModel, name: str, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Return the accuracy on all pairs that fit into the context, and on the covered ones."""
-    model, config = evaluated.model, evaluated.config
-    start = evaluated.start_token
-    tokens = {pair: [(start, *evaluated.encode(text)[0]) for text in (pair.good, pair.bad)] for pair in pairs}
-    fitting = [pair for pair in pairs if max(map(len, tokens[pair])) <= model.context_length]
-    good, bad = ([tokens[pair][side] for pair in fitting] for side in (0, 1))
-    right = outcomes(*(log_probabilities(model, texts, config.tokens_per_batch) for texts in (good, bad)))
-    covered = [i for i, pair in enumerate(fitting) if all(is_covered(evaluated, words) for words in pair.difference)]
-    is_known = evaluated.training_words is not None
-    ceiling, accuracy = context_free_ceiling(fitting), _accuracy(right, fitting, config)
-    return {
-        "file": name,
-        "n_pairs": len(fitting),
-        "n_too_long": len(pairs) - len(fitting),
-        "coverage": coverage(evaluated, [text for pair in fitting for text in (pair.good, pair.bad)]),
-        "accuracy": accuracy,
-        "n_ties": int((right == 0.5).sum()),
-        "n_covered": len(covered) if is_known else None,
-        "accuracy_covered": _accuracy(right[covered], [fitting[i] for i in covered], config) if is_known else None,
-        "context_free_ceiling": ceiling,
-        "above_ceiling": None if ceiling is None or accuracy is None else accuracy["interval"][0] > ceiling,
-    }
-
-
-def _accuracy(right: np.ndarray, pairs: Sequence[Pair], config: ProbeConfig) -> dict[str, Any] | None:
-    """Return the accuracy with the widest of three intervals: over pairs, differing words and first words."""
+def _accuracy(right: np.ndarray, pairs: Sequence[Pair], config: ProbeConfig) -> Accuracy | None:
+    """Return the accuracy of `right` [N] with the widest of its intervals; None without pairs."""
     if not len(right):
         return None
     accuracy = float(right.mean())
+    # Pairs with the same words are not independent.
     intervals = [wilson_interval(accuracy, len(right))]
-    words = [" / ".join(sorted(pair.difference)) for pair in pairs], [words_of(pair.good)[0] for pair in pairs]
-    for clusters in words:
+    by_words = [" / ".join(sorted(pair.difference)) for pair in pairs]
+    by_first_word = [words_of(pair.good)[0] for pair in pairs]
+    for clusters in (by_words, by_first_word):
         interval = cluster_interval(right, np.array(clusters), config.n_bootstrap, config.seed)
-        intervals += [interval] if interval else []
-    return {"value": accuracy, "interval": max(intervals, key=np.ptp)}
+        if interval is not None:
+            intervals.append(interval)
+    return Accuracy(accuracy, max(intervals, key=np.ptp))
 
 
-def minimal_pairs(evaluated: EvaluatedModel, path: str) -> Report:
-    """Score every .jsonl and .txt file of `path`."""
-    pairs_of = {str(file): read_pairs(file) for file in find_files(path, (".jsonl", ".txt"))}
-    files = [score_file(evaluated, name, pairs) for name, pairs in pairs_of.items()]
-    texts = [text for pairs in pairs_of.values() for pair in pairs for text in (pair.good, pair.bad)]
-    header = "file", "pairs", "right %", "95 %", "ties", "covered", "right %", "ceiling", "above it"
-    lines = [coverage_line(evaluated, coverage(evaluated, texts), "all files"), ""]
-    lines += [*markdown_table(header, [_row(result) for result in files]), ""]
-    lines += [
-        "right: share of pairs whose good sentence has the higher log-probability; a tie counts half",
-        "covered: pairs whose differing words all occur in the training text",
-        "ceiling: best accuracy of a predictor that does not see the context; at or below it, no evidence of reference",
-    ]
-    return Report({"tie_nats": TIE, "files": files}, lines)
+# Vocabulary
 
 
-def _row(result: dict[str, Any]) -> list[str]:
-    accuracy, covered = result["accuracy"] or {}, result["accuracy_covered"] or {}
-    return [
-        Path(result["file"]).stem,
-        str(result["n_pairs"]),
-        percent(accuracy.get("value")),
-        percent_interval(accuracy.get("interval")),
-        str(result["n_ties"]),
-        "unknown" if result["n_covered"] is None else str(result["n_covered"]),
-        percent(covered.get("value")),
-        percent(result["context_free_ceiling"]),
-        {True: "yes", False: "no", None: "-"}[result["above_ceiling"]],
-    ]
+def coverage(opened: OpenedModel, training_words: frozenset[str] | None, pairs: Sequence[Pair]) -> Coverage:
+    """Return how many words of the sentences are in the training text."""
+    words: list[str] = []
+    tokens: list[int] = []
+    for pair in pairs:
+        for text in (pair.good, pair.bad):
+            words += words_of(text)
+            tokens += opened.encode(text)[1:]  # without the start token
+    n_unknown = sum(token == opened.unknown for token in tokens)
+    seen_words = None
+    seen_types = None
+    if training_words is not None:
+        types = set(words)
+        seen_words = sum(word in training_words for word in words) / max(1, len(words))
+        seen_types = len(types & training_words) / max(1, len(types))
+    return Coverage(len(words), seen_words, seen_types, n_unknown / max(1, len(tokens)))
+
+
+def _is_covered(opened: OpenedModel, words: frozenset[str], pair: Pair) -> bool:
+    """Return whether all differing words are in the training text and can be tokenized."""
+    for text in pair.difference:
+        if opened.unknown is not None and opened.unknown in opened.encode(text)[1:]:
+            return False
+        if not words.issuperset(words_of(text)):
+            return False
+    return True

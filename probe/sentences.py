@@ -1,4 +1,4 @@
-"""Sentences for people: worked examples of the questions, and every head's attention between the words of a text."""
+"""Worked examples of the questions, and every head's attention between the words of a text."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -7,8 +7,11 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from data.links import Span
+from data.stories.lint import word_spans
+from data.tokenizer import with_end
 from model.observe import ObservableModel
 
 START = "(start)"  # shown for the token before every text
@@ -24,16 +27,21 @@ class Example:
     distractor: str
 
 
-EXAMPLE_BLOCK = tuple(
-    Example(f"One sunny day, the {first} sat near the {second}. {pronoun}", pronoun, antecedent, distractor)
-    for first, second in (("cat", "buses"), ("buses", "cat"))
-    for pronoun, antecedent, distractor in (("It", "cat", "buses"), ("They", "buses", "cat"))
+_NEAR = "One sunny day, the {} sat near the {}. {}"
+EXAMPLE_BLOCK = (
+    Example(_NEAR.format("cat", "buses", "It"), "It", "cat", "buses"),
+    Example(_NEAR.format("cat", "buses", "They"), "They", "buses", "cat"),
+    Example(_NEAR.format("buses", "cat", "It"), "It", "cat", "buses"),
+    Example(_NEAR.format("buses", "cat", "They"), "They", "buses", "cat"),
 )
 
-TIRED_OR_SOFT = tuple(
-    Example(f"One sunny day, the cat lay on the mat because it was {adjective}", query, antecedent, distractor)
-    for adjective, antecedent, distractor in (("tired", "cat", "mat"), ("soft", "mat", "cat"))
-    for query in ("it", adjective)
+_TIRED = "One sunny day, the cat lay on the mat because it was tired"
+_SOFT = "One sunny day, the cat lay on the mat because it was soft"
+TIRED_OR_SOFT = (
+    Example(_TIRED, "it", "cat", "mat"),
+    Example(_TIRED, "tired", "cat", "mat"),
+    Example(_SOFT, "it", "mat", "cat"),
+    Example(_SOFT, "soft", "mat", "cat"),
 )
 
 SHOWCASE = {"number": EXAMPLE_BLOCK, "later_cue": TIRED_OR_SOFT}  # by question
@@ -59,13 +67,25 @@ class TokenizedText:
         return [0, *(self._word_of(span) for span in self.spans)]
 
     def words_at(self, span: Span) -> list[int]:
-        """Returns the indices in `words` of the words that overlap the characters `span`."""
+        """Return the indices in `words` of the words that overlap the characters `span`."""
         return [i for i, (start, end) in enumerate(self.word_spans, 1) if start < span[1] and end > span[0]]
 
     def _word_of(self, token: Span) -> int:
-        overlaps = [min(token[1], end) - max(token[0], start) for start, end in self.word_spans]
-        best = max(range(len(overlaps)), key=overlaps.__getitem__, default=-1)
-        return best + 1 if best >= 0 and overlaps[best] > 0 else -1
+        """Return the word that shares the most characters with a token; the first of equal ones."""
+        best = -1
+        largest = 0
+        for i, (start, end) in enumerate(self.word_spans, 1):
+            overlap = min(token[1], end) - max(token[0], start)
+            if overlap > largest:
+                best = i
+                largest = overlap
+        return best
+
+
+def tokenize_text(tokenizer: Tokenizer, text: str, bos_id: int) -> TokenizedText:
+    """Return the tokens and words of `text`, the start token first."""
+    tokens, spans = with_end(tokenizer, text, bos_id)
+    return TokenizedText(text, tokens, spans, [span for _, span in word_spans(text)])
 
 
 def word_attention(model: ObservableModel, texts: Sequence[TokenizedText]) -> list[np.ndarray]:
@@ -76,18 +96,27 @@ def word_attention(model: ObservableModel, texts: Sequence[TokenizedText]) -> li
     """
     if not texts:
         return []
-    lengths = [len(text.tokens) for text in texts]
-    tokens = torch.tensor([text.tokens + [0] * (max(lengths) - len(text.tokens)) for text in texts])
+    # One row per text, padded on the right. [B, T]
+    longest = max(len(text.tokens) for text in texts)
+    tokens = torch.tensor([text.tokens + [0] * (longest - len(text.tokens)) for text in texts])
     weights = model.attention_scores(tokens.to(model.device)).softmax(-1).cpu().numpy()  # [L, B, H, T, T]
-    return [between_words(weights[:, row, :, :n, :n], texts[row]) for row, n in enumerate(lengths)]
+
+    by_text = []
+    for row, text in enumerate(texts):
+        n = len(text.tokens)
+        by_text.append(between_words(weights[:, row, :, :n, :n], text))
+    return by_text
 
 
 def between_words(weights: np.ndarray, text: TokenizedText) -> np.ndarray:
     """Return weights [..., T, T] between tokens as weights [..., W, W] between words; a word without tokens has 0."""
+    # Keys: a word's weight is the sum over its tokens. [T, W]
     word_of_token = np.array(text.word_of_token)
     tokens = np.flatnonzero(word_of_token >= 0)
     membership = np.zeros((len(word_of_token), len(text.words)))
     membership[tokens, word_of_token[tokens]] = 1
+
+    # Queries: a word's row is that of its last token. [W]
     last_token = np.full(len(text.words), -1)
     last_token[word_of_token[tokens]] = tokens  # the last assignment stays
     by_word: np.ndarray = weights[..., last_token, :] @ membership

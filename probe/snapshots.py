@@ -1,72 +1,109 @@
 """Attention snapshots during training: every head's weights between the words of the worked examples, step by step.
 
-attention.jsonl holds one object per line: first {"step": -1, "version", "n_layer", "n_head", "texts": [{"text",
-"words"}]}, then per step {"step", "data": [for each text `pack_weights` of its weights]}.
+attention.jsonl holds one object per line: first the `SnapshotHeader`, with step -1, then one snapshot per step.
 """
 
 import json
 from base64 import b64decode
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from data.errors import damaged_file_error
+from data.typed_json import from_json
 from model.observe import ObservableModel
 from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText
 
 HISTORY_FILE = "attention.jsonl"
-_VERSION = 3
 Examples = Sequence[tuple[Example, TokenizedText]]
+_VERSION = 3
+_HEADER_STEP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotText:
+    """A text of which the attention is recorded."""
+
+    text: str
+    words: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotHeader:
+    """The first line of attention.jsonl."""
+
+    step: int
+    version: int
+    n_layer: int
+    n_head: int
+    texts: list[SnapshotText]
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    step: int
+    data: list[str]  # for each text the `pack_weights` of its weights
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotHistory:
+    """The content of attention.jsonl."""
+
+    texts: list[str]
+    steps: list[int]
+    data: list[list[str]]  # per step the base64 of each text
 
 
 def choose_examples(
     tokenize: Callable[[str], TokenizedText], unknown_token: int | None, context_length: int
-) -> list[tuple[Example, TokenizedText]]:
+) -> Examples:
     """Return the worked examples, one per text, that fit the context and have no unknown token."""
     by_text = {example.text: example for example in (*EXAMPLE_BLOCK, *TIRED_OR_SOFT)}
-    tokenized = [(example, tokenize(text)) for text, example in by_text.items()]
-    return [
-        (example, text)
-        for example, text in tokenized
-        if len(text.tokens) <= context_length and unknown_token not in text.tokens
-    ]
+    chosen = []
+    for text, example in by_text.items():
+        tokenized = tokenize(text)
+        if len(tokenized.tokens) <= context_length and unknown_token not in tokenized.tokens:
+            chosen.append((example, tokenized))
+    return chosen
 
 
-def header(examples: Examples, model: ObservableModel) -> dict[str, Any]:
-    """Return the first line of attention.jsonl, without its step."""
-    texts = [{"text": text.text, "words": text.words} for _, text in examples]
-    return {"version": _VERSION, "n_layer": model.n_layer, "n_head": model.n_head, "texts": texts}
+def snapshot_header(texts: Sequence[TokenizedText], model: ObservableModel) -> SnapshotHeader:
+    """Return the first line of attention.jsonl for a model that reads these texts."""
+    shown = [SnapshotText(text.text, text.words) for text in texts]
+    return SnapshotHeader(_HEADER_STEP, _VERSION, model.n_layer, model.n_head, shown)
 
 
-def read_history(path: Path) -> dict[str, Any] | None:
-    """Read attention.jsonl as {"texts", "steps", "data": per step the base64 of each text}; None if it has no line.
+def load_history(path: Path) -> SnapshotHistory | None:
+    """Return the content of attention.jsonl; None if it has no line. UserError if the file is damaged.
 
-    An incomplete last line, as while training runs, is ignored. Raises ValueError if the file is damaged.
+    An incomplete last line, as while training runs, is ignored.
     """
     if not path.is_file():
         return None
-    try:
+    with damaged_file_error(path, "delete it to continue without attention snapshots"):
+        # The line that training is writing has no end yet.
         lines = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
         if not lines:
             return None
-        first, *snapshots = lines
-        sizes = [_n_bytes(first, text) for text in first["texts"]]
-        steps = [snapshot["step"] for snapshot in snapshots]
-        is_valid = (
-            (first["step"], first["version"]) == (-1, _VERSION)
-            and all(type(step) is int for step in steps)
-            and steps == sorted(set(steps) - {-1})
-            and all([len(b64decode(d, validate=True)) for d in snapshot["data"]] == sizes for snapshot in snapshots)
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        is_valid = False
-    if not is_valid:
-        raise ValueError(f"{path}: damaged; delete it to continue without attention snapshots")
-    return {"texts": first["texts"], "steps": steps, "data": [snapshot["data"] for snapshot in snapshots]}
+        header: SnapshotHeader = from_json(SnapshotHeader, lines[0], "header")
+        if (header.step, header.version) != (_HEADER_STEP, _VERSION):
+            raise ValueError("another version")
 
+        # Row r of each head has the weights on words 0 to r, two bytes each.
+        sizes = []
+        for text in header.texts:
+            n_words = len(text.words)
+            sizes.append(header.n_layer * header.n_head * n_words * (n_words + 1))
 
-def _n_bytes(first: dict[str, Any], text: dict[str, Any]) -> int:
-    """Return how many bytes one step stores of a text; TypeError if its words are not strings."""
-    words = text["words"]
-    if not all(isinstance(word, str) for word in (text["text"], *words)):
-        raise TypeError("words must be strings")
-    return int(first["n_layer"] * first["n_head"] * len(words) * (len(words) + 1))
+        # One line per step, in order.
+        steps = []
+        data = []
+        for line in lines[1:]:
+            snapshot: _Snapshot = from_json(_Snapshot, line, "snapshot")
+            if [len(b64decode(packed, validate=True)) for packed in snapshot.data] != sizes:
+                raise ValueError("data of another size")
+            steps.append(snapshot.step)
+            data.append(snapshot.data)
+        if steps != sorted(set(steps) - {_HEADER_STEP}):
+            raise ValueError("steps out of order")
+    return SnapshotHistory([text.text for text in header.texts], steps, data)

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from antecedent_lab.opened import LARGE_MODEL, check_items, load_data, open_external, open_run
 from data.corpus import Corpus, load_rows, training_counts, validation_documents
 from data.english_blocks import english_items
 from data.links import LinkItem, link_items
@@ -22,10 +23,11 @@ from data.text import read_documents, text_files
 from probe.after_pronoun import after_pronoun
 from probe.claim import claim_card
 from probe.config import Holdouts, Items, ProbeConfig
-from probe.gold import gold_prefixes, read_passages, read_rows
+from probe.gold import gold_prefixes, load_gold_rows, load_passages
 from probe.natural import MAX_PREFIXES, describe, make_items, natural_study, prefixes_in, sections
 from probe.next_pronoun import study_question
-from probe.open import LARGE_MODEL, OpenedModel, check_items, load_data, open_external, open_run
+from probe.opened_model import OpenedModel
+from probe.results import Head
 from probe.sentences import SHOWCASE
 from probe.study import HEADLINE, Reading, study
 from report.content import jsonable, page_content, yaml_values
@@ -251,7 +253,7 @@ def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Sto
     dev_rows, test_rows = load_rows(corpus, "dev"), load_rows(corpus, "test")
     if config.holdouts is Holdouts.all:
         test_rows += load_rows(corpus, "test_others")
-    dev, test = (link_items(rows, opened.tokenizer, opened.start) for rows in (dev_rows, test_rows))
+    dev, test = (link_items(rows, opened.tokenizer, opened.bos_id) for rows in (dev_rows, test_rows))
     warnings, leaked = list[str](), None
     if opened.is_external:
         n_answers = sum(link["payoff"] is not None for row in [*dev_rows, *test_rows] for link in row["links"])
@@ -287,7 +289,7 @@ def english_results(opened: OpenedModel, corpus: Corpus | None, config: ProbeCon
     counts = None if corpus is None else training_counts(corpus)
     sizes: dict[str, Any] = {"n_frames": N_FRAMES, "n_pairs": N_PAIRS, "seed": config.seed}
     try:
-        items = english_items(counts, opened.tokenizer, opened.start, opened.model.context_length, **sizes)
+        items = english_items(counts, opened.tokenizer, opened.bos_id, opened.model.context_length, **sizes)
     except ValueError as error:
         if opened.is_external:
             raise ValueError(f"model={opened.source}: {error}") from None
@@ -308,9 +310,9 @@ def study_model(opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[Lin
         results, readings = study(opened.model, untrained, dev, test, config, show_progress)
     finally:
         show_progress("")
-    heads = {entry["question"]: (entry["layer"], entry["head"]) for entry in results["selected"]}
+    heads = {entry["question"]: Head(entry["layer"], entry["head"]) for entry in results["selected"]}
     results["showcase"] = {
-        question: [opened.read_example(example, heads[question]) for example in examples]
+        question: [asdict(opened.measure_example(example, heads[question])) for example in examples]
         for question, examples in SHOWCASE.items()
         if question in heads
     }
@@ -345,7 +347,7 @@ def probe_prefixes(
     places: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns the results of `natural_study` on prefixes, with progress on a terminal."""
-    model, tokenizer, start = opened.model, opened.tokenizer, opened.start
+    model, tokenizer, start = opened.model, opened.tokenizer, opened.bos_id
     try:
         return natural_study(
             model,
@@ -392,7 +394,7 @@ def english_text(path: str | None, corpus: Corpus | None) -> EnglishText:
     else:
         kind, files = files_of_path(path)
         if kind is TextKind.gold:
-            rows = [row for file in files for row in read_rows(file)]
+            rows = [row for file in files for row in load_gold_rows(file)]
             gold = gold_prefixes(rows)
             passages = {"gender": [passage_of_gold(prefix) for prefix in gold]}
             return EnglishText([], passages, {"gender": gold}, f"{len(rows):,} rows")
@@ -414,7 +416,7 @@ def probe_next_pronoun(
                 opened.model,
                 (opened.untrained(config.seed + i) for i in range(config.n_untrained)),
                 opened.tokenizer,
-                opened.start,
+                opened.bos_id,
                 question,
                 passages,
                 text.documents,
@@ -427,7 +429,7 @@ def probe_next_pronoun(
             prefixes = make_items(
                 text.prefixes[question],
                 opened.tokenizer,
-                opened.start,
+                opened.bos_id,
                 opened.model.context_length,
                 config.seed,
                 max_prefixes(opened),
@@ -469,5 +471,5 @@ def files_of_path(path: str) -> tuple[TextKind, list[Path]]:
 def texts_of(kind: TextKind, files: Sequence[Path]) -> list[str]:
     """Returns the documents of text files, or the passages of tables."""
     if kind is TextKind.passages:
-        return [text for file in files for text in read_passages(file)]
+        return [text for file in files for text in load_passages(file)]
     return read_documents(files)

@@ -8,20 +8,21 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from antecedent_lab.opened import load_data
 from data.corpus import Corpus, corpus_folder
 from data.errors import printable
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
-from data.tokenizer import encode_text, training_words
+from data.tokenizer import training_words
 from probe.config import Items, ProbeConfig
-from probe.external import EvaluatedModel, Report
-from probe.minimal_pairs import minimal_pairs
+from probe.minimal_pairs import measure_minimal_pairs
 from probe.natural import DECIDED_SITES
 from probe.next_pronoun import confirm
-from probe.open import OpenedModel, OpenedRun, load_data
+from probe.opened_model import OpenedModel, OpenedRun
 from probe.sentences import TokenizedText, word_attention
 from report.api import EnglishText, english_text, probe_next_pronoun, probe_opened, probe_prefixes
 from report.content import jsonable, page_content, unknown_note
+from report.minimal_pairs import minimal_pairs_lines
 from report.natural import natural_lines, natural_tables
 from report.next_pronoun import confirmation_lines, next_pronoun_lines, next_pronoun_tables
 from report.page import page
@@ -44,6 +45,14 @@ from training.logging import gap_lines
 from training.settings import Device, check_threads
 
 MAX_TEXTS = 12  # that a page keeps
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of one test set."""
+
+    results: dict[str, Any]  # for <task>.json
+    lines: list[str]  # Markdown, printed and written to <task>.md
 
 
 class Task(Enum):
@@ -197,7 +206,9 @@ def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfi
     if task is Task.natural:
         report = natural_report(opened, settings.path, config)
     else:
-        report = minimal_pairs(evaluated_model(opened, settings, config), settings.path)
+        words, source = words_of_training(opened, settings.cache_dir)
+        scores = measure_minimal_pairs(opened, words, settings.path, config)
+        report = Report(scores.to_json(), minimal_pairs_lines(scores, source))
     print(printable("\n".join(report.lines)))
     name = test_set_name(task.value, settings.path)
     about = {"path": settings.path, "run": opened.source, "step": opened.step}
@@ -271,7 +282,7 @@ def confirm_heads(
         answer = confirm(
             opened.model,
             opened.tokenizer,
-            opened.start,
+            opened.bos_id,
             question,
             text.passages.get(question, ()),
             [(layer, head) for layer, head in heads],
@@ -285,23 +296,9 @@ def confirm_heads(
     return confirmed, missing
 
 
-def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> EvaluatedModel:
-    """Returns the model as the test sets use it."""
-
-    def encode(text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        encoding = encode_text(opened.tokenizer, text)
-        return encoding.ids, encoding.offsets
-
-    words, source = None, "the training data is unknown"
-    if opened.data is not None and not opened.is_external:
-        folder = corpus_folder(opened.data.source, opened.data_fingerprint, Path(settings.cache_dir))
-        words, source = training_words(opened.tokenizer, folder) or (None, "the training text is not in the cache")
-    return EvaluatedModel(
-        model=opened.model,
-        encode=encode,
-        start_token=opened.start,
-        unknown_token=opened.unknown,
-        training_words=words,
-        training_words_source=source,
-        config=config,
-    )
+def words_of_training(opened: OpenedModel, cache_dir: str) -> tuple[frozenset[str] | None, str]:
+    """Returns the words of the training text and where they were read, or None and why they are not known."""
+    if opened.data is None or opened.is_external:
+        return None, "the training data is unknown"
+    folder = corpus_folder(opened.data.source, opened.data_fingerprint, Path(cache_dir))
+    return training_words(opened.tokenizer, folder) or (None, "the training text is not in the cache")

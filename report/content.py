@@ -15,8 +15,9 @@ from omegaconf import OmegaConf
 
 from data.stories.lint import lint
 from probe.claim import claim_card
-from probe.open import OpenedModel, OpenedRun
+from probe.opened_model import OpenedModel, OpenedRun
 from probe.sentences import SHOWCASE, TokenizedText, next_tokens, pack_weights, word_attention
+from probe.snapshots import SnapshotHistory
 from probe.study import HEADLINE
 from probe.verdict import MAX_P, NOT_ESTABLISHED, corrected_p
 from report.natural import natural_claims, natural_tables
@@ -33,7 +34,7 @@ def page_content(
     results: Mapping[str, Any] | None,
     texts: Sequence[str] = (),
     metrics: Sequence[Mapping[str, Any]] = (),
-    snapshots: Mapping[str, Any] | None = None,
+    snapshots: SnapshotHistory | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns the content of the page; finite, and with a note for everything that was left out for its size.
@@ -49,8 +50,8 @@ def page_content(
     groups = [[own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
     groups += [*(natural_sentences(opened, natural) if natural else ()), *examples.values()]
     sentences = within_size([*groups, *medians.values()], omissions)
-    snapshots = thinned(snapshots, omissions)
-    places = {text: i for i, text in enumerate(snapshots["texts"])} if snapshots else {}
+    shown = thinned(snapshots, omissions)
+    places = {text: i for i, text in enumerate(shown["texts"])} if shown else {}
     for sentence in sentences:
         sentence["snapshot"] = places.get(sentence["text"])
     ids = {sentence["id"] for sentence in sentences}
@@ -65,7 +66,7 @@ def page_content(
             for entry in selected if results
         ],
         "sentences": sentences,
-        "training": training_content(metrics, snapshots, natural, results.get("next_pronoun", ()) if results else ()),
+        "training": training_content(metrics, shown, natural, results.get("next_pronoun", ()) if results else ()),
         "next_pronoun": [
             {"verdict": entry["verdict"], "claim": next_pronoun_claim(entry)}
             for entry in (results.get("next_pronoun", ()) if results else ())
@@ -87,7 +88,7 @@ def about(opened: OpenedModel) -> dict[str, Any]:
     model, is_external = opened.model, opened.is_external
     facts = [
         f"{model.n_layer} layers × {model.n_head} heads",
-        f"width {opened.shape['d_model']}",
+        f"width {opened.d_model}",
         f"context of {model.context_length} tokens",
         f"{opened.n_parameters:,} parameters",
         f"trained on {opened.data.source}, seed {opened.seed}"
@@ -136,10 +137,10 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
     """Returns the command that evaluates a model."""
     is_external = opened.is_external
     model = [f"model={opened.source}", f"out={opened.folder}"] if is_external else [f"run={opened.source}"]
-    if opened.shape.get("items") == "stories":
+    if is_external and opened.has_stories:
         model.append("items=stories")
-    if opened.shape.get("tokenizer"):
-        model.append(f"tokenizer={opened.shape['tokenizer']}")
+    if opened.tokenizer_source:
+        model.append(f"tokenizer={opened.tokenizer_source}")
     return command_in_this_folder("eval.py", *model, *arguments)
 
 
@@ -318,19 +319,19 @@ def within_size(groups: Sequence[list[dict[str, Any]]], omissions: list[str]) ->
 # Training
 
 
-def thinned(snapshots: Mapping[str, Any] | None, omissions: list[str]) -> dict[str, Any] | None:
+def thinned(snapshots: SnapshotHistory | None, omissions: list[str]) -> dict[str, Any] | None:
     """Returns the snapshots as the page holds them: every n-th step and the last if there is no room for all."""
-    if not snapshots or not snapshots["steps"]:
+    if not snapshots or not snapshots.steps:
         return None
-    n_steps = len(snapshots["steps"])
-    size = sum(len(data) for step in snapshots["data"] for data in step)
+    n_steps = len(snapshots.steps)
+    size = sum(len(data) for step in snapshots.data for data in step)
     selected = sorted({*range(0, n_steps, max(1, math.ceil(size / MAX_SNAPSHOT_CHARACTERS))), n_steps - 1})
     if len(selected) < n_steps:
         omissions.append(f"{n_steps - len(selected)} of {n_steps} snapshots of training; {len(selected)} are selected.")
     return {
-        "texts": [text["text"] for text in snapshots["texts"]],
-        "steps": [snapshots["steps"][i] for i in selected],
-        "data": [snapshots["data"][i] for i in selected],
+        "texts": snapshots.texts,
+        "steps": [snapshots.steps[i] for i in selected],
+        "data": [snapshots.data[i] for i in selected],
     }
 
 

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from probe.open import OWNER, OpenedModel, readable
-from probe.snapshots import HISTORY_FILE, read_history
+from antecedent_lab.opened import OWNER
+from data.errors import damaged_file_error
+from probe.opened_model import OpenedModel
+from probe.snapshots import HISTORY_FILE, load_history
 from report.content import eval_command, page_content, training_content
 from report.next_pronoun import is_next_pronoun
 from training.logging import read_records
@@ -50,11 +52,11 @@ def read_results(opened: OpenedModel) -> tuple[dict[str, Any] | None, list[str]]
         return None, []
     if not path.exists():
         return None, [f"The heads have not been tested yet: {command}"]
-    with readable(path, f"write it again: {command}"):
+    with damaged_file_error(path, f"write it again: {command}"):
         results = split_results(json.loads(path.read_text()))
         model, data = results["model"], results["data"]
         tested = (results["schema_version"], model["step"], data["fingerprint"], model.get("sha256"))
-        is_current = tested == (SCHEMA_VERSION, opened.step, opened.data_fingerprint, opened.shape.get("sha256"))
+        is_current = tested == (SCHEMA_VERSION, opened.step, opened.data_fingerprint, opened.sha256)
         if is_current:
             page_content(opened, results)
     if not is_current:
@@ -81,7 +83,7 @@ def read_texts(run: Path) -> list[str]:
     """Returns the user's sentences, newest first; none, with a warning, if their file is damaged."""
     path = run / "probe" / TEXTS
     try:
-        with readable(path, "delete it"):
+        with damaged_file_error(path, "delete it"):
             texts = json.loads(path.read_text()) if path.exists() else []
             if not isinstance(texts, list):
                 raise ValueError("not a list")
@@ -98,10 +100,10 @@ def training_records(opened: OpenedModel) -> dict[str, Any]:
         return {}
     path, metrics = opened.folder / "metrics.jsonl", []
     if path.exists():
-        with readable(path, "delete it; the page will lack the curves of training"):
+        with damaged_file_error(path, "delete it; the page will lack the curves of training"):
             metrics = read_records(opened.folder)
             training_content(metrics, None)
-    return {"metrics": metrics, "snapshots": read_history(opened.folder / HISTORY_FILE)}
+    return {"metrics": metrics, "snapshots": load_history(opened.folder / HISTORY_FILE)}
 
 
 def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> None:

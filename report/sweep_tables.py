@@ -4,9 +4,10 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
+from probe.external import markdown_table
+
 from lab.compare import FIRST_STEPS, MEASURES, QUESTION, Comparison, MeasureResult
 from lab.seeds import AnswersOverSeeds, NextPronounOverSeeds, SeedsResult, ShiftOverSeeds, Summary, Support
-from probe.external import markdown_table
 from probe.results import Head
 from probe.statistics import MIN_SEEDS
 

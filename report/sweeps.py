@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from antecedent_lab.opened import load_resumes, load_run_settings, open_run
 from data.errors import UserError, printable
 from data.typed_json import from_json, to_json
 from lab.compare import Comparison, VariantRun, by_variant, compare_runs
 from lab.seeds import SeedRun, SeedsResult, over_seeds
 from probe.config import ProbeConfig
-from probe.open import open_run, read_resumes, read_settings
 from probe.results import ProbeResults
 from report.commands import EvalSettings, probe_heads
 from report.content import command_in_this_folder
@@ -28,7 +28,7 @@ def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
     """Test the runs of a sweep over seeds; print and write what holds over all of them."""
     sweep = Path(settings.runs or "")
     runs = _finished_runs(sweep)
-    seeds = check_seeds({run.name: read_settings(run)[1] for run in runs})
+    seeds = check_seeds({run.name: load_run_settings(run)[1] for run in runs})
     (sweep / "probe").mkdir(exist_ok=True)
     with lock(sweep / "probe"):
         records = []
@@ -49,7 +49,7 @@ def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: Trai
     """
     sweep = Path(settings.compare or "")
     runs = _finished_runs(sweep)
-    configs = {run.name: read_settings(run)[1] for run in runs}
+    configs = {run.name: load_run_settings(run)[1] for run in runs}
     variants, standard = check_variants(configs, defaults)
     by_variant(variants)  # an error in the sweep is reported before minutes of probing
     (sweep / "probe").mkdir(exist_ok=True)
@@ -120,4 +120,4 @@ def _probe_results(run: Path, settings: EvalSettings, config: ProbeConfig) -> Pr
 
 def _resume_notes(runs: Iterable[Path]) -> list[str]:
     """Return a sentence for each time that a run was resumed with other settings."""
-    return [f"{run.name}: {sentence}" for run in runs for sentence in read_resumes(run)]
+    return [f"{run.name}: {sentence}" for run in runs for sentence in load_resumes(run)]

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from data.text_tables import markdown_table
 from probe.baselines import REFERENCE_RULES
-from probe.external import markdown_table
 from probe.items import QUESTIONS, UNDECIDED, questions_with_items
 from probe.scores import Scores
 from probe.sentences import TokenizedText

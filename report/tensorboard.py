@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from probe.emergence import QuestionReading
+from probe.emergence import QuestionScores
 from probe.sentences import EXAMPLE_BLOCK, Example
 
 BLUE, WHITE, ORANGE, GREY, BLACK = (0, 114, 178), (255, 255, 255), (213, 94, 0), (120, 120, 120), (32, 32, 32)
@@ -69,7 +69,7 @@ def example_block(sentences: Sequence[tuple[Example, Sequence[str], np.ndarray]]
 
 
 def draw_snapshot(
-    readings: Sequence[QuestionReading], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
+    readings: Sequence[QuestionScores], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
 ) -> dict[str, np.ndarray]:
     """Returns maps of all heads for each question, and the example block for the first question's best head, by tag.
 

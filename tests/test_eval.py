@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from antecedent_lab.opened import load_data, open_external, open_run
 from probe.config import Items
-from probe.open import load_data, open_external, open_run
 from probe.sentences import word_attention
 from report.commands import MAX_TEXTS, EvalSettings, print_loss
 from tests.probe.evaluated_models import SETTINGS

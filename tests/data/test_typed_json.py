@@ -1,4 +1,4 @@
-"""data/typed_json.py: dataclasses survive the way to a file and back, and a wrong file gives one line with the place."""
+"""data/typed_json.py: dataclasses survive the way to a file and back; a wrong file gives one line with the place."""
 
 import json
 import math

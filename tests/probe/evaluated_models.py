@@ -1,14 +1,15 @@
 """Small models and tokenizers for the tests of external test sets."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from data.tokenizer import UNKNOWN, bpe_tokenizer, end_id, word_tokenizer
+from data.tokenizer import bpe_tokenizer, end_id, word_tokenizer
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import Holdouts, ProbeConfig
-from probe.external import EvaluatedModel
+from probe.opened_model import OpenedModel
 from tests.tiny_models import random_model
 
 SETTINGS = ProbeConfig(
@@ -19,33 +20,39 @@ SETTINGS = ProbeConfig(
 SIZES = {"d_model": 42, "context_length": 64}
 
 
-def evaluated_model(tokenizer: Tokenizer, model: Transformer, words: Sequence[str] | None = None) -> EvaluatedModel:
-    def encode(text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        encoding = tokenizer.encode(text)
-        return encoding.ids, encoding.offsets
+def opened_model(tokenizer: Tokenizer, model: Transformer) -> OpenedModel:
+    """Return a model as an opened external one."""
 
-    return EvaluatedModel(
+    def no_untrained(seed: int) -> TransformerView:
+        raise NotImplementedError
+
+    return OpenedModel(
+        folder=Path("nowhere"),
+        name="small",
+        source="nowhere",
         model=TransformerView(model),
-        encode=encode,
-        start_token=end_id(tokenizer),
-        unknown_token=tokenizer.token_to_id(UNKNOWN),
-        training_words=None if words is None else frozenset(words),
-        training_words_source="the training text",
-        config=SETTINGS,
+        untrained=no_untrained,
+        tokenizer=tokenizer,
+        bos_id=end_id(tokenizer),
+        data=None,
+        data_fingerprint="english",
+        shape={},
+        n_parameters=1,
+        departures=(),
+        environment={},
     )
 
 
 def word_model(
     texts: Sequence[str], change: Callable[[Transformer], Transformer] | None = None, **changes: object
-) -> EvaluatedModel:
+) -> OpenedModel:
     """Return a random model whose tokenizer has the words of `texts`."""
     tokenizer = word_tokenizer(texts)
     model = random_model(tokenizer.get_vocab_size(), **SIZES | changes)
-    words = [word for word in tokenizer.get_vocab() if not word.startswith("<|")]
-    return evaluated_model(tokenizer, change(model) if change else model, words)
+    return opened_model(tokenizer, change(model) if change else model)
 
 
-def bpe_model(texts: Sequence[str], vocab_size: int = 300, **changes: object) -> EvaluatedModel:
+def bpe_model(texts: Sequence[str], vocab_size: int = 300, **changes: object) -> OpenedModel:
     """Return a random model with byte-level BPE trained on `texts`."""
     tokenizer = bpe_tokenizer(texts, vocab_size)
-    return evaluated_model(tokenizer, random_model(tokenizer.get_vocab_size(), **SIZES | changes))
+    return opened_model(tokenizer, random_model(tokenizer.get_vocab_size(), **SIZES | changes))

@@ -16,7 +16,7 @@ from model.config import Mask
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.behaviour import measure_payoffs, oracle_losses, resolved_share
-from probe.emergence import choose_items, half_rise, read_questions, training_probe
+from probe.emergence import choose_items, half_rise, measure_questions, training_probe
 from tests.probe.pair_items import link
 from tests.tiny_models import config, random_view
 
@@ -85,7 +85,7 @@ def test_a_reading_has_every_heads_scores_and_the_oracles_losses(view: Transform
     surprisal = tuple(float(i) for i in range(len(ORACLES)))
     items = {"number": blocks(6, surprisal=surprisal), "later_cue": blocks(5, payoff=None, target=None)}
     state = torch.get_rng_state()
-    number, later_cue = read_questions(view, items, tokens_per_batch=64)
+    number, later_cue = measure_questions(view, items, tokens_per_batch=64)
     assert torch.equal(state, torch.get_rng_state())
     values = number.values()
     entry, answer = values["number"], values["number_answer"]

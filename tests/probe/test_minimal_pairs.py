@@ -1,20 +1,21 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from model.observe import TransformerView
-from probe.external import EvaluatedModel
 from probe.minimal_pairs import (
+    FileScores,
     Pair,
     context_free_ceiling,
+    load_pairs,
     log_probabilities,
-    read_pairs,
+    measure_minimal_pairs,
     score_file,
 )
-from tests.probe.evaluated_models import bpe_model, word_model
+from probe.opened_model import OpenedModel
+from tests.probe.evaluated_models import SETTINGS, bpe_model, word_model
 from tests.tiny_models import make_uniform
 
 PAIRS = [
@@ -30,8 +31,13 @@ SWAPPED = [Pair(pair.bad, pair.good) for pair in PAIRS]
 TEXTS = [text for pair in PAIRS for text in (pair.good, pair.bad)]
 
 
-def token_ids(evaluated: EvaluatedModel, text: str) -> tuple[int, ...]:
-    return (evaluated.start_token, *evaluated.encode(text)[0])
+def scores_of(opened: OpenedModel, pairs: list[Pair], words: frozenset[str] | None = None) -> FileScores:
+    return score_file(opened, words, "x.jsonl", pairs, SETTINGS)
+
+
+def accuracy_of(scores: FileScores) -> float:
+    assert scores.accuracy is not None
+    return scores.accuracy.value
 
 
 def write_blimp(path: Path, pairs: list[Pair]) -> Path:
@@ -41,33 +47,33 @@ def write_blimp(path: Path, pairs: list[Pair]) -> Path:
 
 @pytest.mark.parametrize("pairs", [PAIRS, SWAPPED])
 def test_a_model_with_equal_probabilities_scores_exactly_one_half(pairs: list[Pair]) -> None:
-    result = score_file(word_model(TEXTS, make_uniform), "x.jsonl", pairs)
-    assert result["accuracy"]["value"] == 0.5 and result["n_ties"] == len(pairs)
+    result = scores_of(word_model(TEXTS, make_uniform), pairs)
+    assert accuracy_of(result) == 0.5 and result.n_ties == len(pairs)
 
 
 def test_words_that_the_tokenizer_cannot_distinguish_tie_and_are_not_covered() -> None:
-    evaluated = word_model(["Ann Mary Jane Ruth Eva Tom Jon Paul Carl Max saw hurt liked ."])
-    result = score_file(evaluated, "x.jsonl", PAIRS)
-    assert result["accuracy"]["value"] == 0.5 and result["n_ties"] == len(PAIRS)
-    assert result["n_covered"] == 0 and result["accuracy_covered"] is None
+    text = "Ann Mary Jane Ruth Eva Tom Jon Paul Carl Max saw hurt liked ."
+    result = scores_of(word_model([text]), PAIRS, frozenset(text.split()))
+    assert accuracy_of(result) == 0.5 and result.n_ties == len(PAIRS)
+    assert result.n_covered == 0 and result.accuracy_covered is None
 
 
 def test_a_score_is_the_log_probability_of_the_sentence_after_the_start_token() -> None:
-    evaluated = word_model(TEXTS)
-    ids = token_ids(evaluated, PAIRS[0].good)
-    logs = evaluated.model.logits(torch.tensor([ids])).log_softmax(-1)[0]
+    opened = word_model(TEXTS)
+    ids = opened.encode(PAIRS[0].good)
+    logs = opened.model.logits(torch.tensor([ids])).log_softmax(-1)[0]
     expected = sum(float(logs[i, ids[i + 1]]) for i in range(len(ids) - 1))
     assert len(ids) == 5
-    assert log_probabilities(evaluated.model, [ids], 64)[0] == pytest.approx(expected, rel=1e-5)
+    assert log_probabilities(opened.model, [ids], 64)[0] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("make", [bpe_model, word_model])
 @pytest.mark.parametrize("tokens_per_batch", [1, 40, 333])
 def test_batch_size_does_not_change_a_score(make, tokens_per_batch: int) -> None:  # noqa: ANN001
-    evaluated = make(TEXTS)
-    ids = [token_ids(evaluated, text) for text in TEXTS]
-    expected = log_probabilities(evaluated.model, ids, 10_000)
-    assert log_probabilities(evaluated.model, ids, tokens_per_batch) == pytest.approx(expected, rel=1e-5)
+    opened = make(TEXTS)
+    ids = [opened.encode(text) for text in TEXTS]
+    expected = log_probabilities(opened.model, ids, 10_000)
+    assert log_probabilities(opened.model, ids, tokens_per_batch) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_ceiling_is_the_share_of_the_more_frequent_word() -> None:
@@ -82,48 +88,58 @@ def test_there_is_no_ceiling_if_the_word_order_differs() -> None:
 
 
 def test_a_model_that_learned_the_pairs_is_above_the_ceiling_and_on_swapped_pairs_below() -> None:
-    evaluated = word_model(TEXTS)
-    assert isinstance(evaluated.model, TransformerView)
-    model = evaluated.model.model
-    learned = torch.tensor([token_ids(evaluated, pair.good) for pair in PAIRS])
+    opened = word_model(TEXTS)
+    assert isinstance(opened.model, TransformerView)
+    model = opened.model.model
+    learned = torch.tensor([opened.encode(pair.good) for pair in PAIRS])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(60):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(learned[:, :-1]).mT, learned[:, 1:]).backward()
         optimizer.step()
-    right, wrong = (score_file(evaluated, "x.jsonl", pairs) for pairs in (PAIRS, SWAPPED))
-    assert right["context_free_ceiling"] == 0.5
-    assert right["accuracy"]["value"] > 0.9 and right["above_ceiling"] is True
-    assert wrong["accuracy"]["value"] < 0.1 and wrong["above_ceiling"] is False
+    right, wrong = (scores_of(opened, pairs) for pairs in (PAIRS, SWAPPED))
+    assert right.context_free_ceiling == 0.5
+    assert accuracy_of(right) > 0.9 and right.above_ceiling is True
+    assert accuracy_of(wrong) < 0.1 and wrong.above_ceiling is False
 
 
 def test_covered_pairs_have_only_differing_words_of_the_training_text() -> None:
-    evaluated = replace(bpe_model(TEXTS), training_words=frozenset("Ann saw herself himself .".split()))
-    result = score_file(evaluated, "x.jsonl", [*PAIRS[:3], Pair("Ann saw itself.", "Ann saw herself.")])
-    assert result["n_covered"] == 3
+    words = frozenset("Ann saw herself himself .".split())
+    result = scores_of(bpe_model(TEXTS), [*PAIRS[:3], Pair("Ann saw itself.", "Ann saw herself.")], words)
+    assert result.n_covered == 3
     # 32 words, of which hurt, hurt, liked, liked and itself are new
-    assert result["coverage"]["n_words"] == 32 and result["coverage"]["seen_words"] == pytest.approx(27 / 32)
+    assert result.coverage.n_words == 32 and result.coverage.seen_words == pytest.approx(27 / 32)
 
 
 def test_coverage_is_none_without_the_training_words() -> None:
-    result = score_file(bpe_model(TEXTS), "x.jsonl", PAIRS)
-    assert result["coverage"]["seen_words"] is result["n_covered"] is result["accuracy_covered"] is None
+    result = scores_of(bpe_model(TEXTS), PAIRS)
+    assert result.coverage.seen_words is result.n_covered is result.accuracy_covered is None
 
 
 def test_pairs_longer_than_the_context_are_left_out_and_counted() -> None:
     long = Pair("Ann " * 9 + "herself.", "Ann " * 9 + "himself.")
-    result = score_file(word_model(TEXTS, context_length=5), "x.jsonl", [*PAIRS, long])
-    assert (result["n_pairs"], result["n_too_long"]) == (len(PAIRS), 1)  # four tokens and the start token fit
+    result = scores_of(word_model(TEXTS, context_length=5), [*PAIRS, long])
+    assert (result.n_pairs, result.n_too_long) == (len(PAIRS), 1)  # four tokens and the start token fit
+
+
+def test_every_file_is_scored_and_the_coverage_is_that_of_all_sentences(tmp_path: Path) -> None:
+    write_blimp(tmp_path / "a.jsonl", PAIRS)
+    write_blimp(tmp_path / "b.jsonl", [Pair("Ann " * 99 + "herself.", "Ann " * 99 + "himself.")])
+    scores = measure_minimal_pairs(word_model(TEXTS), None, str(tmp_path), SETTINGS)
+    assert [(file.n_pairs, file.n_too_long) for file in scores.files] == [(len(PAIRS), 0), (0, 1)]
+    assert scores.files[1].accuracy is None
+    assert scores.coverage.n_words == 4 * 2 * len(PAIRS) + 2 * 101
+    assert scores.to_json()["files"][0]["file"] == str(tmp_path / "a.jsonl")
 
 
 def test_zorro_files_have_the_bad_sentence_first(tmp_path: Path) -> None:
     file = tmp_path / "zorro.txt"
     file.write_text("will Mark want herself ?\nwill Mark want himself ?\n", encoding="utf-8-sig")
-    assert read_pairs(file) == [Pair("will Mark want himself ?", "will Mark want herself ?")]
+    assert load_pairs(file) == [Pair("will Mark want himself ?", "will Mark want herself ?")]
 
 
 def test_blimp_files_name_the_good_sentence(tmp_path: Path) -> None:
-    assert read_pairs(write_blimp(tmp_path / "b.jsonl", PAIRS)) == PAIRS
+    assert load_pairs(write_blimp(tmp_path / "b.jsonl", PAIRS)) == PAIRS
 
 
 @pytest.mark.parametrize(
@@ -144,5 +160,5 @@ def test_a_bad_file_is_refused_in_one_line_that_names_the_place(
 ) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=where) as error:
-        read_pairs(tmp_path / name)
+        load_pairs(tmp_path / name)
     assert name in str(error.value) and "\n" not in str(error.value)

@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from data.stories.lint import word_spans
 from model.observe import TransformerView
 from probe.sentences import TokenizedText, pack_weights, word_attention
-from probe.snapshots import HISTORY_FILE, choose_examples, header, read_history
+from probe.snapshots import HISTORY_FILE, choose_examples, load_history, snapshot_header
 from tests.report.sample import unpacked
 from tests.tiny_models import random_view
 
@@ -52,28 +53,29 @@ def test_a_batch_of_texts_gives_the_attention_of_each_text_alone(view: Transform
 
 def write_history(path: Path, view: TransformerView) -> Path:
     examples = choose_examples(tokenize, UNKNOWN, 23)
-    snapshot = {"data": [pack_weights(weights) for weights in word_attention(view, [text for _, text in examples])]}
-    lines = [{"step": -1, **header(examples, view)}, *({"step": step, **snapshot} for step in (0, 1, 4))]
+    texts = [text for _, text in examples]
+    data = [pack_weights(weights) for weights in word_attention(view, texts)]
+    lines = [asdict(snapshot_header(texts, view)), *({"step": step, "data": data} for step in (0, 1, 4))]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
 def test_a_history_is_read_back_and_an_incomplete_line_ignored(view: TransformerView, tmp_path: Path) -> None:
     path = write_history(tmp_path / HISTORY_FILE, view)
-    history = read_history(path)
-    assert history is not None and history["steps"] == [0, 1, 4]
+    history = load_history(path)
+    assert history is not None and history.steps == [0, 1, 4]
     examples = choose_examples(tokenize, UNKNOWN, 23)
-    assert [text["text"] for text in history["texts"]] == [example.text for example, _ in examples]
-    for data, (_, text) in zip(history["data"][2], examples, strict=True):
+    assert history.texts == [example.text for example, _ in examples]
+    for data, (_, text) in zip(history.data[2], examples, strict=True):
         weights = unpacked(data, (2, 3, len(text.words)))
         np.testing.assert_allclose(weights, word_attention(view, [text])[0], atol=1e-5)
     with path.open("a") as stream:
         stream.write('{"step": 5, "da')
-    assert read_history(path) == history
+    assert load_history(path) == history
 
 
 def test_without_a_file_there_is_no_history(tmp_path: Path) -> None:
-    assert read_history(tmp_path / HISTORY_FILE) is None
+    assert load_history(tmp_path / HISTORY_FILE) is None
 
 
 @pytest.mark.parametrize(
@@ -97,5 +99,5 @@ def test_a_damaged_history_is_an_error_in_one_line(view: TransformerView, tmp_pa
     assert old in text
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(ValueError, match=HISTORY_FILE) as error:
-        read_history(path)
+        load_history(path)
     assert "\n" not in str(error.value)

@@ -19,7 +19,7 @@ import torch
 from tests.program import ROOT, run_program
 from training.checkpoint import load_checkpoint, read_manifest
 
-PROGRAM = ("data", "model", "probe", "report", "lab", "training")
+PROGRAM = ("antecedent_lab", "data", "model", "probe", "report", "lab", "training")
 MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "yaml", "code", "hydra.utils"}
 CALLS = {
     "eval", "exec", "compile", "__import__", "breakpoint", "input", "os.system", "os.popen", "os.execv", "os.execvp",

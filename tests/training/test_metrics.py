@@ -10,14 +10,16 @@ from training.metrics import load_metrics
 
 RECORDS = [
     {"step": 0, "split": "probe", "head_types": {"first": 0.1}, "english_answer": {"model": 7.5},
-     "natural_gender": {"layer": 0, "head": 1, "pronoun_contrast": 0.1, "t": 2.0, "pronoun_contrast_heads": [[0.0, 0.1]]},
+     "natural_gender": {"layer": 0, "head": 1, "pronoun_contrast": 0.1, "t": 2.0,
+                        "pronoun_contrast_heads": [[0.0, 0.1]]},
      "next_pronoun_gender": {"layer": 0, "head": 1, "share": 0.5, "margin": 1.0, "follows_twin": 0.6,
                              "share_heads": [[0.1, 0.5]]},
      "english": {"layer": 0, "head": 1, "accuracy": 0.6, "block_accuracy": 0.1, "pronoun_contrast": 0.7,
                  "chance_level": 0.6, "accuracy_heads": [[0.5, 0.6]], "pronoun_contrast_heads": [[0.1, 0.7]]}},
     {"step": 0, "split": "validation", "loss": None, "bits_per_byte": None, "whole": False, "seconds": 0.1},
     {"step": 20, "split": "train", "loss": 2.0, "gradient_norm": 1.5, "skipped": 0},
-    {"step": 20, "split": "validation", "loss": 1.0, "bits_per_byte": 0.5, "whole": True, "gap": 0.1, "gap_error": 0.01},
+    {"step": 20, "split": "validation", "loss": 1.0, "bits_per_byte": 0.5, "whole": True, "gap": 0.1,
+     "gap_error": 0.01},
 ]  # fmt: skip
 
 

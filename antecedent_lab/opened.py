@@ -1,0 +1,324 @@
+"""Open a trained model for the probe: the best checkpoint of a run, or a model of another program."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from data.config import DataConfig
+from data.corpus import Corpus, corpus_fingerprint, load_corpus
+from data.errors import UserError, damaged_file_error
+from data.links import LinkItem
+from data.tokenizer import end_id, load_tokenizer
+from data.typed_json import from_json
+from model.export import departures
+from model.external import open_transformers
+from model.observe import ObservableModel, TransformerView
+from model.transformer import Transformer, draw_outputs, load_weights, n_parameters
+from probe.contract import check_observed
+from probe.opened_model import OpenedModel, OpenedRun
+from training.checkpoint import load_checkpoint
+from training.run_dir import RESUMES, RUNS, read_json
+from training.settings import TrainSettings, flat, saved_settings
+
+OWNER = "model.json"  # in the results folder of an external model: which model the results are about
+LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
+_EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
+_ENGLISH = "english"  # in place of a corpus's fingerprint: blocks of sentences that every model is tested on
+_UNTRAINED_SEED = 10_000  # added to the seed of an untrained model, so that none equals a trained model's start
+_CHECKPOINT_FIELDS = ("vocab_size", "data_fingerprint", "tokenizer_sha256")  # in config.json, besides model and data
+_MOVABLE = {"model.dropout", "data.path", "data.validation_path", "data.tokenizer_path"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Resume:
+    """A line of resumes.jsonl: what changed, by name [before, after]."""
+
+    step: int
+    time: str
+    settings: dict[str, list]
+    environment: dict[str, list]
+
+
+# Runs
+
+
+def open_run(run: Path, device: torch.device) -> OpenedRun:
+    """Load the best checkpoint of a run in float32; UserError or OSError with one line if that is not possible."""
+    # Settings, tokenizer and weights, which must belong together.
+    settings, config = load_run_settings(run)
+    tokenizer = _load_run_tokenizer(run, config)
+    state = load_checkpoint(run / "checkpoints", best=True)
+    weights, step = _checkpoint_weights(run, state)
+    _check_config(run, config, state)
+
+    transformer = Transformer(settings.model, tokenizer.get_vocab_size(), seed=0)
+    load_weights(transformer, weights)
+    if not all(weight.isfinite().all() for weight in transformer.parameters()):
+        raise UserError(f"{run}: the weights are not finite because training diverged; train again")
+
+    def untrained(seed: int) -> TransformerView:
+        # The layers of a new model write nothing, so on a text both readings of a prefix would be the same.
+        fresh = Transformer(settings.model, transformer.vocab_size, seed=_UNTRAINED_SEED + seed)
+        if settings.data.source != "stories":
+            draw_outputs(fresh, _UNTRAINED_SEED + seed)
+        return TransformerView(fresh.to(device).eval())
+
+    return OpenedRun(
+        folder=run,
+        name=_run_name(run),
+        source=str(run),
+        model=TransformerView(transformer.to(device).eval()),
+        untrained=untrained,
+        tokenizer=tokenizer,
+        bos_id=end_id(tokenizer),
+        data=settings.data,
+        data_fingerprint=str(config.get("data_fingerprint")),
+        shape=asdict(settings.model),
+        n_parameters=n_parameters(transformer),
+        departures=tuple(departures(settings.model)),
+        environment=_load_versions(run),
+        step=step,
+        max_steps=settings.run.max_steps,
+        seed=settings.run.seed,
+        resumed=tuple(load_resumes(run)),
+        settings=settings,
+        transformer=transformer,
+    )
+
+
+def _run_name(run: Path) -> str:
+    """Return the name of a run's directory; for a numbered run of a sweep, with the sweep's name."""
+    folder = run.resolve()
+    if folder.name.isdecimal() and folder.parent.name not in ("", RUNS.name):
+        return f"{folder.parent.name}/{folder.name}"
+    return folder.name
+
+
+def load_run_settings(run: Path) -> tuple[TrainSettings, dict[str, Any]]:
+    """Return the settings of a run and its config.json; UserError names a damaged file."""
+    config = read_json(run / "config.json")
+    try:
+        return saved_settings(config), config
+    except ValueError as error:
+        raise UserError(f"{run}/{error}") from None
+
+
+def _load_run_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokenizer of a run; UserError if it is missing or not the one the run was trained with."""
+    path = run / "tokenizer.json"
+    expected = config.get("tokenizer_sha256")
+    if not path.is_file():
+        raise UserError(f"{path}: missing; copy it from where the run was made")
+    if expected is not None and sha256(path.read_bytes()).hexdigest() != expected:
+        problem = "damaged, another sha256 than recorded"
+        raise UserError(f"{path}: {problem}; copy it from where the run was made")
+    return load_tokenizer(path)
+
+
+def _checkpoint_weights(run: Path, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], int]:
+    """Return the weights and the step of a checkpoint; UserError if it is not the checkpoint of a model."""
+    weights = state.get("model")
+    step = state.get("step")
+    if isinstance(weights, dict) and isinstance(step, int) and all(map(torch.is_tensor, weights.values())):
+        return weights, step
+    raise UserError(f"{run / 'checkpoints'}: not checkpoints of a model; another program or version wrote them")
+
+
+def _check_config(run: Path, config: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Raise UserError if config.json has other model or data settings than the checkpoint was trained with."""
+    with damaged_file_error(run / "checkpoints", "train again"):
+        saved = _identity(state["config"])
+        present = _identity(config)
+    for name, value in present.items():
+        if value != saved.get(name):
+            problem = f"{name}={value}, but the checkpoint was trained with {saved.get(name)}"
+            raise UserError(f"{run / 'config.json'}: {problem}; restore the file")
+
+
+def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a config.json by name that a checkpoint cannot be used without."""
+    # Without what may differ, such as paths: a run may be copied to another machine.
+    fixed = {}
+    for name, value in flat(saved_settings(config)).items():
+        if name.startswith(("model.", "data.")) and name not in _MOVABLE:
+            fixed[name] = value
+    for name in _CHECKPOINT_FIELDS:
+        fixed[name] = config.get(name)
+    return fixed
+
+
+def _load_versions(run: Path) -> dict[str, Any]:
+    """Return the versions of environment.json that the page shows."""
+    path = run / "environment.json"
+    with damaged_file_error(path, "delete it"):
+        environment = json.loads(path.read_text()) if path.exists() else {}
+        return {
+            "python": environment.get("python"),
+            "torch": environment.get("packages", {}).get("torch"),
+            "commit": environment.get("commit"),
+        }
+
+
+def load_resumes(run: Path) -> list[str]:
+    """Return a sentence for each time that training was resumed with other settings or in another environment."""
+    path = run / RESUMES
+    if not path.exists():
+        return []
+    sentences: dict[str, None] = {}  # without repeated ones, in order
+    with damaged_file_error(path, "delete it"):
+        for line in path.read_text().splitlines():
+            resume = from_json(_Resume, json.loads(line), RESUMES)
+            changes = []
+            for name, (earlier, value) in {**resume.settings, **resume.environment}.items():
+                changes.append(f"{name} {value} (before: {earlier})")
+            if changes:
+                sentences[f"Resumed at step {resume.step} with {', '.join(changes)}."] = None
+    return list(sentences)
+
+
+def load_data(opened: OpenedModel, cache_dir: str) -> Corpus:
+    """Return the corpus of a model; UserError or OSError if it is not the one that the run was trained on."""
+    assert opened.data is not None
+    try:
+        corpus = load_corpus(opened.data, Path(cache_dir))
+    except FileNotFoundError as error:
+        problem = "the run names its text as in the folder where it was trained; start eval.py there"
+        raise FileNotFoundError(f"{error} ({problem})") from None
+    if corpus.fingerprint != opened.data_fingerprint:
+        raise UserError(f"{opened.source}: the training data has changed (text or generator); train again")
+    return corpus
+
+
+# External models
+
+
+def open_external(
+    name: str,
+    out: str | None,
+    stories: DataConfig | None,
+    device: torch.device,
+    tokenizer: str | None = None,
+    *,
+    has_items: bool = False,
+) -> OpenedModel:
+    """Load a causal language model of another program and its tokenizer, to be tested on `stories` or in English.
+
+    In English a large model is only asked about the next pronoun, unless `has_items`: the user has given items=.
+    `name` is a folder written by save_pretrained, a name on the hub, or a checkpoint of nanoGPT or llama2.c; results go
+    to `out` (default: probes/NAME). UserError or OSError with one line if the model cannot be loaded or observed.
+    """
+    external = open_transformers(name, device, tokenizer)
+    view = external.view
+    facts = external.facts
+
+    # A model of the hub keeps its name there; a folder is named by its place.
+    is_of_hub = facts.commit is not None
+    short = name if is_of_hub else _folder_name(external.path)
+    owner = name if is_of_hub else str(external.path.resolve())
+    items = "english" if stories is None else "stories"
+    default = short.replace("/", "--") + ("" if stories is None else "-stories")
+    folder = _EXTERNAL_RESULTS / default if out is None else Path(out)
+    _check_results_folder(folder, owner)
+
+    _check_attention(view, name)
+    environment = {
+        "model": name,
+        "model_type": facts.model_type,
+        "sha256": facts.sha256,
+        "commit": facts.commit,
+        "transformers": facts.transformers,
+    }
+    return OpenedModel(
+        folder=folder,
+        name=short,
+        source=name,
+        model=view,
+        untrained=lambda seed: view.untrained(_UNTRAINED_SEED + seed),
+        tokenizer=external.tokenizer,
+        bos_id=external.bos_id,
+        data=stories,
+        data_fingerprint=_ENGLISH if stories is None else corpus_fingerprint(stories),
+        shape={"name": short, "items": items, **asdict(facts)},
+        n_parameters=n_parameters(view.model),
+        departures=() if facts.model_type == "llama" else (f"model_type={facts.model_type}",),
+        environment=environment,
+        owner=owner,
+        only_next_pronoun=n_parameters(view.model) > LARGE_MODEL and not has_items,
+    )
+
+
+def _folder_name(folder: Path) -> str:
+    """Return the name of a model's folder; for the export of a run, the run's name; for a file, with its folder."""
+    path = folder.resolve()
+    if path.is_file():  # a checkpoint: out-shakespeare/ckpt.pt
+        return f"{path.parent.name}-{path.stem}"
+    if (path.parent.name, path.name) == ("export", "hf"):
+        return path.parent.parent.name
+    return path.name
+
+
+def _check_results_folder(folder: Path, owner: str) -> None:
+    """Raise UserError if `folder` cannot take results: it is a run, a file, or has results of another model."""
+    if (folder / "config.json").exists() or folder.resolve() == RUNS.resolve():
+        raise UserError(f"out={folder}: holds a run or a model; choose another folder")
+    # The lowest folder that exists, in which the others will be created.
+    parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not parent.is_dir():
+        raise UserError(f"out={folder}: {parent} is a file; choose another folder")
+    # One folder has the results of one model.
+    path = folder / OWNER
+    if path.exists():
+        with damaged_file_error(path, "delete it"):
+            owner_there = json.loads(path.read_text())["model"]
+        if owner_there != owner:
+            raise UserError(f"out={folder}: holds results of {owner_there}; choose another folder")
+
+
+def _check_attention(model: ObservableModel, name: str) -> None:
+    """Raise UserError if the observed attention is not what the model computes, tested on a row of its tokens."""
+    # Tokens from the whole vocabulary, read at the middle one.
+    length = min(model.context_length, 32)
+    tokens = torch.linspace(0, model.vocab_size - 1, length).long()
+    try:
+        check_observed(model, tokens[None], torch.tensor([[length // 2]]))
+    except ValueError as error:
+        raise UserError(f"model={name}: {error}") from None
+
+
+def check_items(opened: OpenedModel, items: Sequence[LinkItem], n_answers: int) -> list[str]:
+    """Return warnings about the sentences in the tokens of an external model; UserError if it cannot read them.
+
+    `n_answers` items have an answer as text; some may have none in these tokens.
+    """
+    # The model must be able to read all of them.
+    tokens: list[int] = []
+    largest = 0
+    for item in items:
+        tokens += item.tokens
+        largest = max(largest, *item.tokens, *item.answers, *item.foils)
+    longest = 1 + max(len(item.tokens) for item in items)
+    limit = opened.model.context_length
+    if longest > limit:
+        raise UserError(f"model={opened.source}: reads {limit} tokens, but the sentences need {longest}")
+    if largest >= opened.model.vocab_size:
+        raise UserError(f"model={opened.source}: its tokenizer writes token {largest}, which the model lacks")
+
+    # What the results leave open.
+    warnings = ["The training data of this model is unknown, so it may have seen these sentences."]
+    n_unknown = sum(token == opened.unknown for token in tokens)
+    if n_unknown:
+        warnings.append(f"Its tokenizer replaces {n_unknown / len(tokens):.1%} of the tokens by unknown.")
+    n_lost = n_answers - sum(item.payoff is not None for item in items)
+    if n_lost:
+        where = f"In {n_lost:,} of {n_answers:,} items"
+        warnings.append(
+            f"{where} the tokens do not tell both answers apart, so the model's answer is not tested there."
+        )
+    return warnings

@@ -1,0 +1,122 @@
+"""A model that is ready to be measured, with its tokenizer and what its results say about it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from data.config import DataConfig
+from data.tokenizer import encode_text, unknown_id
+from model.observe import ObservableModel
+from model.transformer import Transformer
+from probe.results import Head, ShowcaseExample
+from probe.sentences import Example, TokenizedText, next_tokens, tokenize_text, word_attention
+from training.settings import TrainSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedModel:
+    """A run of train.py, or a model that another program trained."""
+
+    folder: Path  # the run, or where results about an external model go; results are written to its probe/
+    name: str
+    source: str  # the run's directory; the folder or hub name of an external model
+    model: ObservableModel
+    untrained: Callable[[int], ObservableModel]  # seed -> an untrained model of the same shape
+    tokenizer: Tokenizer
+    bos_id: int  # the token before every text
+    data: DataConfig | None  # of a run; for an external model the stories, or None: blocks in English
+    data_fingerprint: str
+    shape: Mapping[str, Any]  # for probe.json: model settings, or what is known of an external model
+    n_parameters: int
+    departures: tuple[str, ...]  # from a Llama-style decoder
+    environment: Mapping[str, Any]  # versions, for the page
+    step: int = 0
+    max_steps: int | None = None  # None: an external model, so training steps, seed and data are unknown
+    seed: int | None = None
+    resumed: tuple[str, ...] = ()  # a sentence for each resume with other settings
+    owner: str | None = None  # external model: its folder or hub name, recorded in the results folder
+    only_next_pronoun: bool = False  # a large external model: the other questions are skipped
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the model was trained by another program."""
+        return self.max_steps is None
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the model reads from left to right, so that its attention can be interpreted."""
+        return bool(self.shape.get("mask", "causal") == "causal")
+
+    @property
+    def has_stories(self) -> bool:
+        """Whether the heads are tested on the built-in stories, not on natural text."""
+        return self.data is not None and self.data.source == "stories"
+
+    # Parts of the shape. All but the width are None for a run.
+
+    @property
+    def d_model(self) -> int:
+        return int(self.shape["d_model"])
+
+    @property
+    def model_type(self) -> str | None:
+        return self.shape.get("model_type")
+
+    @property
+    def tokenizer_source(self) -> str | None:
+        return self.shape.get("tokenizer")
+
+    @property
+    def sha256(self) -> str | None:
+        return self.shape.get("sha256")
+
+    @cached_property
+    def unknown(self) -> int | None:
+        """The token that replaces what the tokenizer cannot write, if it has one."""
+        return unknown_id(self.tokenizer)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of `text`, the start token first."""
+        return (self.bos_id, *encode_text(self.tokenizer, text).ids)
+
+    def tokenize(self, text: str) -> TokenizedText:
+        """Return the tokens and words of `text`, the start token first."""
+        return tokenize_text(self.tokenizer, text, self.bos_id)
+
+    def fits(self, text: TokenizedText) -> bool:
+        """Return whether the model's context is long enough for `text`."""
+        return len(text.tokens) <= self.model.context_length
+
+    def measure_example(self, example: Example, head: Head) -> ShowcaseExample:
+        """Return a head's weights on both nouns at the query, and the most probable next words after a last query."""
+        # Attention from the query.
+        text = self.tokenize(example.text)
+        [attention] = word_attention(self.model, [text])  # [L, H, W, W]
+        row = attention[*head, text.words.index(example.query)]
+        weights = {}
+        for noun in sorted((example.antecedent, example.distractor)):
+            weights[noun] = float(row[text.words.index(noun)])
+
+        # A sentence that goes on after the query has its next words already.
+        following = []
+        if example.text.endswith(example.query):
+            for token, probability in next_tokens(self.model, text.tokens, 3):
+                following.append((self.decode(token), probability))
+        return ShowcaseExample(**asdict(example), weights=weights, next=following)
+
+    def decode(self, token: int) -> str:
+        """Return the text of a token, special tokens by their name."""
+        text = self.tokenizer.decode([token], skip_special_tokens=False).strip()
+        return text or repr(self.tokenizer.id_to_token(token))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedRun(OpenedModel):
+    """The best checkpoint of a run of train.py."""
+
+    settings: TrainSettings
+    transformer: Transformer

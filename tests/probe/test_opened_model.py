@@ -1,0 +1,38 @@
+"""probe/opened_model.py: OpenedModel."""
+
+from dataclasses import replace
+
+import pytest
+
+from probe.results import Head
+from probe.sentences import SHOWCASE, word_attention
+from tests.probe.evaluated_models import word_model
+
+EXAMPLES = SHOWCASE["later_cue"]
+OPENED = word_model([example.text for example in EXAMPLES])
+
+
+def test_a_text_is_encoded_with_the_start_token_before_it() -> None:
+    text = OPENED.tokenize("the cat lay")
+    assert OPENED.encode("the cat lay") == tuple(text.tokens) and text.tokens[0] == OPENED.bos_id
+    assert [OPENED.decode(token) for token in text.tokens[1:]] == ["the", "cat", "lay"]
+    assert OPENED.fits(text) and not OPENED.fits(replace(text, tokens=[0] * 65))
+
+
+def test_an_example_has_the_weights_of_its_nouns_and_the_next_words_after_a_last_query() -> None:
+    in_the_middle, at_the_end = EXAMPLES[:2]
+    measured = OPENED.measure_example(in_the_middle, Head(1, 2))
+    text = OPENED.tokenize(in_the_middle.text)
+    row = word_attention(OPENED.model, [text])[0][1, 2, text.words.index("it")]
+    assert list(measured.weights) == ["cat", "mat"] and measured.next == []
+    assert measured.weights["cat"] == pytest.approx(row[text.words.index("cat")])
+    assert len(OPENED.measure_example(at_the_end, Head(1, 2)).next) == 3
+
+
+def test_what_is_known_of_a_model_is_read_from_its_shape() -> None:
+    external = replace(OPENED, shape={"d_model": 8, "model_type": "gpt2", "tokenizer": "t", "sha256": "0"})
+    facts = (external.d_model, external.model_type, external.tokenizer_source, external.sha256)
+    assert facts == (8, "gpt2", "t", "0")
+    assert external.is_external and external.is_causal and not external.has_stories
+    run = replace(OPENED, max_steps=3, shape={"d_model": 8, "mask": "none"})
+    assert not run.is_external and not run.is_causal and run.sha256 is None

@@ -18,7 +18,7 @@ import numpy as np
 
 from probe.config import ProbeConfig
 from probe.results import Estimate
-from probe.statistics import Design, MaxT, bootstrap_interval, max_t_test, mean_interval
+from probe.statistics import Design, MaxT, max_t_test, mean_interval, ratio_interval
 
 Place = tuple[int, ...]  # where a head stands in `Sample.values`: (layer, head), (site, layer, head) or (candidate,)
 _FLIPS_FOR_T = 100  # t does not depend on the number of sign flips
@@ -85,14 +85,7 @@ def estimate_ratio(
     numerator: np.ndarray, denominator: np.ndarray, designs: Sequence[Design], config: ProbeConfig
 ) -> Estimate:
     """Return the ratio of the means of two values [N] with its interval; nan if the denominator is 0 everywhere."""
-
-    def statistic(weights: np.ndarray) -> np.ndarray:
-        below = weights @ denominator
-        undefined = np.full(len(weights), np.nan)
-        return np.divide(weights @ numerator, below, out=undefined, where=below != 0)
-
     if not denominator.any():
         return Estimate(float("nan"), float("nan"), float("nan"))
-    low, high = bootstrap_interval(statistic, designs, config.n_bootstrap, config.seed).tolist()
-    everything = np.ones((1, len(numerator)))
-    return Estimate(float(statistic(everything)[0]), low, high)
+    low, high = ratio_interval(numerator, denominator, designs, config.n_bootstrap, config.seed).tolist()
+    return Estimate(float(numerator.sum() / denominator.sum()), low, high)

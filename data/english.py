@@ -93,7 +93,7 @@ _IRREGULAR = {"goose": "geese", "knife": "knives", "leaf": "leaves", "mouse": "m
 
 
 def plural(noun: str) -> str:
-    """Returns the plural of a countable noun; "sheep" has the same form and is therefore not in SINGULARS."""
+    """Return the plural of a countable noun; "sheep" has the same form and is therefore not in SINGULARS."""
     if noun in _IRREGULAR:
         return _IRREGULAR[noun]
     if noun.endswith("y") and noun[-2] not in "aeiou":

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from data.corpus import Corpus, load_rows, training_counts, validation_documents
+from data.corpus import Corpus, load_stories, training_counts, validation_documents
 from data.english_blocks import english_items
 from data.links import LinkItem, link_items
 from data.loader import StorySplit
 from data.next_pronoun import KINDS, find_passages
-from data.stories.lint import word_spans
-from data.tokenizer import end_id, unknown_id, with_end
+from data.tokenizer import encode_with_bos, end_id, unknown_id
+from data.words import word_spans
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.behaviour import oracle_losses, read_payoffs, resolved_share
@@ -89,10 +89,10 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     if not isinstance(split, StorySplit):
         return natural_probe(corpus, settings, draw)
     start_token = end_id(tokenizer)
-    items = choose_items(link_items(load_rows(corpus, "dev"), tokenizer, start_token), run.probe_sequences)
+    items = choose_items(link_items(load_stories(corpus, "dev"), tokenizer, start_token), run.probe_sequences)
 
     def tokenize(text: str) -> TokenizedText:
-        return TokenizedText(text, *with_end(tokenizer, text), [span for _, span in word_spans(text)])
+        return TokenizedText(text, *encode_with_bos(tokenizer, text), [span for _, span in word_spans(text)])
 
     examples = choose_examples(tokenize, unknown_id(tokenizer), settings.model.context_length)
     n_loss_tokens = int(split.starts[: run.probe_sequences // 2 + 1][-1])

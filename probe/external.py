@@ -1,7 +1,6 @@
 """What the external test sets share: the evaluated model, reading of test files, vocabulary coverage, and tables."""
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +8,9 @@ from typing import Any
 
 from data.links import Span
 from data.text import text_files
+from data.words import words_of
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
-
-_WORD = re.compile(r"\w+|[^\w\s]+")
 
 
 @dataclass(frozen=True)
@@ -69,11 +67,6 @@ def read_objects(file: Path, fields: Mapping[str, type]) -> dict[str, dict[str, 
                 raise ValueError(f"{where}: no field {name} of type {kind.__name__}")
         objects[where] = value
     return objects
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words and punctuation marks of `text`, split as the training text is."""
-    return _WORD.findall(text)
 
 
 def is_covered(evaluated: EvaluatedModel, text: str) -> bool:

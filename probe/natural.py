@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 from data.links import LinkItem, link_items
-from data.natural import CLASSES, SITES, Prefix, census, find_prefixes, item_rows
+from data.natural import CLASSES, SITES, Prefix, census, contrast_texts, find_prefixes
 from data.tokenizer import encode_text, unknown_id
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
@@ -176,7 +176,7 @@ def make_items(
             left_out["more than enough"] = len(prefixes) - len(used) - left_out.total()
             break
         prefix = prefixes[i]
-        rows = item_rows([prefix])
+        rows = contrast_texts([prefix])
         try:
             items = link_items(rows, tokenizer, start)
         except ValueError:
@@ -193,7 +193,7 @@ def make_items(
             left_out["the pronouns have different numbers of tokens"] += 1
         else:
             used.append(prefix)
-            full_tokens.append((start, *encode_text(tokenizer, rows[prefix.meant]["text"]).ids)[:max_tokens])
+            full_tokens.append((start, *encode_text(tokenizer, rows[prefix.meant].text).ids)[:max_tokens])
             for pair in zip(first, second, strict=True):
                 cells.setdefault(pair[0].site, []).extend(pair)
     return Items(used, cells, full_tokens, left_out)

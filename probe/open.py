@@ -16,8 +16,8 @@ from torch import Tensor
 from data.config import DataConfig
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.links import LinkItem
-from data.stories.lint import word_spans
-from data.tokenizer import end_id, load_tokenizer, unknown_id, with_end
+from data.tokenizer import encode_with_bos, end_id, load_tokenizer, unknown_id
+from data.words import word_spans
 from model.hf import departures, open_transformers
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer, draw_outputs, load_weights, n_parameters
@@ -83,7 +83,7 @@ class OpenedModel:
 
     def tokenize(self, text: str) -> TokenizedText:
         """Return the tokens and words of `text`, the start token first."""
-        tokens, spans = with_end(self.tokenizer, text, self.start)
+        tokens, spans = encode_with_bos(self.tokenizer, text, self.start)
         return TokenizedText(text, tokens, spans, [span for _, span in word_spans(text)])
 
     def fits(self, text: TokenizedText) -> bool:

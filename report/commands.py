@@ -8,11 +8,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from data.corpus import Corpus, corpus_folder
+from data.corpus import Corpus, corpus_folder, training_words
 from data.errors import printable
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
-from data.tokenizer import encode_text, training_words
+from data.tokenizer import encode_text
 from probe.config import Items, ProbeConfig
 from probe.external import EvaluatedModel, Report
 from probe.minimal_pairs import minimal_pairs

@@ -28,23 +28,15 @@ from data.loader import Split, StorySplit
 from data.stories import GENERATOR_VERSION, as_dataset, floors, generate_split, stories_of
 from data.stories.lexicon import word_classes
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
-from data.tokenizer import (
-    END,
-    UNKNOWN,
-    encode,
-    end_id,
-    load_tokenizer,
-    make_tokenizer,
-    unknown_id,
-    word_tokenizer,
-)
+from data.tokenizer import END, UNKNOWN, encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
 from data.words import ENGLISH_WORD, words_of
 
 # Classes of tokens in the loss on stories; payoff: the word that depends on the antecedent.
 TOKEN_CLASSES = ("function", "content", "pronoun", "payoff", "end")
 SPLITS = ("train", "validation")
 _FORMAT = 2  # a new number makes every corpus be written again
-_SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")  # files are hashed instead
+# The files are hashed instead of their names.
+_SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")
 _SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
 # Words are counted in the first of these tokens of the training text, decoded in chunks.
 _COUNTED_TOKENS = 31 * 2**16  # about two million
@@ -94,6 +86,7 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     else:
         _write_once(folder, lambda path: _write_text(config, cache_dir, path))
 
+    # The arrays are mapped, not read.
     meta = _read_meta(folder)
     train, validation = (_open_split(folder, split, meta) for split in SPLITS)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
@@ -107,6 +100,7 @@ def corpus_fingerprint(config: DataConfig) -> str:
         settings.pop(name, None)
     content: list[Any] = [_FORMAT, settings]
 
+    # What the settings name: files, or the version of the generator.
     if isinstance(config, TokensConfig):
         content += [_file_hash(path) for path in _token_files(config)]
     elif isinstance(config, StoriesConfig):
@@ -133,6 +127,7 @@ def _token_files(config: TokensConfig) -> list[Path]:
     if (folder / "stories").exists():
         raise UserError(f"data.path={config.path}: has stories; use data=stories")
 
+    # meta.json is read first: it has the type of the ids.
     train, validation, tokenizer_file, meta_file = files
     try:
         meta = _read_meta(folder)
@@ -143,6 +138,7 @@ def _token_files(config: TokensConfig) -> list[Path]:
     if not is_valid:
         raise UserError(f"{meta_file}: damaged; make the folder again")
 
+    # Whole ids, at least two, all of them in the vocabulary.
     vocab_size = load_tokenizer(tokenizer_file).get_vocab_size()
     item_size = np.dtype(meta.dtype).itemsize
     for path in (train, validation):
@@ -212,6 +208,7 @@ def training_words(tokenizer: Tokenizer, folder: Path) -> tuple[frozenset[str], 
 
     Return None if the tokenizer has no whole words and the folder has no training text.
     """
+    # A vocabulary of whole words is the answer itself.
     if isinstance(tokenizer.model, models.WordLevel):
         vocabulary = frozenset(tokenizer.get_vocab()) - {END, UNKNOWN}
         if any(len(word) > 1 for word in vocabulary):  # not a character tokenizer
@@ -220,11 +217,12 @@ def training_words(tokenizer: Tokenizer, folder: Path) -> tuple[frozenset[str], 
         return None
 
     tokens = np.memmap(folder / "train.bin", dtype=_read_meta(folder).dtype, mode="r")
+    # A chunk may end inside a word, so its last word waits for the next chunk.
     words: set[str] = set()
     rest = ""
     for chunk in _decoded_chunks(tokenizer, tokens[:_SEARCHED_TOKENS], _SEARCHED_CHUNK):
         text = rest + chunk
-        cut = max(text.rfind(" "), text.rfind("\n")) + 1  # a later word may continue in the next chunk
+        cut = max(text.rfind(" "), text.rfind("\n")) + 1
         words.update(words_of(text[:cut]))
         rest = text[cut:]
     words.update(words_of(rest))
@@ -397,6 +395,7 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -
                 n_unknown[split] += 0 if unknown is None else int((tokens == unknown).sum())
                 progress.update(len(piece.text))
 
+    # A split needs an input and a target; the user must know of text that was lost.
     for split in SPLITS:
         if n_tokens[split] < 2:
             setting = f"data.validation_fraction={config.validation_fraction}"
@@ -414,7 +413,8 @@ def _measure(texts: Texts, validation_fraction: float) -> tuple[int, int]:
     It starts with the first document after the given fraction. If no document starts there, as in a
     text that is one document, it starts with the character: nanoGPT's 90/10 split.
     """
-    starts = array("q")  # of documents
+    # Where each document starts, and the length of all, in characters.
+    starts = array("q")
     n_train = 0
     for text, starts_document in texts.train():
         if starts_document:
@@ -428,6 +428,7 @@ def _measure(texts: Texts, validation_fraction: float) -> tuple[int, int]:
             raise UserError("data: the validation text is empty")
         return n_train + n_validation, n_train
 
+    # The first document that starts at or after the fraction.
     character = int(n_train * (1 - validation_fraction))
     later = int(np.searchsorted(np.asarray(starts), max(1, character)))
     return n_train, starts[later] if later < len(starts) else character

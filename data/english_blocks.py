@@ -30,6 +30,7 @@ _CONTINUATIONS = (
 _OPENERS = ("One day ,", "In the morning ,", "After lunch ,", "That day ,", "On a sunny day ,", "In the evening ,")
 _NO_ANTECEDENT = ("Outside , it was raining .", "Soon it was dark .", "Then it was late .", "That day it was cold .")
 _PRONOUNS = ("she", "he")
+# A name is used if the training text has it often enough.
 MIN_COUNT = 10  # occurrences of a name in the training text
 # The least number of names of each gender in dev and in test: sign flips of 8 names allow a p of
 # 1 / 2^8, of 6 none below 0.01.
@@ -114,7 +115,6 @@ def _known_names(counts: Mapping[str, int] | None, split: str) -> _Names:
 
 
 def _part(texts: tuple[str, ...], split: str) -> tuple[str, ...]:
-    """Return the introductions or continuations of one split."""
     n_dev = round(_DEV_SHARE * len(texts))
     return texts[:n_dev] if split == "dev" else texts[n_dev:]
 
@@ -123,6 +123,7 @@ def _block(rng: Random, introduction: str, ending: str, names: _Names, holdout: 
     """Return the four cells of a block: each person first x each person named again."""
     people = [rng.choice(of_gender) for of_gender in names]
     opener = rng.choice(_OPENERS)
+    # A text about a named person ends with the pronoun, which is the payoff.
     has_antecedent = "{X}" in ending
     frame = f"{introduction} {ending}"
     cells = []
@@ -158,6 +159,7 @@ def _filled(frame: str, slots: Mapping[str, str]) -> tuple[str, dict[str, Span]]
 
 def _link(spans: Mapping[str, Span], order: int, meant: int, last_word: str) -> Link:
     """Return the link of a text; in one without a named person, the "it" of its last sentence refers to nothing."""
+    # The person who is named again, and the other.
     mentions = (spans["A"], spans["B"]) if order == meant else (spans["B"], spans["A"])
     if "X" not in spans:
         pronoun = spans["it"]
@@ -168,10 +170,6 @@ def _link(spans: Mapping[str, Span], order: int, meant: int, last_word: str) -> 
             query=pronoun,
             antecedents=(),
             distractors=mentions,
-            subject=None,
-            payoff=None,
-            answers=(),
-            foils=(),
         )
     pronoun = spans[_PRONOUNS[meant]]
     return Link(
@@ -181,7 +179,6 @@ def _link(spans: Mapping[str, Span], order: int, meant: int, last_word: str) -> 
         query=spans[last_word],
         antecedents=(mentions[0], spans["X"]),
         distractors=mentions[1:],
-        subject=None,
         payoff=pronoun,
         answers=(_PRONOUNS[meant],),
         foils=(_PRONOUNS[1 - meant],),

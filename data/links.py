@@ -33,10 +33,10 @@ class Link:
     query: Span  # the word of the site
     antecedents: tuple[Span, ...]  # empty if the pronoun refers to nothing ("It was raining")
     distractors: tuple[Span, ...]  # the other mentions that fit the pronoun's role
-    subject: Span | None  # the mention that is the subject of its sentence
-    payoff: Span | None  # the first word that only the antecedent explains
-    answers: tuple[str, ...]  # the words that fit at the payoff
-    foils: tuple[str, ...]  # the words that would fit if a distractor were the antecedent
+    subject: Span | None = None  # the mention that is the subject of its sentence
+    payoff: Span | None = None  # the first word that only the antecedent explains
+    answers: tuple[str, ...] = ()  # the words that fit at the payoff
+    foils: tuple[str, ...] = ()  # the words that would fit if a distractor were the antecedent
     surprisal: tuple[float, ...] = ()  # -log p in nats of the payoff for each of ORACLES
 
 
@@ -103,6 +103,7 @@ def token_spans(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> li
     ends = [offsets[i][1] for i in tokens]
     words = []
     for start, end in spans:
+        # The tokens that end after the start of the word and begin before its end.
         first = bisect_right(ends, start)
         stop = bisect_left(starts, end)
         word = text[start:end]
@@ -126,6 +127,7 @@ def link_items(texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int) -
         text = linked_text.text
         encoding = encode_text(tokenizer, text)
         ids = encoding.ids
+        # The positions of the tokens of every word that a link names.
         words = _word_positions(text, encoding, linked_text.links)
         for link in linked_text.links:
             query = words[link.query][-1]
@@ -176,7 +178,11 @@ def _word_positions(text: str, encoding: Encoding, links: Iterable[Link]) -> dic
         spans.update(span for span in words if span)
     ordered = sorted(spans)
     indices = token_spans(text, encoding.offsets, ordered)
-    return {span: tuple(i + 1 for i in word) for span, word in zip(ordered, indices, strict=True)}  # fmt: skip
+    return {span: _after_bos(word) for span, word in zip(ordered, indices, strict=True)}
+
+
+def _after_bos(indices: Word) -> Word:
+    return tuple(i + 1 for i in indices)
 
 
 def _with_space(text: str, offsets: Sequence[Span], word: Word) -> Word:
@@ -207,9 +213,10 @@ def _payoff_choices(tokenizer: Tokenizer, answers: tuple[str, ...], foils: tuple
         text = _CONTEXT + word
         encoding = encode_text(tokenizer, text)
         (indices,) = token_spans(text, encoding.offsets, [(len(_CONTEXT), len(text))])
-        positions = _with_space(text, encoding.offsets, tuple(i + 1 for i in indices))
+        positions = _with_space(text, encoding.offsets, _after_bos(indices))
         tokens[word] = tuple(encoding.ids[position - 1] for position in positions)
 
+    # A word that is the beginning of another must keep a token of its own.
     n_shared = 0
     if answers and foils:
         shortest = min(map(len, tokens.values())) - 1

@@ -116,11 +116,11 @@ class StoryBatches:
         return int((starts[stories + 1] - starts[stories]).sum())
 
     def _stories(self, step: int) -> list[np.ndarray]:
-        """Return the story indices of each row of a step."""
         # Epochs differ in their number of rows: plan them until the one of the step.
         while self._first_steps[-1] <= step:
             n_rows = len(self._epoch_rows(len(self._first_steps) - 1))
             self._first_steps.append(self._first_steps[-1] + math.ceil(n_rows / self.n_rows))
+
         epoch = int(np.searchsorted(self._first_steps, step, side="right")) - 1
         first_row = (step - self._first_steps[epoch]) * self.n_rows
         return self._epoch_rows(epoch)[first_row : first_row + self.n_rows]
@@ -129,6 +129,7 @@ class StoryBatches:
 def _epoch_rows(starts: np.ndarray, context_length: int, seed: int, epoch: int) -> list[np.ndarray]:
     """Return the story indices of each row of an epoch: a row ends where the next story does not fit."""
     order = np.random.default_rng([seed, epoch]).permutation(len(starts) - 1)
+    # Positions in `order` at which a new row starts.
     cuts = []
     space = context_length
     for position, length in enumerate(np.diff(starts)[order].tolist()):
@@ -162,6 +163,7 @@ def validation_batches(
         yield from _validation_stories(split, tokens_per_batch, n_tokens)
         return
 
+    # Whole windows of `context_length` targets, several per batch.
     end = len(split.tokens) if n_tokens is None else min(n_tokens + 1, len(split.tokens))
     n_rows = max(1, tokens_per_batch // context_length)
     n_windows = (end - 1) // context_length
@@ -210,6 +212,7 @@ def _packed_batch(split: StorySplit, rows: list[np.ndarray], length: int) -> Bat
             places[row, start:end] = np.arange(split.starts[story], split.starts[story + 1])
             documents[row, start:end] = number
 
+    # Padding is token 0 without a target.
     is_text = documents >= 0
     tokens = np.where(is_text, split.tokens[places], 0).astype(np.int64)
     targets = np.where(is_text, split.tokens[places + 1].astype(np.int64), IGNORE)
@@ -217,13 +220,8 @@ def _packed_batch(split: StorySplit, rows: list[np.ndarray], length: int) -> Bat
     if split.classes is not None and split.floor is not None:
         classes = torch.from_numpy(split.classes[places + 1].astype(np.int64))
         floor = torch.from_numpy(split.floor[places + 1])
-    return Batch(
-        torch.from_numpy(tokens),
-        torch.from_numpy(targets),
-        torch.from_numpy(documents),
-        classes,
-        floor,
-    )
+    inputs = (torch.from_numpy(array) for array in (tokens, targets, documents))
+    return Batch(*inputs, classes, floor)
 
 
 def _next_token_batch(rows: np.ndarray) -> Batch:
@@ -244,12 +242,7 @@ class BatchLoader:
     """Loads the rows of this process from each training batch to the device."""
 
     def __init__(
-        self,
-        batches: StreamBatches | StoryBatches,
-        device: torch.device,
-        *,
-        pad: bool = False,
-        rows: slice = ALL_ROWS,
+        self, batches: StreamBatches | StoryBatches, device: torch.device, *, pad: bool = False, rows: slice = ALL_ROWS
     ) -> None:
         """With `pad`, short batches get ignored rows, so that all batches have the same shape (torch.compile).
 

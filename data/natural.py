@@ -11,20 +11,11 @@ so the items ask whether a head's attention shifts with the pronoun, not whether
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TypeVar
 
-from data.english import (
-    FEMININE_NAMES,
-    FEMININE_NOUNS,
-    MASCULINE_NAMES,
-    MASCULINE_NOUNS,
-    PLURALS,
-    SINGULARS,
-    TITLES,
-)
+from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS, TITLES
 from data.links import Link, LinkedText, Span
 from data.words import ENGLISH_WORD
 
@@ -99,6 +90,8 @@ def pronoun_forms(word: str, next_word: str, question: str) -> tuple[str, str] |
         return None  # "it was his": "hers"
     if question == "number" and lower in ("it", "they") and following in _AFTER_SUBJECT:
         forms = ("it", "they")
+
+    # Small letters or one capital; a pronoun in capitals has no form of the other class.
     if forms and word == lower.capitalize():
         return forms[0].capitalize(), forms[1].capitalize()
     return forms if word == lower else None
@@ -111,8 +104,6 @@ def known_class(words: Sequence[str]) -> str:
 
 
 # Documents
-
-Found = TypeVar("Found")
 
 
 class ParsedText:
@@ -128,54 +119,40 @@ class ParsedText:
         self._firsts = [mention.first for mention in self.mentions]
 
     def windows(self, i: int) -> Iterator[tuple[int, list[Mention]]]:
-        """Yield the first word and the mentions of each run of whole sentences before word `i`, the longest first.
-
-        A run has at most MAX_WORDS words, those of the sentence of word `i` included.
-        """
+        """Yield the first word and the mentions of each run of sentences up to word `i`, the longest first."""
+        # The sentences and mentions that begin within the last MAX_WORDS words.
         begins = self.sentences[bisect_left(self.sentences, i - MAX_WORDS) : bisect_left(self.sentences, i)]
         near = self.mentions[bisect_left(self._firsts, i - MAX_WORDS) : bisect_left(self._firsts, i)]
         for begin in begins:
             yield begin, [mention for mention in near if mention.first >= begin]
 
-    def first_per_sentence(self, find: Callable[[int, tuple[str, str]], Found | None]) -> Iterator[Found]:
-        """Yield, for each sentence, what `find` returns for its first pronoun for which that is not None.
-
-        `find` gets the index of the pronoun and its forms in both classes.
-        """
+    def pronouns(self) -> Iterator[tuple[int, int, tuple[str, str]]]:
+        """Yield each pronoun: the first word of its sentence, its index, and its forms in both classes."""
         for start, end in pairwise([*self.sentences, len(self.words)]):
             for i in range(start, end - 1):
                 forms = pronoun_forms(self.words[i], self.words[i + 1], self.question)
-                if forms is None or self.words[i - 1].lower() == "of":
-                    continue  # "one of them" has no singular
-                found = find(i, forms)
-                if found is not None:
-                    yield found
-                    break
+                if forms is not None and self.words[i - 1].lower() != "of":
+                    yield start, i, forms  # "one of them" has no singular
 
     def span(self, first: int, last: int, begin: int = 0) -> Span:
-        """Return the characters of some words, counted from word `begin`."""
+        """Return the characters of the words `first` to `last`, counted from word `begin`."""
         offset = self.matches[begin].start()
         return self.matches[first].start() - offset, self.matches[last].end() - offset
 
     def by_class(self, mentions: Iterable[Mention]) -> tuple[list[Mention], list[Mention]]:
-        """Return the mentions of the first class of the question, and of the second."""
         groups: tuple[list[Mention], list[Mention]] = ([], [])
         for mention in mentions:
             groups[CLASSES[self.question].index(mention.category)].append(mention)
         return groups
 
     def spans(self, mentions: Iterable[Mention], begin: int) -> tuple[Span, ...]:
-        """Return the characters of mentions, counted from word `begin`."""
         return tuple(self.span(mention.first, mention.last, begin) for mention in mentions)
 
-    def before(self, i: int, begin: int) -> str:
-        """Return the text from word `begin` up to word `i`."""
-        return self.text[self.matches[begin].start() : self.matches[i].start()]
-
-    def after(self, i: int, n_characters: int) -> str:
-        """Return the first characters after word `i`."""
+    def split_at(self, i: int, begin: int, n_after: int) -> tuple[str, str]:
+        """Return the text from word `begin` up to word `i`, and `n_after` characters after it."""
         end = self.matches[i].end()
-        return self.text[end : end + n_characters]
+        before = self.text[self.matches[begin].start() : self.matches[i].start()]
+        return before, self.text[end : end + n_after]
 
 
 def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
@@ -185,22 +162,23 @@ def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
     MAX_WORDS words that mentions exactly one entity of each class.
     """
     parsed = ParsedText(text, question)
-
-    def prefix_at(i: int, forms: tuple[str, str]) -> Prefix | None:
-        rest = parsed.after(i, _MAX_REST)
-        if not ENGLISH_WORD.search(rest):
-            return None
-        window = _window_of_two(parsed, i)
+    last_sentence = -1  # of the last prefix
+    for sentence, i, forms in parsed.pronouns():
+        window = None if sentence == last_sentence else _window_of_two(parsed, i)
         if window is None:
-            return None
+            continue
         begin, groups = window
+        before, rest = parsed.split_at(i, begin, _MAX_REST)
+        if not ENGLISH_WORD.search(rest):
+            continue
 
+        # The words between the first mention and the pronoun.
         first_mention = min(groups[0][0].first, groups[1][0].first)
         between = {word.lower() for word in parsed.words[first_mention:i]}
-        return Prefix(
+        yield Prefix(
             doc=doc,
             question=question,
-            text=parsed.before(i, begin),
+            text=before,
             forms=forms,
             meant=forms.index(parsed.words[i]),
             rest=rest,
@@ -208,15 +186,15 @@ def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
             entities=(groups[0][0].entity, groups[1][0].entity),
             is_first=not PRONOUNS[question] & between,
         )
-
-    yield from parsed.first_per_sentence(prefix_at)
+        last_sentence = sentence
 
 
 def _window_of_two(parsed: ParsedText, i: int) -> tuple[int, tuple[list[Mention], list[Mention]]] | None:
     """Return the first word of the longest window before word i with one entity of each class, and its mentions."""
     for begin, mentions in parsed.windows(i):
         groups = parsed.by_class(mentions)
-        first, second = ({mention.entity for mention in group} for group in groups)
+        first = {mention.entity for mention in groups[0]}
+        second = {mention.entity for mention in groups[1]}
         if len(first) == len(second) == 1 and first != second:
             return begin, groups
     return None
@@ -252,6 +230,7 @@ def find_mentions(words: Sequence[str]) -> list[Mention]:
     while i < len(words):
         category, entity, last = _known(words, i)
         previous = mentions[-1] if mentions else None
+        # "Mary Stuart": two people without a word between them are one.
         if category in people and previous and previous.last == i - 1 and previous.category in people:
             mentions[-1] = Mention(previous.category, entity, previous.first, last)
         elif category:
@@ -284,6 +263,7 @@ def sentence_starts(words: Sequence[str]) -> list[int]:
     starts = [0]
     for i, word in enumerate(words[:-1]):
         if word in _ENDS and not (word == "." and i and words[i - 1] in TITLES):
+            # Skip what closes the sentence: more marks and quotes.
             start = i + 1
             while start < len(words) and (words[start] in _CLOSING or words[start] in _ENDS):
                 start += 1
@@ -308,6 +288,7 @@ def contrast_texts(prefixes: Iterable[Prefix]) -> list[LinkedText]:
         for meant, form in enumerate(prefix.forms):
             text = prefix.text + form + prefix.rest
             pronoun = (start, start + len(form))
+            # The word before the pronoun, the pronoun, and the word after it.
             queries = [before.span(), pronoun]
             if after := ENGLISH_WORD.search(text, pronoun[1]):
                 queries.append(after.span())
@@ -320,21 +301,11 @@ def contrast_texts(prefixes: Iterable[Prefix]) -> list[LinkedText]:
                     query=query,
                     antecedents=prefix.mentions[meant],
                     distractors=prefix.mentions[1 - meant],
-                    subject=None,
-                    payoff=None,
-                    answers=(),
-                    foils=(),
                 )
                 links.append(link)
-            linked_text = LinkedText(
-                text=text,
-                links=tuple(links),
-                family="natural",
-                holdout="",
-                frame=prefix.doc,  # prefixes are clustered by document, as stories are by frame
-                pair=" ".join(entity.replace(" ", "_") for entity in prefix.entities),
-                order=int(prefix.mentions[1][0] < prefix.mentions[0][0]),
-                meant=meant,
-            )
-            texts.append(linked_text)
+
+            # Prefixes are clustered by document, as stories are by frame.
+            pair = " ".join(entity.replace(" ", "_") for entity in prefix.entities)
+            order = int(prefix.mentions[1][0] < prefix.mentions[0][0])
+            texts.append(LinkedText(text, tuple(links), "natural", "", prefix.doc, pair, order, meant))
     return texts

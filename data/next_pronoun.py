@@ -17,39 +17,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.english import (
-    COUNTERPARTS,
-    FEMININE_NAMES,
-    MASCULINE_NAMES,
-    PLURALS,
-    SINGULARS,
-    TITLES,
-    plural,
-)
+from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, PLURALS, SINGULARS, TITLES, plural
 from data.links import Span
-from data.natural import (
-    CLASSES,
-    MAX_WORDS,
-    PRONOUNS,
-    Mention,
-    ParsedText,
-    Prefix,
-    mentions_of,
-    pronoun_forms,
-)
+from data.natural import CLASSES, MAX_WORDS, PRONOUNS, Mention, ParsedText, Prefix, mentions_of, pronoun_forms
 from data.words import ENGLISH_WORD
 
 KINDS = ("one", "two")  # entities in a passage
 MIN_NAME_COUNT = 5  # mentions of a name in a text before it may stand for another name of the text
 _MAX_REST = 60  # characters after the pronoun that a passage keeps, for display
-# Earlier pronouns show the class; PRONOUNS has only those that a prefix may end in, so "they" is not among them.
+# Earlier pronouns show the class; PRONOUNS has only those that a prefix may end in, so "they" is not
+# among them.
 _EARLIER = {
     "gender": PRONOUNS["gender"] | {"herself", "himself", "hers"},
     "number": PRONOUNS["number"] | {"they", "theirs", "itself", "themselves"},
 }
 _REFLEXIVE = {"herself": "himself", "himself": "herself", "hers": "his"}
 _OTHER_TITLE = {"Mrs": "Mr", "Miss": "Mr", "Mr": "Mrs", "Lady": "Lord", "Lord": "Lady"}
-# Words that show the number of a noun if they stand near it: such a passage has no twin of the other number.
+# Words that show the number of a noun if they stand near it: such a passage has no twin of the other
+# number.
 _AGREEING = frozenset(
     "is was are were has have does do isn wasn aren weren hasn haven doesn don this that these those each every both "
     "another one two three four five six seven eight nine ten many few several all itself themselves s".split()
@@ -57,7 +42,8 @@ _AGREEING = frozenset(
 _NEAR = 3  # words
 _FIXED_DETERMINERS = frozenset("the my your his her their our its".split())
 _MAX_ADJECTIVES = 2  # between a determiner and its noun
-# Words that are no content words: the edge to one of the others is the comparison for the edge to an entity.
+# Words that are no content words: the edge to one of the others is the comparison for the edge to an
+# entity.
 _FUNCTION_WORDS = frozenset(
     "that this with from they them their there then than when what have had were was been very into onto over under "
     "said says about after before because would could should will just like some your yours hers himself herself "
@@ -128,37 +114,37 @@ def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
     """
     parsed = ParsedText(text, question)
     is_pronoun = [word.lower() in _EARLIER[question] for word in parsed.words]
-
-    def passage_at(i: int, forms: tuple[str, str]) -> Passage | None:
+    last_sentence = -1  # of the last passage
+    for sentence, i, forms in parsed.pronouns():
         meant = forms.index(parsed.words[i])
-        window = _best_window(parsed, i, is_pronoun, CLASSES[question][meant])
+        category = CLASSES[question][meant]
+        window = None
+        if sentence != last_sentence:
+            window = _best_window(parsed, i, is_pronoun, category)
         if window is None:
-            return None
+            continue
         begin, mentions = window
+        before, rest = parsed.split_at(i, begin, _MAX_REST)
 
         # The class of each mention, and the number of its sentence.
         classes = [CLASSES[question].index(mention.category) for mention in mentions]
         sentences = [bisect_right(parsed.sentences, mention.first) for mention in mentions]
-        feminine, masculine = parsed.by_class(mentions)  # or singular and plural
-        return Passage(
+        first, second = parsed.by_class(mentions)
+        yield Passage(
             doc=doc,
             question=question,
-            text=parsed.before(i, begin),
+            text=before,
             forms=forms,
             meant=meant,
-            mentions=(parsed.spans(feminine, begin), parsed.spans(masculine, begin)),
-            entities=(
-                feminine[0].entity if feminine else "",
-                masculine[0].entity if masculine else "",
-            ),
+            mentions=(parsed.spans(first, begin), parsed.spans(second, begin)),
+            entities=(first[0].entity if first else "", second[0].entity if second else ""),
             pronouns=tuple(parsed.span(j, j, begin) for j in range(begin, i) if is_pronoun[j]),
             nearest=classes[-1],
             first=classes[0],
             subject=classes[sentences.index(max(sentences))],
-            rest=parsed.after(i, _MAX_REST),
+            rest=rest,
         )
-
-    yield from parsed.first_per_sentence(passage_at)
+        last_sentence = sentence
 
 
 def _best_window(
@@ -166,6 +152,7 @@ def _best_window(
 ) -> tuple[int, list[Mention]] | None:
     """Return the first word and the mentions of the window before word i that `find_passages` prefers, if any."""
     ranked: list[tuple[int, int, list[Mention]]] = []
+    # (rank, first word, mentions): 0 is preferred; of one rank the longest.
     for begin, mentions in parsed.windows(i):
         has_pronoun = any(is_pronoun[begin:i])
         entities = {(mention.category, mention.entity) for mention in mentions}
@@ -183,6 +170,7 @@ def _best_window(
 
 def passage_of_gold(prefix: Prefix) -> Passage:
     """Return a row with annotated antecedents (`probe.gold`) as a passage with two entities."""
+    # The mentions with their class, in the order of the text.
     ordered = sorted((span, side) for side in (0, 1) for span in prefix.mentions[side])
     return Passage(
         doc=prefix.doc,
@@ -242,6 +230,7 @@ class Counterparts:
             if are_names and self._n_tokens(name) == self._n_tokens(other):
                 return {name: other, other: name}
 
+        # Otherwise each gets a counterpart of its own.
         replacements: dict[str, str] = {}
         for side, surfaces in enumerate((first, second)):
             for surface in surfaces:
@@ -258,7 +247,6 @@ class Counterparts:
 
 
 def _surfaces(passage: Passage, group: Iterable[Span]) -> list[str]:
-    """Return the different texts of some mentions."""
     return sorted({passage.text[start:end] for start, end in group})
 
 
@@ -278,6 +266,7 @@ def _other_numbers(passage: Passage) -> Mapping[str, str] | None:
     """Return the other number of each noun, if no word near it shows its number."""
     replacements = {}
     for start, end in (*passage.mentions[0], *passage.mentions[1]):
+        # A verb, an article or a number beside the noun would contradict the twin.
         before = ENGLISH_WORD.findall(passage.text[:start])[-_NEAR:]
         after = ENGLISH_WORD.findall(passage.text[end:])[:_NEAR]
         if _AGREEING & {word.lower() for word in (*before, *after)}:
@@ -294,6 +283,7 @@ def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin | None:
 
     None if an earlier pronoun has no clear counterpart, or if a noun has no article that fits both numbers.
     """
+    # The new word of each mention, article and pronoun.
     changes: dict[Span, str] = {}
     for span in (*passage.mentions[0], *passage.mentions[1]):
         changes[span] = replacements[passage.text[slice(*span)]]
@@ -322,13 +312,15 @@ def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin | None:
         position = span[1]
     text += passage.text[position:]
 
-    first, second = (tuple(new_spans[span] for span in group) for group in passage.mentions)
+    first = tuple(new_spans[span] for span in passage.mentions[0])
+    second = tuple(new_spans[span] for span in passage.mentions[1])
     lengths = tuple((span, len(word)) for span, word in changes.items())
     return Twin(text, (first, second), lengths)
 
 
 def _article(text: str, span: Span, noun: str) -> dict[Span, str] | None:
     """Return the change of the noun's article for the other number ("a" to "some"), {} for "the"; None if unclear."""
+    # Between a noun and its determiner there may be adjectives.
     before = list(ENGLISH_WORD.finditer(text[: span[0]]))[-1 - _MAX_ADJECTIVES :]
     for match in reversed(before):
         word = match.group().lower()
@@ -367,6 +359,7 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
     The rule returns 1 for the first class, 0 for the second: the one that is more frequent after the
     same `n_words` words, backing off to fewer words; 1/2 where it knows nothing.
     """
+    # The pronouns of each class after each run of words.
     counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
     for _, text in documents:
         originals = ENGLISH_WORD.findall(text)
@@ -394,6 +387,7 @@ def mixed_places(documents: Iterable[tuple[str, str]], question: str = "gender")
     for _, text in documents:
         words = ENGLISH_WORD.findall(text)
         categories = {mention.first: mention.category for mention in mentions_of(words, question)}
+        # Where each class was last mentioned, as an index of a word.
         last_seen = dict.fromkeys(CLASSES[question], -MAX_WORDS - 1)
         for i, word in enumerate(words):
             if i in categories:

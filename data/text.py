@@ -20,7 +20,8 @@ from data.config import HubConfig, RowsKind, TextConfig
 from data.errors import UserError, one_line
 from data.tokenizer import END
 
-_BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # of `datasets`, by file name
+# The builders of `datasets` by file name.
+_BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 _COMPRESSED = (".gz", ".zst")
 READABLE = ".txt .jsonl .csv .parquet, also .gz and .zst"
 _PIECE_CHARACTERS = 8192  # a longer document is tokenized in pieces, which bounds the memory
@@ -130,6 +131,7 @@ def read_files(files: Sequence[Path], column: str) -> Iterator[Piece]:
 
 def read_documents(files: Sequence[Path], column: str = "text") -> list[str]:
     """Return the documents of `read_files`, each as one text."""
+    # The pieces of a document follow one another.
     documents = list[str]()
     for piece in read_files(files, column):
         if piece.starts_document or not documents:
@@ -178,6 +180,7 @@ def _row_pieces(rows: Any, column: str, kind: RowsKind = RowsKind.documents) -> 
 
 def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
     """Yield a document in pieces that end with a line; lines longer than a piece are cut before a space."""
+    # The lines of the piece so far, and their characters.
     texts: list[str] = []
     size = 0
     starts_document = True
@@ -196,6 +199,7 @@ def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
 
 def first_bytes(pieces: Iterable[Piece], max_bytes: int | None) -> Iterator[Piece]:
     """Yield the first pieces with at most `max_bytes` of UTF-8 (None: all), or the beginning of a longer first one."""
+    # A character is never cut.
     n_bytes = 0
     for piece in pieces:
         encoded = piece.text.encode()
@@ -214,6 +218,7 @@ def pin_revision(config: HubConfig) -> HubConfig:
     """
     folder = Path(config.name)
     if folder.is_dir():
+        # A local folder has no commit: its files stand for one.
         state = []
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             name = path.relative_to(folder).as_posix()
@@ -226,6 +231,7 @@ def pin_revision(config: HubConfig) -> HubConfig:
 
 def _ask_hub(config: HubConfig) -> str:
     """Return the commit of a dataset. It fails in seconds without network, where `datasets` retries for 23."""
+    # Every way in which the hub can fail has a line that says what to do.
     name = f"data.name={config.name}"
     try:
         hub = huggingface_hub.HfApi()
@@ -266,6 +272,7 @@ def hub_texts(config: HubConfig, cache_dir: Path) -> Texts:
 
 
 def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: Path) -> Callable[[], Iterable[Piece]]:
+    # With a limit the beginning is streamed, otherwise `datasets` keeps the split in its cache.
     _silence()
     is_local = Path(config.name).is_dir()
     try:

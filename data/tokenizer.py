@@ -99,6 +99,7 @@ def file_tokenizer(path: Path) -> tuple[Tokenizer, list[str]]:
     """
     setting = f"data.tokenizer_path={path}: "
     tokenizer = _read(path, setting)
+    # A tokenizer of another project: END is added, and its ids must be 0 to vocab_size - 1.
     notes = []
     if tokenizer.token_to_id(END) is None:
         notes.append(f"{path.name} has no {END}: it was added as token {tokenizer.get_vocab_size()}")
@@ -124,6 +125,7 @@ def imported_tokenizer(folder: Path, setting: str) -> tuple[Tokenizer, int]:
         reason = one_line(error)
         raise UserError(f"{setting}: transformers cannot load the tokenizer: {reason}") from None
 
+    # Only a fast tokenizer says which characters a token stands for.
     backend = getattr(pretrained, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         problem = "no fast tokenizer (tokenizer.json), so the tokens of a word are unknown"
@@ -188,6 +190,7 @@ def _read(path: Path, setting: str = "") -> Tokenizer:
 
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
     """Make the tokenizer encode exactly the text: nothing around it, all of it, `END` as plain text."""
+    # These three would add, cut or repeat tokens.
     tokenizer.post_processor = None
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -211,6 +214,7 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
         encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     except Exception as error:  # a tokenizer without a token for unknown text
         raise UserError(f"the tokenizer cannot encode the text: {error}") from None
+    # END must mark the start of a document and nothing else.
     end = end_id(tokenizer)
     if any(end in encoding.ids for encoding in encodings):
         problem = f"encodes the plain text {END} as its end token; use another tokenizer"

@@ -64,12 +64,15 @@ def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | 
     other hold-outs; dev half as many frames, with held-out words and frames of its own. Links of
     dev and test include the surprisal of each oracle at the payoff.
     """
+    # The mix of training.
     if split == "train":
         return _sample_mix(config, "train", config.n_train_stories)
     if split == "validation":
         train = train or generate_split(config, "train")
         plain_texts = {story.text for story in train if story.family == "no_pronoun"}
         return _sample_mix(config, "validation", config.n_validation_stories, exclude=plain_texts)
+
+    # Designs, in which every plot has the same number of stories.
     cells = "dev" if split == "dev" else "test"
     return [_with_surprisal(config, cells, story) for story in _sample_design(config, split)]
 
@@ -93,9 +96,13 @@ def stories_of(rows: Iterable[Mapping[str, Any]]) -> list[LinkedText]:
     stories = []
     for row in rows:
         values = dict(row)
-        links = [Link(**{name: _tuples(value) for name, value in link.items()}) for link in values.pop("links")]
-        stories.append(LinkedText(links=tuple(links), **values))
+        links = tuple(_link(link) for link in values.pop("links"))
+        stories.append(LinkedText(links=links, **values))
     return stories
+
+
+def _link(row: Mapping[str, Any]) -> Link:
+    return Link(**{name: _tuples(value) for name, value in row.items()})
 
 
 def _tuples(value: Any) -> Any:
@@ -201,6 +208,7 @@ def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
         for holdout in plot.holdouts:
             if (holdout in _VERDICT_HOLDOUTS) == (split == "test_others"):
                 continue
+            # The same number of frames for every plot, with as many pairs for each.
             language = language_of(config, "dev" if is_dev else "test", holdout)
             frames = list(frames_of(plot, language.population))
             rng.shuffle(frames)
@@ -223,6 +231,7 @@ def assert_balanced(stories: list[LinkedText]) -> None:
 
     The significance tests of the probe depend on this.
     """
+    # For each story of a group: is the cue right?
     cues_by_group: dict[tuple[str, str, str], list[tuple[bool, ...]]] = defaultdict(list)
     for story in stories:
         if story.links:

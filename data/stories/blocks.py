@@ -43,13 +43,7 @@ def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> M
 
 
 def _sample_cell(
-    rng: Random,
-    language: Language,
-    plot: Plot,
-    frame: Frame,
-    pair: MentionPair,
-    order: int,
-    meant: int,
+    rng: Random, language: Language, plot: Plot, frame: Frame, pair: MentionPair, order: int, meant: int
 ) -> LinkedText:
     # The members of the pair in the slots A and B.
     slots = (order, 1 - order)
@@ -58,6 +52,7 @@ def _sample_cell(
     elif plot.two_orders:  # cataphora: {A} comes after the pronoun and is its referent
         slots = (meant, 1 - meant)
 
+    # What the block decides; the grammar draws the rest.
     bindings = {
         "PLOT": plot.name,
         "FRAME": frame[order],
@@ -82,6 +77,7 @@ def _sample_cell(
 
 def sample_plain_story(rng: Random, language: Language, plot: Plot) -> LinkedText:
     """Return a story without a pronoun, with a pair and a frame that training may combine."""
+    # A plot without a frame has one mention, which the grammar draws.
     bindings = {"PLOT": plot.name}
     frame_text, mentions = plot.name, ""
     if plot.frames:
@@ -107,7 +103,6 @@ def _pair_name(pair: MentionPair) -> str:
 
 
 def _link(language: Language, plot: Plot, spec: LinkSpec, derivation: Derivation) -> Link:
-    """Return the gold link of one position of a story."""
     bindings, spans = derivation.bindings, derivation.spans
     query = _query(spec, derivation)
 
@@ -125,6 +120,7 @@ def _link(language: Language, plot: Plot, spec: LinkSpec, derivation: Derivation
     subjects: tuple[Span, ...] = ()
     if subject_slot in spec.candidates:
         subjects = _mentions(plot, derivation, subject_slot, query)
+    # The words that the antecedent allows at the payoff, and those that only the other allows.
     answers, foils = _answers(language, spec.payoff, bindings) if spec.payoff else ((), ())
     return Link(
         level=plot.level,
@@ -162,6 +158,7 @@ def _answers(language: Language, slot: str, bindings: Bindings) -> tuple[tuple[s
 
 def _mentions(plot: Plot, derivation: Derivation, slot: str, query: Span) -> tuple[Span, ...]:
     """Return the mentions of a slot up to the query; the slot of a couple stands for both members."""
+    # Only mentions before the query can be attended to.
     slots = (slot, "C") if slot == "A" and plot.pools == "couple" else (slot,)
     spans = [span for name in slots for span in derivation.spans.get(name, []) if span[1] <= query[0]]
     return tuple(sorted(spans))

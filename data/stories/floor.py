@@ -56,6 +56,7 @@ class Floor:
         """Return p(word) under a belief and the belief after it; an impossible word has probability 0."""
         if word not in belief.successors:
             joint = self._joint(belief.states, word)
+            # Bayes: the weights of the states that agree with the word, normalised.
             probability = sum(joint.values())
             posterior = Belief({state: weight / probability for state, weight in joint.items()})
             if len(joint) == 1:
@@ -131,6 +132,7 @@ class Floor:
 
     def _without_antecedent(self, states: Mapping[State, float]) -> dict[State, float]:
         """Return the belief in which each of the two candidates is the antecedent with probability 1/2."""
+        # The weight of a state is shared equally by its two candidates.
         belief: dict[State, float] = defaultdict(float)
         for state, weight in states.items():
             bindings = dict(state.bindings)

@@ -155,6 +155,7 @@ class Language:
 
     def rules(self, slot: str, bindings: Bindings) -> list[Option]:
         """Return the options of a slot, given the bindings to its left."""
+        # Mentions and pronouns depend on the pair; other names are bound or have a rule.
         name, _, form = slot.partition(".")
         if name in _PARTNERS:
             return self._mention(name, form, bindings)
@@ -166,7 +167,6 @@ class Language:
         return rule if isinstance(rule, list) else rule(self, bindings)
 
     def plot(self, bindings: Bindings) -> Plot:
-        """Return the plot of the story."""
         return PLOTS[bindings["PLOT"]]
 
     def cached(self, *key: object, make: Callable[[], Any]) -> Any:
@@ -199,6 +199,7 @@ class Language:
         if name in bindings:
             word = bindings[name]
             return self.cached(name, form, word, make=lambda: _inflected(word, form))
+        # The first use: draw the word, given that of its partner, and inflect it.
         plot = self.plot(bindings)
         partner = bindings.get(_PARTNERS[name], "")
 
@@ -305,11 +306,11 @@ def _if_meant(options_a: list[Option], options_b: list[Option]) -> _Rule:
 
 
 def _mention_again(form: str = "") -> list[Option]:
-    """Return the options that repeat one of the two mentions."""
     return [Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB"]
 
 
 def _plot(language: Language, bindings: Bindings) -> list[Option]:
+    # Plots without a share are no options: their stories are impossible.
     shares = language.population.shares
     total = sum(share for _, share in shares)
     options = []

@@ -8,14 +8,7 @@ from dataclasses import dataclass, replace
 
 from data.links import Span
 from data.stories.frames import OWNING
-from data.stories.lexicon import (
-    FEELINGS,
-    PRONOUN_OF_FORM,
-    QUALITIES,
-    REFERENTS,
-    STATES,
-    Referent,
-)
+from data.stories.lexicon import FEELINGS, PRONOUN_OF_FORM, QUALITIES, REFERENTS, STATES, Referent
 from data.words import word_spans, words_of
 
 _PRONOUNS = {form.lower(): pronoun for form, pronoun in PRONOUN_OF_FORM.items()}
@@ -57,6 +50,7 @@ def lint(text: str) -> list[PronounNote]:
 
 def _candidates(words: list[str], position: int, pronoun: str) -> list[Referent]:
     """Return the referents before `position` that agree with the pronoun there, without repetition."""
+    # Agreement in number and gender; "they" can be a couple.
     mentioned = _mentioned(words[:position])
     candidates = [referent for referent in mentioned if referent.pronoun == pronoun]
     if pronoun == "They":
@@ -98,7 +92,6 @@ def _stated_pronoun(words: list[str], i: int) -> str:
 
 
 def _split(words: list[str], separators: str) -> list[list[str]]:
-    """Return the runs of words between separators."""
     runs: list[list[str]] = [[]]
     for word in words:
         if word in separators.split():
@@ -153,6 +146,7 @@ def _decides(words: list[str], i: int, candidates: list[Referent]) -> bool:
 
 def _note(words: list[str], position: int, clue: int | None, candidates: list[Referent]) -> str:
     pronoun = words[position]
+    # Mentions after the pronoun that agree with it.
     later_names = []
     for mention in _mentioned(words[position + 1 :]):
         known = REFERENTS.get(mention.word)

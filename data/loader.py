@@ -220,8 +220,8 @@ def _packed_batch(split: StorySplit, rows: list[np.ndarray], length: int) -> Bat
     if split.classes is not None and split.floor is not None:
         classes = torch.from_numpy(split.classes[places + 1].astype(np.int64))
         floor = torch.from_numpy(split.floor[places + 1])
-    inputs = (torch.from_numpy(array) for array in (tokens, targets, documents))
-    return Batch(*inputs, classes, floor)
+    document_ids = torch.from_numpy(documents)
+    return Batch(torch.from_numpy(tokens), torch.from_numpy(targets), document_ids, classes, floor)
 
 
 def _next_token_batch(rows: np.ndarray) -> Batch:

@@ -99,7 +99,7 @@ def pronoun_forms(word: str, next_word: str, question: str) -> tuple[str, str] |
 
 def known_class(words: Sequence[str]) -> str:
     """Return the gender of a mention if the lexicon knows it from exactly one of its words or titles, otherwise ""."""
-    classes = {mention.category for mention in find_mentions(words)} & set(CLASSES["gender"])
+    classes = {mention.category for mention in _find_mentions(words)} & set(CLASSES["gender"])
     return classes.pop() if len(classes) == 1 else ""
 
 
@@ -114,7 +114,7 @@ class ParsedText:
         self.question = question
         self.matches = list(ENGLISH_WORD.finditer(text))
         self.words = [match.group() for match in self.matches]
-        self.sentences = sentence_starts(self.words)  # index of the first word of each
+        self.sentences = _sentence_starts(self.words)  # index of the first word of each
         self.mentions = mentions_of(self.words, question)
         self._firsts = [mention.first for mention in self.mentions]
 
@@ -216,10 +216,10 @@ def census(documents: Iterable[tuple[str, str]], question: str) -> Counter[str]:
 
 def mentions_of(words: Sequence[str], question: str) -> list[Mention]:
     """Return the mentions of the two classes of a question."""
-    return [mention for mention in find_mentions(words) if mention.category in CLASSES[question]]
+    return [mention for mention in _find_mentions(words) if mention.category in CLASSES[question]]
 
 
-def find_mentions(words: Sequence[str]) -> list[Mention]:
+def _find_mentions(words: Sequence[str]) -> list[Mention]:
     """Return the mentions of known entities; neighbouring words for people are one mention.
 
     Its first word decides the gender ("Mary Stuart"), its last word names the entity ("Aunt Polly").
@@ -258,7 +258,7 @@ def _known(words: Sequence[str], i: int) -> tuple[str, str, int]:
     return ("plural", PLURALS[lower], i) if lower in PLURALS else ("", "", i)
 
 
-def sentence_starts(words: Sequence[str]) -> list[int]:
+def _sentence_starts(words: Sequence[str]) -> list[int]:
     """Return the index of the first word of each sentence; closing quotes belong to the sentence before them."""
     starts = [0]
     for i, word in enumerate(words[:-1]):

@@ -23,22 +23,22 @@ _MIN_INDEXED = 8  # options of a slot; shorter lists are searched
 
 
 @dataclass(slots=True, eq=False)  # one object per distinct state, so identity is equality
-class State:
+class _State:
     """The symbols that are still to be derived, and the bindings."""
 
     symbols: Symbols
     bindings: tuple[tuple[str, str], ...]
     # Cache: (probability, next state) by the next word.
-    successors: dict[str, list[tuple[float, "State"]]] = field(default_factory=dict)
+    successors: dict[str, list[tuple[float, "_State"]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Belief:
+class _Belief:
     """A probability distribution over the states that agree with the words read so far."""
 
-    states: dict[State, float]
+    states: dict[_State, float]
     # Cache: (probability, next belief) by the next word.
-    successors: dict[str, tuple[float, "Belief"]] = field(default_factory=dict)
+    successors: dict[str, tuple[float, "_Belief"]] = field(default_factory=dict)
 
 
 class Floor:
@@ -46,27 +46,27 @@ class Floor:
 
     def __init__(self, language: Language) -> None:
         self._language = language
-        self._state = cache(State)  # one object for the same symbols and bindings
+        self._state = cache(_State)  # one object for the same symbols and bindings
         self._indexes: dict[int, tuple[list[Option], dict[str, list[Option]]]] = {}
         # Beliefs in a single state, shared by all texts that lead to it.
-        self._certain: dict[State, Belief] = {}
-        self.start = Belief({self._state((*START, END), ()): 1.0})
+        self._certain: dict[_State, _Belief] = {}
+        self.start = _Belief({self._state((*START, END), ()): 1.0})
 
-    def update(self, belief: Belief, word: str) -> tuple[float, Belief]:
+    def update(self, belief: _Belief, word: str) -> tuple[float, _Belief]:
         """Return p(word) under a belief and the belief after it; an impossible word has probability 0."""
         if word not in belief.successors:
             joint = self._joint(belief.states, word)
             # Bayes: the weights of the states that agree with the word, normalised.
             probability = sum(joint.values())
-            posterior = Belief({state: weight / probability for state, weight in joint.items()})
+            posterior = _Belief({state: weight / probability for state, weight in joint.items()})
             if len(joint) == 1:
                 posterior = self._certain.setdefault(next(iter(joint)), posterior)
             belief.successors[word] = (probability, posterior)
         return belief.successors[word]
 
-    def _joint(self, states: Mapping[State, float], word: str) -> dict[State, float]:
+    def _joint(self, states: Mapping[_State, float], word: str) -> dict[_State, float]:
         """Return p(word, state after it) for every state after `word`; the values sum to p(word)."""
-        joint: dict[State, float] = defaultdict(float)
+        joint: dict[_State, float] = defaultdict(float)
         for state, weight in states.items():
             if word not in state.successors:
                 state.successors[word] = self._derive(state.symbols, state.bindings, word)
@@ -74,7 +74,7 @@ class Floor:
                 joint[successor] += weight * probability
         return joint
 
-    def _derive(self, symbols: Symbols, bindings: tuple[tuple[str, str], ...], word: str) -> list[tuple[float, State]]:
+    def _derive(self, symbols: Symbols, bindings: tuple[tuple[str, str], ...], word: str) -> list[tuple[float, _State]]:
         """Return (probability, state after `word`) for every derivation of `symbols` that starts with `word`."""
         if not symbols:
             return []
@@ -130,10 +130,10 @@ class Floor:
             belief = posterior
         return surprisal, oracles
 
-    def _without_antecedent(self, states: Mapping[State, float]) -> dict[State, float]:
+    def _without_antecedent(self, states: Mapping[_State, float]) -> dict[_State, float]:
         """Return the belief in which each of the two candidates is the antecedent with probability 1/2."""
         # The weight of a state is shared equally by its two candidates.
-        belief: dict[State, float] = defaultdict(float)
+        belief: dict[_State, float] = defaultdict(float)
         for state, weight in states.items():
             bindings = dict(state.bindings)
             family = self._language.plot(bindings).family

@@ -64,14 +64,14 @@ def pairs_of(plot: Plot, population: Population) -> tuple[MentionPair, ...]:
 def _pairs(plot_name: str, split: str, held_out_pairs: bool) -> tuple[MentionPair, ...]:
     plot = PLOTS[plot_name]
     pairs: list[MentionPair] = []
-    for pool_a, pool_b in word_pools(plot.pools):
+    for pool_a, pool_b in _word_pools(plot.pools):
         for pair in product(pool_a, pool_b):
             # Two words of one pool form one pair: (a, b) and (b, a) would give the same stories.
             if pool_a is pool_b and pair[0].word >= pair[1].word:
                 continue
             if plot.has_pronoun:
                 is_in_split = pair[0].held_out == split
-                is_in_holdout = bool(split) or is_held_out_pair(pair) == held_out_pairs
+                is_in_holdout = bool(split) or _is_held_out_pair(pair) == held_out_pairs
                 if _valid(pair) and is_in_split and is_in_holdout:
                     pairs.append(pair)
             elif _valid_without_pronoun(pair) and not (plot.refers_by_kind and pair[0].held_out):
@@ -79,7 +79,7 @@ def _pairs(plot_name: str, split: str, held_out_pairs: bool) -> tuple[MentionPai
     return tuple(pairs)
 
 
-def word_pools(kind: str) -> list[tuple[tuple[Referent, ...], tuple[Referent, ...]]]:
+def _word_pools(kind: str) -> list[tuple[tuple[Referent, ...], tuple[Referent, ...]]]:
     """Return the pools (for the first member, for the second) from which a pair is drawn."""
     singular, plural = zip(*NOUNS, strict=True)
     animals, plural_animals = (tuple(filter(_is_animal, pool)) for pool in (singular, plural))
@@ -109,14 +109,14 @@ def _valid_without_pronoun(pair: MentionPair) -> bool:
     a, b = pair
     if a.held_out and b.held_out:
         return a.lemma != b.lemma
-    return _valid(pair) and not is_held_out_pair(pair)
+    return _valid(pair) and not _is_held_out_pair(pair)
 
 
 def _weight(referent: Referent) -> int:
     return _HELD_OUT_WEIGHT if referent.held_out else 1
 
 
-def is_held_out_pair(pair: MentionPair) -> bool:
+def _is_held_out_pair(pair: MentionPair) -> bool:
     """Return True if two words never appear together in training: one pair in ten, by hash."""
     return unit_hash("pair", pair[0].word, pair[1].word) < 0.1
 
@@ -136,7 +136,7 @@ def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
         return (word_split, "headline") if word_split == frame_split else None
     if word_split:
         return word_split, "nouns"
-    if is_held_out_pair(pair):
+    if _is_held_out_pair(pair):
         return None if frame_split else ("test", "pairs")
     if frame_split:
         return frame_split, "frames"
@@ -224,7 +224,7 @@ class Language:
         if name == "C":  # boys with the same held-out split as the girl
             girl = REFERENTS[partner]
             boys = [boy for boy in NAMES[1] if boy.held_out == girl.held_out]
-            known = [boy for boy in boys if boy.held_out or not is_held_out_pair((girl, boy))]
+            known = [boy for boy in boys if boy.held_out or not _is_held_out_pair((girl, boy))]
             return Counter(boy.word for boy in known)
         return Counter(word for word in _companions(plot, name) if word != partner)
 
@@ -395,7 +395,7 @@ def _introduction(language: Language, bindings: Bindings) -> list[Option]:
     plot = language.plot(bindings)
 
     def make() -> list[Option]:
-        pools = word_pools(plot.pools)[0]
+        pools = _word_pools(plot.pools)[0]
         options = []
         for pool in pools:
             total = sum(map(_weight, pool))

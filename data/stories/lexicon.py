@@ -122,7 +122,7 @@ def unit_hash(*strings: str) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def hold_out(words: list[str], n_dev: int, n_test: int) -> dict[str, str]:
+def _hold_out(words: list[str], n_dev: int, n_test: int) -> dict[str, str]:
     """Return {word: "dev" or "test"} for the held-out words: those with the lowest hashes.
 
     The words of the README's example sentences are never held out.
@@ -134,7 +134,7 @@ def hold_out(words: list[str], n_dev: int, n_test: int) -> dict[str, str]:
 def _parse_nouns(table: str, kind: str, n_test: int) -> list[tuple[Referent, Referent]]:
     rows = [line.split(": ") for line in table.strip().splitlines()]
     forms = [(noun.split("/"), tuple(verbs.split())) for nouns, verbs in rows for noun in nouns.split()]
-    held_out = hold_out([singular for (singular, _), _ in forms], 6, n_test)
+    held_out = _hold_out([singular for (singular, _), _ in forms], 6, n_test)
     referents = []
     for (singular, plural), verbs in forms:
         referent = Referent(singular, singular, kind, "It", verbs, held_out.get(singular, ""))
@@ -159,7 +159,7 @@ def _name_referents(trained: list[str], held_out: list[str], pronoun: str) -> tu
 # antecedent reached the corrected p in only half of the cases.
 NOUNS = (*_parse_nouns(ANIMALS, "animal", 12), *_parse_nouns(THINGS, "thing", 8))
 # The 56 things on which an animal lies; they have qualities but no verbs.
-_HELD_OUT_RESTS = hold_out(REST_WORDS, 6, 12)
+_HELD_OUT_RESTS = _hold_out(REST_WORDS, 6, 12)
 RESTS = tuple(Referent(word, word, "rest", "It", (), _HELD_OUT_RESTS.get(word, "")) for word in REST_WORDS)
 # Feminine and masculine names; each has the verbs of one calling.
 NAMES = (

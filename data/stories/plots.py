@@ -43,7 +43,7 @@ class Plot:
     family: str
     level: str
     text: str  # the symbols after the opener
-    pools: str  # the words from which the pair of mentions is drawn (language.word_pools)
+    pools: str  # the words from which the pair of mentions is drawn (language._word_pools)
     frames: tuple[Frame, ...]
     links: tuple[LinkSpec, ...] = ()
     holdouts: tuple[str, ...] = ("iid", "headline")  # hold-outs that the test split contains

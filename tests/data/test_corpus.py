@@ -11,7 +11,16 @@ import pytest
 from tokenizers import Tokenizer
 
 from data.config import TextConfig, TokenizerKind, TokensConfig
-from data.corpus import TOKEN_CLASSES, Corpus, load_corpus, load_stories, load_texts, training_counts, training_words
+from data.corpus import (
+    TOKEN_CLASSES,
+    Corpus,
+    load_corpus,
+    load_stories,
+    load_texts,
+    training_counts,
+    training_words,
+    validation_documents,
+)
 from data.links import link_items
 from data.stories import language_of
 from data.stories.floor import Floor
@@ -165,6 +174,12 @@ def test_a_damaged_corpus_folder_is_refused_by_name(
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(ValueError, match=file):
         tokens_of(path.parent)
+
+
+def test_validation_documents_are_the_texts_between_end_tokens(load: Callable[..., Corpus]) -> None:
+    documents = [f"Story {i} ends.\n" for i in range(20)]
+    corpus = load(f"{END}\n".join(documents), tokenizer=TokenizerKind.bpe, validation_fraction=0.2)
+    assert validation_documents(corpus) == documents[-3:]
 
 
 def test_stories_are_concatenated_with_an_end_token_before_each(corpus: Corpus) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.english import permute_pronouns, permuted_files
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS
-from data.natural import MAX_WORDS, SITES, Prefix, census, contrast_texts, find_prefixes
+from data.natural import MAX_WORDS, SITES, Prefix, census, contrast_texts, find_prefixes, known_class, pronoun_forms
 
 
 def prefixes(text: str, question: str = "gender") -> list[Prefix]:
@@ -104,6 +104,20 @@ def test_two_readings_differ_in_the_pronoun_alone() -> None:
         for link in row.links:
             assert [row.text[slice(*span)] for span in link.antecedents] == [antecedent]
             assert [row.text[slice(*span)] for span in link.distractors] == [distractor]
+
+
+def test_pronoun_forms_are_those_of_both_classes() -> None:
+    assert pronoun_forms("She", "ran", "gender") == ("She", "He")
+    assert pronoun_forms("them", "home", "number") == ("it", "them")
+    assert pronoun_forms("SHE", "ran", "gender") is None and pronoun_forms("it", "was", "number") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("Mrs . Bennet", "feminine"), ("the king", "masculine"), ("Lily Tom and Ann", ""), ("dog", "")],
+)
+def test_known_class_is_the_gender_of_exactly_one_kind_of_word(words: str, expected: str) -> None:
+    assert known_class(words.split()) == expected
 
 
 def test_the_census_says_what_a_text_lacks() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from data.config import StoriesConfig
 from data.links import ORACLES, Link, LinkedText, Span
-from data.stories import assert_balanced, generate_split, language_of, plot_shares
+from data.stories import as_dataset, assert_balanced, generate_split, language_of, plot_shares, stories_of
 from data.stories.blocks import sample_block
 from data.stories.frames import base_frame, held_out
 from data.stories.grammar import sample
@@ -281,6 +281,11 @@ def test_no_training_story_refers_back_to_a_held_out_word_among_two(stories: dic
         assert not (has_held_out and set(ALL_PRONOUNS) & {word.lower() for word in text}), row.text
         n[has_held_out, len(mentions)] += bool(re.search(r"\. The (animals?|things?|girl|boy) ", row.text))
     assert n[True, 2] == 0 < min(n[False, 2], n[True, 1], n[False, 1])
+
+
+def test_stories_are_the_same_after_a_dataset() -> None:
+    stories = generate_split(SMALL, "test")[:40] + generate_split(SMALL, "train")[:40]
+    assert stories_of(as_dataset(stories)) == stories
 
 
 def test_the_seed_alone_changes_the_stories() -> None:

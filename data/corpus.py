@@ -86,7 +86,7 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     else:
         _write_once(folder, lambda path: _write_text(config, cache_dir, path))
 
-    # The arrays are mapped, not read.
+    # The tokens are mapped, not read.
     meta = _read_meta(folder)
     train, validation = (_open_split(folder, split, meta) for split in SPLITS)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
@@ -160,12 +160,12 @@ def corpus_folder(source: str, fingerprint: str, cache_dir: Path) -> Path:
 
 def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     """Return the stories of a split with their gold links; dev, test and test_others are generated at first use."""
-    return stories_of(_story_rows(corpus, split))
+    return stories_of(_story_rows(corpus, split).to_list())
 
 
 def load_texts(corpus: Corpus, split: str) -> list[str]:
     """Return the texts of the stories of a split."""
-    return list(_story_rows(corpus, split)["text"])
+    return _story_rows(corpus, split)["text"][:]
 
 
 def _story_rows(corpus: Corpus, split: str) -> datasets.Dataset:

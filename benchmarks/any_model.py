@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from benchmarks.measure import arguments, run_script, write_results
-from data.english_blocks import english_rows
+from data.english_blocks import english_texts
 from data.text_tables import markdown_table
 from data.tokenizer import END, bpe_tokenizer
 from model.checkpoints import read_checkpoint
@@ -49,7 +49,7 @@ QUERY, FIRST, SECOND = 20, 12, 13  # an edge is exchanged: the weights of one to
 
 def make_tokenizer() -> Tokenizer:
     """Returns a byte-level tokenizer of the sentences that models are tested on."""
-    rows = english_rows(None, n_frames=40, n_pairs=20, seed=1)
+    rows = english_texts(None, n_frames=40, n_pairs=20, seed=1)
     return bpe_tokenizer((row["text"] for split in rows.values() for row in split), 1500)
 
 

@@ -32,7 +32,7 @@ import torch
 from antecedent_lab.opened import load_data, open_run
 from benchmarks.measure import arguments, fail, run_script, write_results
 from benchmarks.planted import KINDS, plant
-from data.corpus import Corpus, load_rows
+from data.corpus import Corpus, load_stories
 from data.links import LinkItem, link_items
 from data.text_tables import markdown_table
 from data.tokenizer import end_id
@@ -184,7 +184,7 @@ def select_items(
     corpus: Corpus, split: str, holdout: str, questions: Sequence[Question], n_pairs: int
 ) -> list[LinkItem]:
     """Returns the items of some questions with `n_pairs` blocks of each frame, different pairs from frame to frame."""
-    rows = [row for row in load_rows(corpus, split) if row["holdout"] == holdout]
+    rows = [row for row in load_stories(corpus, split) if row.holdout == holdout]
     items = link_items(rows, corpus.tokenizer, end_id(corpus.tokenizer))
     items = [item for item in items if any(question.matches(item) for question in questions)]
     blocks: dict[tuple[str, str, str], dict[int, None]] = defaultdict(dict)

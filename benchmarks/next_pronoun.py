@@ -30,10 +30,10 @@ from benchmarks.english import permute_pronouns
 from benchmarks.measure import ROOT, arguments, median_range, run_script, write_results
 from data.corpus import load_corpus
 from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES
-from data.natural import WORD
 from data.next_pronoun import Passage, mixed_places
 from data.text_tables import markdown_table
 from data.tokenizer import END
+from data.words import ENGLISH_WORD
 from model.observe import HeadEdit
 from probe.after_pronoun import after_pronoun
 from probe.config import ProbeConfig
@@ -64,7 +64,7 @@ def swap_genders(text: str, seed: int) -> str:
     does not have. So within a story all mentions and pronouns agree as before, but no word has a gender of its own.
     """
     rng = random.Random(seed)
-    counts = Counter(WORD.findall(text))
+    counts = Counter(ENGLISH_WORD.findall(text))
     feminine, masculine = (
         [name for name in sorted(names) if counts[name] >= MIN_COUNT] for names in (FEMININE_NAMES, MASCULINE_NAMES)
     )
@@ -73,7 +73,7 @@ def swap_genders(text: str, seed: int) -> str:
 
 
 def _swapped(story: str, pools: tuple[list[str], list[str]], rng: random.Random) -> str:
-    present, names = set(WORD.findall(story)), dict[str, str]()
+    present, names = set(ENGLISH_WORD.findall(story)), dict[str, str]()
 
     def counterpart(match: re.Match[str]) -> str:
         word = match.group()
@@ -86,7 +86,7 @@ def _swapped(story: str, pools: tuple[list[str], list[str]], rng: random.Random)
         noun = COUNTERPARTS.get(word.lower(), word.lower())
         return noun.capitalize() if word.istitle() else noun if word.islower() else word
 
-    return WORD.sub(counterpart, story)
+    return ENGLISH_WORD.sub(counterpart, story)
 
 
 def control_text(control: str, folder: Path) -> str:
@@ -132,7 +132,7 @@ def shuffle_words(passage: Passage, rng: random.Random) -> Passage:
     """Returns the passage with its words in random order, the last one excepted; marks are lost."""
     spans = [span for group in passage.mentions for span in group]
     inside = [range(*span) for span in spans]
-    others = [match.span() for match in WORD.finditer(passage.text)]
+    others = [match.span() for match in ENGLISH_WORD.finditer(passage.text)]
     spans += [span for span in others if not any(span[0] in mention for mention in inside)]
     *movable, last = sorted(spans)
     rng.shuffle(movable)

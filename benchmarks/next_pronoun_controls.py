@@ -25,9 +25,9 @@ from torch import Tensor
 from antecedent_lab.opened import open_run
 from benchmarks.measure import arguments, write_results
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
-from data.natural import WORD
 from data.text_tables import markdown_table
 from data.tokenizer import end_id, word_tokenizer
+from data.words import ENGLISH_WORD
 from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, apply_edits
 from probe.config import ProbeConfig
 from probe.next_pronoun import NextPronounResult, QuestionItems, question_items, study_items, study_question
@@ -203,7 +203,7 @@ def main() -> None:
         ])  # fmt: skip
         results[control] = {"n": n, "verdicts": dict(counts), "p_below_01": small_p[control], "found": found[control]}
     names = ("control", "models", "supported [95 %]", "corrected p < .01", "verdicts", "planted head chosen")
-    lines = [*markdown_table(names, rows), "", f"{len(WORD.findall(' '.join(t for _, t in text.documents))):,} words."]
+    lines = [*markdown_table(names, rows), "", f"{len(ENGLISH_WORD.findall(' '.join(t for _, t in text.documents))):,} words."]
     print(f"{time.monotonic() - start:.0f} s")
     title = "Controls of the study of the next pronoun"
     write_results("next_pronoun_controls", title, {"controls": results}, lines, int(options["threads"]))

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from data.errors import UserError
+
 IGNORE = -100  # a target without loss, the default ignore_index of torch's cross_entropy
 ALL_ROWS = slice(None)
 _LENGTH_MULTIPLE = 8  # validation stories whose lengths round up to the same multiple share a batch
@@ -24,17 +26,21 @@ class Split:
     n_bytes: int  # the length of the text in UTF-8
 
     def bits_per_byte(self, loss: float) -> float:
-        """Returns a mean loss in nats per token as bits per byte, which does not depend on the tokenizer."""
-        return loss / math.log(2) * (len(self.tokens) - 1) / self.n_bytes  # the first token is not predicted
+        """Return a mean loss in nats per token as bits per byte, which does not depend on the tokenizer."""
+        n_predicted = len(self.tokens) - 1  # all but the first
+        return loss / math.log(2) * n_predicted / self.n_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StorySplit(Split):
-    """Concatenated stories; story i, tokens[starts[i] : starts[i + 1]], begins with END, and the last token is END."""
+    """Concatenated stories; story i, tokens[starts[i] : starts[i + 1]], begins with END, and the last token is END.
+
+    The training stories have neither classes nor a floor.
+    """
 
     starts: np.ndarray  # [n_stories + 1] int64
-    classes: np.ndarray | None  # [N] uint8, indices into corpus.CLASSES; None for the training stories
-    floor: np.ndarray | None  # [N] float32, -log p in nats of the Bayes-optimal predictor; None as for classes
+    classes: np.ndarray | None  # [N] uint8, indices into corpus.TOKEN_CLASSES
+    floor: np.ndarray | None  # [N] float32, -log p in nats of the Bayes-optimal predictor
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,75 +49,89 @@ class Batch:
 
     tokens: Tensor  # [B, T] int64
     targets: Tensor  # [B, T] int64, IGNORE where there is no loss
-    document_ids: Tensor | None = None  # [B, T] int64, counted within a row, -1 for padding; None: one document per row
+    # [B, T] int64, counted within a row, -1 for padding; None: one document per row.
+    document_ids: Tensor | None = None
     classes: Tensor | None = None  # [B, T] int64, of the targets
     floor: Tensor | None = None  # [B, T] float32, of the targets, in nats
 
     def model_inputs(self, *, single_document: bool = False) -> tuple[Tensor, ...]:
-        """Returns the arguments of the model: (tokens, document_ids), or (tokens,) if each row is one document."""
-        return (self.tokens,) if single_document or self.document_ids is None else (self.tokens, self.document_ids)
+        """Return the arguments of the model: (tokens, document_ids), or (tokens,) if each row is one document."""
+        if single_document or self.document_ids is None:
+            return (self.tokens,)
+        return self.tokens, self.document_ids
 
 
 class StreamBatches:
     """Random crops of `context_length` tokens, drawn for each step as in nanoGPT."""
 
     def __init__(self, split: Split, *, tokens_per_batch: int, context_length: int, seed: int) -> None:
-        """Raises ValueError if the text is shorter than one crop."""
+        """Raise UserError if the text is shorter than one crop."""
         if len(split.tokens) <= context_length:
             problem = f"the training text has only {len(split.tokens)} tokens; set it lower"
-            raise ValueError(f"model.context_length={context_length}: {problem}")
-        self.split, self.context_length, self.seed = split, context_length, seed
+            raise UserError(f"model.context_length={context_length}: {problem}")
+        self.split = split
+        self.context_length = context_length
+        self.seed = seed
         self.n_rows = max(1, tokens_per_batch // context_length)
 
     def at(self, step: int, rows: slice = ALL_ROWS) -> Batch:
-        """Returns the given rows of the batch of `step` (0 or more), each [context_length]."""
+        """Return the given rows of the batch of `step` (0 or more), each [context_length]."""
         rng = np.random.default_rng([self.seed, step])
+        # All rows are drawn, whichever this process reads, so that its share does not change them.
         starts = rng.integers(len(self.split.tokens) - self.context_length, size=self.n_rows)
-        return _next_token_batch(self.split.tokens[starts[rows, None] + np.arange(self.context_length + 1)])
+        places = starts[rows, None] + np.arange(self.context_length + 1)  # [B, T + 1]
+        return _next_token_batch(self.split.tokens[places])
 
     def n_targets(self, step: int) -> int:
-        """Returns the number of targets in all rows of the batch of `step`."""
+        """Return the number of targets in all rows of the batch of `step`."""
         return self.n_rows * self.context_length
 
 
 class StoryBatches:
     """Whole stories, each once per epoch in a new order, packed into rows of at most `context_length` tokens.
 
-    In batches of equally long stories, all end at the same position. Models trained on such batches had a loss at
-    pronouns up to 0.16 nats away from the entropy lower bound, with packed rows less than 0.05.
+    In batches of equally long stories, all end at the same position. Models trained on such batches
+    had a loss at pronouns up to 0.16 nats away from the entropy lower bound, with packed rows less
+    than 0.05.
     """
 
     def __init__(self, split: StorySplit, *, tokens_per_batch: int, context_length: int, seed: int) -> None:
-        """Raises ValueError if a story is longer than the context."""
+        """Raise UserError if a story is longer than the context."""
         _check_lengths(split, context_length)
-        self.split, self.context_length = split, context_length
+        self.split = split
+        self.context_length = context_length
         self.n_rows = max(1, tokens_per_batch // context_length)
-        self._epoch_rows = lru_cache(maxsize=1)(partial(_epoch_rows, split.starts, context_length, seed))
+        rows_of_epoch = partial(_epoch_rows, split.starts, context_length, seed)
+        self._epoch_rows = lru_cache(maxsize=1)(rows_of_epoch)
         self._first_steps = [0]  # the first step of each epoch planned so far
 
     def at(self, step: int, rows: slice = ALL_ROWS) -> Batch:
-        """Returns rows [context_length] of the batch of `step` (0 or more); the last of an epoch may have fewer."""
+        """Return the given rows of the batch of `step` (0 or more); the last of an epoch may have fewer."""
         return _packed_batch(self.split, self._stories(step)[rows], self.context_length)
 
     def n_targets(self, step: int) -> int:
-        """Returns the number of targets in all rows of the batch of `step`: one per token of its stories."""
+        """Return the number of targets in all rows of the batch of `step`: one per token of its stories."""
         stories = np.concatenate(self._stories(step))
-        return int((self.split.starts[stories + 1] - self.split.starts[stories]).sum())
+        starts = self.split.starts
+        return int((starts[stories + 1] - starts[stories]).sum())
 
     def _stories(self, step: int) -> list[np.ndarray]:
-        """Returns the story indices of each row of a step."""
+        # Epochs differ in their number of rows: plan them until the one of the step.
         while self._first_steps[-1] <= step:
-            n_steps = math.ceil(len(self._epoch_rows(len(self._first_steps) - 1)) / self.n_rows)
-            self._first_steps.append(self._first_steps[-1] + n_steps)
+            n_rows = len(self._epoch_rows(len(self._first_steps) - 1))
+            self._first_steps.append(self._first_steps[-1] + math.ceil(n_rows / self.n_rows))
+
         epoch = int(np.searchsorted(self._first_steps, step, side="right")) - 1
         first_row = (step - self._first_steps[epoch]) * self.n_rows
         return self._epoch_rows(epoch)[first_row : first_row + self.n_rows]
 
 
 def _epoch_rows(starts: np.ndarray, context_length: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Returns the story indices of each row of an epoch: a row ends where the next story does not fit."""
+    """Return the story indices of each row of an epoch: a row ends where the next story does not fit."""
     order = np.random.default_rng([seed, epoch]).permutation(len(starts) - 1)
-    cuts, space = [], context_length
+    # Positions in `order` at which a new row starts.
+    cuts = []
+    space = context_length
     for position, length in enumerate(np.diff(starts)[order].tolist()):
         if length > space:
             cuts.append(position)
@@ -123,29 +143,34 @@ def _epoch_rows(starts: np.ndarray, context_length: int, seed: int, epoch: int) 
 def training_batches(
     split: Split, *, tokens_per_batch: int, context_length: int, seed: int
 ) -> StreamBatches | StoryBatches:
-    """Returns batches of packed stories or of random crops, [tokens_per_batch / context_length, context_length]."""
+    """Return batches of packed stories or of random crops, [tokens_per_batch / context_length, context_length]."""
+    sizes = {"tokens_per_batch": tokens_per_batch, "context_length": context_length}
     if isinstance(split, StorySplit):
-        return StoryBatches(split, tokens_per_batch=tokens_per_batch, context_length=context_length, seed=seed)
-    return StreamBatches(split, tokens_per_batch=tokens_per_batch, context_length=context_length, seed=seed)
+        return StoryBatches(split, **sizes, seed=seed)
+    return StreamBatches(split, **sizes, seed=seed)
 
 
 def validation_batches(
     split: Split, *, tokens_per_batch: int, context_length: int, n_tokens: int | None
 ) -> Iterator[Batch]:
-    """Yields batches in which every token of the split but the first is a target exactly once.
+    """Yield batches in which every token of the split but the first is a target exactly once.
 
-    A row is a story of a StorySplit, or a window of another split; windows do not overlap. The batches end after about
-    `n_tokens`; None: after the whole split.
+    A row is a story of a StorySplit, or a window of another split; windows do not overlap. The
+    batches end after about `n_tokens`; None: after the whole split.
     """
     if isinstance(split, StorySplit):
         _check_lengths(split, context_length)
         yield from _validation_stories(split, tokens_per_batch, n_tokens)
         return
+
+    # Whole windows of `context_length` targets, several per batch.
     end = len(split.tokens) if n_tokens is None else min(n_tokens + 1, len(split.tokens))
-    n_rows, n_windows = max(1, tokens_per_batch // context_length), (end - 1) // context_length
+    n_rows = max(1, tokens_per_batch // context_length)
+    n_windows = (end - 1) // context_length
     for first in range(0, n_windows, n_rows):
         starts = np.arange(first, min(first + n_rows, n_windows)) * context_length
         yield _next_token_batch(split.tokens[starts[:, None] + np.arange(context_length + 1)])
+    # The rest is a shorter window of its own.
     if (end - 1) % context_length:
         yield _next_token_batch(split.tokens[None, n_windows * context_length : end])
 
@@ -154,45 +179,53 @@ def _check_lengths(split: StorySplit, context_length: int) -> None:
     longest = int(np.diff(split.starts).max())
     if longest > context_length:
         problem = f"the longest story has {longest} tokens; set this or more"
-        raise ValueError(f"model.context_length={context_length}: {problem}")
+        raise UserError(f"model.context_length={context_length}: {problem}")
 
 
 def _validation_stories(split: StorySplit, tokens_per_batch: int, n_tokens: int | None) -> Iterator[Batch]:
-    """Yields one story per row, stories of similar length together."""
+    """Yield one story per row, stories of similar length together."""
     n_stories = len(split.starts) - 1
     if n_tokens is not None:
         n_stories = max(1, min(n_stories, int(np.searchsorted(split.starts, n_tokens))))
+
+    # Lengths in tokens, [n_stories], rounded up.
     lengths = np.diff(split.starts[: n_stories + 1])
     padded = -(-lengths // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
     for length in np.unique(padded):
-        stories, n_rows = np.flatnonzero(padded == length), max(1, tokens_per_batch // int(length))
+        stories = np.flatnonzero(padded == length)
+        n_rows = max(1, tokens_per_batch // int(length))
         for first in range(0, len(stories), n_rows):
             in_batch = stories[first : first + n_rows]
             yield _packed_batch(split, list(in_batch[:, None]), int(lengths[in_batch].max()))
 
 
 def _packed_batch(split: StorySplit, rows: list[np.ndarray], length: int) -> Batch:
-    """Returns a batch [len(rows), length] of the stories of each row; a story's last target is the END after it."""
-    places = np.zeros((len(rows), length), np.int64)  # place of each token in the corpus, 0 for padding
+    """Return a batch [len(rows), length] of the stories of each row; a story's last target is the END after it."""
+    # The place of each token in the corpus and its story in the row, [B, T]; 0 and -1 for padding.
+    places = np.zeros((len(rows), length), np.int64)
     documents = np.full_like(places, -1)
     for row, stories in enumerate(rows):
-        story_places = [np.arange(split.starts[story], split.starts[story + 1]) for story in stories]
-        n_tokens = sum(map(len, story_places))
-        places[row, :n_tokens] = np.concatenate(story_places)
-        documents[row, :n_tokens] = np.repeat(np.arange(len(stories)), list(map(len, story_places)))
-    tokens = np.where(documents >= 0, split.tokens[places], 0).astype(np.int64)
-    targets = np.where(documents >= 0, split.tokens[places + 1].astype(np.int64), IGNORE)
-    return Batch(
-        torch.from_numpy(tokens),
-        torch.from_numpy(targets),
-        torch.from_numpy(documents),
-        None if split.classes is None else torch.from_numpy(split.classes[places + 1].astype(np.int64)),
-        None if split.floor is None else torch.from_numpy(split.floor[places + 1]),
-    )
+        end = 0
+        for number, story in enumerate(stories):
+            start = end
+            end += split.starts[story + 1] - split.starts[story]
+            places[row, start:end] = np.arange(split.starts[story], split.starts[story + 1])
+            documents[row, start:end] = number
+
+    # Padding is token 0 without a target.
+    is_text = documents >= 0
+    tokens = np.where(is_text, split.tokens[places], 0).astype(np.int64)
+    targets = np.where(is_text, split.tokens[places + 1].astype(np.int64), IGNORE)
+    classes = floor = None
+    if split.classes is not None and split.floor is not None:
+        classes = torch.from_numpy(split.classes[places + 1].astype(np.int64))
+        floor = torch.from_numpy(split.floor[places + 1])
+    document_ids = torch.from_numpy(documents)
+    return Batch(torch.from_numpy(tokens), torch.from_numpy(targets), document_ids, classes, floor)
 
 
 def _next_token_batch(rows: np.ndarray) -> Batch:
-    """Returns rows [B, T + 1] as tokens [B, T] and targets [B, T], the same tokens one position later."""
+    """Return rows [B, T + 1] as tokens [B, T] and targets [B, T], the same tokens one position later."""
     tokens = torch.from_numpy(rows.astype(np.int64))
     return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
@@ -200,7 +233,7 @@ def _next_token_batch(rows: np.ndarray) -> Batch:
 class LoadedBatch(NamedTuple):
     """Some rows of a batch on the device of the model."""
 
-    inputs: tuple[Tensor, ...]  # tokens [B, T] int64 and, for packed documents, document_ids [B, T] int64
+    inputs: tuple[Tensor, ...]  # tokens [B, T] int64; packed documents: document_ids [B, T] int64
     targets: Tensor  # [B, T] int64
     n_targets: int  # in all rows of the batch, not only in these
 
@@ -215,18 +248,25 @@ class BatchLoader:
 
         `rows` are those of this process. If a batch has none of them, one ignored row takes their place.
         """
-        self.batches, self._device, self._rows = batches, device, rows
+        self.batches = batches
+        self._device = device
+        self._rows = rows
         self._min_rows = max(1, len(range(batches.n_rows)[rows])) if pad else 1
 
     def __call__(self, index: int) -> LoadedBatch:
-        """Returns the rows of this process from the batch with this index, counted from the start of training."""
+        """Return the rows of this process from the batch with this index, counted from the start of training."""
         batch = self.batches.at(index, self._rows)
-        missing = (0, 0, 0, max(0, self._min_rows - len(batch.targets)))  # rows below the last
-        padding = (0, -1)  # token 0, document -1
-        inputs = (F.pad(x, missing, value=fill) for x, fill in zip(batch.model_inputs(), padding, strict=False))
-        targets = F.pad(batch.targets, missing, value=IGNORE)
-        return LoadedBatch(tuple(map(self._to_device, inputs)), self._to_device(targets), self.batches.n_targets(index))
+
+        # Rows below the last: token 0 of document -1, without loss.
+        missing = (0, 0, 0, max(0, self._min_rows - len(batch.targets)))
+        inputs = []
+        for tensor, fill in zip(batch.model_inputs(), (0, -1), strict=False):
+            inputs.append(self._to_device(F.pad(tensor, missing, value=fill)))
+        targets = self._to_device(F.pad(batch.targets, missing, value=IGNORE))
+        return LoadedBatch(tuple(inputs), targets, self.batches.n_targets(index))
 
     def _to_device(self, tensor: Tensor) -> Tensor:
-        """Copies to a GPU from pinned memory, which lets the host continue at once."""
-        return tensor if self._device.type == "cpu" else tensor.pin_memory().to(self._device, non_blocking=True)
+        if self._device.type == "cpu":
+            return tensor
+        # From pinned memory the copy lets the host continue at once.
+        return tensor.pin_memory().to(self._device, non_blocking=True)

@@ -17,13 +17,15 @@ import huggingface_hub
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from data.config import HubConfig, RowsKind, TextConfig
-from data.errors import one_line
+from data.errors import UserError, one_line
 from data.tokenizer import END
 
-_BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # of `datasets`, by file name
+# The builders of `datasets` by file name.
+_BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 _COMPRESSED = (".gz", ".zst")
 READABLE = ".txt .jsonl .csv .parquet, also .gz and .zst"
 _PIECE_CHARACTERS = 8192  # a longer document is tokenized in pieces, which bounds the memory
+# The longest part of a line that ends before a space, or else of the largest size.
 _LINE_PART = re.compile(rf".{{1,{_PIECE_CHARACTERS}}}(?= |\Z)|.{{1,{_PIECE_CHARACTERS}}}", re.DOTALL)
 _BATCH_ROWS = 256
 _TIMEOUT = 3.0  # seconds until the hub answers
@@ -41,14 +43,16 @@ class Texts:
     """The texts of a corpus; each call reads from the start."""
 
     train: Callable[[], Iterable[Piece]]
-    validation: Callable[[], Iterable[Piece]] | None  # None: the last part of the training text is held out
+    validation: Callable[[], Iterable[Piece]] | None  # None: the last part of `train` is held out
 
 
 def file_texts(config: TextConfig) -> Texts:
-    """Returns the texts of the files of `config`; raises ValueError if a file is in both splits."""
+    """Return the texts of the files of `config`; raise UserError if a file is in both splits."""
     train, validation = config_files(config)
-    if shared := {path.resolve() for path in train} & {path.resolve() for path in validation or ()}:
-        raise ValueError(f"data.validation_path={config.validation_path}: {min(shared)} is in data.path too; remove it")
+    shared = {path.resolve() for path in train} & {path.resolve() for path in validation or ()}
+    if shared:
+        setting = f"data.validation_path={config.validation_path}"
+        raise UserError(f"{setting}: {min(shared)} is in data.path too; remove it")
     return Texts(
         lambda: first_bytes(read_files(train, config.column), config.max_bytes),
         None if validation is None else lambda: read_files(validation, config.column),
@@ -56,46 +60,60 @@ def file_texts(config: TextConfig) -> Texts:
 
 
 def config_files(config: TextConfig) -> tuple[list[Path], list[Path] | None]:
-    """Returns the training files and the validation files; None if a part of the training text is held out."""
-    validation = config.validation_path and text_files(config.validation_path, "data.validation_path")
-    return text_files(config.path), validation or None
+    """Return the training files and the validation files; None if a part of the training text is held out."""
+    train = text_files(config.path)
+    if not config.validation_path:
+        return train, None
+    return train, text_files(config.validation_path, "data.validation_path")
 
 
 def text_files(path: str, setting: str = "data.path") -> list[Path]:
-    """Returns the files of a path, a folder, a glob or several of them separated by commas; each file once.
+    """Return the files of a path, a folder, a glob or several of them separated by commas; each file once.
 
-    A folder stands for all readable files below it, sorted by path, without hidden ones. Raises FileNotFoundError or
-    ValueError with the name of the setting.
+    A folder stands for all readable files below it, sorted by path, without hidden ones. Raise
+    FileNotFoundError or UserError with the name of the setting.
     """
+    # By the file itself, so that a file that is named twice is read once.
     files: dict[Path, Path] = {}
     for pattern in [path] if Path(path).expanduser().exists() else path.split(","):
         start = Path(pattern.strip()).expanduser()
         if start.is_dir():
-            below = sorted(file for file in start.rglob("*") if file.is_file() and _builder(file))
-            matches = [file for file in below if not re.search(r"(^|/)\.", file.relative_to(start).as_posix())]
+            matches = _files_below(start)
+        elif start.is_file():
+            matches = [start]
         else:
-            names = [str(start)] if start.is_file() else sorted(glob.glob(str(start), recursive=True))
+            names = sorted(glob.glob(str(start), recursive=True))
             matches = [Path(name) for name in names if Path(name).is_file()]
         if not matches:
-            raise FileNotFoundError(f"{setting}={path}: no text file at {pattern.strip()}; readable are {READABLE}")
+            problem = f"no text file at {pattern.strip()}; readable are {READABLE}"
+            raise FileNotFoundError(f"{setting}={path}: {problem}")
         for file in matches:
             if _builder(file) is None:
-                raise ValueError(f"{setting}={path}: cannot read {file}; readable are {READABLE}")
+                raise UserError(f"{setting}={path}: cannot read {file}; readable are {READABLE}")
             files.setdefault(file.resolve(), file)
     return list(files.values())
 
 
+def _files_below(folder: Path) -> list[Path]:
+    files = []
+    for file in sorted(folder.rglob("*")):
+        is_hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if file.is_file() and _builder(file) and not is_hidden:
+            files.append(file)
+    return files
+
+
 def _builder(path: Path) -> str | None:
-    """Returns the builder of `datasets` for a file, None if there is none."""
+    """Return the builder of `datasets` for a file, None if there is none."""
     name = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
     return _BUILDERS.get(name.suffix.lower())
 
 
 def read_files(files: Sequence[Path], column: str) -> Iterator[Piece]:
-    """Yields the documents of local files in order.
+    """Yield the documents of local files in order.
 
-    A .txt file is one document, or several separated by lines with `END` alone. Each row of the other files is one, in
-    the field `column`. Raises ValueError in one line: which file cannot be read and why.
+    A .txt file is one document, or several separated by lines with `END` alone. Each row of the other
+    files is one, in the field `column`. Raise UserError in one line: which file cannot be read and why.
     """
     for file in files:
         try:
@@ -106,13 +124,14 @@ def read_files(files: Sequence[Path], column: str) -> Iterator[Piece]:
         except PermissionError:
             raise
         except UnicodeError as error:
-            raise ValueError(f"{file}: not UTF-8 ({error}); convert it: iconv -f OLD -t UTF-8") from None
+            raise UserError(f"{file}: not UTF-8 ({error}); convert it: iconv -f OLD -t UTF-8") from None
         except Exception as error:  # pandas, pyarrow and fsspec raise exceptions of many types
-            raise ValueError(f"{file}: {one_line(error)}") from None
+            raise UserError(f"{file}: {one_line(error)}") from None
 
 
 def read_documents(files: Sequence[Path], column: str = "text") -> list[str]:
-    """Returns the documents of `read_files`, each as one text."""
+    """Return the documents of `read_files`, each as one text."""
+    # The pieces of a document follow one another.
     documents = list[str]()
     for piece in read_files(files, column):
         if piece.starts_document or not documents:
@@ -122,33 +141,37 @@ def read_documents(files: Sequence[Path], column: str = "text") -> list[str]:
 
 
 def _read_text(file: Path) -> Iterator[Piece]:
-    with fsspec.open(str(file.absolute()), "rt", compression="infer", encoding="utf-8-sig", newline=None) as lines:
+    # utf-8-sig drops a byte order mark, newline=None makes every line end LF.
+    mode = {"mode": "rt", "compression": "infer", "encoding": "utf-8-sig", "newline": None}
+    with fsspec.open(str(file.absolute()), **mode) as lines:
         for is_separator, document in groupby(lines, key=lambda line: line.strip() == END):
             if not is_separator:
                 yield from _pieces(document)
 
 
 def _open_rows(file: Path, column: str) -> Any:
-    """Returns the rows of a file, streamed: `datasets` then keeps no copy."""
-    options: dict[str, dict[str, Any]] = {
-        "csv": {"keep_default_na": False, "index_col": False, "converters": {column: str}},  # "NA" is a text
-        "parquet": {"batch_size": _BATCH_ROWS},
-    }
+    """Return the rows of a file, streamed: `datasets` then keeps no copy."""
     builder = str(_builder(file))
-    name = glob.escape(str(file.absolute()))
+    options: dict[str, Any] = {}
+    if builder == "csv":  # "NA" is a text
+        options = {"keep_default_na": False, "index_col": False, "converters": {column: str}}
+    elif builder == "parquet":
+        options = {"batch_size": _BATCH_ROWS}
     _silence()
-    return datasets.load_dataset(builder, data_files=[name], split="train", streaming=True, **options.get(builder, {}))
+    files = [glob.escape(str(file.absolute()))]
+    return datasets.load_dataset(builder, data_files=files, split="train", streaming=True, **options)
 
 
 def _row_pieces(rows: Any, column: str, kind: RowsKind = RowsKind.documents) -> Iterator[Piece]:
-    """Yields the texts of a dataset without empty rows; each row is a document, or all of them are one."""
+    """Yield the texts of a dataset without empty rows; each row is a document, or all of them are one."""
     is_first = True
     for batch in rows.iter(batch_size=_BATCH_ROWS):
         if column not in batch:
-            raise ValueError(f"data.column={column}: no such column; there are {', '.join(map(str, batch))}")
+            columns = ", ".join(map(str, batch))
+            raise UserError(f"data.column={column}: no such column; there are {columns}")
         for row in batch[column]:
             if row is not None and not isinstance(row, str):
-                raise ValueError(f"data.column={column}: {type(row).__name__} instead of text")
+                raise UserError(f"data.column={column}: {type(row).__name__} instead of text")
             lines = (row or "").replace("\r\n", "\n").replace("\r", "\n").splitlines(keepends=True)
             for text, is_start in _pieces(lines):
                 yield Piece(text, is_start and (is_first or kind is RowsKind.documents))
@@ -156,21 +179,27 @@ def _row_pieces(rows: Any, column: str, kind: RowsKind = RowsKind.documents) -> 
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
-    """Yields a document in pieces that end with a line; lines longer than a piece are cut before a space."""
-    piece, size, starts_document = [], 0, True
+    """Yield a document in pieces that end with a line; lines longer than a piece are cut before a space."""
+    # The lines of the piece so far, and their characters.
+    texts: list[str] = []
+    size = 0
+    starts_document = True
     for line in lines:
         for text in _LINE_PART.findall(line):
-            piece.append(text)
+            texts.append(text)
             size += len(text)
             if size >= _PIECE_CHARACTERS:
-                yield Piece("".join(piece), starts_document)
-                piece, size, starts_document = [], 0, False
-    if piece:
-        yield Piece("".join(piece), starts_document)
+                yield Piece("".join(texts), starts_document)
+                texts = []
+                size = 0
+                starts_document = False
+    if texts:
+        yield Piece("".join(texts), starts_document)
 
 
 def first_bytes(pieces: Iterable[Piece], max_bytes: int | None) -> Iterator[Piece]:
-    """Yields the first pieces with at most `max_bytes` of UTF-8 (None: all), or the beginning of a longer first one."""
+    """Yield the first pieces with at most `max_bytes` of UTF-8 (None: all), or the beginning of a longer first one."""
+    # A character is never cut.
     n_bytes = 0
     for piece in pieces:
         encoded = piece.text.encode()
@@ -183,14 +212,17 @@ def first_bytes(pieces: Iterable[Piece], max_bytes: int | None) -> Iterator[Piec
 
 
 def pin_revision(config: HubConfig) -> HubConfig:
-    """Returns `config` with the commit in place of a branch, a tag or None; a commit needs no network.
+    """Return `config` with the commit in place of a branch, a tag or None; a commit needs no network.
 
     For a dataset in a local folder the revision is a hash of the names, sizes and times of its files.
     """
     folder = Path(config.name)
     if folder.is_dir():
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        state = [(path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        # A local folder has no commit: its files stand for one.
+        state = []
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            name = path.relative_to(folder).as_posix()
+            state.append((name, path.stat().st_size, path.stat().st_mtime_ns))
         return replace(config, revision=hashlib.sha256(repr(state).encode()).hexdigest()[:40])
     if re.fullmatch("[0-9a-f]{40}", config.revision or ""):
         return config
@@ -198,14 +230,18 @@ def pin_revision(config: HubConfig) -> HubConfig:
 
 
 def _ask_hub(config: HubConfig) -> str:
-    """Returns the commit of a dataset. It fails in seconds without network, where `datasets` retries for 23."""
+    """Return the commit of a dataset. It fails in seconds without network, where `datasets` retries for 23."""
+    # Every way in which the hub can fail has a line that says what to do.
     name = f"data.name={config.name}"
     try:
-        info = huggingface_hub.HfApi().dataset_info(config.name, revision=config.revision, timeout=_TIMEOUT)
+        hub = huggingface_hub.HfApi()
+        info = hub.dataset_info(config.name, revision=config.revision, timeout=_TIMEOUT)
     except RepositoryNotFoundError:  # also of gated datasets
-        raise ValueError(f"{name}: no such dataset; if it is private or gated, run `hf auth login`") from None
+        problem = "no such dataset; if it is private or gated, run `hf auth login`"
+        raise UserError(f"{name}: {problem}") from None
     except RevisionNotFoundError:
-        raise ValueError(f"data.revision={config.revision}: {config.name} has no such revision") from None
+        problem = f"{config.name} has no such revision"
+        raise UserError(f"data.revision={config.revision}: {problem}") from None
     except Exception as error:  # no network: the type depends on the HTTP library
         raise ConnectionError(
             f"{name}: no answer from {huggingface_hub.constants.ENDPOINT} ({one_line(error)}); use the stories "
@@ -215,23 +251,28 @@ def _ask_hub(config: HubConfig) -> str:
 
 
 def hub_texts(config: HubConfig, cache_dir: Path) -> Texts:
-    """Downloads the splits of `config`, whose revision is pinned, and returns their texts.
+    """Download the splits of `config`, whose revision is pinned, and returns their texts.
 
-    With `max_bytes` only the beginning is downloaded and kept in memory. Raises ValueError if a split cannot be read,
-    ConnectionError if the hub does not answer.
+    With `max_bytes` only the beginning is downloaded and kept in memory. Raise UserError if a split
+    cannot be read, ConnectionError if the hub does not answer.
     """
     if not Path(config.name).is_dir():
         _ask_hub(config)
     train = _hub_split(config, config.split, config.max_bytes, cache_dir)
     if config.validation_split is None:
         return Texts(train, None)
-    if shared := {*config.split.split("+")} & {*config.validation_split.split("+")}:
-        raise ValueError(f"data.validation_split={config.validation_split}: {min(shared)} is in data.split too")
-    max_bytes = config.max_bytes and max(1, int(config.max_bytes * config.validation_fraction))
+    shared = {*config.split.split("+")} & {*config.validation_split.split("+")}
+    if shared:
+        setting = f"data.validation_split={config.validation_split}"
+        raise UserError(f"{setting}: {min(shared)} is in data.split too")
+    max_bytes = config.max_bytes
+    if max_bytes is not None:
+        max_bytes = max(1, int(max_bytes * config.validation_fraction))
     return Texts(train, _hub_split(config, config.validation_split, max_bytes, cache_dir))
 
 
 def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: Path) -> Callable[[], Iterable[Piece]]:
+    # With a limit the beginning is streamed, otherwise `datasets` keeps the split in its cache.
     _silence()
     is_local = Path(config.name).is_dir()
     try:
@@ -246,17 +287,18 @@ def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: 
         )
         if max_bytes is None:
             return lambda: _row_pieces(rows, config.column, config.rows)
-        beginning = list(first_bytes(_row_pieces(rows, config.column, config.rows), max_bytes))
+        pieces = _row_pieces(rows, config.column, config.rows)
+        beginning = list(first_bytes(pieces, max_bytes))
     except ConnectionError:
         raise
     except Exception as error:  # of `datasets` and its readers
         setting = f"data.files={config.files}" if config.files else f"data.split={split}"
-        raise ValueError(f"data.name={config.name} {setting}: {one_line(error)}") from None
+        raise UserError(f"data.name={config.name} {setting}: {one_line(error)}") from None
     return lambda: beginning
 
 
 def _silence() -> None:
-    """Turns off the log of `datasets`, whose exceptions become one line here, and its progress bars in a log file."""
+    """Turn off the log of `datasets`, whose exceptions become one line here, and its progress bars in a log file."""
     datasets.logging.set_verbosity(logging.CRITICAL)
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()

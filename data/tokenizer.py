@@ -1,34 +1,32 @@
 """Tokenizers: byte-level BPE, characters, words, or an existing tokenizer.json.
 
-Every tokenizer has the token `END` before each document or story: the first input and the last target of the model.
-The same characters inside a text are plain text.
+Every tokenizer has the token `END` before each document or story: it is BOS, the model's first
+input, and also the last target. The same characters inside a text are plain text.
 """
 
 import json
-import re
 import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tokenizers import Encoding, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from data.config import HubConfig, TextConfig, TokenizerKind
-from data.errors import one_line
+from data.errors import UserError, one_line
 
 END = "<|endoftext|>"  # as in GPT-2
 UNKNOWN = "<|unknown|>"
-_WORD = re.compile(r"\w+|[^\w\s]+")  # the words of pre_tokenizers.Whitespace
-_MAX_TOKENS = 20_000_000  # searched for words, which takes about a minute
-_CHUNK_TOKENS = 2**18
 _PRETRAINED_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")  # that transformers reads
 
 
 def make_tokenizer(
     config: TextConfig | HubConfig, texts: Iterable[str], sample: Iterable[str]
 ) -> tuple[Tokenizer, list[str]]:
-    """Returns the tokenizer of `config`, with the characters of `texts` or trained on `sample`, and notes on it."""
+    """Return the tokenizer of `config` and notes on it for the user.
+
+    A tokenizer of characters has those of `texts`; one of words or BPE is trained on `sample`.
+    """
     if config.tokenizer is TokenizerKind.file:
         return file_tokenizer(Path(str(config.tokenizer_path)))
     if config.tokenizer is TokenizerKind.characters:
@@ -38,30 +36,41 @@ def make_tokenizer(
 
 
 def word_tokenizer(texts: Iterable[str], vocab_size: int = 30_000) -> Tokenizer:
-    """Returns a tokenizer of the most frequent words and punctuation marks; other words become `UNKNOWN`."""
+    """Return a tokenizer of the most frequent words and marks; other words become `UNKNOWN`."""
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=True)  # no space before . and ,
-    trainer = trainers.WordLevelTrainer(vocab_size=vocab_size, special_tokens=[END, UNKNOWN], show_progress=False)
+    special = [END, UNKNOWN]
+    trainer = trainers.WordLevelTrainer(vocab_size=vocab_size, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     return _plain(tokenizer)
 
 
 def character_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Returns a tokenizer of all characters of `texts`; other characters become `UNKNOWN`."""
+    """Return a tokenizer of all characters of `texts`; other characters become `UNKNOWN`."""
     characters: set[str] = set()
     for text in texts:
         characters.update(text)
-    vocabulary = {token: i for i, token in enumerate([END, UNKNOWN, *sorted(characters)])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer = _character_tokenizer([END, UNKNOWN, *sorted(characters)], unk_token=UNKNOWN)
+    tokenizer.add_special_tokens([END])
+    return tokenizer
+
+
+def nanogpt_characters(text: str) -> Tokenizer:
+    """Return nanoGPT's tokenizer: token i is the i-th of the sorted characters of `text`."""
+    return _character_tokenizer(sorted(set(text)))
+
+
+def _character_tokenizer(characters: list[str], **options: str) -> Tokenizer:
+    vocabulary = {token: i for i, token in enumerate(characters)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, **options))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([END])
     return _plain(tokenizer)
 
 
 def bpe_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Returns a byte-level BPE tokenizer of at most `vocab_size` tokens (Sennrich et al. 2016, as in GPT-2)."""
+    """Return a byte-level BPE tokenizer of at most `vocab_size` tokens (Sennrich et al. 2016)."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -76,104 +85,112 @@ def bpe_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Returns the tokenizer of a run or a corpus; raises ValueError if it is damaged or lacks `END`."""
-    tokenizer = _plain(_read(path, ""))
+    """Return the tokenizer of a run or a corpus; raise UserError if it is damaged or lacks `END`."""
+    tokenizer = _plain(_read(path))
     end_id(tokenizer)
     return tokenizer
 
 
 def file_tokenizer(path: Path) -> tuple[Tokenizer, list[str]]:
-    """Returns an existing tokenizer.json, with `END` added if it is missing, and notes for the user.
+    """Return an existing tokenizer.json, with `END` added if it is missing, and notes for the user.
 
-    Special tokens around a text, truncation, padding and BPE dropout are turned off. Raises ValueError if it cannot be
-    read or its ids are not 0 to vocab_size - 1.
+    Special tokens around a text, truncation, padding and BPE dropout are turned off. Raise UserError
+    if it cannot be read or its ids are not 0 to vocab_size - 1.
     """
     setting = f"data.tokenizer_path={path}: "
     tokenizer = _read(path, setting)
+    # A tokenizer of another project: END is added, and its ids must be 0 to vocab_size - 1.
     notes = []
     if tokenizer.token_to_id(END) is None:
         notes.append(f"{path.name} has no {END}: it was added as token {tokenizer.get_vocab_size()}")
     tokenizer.add_special_tokens([END])
     if max(tokenizer.get_vocab().values()) >= tokenizer.get_vocab_size():
-        raise ValueError(f"{setting}its token ids have gaps")
+        raise UserError(f"{setting}its token ids have gaps")
     return _plain(tokenizer), notes
 
 
 def imported_tokenizer(folder: Path, setting: str) -> tuple[Tokenizer, int]:
-    """Returns the tokenizer of a folder of `save_pretrained` and the token before a text: BOS, or else EOS.
+    """Return the tokenizer of a folder of `save_pretrained` and its BOS, or else its EOS.
 
-    Raises ValueError, which begins with the `setting`, if it cannot be used.
+    Raise UserError, which begins with the `setting`, if it cannot be used.
     """
     from transformers import AutoTokenizer
 
-    if not any((folder / file).is_file() for file in _PRETRAINED_FILES):  # transformers would return an empty one
-        raise ValueError(f"{setting}: no tokenizer, none of {', '.join(_PRETRAINED_FILES)}")
+    # Without any of the files transformers would return an empty tokenizer.
+    if not any((folder / file).is_file() for file in _PRETRAINED_FILES):
+        raise UserError(f"{setting}: no tokenizer, none of {', '.join(_PRETRAINED_FILES)}")
     try:
         pretrained = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises exceptions of many types
-        raise ValueError(f"{setting}: transformers cannot load the tokenizer: {one_line(error)}") from None
+        reason = one_line(error)
+        raise UserError(f"{setting}: transformers cannot load the tokenizer: {reason}") from None
+
+    # Only a fast tokenizer says which characters a token stands for.
     backend = getattr(pretrained, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
-        raise ValueError(f"{setting}: no fast tokenizer (tokenizer.json), so the tokens of a word are unknown")
-    first = pretrained.bos_token_id if pretrained.bos_token_id is not None else pretrained.eos_token_id
-    if first is None:
-        raise ValueError(f"{setting}: its tokenizer has neither bos_token nor eos_token to begin a text")
-    return _plain(Tokenizer.from_str(backend.to_str())), int(first)
-
-
-def nanogpt_characters(text: str) -> Tokenizer:
-    """Returns nanoGPT's tokenizer of characters: token i is the i-th of the sorted characters of the training text."""
-    tokenizer = Tokenizer(models.WordLevel({character: i for i, character in enumerate(sorted(set(text)))}))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return _plain(tokenizer)
+        problem = "no fast tokenizer (tokenizer.json), so the tokens of a word are unknown"
+        raise UserError(f"{setting}: {problem}")
+    bos_id = pretrained.bos_token_id
+    if bos_id is None:
+        bos_id = pretrained.eos_token_id  # GPT-2 has one token for both
+    if bos_id is None:
+        problem = "its tokenizer has neither bos_token nor eos_token to begin a text"
+        raise UserError(f"{setting}: {problem}")
+    return _plain(Tokenizer.from_str(backend.to_str())), int(bos_id)
 
 
 def llama2c_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
-    """Returns the tokenizer in a `tokenizer.bin` of llama2.c: byte-level fallback, and pieces merged by their score.
+    """Return the tokenizer in a `tokenizer.bin` of llama2.c; raise UserError if it is damaged.
 
-    The file: int32 longest piece, then for each token float32 score, int32 number of bytes, bytes. ValueError if it is
-    damaged.
+    The file: int32 longest piece, then for each token float32 score, int32 number of bytes, bytes.
     """
-    content, position, pieces, scores = path.read_bytes(), 4, list[str](), list[float]()
+    # Read the pieces and their scores.
+    content = path.read_bytes()
+    position = 4
+    pieces = list[str]()
+    scores = list[float]()
     for _ in range(vocab_size):
         if position + 8 > len(content):
-            raise ValueError(f"{path}: has {len(pieces):,} tokens, but the model has {vocab_size:,}")
+            problem = f"has {len(pieces):,} tokens, but the model has {vocab_size:,}"
+            raise UserError(f"{path}: {problem}")
         score, n_bytes = struct.unpack_from("<fi", content, position)
-        piece = content[position + 8 : position + 8 + n_bytes]
-        if not 0 <= n_bytes == len(piece):
-            raise ValueError(f"{path}: damaged at byte {position:,}")
+        encoded = content[position + 8 : position + 8 + n_bytes]
+        if not 0 <= n_bytes == len(encoded):
+            raise UserError(f"{path}: damaged at byte {position:,}")
         position += 8 + n_bytes
-        pieces.append(piece.decode(errors="replace"))
+        pieces.append(encoded.decode(errors="replace"))
         scores.append(score)
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     if position < len(content) or len(vocabulary) < vocab_size:
-        raise ValueError(f"{path}: is not the tokenizer of a model with {vocab_size:,} tokens")
-    merges = [
-        (-scores[i], piece[:cut], piece[cut:])
-        for piece, i in vocabulary.items()
-        for cut in range(1, len(piece))
-        if piece[:cut] in vocabulary and piece[cut:] in vocabulary
-    ]
-    merges.sort(key=lambda merge: merge[0])
-    model = models.BPE(
-        vocab=vocabulary, merges=[merge[1:] for merge in merges], byte_fallback=True, unk_token=pieces[0], fuse_unk=True
-    )
-    tokenizer = Tokenizer(model)
+        raise UserError(f"{path}: is not the tokenizer of a model with {vocab_size:,} tokens")
+
+    # llama2.c merges the two pieces whose union has the best score, so every cut is a merge.
+    scored_merges: list[tuple[float, tuple[str, str]]] = []
+    for piece, i in vocabulary.items():
+        for cut in range(1, len(piece)):
+            if piece[:cut] in vocabulary and piece[cut:] in vocabulary:
+                scored_merges.append((-scores[i], (piece[:cut], piece[cut:])))
+    scored_merges.sort(key=lambda merge: merge[0])
+    merges = [merge for _, merge in scored_merges]
+
+    unknown = pieces[0]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token=unknown, fuse_unk=True))
     tokenizer.normalizer = normalizers.Prepend(" ")
-    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    steps = [decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
     return _plain(tokenizer)
 
 
-def _read(path: Path, setting: str) -> Tokenizer:
+def _read(path: Path, setting: str = "") -> Tokenizer:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises Exception itself
-        raise ValueError(f"{setting}{path} is not a readable tokenizer: {error}") from None
+        raise UserError(f"{setting}{path} is not a readable tokenizer: {error}") from None
 
 
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
-    """Makes the tokenizer encode exactly the text: nothing around it, all of it, and `END` in it as plain text."""
+    """Make the tokenizer encode exactly the text: nothing around it, all of it, `END` as plain text."""
+    # These three would add, cut or repeat tokens.
     tokenizer.post_processor = None
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -184,27 +201,29 @@ def _plain(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def encode_text(tokenizer: Tokenizer, text: str) -> Encoding:
-    """Returns the encoding of one text with offsets; raises ValueError if the tokenizer cannot encode it."""
+    """Return the encoding of one text with offsets; raise UserError if it cannot be encoded."""
     try:
         return tokenizer.encode(text)
     except Exception as error:  # a tokenizer without a token for unknown text
-        raise ValueError(f"the tokenizer cannot encode {text!r}: {error}") from None
+        raise UserError(f"the tokenizer cannot encode {text!r}: {error}") from None
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    """Returns the ids of each text; raises ValueError if it cannot be encoded or contains the id of `END`."""
+    """Return the ids of each text; raise UserError if one cannot be encoded or has the id of `END`."""
     try:
         encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     except Exception as error:  # a tokenizer without a token for unknown text
-        raise ValueError(f"the tokenizer cannot encode the text: {error}") from None
+        raise UserError(f"the tokenizer cannot encode the text: {error}") from None
+    # END must mark the start of a document and nothing else.
     end = end_id(tokenizer)
     if any(end in encoding.ids for encoding in encodings):
-        raise ValueError(f"the tokenizer encodes the plain text {END} as its end token; use another tokenizer")
+        problem = f"encodes the plain text {END} as its end token; use another tokenizer"
+        raise UserError(f"the tokenizer {problem}")
     return [encoding.ids for encoding in encodings]
 
 
 def unknown_id(tokenizer: Tokenizer) -> int | None:
-    """Returns the id of the token for unknown text, None if the tokenizer has none."""
+    """Return the id of the token for unknown text, None if the tokenizer has none."""
     model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
     if model.get("unk_id") is not None:  # unigram models
         return int(model["unk_id"])
@@ -212,39 +231,16 @@ def unknown_id(tokenizer: Tokenizer) -> int | None:
 
 
 def end_id(tokenizer: Tokenizer) -> int:
-    """Returns the id of `END`; raises ValueError if there is none."""
+    """Return the id of `END`, the BOS of this project's tokenizers; raise UserError without one."""
     token = tokenizer.token_to_id(END)
     if token is None:
-        raise ValueError(f"the tokenizer has no {END} token")
+        raise UserError(f"the tokenizer has no {END} token")
     return token
 
 
-def with_end(tokenizer: Tokenizer, text: str, end: int | None = None) -> tuple[list[int], list[tuple[int, int]]]:
-    """Returns the token `end` (None: `END`) and those of the text, and the characters [start, end) of the latter."""
+def encode_with_bos(
+    tokenizer: Tokenizer, text: str, bos_id: int | None = None
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the ids of a text after `bos_id` (None: `END`), and the characters [start, end) of each but BOS."""
     encoding = encode_text(tokenizer, text)
-    return [end_id(tokenizer) if end is None else end, *encoding.ids], encoding.offsets
-
-
-def training_words(tokenizer: Tokenizer, folder: Path) -> tuple[frozenset[str], str] | None:
-    """Returns the words of the training text in a corpus's cache folder and a phrase that says where they were read.
-
-    Returns None if the tokenizer has no whole words and the cache has no training text.
-    """
-    if isinstance(tokenizer.model, models.WordLevel):
-        vocabulary = frozenset(tokenizer.get_vocab()) - {END, UNKNOWN}
-        if any(len(word) > 1 for word in vocabulary):  # not a character tokenizer
-            return vocabulary, "the tokenizer's words"
-    if not (folder / "train.bin").is_file():
-        return None
-    tokens = np.memmap(folder / "train.bin", dtype=json.loads((folder / "meta.json").read_text())["dtype"], mode="r")
-    words: set[str] = set()
-    rest = ""
-    for first in range(0, min(len(tokens), _MAX_TOKENS), _CHUNK_TOKENS):
-        chunk = tokens[first : min(first + _CHUNK_TOKENS, _MAX_TOKENS)].tolist()
-        text = rest + tokenizer.decode(chunk, skip_special_tokens=False).replace(END, "\n")
-        cut = max(text.rfind(" "), text.rfind("\n")) + 1  # a word after it may continue in the next chunk
-        words.update(_WORD.findall(text[:cut]))
-        rest = text[cut:]
-    words.update(_WORD.findall(rest))
-    is_complete = len(tokens) <= _MAX_TOKENS
-    return frozenset(words), "the training text" if is_complete else f"the first {_MAX_TOKENS:,} training tokens"
+    return [end_id(tokenizer) if bos_id is None else bos_id, *encoding.ids], encoding.offsets

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from data.corpus import Corpus, load_rows, training_counts, validation_documents
+from data.corpus import Corpus, load_stories, training_counts, validation_documents
 from data.english_blocks import english_items
 from data.links import LinkItem, link_items
 from data.loader import StorySplit
@@ -162,7 +162,7 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
 def _story_probe(corpus: Corpus, stories: StorySplit, settings: TrainSettings, draw: Draw | None) -> TrainingProbe:
     tokenizer = corpus.tokenizer
     bos_id = end_id(tokenizer)
-    items = link_items(load_rows(corpus, "dev"), tokenizer, bos_id)
+    items = link_items(load_stories(corpus, "dev"), tokenizer, bos_id)
     tokenize = partial(tokenize_text, tokenizer, bos_id=bos_id)
     return TrainingProbe(
         run=settings.run,

@@ -4,7 +4,6 @@ Scored as in BLiMP (Warstadt et al. 2020, section 3): log-probability of the who
 (a start token precedes it), the end of the text excluded. Published scores: docs/english.md.
 """
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import torch.nn.functional as F
 from data.errors import UserError
 from data.test_set_files import find_files, load_lines, load_objects
 from data.typed_json import to_json
+from data.words import words_of
 from model.observe import HeadEdit, ObservableModel
 from probe.batches import text_batches
 from probe.config import ProbeConfig
@@ -26,7 +26,6 @@ from probe.statistics import cluster_interval, wilson_interval
 
 # In nats. Batching moves a float32 sum of log-probabilities by up to 7e-6 (1,200 BLiMP pairs, 1.9M parameters).
 TIE = 1e-4
-_WORD = re.compile(r"\w+|[^\w\s]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +132,6 @@ def _shares_words(pair: Pair) -> bool:
     good = set(words_of(pair.good))
     bad = set(words_of(pair.bad))
     return len(good & bad) >= min(len(good), len(bad)) / 2
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words and punctuation marks of `text`, split as the training text is."""
-    return _WORD.findall(text)
 
 
 # Scores

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from data.links import LinkItem, link_items
-from data.natural import CLASSES, SITES, Prefix, census, find_prefixes, item_rows
+from data.natural import CLASSES, SITES, Prefix, census, contrast_texts, find_prefixes
 from data.tokenizer import encode_text, unknown_id
 from model.observe import ObservableModel
 from probe.batches import text_batches
@@ -205,7 +205,7 @@ def make_prefix_items(
             items.left_out["more than enough"] = len(prefixes) - n_read
             break
         prefix = prefixes[i]
-        rows = item_rows([prefix])
+        rows = contrast_texts([prefix])
         try:
             cells = link_items(rows, tokenizer, bos_id)
         except ValueError:
@@ -216,7 +216,7 @@ def make_prefix_items(
         if problem := _unsuitable(*readings, max_tokens, unknown):
             items.left_out[problem] += 1
             continue
-        text = rows[prefix.meant]["text"]
+        text = rows[prefix.meant].text
         items.prefixes.append(prefix)
         items.full_tokens.append((bos_id, *encode_text(tokenizer, text).ids)[:max_tokens])
         for pair in zip(*readings, strict=True):

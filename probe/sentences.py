@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer
 
 from data.links import Span
-from data.stories.lint import word_spans
-from data.tokenizer import with_end
+from data.tokenizer import encode_with_bos
+from data.words import word_spans
 from model.observe import ObservableModel
 
 START = "(start)"  # shown for the token before every text
@@ -84,7 +84,7 @@ class TokenizedText:
 
 def tokenize_text(tokenizer: Tokenizer, text: str, bos_id: int) -> TokenizedText:
     """Return the tokens and words of `text`, the start token first."""
-    tokens, spans = with_end(tokenizer, text, bos_id)
+    tokens, spans = encode_with_bos(tokenizer, text, bos_id)
     return TokenizedText(text, tokens, spans, [span for _, span in word_spans(text)])
 
 

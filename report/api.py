@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from antecedent_lab.opened import LARGE_MODEL, check_items, load_data, open_external, open_run
-from data.corpus import Corpus, load_rows, training_counts, validation_documents
+from data.corpus import Corpus, load_stories, load_texts, training_counts, validation_documents
 from data.english_blocks import english_items
 from data.links import LinkItem, link_items
 from data.natural import Prefix
@@ -250,16 +250,16 @@ class StoryItems(NamedTuple):
 
 def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> StoryItems:
     """Returns the stories that a model is tested on; ValueError if an external model cannot read them."""
-    dev_rows, test_rows = load_rows(corpus, "dev"), load_rows(corpus, "test")
+    dev_rows, test_rows = load_stories(corpus, "dev"), load_stories(corpus, "test")
     if config.holdouts is Holdouts.all:
-        test_rows += load_rows(corpus, "test_others")
+        test_rows += load_stories(corpus, "test_others")
     dev, test = (link_items(rows, opened.tokenizer, opened.bos_id) for rows in (dev_rows, test_rows))
     warnings, leaked = list[str](), None
     if opened.is_external:
         n_answers = sum(link["payoff"] is not None for row in [*dev_rows, *test_rows] for link in row["links"])
         warnings = check_items(opened, [*dev, *test], n_answers)
     else:
-        leaked = leakage(load_rows(corpus, "train", ["text"]), test_rows)
+        leaked = leakage(load_texts(corpus, "train"), test_rows)
     data = {"generator_version": GENERATOR_VERSION, "fingerprint": corpus.fingerprint, "leakage": leaked}
     return StoryItems(dev, test, data, warnings)
 

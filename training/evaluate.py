@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from data.corpus import CLASSES, Corpus
+from data.corpus import TOKEN_CLASSES, Corpus
 from data.loader import IGNORE, Batch, Split, StorySplit, validation_batches
-from data.tokenizer import with_end
+from data.tokenizer import encode_with_bos
 from model.generate import generate
 from model.transformer import Transformer
 from training.settings import TrainSettings
@@ -140,15 +140,15 @@ def validation_loss(
     """
     context = model.config.context_length
     batches = validation_batches(split, tokens_per_batch=tokens_per_batch, context_length=context, n_tokens=n_tokens)
-    rows = row_losses(model, batches, len(CLASSES), autocast, single_document=model.config.is_causal)
+    rows = row_losses(model, batches, len(TOKEN_CLASSES), autocast, single_document=model.config.is_causal)
     has_classes = isinstance(split, StorySplit) and split.classes is not None
-    summary = summarise(rows, CLASSES if has_classes else ())
+    summary = summarise(rows, TOKEN_CLASSES if has_classes else ())
     return summary | {"bits_per_byte": split.bits_per_byte(summary["loss"])}
 
 
 def sample_text(model: Transformer, tokenizer: Tokenizer, prompt: str, n_tokens: int, seed: int) -> str:
     """Returns `prompt` with the continuation that `model` (in eval mode) samples at temperature 1."""
-    start, _ = with_end(tokenizer, prompt)
+    start, _ = encode_with_bos(tokenizer, prompt)
     tokens = torch.tensor(start, device=next(model.parameters()).device)
     sampled = generate(model, tokens, n_tokens, temperature=1.0, seed=seed)
     return tokenizer.decode(sampled[1:].tolist(), skip_special_tokens=False)

@@ -14,30 +14,35 @@ half of the stories. Which frames, pairs and words training never uses is decide
 """
 
 import gc
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Set
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
+from itertools import chain
 from random import Random
+from typing import Any
 
 from datasets import Dataset
 
 from data.config import StoriesConfig
-from data.links import Link
-from data.stories.blocks import Story, sample_block, sample_plain_story
-from data.stories.floor import Floor, words
+from data.links import Link, LinkedText
+from data.stories.blocks import sample_block, sample_plain_story
+from data.stories.floor import Floor
 from data.stories.language import Language, Population, frames_of
 from data.stories.plots import ALL_HOLDOUTS, PLOTS, SHARES
+from data.words import words_of
 
-GENERATOR_VERSION = 6  # to be raised whenever the same config gives other stories; caches depend on it
+# To be raised whenever the same config gives other stories; caches depend on it.
+GENERATOR_VERSION = 6
 _CELLS = 4  # stories per block
-_VERDICT_HOLDOUTS = ("iid", "headline")  # dev has these two: heads and settings are chosen on dev, never on test
+# dev has these two hold-outs: heads and settings are chosen on dev, never on test.
+_VERDICT_HOLDOUTS = ("iid", "headline")
 
 
 @contextmanager
 def _garbage_collection_off() -> Iterator[None]:
-    """Generation makes millions of objects without cycles: the collector would search them again and again.
+    """Generation makes millions of objects without cycles, which the collector would search again and again.
 
     Many of them stay in caches until the end of the process, so the collector leaves them out from then on.
     """
@@ -50,31 +55,58 @@ def _garbage_collection_off() -> Iterator[None]:
 
 
 @_garbage_collection_off()
-def generate_split(config: StoriesConfig, split: str, train: list[Story] | None = None) -> list[Story]:
-    """Returns the stories of one split; the same config gives the same stories on every machine.
+def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | None = None) -> list[LinkedText]:
+    """Return the stories of one split; the same config gives the same stories on every machine.
 
-    Train and validation follow the configured mix of plots; validation excludes texts of `train`, which is generated
-    again if None. Test contains, for every plot and the hold-outs iid and headline, `n_test_frames` frames x
-    `n_test_pairs` pairs x 4 cells; test_others the same for the other hold-outs; dev half as many frames, with held-out
-    words and frames of its own. Links of dev and test include the surprisal of each oracle at the payoff.
+    Train and validation follow the configured mix of plots; validation excludes texts of `train`,
+    which is generated again if None. Test contains, for every plot and the hold-outs iid and
+    headline, `n_test_frames` frames x `n_test_pairs` pairs x 4 cells; test_others the same for the
+    other hold-outs; dev half as many frames, with held-out words and frames of its own. Links of
+    dev and test include the surprisal of each oracle at the payoff.
     """
+    # The mix of training.
     if split == "train":
         return _sample_mix(config, "train", config.n_train_stories)
     if split == "validation":
         train = train or generate_split(config, "train")
         plain_texts = {story.text for story in train if story.family == "no_pronoun"}
         return _sample_mix(config, "validation", config.n_validation_stories, exclude=plain_texts)
+
+    # Designs, in which every plot has the same number of stories.
     cells = "dev" if split == "dev" else "test"
     return [_with_surprisal(config, cells, story) for story in _sample_design(config, split)]
 
 
 @_garbage_collection_off()
-def as_dataset(stories: list[Story]) -> Dataset:
-    """Returns one row per story, with its links as a list of structs."""
-    columns = {field.name: [getattr(story, field.name) for story in stories] for field in fields(Story)}
-    names = [field.name for field in fields(Link)]
-    columns["links"] = [[{name: getattr(link, name) for name in names} for link in links] for links in columns["links"]]
+def as_dataset(stories: list[LinkedText]) -> Dataset:
+    """Return one row per story, with its links as a list of structs."""
+    columns: dict[str, list[Any]] = {}
+    for field in fields(LinkedText):
+        columns[field.name] = [getattr(story, field.name) for story in stories]
+    columns |= {"links": [[*map(_link_row, story.links)] for story in stories]}
     return Dataset.from_dict(columns)
+
+
+def _link_row(link: Link) -> dict[str, Any]:  # dataclasses.asdict would copy every number
+    return {field.name: getattr(link, field.name) for field in fields(Link)}
+
+
+def stories_of(rows: Iterable[Mapping[str, Any]]) -> list[LinkedText]:
+    """Return the stories in rows of `as_dataset`, which have lists in place of tuples."""
+    stories = []
+    for row in rows:
+        values = dict(row)
+        links = tuple(_link(link) for link in values.pop("links"))
+        stories.append(LinkedText(links=links, **values))
+    return stories
+
+
+def _link(row: Mapping[str, Any]) -> Link:
+    return Link(**{name: _tuples(value) for name, value in row.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 @_garbage_collection_off()
@@ -85,18 +117,20 @@ def floors(config: StoriesConfig, texts: Iterable[str]) -> list[list[float]]:
 
 
 def plot_shares(config: StoriesConfig) -> dict[str, float]:
-    """Returns the share of every plot among the stories."""
+    """Return the share of every plot among the stories."""
     shares = config.shares()
-    return {
-        plot: shares[kind] * share for kind, plots in SHARES.items() for plot, share in plots.items() if shares[kind]
-    }
+    plots: dict[str, float] = {}
+    for kind, parts in SHARES.items():
+        if shares[kind]:
+            plots |= {plot: shares[kind] * part for plot, part in parts.items()}
+    return plots
 
 
 def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
-    """Returns the language of one split and hold-out; only iid includes the stories without a pronoun."""
+    """Return the language of one split and hold-out; only iid includes the stories without a pronoun."""
     shares = plot_shares(config)
     if holdout != "iid":
-        shares = {name: share for name, share in shares.items() if PLOTS[name].family != "no_pronoun"}
+        shares = {name: share for name, share in shares.items() if PLOTS[name].has_pronoun}
     skew = config.skew if split == "train" else 0.5
     return Language(Population(split, holdout, skew, config.n_bystanders, tuple(shares.items())))
 
@@ -106,61 +140,75 @@ def _floor(config: StoriesConfig, split: str, holdout: str) -> Floor:
     return Floor(language_of(config, split, holdout))
 
 
-def _with_surprisal(config: StoriesConfig, split: str, story: Story) -> Story:
-    positions = {link.payoff: len(words(story.text[: link.payoff[0]])) for link in story.links if link.payoff}
+def _with_surprisal(config: StoriesConfig, split: str, story: LinkedText) -> LinkedText:
+    # The position of each payoff among the words of the story.
+    payoffs = {link.payoff for link in story.links if link.payoff}
+    positions = {payoff: len(words_of(story.text[: payoff[0]])) for payoff in payoffs}
     if not positions:
         return story
-    _, oracles = _floor(config, split, story.holdout).surprisal(story.text, positions.values())
-    links = [replace(link, surprisal=oracles[positions[link.payoff]]) if link.payoff else link for link in story.links]
+
+    floor = _floor(config, split, story.holdout)
+    _, oracles = floor.surprisal(story.text, positions.values())
+    links = []
+    for link in story.links:
+        values = oracles[positions[link.payoff]] if link.payoff else link.surprisal
+        links.append(replace(link, surprisal=values))
     return replace(story, links=tuple(links))
 
 
-def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[str] = frozenset()) -> list[Story]:
-    """Returns blocks of the configured mix of plots in random order, without the texts `exclude`."""
+def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[str] = frozenset()) -> list[LinkedText]:
+    """Return blocks of the configured mix of plots in random order, without the texts `exclude`."""
     rng = Random(f"{config.seed} {split}")
-    cells, skew = ("train", config.skew) if split == "train" else ("dev", 0.5)
-    language, training_language = language_of(config, cells, "iid"), language_of(config, "train", "iid")
-    blocks: list[list[Story]] = []
+    training_language = language_of(config, "train", "iid")
+    language = training_language if split == "train" else language_of(config, "dev", "iid")
+    skew = language.population.skew
+
+    blocks: list[list[LinkedText]] = []
     for name, share in plot_shares(config).items():
         plot = PLOTS[name]
-        if plot.family == "no_pronoun":
-            n_blocks = len(blocks) + round(n_stories * share)
-            while len(blocks) < n_blocks:
-                story = sample_plain_story(rng, training_language, plot)
-                if story.text not in exclude:  # stories with a pronoun are separated by frame and pair already
-                    blocks.append([story])
+        if plot.has_pronoun:
+            for _ in range(round(n_stories * share / _CELLS)):
+                frame = rng.choice(frames_of(plot, language.population))
+                block = sample_block(rng, language, plot, frame, minimal_pairs=False)
+                blocks.append(_resample(rng, block, skew))
             continue
-        for _ in range(round(n_stories * share / _CELLS)):
-            frame = rng.choice(frames_of(plot, language.population))
-            blocks.append(_resample(rng, sample_block(rng, language, plot, frame, minimal_pairs=False), skew))
+        # Stories with a pronoun are separated by frame and pair; the others by their text alone.
+        n_blocks = len(blocks) + round(n_stories * share)
+        while len(blocks) < n_blocks:
+            story = sample_plain_story(rng, training_language, plot)
+            if story.text not in exclude:
+                blocks.append([story])
+
     rng.shuffle(blocks)
-    stories = [story for block in blocks for story in block]
+    stories = list(chain.from_iterable(blocks))
     if skew == 0.5:
         assert_balanced(stories)
     return stories
 
 
-def _resample(rng: Random, block: list[Story], skew: float) -> list[Story]:
-    """Returns four cells of a block, drawn so that the first mention is the antecedent with probability `skew`."""
+def _resample(rng: Random, block: list[LinkedText], skew: float) -> list[LinkedText]:
+    """Return four cells of a block, drawn so that the first mention is the antecedent with probability `skew`."""
     if skew == 0.5:
         return block
-    first, second = block[::3], block[1:3]  # cells in which order and meant are equal, and differ
+    first = block[::3]  # cells in which order and meant are equal
+    second = block[1:3]
     return [rng.choice(first if rng.random() < skew else second) for _ in block]
 
 
-def _sample_design(config: StoriesConfig, split: str) -> list[Story]:
-    """Returns dev, test or test_others: every plot and hold-out with the same numbers of frames and pairs."""
+def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
+    """Return dev, test or test_others: every plot and hold-out with the same numbers of frames and pairs."""
     rng = Random(f"{config.seed} {split}")
     is_dev = split == "dev"
     n_frames = max(1, config.n_test_frames // 2) if is_dev else config.n_test_frames
-    stories: list[Story] = []
+    stories: list[LinkedText] = []
     for name in plot_shares(config):
         plot = PLOTS[name]
-        for holdout in plot.holdouts if plot.family != "no_pronoun" else ():
+        if not plot.has_pronoun or (is_dev and plot.family == "no_antecedent"):
+            continue
+        for holdout in plot.holdouts:
             if (holdout in _VERDICT_HOLDOUTS) == (split == "test_others"):
                 continue
-            if is_dev and plot.family == "no_antecedent":
-                continue
+            # The same number of frames for every plot, with as many pairs for each.
             language = language_of(config, "dev" if is_dev else "test", holdout)
             frames = list(frames_of(plot, language.population))
             rng.shuffle(frames)
@@ -171,21 +219,26 @@ def _sample_design(config: StoriesConfig, split: str) -> list[Story]:
     return stories
 
 
-def assert_balanced(stories: list[Story]) -> None:
-    """Raises AssertionError unless every cue is right in exactly half of each family, level and hold-out.
+_CUES = (
+    "the first mention is the antecedent",
+    "the pair's first word is mentioned first",
+    "the pair's first word is the antecedent",
+)
+
+
+def assert_balanced(stories: list[LinkedText]) -> None:
+    """Raise AssertionError unless every cue is right in exactly half of each family, level and hold-out.
 
     The significance tests of the probe depend on this.
     """
-    counts: dict[tuple, Counter] = defaultdict(Counter)
+    # For each story of a group: is the cue right?
+    cues_by_group: dict[tuple[str, str, str], list[tuple[bool, ...]]] = defaultdict(list)
     for story in stories:
         if story.links:
-            group = (story.family, story.links[0].level, story.holdout)
-            counts[group]["stories"] += 1
-            counts[group]["the first mention is the antecedent"] += story.order == story.meant
-            counts[group]["the pair's first word is mentioned first"] += story.order == 0
-            counts[group]["the pair's first word is the antecedent"] += story.meant == 0
-    for group, cues in counts.items():
-        n = cues.pop("stories")
-        for cue, n_true in cues.items():
-            if 2 * n_true != n:
-                raise AssertionError(f"{group}: {cue} in {n_true} of {n} stories, not in half")
+            cues = (story.order == story.meant, story.order == 0, story.meant == 0)
+            cues_by_group[story.family, story.links[0].level, story.holdout].append(cues)
+    for group, rows in cues_by_group.items():
+        for cue, is_true in zip(_CUES, zip(*rows, strict=True), strict=True):
+            if 2 * sum(is_true) != len(rows):
+                problem = f"{cue} in {sum(is_true)} of {len(rows)} stories, not in half"
+                raise AssertionError(f"{group}: {problem}")

@@ -4,50 +4,37 @@ The cells share a frame and a pair, so every cue other than the pronoun itself (
 gender, noun) points to the antecedent in exactly half of every block.
 """
 
-from dataclasses import dataclass
 from random import Random
 
-from data.links import Link, Span
+from data.links import Link, LinkedText, Span
 from data.stories.frames import Frame, subject
 from data.stories.grammar import Bindings, Derivation, sample
-from data.stories.language import Language, Pair, frames_of, pairs_of, placement
+from data.stories.language import Language, MentionPair, frames_of, pairs_of, placement
 from data.stories.plots import LinkSpec, Plot
 
 
-@dataclass(frozen=True, slots=True)
-class Story:
-    """One text with its gold links and its cell of the design."""
+def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, minimal_pairs: bool) -> list[LinkedText]:
+    """Return the four cells of a block, with a pair drawn from the language's split and hold-out.
 
-    text: str
-    links: tuple[Link, ...]
-    family: str
-    holdout: str
-    frame: str  # its text for order 0
-    pair: str  # the two words, separated by a space
-    order: int  # index in the pair of the word that is mentioned first
-    meant: int  # index in the pair of the antecedent
-
-
-def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, minimal_pairs: bool) -> list[Story]:
-    """Returns the four cells of a block, with a pair drawn from the language's split and hold-out.
-
-    With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe needs. Otherwise the
-    cells differ in everything but frame and pair, as training needs.
+    With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe
+    needs. Otherwise the cells differ in everything but frame and pair, as training needs.
     """
     pair = _sample_pair(rng, language, plot, frame)
     seed = rng.random()
-    return [
-        # The same seed makes the same draws in the same order.
-        _sample_cell(Random(seed) if minimal_pairs else rng, language, plot, frame, pair, order, meant)
-        for order in (0, 1)
-        for meant in (0, 1)
-    ]
+    cells = []
+    for order in (0, 1):
+        for meant in (0, 1):
+            # The same seed makes the same draws in the same order.
+            cell_rng = Random(seed) if minimal_pairs else rng
+            cells.append(_sample_cell(cell_rng, language, plot, frame, pair, order, meant))
+    return cells
 
 
-def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> Pair:
-    """Draws pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
+def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> MentionPair:
+    """Draw pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
     population = language.population
-    holdout = "iid" if population.holdout in ("distance", "bystanders") else population.holdout
+    is_training_cell = population.holdout in ("distance", "bystanders")
+    holdout = "iid" if is_training_cell else population.holdout
     pairs = pairs_of(plot, population)
     while True:
         pair = rng.choice(pairs)
@@ -56,13 +43,16 @@ def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> P
 
 
 def _sample_cell(
-    rng: Random, language: Language, plot: Plot, frame: Frame, pair: Pair, order: int, meant: int
-) -> Story:
-    slots = (order, 1 - order)  # the members of the pair in the slots A and B
+    rng: Random, language: Language, plot: Plot, frame: Frame, pair: MentionPair, order: int, meant: int
+) -> LinkedText:
+    # The members of the pair in the slots A and B.
+    slots = (order, 1 - order)
     if plot.fixed_roles:
         slots = (0, 1)
     elif plot.two_orders:  # cataphora: {A} comes after the pronoun and is its referent
         slots = (meant, 1 - meant)
+
+    # What the block decides; the grammar draws the rest.
     bindings = {
         "PLOT": plot.name,
         "FRAME": frame[order],
@@ -72,46 +62,65 @@ def _sample_cell(
         "MEANT": "A" if slots[0] == meant else "B",
     }
     derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
-    links = [_link(language, plot, spec, derivation) for spec in plot.links if not _is_cue(spec, derivation)]
-    holdout = language.population.holdout
-    return Story(derivation.text, tuple(links), plot.family, holdout, frame[0], _pair_name(pair), order, meant)
+    specs = [spec for spec in plot.links if not _is_cue(spec, derivation)]
+    return LinkedText(
+        text=derivation.text,
+        links=tuple(_link(language, plot, spec, derivation) for spec in specs),
+        family=plot.family,
+        holdout=language.population.holdout,
+        frame=frame[0],
+        pair=_pair_name(pair),
+        order=order,
+        meant=meant,
+    )
 
 
-def sample_plain_story(rng: Random, language: Language, plot: Plot) -> Story:
-    """Returns a story without a pronoun, with a pair and a frame that training may combine."""
-    bindings, frame_text = {"PLOT": plot.name}, plot.name
+def sample_plain_story(rng: Random, language: Language, plot: Plot) -> LinkedText:
+    """Return a story without a pronoun, with a pair and a frame that training may combine."""
+    # A plot without a frame has one mention, which the grammar draws.
+    bindings = {"PLOT": plot.name}
+    frame_text, mentions = plot.name, ""
     if plot.frames:
         frame = rng.choice(frames_of(plot, language.population))
         pair = rng.choice(pairs_of(plot, language.population))
         while not _trained_together(frame, pair):
             pair = rng.choice(pairs_of(plot, language.population))
-        order, frame_text = rng.randrange(2), frame[0]
+        order = rng.randrange(2)
+        frame_text, mentions = frame[0], _pair_name(pair)
         bindings |= {"FRAME": frame_text, "A": pair[order].word, "B": pair[1 - order].word}
     derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
-    mentions = _pair_name(pair) if plot.frames else derivation.bindings["A"]
-    return Story(derivation.text, (), "no_pronoun", "", frame_text, mentions, 0, 0)
+    mentions = mentions or derivation.bindings["A"]
+    return LinkedText(derivation.text, (), plot.family, "", frame_text, mentions, order=0, meant=0)
 
 
-def _trained_together(frame: Frame, pair: Pair) -> bool:
-    """Returns True for training cells and for pairs with a held-out word, which only these stories contain."""
+def _trained_together(frame: Frame, pair: MentionPair) -> bool:
+    """Return True for training cells and for pairs with a held-out word, which only these stories contain."""
     return bool(pair[0].held_out or pair[1].held_out) or placement(frame, pair) == ("train", "iid")
 
 
-def _pair_name(pair: Pair) -> str:
+def _pair_name(pair: MentionPair) -> str:
     return f"{pair[0].word} {pair[1].word}"
 
 
 def _link(language: Language, plot: Plot, spec: LinkSpec, derivation: Derivation) -> Link:
-    """Returns the gold link of one position of a story."""
     bindings, spans = derivation.bindings, derivation.spans
     query = _query(spec, derivation)
-    antecedent, distractor = spec.candidates if bindings["MEANT"] == "A" else spec.candidates[::-1]
-    antecedents = _mentions(plot, derivation, antecedent, query)
-    distractors = tuple(span for slot in (distractor, "D", "E") for span in _mentions(plot, derivation, slot, query))
-    subject_slot = subject(bindings["FRAME"])
-    subjects = _mentions(plot, derivation, subject_slot, query) if subject_slot in spec.candidates else ()
+
+    # The mentions before the query; bystanders D and E are distractors too.
+    meant, other = spec.candidates if bindings["MEANT"] == "A" else spec.candidates[::-1]
+    antecedents = _mentions(plot, derivation, meant, query)
+    distractors: tuple[Span, ...] = ()
+    for slot in (other, "D", "E"):
+        distractors += _mentions(plot, derivation, slot, query)
     if plot.family == "no_antecedent":
-        antecedents, distractors = (), (*antecedents, *distractors)
+        distractors = antecedents + distractors
+        antecedents = ()
+
+    subject_slot = subject(bindings["FRAME"])
+    subjects: tuple[Span, ...] = ()
+    if subject_slot in spec.candidates:
+        subjects = _mentions(plot, derivation, subject_slot, query)
+    # The words that the antecedent allows at the payoff, and those that only the other allows.
     answers, foils = _answers(language, spec.payoff, bindings) if spec.payoff else ((), ())
     return Link(
         level=plot.level,
@@ -134,19 +143,22 @@ def _query(spec: LinkSpec, derivation: Derivation) -> Span:
 
 
 def _is_cue(spec: LinkSpec, derivation: Derivation) -> bool:
-    """Returns True if the word before the repeated mention is the deciding word, whose site is "cue" already."""
-    return spec.site == "before_repeat" and _query(spec, derivation) in derivation.spans.get("ADJECTIVE", [])
+    """Return True if the word before the repeated mention is the deciding word, whose site is "cue" already."""
+    cues = derivation.spans.get("ADJECTIVE", [])
+    return spec.site == "before_repeat" and _query(spec, derivation) in cues
 
 
 def _answers(language: Language, slot: str, bindings: Bindings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the possible words of a payoff, and the words that only the other antecedent would allow."""
+    """Return the possible words of a payoff, and the words that only the other antecedent would allow."""
+    other = "B" if bindings["MEANT"] == "A" else "A"
     answers = language.first_words(slot, bindings)
-    foils = language.first_words(slot, {**bindings, "MEANT": "B" if bindings["MEANT"] == "A" else "A"})
+    foils = language.first_words(slot, {**bindings, "MEANT": other})
     return answers, tuple(word for word in foils if word not in answers)
 
 
 def _mentions(plot: Plot, derivation: Derivation, slot: str, query: Span) -> tuple[Span, ...]:
-    """Returns the mentions of a slot up to the query; the slot of a couple stands for both members."""
+    """Return the mentions of a slot up to the query; the slot of a couple stands for both members."""
+    # Only mentions before the query can be attended to.
     slots = (slot, "C") if slot == "A" and plot.pools == "couple" else (slot,)
     spans = [span for name in slots for span in derivation.spans.get(name, []) if span[1] <= query[0]]
     return tuple(sorted(spans))

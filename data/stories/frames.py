@@ -59,7 +59,7 @@ OWNING = (*_OWNS, *_BELONGS)  # the verbs between an animal and its owner
 
 
 def _frames(text: str, other_order: str = "", **choices: Sequence[str]) -> tuple[Frame, ...]:
-    """Returns a frame for each combination of choices; a choice takes the place of its name in the text."""
+    """Return a frame for each combination of choices; a choice takes the place of its name in the text."""
     frames = [(text, other_order or text)]
     for name, words in choices.items():
         frames = [(first.replace(name, word), other.replace(name, word)) for first, other in frames for word in words]
@@ -131,7 +131,7 @@ SINGLE_MENTION_FRAMES = _frames("the {B} {B.was} PLACE .", "there {B.was} {B.a} 
 
 
 def subject(text: str) -> str:
-    """Returns the slot of the grammatical subject of a frame: "A", "B", or "" if there is none or more than one."""
+    """Return the slot of the grammatical subject of a frame: "A", "B", or "" if there is none or more than one."""
     words = text.split()
     if words[0] == "we" or "and" in words or ", but" in text or ", while" in text:
         return ""
@@ -144,13 +144,13 @@ def subject(text: str) -> str:
 
 
 def base_frame(text: str) -> str:
-    """Returns a frame without stated genders and states: the frame from which it was derived."""
+    """Return a frame without stated genders and states: the frame from which it was derived."""
     text = re.sub(r"a {(.).child} named {.}|{(.)} the {..child}|{(.).gendered}", r"{\1\2\3}", text)
     return re.sub(r"{[ST]} ", "", text)
 
 
 def held_out(text: str) -> str:
-    """Returns "dev" or "test" for a frame held out from training (10 % each, by hash), and "" for the others.
+    """Return "dev" or "test" for a frame held out from training (10 % each, by hash), and "" for the others.
 
     A derived frame is held out together with its base frame.
     """

@@ -1,8 +1,9 @@
 """A probabilistic grammar: the generator samples from it, and the Bayes-optimal predictor sums over it (floor.py).
 
-A story starts as a list of symbols: words and slots. A derivation replaces the leftmost slot by one of its options
-until only words are left. An option may also bind names, such as A = cat, that later slots read. So every word depends
-only on the words and bindings before it, and the exact probability of the next word can be computed.
+A story starts as a list of symbols: words and slots. A derivation replaces the leftmost slot by one
+of its options until only words are left. An option may also bind names, such as A = cat, that later
+slots read. So every word depends only on the words and bindings before it, and the exact probability
+of the next word can be computed.
 """
 
 from collections import defaultdict
@@ -29,7 +30,7 @@ Rules = Callable[[str, Bindings], list[Option]]  # from a slot without braces an
 
 
 def is_slot(symbol: str) -> bool:
-    """Returns True if a symbol is still to be replaced."""
+    """Return True if a symbol is still to be replaced."""
     return symbol[0] == "{"
 
 
@@ -44,24 +45,29 @@ class Derivation:
 
 
 def sample(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Derivation:
-    """Derives a story from `start`, and draws every choice that `bindings` leaves open."""
+    """Derive a story from `start`, and draws every choice that `bindings` leaves open."""
     bindings = dict(bindings)
-    stack: list[str | tuple[str, int]] = [*reversed(start)]  # a tuple marks the end of a slot: (slot, its first word)
+    # A tuple marks the end of a slot: (slot, index of its first word).
+    stack: list[str | tuple[str, int]] = [*reversed(start)]
     text = ""
     words: list[Span] = []
-    spans, previous = defaultdict(list), defaultdict(list)
+    spans: dict[str, list[Span]] = defaultdict(list)
+    previous: dict[str, list[Span]] = defaultdict(list)
     while stack:
         symbol = stack.pop()
         if isinstance(symbol, tuple):
+            # The slot is finished: note its characters, unless it produced no word.
             slot, first = symbol
             if first < len(words):
                 spans[slot].append((words[first][0], words[-1][1]))
                 previous[slot].append(words[first - 1])
         elif is_slot(symbol):
+            # Replace the slot by one of its options; a certain option draws nothing.
             slot = symbol[1:-1]
             options = rules(slot, bindings)
-            is_certain = len(options) == 1  # draws nothing
-            option = options[0] if is_certain else rng.choices(options, [option.probability for option in options])[0]
+            option = options[0]
+            if len(options) > 1:
+                option = rng.choices(options, [option.probability for option in options])[0]
             bindings.update(option.binds)
             stack.append((slot, len(words)))
             stack.extend(reversed(option.symbols))

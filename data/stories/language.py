@@ -1,14 +1,16 @@
 """The language of the stories: which pairs and frames belong to which hold-out, and the options of every slot.
 
-A `Language` is the grammar of one population of stories: the training mix or one hold-out. `grammar.sample` draws from
-its rules and `floor` computes exact probabilities from them. The rules do not contain which (frame, pair) cells a hash
-assigns to dev and test: no predictor could know that, so a dev story is as probable as a training story.
+A `Language` is the grammar of one population of stories: the training mix or one hold-out.
+`grammar.sample` draws from its rules and `floor` computes exact probabilities from them. The rules do
+not contain which (frame, pair) cells a hash assigns to dev and test: no predictor could know that, so
+a dev story is as probable as a training story.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain, product
 from typing import Any
 
 from data.stories import frames, lexicon
@@ -18,13 +20,14 @@ from data.stories.lexicon import FOODS, NAMES, NOUNS, PRONOUN_FORMS, REFERENTS, 
 from data.stories.plots import PLOTS, Plot
 
 START: Symbols = ("{OPENER}", "{PLOT}")
-Pair = tuple[Referent, Referent]
+MentionPair = tuple[Referent, Referent]
 
-# Each mention and the mention on which its choice depends: the pair A B, the couple A C, bystanders D E, foods F G,
-# pets P Q, states S T.
+# Each mention and the mention on which its choice depends: the pair A B, the couple A C, bystanders
+# D E, foods F G, pets P Q, states S T.
 _PARTNERS = dict(zip("ABCDEFGPQST", "BAAEDGFQPTS", strict=True))
 _A_IS_MEANT = (("MEANT", "A"),)
-_HELD_OUT_WEIGHT = 8  # stories without a pronoun use held-out words this much more often than other words
+# Stories without a pronoun use held-out words this much more often than other words.
+_HELD_OUT_WEIGHT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,14 @@ class Population:
     holdout: str = "iid"
     skew: float = 0.5  # the probability that the first mention is the antecedent
     n_bystanders: int = 0  # maximum number of mentions that no pronoun can refer to
-    shares: tuple[tuple[str, float], ...] = ()  # (plot, share); plots without a share are never generated
+    # (plot, share); plots without a share are never generated.
+    shares: tuple[tuple[str, float], ...] = ()
 
 
 def frames_of(plot: Plot, population: Population) -> tuple[Frame, ...]:
-    """Returns the frames of a plot that the population uses."""
-    return _frames(plot.name, population.split if population.holdout in ("frames", "headline") else "")
+    """Return the frames of a plot that the population uses."""
+    is_held_out = population.holdout in ("frames", "headline")
+    return _frames(plot.name, population.split if is_held_out else "")
 
 
 @cache
@@ -48,31 +53,36 @@ def _frames(plot_name: str, split: str) -> tuple[Frame, ...]:
     return tuple(frame for frame in PLOTS[plot_name].frames if frames.held_out(frame[0]) == split)
 
 
-def pairs_of(plot: Plot, population: Population) -> tuple[Pair, ...]:
-    """Returns the pairs of mentions of a plot that the population uses; a repeated pair is drawn more often."""
+def pairs_of(plot: Plot, population: Population) -> tuple[MentionPair, ...]:
+    """Return the pairs of mentions of a plot that the population uses; a repeated pair is drawn more often."""
     if population.holdout in ("nouns", "headline"):
         return _pairs(plot.name, population.split, False)
     return _pairs(plot.name, "", population.holdout == "pairs")
 
 
 @cache
-def _pairs(plot_name: str, split: str, held_out_pairs: bool) -> tuple[Pair, ...]:
+def _pairs(plot_name: str, split: str, held_out_pairs: bool) -> tuple[MentionPair, ...]:
     plot = PLOTS[plot_name]
-    # Two words of the same pool form one pair, in alphabetical order: (a, b) and (b, a) would give the same stories.
-    pairs = [(a, b) for pool_a, pool_b in word_pools(plot.pools) for a in pool_a for b in pool_b
-             if pool_a is not pool_b or a.word < b.word]  # fmt: skip
-    if plot.family == "no_pronoun":
-        pairs = [pair for pair in pairs if _valid_without_pronoun(pair)]
-        pairs = [pair for pair in pairs if not (plot.refers_by_kind and pair[0].held_out)]
-        return tuple(pair for pair in pairs for _ in range(_weight(pair[0]) * _weight(pair[1])))
-    pairs = [pair for pair in pairs if _valid(pair) and pair[0].held_out == split]
-    return tuple(pair for pair in pairs if split or is_held_out_pair(pair) == held_out_pairs)
+    pairs: list[MentionPair] = []
+    for pool_a, pool_b in _word_pools(plot.pools):
+        for pair in product(pool_a, pool_b):
+            # Two words of one pool form one pair: (a, b) and (b, a) would give the same stories.
+            if pool_a is pool_b and pair[0].word >= pair[1].word:
+                continue
+            if plot.has_pronoun:
+                is_in_split = pair[0].held_out == split
+                is_in_holdout = bool(split) or _is_held_out_pair(pair) == held_out_pairs
+                if _valid(pair) and is_in_split and is_in_holdout:
+                    pairs.append(pair)
+            elif _valid_without_pronoun(pair) and not (plot.refers_by_kind and pair[0].held_out):
+                pairs += [pair] * (_weight(pair[0]) * _weight(pair[1]))
+    return tuple(pairs)
 
 
-def word_pools(kind: str) -> list[tuple[tuple[Referent, ...], tuple[Referent, ...]]]:
-    """Returns the pools (for the first member, for the second) from which a pair is drawn."""
-    singular, plural = (tuple(forms[i] for forms in NOUNS) for i in (0, 1))
-    animals, plural_animals = (tuple(noun for noun in pool if noun.kind == "animal") for pool in (singular, plural))
+def _word_pools(kind: str) -> list[tuple[tuple[Referent, ...], tuple[Referent, ...]]]:
+    """Return the pools (for the first member, for the second) from which a pair is drawn."""
+    singular, plural = zip(*NOUNS, strict=True)
+    animals, plural_animals = (tuple(filter(_is_animal, pool)) for pool in (singular, plural))
     girls, boys = NAMES
     return {
         "number": [(singular, plural)],
@@ -85,43 +95,53 @@ def word_pools(kind: str) -> list[tuple[tuple[Referent, ...], tuple[Referent, ..
     }[kind]
 
 
-def _valid(pair: Pair) -> bool:
+def _is_animal(noun: Referent) -> bool:
+    return noun.kind == "animal"
+
+
+def _valid(pair: MentionPair) -> bool:
     a, b = pair
-    return a.held_out == b.held_out and a.lemma != b.lemma and not set(a.verbs) & set(b.verbs)
+    shares_verbs = bool(set(a.verbs) & set(b.verbs))
+    return a.held_out == b.held_out and a.lemma != b.lemma and not shares_verbs
 
 
-def _valid_without_pronoun(pair: Pair) -> bool:
+def _valid_without_pronoun(pair: MentionPair) -> bool:
     a, b = pair
     if a.held_out and b.held_out:
         return a.lemma != b.lemma
-    return _valid(pair) and not is_held_out_pair(pair)
+    return _valid(pair) and not _is_held_out_pair(pair)
 
 
 def _weight(referent: Referent) -> int:
     return _HELD_OUT_WEIGHT if referent.held_out else 1
 
 
-def is_held_out_pair(pair: Pair) -> bool:
-    """Returns True if two words never appear together in training: one pair in ten, by hash."""
+def _is_held_out_pair(pair: MentionPair) -> bool:
+    """Return True if two words never appear together in training: one pair in ten, by hash."""
     return unit_hash("pair", pair[0].word, pair[1].word) < 0.1
 
 
-def placement(frame: Frame, pair: Pair) -> tuple[str, str] | None:
-    """Returns the (split, hold-out) of a frame with a pair, or None if it is never used.
+def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
+    """Return the (split, hold-out) of a frame with a pair, or None if it is never used.
 
     The hash of the words alone decides, so no story can be in two splits.
     """
-    word_split, frame_split = pair[0].held_out, frames.held_out(frame[0])
+    word_split = pair[0].held_out
+    frame_split = frames.held_out(frame[0])
     if not _valid(pair):
         return None
+
+    # Held-out words, held-out pairs, held-out frames.
     if word_split and frame_split:
         return (word_split, "headline") if word_split == frame_split else None
     if word_split:
         return word_split, "nouns"
-    if is_held_out_pair(pair):
+    if _is_held_out_pair(pair):
         return None if frame_split else ("test", "pairs")
     if frame_split:
         return frame_split, "frames"
+
+    # Known words in a known frame: one cell in ten is held out.
     cell = unit_hash("cell", frames.base_frame(frame[0]), pair[0].word, pair[1].word)
     return ("dev" if cell < 0.05 else "test" if cell < 0.1 else "train"), "iid"
 
@@ -134,7 +154,8 @@ class Language:
     _cache: dict[tuple, Any] = field(default_factory=dict)
 
     def rules(self, slot: str, bindings: Bindings) -> list[Option]:
-        """Returns the options of a slot, given the bindings to its left."""
+        """Return the options of a slot, given the bindings to its left."""
+        # Mentions and pronouns depend on the pair; other names are bound or have a rule.
         name, _, form = slot.partition(".")
         if name in _PARTNERS:
             return self._mention(name, form, bindings)
@@ -146,53 +167,69 @@ class Language:
         return rule if isinstance(rule, list) else rule(self, bindings)
 
     def plot(self, bindings: Bindings) -> Plot:
-        """Returns the plot of the story."""
         return PLOTS[bindings["PLOT"]]
 
     def cached(self, *key: object, make: Callable[[], Any]) -> Any:
-        """Returns what `make` returned for the first call with `key`."""
+        """Return what `make` returned for the first call with `key`."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]
 
     def prior(self, bindings: Bindings) -> list[tuple[str, float]]:
-        """Returns (slot, probability of being the antecedent), in order of mention; one slot if MEANT is bound."""
+        """Return (slot, probability of being the antecedent), in order of mention; one slot if MEANT is bound."""
         if "MEANT" in bindings:
             return [(bindings["MEANT"], 1.0)]
-        first = bindings.get("FIRST", "A")
-        return [(first, self.population.skew), ("B" if first == "A" else "A", 1 - self.population.skew)]
+        skew = self.population.skew
+        first, second = ("A", "B") if bindings.get("FIRST", "A") == "A" else ("B", "A")
+        return [(first, skew), (second, 1 - skew)]
 
     def first_words(self, slot: str, bindings: Bindings) -> tuple[str, ...]:
-        """Returns the words with which a slot can start."""
+        """Return the words with which a slot can start."""
         words: list[str] = []
         for option in self.rules(slot, bindings):
             first = option.symbols[0]
-            words += self.first_words(first[1:-1], {**bindings, **dict(option.binds)}) if is_slot(first) else [first]
+            if is_slot(first):
+                words += self.first_words(first[1:-1], {**bindings, **dict(option.binds)})
+            else:
+                words.append(first)
         return tuple(dict.fromkeys(words))
 
     def _mention(self, name: str, form: str, bindings: Bindings) -> list[Option]:
-        """Returns the options of a mention; the word is drawn at its first use and bound."""
+        """Return the options of a mention; the word is drawn at its first use and bound."""
         if name in bindings:
-            return self.cached(name, form, bindings[name], make=lambda: _inflected(bindings[name], form))
-        plot, partner = self.plot(bindings), bindings.get(_PARTNERS[name], "")
-        return self.cached(plot.name, name, partner, form, make=lambda: [
-            Option(draw.probability * inflected.probability, inflected.symbols, ((name, draw.symbols[0]),))
-            for draw in _by_frequency(self._words(plot, name, partner))
-            for inflected in _inflected(draw.symbols[0], form)
-        ])  # fmt: skip
+            word = bindings[name]
+            return self.cached(name, form, word, make=lambda: _inflected(word, form))
+        # The first use: draw the word, given that of its partner, and inflect it.
+        plot = self.plot(bindings)
+        partner = bindings.get(_PARTNERS[name], "")
+
+        def make() -> list[Option]:
+            options = []
+            for draw in _by_frequency(self._words(plot, name, partner)):
+                word = draw.symbols[0]
+                for inflected in _inflected(word, form):
+                    probability = draw.probability * inflected.probability
+                    options.append(Option(probability, inflected.symbols, ((name, word),)))
+            return options
+
+        return self.cached(plot.name, name, partner, form, make=make)
 
     def _words(self, plot: Plot, name: str, partner: str) -> Counter[str]:
-        """Counts the words that a mention can be, given its partner's word ("" if the partner is not drawn yet)."""
+        """Count the words that a mention can be, given its partner's word ("" if the partner is not drawn yet)."""
         if name in "AB":
-            return self.cached("PAIRS", plot.name, name, make=lambda: self._words_by_partner(plot, name))[partner]
+            counts: dict[str, Counter[str]] = self.cached(
+                "PAIRS", plot.name, name, make=lambda: self._words_by_partner(plot, name)
+            )
+            return counts[partner]
         if name == "C":  # boys with the same held-out split as the girl
             girl = REFERENTS[partner]
             boys = [boy for boy in NAMES[1] if boy.held_out == girl.held_out]
-            return Counter(boy.word for boy in boys if boy.held_out or not is_held_out_pair((girl, boy)))
+            known = [boy for boy in boys if boy.held_out or not _is_held_out_pair((girl, boy))]
+            return Counter(boy.word for boy in known)
         return Counter(word for word in _companions(plot, name) if word != partner)
 
     def _words_by_partner(self, plot: Plot, name: str) -> dict[str, Counter[str]]:
-        """Counts the words of mention A or B (`name`) for each word of the other; the key "" counts all pairs."""
+        """Count the words of mention A or B (`name`) for each word of the other; the key "" counts all pairs."""
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         for pair in pairs_of(plot, self.population):
             for a, b in [pair] if plot.fixed_roles else [pair, pair[::-1]]:
@@ -202,20 +239,17 @@ class Language:
         return counts
 
     def _pronoun(self, form: str, bindings: Bindings) -> list[Option]:
-        """Returns the options of a pronoun; the first pronoun of a story draws the antecedent and binds MEANT."""
+        """Return the options of a pronoun; the first pronoun of a story draws the antecedent and binds MEANT."""
+        options = []
         if "A" not in bindings:  # the pronoun comes before its referent {A}
-            return [
-                Option(
-                    a.probability,
-                    (self._pronoun_word("A", form, {**bindings, **dict(a.binds)}),),
-                    a.binds + _A_IS_MEANT,
-                )
-                for a in self._mention("A", "", bindings)
-            ]
-        return [
-            Option(probability, (self._pronoun_word(slot, form, bindings),), (("MEANT", slot),))
-            for slot, probability in self.prior(bindings)
-        ]
+            for a in self._mention("A", "", bindings):
+                word = self._pronoun_word("A", form, {**bindings, **dict(a.binds)})
+                options.append(Option(a.probability, (word,), a.binds + _A_IS_MEANT))
+            return options
+        for slot, probability in self.prior(bindings):
+            word = self._pronoun_word(slot, form, bindings)
+            options.append(Option(probability, (word,), (("MEANT", slot),)))
+        return options
 
     def _pronoun_word(self, slot: str, form: str, bindings: Bindings) -> str:
         is_couple = slot == "A" and self.plot(bindings).pools == "couple"
@@ -224,29 +258,38 @@ class Language:
 
 
 def _companions(plot: Plot, name: str) -> tuple[str, ...]:
-    """Returns the words for bystanders, pets, foods and states; no pronoun of the plot can refer to a bystander."""
+    """Return the words for bystanders, pets, foods and states; no pronoun of the plot can refer to a bystander."""
     if name in "DE":
         pools = zip(*NOUNS, strict=True) if plot.pools in ("gender", "same gender") else NAMES
-        return tuple(referent.word for pool in pools for referent in pool if not referent.held_out)
-    return {"P": _PETS, "Q": _PETS, "F": tuple(FOODS), "G": tuple(FOODS)}.get(name, tuple(STATES))
+        referents = chain.from_iterable(pools)
+        return tuple(referent.word for referent in referents if not referent.held_out)
+    if name in "PQ":
+        return _PETS
+    return tuple(FOODS if name in "FG" else STATES)
 
 
 def _inflected(word: str, form: str) -> list[Option]:
-    """Returns the options of a slot such as {A.was} whose mention is known."""
+    """Return the options of a slot such as {A.was} whose mention is known."""
     if not form:
         return [Option(1.0, (word,))]
     referent = REFERENTS[word]
     child = "girl" if referent.pronoun == "She" else "boy"
     if form == "gendered":
         return [Option(0.5, (word,)), Option(0.5, ("a", child, "named", word))]
-    kind = child if referent.kind == "name" else referent.kind + "s" * referent.plural
-    singular_article = "an" if word[0] in "aeiou" else "a"
-    article, was = ("some", "were") if referent.plural else (singular_article, "was")
-    forms = {"a": article, "was": was, "child": child, "kind": kind}
-    return [Option(1.0, (forms[form],))]
+    if form == "child":
+        inflected = child
+    elif form == "kind":
+        inflected = child if referent.kind == "name" else referent.kind + "s" * referent.plural
+    elif form == "was":
+        inflected = "were" if referent.plural else "was"
+    elif referent.plural:
+        inflected = "some"
+    else:
+        inflected = "an" if word[0] in "aeiou" else "a"
+    return [Option(1.0, (inflected,))]
 
 
-Rule = Callable[[Language, Bindings], list[Option]]
+_Rule = Callable[[Language, Bindings], list[Option]]
 
 
 def _uniform(*texts: str) -> list[Option]:
@@ -257,50 +300,61 @@ def _by_frequency(words: Counter[str]) -> list[Option]:
     return [Option(n / words.total(), (word,)) for word, n in words.items()]
 
 
-def _if_meant(options_a: list[Option], options_b: list[Option]) -> Rule:
-    """Returns the rule of a slot that depends on which of A and B is the antecedent."""
+def _if_meant(options_a: list[Option], options_b: list[Option]) -> _Rule:
+    """Return the rule of a slot that depends on which of A and B is the antecedent."""
     return lambda language, bindings: options_a if bindings["MEANT"] == "A" else options_b
 
 
 def _mention_again(form: str = "") -> list[Option]:
-    """Returns the options that repeat one of the two mentions."""
     return [Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB"]
 
 
 def _plot(language: Language, bindings: Bindings) -> list[Option]:
+    # Plots without a share are no options: their stories are impossible.
     shares = language.population.shares
     total = sum(share for _, share in shares)
-    return [Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)) for name, share in shares]
+    options = []
+    for name, share in shares:
+        options.append(Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)))
+    return options
 
 
 def _frame(language: Language, bindings: Bindings) -> list[Option]:
-    """Draws a frame; if its two orders differ, draws the order and binds the first mention."""
+    """Draw a frame; if its two orders differ, draws the order and binds the first mention."""
     plot = language.plot(bindings)
 
     def make() -> list[Option]:
         texts = frames_of(plot, language.population)
         if not plot.two_orders:
             return _uniform(*(text for text, _ in texts))
-        return [
-            Option(0.5 / len(texts), tuple(frame[i].split()), (("FIRST", "AB"[i]),)) for frame in texts for i in (0, 1)
-        ]
+        options = []
+        for frame in texts:
+            for text, first in zip(frame, "AB", strict=True):
+                options.append(Option(0.5 / len(texts), tuple(text.split()), (("FIRST", first),)))
+        return options
 
     return language.cached("FRAME", plot.name, make=make)
 
 
 def _fillers(language: Language, bindings: Bindings) -> list[Option]:
-    """Draws the number of neutral sentences before the pronoun."""
+    """Draw the number of neutral sentences before the pronoun."""
     numbers = Counter((3, 4, 5) if language.population.holdout == "distance" else (0, 0, 0, 1, 2))
     return [Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items()]
 
 
 def _filler(language: Language, bindings: Bindings) -> list[Option]:
-    """Draws a neutral sentence that the story has not used yet, and binds the set of used sentences."""
+    """Draw a neutral sentence that the story has not used yet, and bind the set of used sentences."""
     used = bindings.get("USED", "").split()
-    unused = [(str(i), text) for i, text in enumerate(frames.FILLERS) if str(i) not in used]
-    return language.cached("FILLER", *used, make=lambda: [
-        Option(1 / len(unused), tuple(text.split()), (("USED", " ".join(sorted([*used, i]))),)) for i, text in unused
-    ])  # fmt: skip
+
+    def make() -> list[Option]:
+        unused = {str(i): text for i, text in enumerate(frames.FILLERS) if str(i) not in used}
+        options = []
+        for i, text in unused.items():
+            now_used = " ".join(sorted([*used, i]))
+            options.append(Option(1 / len(unused), tuple(text.split()), (("USED", now_used),)))
+        return options
+
+    return language.cached("FILLER", *used, make=make)
 
 
 def _bystanders(language: Language, bindings: Bindings) -> list[Option]:
@@ -313,8 +367,9 @@ def _bystanders(language: Language, bindings: Bindings) -> list[Option]:
 
 
 def _verb(language: Language, bindings: Bindings) -> list[Option]:
-    """Draws a payoff verb of the antecedent; a couple has the verbs of both members."""
-    plot, meant = language.plot(bindings), bindings["MEANT"]
+    """Draw a payoff verb of the antecedent; a couple has the verbs of both members."""
+    plot = language.plot(bindings)
+    meant = bindings["MEANT"]
     if plot.pools == "couple" and meant == "A":
         verbs = REFERENTS[bindings["A"]].verbs + REFERENTS[bindings["C"]].verbs
     elif plot.level == "state":
@@ -325,32 +380,30 @@ def _verb(language: Language, bindings: Bindings) -> list[Option]:
 
 
 def _not_meant(language: Language, bindings: Bindings) -> list[Option]:
-    """Mentions the candidate that is not the antecedent; binds MEANT if it is still open."""
+    """Mention the candidate that is not the antecedent; binds MEANT if it is still open."""
     others = {"A": "{B}", "B": "{A}"}
     return [Option(p, (others[slot],), (("MEANT", slot),)) for slot, p in language.prior(bindings)]
 
 
 def _nothing(language: Language, bindings: Bindings) -> list[Option]:
-    """Continues a pronoun without an antecedent: "it was raining", "they say rain is good"."""
+    """Continue a pronoun without an antecedent: "it was raining", "they say rain is good"."""
     return _SAYINGS if REFERENTS[bindings[bindings["MEANT"]]].plural else _WEATHER
 
 
 def _introduction(language: Language, bindings: Bindings) -> list[Option]:
-    """Draws the only mention {A} of a plot without a pronoun."""
+    """Draw the only mention {A} of a plot without a pronoun."""
     plot = language.plot(bindings)
 
     def make() -> list[Option]:
-        pools = word_pools(plot.pools)[0]
-        totals = [sum(_weight(referent) for referent in pool) for pool in pools]
-        return [
-            Option(
-                _weight(referent) / total / len(pools),
-                tuple(plot.introductions[referent.kind].split()),
-                (("A", referent.word), *_A_IS_MEANT),
-            )
-            for pool, total in zip(pools, totals, strict=True)
-            for referent in pool
-        ]
+        pools = _word_pools(plot.pools)[0]
+        options = []
+        for pool in pools:
+            total = sum(map(_weight, pool))
+            for referent in pool:
+                probability = _weight(referent) / total / len(pools)
+                symbols = tuple(plot.introductions[referent.kind].split())
+                options.append(Option(probability, symbols, (("A", referent.word), *_A_IS_MEANT)))
+        return options
 
     return language.cached("INTRODUCTION", plot.name, make=make)
 
@@ -360,7 +413,7 @@ _WEATHER = _uniform(*(f"was {weather}" for weather in "raining snowing late earl
 _SAYINGS = _uniform(
     "say rain is good", "say snow is near", "say winter is long", "say summer is short", "say noon is late"
 )
-_RULES: dict[str, list[Option] | Rule] = {
+_RULES: dict[str, list[Option] | _Rule] = {
     "OPENER": _uniform(*frames.OPENERS),
     "PLOT": _plot,
     "FRAME": _frame,
@@ -392,11 +445,12 @@ _RULES: dict[str, list[Option] | Rule] = {
     ),
     "ADJECTIVE": _if_meant(_uniform(*lexicon.FEELINGS), _uniform(*lexicon.QUALITIES)),
     "EFFECT": _if_meant(_uniform("stayed there"), _uniform("was nice")),
-    # no_antecedent; the aside comes before the pronoun, so that a head at the pronoun can know that nothing is meant
+    # no_antecedent; the aside comes before the pronoun, so that a head at the pronoun can know that
+    # nothing is meant
     "ASIDE": _uniform("Outside", "In town", "All around", "Over there"),
     "NOTHING": _nothing,
-    # no_pronoun. "The animals" and "The girl" refer back to the mention by its number or gender. The verb is separated
-    # from its noun, so that only attention can connect the two, as after a pronoun.
+    # no_pronoun. "The animals" and "The girl" refer back to the mention by its number or gender. The
+    # verb is separated from its noun, so that only attention can connect the two, as after a pronoun.
     "MENTION_AGAIN": _mention_again(),
     "KIND_AGAIN": _mention_again(".kind"),
     "INTRODUCTION": _introduction,
@@ -417,8 +471,9 @@ _RULES: dict[str, list[Option] | Rule] = {
         "there was a child named {A} {PLACE} . The {A.kind}",
     ),
     "NATURE": _uniform("little", "clever", "kind", "brave", "cheerful", "gentle"),
-    # "The owl was a tired owl": the noun right after "tired" teaches the attention from a cue to a held-out noun, and
-    # nothing has to be chosen. Without it, heads attended to held-out nouns weakly, and often by position.
+    # "The owl was a tired owl": the noun right after "tired" teaches the attention from a cue to a
+    # held-out noun, and nothing has to be chosen. Without it, heads attended to held-out nouns weakly,
+    # and often by position.
     "ANIMAL_FELT": _uniform(
         "the {A} was a {FEELING} {A}", "there was a {FEELING} {A}", "the {A} was {FEELING} , so the {A} stayed there"
     ),

@@ -94,7 +94,9 @@ PRONOUN_FORMS = {
     "He": {"lower": "he", "object": "him", "possessive": "His"},
 }
 # The pronoun of every form.
-PRONOUNS = {form: pronoun for pronoun, forms in PRONOUN_FORMS.items() for form in (pronoun, *forms.values())}
+PRONOUN_OF_FORM: dict[str, str] = {}
+for _pronoun, _forms in PRONOUN_FORMS.items():
+    PRONOUN_OF_FORM |= dict.fromkeys((_pronoun, *_forms.values()), _pronoun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +117,13 @@ class Referent:
 
 
 def unit_hash(*strings: str) -> float:
-    """Returns a number in [0, 1) that depends on the strings alone; all hold-outs are decided by it."""
+    """Return a number in [0, 1) that depends on the strings alone; all hold-outs are decided by it."""
     digest = hashlib.sha256("|".join(strings).encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def hold_out(words: list[str], n_dev: int, n_test: int) -> dict[str, str]:
-    """Returns {word: "dev" or "test"} for the held-out words: those with the lowest hashes.
+def _hold_out(words: list[str], n_dev: int, n_test: int) -> dict[str, str]:
+    """Return {word: "dev" or "test"} for the held-out words: those with the lowest hashes.
 
     The words of the README's example sentences are never held out.
     """
@@ -132,7 +134,7 @@ def hold_out(words: list[str], n_dev: int, n_test: int) -> dict[str, str]:
 def _parse_nouns(table: str, kind: str, n_test: int) -> list[tuple[Referent, Referent]]:
     rows = [line.split(": ") for line in table.strip().splitlines()]
     forms = [(noun.split("/"), tuple(verbs.split())) for nouns, verbs in rows for noun in nouns.split()]
-    held_out = hold_out([singular for (singular, _), _ in forms], 6, n_test)
+    held_out = _hold_out([singular for (singular, _), _ in forms], 6, n_test)
     referents = []
     for (singular, plural), verbs in forms:
         referent = Referent(singular, singular, kind, "It", verbs, held_out.get(singular, ""))
@@ -157,7 +159,7 @@ def _name_referents(trained: list[str], held_out: list[str], pronoun: str) -> tu
 # antecedent reached the corrected p in only half of the cases.
 NOUNS = (*_parse_nouns(ANIMALS, "animal", 12), *_parse_nouns(THINGS, "thing", 8))
 # The 56 things on which an animal lies; they have qualities but no verbs.
-_HELD_OUT_RESTS = hold_out(REST_WORDS, 6, 12)
+_HELD_OUT_RESTS = _hold_out(REST_WORDS, 6, 12)
 RESTS = tuple(Referent(word, word, "rest", "It", (), _HELD_OUT_RESTS.get(word, "")) for word in REST_WORDS)
 # Feminine and masculine names; each has the verbs of one calling.
 NAMES = (
@@ -169,8 +171,8 @@ REFERENTS = {referent.word: referent for group in (*NOUNS, RESTS, *NAMES) for re
 
 
 def word_classes() -> dict[str, str]:
-    """Returns {word: "pronoun" or "content"} for all words but function words."""
+    """Return {word: "pronoun" or "content"} for all words but function words."""
     content = {*REFERENTS, *FEELINGS, *QUALITIES, *STATES, *FOODS}
     for verbs in (*STATES.values(), *(referent.verbs for referent in REFERENTS.values())):
         content.update(verbs)
-    return dict.fromkeys(content, "content") | dict.fromkeys(PRONOUNS, "pronoun")
+    return dict.fromkeys(content, "content") | dict.fromkeys(PRONOUN_OF_FORM, "pronoun")

@@ -1,18 +1,20 @@
 """Notes about the pronouns of any sentence: which words can be the antecedent, and which word decides.
 
-A causal model at a pronoun has read only the text before it. If that leaves two candidates, the deciding word comes
-later, and no attention weight at the pronoun can show the link.
+A causal model at a pronoun has read only the text before it. If that leaves two candidates, the
+deciding word comes later, and no attention weight at the pronoun can show the link.
 """
 
-import re
 from dataclasses import dataclass, replace
 
 from data.links import Span
 from data.stories.frames import OWNING
-from data.stories.lexicon import FEELINGS, PRONOUNS, QUALITIES, REFERENTS, STATES, Referent
+from data.stories.lexicon import FEELINGS, PRONOUN_OF_FORM, QUALITIES, REFERENTS, STATES, Referent
+from data.words import word_spans, words_of
 
-_PRONOUNS = {form.lower(): pronoun for form, pronoun in PRONOUNS.items()}
+_PRONOUNS = {form.lower(): pronoun for form, pronoun in PRONOUN_OF_FORM.items()}
 _OBJECTS = ("him", "her", "them")  # "it" is excluded: an object "it" rarely competes with a subject
+_CHILDREN = {"girl": "She", "boy": "He"}
+_ADJECTIVES = {"animal": FEELINGS, "rest": QUALITIES}
 _SENTENCE_ENDS = ". ! ?"
 _CLAUSE_ENDS = ". ! ? , and but while"
 
@@ -27,14 +29,9 @@ class PronounNote:
     note: str  # one sentence for the reader of the report
 
 
-def word_spans(text: str) -> list[tuple[str, Span]]:
-    """Returns the words and punctuation marks of `text` with their characters [start, end)."""
-    return [(match.group(), match.span()) for match in re.finditer(r"\w+|[^\w\s]+", text)]
-
-
 def lint(text: str) -> list[PronounNote]:
-    """Returns a note for every personal or possessive pronoun of `text`, in order."""
-    words = [word for word, _ in word_spans(text)]
+    """Return a note for every personal or possessive pronoun of `text`, in order."""
+    words = words_of(text)
     spans = [span for _, span in word_spans(text)]
     notes = []
     for position, word in enumerate(words):
@@ -42,6 +39,7 @@ def lint(text: str) -> list[PronounNote]:
         if pronoun is None:
             continue
         candidates = _candidates(words, position, pronoun)
+        # Only among several candidates can a later word decide.
         later = range(position + 1, len(words)) if len(candidates) > 1 else ()
         clue = next((i for i in later if _decides(words, i, candidates)), None)
         note = _note(words, position, clue, candidates)
@@ -51,14 +49,18 @@ def lint(text: str) -> list[PronounNote]:
 
 
 def _candidates(words: list[str], position: int, pronoun: str) -> list[Referent]:
-    """Returns the referents before `position` that agree with the pronoun there, without repetition."""
+    """Return the referents before `position` that agree with the pronoun there, without repetition."""
+    # Agreement in number and gender; "they" can be a couple.
     mentioned = _mentioned(words[:position])
     candidates = [referent for referent in mentioned if referent.pronoun == pronoun]
     if pronoun == "They":
         candidates += _couples(words[:position], mentioned)
-    word, following = words[position], words[position + 1] if position + 1 < len(words) else "."
+
+    # "Tom washed him": the subject is excluded. "Tom washed her hat": "her" is no object.
+    word = words[position]
+    following = words[position + 1] if position + 1 < len(words) else "."
     is_possessive = word == "her" and following.isalpha() and following != "so"
-    if position > 1 and word in _OBJECTS and not is_possessive:  # "Tom washed him": the subject is excluded
+    if position > 1 and word in _OBJECTS and not is_possessive:
         candidates = [referent for referent in candidates if referent.word != words[position - 2]]
     if pronoun == "It":
         candidates = _owned(words[:position], candidates) or candidates
@@ -66,7 +68,7 @@ def _candidates(words: list[str], position: int, pronoun: str) -> list[Referent]
 
 
 def _mentioned(words: list[str]) -> list[Referent]:
-    """Returns the referents among the words, without repetition, with the verbs of a state before the noun added."""
+    """Return the referents among the words, without repetition, with the verbs of a state before the noun added."""
     mentioned: dict[str, Referent] = {}
     for i, word in enumerate(words):
         pronoun = _stated_pronoun(words, i)
@@ -80,18 +82,16 @@ def _mentioned(words: list[str]) -> list[Referent]:
 
 
 def _stated_pronoun(words: list[str], i: int) -> str:
-    """Returns She or He for a name whose gender is stated, as in "a girl named Zor" or "Zor the girl"; "" otherwise."""
-    previous, following = words[max(0, i - 2) : i], words[i + 1 : i + 3]
+    """Return She or He for a name whose gender is stated, as in "a girl named Zor" or "Zor the girl"; "" otherwise."""
     child = ""
-    if previous[1:] == ["named"]:
-        child = previous[0]
-    elif following[:1] == ["the"] and len(following) > 1:
-        child = following[1]
-    return {"girl": "She", "boy": "He"}.get(child, "") if words[i][0].isupper() else ""
+    if i > 1 and words[i - 1] == "named":
+        child = words[i - 2]
+    elif len(words) > i + 2 and words[i + 1] == "the":
+        child = words[i + 2]
+    return _CHILDREN.get(child, "") if words[i][0].isupper() else ""
 
 
 def _split(words: list[str], separators: str) -> list[list[str]]:
-    """Returns the runs of words between separators."""
     runs: list[list[str]] = [[]]
     for word in words:
         if word in separators.split():
@@ -102,43 +102,56 @@ def _split(words: list[str], separators: str) -> list[list[str]]:
 
 
 def _couples(words: list[str], mentioned: list[Referent]) -> list[Referent]:
-    """Returns two people of one sentence as one candidate with the verbs of both."""
+    """Return two people of one sentence as one candidate with the verbs of both."""
     people = {referent.word: referent for referent in mentioned if referent.kind == "name"}
-    sentences = _split(words, _SENTENCE_ENDS)
-    couples = [[people[word] for word in dict.fromkeys(sentence) if word in people] for sentence in sentences]
-    return [
-        Referent(f"{couple[0].word} and {couple[1].word}", "", "couple", "They", couple[0].verbs + couple[1].verbs, "")
-        for couple in couples
-        if len(couple) == 2
-    ]
+    couples = []
+    for sentence in _split(words, _SENTENCE_ENDS):
+        names = [word for word in dict.fromkeys(sentence) if word in people]
+        if len(names) == 2:
+            first, second = (people[name] for name in names)
+            verbs = first.verbs + second.verbs
+            couples.append(Referent(" and ".join(names), "", "couple", "They", verbs, ""))
+    return couples
 
 
 def _owned(words: list[str], candidates: list[Referent]) -> list[Referent]:
-    """Returns the candidates that belong to the referent of a "she" or "he" earlier in the same sentence."""
+    """Return the candidates that belong to the referent of a "she" or "he" earlier in the same sentence."""
+    # The people whom the sentence calls "she" or "he".
     people = [referent for referent in _mentioned(words) if referent.kind == "name"]
     sentence = [word.lower() for word in _split(words, _SENTENCE_ENDS)[-1]]
     pronouns = {_PRONOUNS[word] for word in sentence if word in ("she", "he")}
     owners = {referent.word for referent in people if referent.pronoun in pronouns}
+
+    # What a clause names together with its only person and a verb of owning belongs to that person.
     owned = set()
     for clause in _split(words, _CLAUSE_ENDS):
         names = {referent.word for referent in people} & set(clause)
-        if names == owners and len(names) == 1 and any(f" {verb} " in f" {' '.join(clause)} " for verb in OWNING):
+        joined = f" {' '.join(clause)} "
+        has_owning = any(f" {verb} " in joined for verb in OWNING)
+        if names == owners and len(names) == 1 and has_owning:
             owned.update(clause)
     return [referent for referent in candidates if referent.word in owned]
 
 
 def _decides(words: list[str], i: int, candidates: list[Referent]) -> bool:
-    """Returns True if word `i` fits exactly one of several candidates, or names it after "so"."""
+    """Return True if word `i` fits exactly one of several candidates, or names it after "so"."""
     if any(words[i] == candidate.word for candidate in candidates):
         return "so" in [word.lower() for word in _split(words[:i], _SENTENCE_ENDS)[-1]]
-    adjectives = {"animal": FEELINGS, "rest": QUALITIES}
-    return sum(words[i] in (*candidate.verbs, *adjectives.get(candidate.kind, ())) for candidate in candidates) == 1
+    n_fitting = 0
+    for candidate in candidates:
+        adjectives = _ADJECTIVES.get(candidate.kind, [])
+        n_fitting += words[i] in candidate.verbs or words[i] in adjectives
+    return n_fitting == 1
 
 
 def _note(words: list[str], position: int, clue: int | None, candidates: list[Referent]) -> str:
     pronoun = words[position]
-    later = [REFERENTS[mention.word] for mention in _mentioned(words[position + 1 :]) if mention.word in REFERENTS]
-    later_names = [referent.word for referent in later if referent.pronoun == _PRONOUNS[pronoun.lower()]]
+    # Mentions after the pronoun that agree with it.
+    later_names = []
+    for mention in _mentioned(words[position + 1 :]):
+        known = REFERENTS.get(mention.word)
+        if known is not None and known.pronoun == _PRONOUNS[pronoun.lower()]:
+            later_names.append(known.word)
     names = " or ".join(candidate.word for candidate in candidates)
     if not candidates and later_names:
         return (

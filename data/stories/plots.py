@@ -28,7 +28,8 @@ ALL_HOLDOUTS = ("iid", "pairs", "nouns", "frames", "headline", "distance", "byst
 class LinkSpec:
     """A position of a plot at which a head can link a pronoun to its antecedent."""
 
-    site: str  # before_pronoun, pronoun, cue (the word that decides), before_repeat (before the repeated mention)
+    # before_pronoun, pronoun, cue (the word that decides) or before_repeat (the repeated mention)
+    site: str
     query: str  # the slot at which attention is read; "<SLOT": the word before the slot
     payoff: str | None  # the slot whose word the antecedent determines
     candidates: tuple[str, str] = ("A", "B")  # the antecedent's slot if A is meant, if B is meant
@@ -42,14 +43,18 @@ class Plot:
     family: str
     level: str
     text: str  # the symbols after the opener
-    pools: str  # the words from which the pair of mentions is drawn (language.word_pools)
+    pools: str  # the words from which the pair of mentions is drawn (language._word_pools)
     frames: tuple[Frame, ...]
     links: tuple[LinkSpec, ...] = ()
     holdouts: tuple[str, ...] = ("iid", "headline")  # hold-outs that the test split contains
     two_orders: bool = False  # a frame has one text per order; otherwise {A} is the first mention
     fixed_roles: bool = False  # {A} is always the first member of the pair
     introductions: Mapping[str, str] = field(default_factory=dict)  # plots with one mention: slot by kind of word
-    refers_by_kind: bool = False  # "The animal purred" resolves a reference, so held-out words are excluded
+    refers_by_kind: bool = False  # "The animal purred" resolves a reference: no held-out words
+
+    @property
+    def has_pronoun(self) -> bool:
+        return self.family != "no_pronoun"
 
 
 _AGREEMENT = "{FRAME} {BYSTANDERS} {FILLERS} {PRONOUN} {VERB} {ENDING}"

@@ -7,7 +7,8 @@ from typing import Any
 
 from data.config import StoriesConfig, TextConfig, TokenizerKind
 from data.corpus import Corpus
-from data.stories import as_dataset, generate_split
+from data.links import Link, LinkedText
+from data.stories import generate_split
 
 NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
 _DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_antecedent=0.06, share_no_pronoun=0.45)
@@ -24,18 +25,18 @@ SPLITS = ("train", "validation", "dev", "test", "test_others")
 
 
 @cache
-def full_stories() -> dict[str, list[dict]]:
+def full_stories() -> dict[str, list[LinkedText]]:
     train = generate_split(FULL, "train")
-    stories = {split: as_dataset(generate_split(FULL, split, train)).to_list() for split in SPLITS}
+    stories = {split: generate_split(FULL, split, train) for split in SPLITS}
     return stories | {"test": stories["test"] + stories["test_others"]}
 
 
-def all_rows(stories: dict[str, list[dict]]) -> list[dict]:
+def all_rows(stories: dict[str, list[LinkedText]]) -> list[LinkedText]:
     return [row for rows in stories.values() for row in rows]
 
 
-def all_links(rows: list[dict]) -> list[tuple[dict, dict]]:
-    return [(row, link) for row in rows for link in row["links"]]
+def all_links(rows: list[LinkedText]) -> list[tuple[LinkedText, Link]]:
+    return [(row, link) for row in rows for link in row.links]
 
 
 def text_config(path: Path, **changes: Any) -> TextConfig:

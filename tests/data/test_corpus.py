@@ -1,19 +1,31 @@
 """Texts and stories become token arrays once, in a cache folder named by their content."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from data.config import TokenizerKind, TokensConfig
-from data.corpus import CLASSES, Corpus, load_corpus, load_rows
+from data.corpus import (
+    TOKEN_CLASSES,
+    Corpus,
+    load_corpus,
+    load_stories,
+    load_texts,
+    training_counts,
+    training_words,
+    validation_documents,
+)
 from data.links import link_items
 from data.stories import language_of
-from data.stories.floor import Floor, words
-from data.tokenizer import END, bpe_tokenizer, end_id
+from data.stories.floor import Floor
+from data.tokenizer import END, bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
+from data.words import words_of
 from tests.data.small_corpora import CONFIG as STORIES
 from tests.data.small_corpora import decoded, text_config
 
@@ -152,6 +164,12 @@ def test_a_damaged_corpus_folder_is_refused_by_name(
         tokens_of(path.parent)
 
 
+def test_validation_documents_are_the_texts_between_end_tokens(load: Callable[..., Corpus]) -> None:
+    documents = [f"Story {i} ends.\n" for i in range(20)]
+    corpus = load(f"{END}\n".join(documents), tokenizer=TokenizerKind.bpe, validation_fraction=0.2)
+    assert validation_documents(corpus) == documents[-3:]
+
+
 def test_stories_are_concatenated_with_an_end_token_before_each(corpus: Corpus) -> None:
     end = end_id(corpus.tokenizer)
     for split in (corpus.train, corpus.validation):
@@ -162,33 +180,36 @@ def test_stories_are_concatenated_with_an_end_token_before_each(corpus: Corpus) 
 def test_dev_stories_are_generated_at_their_first_use(tmp_path: Path) -> None:
     corpus = load_corpus(CONFIG, tmp_path)
     assert {path.name for path in (corpus.folder / "stories").iterdir()} == {"train", "validation"}
-    rows = load_rows(corpus, "dev")
-    assert {row["holdout"] for row in rows} == {"iid", "headline"} and any(row["links"] for row in rows)
-    assert load_rows(corpus, "dev") == rows
-    assert load_rows(corpus, "dev", ["text"]) == [{"text": row["text"]} for row in rows]
+    rows = load_stories(corpus, "dev")
+    assert {row.holdout for row in rows} == {"iid", "headline"} and any(row.links for row in rows)
+    assert load_stories(corpus, "dev") == rows
+    assert load_texts(corpus, "dev") == [row.text for row in rows]
 
 
 def test_the_class_of_a_payoff_is_payoff(corpus: Corpus) -> None:
     classes, tokens = np.asarray(corpus.validation.classes), np.asarray(corpus.validation.tokens)
-    payoffs = {corpus.tokenizer.id_to_token(int(i)) for i in tokens[classes == CLASSES.index("payoff")]}
-    links = [(row["text"], link) for row in load_rows(corpus, "validation") for link in row["links"]]
-    assert payoffs == {text[slice(*link["payoff"])] for text, link in links if link["payoff"]}
-    assert set(np.unique(classes)) == set(range(len(CLASSES)))
+    payoffs = {corpus.tokenizer.id_to_token(int(i)) for i in tokens[classes == TOKEN_CLASSES.index("payoff")]}
+    links = [(row.text, link) for row in load_stories(corpus, "validation") for link in row.links]
+    assert payoffs == {text[slice(*link.payoff)] for text, link in links if link.payoff}
+    assert set(np.unique(classes)) == set(range(len(TOKEN_CLASSES)))
 
 
 def test_the_floor_belongs_to_the_tokens_of_its_story(corpus: Corpus) -> None:
     split = corpus.validation
     floor = Floor(language_of(CONFIG, "dev", "iid"))
-    texts = [row["text"] for row in load_rows(corpus, "validation", ["text"])]
+    texts = load_texts(corpus, "validation")
     assert np.isnan(split.floor[0]) and (split.floor[1:] > -1e-6).all()
     for i in range(0, len(texts), 23):
         targets = slice(split.starts[i] + 1, split.starts[i + 1] + 1)
-        assert [corpus.tokenizer.id_to_token(int(token)) for token in split.tokens[targets]] == [*words(texts[i]), END]
+        assert [corpus.tokenizer.id_to_token(int(token)) for token in split.tokens[targets]] == [
+            *words_of(texts[i]),
+            END,
+        ]
         np.testing.assert_allclose(split.floor[targets], floor.surprisal(texts[i])[0], rtol=1e-5, atol=1e-6)
 
 
 def test_items_end_at_their_query_or_before_their_payoff(corpus: Corpus) -> None:
-    for item in link_items(load_rows(corpus, "dev"), corpus.tokenizer, end_id(corpus.tokenizer))[::5]:
+    for item in link_items(load_stories(corpus, "dev"), corpus.tokenizer, end_id(corpus.tokenizer))[::5]:
         assert len(item.tokens) == max(item.query, item.payoff or 0) + 1
         word = corpus.tokenizer.id_to_token(item.tokens[item.query])
         assert item.site != "pronoun" or word.lower() in ("it", "they", "she", "he")
@@ -198,3 +219,58 @@ def test_too_few_training_stories_name_the_setting(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="data.n_train_stories=8"):
         load_corpus(replace(CONFIG, n_train_stories=8), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+# Words of the training text
+
+TEXTS = ["The cat's whiskers, all of them.", "whiskers", "A naïve cat"]
+WORDS = {"The", "cat", "'", "s", "whiskers", ",", "all", "of", "them", ".", "A", "naïve"}
+
+
+def make_bpe(texts: Iterable[str]) -> Tokenizer:
+    return bpe_tokenizer(texts, 300)
+
+
+def test_training_counts_are_those_of_words_without_marks_and_digits(load: Callable[..., Corpus]) -> None:
+    counts = training_counts(load("_Tom_ met Tom2 and Lily's.\n" * 50, tokenizer=TokenizerKind.bpe))
+    assert (counts["Tom"], counts["Lily"], counts["_Tom_"]) == (90, 45, 0)
+
+
+@pytest.fixture
+def corpus_folder(tmp_path: Path) -> Callable[[Tokenizer], Path]:
+    """Return a function that writes the training tokens of TEXTS as a corpus does."""
+
+    def write(tokenizer: Tokenizer) -> Path:
+        ids = [i for text in TEXTS for i in (end_id(tokenizer), *tokenizer.encode(text).ids)]
+        np.array(ids, np.uint16).tofile(tmp_path / "train.bin")
+        (tmp_path / "meta.json").write_text(json.dumps({"dtype": "uint16", "n_bytes": {}, "notes": []}))
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize("make", [make_bpe, character_tokenizer])
+@pytest.mark.parametrize("chunk_tokens", [2**18, 7])
+def test_the_words_of_a_training_text_are_decoded_from_its_tokens(
+    make: Callable[[Iterable[str]], Tokenizer],
+    chunk_tokens: int,
+    corpus_folder: Callable[[Tokenizer], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("data.corpus._SEARCHED_CHUNK", chunk_tokens)
+    tokenizer = make(TEXTS)
+    assert training_words(tokenizer, corpus_folder(tokenizer)) == (WORDS, "the training text")
+
+
+def test_without_a_corpus_only_a_word_tokenizer_gives_the_training_words(tmp_path: Path) -> None:
+    assert training_words(word_tokenizer(TEXTS), tmp_path) == (WORDS, "the tokenizer's words")
+    assert training_words(make_bpe(TEXTS), tmp_path / "missing") is None
+
+
+def test_the_words_of_a_long_training_text_are_those_of_its_beginning(
+    corpus_folder: Callable[[Tokenizer], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data.corpus._SEARCHED_TOKENS", 8)
+    tokenizer = character_tokenizer(TEXTS)
+    words = training_words(tokenizer, corpus_folder(tokenizer))
+    assert words is not None and words[0] == {"The", "cat"} and "8" in words[1]

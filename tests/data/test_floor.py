@@ -13,12 +13,13 @@ from scipy.stats import chisquare
 
 from data.stories import frames, generate_split, language, language_of, lexicon
 from data.stories.blocks import sample_block, sample_plain_story
-from data.stories.floor import Floor, words
+from data.stories.floor import Floor
 from data.stories.grammar import Symbols, is_slot, sample
 from data.stories.language import START, Language, Population
 from data.stories.lexicon import Referent
 from data.stories.plots import PLOTS
 from data.tokenizer import END
+from data.words import words_of
 from tests.data.small_corpora import CONFIG, FULL
 
 Texts = dict[tuple[str, ...], float]
@@ -123,7 +124,7 @@ def largest_error(small: Language, texts: Texts) -> float:
 
 def assert_sampled_from(samples: list[str], texts: Texts) -> None:
     """Chi-squared test of counts against probabilities; rare texts share a bin."""
-    counts = Counter(tuple(words(text)) for text in samples)
+    counts = Counter(tuple(words_of(text)) for text in samples)
     assert set(counts) <= set(texts)
     expected, observed = [0.0], [0]
     for text in sorted(texts):
@@ -180,10 +181,10 @@ def test_the_mean_surprisal_of_sampled_stories_is_the_entropy() -> None:
 def test_the_probabilities_of_the_next_word_sum_to_one_in_the_full_language() -> None:
     full, rng = language_of(CONFIG, "train", "iid"), Random(0)
     texts = [sample(full.rules, rng, START, {}).text for _ in range(1500)]
-    vocabulary = {word for text in texts for word in words(text)} | set(lexicon.word_classes()) | {END}
+    vocabulary = {word for text in texts for word in words_of(text)} | set(lexicon.word_classes()) | {END}
     predictor = Floor(full)
     belief = predictor.start
-    for i, word in enumerate([*words(next(text for text in texts if " it was " in text)), END]):
+    for i, word in enumerate([*words_of(next(text for text in texts if " it was " in text)), END]):
         if i % 5 == 2:
             assert sum(predictor.update(belief, other)[0] for other in vocabulary) == pytest.approx(1, abs=1e-9)
         belief = predictor.update(belief, word)[1]
@@ -210,7 +211,7 @@ def test_at_a_payoff_bayes_chooses_among_the_antecedents_verbs_and_blind_among_t
 @pytest.mark.parametrize("ending", ["sat near the buses. Outside, it was raining.", "was at home. The animal purred."])
 def test_without_an_antecedent_blind_and_bayes_agree(ending: str) -> None:
     text = f"One sunny day, the cat {ending}"
-    n = len(words(text))
+    n = len(words_of(text))
     _, oracles = Floor(language_of(FULL, "test", "iid")).surprisal(text, range(5, n))
     for position in (n - 2, n - 1):
         assert oracles[position][0] == pytest.approx(oracles[position][1], abs=1e-9)

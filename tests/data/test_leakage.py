@@ -1,12 +1,15 @@
 """The leakage report finds planted leaks; that the stories have none is tested in test_stories.py."""
 
+from data.links import Link, LinkedText
 from data.stories.leakage import leakage
 
-TRAIN = [{"text": "One day, the cat sat. Its fur shone."}, {"text": "One day, the cats ran."}]
+TRAIN = ["One day, the cat sat. Its fur shone.", "One day, the cats ran."]
 
 
-def probe_row(text: str, query: str) -> dict:
-    return {"text": text, "links": [{"query": [text.index(query), text.index(query) + len(query)]}]}
+def probe_row(text: str, query: str) -> LinkedText:
+    span = (text.index(query), text.index(query) + len(query))
+    link = Link("number", "pronoun", span, span, (), (), None, None, (), ())
+    return LinkedText(text, (link,), "agreement", "iid", "a", "a b", 0, 0)
 
 
 def test_every_leaked_link_is_counted() -> None:

@@ -5,15 +5,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from data.links import LinkItem, Span, is_flipped, link_items, token_spans
-from data.stories import as_dataset, generate_split
-from data.stories.lint import word_spans
+from data.links import Link, LinkedText, LinkItem, Span, is_flipped, link_items, token_spans
+from data.stories import generate_split
 from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
+from data.words import word_spans
 from tests.data.small_corpora import CONFIG as STORIES
 from tests.data.small_corpora import all_links, full_stories
 
@@ -60,8 +59,8 @@ def test_a_word_without_tokens_for_itself_is_named(offsets: list[Span], spans: l
 
 
 @cache
-def story_rows() -> list[dict[str, Any]]:
-    return as_dataset(generate_split(CONFIG, "test") + generate_split(CONFIG, "test_others")).to_list()
+def story_rows() -> list[LinkedText]:
+    return generate_split(CONFIG, "test") + generate_split(CONFIG, "test_others")
 
 
 @cache
@@ -104,7 +103,7 @@ def subwords(request: pytest.FixtureRequest) -> tuple[Tokenizer, list[LinkItem]]
 @cache
 def word_items() -> tuple[Tokenizer, list[LinkItem]]:
     """Returns a tokenizer of whole words and the items of test stories of all families."""
-    tokenizer = word_tokenizer(row["text"] for row in full_stories()["train"])
+    tokenizer = word_tokenizer(row.text for row in full_stories()["train"])
     return tokenizer, link_items(full_stories()["test"], tokenizer, end_id(tokenizer))
 
 
@@ -113,9 +112,9 @@ def test_items_of_one_token_words_hold_the_ids_of_their_link() -> None:
     token, rows = tokenizer.token_to_id, full_stories()["test"]
     assert len(items) == len(all_links(rows)) > 300
     for item, (row, link) in zip(items, all_links(rows), strict=True):
-        assert item.answers == tuple(map(token, link["answers"])) and item.foils == tuple(map(token, link["foils"]))
-        assert item.surprisal == tuple(link["surprisal"])
-        assert item.target == (token(row["text"][slice(*link["payoff"])]) if link["payoff"] else None)
+        assert item.answers == tuple(map(token, link.answers)) and item.foils == tuple(map(token, link.foils))
+        assert item.surprisal == tuple(link.surprisal)
+        assert item.target == (token(row.text[slice(*link.payoff)]) if link.payoff else None)
 
 
 def test_the_tokens_of_each_mention_spell_it(subwords: tuple[Tokenizer, list[LinkItem]]) -> None:
@@ -123,12 +122,12 @@ def test_the_tokens_of_each_mention_spell_it(subwords: tuple[Tokenizer, list[Lin
     n_several = 0
     for item, (_, link) in zip(items, all_links(story_rows()), strict=True):
         for side in ("antecedents", "distractors"):
-            for word, span in zip(getattr(item, side), link[side], strict=True):
+            for word, span in zip(getattr(item, side), getattr(link, side), strict=True):
                 text = tokenizer.decode([item.tokens[position] for position in word], skip_special_tokens=False)
                 assert text.strip() == item.text[slice(*span)]
                 n_several += len(word) > 1
         text = tokenizer.decode(list(item.tokens[1 : item.query + 1]), skip_special_tokens=False)
-        assert text.strip() == item.text[: link["query"][1]]
+        assert text.strip() == item.text[: link.query[1]]
     assert n_several > 100  # words of several tokens are covered
 
 
@@ -165,12 +164,11 @@ def item_of(answers: list[str], foils: list[str], text: str = "It ran") -> tuple
     vocabulary = {token: i for i, token in enumerate(["<s>", *map("".join, merges), "▁", *"AIarntshugm"])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    design = {"family": "agreement", "holdout": "iid", "frame": "a", "pair": "a b", "order": 0, "meant": 0}
-    link = {
-        "level": "number", "site": "pronoun", "query": (0, 2), "antecedents": [], "distractors": [], "subject": None,
-        "payoff": (3, len(text)), "surprisal": [1.0], "answers": answers, "foils": foils,
-    }  # fmt: skip
-    (item,) = link_items([design | {"text": text, "links": [link]}], tokenizer, 0)
+    link = Link(
+        level="number", site="pronoun", pronoun=(0, 2), query=(0, 2), antecedents=(), distractors=(), subject=None,
+        payoff=(3, len(text)), answers=tuple(answers), foils=tuple(foils), surprisal=(1.0,),
+    )  # fmt: skip
+    (item,) = link_items([LinkedText(text, (link,), "agreement", "iid", "a", "a b", 0, 0)], tokenizer, 0)
     return item, vocabulary
 
 
@@ -211,11 +209,11 @@ def test_the_surprisal_is_known_only_for_a_word_of_one_token_that_begins_no_othe
     n_known = n_unknown = 0
     for item, (_, link) in zip(items, all_links(story_rows()), strict=True):
         if item.payoff is not None:
-            word = tokens(item.text[slice(*link["payoff"])])
-            words = [*link["answers"], *link["foils"]]
+            word = tokens(item.text[slice(*link.payoff)])
+            words = [*link.answers, *link.foils]
             n_same_start = sum(tokens(candidate)[0] == word[0] for candidate in words)
             is_known = len(word) == 1 and n_same_start == 1
-            assert item.surprisal == (tuple(link["surprisal"]) if is_known else ())
+            assert item.surprisal == (tuple(link.surprisal) if is_known else ())
             n_known, n_unknown = n_known + is_known, n_unknown + (not is_known)
     assert n_unknown > 100 and n_known > 0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from data.stories.lint import lint, word_spans
+from data.stories.lint import lint
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,3 @@ def test_every_pronoun_has_its_own_note() -> None:
 def test_a_later_candidate_is_named_only_if_it_agrees() -> None:
     assert "cat" in lint("Before it purred, the cat stood at home.")[0].note
     assert "cat" not in lint("Before they purred, the cat stood at home.")[0].note
-
-
-def test_words_and_punctuation_have_their_spans() -> None:
-    assert word_spans("It's a.") == [("It", (0, 2)), ("'", (2, 3)), ("s", (3, 4)), ("a", (5, 6)), (".", (6, 7))]

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.english import permute_pronouns, permuted_files
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS
-from data.natural import MAX_WORDS, SITES, Prefix, census, find_prefixes, item_rows
+from data.natural import MAX_WORDS, SITES, Prefix, census, contrast_texts, find_prefixes, known_class, pronoun_forms
 
 
 def prefixes(text: str, question: str = "gender") -> list[Prefix]:
@@ -96,14 +96,28 @@ def test_one_prefix_per_sentence_and_the_stratum_of_earlier_pronouns() -> None:
 
 def test_two_readings_differ_in_the_pronoun_alone() -> None:
     (prefix,) = prefixes("Lily met Tom in the park. She ran home.")
-    first, second = item_rows([prefix])
+    first, second = contrast_texts([prefix])
     for row, pronoun, antecedent, distractor in ((first, "She", "Lily", "Tom"), (second, "He", "Tom", "Lily")):
-        assert row["text"] == f"Lily met Tom in the park. {pronoun} ran home."
-        assert [link["site"] for link in row["links"]] == list(SITES)
-        assert [row["text"][slice(*link["query"])] for link in row["links"]] == [".", pronoun, "ran"]
-        for link in row["links"]:
-            assert [row["text"][slice(*span)] for span in link["antecedents"]] == [antecedent]
-            assert [row["text"][slice(*span)] for span in link["distractors"]] == [distractor]
+        assert row.text == f"Lily met Tom in the park. {pronoun} ran home."
+        assert [link.site for link in row.links] == list(SITES)
+        assert [row.text[slice(*link.query)] for link in row.links] == [".", pronoun, "ran"]
+        for link in row.links:
+            assert [row.text[slice(*span)] for span in link.antecedents] == [antecedent]
+            assert [row.text[slice(*span)] for span in link.distractors] == [distractor]
+
+
+def test_pronoun_forms_are_those_of_both_classes() -> None:
+    assert pronoun_forms("She", "ran", "gender") == ("She", "He")
+    assert pronoun_forms("them", "home", "number") == ("it", "them")
+    assert pronoun_forms("SHE", "ran", "gender") is None and pronoun_forms("it", "was", "number") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("Mrs . Bennet", "feminine"), ("the king", "masculine"), ("Lily and Tom", ""), ("dog", "")],
+)
+def test_known_class_is_the_gender_of_exactly_one_kind_of_word(words: str, expected: str) -> None:
+    assert known_class(words.split()) == expected
 
 
 def test_the_census_says_what_a_text_lacks() -> None:

@@ -7,10 +7,9 @@ from random import Random
 
 import pytest
 
-from data.links import ORACLES
-from data.stories import assert_balanced, generate_split, language_of, plot_shares
+from data.links import ORACLES, LinkedText, Span
+from data.stories import as_dataset, assert_balanced, generate_split, language_of, plot_shares, stories_of
 from data.stories.blocks import sample_block
-from data.stories.floor import words
 from data.stories.frames import base_frame, held_out
 from data.stories.grammar import sample
 from data.stories.language import Language, Population, frames_of, pairs_of, placement
@@ -19,6 +18,7 @@ from data.stories.lexicon import FEELINGS, FOODS, NAMES, NOUNS, QUALITIES, REFER
 from data.stories.lint import lint
 from data.stories.plots import PLOTS
 from data.tokenizer import word_tokenizer
+from data.words import words_of
 from tests.data.small_corpora import CONFIG, FULL, NO_SHARES, SMALL, SPLITS, all_links, all_rows, full_stories
 
 CONTEXT_LENGTH = 64  # model.context_length in configs/model/tiny.yaml
@@ -27,12 +27,12 @@ ALL_PRONOUNS = " ".join(PRONOUNS.values()).split()
 
 
 @pytest.fixture
-def stories() -> dict[str, list[dict]]:
+def stories() -> dict[str, list[LinkedText]]:
     return full_stories()
 
 
-def word_at(row: dict, span: list[int]) -> str:
-    return row["text"][span[0] : span[1]]
+def word_at(row: LinkedText, span: Span) -> str:
+    return row.text[span[0] : span[1]]
 
 
 def agrees(pronoun: str, word: str) -> bool:
@@ -41,82 +41,82 @@ def agrees(pronoun: str, word: str) -> bool:
 
 def test_every_plot_has_its_sites_and_its_hold_outs(stories: dict) -> None:
     linked_plots = [plot for plot in PLOTS.values() if plot.links]
-    sites = {(row["family"], link["level"], link["site"]) for row, link in all_links(all_rows(stories))}
+    sites = {(row.family, link.level, link.site) for row, link in all_links(all_rows(stories))}
     assert sites == {(plot.family, plot.level, link.site) for plot in linked_plots for link in plot.links}
-    holdouts = {(row["family"], row["links"][0]["level"], row["holdout"]) for row in stories["test"]}
+    holdouts = {(row.family, row.links[0].level, row.holdout) for row in stories["test"]}
     assert holdouts == {(plot.family, plot.level, holdout) for plot in linked_plots for holdout in plot.holdouts}
 
 
 def test_links_point_at_the_words_they_name(stories: dict) -> None:
     for row, link in all_links(all_rows(stories)):
-        pronoun, query = word_at(row, link["pronoun"]), word_at(row, link["query"])
-        spans = [tuple(span) for span in link["antecedents"] + link["distractors"]]
+        pronoun, query = word_at(row, link.pronoun), word_at(row, link.query)
+        spans = link.antecedents + link.distractors
         mentions = [word_at(row, span) for span in spans]
-        antecedents = mentions[: len(link["antecedents"])]
+        antecedents = mentions[: len(link.antecedents)]
         assert pronoun.lower() in ALL_PRONOUNS and set(mentions) <= set(REFERENTS) | set(FOODS)
-        assert len(set(spans)) == len(spans) and all(end <= link["query"][0] for _, end in spans)
-        if row["family"] == "no_antecedent":
-            assert not antecedents and mentions and not link["payoff"]
-        elif row["family"] == "plural" and pronoun == "They":
+        assert len(set(spans)) == len(spans) and all(end <= link.query[0] for _, end in spans)
+        if row.family == "no_antecedent":
+            assert not antecedents and mentions and not link.payoff
+        elif row.family == "plural" and pronoun == "They":
             assert {REFERENTS[word].pronoun for word in antecedents} == {"She", "He"} and len(antecedents) == 2
-        elif row["family"] not in ("attribute", "ownership"):
+        elif row.family not in ("attribute", "ownership"):
             assert all(agrees(pronoun, word) for word in antecedents)
-        if row["family"] == "agreement":
-            assert not agrees(pronoun, word_at(row, link["distractors"][0]))
-        if link["level"] == "told_gender":
-            assert re.search(r"(a (girl|boy) named|the (girl|boy))", row["text"])
-        if link["site"] == "pronoun":
+        if row.family == "agreement":
+            assert not agrees(pronoun, word_at(row, link.distractors[0]))
+        if link.level == "told_gender":
+            assert re.search(r"(a (girl|boy) named|the (girl|boy))", row.text)
+        if link.site == "pronoun":
             assert query.lower() in ALL_PRONOUNS
-        if link["site"] == "cue":
-            assert query in FEELINGS + QUALITIES + list(REFERENTS[row["pair"].split()[row["meant"]]].verbs)
-        if link["site"] == "before_pronoun":
-            assert link["query"][1] <= link["pronoun"][0] and not link["payoff"]
-        if link["subject"]:
-            assert word_at(row, link["subject"]) in mentions
-        first_words = [match.start() for match in re.finditer(r"\w+|[^\w\s]", row["text"])]
+        if link.site == "cue":
+            assert query in FEELINGS + QUALITIES + list(REFERENTS[row.pair.split()[row.meant]].verbs)
+        if link.site == "before_pronoun":
+            assert link.query[1] <= link.pronoun[0] and not link.payoff
+        if link.subject:
+            assert word_at(row, link.subject) in mentions
+        first_words = [match.start() for match in re.finditer(r"\w+|[^\w\s]", row.text)]
         assert min(start for start, _ in spans) >= first_words[4]  # the first four words may be attention sinks
 
 
 def test_a_payoff_is_one_of_the_answers_and_none_of_the_foils(stories: dict) -> None:
     sites = set()
     for row, link in all_links(all_rows(stories)):
-        if link["payoff"]:
-            payoff = word_at(row, link["payoff"])
-            assert payoff in link["answers"] and payoff not in link["foils"] and link["foils"]
-            assert link["query"][1] <= link["payoff"][0]
-            sites.add((row["family"], link["site"]))
-            if row["family"] == "agreement" and link["level"] != "state":
-                assert tuple(link["answers"]) == REFERENTS[row["pair"].split()[row["meant"]]].verbs
-            if link["site"] == "before_repeat":
-                assert link["payoff"][0] == link["query"][1] + 1
+        if link.payoff:
+            payoff = word_at(row, link.payoff)
+            assert payoff in link.answers and payoff not in link.foils and link.foils
+            assert link.query[1] <= link.payoff[0]
+            sites.add((row.family, link.site))
+            if row.family == "agreement" and link.level != "state":
+                assert tuple(link.answers) == REFERENTS[row.pair.split()[row.meant]].verbs
+            if link.site == "before_repeat":
+                assert link.payoff[0] == link.query[1] + 1
     assert sites >= {("agreement", "pronoun"), ("later_cue", "cue"), ("attribute", "pronoun")}
 
 
 def test_two_cells_of_the_same_order_are_identical_up_to_the_query(stories: dict) -> None:
     for start in range(0, len(stories["test"]), 4):
         block = stories["test"][start : start + 4]
-        assert [(row["order"], row["meant"]) for row in block] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-        if block[0]["family"] in ("no_antecedent", "ownership"):
+        assert [(row.order, row.meant) for row in block] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        if block[0].family in ("no_antecedent", "ownership"):
             continue  # a word before the query differs: "she", "Tom" or the mention after the pronoun
         for cell, twin in (block[:2], block[2:]):
-            for end in [link["query"][0] for link in cell["links"] if link["site"] in ("before_pronoun", "pronoun")]:
-                assert cell["text"][:end] == twin["text"][:end]
+            for end in [link.query[0] for link in cell.links if link.site in ("before_pronoun", "pronoun")]:
+                assert cell.text[:end] == twin.text[:end]
 
 
 def test_every_cue_is_right_in_exactly_half_of_each_question_and_hold_out(stories: dict) -> None:
     counts: dict[tuple, Counter] = defaultdict(Counter)
     for split in ("dev", "test"):
         for row, link in all_links(stories[split]):
-            if link["antecedents"] and (row["family"], link["site"]) != ("later_cue", "before_repeat"):  # in some cells
-                antecedent, distractor = (min(link[side]) for side in ("antecedents", "distractors"))
-                cues = counts[split, row["family"], link["level"], link["site"], row["holdout"]]
+            if link.antecedents and (row.family, link.site) != ("later_cue", "before_repeat"):  # in some cells
+                antecedent, distractor = (min(side) for side in (link.antecedents, link.distractors))
+                cues = counts[split, row.family, link.level, link.site, row.holdout]
                 cues["items"] += 1
                 cues["nearest"] += antecedent > distractor
-                cues["first of the pair"] += row["meant"] == 0
-                cues["mentioned first"] += row["order"] == row["meant"]
-                cues["is subject"] += link["subject"] in link["antecedents"]
-                cues["has subject"] += link["subject"] is not None
-                assert set(row["pair"].split()) <= set(words(row["text"]))
+                cues["first of the pair"] += row.meant == 0
+                cues["mentioned first"] += row.order == row.meant
+                cues["is subject"] += link.subject in link.antecedents
+                cues["has subject"] += link.subject is not None
+                assert set(row.pair.split()) <= set(words_of(row.text))
     for group, cues in counts.items():
         halves = [2 * cues[cue] for cue in ("nearest", "first of the pair", "mentioned first")]
         assert halves == [cues["items"]] * 3, group
@@ -133,11 +133,11 @@ def test_a_broken_balance_is_detected() -> None:
 
 
 def test_every_word_is_one_token_of_the_training_vocabulary(stories: dict) -> None:
-    tokenizer = word_tokenizer(row["text"] for row in stories["train"])
+    tokenizer = word_tokenizer(row.text for row in stories["train"])
     for row in all_rows(stories):
-        encoding = tokenizer.encode(row["text"])
-        assert "<|unknown|>" not in encoding.tokens and encoding.tokens == words(row["text"])
-        assert tokenizer.decode(encoding.ids) == row["text"]
+        encoding = tokenizer.encode(row.text)
+        assert "<|unknown|>" not in encoding.tokens and encoding.tokens == words_of(row.text)
+        assert tokenizer.decode(encoding.ids) == row.text
     assert 700 <= tokenizer.get_vocab_size() <= 1200
 
 
@@ -150,35 +150,35 @@ def test_the_longest_possible_story_fits_the_context() -> None:
                 return [max(language.rules(slot, bindings), key=lambda option: len(option.symbols))]
 
             text = sample(longest, Random(0), ("{OPENER}", *PLOTS[name].text.split()), {"PLOT": name}).text
-            assert len(words(text)) < CONTEXT_LENGTH, text
+            assert len(words_of(text)) < CONTEXT_LENGTH, text
 
 
 def test_held_out_words_pairs_and_frames_are_never_in_linked_training_stories(stories: dict) -> None:
-    linked = [row for row in stories["train"] if row["links"]]
-    training_frames = {base_frame(row["frame"]) for row in stories["train"] if "{" in row["frame"]}
-    training_pairs = {row["pair"] for row in stories["train"]}
-    cells = {(base_frame(row["frame"]), row["pair"]) for row in linked}
-    antecedents = {word for row in linked for word in row["pair"].split()}
+    linked = [row for row in stories["train"] if row.links]
+    training_frames = {base_frame(row.frame) for row in stories["train"] if "{" in row.frame}
+    training_pairs = {row.pair for row in stories["train"]}
+    cells = {(base_frame(row.frame), row.pair) for row in linked}
+    antecedents = {word for row in linked for word in row.pair.split()}
     assert not any(held_out(frame) for frame in training_frames)
     assert not any(REFERENTS[word].held_out for word in antecedents)
     for row in stories["dev"] + stories["test"]:
-        frame, pair = base_frame(row["frame"]), row["pair"]
+        frame, pair = base_frame(row.frame), row.pair
         assert (frame, pair) not in cells
-        if row["holdout"] == "pairs":
+        if row.holdout == "pairs":
             assert pair not in training_pairs
-        if row["holdout"] in ("nouns", "headline"):
+        if row.holdout in ("nouns", "headline"):
             assert not set(pair.split()) & antecedents
-        if row["holdout"] in ("frames", "headline"):
+        if row.holdout in ("frames", "headline"):
             assert frame not in training_frames
 
 
 def test_dev_and_test_share_no_held_out_word_frame_or_cell(stories: dict) -> None:
     held_out_words, held_out_frames, cells = [], [], []
     for split in ("dev", "test"):
-        headline = [row for row in stories[split] if row["holdout"] == "headline"]
-        held_out_words.append({word for row in headline for word in row["pair"].split()})
-        held_out_frames.append({base_frame(row["frame"]) for row in headline})
-        cells.append({(base_frame(row["frame"]), row["pair"]) for row in stories[split]})
+        headline = [row for row in stories[split] if row.holdout == "headline"]
+        held_out_words.append({word for row in headline for word in row.pair.split()})
+        held_out_frames.append({base_frame(row.frame) for row in headline})
+        cells.append({(base_frame(row.frame), row.pair) for row in stories[split]})
     for dev, test in (held_out_words, held_out_frames, cells):
         assert dev and test and not dev & test
 
@@ -225,15 +225,15 @@ def test_a_plot_without_a_share_is_absent_from_all_splits() -> None:
 def test_every_family_has_its_share_of_the_training_stories(stories: dict) -> None:
     shares = plot_shares(FULL)
     assert set(shares) == set(PLOTS) and sum(shares.values()) == pytest.approx(1)
-    counts = Counter(row["family"] for row in stories["train"])
+    counts = Counter(row.family for row in stories["train"])
     for family in {plot.family for plot in PLOTS.values()}:
         share = sum(shares[name] for name, plot in PLOTS.items() if plot.family == family)
         assert counts[family] == pytest.approx(share * FULL.n_train_stories, abs=16)
 
 
 def test_stories_without_pronouns_teach_the_verbs_and_gender_of_held_out_words(stories: dict) -> None:
-    texts = [row["text"] for row in stories["train"] if row["family"] == "no_pronoun"]
-    word_sets = [set(words(text)) for text in texts]
+    texts = [row.text for row in stories["train"] if row.family == "no_pronoun"]
+    word_sets = [set(words_of(text)) for text in texts]
     for referent in REFERENTS.values():
         if referent.held_out:
             containing = [word_set for word_set in word_sets if referent.word in word_set]
@@ -247,12 +247,17 @@ def test_stories_without_pronouns_teach_the_verbs_and_gender_of_held_out_words(s
 def test_no_training_story_refers_back_to_a_held_out_word_among_two(stories: dict) -> None:
     n = Counter()
     for row in stories["train"]:
-        text = words(row["text"])
+        text = words_of(row.text)
         mentions = {word for word in text if word in REFERENTS and REFERENTS[word].kind != "rest"}
         has_held_out = any(REFERENTS[word].held_out for word in mentions)
-        assert not (has_held_out and set(ALL_PRONOUNS) & {word.lower() for word in text}), row["text"]
-        n[has_held_out, len(mentions)] += bool(re.search(r"\. The (animals?|things?|girl|boy) ", row["text"]))
+        assert not (has_held_out and set(ALL_PRONOUNS) & {word.lower() for word in text}), row.text
+        n[has_held_out, len(mentions)] += bool(re.search(r"\. The (animals?|things?|girl|boy) ", row.text))
     assert n[True, 2] == 0 < min(n[False, 2], n[True, 1], n[False, 1])
+
+
+def test_stories_are_the_same_after_a_dataset() -> None:
+    stories = generate_split(SMALL, "test")[:40] + generate_split(SMALL, "train")[:40]
+    assert stories_of(as_dataset(stories)) == stories
 
 
 def test_the_seed_alone_changes_the_stories() -> None:
@@ -263,8 +268,8 @@ def test_the_seed_alone_changes_the_stories() -> None:
 def test_links_of_dev_and_test_have_the_surprisal_of_every_oracle(stories: dict) -> None:
     for split in SPLITS:
         for _, link in all_links(stories[split]):
-            assert len(link["surprisal"]) == (
-                len(ORACLES) if split in ("dev", "test", "test_others") and link["payoff"] else 0
+            assert len(link.surprisal) == (
+                len(ORACLES) if split in ("dev", "test", "test_others") and link.payoff else 0
             )
 
 
@@ -273,7 +278,7 @@ def test_sentences_are_english(stories: dict) -> None:
     name_words = {name.word for side in NAMES for name in side}
     singulars = {singular.word for singular, _ in NOUNS} | name_words
     for row in all_rows(stories):
-        text = row["text"]
+        text = row.text
         assert re.fullmatch(r"[A-Z][\w ,.]*\.", text) and "  " not in text
         assert not re.search(r" [,.]|[,.][\w]|\. [a-z]|,\.|\bthe The\b|\b(a|an|the|some) (a|an|the|some)\b", text), text
         assert not re.search(r"\b[aA] [aeiou]|\b[aA]n [^aeiou]", text), text
@@ -297,19 +302,19 @@ def test_skew_is_the_share_of_first_mentions_in_training_and_never_in_test() -> 
 
 def test_no_probe_prefix_but_cataphora_begins_a_training_story(stories: dict) -> None:
     for split in ("dev", "test"):
-        rows = [row for row in stories[split] if row["links"][0]["level"] != "cataphora"]
-        report = leakage(stories["train"], rows)
+        rows = [row for row in stories[split] if row.links[0].level != "cataphora"]
+        report = leakage([row.text for row in stories["train"]], rows)
         assert report["leaked"] == 0 and report["links"] > 75
-        assert leakage(rows, rows)["leaked"] == report["links"]
+        assert leakage([row.text for row in rows], rows)["leaked"] == report["links"]
 
 
 def test_the_linter_agrees_with_the_gold_links(stories: dict) -> None:
     is_undecided = defaultdict(set)
     for row, link in all_links(stories["test"]):
-        if link["site"] == "pronoun" and row["family"] not in ("no_antecedent", "attribute", "ownership"):
-            note = next(note for note in lint(row["text"]) if note.span[0] == link["pronoun"][0])
-            assert row["pair"].split()[row["meant"]] in " and ".join(note.candidates).split(" and ")
-            is_undecided[link["level"]].add(len(note.candidates) > 1)
+        if link.site == "pronoun" and row.family not in ("no_antecedent", "attribute", "ownership"):
+            note = next(note for note in lint(row.text) if note.span[0] == link.pronoun[0])
+            assert row.pair.split()[row.meant] in " and ".join(note.candidates).split(" and ")
+            is_undecided[link.level].add(len(note.candidates) > 1)
     assert is_undecided["later_cue"] == is_undecided["ambiguous"] == {True}
     assert is_undecided["gender"] == is_undecided["told_gender"] == {False}
 

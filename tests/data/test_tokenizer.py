@@ -1,6 +1,5 @@
 """Tokenizers encode and decode the text, keep END out of it, and accept files of other projects."""
 
-import json
 import os
 import random
 import struct
@@ -9,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -19,20 +17,18 @@ from data.tokenizer import (
     bpe_tokenizer,
     character_tokenizer,
     encode,
+    encode_with_bos,
     end_id,
     file_tokenizer,
     llama2c_tokenizer,
     load_tokenizer,
     nanogpt_characters,
-    training_words,
     unknown_id,
-    with_end,
     word_tokenizer,
 )
 
 ODD = "naïve café 🙂  two  spaces\n\n\ttab <|endoftext|> ﷺ"
 TEXTS = ["The cat's whiskers, all of them.", "whiskers", "A naïve cat"]
-WORDS = {"The", "cat", "'", "s", "whiskers", ",", "all", "of", "them", ".", "A", "naïve"}
 Make = Callable[[Iterable[str]], Tokenizer]
 
 
@@ -91,10 +87,13 @@ def test_the_end_token_inside_a_text_is_plain_text_also_after_loading(make: Make
     assert loaded.encode(text).ids == tokenizer.encode(text).ids
 
 
-def test_with_end_puts_the_end_token_before_the_text_and_gives_offsets() -> None:
+def test_encode_with_bos_puts_a_token_before_the_text_and_gives_offsets() -> None:
     tokenizer = word_tokenizer(["the cat"])
     cat = tokenizer.token_to_id("cat")
-    assert with_end(tokenizer, "cat") == ([0, cat], [(0, 3)]) and with_end(tokenizer, "cat", 7)[0] == [7, cat]
+    assert encode_with_bos(tokenizer, "cat") == ([0, cat], [(0, 3)]) and encode_with_bos(tokenizer, "cat", 7)[0] == [
+        7,
+        cat,
+    ]
 
 
 def test_a_tokenizer_file_with_the_end_token_is_used_unchanged(tmp_path: Path) -> None:
@@ -153,43 +152,6 @@ def test_text_that_a_tokenizer_cannot_encode_is_a_value_error(tmp_path: Path) ->
     tokenizer, _ = file_tokenizer(save(external, tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match="cannot encode"):
         encode(tokenizer, ["b"])
-
-
-@pytest.fixture
-def corpus_folder(tmp_path: Path) -> Callable[[Tokenizer], Path]:
-    """Returns a function that writes the training tokens of TEXTS as a corpus does."""
-
-    def write(tokenizer: Tokenizer) -> Path:
-        ids = [i for text in TEXTS for i in (end_id(tokenizer), *tokenizer.encode(text).ids)]
-        np.array(ids, np.uint16).tofile(tmp_path / "train.bin")
-        (tmp_path / "meta.json").write_text(json.dumps({"dtype": "uint16"}))
-        return tmp_path
-
-    return write
-
-
-@pytest.mark.parametrize("make", [make_bpe, character_tokenizer])
-@pytest.mark.parametrize("chunk_tokens", [2**18, 7])
-def test_the_words_of_a_training_text_are_decoded_from_its_tokens(
-    make: Make, chunk_tokens: int, corpus_folder: Callable[[Tokenizer], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("data.tokenizer._CHUNK_TOKENS", chunk_tokens)
-    tokenizer = make(TEXTS)
-    assert training_words(tokenizer, corpus_folder(tokenizer)) == (WORDS, "the training text")
-
-
-def test_without_a_corpus_only_a_word_tokenizer_gives_the_training_words(tmp_path: Path) -> None:
-    assert training_words(word_tokenizer(TEXTS), tmp_path) == (WORDS, "the tokenizer's words")
-    assert training_words(make_bpe(TEXTS), tmp_path / "missing") is None
-
-
-def test_the_words_of_a_long_training_text_are_those_of_its_beginning(
-    corpus_folder: Callable[[Tokenizer], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("data.tokenizer._MAX_TOKENS", 8)
-    tokenizer = character_tokenizer(TEXTS)
-    words = training_words(tokenizer, corpus_folder(tokenizer))
-    assert words is not None and words[0] == {"The", "cat"} and "8" in words[1]
 
 
 # Files of nanoGPT and llama2.c

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from benchmarks.planted import plant
 from data.config import StoriesConfig
 from data.links import LinkItem, Word, link_items
-from data.stories import as_dataset, generate_split
+from data.stories import generate_split
 from data.tokenizer import UNKNOWN, end_id, word_tokenizer
 from model.observe import TransformerView
 from model.transformer import Transformer
@@ -37,7 +37,7 @@ def tokenizer() -> Tokenizer:
 def _items(config: StoriesConfig, split: str) -> list[LinkItem]:
     splits = ("test", "test_others") if split == "test" else (split,)
     stories = [story for name in splits for story in generate_split(config, name)]
-    items = link_items(as_dataset(stories), tokenizer(), end_id(tokenizer()))
+    items = link_items(stories, tokenizer(), end_id(tokenizer()))
     assert not any(tokenizer().token_to_id(UNKNOWN) in item.tokens for item in items)
     return items
 

@@ -10,7 +10,7 @@ import torch
 from data.config import StoriesConfig, TextConfig
 from data.corpus import Corpus, load_corpus
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
-from data.english_blocks import english_rows
+from data.english_blocks import english_texts
 from data.links import ORACLES, LinkItem
 from model.config import Mask
 from model.observe import TransformerView
@@ -114,10 +114,10 @@ def run_settings(**changes: object) -> SimpleNamespace:
 
 def test_a_run_on_text_that_has_the_words_is_probed_on_blocks_in_english(tmp_path: Path) -> None:
     counts = dict.fromkeys([*FEMININE_NAMES, *MASCULINE_NAMES], 99)
-    rows = english_rows(counts, n_frames=20, n_pairs=40, seed=0)["test"]
+    rows = english_texts(counts, n_frames=20, n_pairs=40, seed=0)["test"]
     text = tmp_path / "text.txt"
     words = " ".join([*counts] * 12)  # each word often enough
-    text.write_text(words + "\n" + "\n".join(row["text"] for row in rows))
+    text.write_text(words + "\n" + "\n".join(row.text for row in rows))
     values = {"path": str(text), "validation_path": None, "validation_fraction": 0.1, "column": "text"}
     values |= {"max_bytes": None, "tokenizer": "words", "vocab_size": 2000, "tokenizer_path": None}
     corpus = load_corpus(TextConfig(source="text", **values), tmp_path / "cache")

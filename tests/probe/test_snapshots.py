@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.stories.lint import word_spans
+from data.words import word_spans
 from model.observe import TransformerView
 from probe.sentences import TokenizedText, pack_weights, word_attention
 from probe.snapshots import HISTORY_FILE, choose_examples, load_history, snapshot_header

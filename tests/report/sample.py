@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from data.stories.lint import word_spans
+from data.words import word_spans
 from probe.sentences import SHOWCASE, Example, TokenizedText, pack_weights
 
 N_LAYER, N_HEAD = 2, 4

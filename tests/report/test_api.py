@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data.english_blocks import english_rows
+from data.english_blocks import english_texts
 from data.tokenizer import END, bpe_tokenizer
 from model.export import export_transformers
 from model.transformer import draw_outputs
@@ -26,7 +26,7 @@ SETTINGS = {"n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama with random weights and a tokenizer of English, as `save_pretrained` writes it."""
-    rows = english_rows(None, n_frames=20, n_pairs=5, seed=0)
+    rows = english_texts(None, n_frames=20, n_pairs=5, seed=0)
     tokenizer = bpe_tokenizer((row["text"] for split in rows.values() for row in split), 800)
     model = untrained(tokenizer.get_vocab_size(), seed=5, context_length=64)
     draw_outputs(model, seed=5)

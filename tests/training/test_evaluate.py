@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.corpus import CLASSES
+from data.corpus import TOKEN_CLASSES
 from data.loader import IGNORE, Batch, Split, StorySplit
 from model.transformer import Transformer
 from tests.program import SMALL
@@ -26,7 +26,7 @@ def random_batch(n_rows: int, length: int, seed: int) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     tokens, targets = torch.randint(VOCAB_SIZE, (2, n_rows, length), generator=generator)
     targets[0, 2:] = IGNORE
-    classes = torch.randint(len(CLASSES), (n_rows, length), generator=generator)
+    classes = torch.randint(len(TOKEN_CLASSES), (n_rows, length), generator=generator)
     return Batch(tokens, targets, None, classes, torch.rand(n_rows, length, generator=generator))
 
 
@@ -38,14 +38,14 @@ def test_the_loss_of_a_token_is_minus_its_log_probability() -> None:
 
 def test_losses_and_lower_bounds_are_summed_by_row_and_class(model: Transformer) -> None:
     batches = [random_batch(3, 7, 1), random_batch(2, 11, 2)]
-    rows = row_losses(model, batches, len(CLASSES))
+    rows = row_losses(model, batches, len(TOKEN_CLASSES))
     assert rows.floors is not None
     row = 0
     for batch in batches:
         losses = token_losses(model(batch.tokens), batch.targets)
         assert batch.classes is not None and batch.floor is not None
         for i in range(len(batch.tokens)):
-            for c in range(len(CLASSES)):
+            for c in range(len(TOKEN_CLASSES)):
                 selected = (batch.classes[i] == c) & (batch.targets[i] != IGNORE)
                 assert rows.counts[row, c] == selected.sum()
                 assert rows.losses[row, c].item() == pytest.approx(losses[i][selected].sum().item(), rel=1e-5)
@@ -68,9 +68,9 @@ def test_tokens_of_one_row_are_one_cluster() -> None:
 
 
 def test_the_mean_over_classes_weighted_by_their_tokens_is_the_mean_loss(model: Transformer) -> None:
-    rows = row_losses(model, [random_batch(5, 9, 4)], len(CLASSES))
-    summary, counts = summarise(rows, CLASSES), rows.counts.sum(0)
-    weighted = sum(summary["loss_by_class"][name] * counts[i] for i, name in enumerate(CLASSES)) / counts.sum()
+    rows = row_losses(model, [random_batch(5, 9, 4)], len(TOKEN_CLASSES))
+    summary, counts = summarise(rows, TOKEN_CLASSES), rows.counts.sum(0)
+    weighted = sum(summary["loss_by_class"][name] * counts[i] for i, name in enumerate(TOKEN_CLASSES)) / counts.sum()
     assert summary["loss"] == pytest.approx(weighted.item(), rel=1e-5)
     assert summary["gap"] == pytest.approx(summary["loss"] - summary["floor"], rel=1e-5)
 
@@ -79,7 +79,9 @@ def test_a_class_without_tokens_is_left_out(model: Transformer) -> None:
     batch = random_batch(4, 9, 5)
     assert batch.classes is not None
     batch.classes[batch.classes == 0] = 1
-    assert set(summarise(row_losses(model, [batch], len(CLASSES)), CLASSES)["loss_by_class"]) == set(CLASSES[1:])
+    assert set(summarise(row_losses(model, [batch], len(TOKEN_CLASSES)), TOKEN_CLASSES)["loss_by_class"]) == set(
+        TOKEN_CLASSES[1:]
+    )
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 100, 10_000])
@@ -99,7 +101,7 @@ def test_a_model_that_predicts_the_true_probabilities_has_no_gap(model: Transfor
     rng, n_stories, length = np.random.default_rng(0), 6, 8
     tokens = rng.integers(VOCAB_SIZE, size=n_stories * length + 1).astype(np.uint16)
     starts = np.arange(n_stories + 1) * length
-    classes = rng.integers(len(CLASSES), size=len(tokens)).astype(np.uint8)
+    classes = rng.integers(len(TOKEN_CLASSES), size=len(tokens)).astype(np.uint8)
     floor = np.zeros(len(tokens), np.float32)
     split = StorySplit(tokens, 100, starts=starts, classes=classes, floor=floor)
     loss = validation_loss(model, split, 100)

@@ -1,0 +1,18 @@
+"""How a text is split into words: as the tokenizers do it, and as the lists of English words need it."""
+
+import re
+
+# As pre_tokenizers.Whitespace: a run of letters, digits and underscores, or a run of marks.
+_WORD = re.compile(r"\w+|[^\w\s]+")
+# Letters, digits and every mark apart, so that "_Tom_" has the word "Tom".
+ENGLISH_WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words and the runs of punctuation marks of `text`, in order."""
+    return _WORD.findall(text)
+
+
+def word_spans(text: str) -> list[tuple[str, tuple[int, int]]]:
+    """Return the words of `words_of`, each with its characters [start, end)."""
+    return [(match.group(), match.span()) for match in _WORD.finditer(text)]

@@ -25,7 +25,9 @@ import torch
 from benchmarks.measure import arguments, interval_text, read_records, run_script, short_paths, write_results
 from data.natural import pronoun_forms
 from data.text import text_files
+from data.typed_json import from_json
 from probe.external import markdown_table, percent, percent_interval
+from probe.results import NaturalResult
 from report.commands import test_set_name
 from report.natural import natural_tables
 from training.checkpoint import write_atomically
@@ -139,9 +141,10 @@ def curve_table(rows: list[dict[str, Any]]) -> list[str]:
 
 def rows_of_models(results: Mapping[str, Mapping[str, Any]], title: str) -> list[str]:
     """Returns the table `title` of `natural_tables` with the rows of all models; `results` are by model."""
-    tables = {
-        name: table for name, natural in results.items() for table in natural_tables(natural) if table.title == title
-    }
+    tables = {}
+    for name, found in results.items():
+        natural = from_json(NaturalResult, {part: found[part] for part in ("questions", "missing")}, name)
+        tables |= {name: table for table in natural_tables(natural) if table.title == title}
     rows = [[name, *map(str, row)] for name, table in tables.items() for row in table.rows]
     header = next(iter(tables.values())).header if tables else ()
     return markdown_table([name.replace("|", "\\|") for name in ("model", *header)], rows) if rows else ["Not tested."]

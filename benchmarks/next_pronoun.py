@@ -32,6 +32,7 @@ from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES
 from data.natural import WORD
 from data.next_pronoun import Passage, mixed_places
 from data.tokenizer import END, encode_text
+from data.typed_json import to_json
 from model.observe import HeadEdit
 from probe.after_pronoun import after_pronoun
 from probe.config import ProbeConfig
@@ -41,7 +42,7 @@ from probe.natural import make_items
 from probe.next_pronoun import NextPronounResult, confirm, study_question
 from probe.open import OpenedRun, load_data, open_run
 from report.api import SHIPPED_TEXT, EnglishText, english_text
-from report.content import jsonable, yaml_values
+from report.reproduce import yaml_values
 from training.checkpoint import load_checkpoint, write_atomically
 from training.settings import typed
 
@@ -231,7 +232,7 @@ def evaluate(run: Path, options: dict[str, str], config: ProbeConfig) -> dict[st
         results["pairs"][file.stem] = pairs_without_heads(opened, file, config)
     best = {name: weight.clone() for name, weight in opened.transformer.state_dict().items()}
     results["emergence"] = emergence(opened, text, config, best)
-    return dict(jsonable(results))
+    return dict(to_json(results))
 
 
 def word_of(result: NextPronounResult | str) -> str:

@@ -2,22 +2,23 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from data.errors import printable
+from data.typed_json import to_json
 from lab import compare as lab
 from probe import seeds
 from probe.config import ProbeConfig
 from probe.open import open_run, read_resumes, read_settings
 from report.commands import EvalSettings, probe_heads
-from report.content import command_in_this_folder, jsonable
 from report.figures import draw_seeds
-from report.results import read_results, split_results, write_with_figures
+from report.reproduce import command_in_this_folder
+from report.results import read_results, write_with_figures
 from training.device import choose_device
 from training.logging import read_records
-from training.run_dir import find_runs, lock, read_json, unwritable
+from training.run_dir import find_runs, lock, unwritable
 from training.settings import Precision, TrainSettings, check_seeds, check_variants, saved_settings
 
 Pictures = Mapping[str, bytes]  # PNG by file name
@@ -32,7 +33,7 @@ def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
     with lock(sweep / "probe"):
         probes = {run: probe_results(run, settings, config) for run in runs}
         records = [seeds.SeedRun(run.name, seed_of[run.name], probes[run], runs[run]) for run in runs]
-        results = jsonable(seeds.over_seeds(records) | {"warnings": resume_notes(runs)})
+        results = to_json(seeds.over_seeds(records) | {"warnings": resume_notes(runs)})
         pictures = draw_seeds(results, [record.metrics for record in records]) if settings.figures else {}
         write_summary(sweep / "probe", "seeds", results, seeds.markdown(results), {}, pictures)
 
@@ -54,7 +55,7 @@ def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: Trai
             is_causal = saved_settings(configs[run.name]).model.is_causal
             probe = probe_results(run, settings, config) if is_causal else None
             records.append(lab.LabRun(run.name, *variants[run.name], metrics, probe))
-        results = jsonable(lab.compare(records, standard) | {"warnings": resume_notes(runs)})
+        results = to_json(lab.compare(records, standard) | {"warnings": resume_notes(runs)})
         pictures = {"compare.png": lab.draw(results)} if settings.figures else {}
         table = "\n".join([lab.markdown(results), *lab.LEGEND])
         files = {"compare.csv": lab.table_csv(results)}
@@ -89,11 +90,15 @@ def probe_results(run: Path, settings: EvalSettings, config: ProbeConfig) -> dic
     """Returns the probe.json of a run; the run is tested now if it has not been with these settings."""
     opened = open_run(run, choose_device(settings.device, Precision.float32, settings.threads).device)
     results, _ = read_results(opened)
-    if results is None or results["settings"] != asdict(config):
+    if results is None or results.settings != config:
         print(printable(f"probing {run}"), flush=True)
         probe_heads(opened, replace(settings, runs=None, compare=None, figures=False), config, lambda lines: None)
-        results = split_results(read_json(run / "probe" / "probe.json"))
-    return results
+        results, _ = read_results(opened)
+        assert results is not None
+    # BRIDGE: until `over_seeds` and `compare` take ProbeResults
+    content = results.to_json()
+    n = len(results.next_pronoun)
+    return content | {"selected": content["selected"][n:], "next_pronoun": content["selected"][:n]}
 
 
 def resume_notes(runs: Mapping[Path, Any]) -> list[str]:

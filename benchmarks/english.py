@@ -144,7 +144,9 @@ def rows_of_models(results: Mapping[str, Mapping[str, Any]], title: str) -> list
     tables = {}
     for name, found in results.items():
         natural = from_json(NaturalResult, {part: found[part] for part in ("questions", "missing")}, name)
-        tables |= {name: table for table in natural_tables(natural) if table.title == title}
+        for table in natural_tables(natural):
+            if table.title == title:
+                tables[name] = table
     rows = [[name, *map(str, row)] for name, table in tables.items() for row in table.rows]
     header = next(iter(tables.values())).header if tables else ()
     return markdown_table([name.replace("|", "\\|") for name in ("model", *header)], rows) if rows else ["Not tested."]

@@ -15,16 +15,16 @@ from benchmarks.next_pronoun_controls import CopyingModel
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.next_pronoun import Passage, find_passages
 from data.tokenizer import end_id, word_tokenizer
+from data.typed_json import from_json, to_json
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
-from probe import next_pronoun
+from probe import next_pronoun, results
 from probe.config import Holdouts, ProbeConfig
 from probe.margins import Margins, Sites, decision, edge_effects, exchange_terms, flips, role_cuts
 from probe.next_pronoun import UNKNOWN_TO_MODEL, NextPronounResult, study_question
 from probe.passage_items import Item, Items, make_items
 from probe.statistics import cap_clusters
 from probe.verdict import NOT_ESTABLISHED, SUPPORTED
-from report.content import jsonable
 from report.next_pronoun import next_pronoun_lines
 from tests.probe.evaluated_models import make_uniform, model_config, randomise
 
@@ -183,7 +183,7 @@ def test_a_model_with_the_same_margin_in_every_text_is_not_known() -> None:
         assert isinstance(result, NextPronounResult)
         assert (result.verdict, result.head_set, result.curve) == (UNKNOWN_TO_MODEL, None, ())
         assert result.follows_twin.value == 0.5 and np.isnan(result.chosen.share.value)
-        assert "–" in "\n".join(next_pronoun_lines([jsonable(result.entry())]))
+        assert "–" in "\n".join(next_pronoun_lines([from_json(results.NextPronounResult, to_json(result), "")]))
 
 
 def test_the_head_is_found_among_many_by_its_direct_effect() -> None:

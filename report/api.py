@@ -52,11 +52,13 @@ from training.device import choose_device
 from training.settings import Device, Precision, compose_settings, typed
 
 SHIPPED_TEXT = str(Path(__file__).resolve().parent.parent / "data" / "tinystories" / "validation.txt.gz")
-N_FRAMES, N_PAIRS = 20, 5  # blocks in English: test frames, pairs of names per frame
+N_FRAMES = 20  # test frames of the blocks in English
+N_PAIRS = 5  # pairs of names per frame
 # Larger activations are allocated again in each layer.
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
 LARGE_MODEL_TOKENS = 2048  # per batch
-MAX_PREFIXES_LARGE, MAX_UNTRAINED_LARGE = 60, 2  # prefixes per question, untrained models
+MAX_PREFIXES_LARGE = 60  # per question
+MAX_UNTRAINED_LARGE = 2  # models
 MIN_SHARE = 0.03  # finished fraction of a study from which on the remaining time is estimated
 Readings = dict[str, Reading]  # what every head does at every item, by split
 
@@ -116,7 +118,7 @@ class ProbeResult:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        content = page_content(self.opened, self.results, texts)
+        content = page_content(self.opened, self.results, texts)  # the model reads the sentences now
         files: dict[str, str | bytes] = {
             "probe.json": json.dumps(self.results.to_json(), indent=2) + "\n",
             **self._claim_files(),
@@ -131,6 +133,8 @@ class ProbeResult:
         """Return claims.json and claims.md: the next pronoun, natural text, then the other questions."""
         cards: list[Any] = []
         lines = []
+
+        # Natural text: one line for each claim
         for decision in self.results.next_pronoun:
             cards.append(next_pronoun_card(decision))
             lines.append(f"- Next pronoun, **{decision.verdict}**: {next_pronoun_claim(decision)}")
@@ -139,6 +143,8 @@ class ProbeResult:
             lines.append(f"- Natural text, **{verdict}**: {claim}")
         if lines:
             lines.append("")
+
+        # Stories or blocks in English: a section with the evidence for each question
         for result in self.results.selected:
             card = claim_card(result, self.results.model)
             cards.append(card)
@@ -167,10 +173,14 @@ def open_model(
     if device not in [*Device, *(kind.value for kind in Device)]:
         raise UserError(f"device={device}: must be one of {', '.join(kind.value for kind in Device)}")
     used = choose_device(Device(device), Precision.float32, threads).device
+
+    # A run of train.py has everything in its folder.
     if (Path(model) / "checkpoints").is_dir():
         if items is not None or tokenizer is not None or out is not None:
             raise UserError(f"model={model}: is a run of train.py, which has its own sentences, tokenizer and folder")
         return open_run(Path(model), used)
+
+    # An external model may be tested on the stories, with their default settings.
     if items not in (None, *Items):
         raise UserError(f"items={items}: must be one of {', '.join(Items)}")
     stories = compose_settings().data if items == Items.stories else None
@@ -200,6 +210,7 @@ def probe_model(
 
 def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None) -> ProbeResult:
     """Test the heads of an opened model on the stories or on English; arguments as `probe_model`."""
+    # A large model on a CPU would take hours.
     if is_large(opened) and opened.model.device.type == "cpu":
         config = replace(
             config,
@@ -207,8 +218,9 @@ def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path:
             n_untrained=min(config.n_untrained, MAX_UNTRAINED_LARGE),
         )
     corpus = None if opened.data is None else load_data(opened, cache_dir)
-    is_run_on_text = opened.data is not None and not opened.is_external
-    trained_on = opened.data.source if opened.data is not None and is_run_on_text else None
+    trained_on = None if opened.data is None or opened.is_external else opened.data.source
+
+    # The study fills the rest.
     empty = ProbeResults(
         schema_version=SCHEMA_VERSION,
         model=TestedModel(opened.source, opened.step, trained_on, dict(opened.shape)),
@@ -219,6 +231,7 @@ def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path:
     if not opened.has_stories:
         results, readings = _probe_english(opened, corpus, empty, path)
     else:
+        # Stories have no natural text.
         if path is not None:
             raise UserError(f"path={path}: the model is tested on the stories; give items='english', or leave path out")
         assert corpus is not None
@@ -228,14 +241,17 @@ def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path:
 
 def _probe_stories(opened: OpenedModel, corpus: Corpus, empty: ProbeResults) -> tuple[ProbeResults, Readings]:
     """Return `empty` with the results on the stories; UserError if an external model cannot read them."""
-    dev_rows, test_rows = load_rows(corpus, "dev"), load_rows(corpus, "test")
+    # Rows of the corpus and their links in the tokens of the model
+    dev_rows = load_rows(corpus, "dev")
+    test_rows = load_rows(corpus, "test")
     if empty.settings.holdouts is Holdouts.all:
         test_rows += load_rows(corpus, "test_others")
     dev = link_items(dev_rows, opened.tokenizer, opened.start)
     test = link_items(test_rows, opened.tokenizer, opened.start)
 
     # A run must not have been trained on the test stories; an external model must know their words.
-    leaked, warnings = None, list[str]()
+    leaked = None
+    warnings: list[str] = []
     if opened.is_external:
         n_answers = 0
         for row in [*dev_rows, *test_rows]:
@@ -256,6 +272,8 @@ def _probe_english(
     project. Without a corpus the model's training text is unknown: then all words are used in the blocks.
     """
     config = empty.settings
+
+    # Natural text; a large model is only asked about the next pronoun.
     text = english_text(path or (SHIPPED_TEXT if corpus is None else None), corpus)
     next_pronoun, missing = probe_next_pronoun(opened, text, config)
     if opened.only_next_pronoun:
@@ -293,16 +311,20 @@ def _study_model(
     opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[LinkItem], empty: ProbeResults
 ) -> tuple[ProbeResults, Readings]:
     """Return `empty` with the results of the study and the worked examples of the chosen heads."""
+    # Untrained models are made one at a time, so that memory holds one of them.
     config = empty.settings
     untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
     try:
         studied, readings = study(opened.model, untrained, dev, test, config, show_progress)
     finally:
         show_progress("")
+
     # BRIDGE: until `study` and `read_example` return the types of probe.results
     kinds = get_type_hints(ProbeResults)
     values = {name: from_json(kinds[name], to_json(value), name) for name, value in studied.items()}
     results = replace(empty, **values)
+
+    # Worked examples, read by the heads that were chosen
     showcase = {}
     for question, examples in SHOWCASE.items():
         if result := results.question(question):
@@ -350,10 +372,9 @@ def probe_prefixes(
     places: Mapping[str, Any] | None = None,
 ) -> NaturalResult:
     """Return the results of `natural_study` on prefixes, with progress on a terminal."""
-    model, tokenizer, start = opened.model, opened.tokenizer, opened.start
     try:
         studied = natural_study(
-            model, opened.untrained, tokenizer, start, prefixes, config,
+            opened.model, opened.untrained, opened.tokenizer, opened.start, prefixes, config,
             chosen_elsewhere=places or {}, limit=max_prefixes(opened), progress=show_progress,
         )  # fmt: skip
     finally:
@@ -374,6 +395,7 @@ class EnglishText:
 
 def english_text(path: str | None, corpus: Corpus | None) -> EnglishText:
     """Return the passages and prefixes of a path (`files_of_path`), otherwise of the validation text of `corpus`."""
+    # Documents, or rows with gold links, which have no text between them
     if path is None:
         assert corpus is not None
         texts = validation_documents(corpus)
@@ -385,6 +407,8 @@ def english_text(path: str | None, corpus: Corpus | None) -> EnglishText:
             passages = {"gender": [passage_of_gold(prefix) for prefix in gold]}
             return EnglishText([], passages, {"gender": gold}, f"{len(rows):,} rows")
         texts = texts_of(kind, files)
+
+    # Prefixes are found in whole documents, passages in sections of them.
     documents = sections(texts, only_long=True)
     return EnglishText(documents, find_all(documents), prefixes_in(texts), describe(texts))
 
@@ -393,9 +417,11 @@ def probe_next_pronoun(
     opened: OpenedModel, text: EnglishText, config: ProbeConfig
 ) -> tuple[list[NextPronounResult], list[str]]:
     """Return the results on the next pronoun, and a sentence for each question that cannot be tested."""
-    model, tokenizer, start = opened.model, opened.tokenizer, opened.start
-    results = list[NextPronounResult]()
-    missing = list[str]()
+    model = opened.model
+    tokenizer = opened.tokenizer
+    start = opened.start
+    results: list[NextPronounResult] = []
+    missing: list[str] = []
     try:
         for question, passages in text.passages.items():
             untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
@@ -431,6 +457,7 @@ def files_of_path(path: str) -> tuple[TextKind, list[Path]]:
 
     A path names text files (data/text.py), a .tsv file of passages as GAP has them, or .jsonl files with gold links.
     """
+    # Tables of passages stand alone.
     patterns = list(map(str.strip, path.split(",")))
     is_table = [pattern.endswith(".tsv") for pattern in patterns]
     if any(is_table) and not all(is_table):
@@ -442,6 +469,7 @@ def files_of_path(path: str) -> tuple[TextKind, list[Path]]:
         if not tables:
             raise FileNotFoundError(f"path={path}: no such file")
         return TextKind.passages, tables
+    # The first line of a .jsonl file says whether its rows have gold links.
     files = text_files(path, "path")
     with files[0].open(encoding="utf-8", errors="replace") as lines:
         has_links = files[0].suffix == ".jsonl" and '"pron_pos"' in lines.readline()

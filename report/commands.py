@@ -86,6 +86,7 @@ class EvalSettings:
             ("open", is_sweep or is_task, "opens the page of one model, without task= and path="),
             ("figures", self.text is not None or is_task, "needs a test of the heads, without text= and task="),
         ]
+        # None and False mean that a setting is not given.
         for name, is_wrong, problem in problems:
             value = getattr(self, name)
             if is_wrong and value is not None and value is not False:
@@ -103,6 +104,7 @@ def probe_heads(
     """Test the heads of a model, print the results and write the probe/ folder; False if it cannot be written."""
     if isinstance(opened, OpenedRun) and not opened.has_stories:
         print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), config, log)
+    # The folder is locked before minutes of work begin.
     with results_folder(opened, log) as folder:
         result = probe_opened(opened, config, settings.cache_dir)
         lines = ["", *result.lines()]
@@ -125,10 +127,8 @@ def verbose_lines(results: ProbeResults) -> list[str]:
 def print_loss(
     opened: OpenedRun, corpus: Corpus, metrics: Metrics, config: ProbeConfig, log: Callable[[str], None] = print
 ) -> None:
-    """Print the loss of a run on its whole validation text: the one that train.py printed, or measured now.
-
-    `metrics` have no loss on the whole text if the best step was not the last.
-    """
+    """Print the loss of a run on its whole validation text: the one that train.py printed, or measured now."""
+    # The last record of this step on the whole text; train.py has none if the best step was not the last.
     split = corpus.validation
     losses = None
     for record in metrics.validation:
@@ -137,6 +137,7 @@ def print_loss(
     if losses is None:
         measured = validation_loss(opened.transformer, split, config.tokens_per_batch)
         losses = ValidationRecord(step=opened.step, whole=True, **measured)
+    # The loss, and its distance from the entropy lower bound where that is known
     n_tokens = len(split.tokens) - 1
     log(f"loss {losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte over {n_tokens:,} validation tokens")
     for note in corpus.notes:
@@ -162,7 +163,7 @@ def look_at_sentence(opened: OpenedModel, text: str) -> bool:
     with results_folder(opened) as folder:
         results, missing = read_results(opened)
 
-        # Lines
+        # Printed lines
         for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
             print(f"note: {printable(line)}")
         [weights] = word_attention(opened.model, [tokenized])
@@ -183,6 +184,7 @@ def nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int,
     """Return the known nouns and names before each pronoun, and before a later word that decides, by word index."""
     nouns = {}
     for note in notes:
+        # A head is read at the pronoun, and at the word that decides what it means.
         for span in (note.span, note.clue):
             if span:
                 row = 1 + text.word_spans.index(span)
@@ -211,6 +213,8 @@ def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfi
     else:
         report = minimal_pairs(evaluated_model(opened, settings, config), settings.path)
     print(printable("\n".join(report.lines)))
+
+    # Files
     name = test_set_name(task.value, settings.path)
     about = {"path": settings.path, "run": opened.source, "step": opened.step}
     record = {"task": task.value, **about, "settings": config, **report.results}
@@ -246,7 +250,8 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
 
     # The next pronoun
     confirmed, not_confirmed = confirm_heads(opened, text, earlier.next_pronoun if earlier else [], config)
-    next_pronoun, missing = list[NextPronounResult](), list[str]()
+    next_pronoun: list[NextPronounResult] = []
+    missing: list[str] = []
     if text.documents:  # rows with gold links have no twins, so they only confirm a head
         next_pronoun, missing = probe_next_pronoun(opened, text, config)
     missing += not_confirmed
@@ -254,10 +259,14 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
     # The shift of attention at the pronoun
     natural = probe_prefixes(opened, text.prefixes, config, places)
     missing_natural = [*missing, *natural.missing]
+
+    # Was anything tested?
     if not natural.questions and not next_pronoun and not confirmed:
         reasons = [sentence for sentence in missing if "gender" in sentence] or missing_natural
         problem = f"too little to test (is it English prose about people?): {reasons[0]}"
         raise UserError(f"path={path}: {problem}; found {text.contents}")
+
+    # Heads of the run's own text that could not be tested here
     for question, result in natural.questions.items():
         for target in sorted(places.get(question, {}).keys() - result.confirmed.keys()):
             reason = "the head chosen on the validation text, because this text ends at the pronoun"
@@ -268,6 +277,8 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
 
     lines = [*confirmation_lines(confirmed), *next_pronoun_lines(next_pronoun), "", *natural_lines(natural)]
     tables = [*next_pronoun_tables(next_pronoun), *natural_tables(natural)]
+
+    # The record has the same form as probe.json.
     entries = [result.entry() for result in next_pronoun]
     results = {"selected": entries, "next_pronoun_confirmed": confirmed, **to_json(natural)}
     return Report(results, [*lines, *table_lines(tables)])
@@ -280,9 +291,10 @@ def confirm_heads(
 
     The second list says which could not be tested.
     """
-    confirmed = list[Confirmation]()
-    missing = list[str]()
+    confirmed: list[Confirmation] = []
+    missing: list[str] = []
     for result in chosen:
+        # The head, or all heads of the set that the verdict is about
         answer = confirm(
             opened.model,
             opened.tokenizer,
@@ -307,7 +319,9 @@ def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeCo
         encoding = encode_text(opened.tokenizer, text)
         return encoding.ids, encoding.offsets
 
-    words, source = None, "the training data is unknown"
+    # The words of the training text, if it is known and still in the cache
+    words = None
+    source = "the training data is unknown"
     if opened.data is not None and not opened.is_external:
         folder = corpus_folder(opened.data.source, opened.data_fingerprint, Path(settings.cache_dir))
         words, source = training_words(opened.tokenizer, folder) or (None, "the training text is not in the cache")

@@ -65,14 +65,19 @@ def page_content(
 
 def _with_results(content: PageContent, results: ProbeResults, opened: OpenedModel) -> PageContent:
     """Return the content with everything that was found out about the model."""
+    # Questions, with those of their sentences for which there was room
     questions = []
     for result in results.selected:
         groups = (f"{result.question}-", f"median-{result.question}-")
         ids = [sentence.id for sentence in content.sentences if sentence.id.startswith(groups)]
         questions.append(question_content(result, results.model, ids))
+
+    # Tables that belong to no single question of the stories or the English blocks
     tables = next_pronoun_tables(results.next_pronoun)
     if results.natural:
         tables += natural_tables(results.natural)
+
+    # Warnings of a run are about its resumed training, which the page shows elsewhere.
     return replace(
         content,
         notes=[*content.notes, *(results.warnings if opened.is_external else ())],
@@ -86,10 +91,12 @@ def _with_results(content: PageContent, results: ProbeResults, opened: OpenedMod
 
 def about(opened: OpenedModel, commands: list[str]) -> ModelFacts:
     """Return the name, shape, training and provenance of a model."""
+    # How it was trained is known of runs only.
     model = opened.model
     training = "trained elsewhere"
     if opened.data and not opened.is_external:
         training = f"trained on {opened.data.source}, seed {opened.seed}"
+
     facts = [
         f"{model.n_layer} layers × {model.n_head} heads",
         f"width {opened.shape['d_model']}",
@@ -130,6 +137,7 @@ def opening_sentence(natural: NaturalResult, selected: Sequence[QuestionResult])
     """Return the sentence that the page opens with: the best natural one, unless the first question has a head."""
     if selected and selected[0].verdict != NOT_ESTABLISHED:
         return None
+    # By |t|, so that heads of either sign can be the best
     found = []
     for question, target, shift in natural.chosen():
         if shift.verdict != NOT_ESTABLISHED:
@@ -155,7 +163,9 @@ def sentence_content(
     probable next tokens are shown.
     """
     query, antecedents, distractors = [*roles, [], []][:3]
-    following = next_tokens(opened.model, text.tokens, 5) if predicts else []
+    next_words = []
+    for token, probability in next_tokens(opened.model, text.tokens, 5) if predicts else ():
+        next_words.append((opened.decode(token), probability))
     return PageSentence(
         id=name,
         group=name.split("-")[0],
@@ -166,7 +176,7 @@ def sentence_content(
         antecedents=antecedents,
         distractors=distractors,
         notes=[],
-        next=[(opened.decode(token), probability) for token, probability in following],
+        next=next_words,
         weights=pack_weights(word_attention(opened.model, [text])[0]),
     )
 
@@ -175,6 +185,8 @@ def own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
     """Return the user's sentence; heads are read at its pronouns and at later words that decide what those are."""
     tokenized = opened.tokenize(text)
     notes = lint(text)
+
+    # The first word is selected on the page: one that decides comes before its pronoun.
     query: dict[int, None] = {}  # an ordered set
     for note in notes:
         for span in (note.clue, note.span):
@@ -194,6 +206,7 @@ def natural_sentences(opened: OpenedModel, natural: NaturalResult) -> list[list[
     groups = []
     for question, result in natural.questions.items():
         for target, examples in result.examples.items():
+            # Both pronouns of a prefix stand side by side.
             head = result.chosen[target].place
             group: list[PageSentence] = []
             for example in examples:
@@ -201,8 +214,9 @@ def natural_sentences(opened: OpenedModel, natural: NaturalResult) -> list[list[
                 title = f"{head}, the candidate for the {target}: {contrast}."
                 for meant, form in enumerate(example.forms):
                     text = opened.tokenize(example.text + form + example.after)
-                    matching, other = example.mentions[meant], example.mentions[1 - meant]
-                    roles = [[len(text.words) - 1], _words_at(text, matching), _words_at(text, other)]
+                    matching = _words_at(text, example.mentions[meant])
+                    other = _words_at(text, example.mentions[1 - meant])
+                    roles = [[len(text.words) - 1], matching, other]  # read at the last word
                     name = f"{_natural_group(question, target)}-{len(group) + 1}"
                     group.append(replace(sentence_content(opened, text, name, title, roles), head=head))
             groups.append(group)
@@ -224,6 +238,7 @@ def example_sentences(opened: OpenedModel, question: str) -> list[PageSentence]:
     """Return the worked example of a question; no sentence if the model cannot read all of them."""
     sentences = []
     for i, example in enumerate(SHOWCASE[question], 1):
+        # One sentence without the others would show nothing.
         text = opened.tokenize(example.text)
         if unknown_words(opened, text) or not opened.fits(text):
             return []
@@ -271,6 +286,7 @@ def unknown_note(opened: OpenedModel, text: TokenizedText) -> list[str]:
 
 def within_size(groups: Sequence[list[PageSentence]], omissions: list[str]) -> list[PageSentence]:
     """Return the sentences for which there is room, in order; a group is selected or left out as a whole."""
+    # A later group may fit where an earlier, larger one did not.
     selected: list[PageSentence] = []
     n_omitted = 0
     room = MAX_SENTENCE_CHARACTERS
@@ -296,7 +312,10 @@ def thinned(history: Mapping[str, Any] | None, omissions: list[str]) -> dict[str
     """
     if not history or not history["steps"]:
         return None
-    steps, data = history["steps"], history["data"]
+    steps = history["steps"]
+    data = history["data"]
+
+    # The last snapshot is kept, because it is the trained model's.
     size = sum(len(text) for step in data for text in step)
     stride = max(1, math.ceil(size / MAX_SNAPSHOT_CHARACTERS))
     selected = sorted({*range(0, len(steps), stride), len(steps) - 1})
@@ -314,9 +333,12 @@ def training_content(
     metrics: Metrics, snapshots: Mapping[str, Any] | None, results: ProbeResults | None
 ) -> dict[str, Any] | None:
     """Return the curves of training; None without a validation loss. `results` name heads that get curves too."""
+    # A loss that is not finite is None: training diverged there.
     losses = [record for record in metrics.validation if record.loss is not None]
     if not losses:
         return None
+
+    # Questions that every evaluation has tested
     curves = {}
     for question in DESCRIPTIONS:
         points = [point.questions[question] for point in metrics.probe if question in point.questions]
@@ -360,6 +382,7 @@ def _natural_curves(probes: Sequence[ProbePoint], natural: NaturalResult) -> lis
     """
     curves = []
     for question, result in natural.questions.items():
+        # Training is only probed at the pronoun itself.
         chosen = []
         for target, shift in sorted(result.chosen.items(), key=lambda pair: pair[1].p_corrected):
             if shift.site == "pronoun":

@@ -41,6 +41,7 @@ def natural_claims(natural: NaturalResult) -> list[tuple[str, str]]:
 
 
 def _claim(question: str, target: str, shift: ShiftResult) -> str:
+    # What is claimed, by the verdict
     pronouns = "“she” or “he”" if question == "gender" else "“it” or “they”"
     where = "At" if shift.site == "pronoun" else "At the word after"
     head = shift.place
@@ -49,6 +50,8 @@ def _claim(question: str, target: str, shift: ShiftResult) -> str:
         SUGGESTIVE: f"{where} {pronouns}, head {head} may turn to the {target}.",
         NOT_ESTABLISHED: f"No head is shown to turn to the {target} at {pronouns}; the best candidate is {head}.",
     }[shift.verdict]
+
+    # The numbers behind it
     met = [name for name, is_met in shift.criteria.items() if is_met]
     return (
         f"{opening} Contrast {estimate(shift.contrast, shift.contrast_interval)}, corrected p {shift.p_corrected:.4f}, "
@@ -107,6 +110,7 @@ def _confirmed_table(natural: NaturalResult) -> Table:
 
 
 def _score_table(natural: NaturalResult, shifts: Mapping[str, ShiftResult]) -> Table:
+    # Numbers of prefixes, for the note
     counts = []
     for question, result in natural.questions.items():
         prefixes = f"{result.n_prefixes:,} prefixes of {result.n_documents:,} documents or sections"

@@ -45,6 +45,8 @@ def next_pronoun_lines(results: Sequence[NextPronounResult]) -> list[str]:
         "p": lambda result: f"{result.p_corrected:.4f}",
         "verdict": lambda result: f"{result.verdict} ({result.evidence_level})",
     })  # fmt: skip
+
+    # Under the table: one passage of each question, and what is missing or known besides
     lines = table.lines()
     for result in results:
         lines += _example_lines(result)
@@ -116,10 +118,13 @@ def _after_lines(result: NextPronounResult) -> list[str]:
     after = result.after
     if after is None:
         return []
+    # Where it attends to
     noun = _WORDS[result.question][1]
     looks = _direction(after.contrast, f"looks at that {noun}", f"looks at the other {noun}", "turns to neither")
     contrast = _short(after.contrast)
     lines = [f"right after the pronoun, {result.place} {looks}: contrast {contrast}, p {after.p:.4f}"]
+
+    # What its output does
     if after.raises_pronoun is not None and after.raises_name is not None:
         pronoun = _direction(after.raises_pronoun, "raises", "lowers", "does not move")
         name = _direction(after.raises_name, "raises", "lowers", "does not move")
@@ -151,6 +156,7 @@ def next_pronoun_card(result: NextPronounResult) -> dict[str, Any]:
 
 def next_pronoun_claim(result: NextPronounResult) -> str:
     """Return the claim about one question in a few sentences."""
+    # What is claimed, by the verdict
     words, noun = _WORDS[result.question]
     judged = result.judged
     heads = head_names(judged.heads)
@@ -162,6 +168,8 @@ def next_pronoun_claim(result: NextPronounResult) -> str:
         NOT_ESTABLISHED: f"No head is shown to decide whether the next word is {words}; the best candidate is {heads}.",
         UNKNOWN_TO_MODEL: f"The model does not know whether the next word is {words}: it ignores the {noun}.",
     }[result.verdict]
+
+    # The model, then the heads, then what is missing for the next level
     follows = result.follows_twin
     sentences = [
         opening,
@@ -185,6 +193,7 @@ def next_pronoun_tables(results: Sequence[NextPronounResult]) -> list[Table]:
     """Return the tables of decisions, edges, criteria, heads and sets, and the passages shown."""
     tables = []
     for result in results:
+        # Some questions lack a set of heads or a measurement after the pronoun.
         parts = [
             _decision_table(result), _choice_table(result), _edge_table(result), _criteria_table(result),
             _head_table(result), _set_table(result), *_after_table(result), _passage_table(result),

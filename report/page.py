@@ -113,9 +113,12 @@ def page(content: PageContent) -> str:
     Every text is escaped, and the Content-Security-Policy allows this script and this style and nothing else. The
     result can be encoded as UTF-8 whatever the content holds.
     """
+    # The files of the script share one scope.
     script = "\n".join((FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
     script = f'\n(function () {{\n"use strict";\n{script}\n}})();\n'
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
+
+    # The template names its blanks {{name}}.
     heading = "What each head attends to"
     if _is_tested(content):
         heading = "Which attention head links a pronoun to its antecedent?"
@@ -173,6 +176,8 @@ def _claims(content: PageContent) -> str:
         # Without a result the claim is small.
         about, shown = (f"natural text: {text}", "") if verdict == NOT_ESTABLISHED else ("natural text", text)
         blocks.append(_claim(verdict, about, shown))
+
+    # The script shows the claim of one question at a time.
     for i, question in enumerate(content.questions):
         about = f"{question.result.question}: {question.description}"
         shown = _claim(question.result.verdict, about, question.claim)
@@ -184,6 +189,8 @@ def _claim(verdict: str, about: str, text: str) -> str:
     """Return a verdict and the claim in `text`, if any, its first sentence large."""
     badge = f'<span class="badge" data-verdict="{_escape(verdict)}">{BADGES.get(verdict, "")} {_escape(verdict)}</span>'
     lines = [f'<p class="verdict">{badge} <bdi>{_escape(about)}</bdi></p>']
+
+    # The first sentence ends before a space and a capital letter.
     sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z])", text, maxsplit=1)
     for kind, part in zip(("claim", "more"), sentences, strict=False):
         if part:
@@ -210,6 +217,8 @@ def _limits(content: PageContent) -> str:
         inner = _bullets("The result for this question does not show:", question.does_not_show)
         inner += _bullets("Why no more is claimed:", question.result.reasons)
         blocks.append(f'<div data-question="{i}">{inner}</div>')
+
+    # The same for every model
     blocks.append(
         "<p>Attention weights alone are no explanation: they show where a head reads, not what the model does with it. "
         "A causal test measures whether the answer depends on it. A causal model reads from left to right, so no word "
@@ -231,14 +240,17 @@ def _provenance(run: ModelFacts) -> str:
 
 def _table(shown: Table) -> str:
     """Return a table whose first column is a header, in a frame that scrolls if the table is too wide."""
+    # Header and rows
     head = "".join(f'<th scope="col">{_escape(name)}</th>' for name in shown.header)
     rows = []
     for first, *others in shown.rows:
         rows.append(f"<tr>{_cell('th scope=row', first)}{''.join(_cell('td', text) for text in others)}</tr>")
     body = "\n".join(rows)
-    title, note = _escape(shown.title), _escape(shown.note)
+
+    # A region that scrolls must be reachable by the keyboard, so it has a name.
+    title = _escape(shown.title)
     return (
-        f'<h3>{title}</h3>\n<p class="rule"><bdi>{note}</bdi></p>\n'
+        f'<h3>{title}</h3>\n<p class="rule"><bdi>{_escape(shown.note)}</bdi></p>\n'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )

@@ -19,7 +19,8 @@ from training.settings import CONFIGS, compose_settings, flat
 
 def command_in_this_folder(program: str, *arguments: str) -> str:
     """Return a command for a shell in this folder that runs a program with the Python of this process."""
-    python, folder = Path(sys.executable), Path.cwd()
+    python = Path(sys.executable)
+    folder = Path.cwd()
     if shutil.which("python") == str(python):
         python = Path("python")
     elif python.is_relative_to(folder):
@@ -45,7 +46,8 @@ def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None) -> list
     commands = [eval_command(opened, *_changed_arguments(probe_defaults(), used, "probe."))]
     if isinstance(opened, OpenedRun):
         # A group of data has defaults of its own; the folder of the run and the like are no settings of it.
-        source, settings = opened.settings.data.source, flat(opened.settings)
+        source = opened.settings.data.source
+        settings = flat(opened.settings)
         data = {f"data.{name}": value for name, value in yaml_values(f"data/{source}").items()}
         folders = {name: settings[name] for name in ("out", "resume", "cache_dir")}
         arguments = _changed_arguments(flat(compose_settings()) | data | folders, settings)
@@ -56,8 +58,7 @@ def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None) -> list
 
 def probe_defaults() -> dict[str, Any]:
     """Return the settings of the probe that eval.py starts from."""
-    defaults: dict[str, Any] = yaml_values("eval/eval")["probe"]
-    return defaults
+    return dict(yaml_values("eval/eval")["probe"])
 
 
 def yaml_values(name: str) -> dict[str, Any]:

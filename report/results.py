@@ -31,6 +31,8 @@ def results_folder(
     folder = opened.folder / "probe" / subfolder
     if opened.owner is not None:
         opened.folder.mkdir(parents=True, exist_ok=True)
+
+    # A run of somebody else can be read, but not written.
     blocked = unwritable(opened.folder)
     if blocked is not None:
         log(f"note: {blocked} cannot be written, so the results are only printed")
@@ -39,13 +41,15 @@ def results_folder(
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         yield folder
+        # The folder now belongs to this model.
         if opened.owner is not None:
             write_json(opened.folder / OWNER, {"model": opened.owner})
 
 
 def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
     """Return the probe.json of this checkpoint, and a note for the page if there is none; UserError if damaged."""
-    path, command = opened.folder / "probe" / "probe.json", eval_command(opened)
+    path = opened.folder / "probe" / "probe.json"
+    command = eval_command(opened)
     if not opened.is_causal:
         return None, []
     if not path.exists():
@@ -54,6 +58,7 @@ def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
         content = json.loads(path.read_text())
         if content["schema_version"] == SCHEMA_VERSION:
             results = ProbeResults.from_json(content)
+            # The same step of the same run or file?
             tested = (results.model.step, results.data.fingerprint, results.model.fact("sha256"))
             if tested == (opened.step, opened.data_fingerprint, opened.shape.get("sha256")):
                 return results, []

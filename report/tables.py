@@ -110,6 +110,7 @@ def summary_lines(results: ProbeResults) -> list[str]:
             "verdict": lambda result: f"{result.verdict} ({result.evidence_level})",
         })  # fmt: skip
         lines += [*table.lines(), *_block_set_lines(results.selected), "", *_LEGEND]
+    # Worked examples, four sentences each
     for question, examples in results.showcase.items():
         lines += ["", _EXAMPLE_TITLES[question], *aligned(list(map(_example_row, examples)))]
     return lines
@@ -208,6 +209,8 @@ def claim_markdown(result: QuestionResult, card: ClaimCard) -> str:
 def question_tables(result: QuestionResult) -> list[Table]:
     """Return criteria, hold-outs and causal effects of the head that was chosen for a question."""
     tables = [_criteria_table(result), _holdout_table(result)]
+
+    # What not every question has
     if effects := _effect_rows(result):
         note = "Share of the change of the model's answer between a sentence and the same with the other pronoun."
         tables.append(Table("Causal tests", ("intervention", "effect [95 %]", "how to read it"), effects, note))
@@ -251,6 +254,7 @@ def _holdout_table(result: QuestionResult) -> Table:
     n_models = 0
     rules: dict[str, None] = {}  # an ordered set
     for name, tested in result.test.items():
+        # Untrained models are only tested on the headline.
         untrained = ""
         if tested.untrained is not None:
             n_models = tested.untrained.n_models
@@ -265,6 +269,8 @@ def _holdout_table(result: QuestionResult) -> Table:
             untrained,
             _baselines(tested.baselines, is_agreement=result.family == "agreement"),
         ))  # fmt: skip
+
+    # Reference rules are measured too, but are no baselines to beat.
     header = ("hold-out", "items", "accuracy [95 %]", "block accuracy [95 %]", "pronoun contrast", "strict accuracy",
               "chance level", f"mean [range] over {n_models} untrained models", "baselines")  # fmt: skip
     names = [rule for rule in rules if rule not in REFERENCE_RULES]
@@ -276,6 +282,7 @@ def _baselines(scores: Mapping[str, RuleScores], *, is_agreement: bool) -> str:
 
     A rule that reads agreement is named only if the question is one of agreement.
     """
+    # Rules by their accuracy as printed; reference rules apart
     by_accuracy: dict[str, list[str]] = {}
     references = []
     for rule, score in scores.items():
@@ -284,6 +291,7 @@ def _baselines(scores: Mapping[str, RuleScores], *, is_agreement: bool) -> str:
             references.append(f"{rule} {accuracy}")
         else:
             by_accuracy.setdefault(accuracy, []).append(rule)
+
     texts = []
     for accuracy, rules in by_accuracy.items():
         texts.append(f"{'all rules' if len(by_accuracy) == 1 else ', '.join(rules)} {accuracy}")
@@ -292,6 +300,7 @@ def _baselines(scores: Mapping[str, RuleScores], *, is_agreement: bool) -> str:
 
 def _effect_rows(result: QuestionResult) -> list[tuple[str, ...]]:
     """Return the measured effects of a head, and the largest attention swap of the control heads."""
+    # Effects that were measured
     rows: list[tuple[str, ...]] = []
     for name, label, meaning in _EFFECTS:
         source = result.weights if name == "ov_auc" else result.causal
@@ -373,6 +382,7 @@ def sentence_lines(
     """
     lines = []
     for row, nouns in rows.items():
+        # A block of lines for each word to read at, a line for each head
         title = f"at “{text.words[row]}”: the three largest weights of each head"
         lines += ["", title + (f"; before them the weights on {', '.join(nouns)}" if nouns else "")]
         cells = []
@@ -435,6 +445,7 @@ def items_jsonl(results: ProbeResults, reading: Reading) -> str:
         result = results.question(question.name)
         if result is None:
             continue
+        # Items of one hold-out after the other
         for holdout in reading.holdouts(question):
             for i in reading.index(question, holdout):
                 record = {"question": question.name, "layer": result.layer, "head": result.head}

@@ -12,7 +12,7 @@ from probe.config import Items, ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
 from report.commands import EvalSettings, look_at_sentence, print_loss, probe_heads, run_test_set
 from report.figures import check_matplotlib
-from report.results import show_page, training_records
+from report.results import read_metrics, show_page
 from report.sweeps import compare_seeds, compare_variants
 from training.command_line import run_cli
 from training.device import choose_device
@@ -64,7 +64,7 @@ def evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConf
     if isinstance(opened, OpenedRun) and not opened.is_causal:
         if settings.text or settings.task or settings.path:
             raise ValueError("run=: with model.mask=none a word sees the next one, so only the loss can be measured")
-        print_loss(opened, load_data(opened, settings.cache_dir), training_records(opened)["metrics"], probe)
+        print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), probe)
         return
     if settings.task is not None or settings.path is not None:
         run_test_set(opened, settings, probe)

@@ -35,7 +35,7 @@ from probe.passage_items import Item
 from probe.statistics import share_interval
 from probe.verdict import SUPPORTED
 from report.api import SHIPPED_TEXT, EnglishText, english_text
-from report.content import yaml_values
+from report.reproduce import yaml_values
 from training.settings import typed
 
 FEMININE, MASCULINE = FEMININE_NAMES | FEMININE_NOUNS, MASCULINE_NAMES | MASCULINE_NOUNS

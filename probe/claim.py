@@ -1,13 +1,21 @@
-"""The claim card: everything that may be said about one head, and the claim as text made from it alone."""
+"""The claim card: everything that may be said about one head, and the claim as text made from its values alone."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from probe.items import HEADLINE
+from probe.results import (
+    BestBaseline,
+    Clusters,
+    Criterion,
+    Interval,
+    QuestionResult,
+    TestedModel,
+    UntrainedScores,
+)
 from probe.statistics import MIN_SEEDS
 from probe.verdict import LEVELS, NOT_ESTABLISHED, SUPPORTED
 
-Card = dict[str, Any]
 _LINKS = {
     "before_pronoun": "the place of the next pronoun to the person that it names",
     "pronoun": "a pronoun to its antecedent",
@@ -16,69 +24,108 @@ _LINKS = {
 }
 _HEADLINE_ITEMS = "with nouns that were never antecedents in training, in sentence frames that training never used"
 _UNSELECTED_ITEMS = "with nouns and sentence frames its head was not selected on"  # if the training data are unknown
-_COPIED = "question family site layer head verdict evidence_level criteria reasons".split()
 _SCORES = "accuracy pair_accuracy block_accuracy pronoun_contrast strict_accuracy value_weighted_contrast".split()
 
 
-def claim_card(entry: Mapping[str, Any], model: Mapping[str, Any]) -> Card:
-    """Returns the claim card of a judged entry of probe.json's `selected`; `model` is that of probe.json."""
-    test = entry["test"][HEADLINE]
-    card: Card = {"claim": ""} | {name: entry[name] for name in _COPIED}
-    card |= {"model": dict(model), "holdout": HEADLINE, "n_items": test["n_items"], "clusters": test["clusters"]}
-    card["scores"] = {name: test.get(name) for name in _SCORES}
-    card["intervals"] = {name: test.get(f"{name}_interval") for name in _SCORES}
-    card |= {"best_baseline": test["best_baseline"], "untrained": test.get("untrained")}
-    card["does_not_show"] = _limits(card)
-    card["claim"] = _claim(card)
-    return card
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimCard:
+    """An object of claims.json: a claim about a head, all values behind it, and what it does not show."""
+
+    claim: str
+    question: str
+    family: str
+    site: str
+    layer: int
+    head: int
+    verdict: str
+    evidence_level: str
+    criteria: list[Criterion]
+    reasons: list[str]
+    model: TestedModel
+    holdout: str
+    n_items: int
+    clusters: Clusters
+    scores: dict[str, float]
+    intervals: dict[str, Interval | None]  # of the scores; None for a score without one
+    best_baseline: BestBaseline
+    untrained: UntrainedScores | None
+    does_not_show: list[str]
 
 
-def is_external(model: Mapping[str, Any]) -> bool:
-    """Returns whether the model of a card or of probe.json was trained elsewhere, so its training data are unknown."""
-    return "source" in model
-
-
-def _claim(card: Card) -> str:
-    """Returns the claim in two or three sentences."""
-    head, link = f"L{card['layer']}H{card['head']}", _LINKS[card["site"]]
-    level = card["evidence_level"]
-    verdict = f'Question "{_words(card["question"])}": {card["verdict"]}, evidence level {level} ({LEVELS[level]}).'
-    if card["verdict"] == NOT_ESTABLISHED:
-        opening = f"No attention head is shown to link {link}; the best candidate is {head}."
-    else:
-        opening = f"Attention head {head} {'links' if card['verdict'] == SUPPORTED else 'may link'} {link}."
-    knows_training = card["model"].get("trained_on") == "stories"
-    baseline = card["best_baseline"]
-    score = (
-        f"{head} attends to the antecedent more than to the distractor in {_accuracy(card)} of {card['n_items']} items "
-        f"{_HEADLINE_ITEMS if knows_training else _UNSELECTED_ITEMS}; the best baseline "
-        f"({baseline['name']}) is right in {_percent(baseline['accuracy'])}"
+def claim_card(result: QuestionResult, model: TestedModel) -> ClaimCard:
+    """Return the claim card of a judged head."""
+    test = result.headline
+    return ClaimCard(
+        claim=_claim(result, model),
+        question=result.question,
+        family=result.family,
+        site=result.site,
+        layer=result.layer,
+        head=result.head,
+        verdict=result.verdict,
+        evidence_level=result.evidence_level,
+        criteria=result.criteria,
+        reasons=result.reasons,
+        model=model,
+        holdout=HEADLINE,
+        n_items=test.n_items,
+        clusters=test.clusters,
+        scores={name: getattr(test, name) for name in _SCORES},
+        intervals={name: getattr(test, f"{name}_interval", None) for name in _SCORES},
+        best_baseline=test.best_baseline,
+        untrained=test.untrained,
+        does_not_show=_limits(result, model),
     )
-    if card["untrained"]:
-        score += f", the best heads of untrained models in {_percent(card['untrained']['accuracy'])}"
+
+
+def _claim(result: QuestionResult, model: TestedModel) -> str:
+    """Return the claim in two or three sentences."""
+    # Which head, and how sure
+    link = _LINKS[result.site]
+    if result.verdict == NOT_ESTABLISHED:
+        opening = f"No attention head is shown to link {link}; the best candidate is {result.place}."
+    else:
+        verb = "links" if result.verdict == SUPPORTED else "may link"
+        opening = f"Attention head {result.place} {verb} {link}."
+    level = f"evidence level {result.evidence_level} ({LEVELS[result.evidence_level]})"
+    verdict = f'Question "{_words(result.question)}": {result.verdict}, {level}.'
+
+    # How often it is right, beside the best rule and untrained models
+    test = result.headline
+    items = _HEADLINE_ITEMS if model.trained_on == "stories" else _UNSELECTED_ITEMS
+    score = (
+        f"{result.place} attends to the antecedent more than to the distractor in "
+        f"{_percent_with_interval(test.accuracy, test.accuracy_interval)} of {test.n_items} items {items}; "
+        f"the best baseline ({test.best_baseline.name}) is right in {_percent(test.best_baseline.accuracy)}"
+    )
+    if test.untrained is not None:
+        score += f", the best heads of untrained models in {_percent(test.untrained.accuracy)}"
+
+    # What is missing for more
     sentences = [opening, verdict, f"{score}."]
     for outcome in ("not met", "not measured"):
-        names = [_words(criterion["name"]) for criterion in card["criteria"] if criterion["outcome"] == outcome]
-        sentences += [f"Criteria {outcome}: {', '.join(names)}."] if names else []
+        names = [_words(criterion.name) for criterion in result.criteria if criterion.outcome == outcome]
+        if names:
+            sentences.append(f"Criteria {outcome}: {', '.join(names)}.")
     return " ".join(sentences)
 
 
-def _limits(card: Card) -> list[str]:
-    """Returns what a reader might infer from the card and should not."""
+def _limits(result: QuestionResult, model: TestedModel) -> list[str]:
+    """Return what a reader might infer from the card and should not."""
     limits = ["that the model understands the text", "that another run has such a head at the same index"]
-    if card["evidence_level"] in ("E0", "E1", "E2"):
+    if result.evidence_level in ("E0", "E1", "E2"):
         limits.append("that the model's answer depends on this head: attention alone is not a cause")
-    if is_external(card["model"]):
+    if model.is_external:
         limits.append("that the words or frames were new to the model: its training data are unknown")
     limits.append(f"anything about models trained this way: that needs at least {MIN_SEEDS} training seeds")
-    if card["model"].get("token_shift"):
+    if model.fact("token_shift"):
         limits.append("that a head fetches the previous token: model.token_shift adds it to every position")
-    interval = card["intervals"]["accuracy"]
-    if interval and interval[0] == interval[1]:
+    low, high = result.headline.accuracy_interval
+    if low == high:
         limits.append("how rare errors are: there was none, so resampling shows none")
-    n = card["clusters"]
-    pairs = f"{n['pairs']} pairs of {n['first_words']} and {n['second_words']} nouns"
-    limits.append(f"anything beyond its test sentences: {n['frames']} sentence frames, {pairs}")
+    n = result.headline.clusters
+    pairs = f"{n.pairs} pairs of {n.first_words} and {n.second_words} nouns"
+    limits.append(f"anything beyond its test sentences: {n.frames} sentence frames, {pairs}")
     return limits
 
 
@@ -86,12 +133,12 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _accuracy(card: Card) -> str:
-    interval = card["intervals"]["accuracy"]
-    is_known = interval and all(bound is not None and bound == bound for bound in interval)
-    bounds = f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if is_known else ""
-    return _percent(card["scores"]["accuracy"]) + bounds
-
-
 def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
+
+
+def _percent_with_interval(value: float, interval: Sequence[float]) -> str:
+    """Return "98.8 % [96.1, 100.0]", without the interval if it is not known."""
+    low, high = interval
+    is_known = low == low and high == high  # nan is not equal to itself
+    return _percent(value) + (f" [{100 * low:.1f}, {100 * high:.1f}]" if is_known else "")

@@ -4,68 +4,63 @@ import glob
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, get_type_hints
 
-from antecedent_lab.opened import LARGE_MODEL, check_items, load_data, open_external, open_run
-from data.corpus import Corpus, load_stories, load_texts, training_counts, validation_documents
+from data.corpus import Corpus, load_rows, training_counts, validation_documents
 from data.english_blocks import english_items
+from data.errors import UserError
 from data.links import LinkItem, link_items
 from data.natural import Prefix
 from data.next_pronoun import Passage, find_all, passage_of_gold
 from data.stories import GENERATOR_VERSION
 from data.stories.leakage import leakage
 from data.text import read_documents, text_files
+from data.typed_json import from_json, to_json
 from probe.after_pronoun import after_pronoun
 from probe.claim import claim_card
 from probe.config import Holdouts, Items, ProbeConfig
-from probe.gold import gold_prefixes, load_gold_rows, load_passages
+from probe.gold import gold_prefixes, read_passages, read_rows
 from probe.natural import MAX_PREFIXES, describe, make_items, natural_study, prefixes_in, sections
 from probe.next_pronoun import study_question
-from probe.opened_model import OpenedModel
-from probe.results import Head
+from probe.open import LARGE_MODEL, OpenedModel, check_items, load_data, open_external, open_run
+from probe.results import (
+    SCHEMA_VERSION,
+    Leakage,
+    NaturalResult,
+    NextPronounResult,
+    ProbeResults,
+    QuestionResult,
+    TestedData,
+    TestedModel,
+)
 from probe.sentences import SHOWCASE
-from probe.study import HEADLINE, Reading, study
-from report.content import jsonable, page_content, yaml_values
+from probe.study import Reading, study
+from report.content import page_content
+from report.figures import draw_run
 from report.natural import natural_claims, natural_lines
-from report.next_pronoun import next_pronoun_card, next_pronoun_lines
+from report.next_pronoun import next_pronoun_card, next_pronoun_claim, next_pronoun_lines
 from report.page import page
-from report.results import PAGE, SCHEMA_VERSION, file_results, training_records
+from report.reproduce import probe_defaults
+from report.results import PAGE, write_with_figures
 from report.tables import claim_markdown, heads_csv, items_jsonl, summary_lines
-from training.checkpoint import write_files
 from training.device import choose_device
 from training.settings import Device, Precision, compose_settings, typed
 
 SHIPPED_TEXT = str(Path(__file__).resolve().parent.parent / "data" / "tinystories" / "validation.txt.gz")
-N_FRAMES, N_PAIRS = 20, 5  # blocks in English: test frames, pairs of names per frame
-# Larger activations are allocated anew in each layer.
+N_FRAMES = 20  # test frames of the blocks in English
+N_PAIRS = 5  # pairs of names per frame
+# Larger activations are allocated again in each layer.
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
 LARGE_MODEL_TOKENS = 2048  # per batch
-MAX_PREFIXES_LARGE, MAX_UNTRAINED_LARGE = 60, 2  # prefixes per question, untrained models
+MAX_PREFIXES_LARGE = 60  # per question
+MAX_UNTRAINED_LARGE = 2  # models
 MIN_SHARE = 0.03  # finished fraction of a study from which on the remaining time is estimated
-Results = tuple[dict[str, Any], dict[str, Reading]]  # for probe.json, and the readings by split
-
-
-@dataclass(frozen=True)
-class HeadResult:
-    """The head that was chosen for a question, and its scores on the headline hold-out."""
-
-    question: str
-    layer: int
-    head: int
-    verdict: str  # supported, suggestive or not established
-    evidence_level: str  # E0 to E4
-    accuracy: float  # share of sentences in which the antecedent gets more attention than the distractor
-    accuracy_low: float  # 95 % interval
-    accuracy_high: float
-    block_accuracy: float  # share of blocks that are right in all four sentences
-    p: float  # corrected for the search over all heads
-    attention_swap: float | None  # share of the answer that changes sides with the head's weights; None: not measured
-    claim: str
+Readings = dict[str, Reading]  # what every head does at every item, by split
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,85 +68,88 @@ class ProbeResult:
     """What the probe found out about a model."""
 
     opened: OpenedModel
-    results: dict[str, Any]  # the content of probe.json (docs/probe.md)
-    readings: dict[str, Reading]  # what every head does at every item, by split
+    results: ProbeResults  # the content of probe.json (docs/probe.md)
+    readings: Readings
 
     @cached_property
-    def heads(self) -> dict[str, HeadResult]:
-        """The chosen head of each question."""
-        return {entry["question"]: head_result(entry, self.results["model"]) for entry in self.results["selected"]}
+    def heads(self) -> dict[str, QuestionResult]:
+        """The chosen head of each question of the stories or the English blocks, with its scores and verdict."""
+        return {result.question: result for result in self.results.selected}
 
     def table(self) -> list[dict[str, Any]]:
-        """Returns one row per question, for `pandas.DataFrame`."""
-        return [asdict(head) for head in self.heads.values()]
+        """Return one row per question, for `pandas.DataFrame`."""
+        rows = []
+        for result in self.results.selected:
+            low, high = result.headline.accuracy_interval
+            rows.append({
+                "question": result.question,
+                "layer": result.layer,
+                "head": result.head,
+                "verdict": result.verdict,
+                "evidence_level": result.evidence_level,
+                "accuracy": result.headline.accuracy,
+                "accuracy_low": low,
+                "accuracy_high": high,
+                "block_accuracy": result.headline.block_accuracy,
+                "p": result.headline.p_corrected,
+                "attention_swap": None if result.causal is None else result.causal.attention_swap,
+                "claim": claim_card(result, self.results.model).claim,
+            })  # fmt: skip
+        return rows
 
     def lines(self) -> list[str]:
-        """Returns the lines that eval.py prints."""
+        """Return the lines that eval.py prints."""
         lines = summary_lines(self.results)
-        if "natural" not in self.results:
+        if self.results.natural is None:
             return lines
-        first = next_pronoun_lines(self.results["next_pronoun"])
-        return [*first, "", *natural_lines(self.results["natural"]), *(["", *lines] if lines else [])]
+        first = [*next_pronoun_lines(self.results.next_pronoun), "", *natural_lines(self.results.natural)]
+        return [*first, "", *lines] if lines else first
 
     def __str__(self) -> str:
-        """Returns the lines that eval.py prints as one text."""
-        return "\n".join([*self.lines(), *(f"note: {warning}" for warning in self.results["warnings"])])
+        """Return the lines that eval.py prints as one text."""
+        return "\n".join([*self.lines(), *(f"note: {warning}" for warning in self.results.warnings)])
 
     __repr__ = __str__  # what a notebook shows
 
-    def save(self, folder: str | Path, texts: Sequence[str] = ()) -> Path:
-        """Writes probe.json, the report and the other files of eval.py to `folder`, all or none; returns the report.
+    def save(self, folder: str | Path, texts: Sequence[str] = (), *, figures: bool = False) -> Path:
+        """Write probe.json, the report and the other files of eval.py to `folder`, all or none; return the report.
 
-        `texts` are sentences that the report also shows.
+        `texts` are sentences that the report also shows; `figures` adds PNG files and needs matplotlib.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        content = page_content(self.opened, self.results, texts, **training_records(self.opened))
-        cards = [claim_card(entry, self.results["model"]) for entry in self.results["selected"]]
-        natural = natural_claims(self.results["natural"]) if "natural" in self.results else []
-        first = [next_pronoun_card(entry) for entry in self.results.get("next_pronoun", ())]
+        content = page_content(self.opened, self.results, texts)  # the model reads the sentences now
         files: dict[str, str | bytes] = {
-            "probe.json": json.dumps(file_results(self.results), indent=2) + "\n",
-            "claims.json": json.dumps(jsonable([*first, *map(natural_card, natural), *cards]), indent=2) + "\n",
-            "claims.md": "\n".join(
-                [
-                    *(f"- Next pronoun, **{card['verdict']}**: {card['claim']}" for card in first),
-                    *(f"- Natural text, **{verdict}**: {claim}" for verdict, claim in natural),
-                    *([""] if natural or first else []),
-                    *map(claim_markdown, self.results["selected"], cards),
-                ]
-            ),
+            "probe.json": json.dumps(self.results.to_json(), indent=2) + "\n",
+            **self._claim_files(),
             "heads.csv": heads_csv(self.readings),
             "items.jsonl": items_jsonl(self.results, self.readings["test"]) if self.readings else "",
             PAGE: page(content),
         }
-        write_files(folder, files, "probe.json")
+        write_with_figures(folder, files, "probe.json", draw_run(to_json(content)) if figures else {})
         return folder / PAGE
 
+    def _claim_files(self) -> dict[str, str]:
+        """Return claims.json and claims.md: the next pronoun, natural text, then the other questions."""
+        cards: list[Any] = []
+        lines = []
 
-def natural_card(claim: tuple[str, str]) -> dict[str, str]:
-    """Returns a verdict and a claim of `natural_claims` for claims.json."""
-    return {"question": "natural text", "verdict": claim[0], "claim": claim[1]}
+        # Natural text: one line for each claim
+        for decision in self.results.next_pronoun:
+            cards.append(next_pronoun_card(decision))
+            lines.append(f"- Next pronoun, **{decision.verdict}**: {next_pronoun_claim(decision)}")
+        for verdict, claim in natural_claims(self.results.natural) if self.results.natural else ():
+            cards.append({"question": "natural text", "verdict": verdict, "claim": claim})
+            lines.append(f"- Natural text, **{verdict}**: {claim}")
+        if lines:
+            lines.append("")
 
-
-def head_result(entry: Mapping[str, Any], model: Mapping[str, Any]) -> HeadResult:
-    """Returns an entry of probe.json's `selected` as a `HeadResult`."""
-    tested = entry["test"][HEADLINE]
-    low, high = tested["accuracy_interval"]
-    return HeadResult(
-        question=entry["question"],
-        layer=entry["layer"],
-        head=entry["head"],
-        verdict=entry["verdict"],
-        evidence_level=entry["evidence_level"],
-        accuracy=tested["accuracy"],
-        accuracy_low=low,
-        accuracy_high=high,
-        block_accuracy=tested["block_accuracy"],
-        p=tested["p_corrected"],
-        attention_swap=(entry["causal"] or {}).get("attention_swap"),
-        claim=claim_card(entry, model)["claim"],
-    )
+        # Stories or blocks in English: a section with the evidence for each question
+        for result in self.results.selected:
+            card = claim_card(result, self.results.model)
+            cards.append(card)
+            lines.append(claim_markdown(result, card))
+        return {"claims.json": json.dumps(to_json(cards), indent=2) + "\n", "claims.md": "\n".join(lines)}
 
 
 def open_model(
@@ -163,24 +161,28 @@ def open_model(
     device: str | Device = Device.auto,
     threads: int | None = None,
 ) -> OpenedModel:
-    """Opens a run of train.py, a model of transformers or a checkpoint of nanoGPT or llama2.c.
+    """Open a run of train.py, a model of transformers or a checkpoint of nanoGPT or llama2.c.
 
     `model` is the directory of a run, a folder written by save_pretrained, a name on the hub, `ckpt.pt` or `model.bin`.
     `tokenizer`: see docs/usage.md; if None, that of the model. `items`: for a model that is no run, the sentences that
     it is tested on: "english" (the default) or "stories". `out`: the folder of eval.py's results.
-    Raises ValueError or OSError with one line.
+    Raises UserError or OSError with one line.
     """
     if not str(model):
-        raise ValueError("model=: the name is empty")
+        raise UserError("model=: the name is empty")
     if device not in [*Device, *(kind.value for kind in Device)]:
-        raise ValueError(f"device={device}: must be one of {', '.join(kind.value for kind in Device)}")
+        raise UserError(f"device={device}: must be one of {', '.join(kind.value for kind in Device)}")
     used = choose_device(Device(device), Precision.float32, threads).device
+
+    # A run of train.py has everything in its folder.
     if (Path(model) / "checkpoints").is_dir():
         if items is not None or tokenizer is not None or out is not None:
-            raise ValueError(f"model={model}: is a run of train.py, which has its own sentences, tokenizer and folder")
+            raise UserError(f"model={model}: is a run of train.py, which has its own sentences, tokenizer and folder")
         return open_run(Path(model), used)
+
+    # An external model may be tested on the stories, with their default settings.
     if items not in (None, *Items):
-        raise ValueError(f"items={items}: must be one of {', '.join(Items)}")
+        raise UserError(f"items={items}: must be one of {', '.join(Items)}")
     stories = compose_settings().data if items == Items.stories else None
     return open_external(str(model), out, stories, used, tokenizer, has_items=items is not None)
 
@@ -188,23 +190,27 @@ def open_model(
 def probe_model(
     model: str | Path | OpenedModel, *, path: str | None = None, cache_dir: str = ".cache", **settings: Any
 ) -> ProbeResult:
-    """Tests every head of a model, with baselines, corrected statistics and causal tests; writes nothing.
+    """Test every head of a model, with baselines, corrected statistics and causal tests; write nothing.
 
     `model` is what `open_model` returns or takes. `path` names English text for the questions about natural text
     (docs/english.md); a run on text uses its validation text. `settings` are those of `open_model` and of the group
-    probe in configs/eval/eval.yaml, for example `n_untrained=10`. Raises ValueError or OSError with one line.
+    probe in configs/eval/eval.yaml, for example `n_untrained=10`. Raises UserError or OSError with one line.
     """
-    defaults = yaml_values("eval/eval")["probe"]
-    probe = {name: settings.pop(name) for name in defaults if name in settings}
+    # Settings of the probe; the others are for opening the model
+    probe = probe_defaults()
+    for name in probe:
+        probe[name] = settings.pop(name, probe[name])
     allowed = () if isinstance(model, OpenedModel) else ("items", "tokenizer", "out", "device", "threads")
-    if unknown := [name for name in settings if name not in allowed]:
-        raise ValueError(f"{unknown[0]}={settings[unknown[0]]}: no such setting, or the model is open already")
+    for name, value in settings.items():
+        if name not in allowed:
+            raise UserError(f"{name}={value}: no such setting, or the model is open already")
     opened = model if isinstance(model, OpenedModel) else open_model(model, **settings)
-    return probe_opened(opened, typed(ProbeConfig, {**defaults, **probe}, "probe."), cache_dir, path)
+    return probe_opened(opened, typed(ProbeConfig, probe, "probe."), cache_dir, path)
 
 
 def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None) -> ProbeResult:
-    """Tests the heads of an opened model on the stories or on English; arguments as `probe_model`."""
+    """Test the heads of an opened model on the stories or on English; arguments as `probe_model`."""
+    # A large model on a CPU would take hours.
     if is_large(opened) and opened.model.device.type == "cpu":
         config = replace(
             config,
@@ -212,132 +218,151 @@ def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path:
             n_untrained=min(config.n_untrained, MAX_UNTRAINED_LARGE),
         )
     corpus = None if opened.data is None else load_data(opened, cache_dir)
-    warnings = list(opened.resumed)
-    if path is not None and opened.has_stories:
-        raise ValueError(f"path={path}: the model is tested on the stories; give items='english', or leave path out")
-    if opened.has_stories:
-        assert corpus is not None
-        stories = story_items(opened, corpus, config)
-        content, readings = study_model(opened, stories.dev, stories.test, config)
-        content["data"] = stories.data
-        warnings += stories.warnings
+    trained_on = None if opened.data is None or opened.is_external else opened.data.source
+
+    # The study fills the rest.
+    empty = ProbeResults(
+        schema_version=SCHEMA_VERSION,
+        model=TestedModel(opened.source, opened.step, trained_on, dict(opened.shape)),
+        settings=config,
+        warnings=list(opened.resumed),
+        data=TestedData(fingerprint=opened.data_fingerprint),
+    )
+    if not opened.has_stories:
+        results, readings = _probe_english(opened, corpus, empty, path)
     else:
-        content, readings = english_results(opened, corpus, config, path)
-        warnings += content.pop("warnings")
-    results = jsonable({
-        "schema_version": SCHEMA_VERSION,
-        "model": {
-            "run": opened.source,
-            "step": opened.step,
-            "trained_on": None if opened.is_external or opened.data is None else opened.data.source,
-            **opened.shape,
-        },
-        "settings": asdict(config),
-        "warnings": warnings,
-        **content,
-    })  # fmt: skip
-    return ProbeResult(opened, results, readings)
+        # Stories have no natural text.
+        if path is not None:
+            raise UserError(f"path={path}: the model is tested on the stories; give items='english', or leave path out")
+        assert corpus is not None
+        results, readings = _probe_stories(opened, corpus, empty)
+    return ProbeResult(opened, results.rounded(), readings)
 
 
-class StoryItems(NamedTuple):
-    """The stories in the tokens of a model."""
+def _probe_stories(opened: OpenedModel, corpus: Corpus, empty: ProbeResults) -> tuple[ProbeResults, Readings]:
+    """Return `empty` with the results on the stories; UserError if an external model cannot read them."""
+    # Rows of the corpus and their links in the tokens of the model
+    dev_rows = load_rows(corpus, "dev")
+    test_rows = load_rows(corpus, "test")
+    if empty.settings.holdouts is Holdouts.all:
+        test_rows += load_rows(corpus, "test_others")
+    dev = link_items(dev_rows, opened.tokenizer, opened.start)
+    test = link_items(test_rows, opened.tokenizer, opened.start)
 
-    dev: list[LinkItem]  # heads are chosen on these
-    test: list[LinkItem]
-    data: dict[str, Any]  # for probe.json
-    warnings: list[str]
-
-
-def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> StoryItems:
-    """Returns the stories that a model is tested on; ValueError if an external model cannot read them."""
-    dev_rows, test_rows = load_stories(corpus, "dev"), load_stories(corpus, "test")
-    if config.holdouts is Holdouts.all:
-        test_rows += load_stories(corpus, "test_others")
-    dev, test = (link_items(rows, opened.tokenizer, opened.bos_id) for rows in (dev_rows, test_rows))
-    warnings, leaked = list[str](), None
+    # A run must not have been trained on the test stories; an external model must know their words.
+    leaked = None
+    warnings: list[str] = []
     if opened.is_external:
-        n_answers = sum(link["payoff"] is not None for row in [*dev_rows, *test_rows] for link in row["links"])
+        n_answers = 0
+        for row in [*dev_rows, *test_rows]:
+            n_answers += sum(link["payoff"] is not None for link in row["links"])
         warnings = check_items(opened, [*dev, *test], n_answers)
     else:
-        leaked = leakage(load_texts(corpus, "train"), test_rows)
-    data = {"generator_version": GENERATOR_VERSION, "fingerprint": corpus.fingerprint, "leakage": leaked}
-    return StoryItems(dev, test, data, warnings)
+        leaked = Leakage(**leakage(load_rows(corpus, "train", ["text"]), test_rows))
+    data = TestedData(generator_version=GENERATOR_VERSION, fingerprint=corpus.fingerprint, leakage=leaked)
+    return _study_model(opened, dev, test, replace(empty, data=data, warnings=[*empty.warnings, *warnings]))
 
 
-def english_results(opened: OpenedModel, corpus: Corpus | None, config: ProbeConfig, path: str | None) -> Results:
-    """Returns the results on natural text and, if the model knows enough words, on blocks in English.
+def _probe_english(
+    opened: OpenedModel, corpus: Corpus | None, empty: ProbeResults, path: str | None
+) -> tuple[ProbeResults, Readings]:
+    """Return `empty` with the results on natural text and, if the model knows enough words, on blocks in English.
 
     The text is that of `path`, otherwise the validation text of `corpus`, otherwise the one that comes with the
     project. Without a corpus the model's training text is unknown: then all words are used in the blocks.
     """
-    results: dict[str, Any] = {"selected": [], "importance": [], "behaviour": [], "showcase": {}}
-    readings, warnings = dict[str, Reading](), list[str]()
+    config = empty.settings
+
+    # Natural text; a large model is only asked about the next pronoun.
     text = english_text(path or (SHIPPED_TEXT if corpus is None else None), corpus)
     next_pronoun, missing = probe_next_pronoun(opened, text, config)
-    fingerprint = opened.data_fingerprint if corpus is None else corpus.fingerprint
     if opened.only_next_pronoun:
-        natural: dict[str, Any] = {"questions": {}, "missing": missing}
-        warnings.append(
-            f"{opened.n_parameters:,} weights: only the next pronoun was tested; items=english tests the rest"
-        )
-        content = {"data": {"fingerprint": fingerprint}, "next_pronoun": next_pronoun, "natural": natural}
-        return {**content, "warnings": warnings, **results}, readings
+        weights = f"{opened.n_parameters:,} weights"
+        warning = f"{weights}: only the next pronoun was tested; items=english tests the rest"
+        natural = NaturalResult({}, missing)
+        results = replace(empty, next_pronoun=next_pronoun, natural=natural, warnings=[*empty.warnings, warning])
+        return results, {}
     natural = probe_prefixes(opened, text.prefixes, config)
-    natural["missing"] = [*missing, *natural["missing"]]
+    missing += natural.missing
     if not next_pronoun:
-        natural["missing"].append(f"the text has {text.contents}")
+        missing.append(f"the text has {text.contents}")
+
+    # Blocks in English. A run may know too few words; an external model that does is refused.
     counts = None if corpus is None else training_counts(corpus)
     sizes: dict[str, Any] = {"n_frames": N_FRAMES, "n_pairs": N_PAIRS, "seed": config.seed}
     try:
-        items = english_items(counts, opened.tokenizer, opened.bos_id, opened.model.context_length, **sizes)
+        items = english_items(counts, opened.tokenizer, opened.start, opened.model.context_length, **sizes)
     except ValueError as error:
         if opened.is_external:
-            raise ValueError(f"model={opened.source}: {error}") from None
-        natural["missing"].append(str(error))
-    else:
-        if opened.is_external:
-            all_items = [*items["dev"], *items["test"]]
-            warnings = check_items(opened, all_items, sum(item.family == "english" for item in all_items))
-        results, readings = study_model(opened, items["dev"], items["test"], config)
-    content = {"data": {"fingerprint": fingerprint}, "next_pronoun": next_pronoun, "natural": natural}
-    return {**content, "warnings": warnings, **results}, readings
+            raise UserError(f"model={opened.source}: {error}") from None
+        missing.append(str(error))
+        items = {}
+    results = replace(empty, next_pronoun=next_pronoun, natural=NaturalResult(natural.questions, missing))
+    if not items:
+        return results, {}
+    dev, test = items.values()
+    if opened.is_external:
+        n_answers = sum(item.family == "english" for item in [*dev, *test])
+        results = replace(results, warnings=[*empty.warnings, *check_items(opened, [*dev, *test], n_answers)])
+    return _study_model(opened, dev, test, results)
 
 
-def study_model(opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[LinkItem], config: ProbeConfig) -> Results:
-    """Returns the results of the study with the worked examples of the chosen heads, and the readings by split."""
+def _study_model(
+    opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[LinkItem], empty: ProbeResults
+) -> tuple[ProbeResults, Readings]:
+    """Return `empty` with the results of the study and the worked examples of the chosen heads."""
+    # Untrained models are made one at a time, so that memory holds one of them.
+    config = empty.settings
     untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
     try:
-        results, readings = study(opened.model, untrained, dev, test, config, show_progress)
+        studied, readings = study(opened.model, untrained, dev, test, config, show_progress)
     finally:
         show_progress("")
-    heads = {entry["question"]: Head(entry["layer"], entry["head"]) for entry in results["selected"]}
-    results["showcase"] = {
-        question: [asdict(opened.measure_example(example, heads[question])) for example in examples]
-        for question, examples in SHOWCASE.items()
-        if question in heads
-    }
-    return results, readings
+
+    # BRIDGE: until `study` and `read_example` return the types of probe.results
+    kinds = get_type_hints(ProbeResults)
+    values = {name: from_json(kinds[name], to_json(value), name) for name, value in studied.items()}
+    results = replace(empty, **values)
+
+    # Worked examples, read by the heads that were chosen
+    showcase = {}
+    for question, examples in SHOWCASE.items():
+        if result := results.question(question):
+            showcase[question] = [opened.read_example(example, result.place) for example in examples]
+    showcase = from_json(kinds["showcase"], to_json(showcase), "showcase")  # BRIDGE
+    return replace(results, showcase=showcase), readings
 
 
 def show_progress(question: str) -> None:
-    """Shows on a terminal which question is being tested; "" clears the line."""
+    """Show on a terminal which question is being tested; "" clears the line."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{f'testing {question} ...' if question else ''}\033[K")
         sys.stderr.flush()
 
 
-class TimeLeft:
-    """Shows on a terminal what a study is doing, and about how long it will still take."""
+def _progress_with_time(name: str) -> Callable[[str, float], None]:
+    """Return a function that shows the stage of a study, its finished share, and about how long it will still take."""
+    start = time.monotonic()
 
-    def __init__(self, name: str) -> None:
-        """Starts the clock; `name` is that of the study."""
-        self._name, self._start = name, time.monotonic()
-
-    def __call__(self, stage: str, share: float) -> None:
-        """Shows a stage; `share` of the whole is done."""
-        seconds = time.monotonic() - self._start
+    def show(stage: str, share: float) -> None:
+        seconds = time.monotonic() - start
         left = "" if share < MIN_SHARE else f", about {seconds * (1 - share) / share:.0f} s left"
-        show_progress(f"{self._name}: {stage}{left}")
+        show_progress(f"{name}: {stage}{left}")
+
+    return show
+
+
+def is_large(opened: OpenedModel) -> bool:
+    """Return whether every pass of a model is slow on a CPU."""
+    return opened.n_parameters > LARGE_MODEL
+
+
+def max_prefixes(opened: OpenedModel) -> int:
+    """Return how many prefixes of each question are used."""
+    return MAX_PREFIXES_LARGE if is_large(opened) else MAX_PREFIXES
+
+
+# English text
 
 
 def probe_prefixes(
@@ -345,33 +370,17 @@ def probe_prefixes(
     prefixes: Mapping[str, Sequence[Prefix]],
     config: ProbeConfig,
     places: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Returns the results of `natural_study` on prefixes, with progress on a terminal."""
-    model, tokenizer, start = opened.model, opened.tokenizer, opened.bos_id
+) -> NaturalResult:
+    """Return the results of `natural_study` on prefixes, with progress on a terminal."""
     try:
-        return natural_study(
-            model,
-            opened.untrained,
-            tokenizer,
-            start,
-            prefixes,
-            config,
-            chosen_elsewhere=places or {},
-            limit=max_prefixes(opened),
-            progress=show_progress,
-        )
+        studied = natural_study(
+            opened.model, opened.untrained, opened.tokenizer, opened.start, prefixes, config,
+            chosen_elsewhere=places or {}, limit=max_prefixes(opened), progress=show_progress,
+        )  # fmt: skip
     finally:
         show_progress("")
-
-
-def is_large(opened: OpenedModel) -> bool:
-    """Returns whether every pass of a model is slow on a CPU."""
-    return opened.n_parameters > LARGE_MODEL
-
-
-def max_prefixes(opened: OpenedModel) -> int:
-    """Returns how many prefixes of each question are used."""
-    return MAX_PREFIXES_LARGE if is_large(opened) else MAX_PREFIXES
+    result: NaturalResult = from_json(NaturalResult, to_json(studied), "natural")  # BRIDGE
+    return result
 
 
 @dataclass(frozen=True)
@@ -385,60 +394,54 @@ class EnglishText:
 
 
 def english_text(path: str | None, corpus: Corpus | None) -> EnglishText:
-    """Returns the passages and prefixes of a path (`files_of_path`), otherwise of the validation text of `corpus`."""
+    """Return the passages and prefixes of a path (`files_of_path`), otherwise of the validation text of `corpus`."""
+    # Documents, or rows with gold links, which have no text between them
     if path is None:
         assert corpus is not None
         texts = validation_documents(corpus)
-        prefixes, contents = prefixes_in(texts), describe(texts)
-        documents = sections(texts, only_long=True)
     else:
         kind, files = files_of_path(path)
         if kind is TextKind.gold:
-            rows = [row for file in files for row in load_gold_rows(file)]
+            rows = [row for file in files for row in read_rows(file)]
             gold = gold_prefixes(rows)
             passages = {"gender": [passage_of_gold(prefix) for prefix in gold]}
             return EnglishText([], passages, {"gender": gold}, f"{len(rows):,} rows")
         texts = texts_of(kind, files)
-        prefixes, contents = prefixes_in(texts), describe(texts)
-        documents = sections(texts, only_long=True)
-    return EnglishText(documents, find_all(documents), prefixes, contents)
+
+    # Prefixes are found in whole documents, passages in sections of them.
+    documents = sections(texts, only_long=True)
+    return EnglishText(documents, find_all(documents), prefixes_in(texts), describe(texts))
 
 
 def probe_next_pronoun(
     opened: OpenedModel, text: EnglishText, config: ProbeConfig
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns the entries of the questions about the next pronoun, and a sentence for each that cannot be tested."""
-    entries, missing = list[dict[str, Any]](), list[str]()
+) -> tuple[list[NextPronounResult], list[str]]:
+    """Return the results on the next pronoun, and a sentence for each question that cannot be tested."""
+    model = opened.model
+    tokenizer = opened.tokenizer
+    start = opened.start
+    results: list[NextPronounResult] = []
+    missing: list[str] = []
     try:
         for question, passages in text.passages.items():
-            name = f"the next pronoun ({question})"
-            result = study_question(
-                opened.model,
-                (opened.untrained(config.seed + i) for i in range(config.n_untrained)),
-                opened.tokenizer,
-                opened.bos_id,
-                question,
-                passages,
-                text.documents,
-                config,
-                TimeLeft(name),
+            untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
+            progress = _progress_with_time(f"the next pronoun ({question})")
+            studied = study_question(
+                model, untrained, tokenizer, start, question, passages, text.documents, config, progress
             )
-            if isinstance(result, str):
-                missing.append(result)
+            if isinstance(studied, str):
+                missing.append(studied)
                 continue
-            prefixes = make_items(
-                text.prefixes[question],
-                opened.tokenizer,
-                opened.bos_id,
-                opened.model.context_length,
-                config.seed,
-                max_prefixes(opened),
-            )
-            after = after_pronoun(opened.model, prefixes, (result.layer, result.head), config)
-            entries.append(jsonable(replace(result, after=after).entry()))
+
+            # What the same head does at the pronoun itself
+            prefixes = text.prefixes[question]
+            items = make_items(prefixes, tokenizer, start, model.context_length, config.seed, max_prefixes(opened))
+            after = after_pronoun(model, items, (studied.layer, studied.head), config)
+            whole = to_json(replace(studied, after=after))
+            results.append(from_json(NextPronounResult, whole, "next_pronoun"))  # BRIDGE
     finally:
         show_progress("")
-    return entries, missing
+    return results, missing
 
 
 class TextKind(Enum):
@@ -450,18 +453,23 @@ class TextKind(Enum):
 
 
 def files_of_path(path: str) -> tuple[TextKind, list[Path]]:
-    """Returns what the files of a path hold, and the files.
+    """Return what the files of a path hold, and the files.
 
     A path names text files (data/text.py), a .tsv file of passages as GAP has them, or .jsonl files with gold links.
     """
-    is_table = {part.strip().endswith(".tsv") for part in path.split(",")}
-    if len(is_table) > 1:
-        raise ValueError(f"path={path}: a .tsv file of passages is tested by itself; leave the others out")
-    if True in is_table:
-        tables = [Path(name) for pattern in path.split(",") for name in sorted(glob.glob(pattern.strip()))]
+    # Tables of passages stand alone.
+    patterns = list(map(str.strip, path.split(",")))
+    is_table = [pattern.endswith(".tsv") for pattern in patterns]
+    if any(is_table) and not all(is_table):
+        raise UserError(f"path={path}: a .tsv file of passages is tested by itself; leave the others out")
+    if all(is_table):
+        tables = list[Path]()
+        for pattern in patterns:
+            tables += map(Path, sorted(glob.glob(pattern)))
         if not tables:
             raise FileNotFoundError(f"path={path}: no such file")
         return TextKind.passages, tables
+    # The first line of a .jsonl file says whether its rows have gold links.
     files = text_files(path, "path")
     with files[0].open(encoding="utf-8", errors="replace") as lines:
         has_links = files[0].suffix == ".jsonl" and '"pron_pos"' in lines.readline()
@@ -469,7 +477,7 @@ def files_of_path(path: str) -> tuple[TextKind, list[Path]]:
 
 
 def texts_of(kind: TextKind, files: Sequence[Path]) -> list[str]:
-    """Returns the documents of text files, or the passages of tables."""
+    """Return the documents of text files, or the passages of tables."""
     if kind is TextKind.passages:
-        return [text for file in files for text in load_passages(file)]
+        return [text for file in files for text in read_passages(file)]
     return read_documents(files)

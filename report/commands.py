@@ -2,57 +2,39 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
-from antecedent_lab.opened import load_data
 from data.corpus import Corpus, corpus_folder
-from data.errors import printable
+from data.errors import UserError, printable
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
-from data.tokenizer import training_words
+from data.tokenizer import encode_text, training_words
+from data.typed_json import from_json, to_json
 from probe.config import Items, ProbeConfig
-from probe.minimal_pairs import measure_minimal_pairs
+from probe.external import EvaluatedModel, Report
+from probe.minimal_pairs import minimal_pairs
 from probe.natural import DECIDED_SITES
 from probe.next_pronoun import confirm
-from probe.opened_model import OpenedModel, OpenedRun
+from probe.open import OpenedModel, OpenedRun, load_data
+from probe.results import Confirmation, Head, NaturalResult, NextPronounResult, ProbeResults
 from probe.sentences import TokenizedText, word_attention
 from report.api import EnglishText, english_text, probe_next_pronoun, probe_opened, probe_prefixes
-from report.content import jsonable, page_content, unknown_note
-from report.minimal_pairs import minimal_pairs_lines
+from report.content import page_content, unknown_note
 from report.natural import natural_lines, natural_tables
 from report.next_pronoun import confirmation_lines, next_pronoun_lines, next_pronoun_tables
 from report.page import page
-from report.results import (
-    PAGE,
-    TEXTS,
-    read_results,
-    read_texts,
-    results_folder,
-    training_records,
-)
-from report.tables import (
-    detail_lines,
-    sentence_lines,
-    table_lines,
-)
+from report.results import PAGE, TEXTS, read_metrics, read_results, read_texts, results_folder
+from report.tables import detail_lines, sentence_lines, table_lines
 from training.checkpoint import write_files
 from training.evaluate import validation_loss
 from training.logging import gap_lines
+from training.metrics import Metrics, ValidationRecord
 from training.settings import Device, check_threads
 
 MAX_TEXTS = 12  # that a page keeps
-
-
-@dataclass(frozen=True)
-class Report:
-    """The result of one test set."""
-
-    results: dict[str, Any]  # for <task>.json
-    lines: list[str]  # Markdown, printed and written to <task>.md
 
 
 class Task(Enum):
@@ -77,18 +59,19 @@ class EvalSettings:
     task: Task | None  # a test set to take instead of the probe
     path: str | None  # its files; without a task, English text whose pronouns are tested
     open: bool  # show the page in a browser
-    figures: bool  # of a sweep: also draw a PNG; needs matplotlib
+    figures: bool  # also draw PNG figures; needs matplotlib
     verbose: bool  # print every hold-out, baseline and importance measure
     device: Device
     threads: int | None  # CPU threads; if None, the default of torch
     cache_dir: str  # for tokenized corpora
 
     def __post_init__(self) -> None:
-        """Checks that the settings select one mode."""
+        """Check that the settings select one mode."""
         modes = [name for name in ("run", "runs", "compare", "model") if getattr(self, name) is not None]
         is_sweep = self.runs is not None or self.compare is not None
         is_task = self.task is not None or self.path is not None
-        problems = [(name, True, f"cannot be combined with {modes[0]}=") for name in modes[1:]] + [
+        problems = [
+            *((name, True, f"cannot be combined with {modes[0]}=") for name in modes[1:]),
             ("model", self.model == "", "the name is empty"),
             ("out", self.out == "", "the name is empty"),
             ("out", self.model is None, "only for model=; results of a run go into the run"),
@@ -101,13 +84,14 @@ class EvalSettings:
             ("tokenizer", self.tokenizer == "", "the name is empty"),
             ("text", is_sweep or is_task, "needs one model, without task= and path="),
             ("open", is_sweep or is_task, "opens the page of one model, without task= and path="),
-            ("figures", not is_sweep, "only for runs= and compare=; the page of a model shows its curves"),
+            ("figures", self.text is not None or is_task, "needs a test of the heads, without text= and task="),
         ]
+        # None and False mean that a setting is not given.
         for name, is_wrong, problem in problems:
             value = getattr(self, name)
             if is_wrong and value is not None and value is not False:
                 shown = value.value if isinstance(value, Enum) else value
-                raise ValueError(f"{name}={shown}: {problem}")
+                raise UserError(f"{name}={shown}: {problem}")
         check_threads(self.threads)
 
 
@@ -117,106 +101,127 @@ class EvalSettings:
 def probe_heads(
     opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
 ) -> bool:
-    """Tests the heads of a model, prints the results and writes the probe/ folder; False if it cannot be written."""
+    """Test the heads of a model, print the results and write the probe/ folder; False if it cannot be written."""
     if isinstance(opened, OpenedRun) and not opened.has_stories:
-        print_loss(opened, load_data(opened, settings.cache_dir), training_records(opened)["metrics"], config, log)
+        print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), config, log)
+    # The folder is locked before minutes of work begin.
     with results_folder(opened, log) as folder:
         result = probe_opened(opened, config, settings.cache_dir)
         lines = ["", *result.lines()]
         if settings.verbose:
-            tables = next_pronoun_tables(result.results.get("next_pronoun", ()))
-            tables += natural_tables(result.results["natural"]) if "natural" in result.results else []
-            lines += [*table_lines(tables), *detail_lines(result.results)]
-        log(printable("\n".join([*lines, *(f"note: {line}" for line in result.results["warnings"])])))
+            lines += verbose_lines(result.results)
+        log(printable("\n".join([*lines, *(f"note: {line}" for line in result.results.warnings)])))
         if folder is not None:
-            result.save(folder, read_texts(opened.folder))
+            result.save(folder, read_texts(opened.folder), figures=settings.figures)
     return folder is not None
 
 
-def print_loss(
-    opened: OpenedRun,
-    corpus: Corpus,
-    metrics: Sequence[Mapping[str, Any]],
-    config: ProbeConfig,
-    log: Callable[[str], None] = print,
-) -> None:
-    """Prints the loss of a run on its whole validation text: the one that train.py printed, or measured now.
+def verbose_lines(results: ProbeResults) -> list[str]:
+    """Return all tables of the evidence, as lines."""
+    tables = next_pronoun_tables(results.next_pronoun)
+    if results.natural:
+        tables += natural_tables(results.natural)
+    return [*table_lines(tables), *detail_lines(results)]
 
-    `metrics` are the records of metrics.jsonl. They have no loss on the whole text if the best step was not the last.
-    """
-    split, step = corpus.validation, opened.step
-    recorded = [record for record in metrics if record.get("whole") and record["step"] == step]
-    losses = recorded[-1] if recorded else validation_loss(opened.transformer, split, config.tokens_per_batch)
-    loss, bits = losses["loss"], losses["bits_per_byte"]
-    log(f"loss {loss:.4f} nats/token, {bits:.4f} bits/byte over {len(split.tokens) - 1:,} validation tokens")
+
+def print_loss(
+    opened: OpenedRun, corpus: Corpus, metrics: Metrics, config: ProbeConfig, log: Callable[[str], None] = print
+) -> None:
+    """Print the loss of a run on its whole validation text: the one that train.py printed, or measured now."""
+    # The last record of this step on the whole text; train.py has none if the best step was not the last.
+    split = corpus.validation
+    losses = None
+    for record in metrics.validation:
+        if record.whole and record.step == opened.step:
+            losses = record
+    if losses is None:
+        measured = validation_loss(opened.transformer, split, config.tokens_per_batch)
+        losses = ValidationRecord(step=opened.step, whole=True, **measured)
+    # The loss, and its distance from the entropy lower bound where that is known
+    n_tokens = len(split.tokens) - 1
+    log(f"loss {losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte over {n_tokens:,} validation tokens")
     for note in corpus.notes:
         log(printable(f"note: {note}"))
-    for line in gap_lines(losses, is_causal=opened.is_causal):
+    known = {name: value for name, value in asdict(losses).items() if value is not None}
+    for line in gap_lines(known, is_causal=opened.is_causal):
         log(line)
 
 
 def look_at_sentence(opened: OpenedModel, text: str) -> bool:
-    """Prints the attention of every head at the pronouns of the user's sentence, and adds the sentence to the page.
+    """Print the attention of every head at the pronouns of the user's sentence, and add the sentence to the page.
 
-    Returns whether the page could be written; ValueError if the text is empty or too long.
+    Return whether the page could be written; UserError if the text is empty or too long.
     """
     if not text.strip():
-        raise ValueError("text=: the text is empty")
-    tokenized, limit = opened.tokenize(text), opened.model.context_length
+        raise UserError("text=: the text is empty")
+    tokenized = opened.tokenize(text)
     if not opened.fits(tokenized):
-        raise ValueError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit - 1}")
+        limit = opened.model.context_length - 1
+        raise UserError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit}")
     notes = lint(text)
     rows = nouns_before(tokenized, notes)
     with results_folder(opened) as folder:
         results, missing = read_results(opened)
-        texts = [text, *(earlier for earlier in read_texts(opened.folder) if earlier != text)][:MAX_TEXTS]
+
+        # Printed lines
         for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
             print(f"note: {printable(line)}")
         [weights] = word_attention(opened.model, [tokenized])
         lines = sentence_lines(tokenized, weights, rows, chosen_heads(results))
         no_pronoun = ["note: no pronoun (it, they, she, he and their forms) in the text; the page shows its attention"]
         print(printable("\n".join(lines or no_pronoun)))
+
+        # The page with the newest sentences first
         if folder is not None:
-            content = page_content(opened, results, texts, notes=missing, **training_records(opened))
+            earlier = [shown for shown in read_texts(opened.folder) if shown != text]
+            texts = [text, *earlier][:MAX_TEXTS]
+            content = page_content(opened, results, texts, missing)
             write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
     return folder is not None
 
 
 def nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int, list[str]]:
-    """Returns the known nouns and names before each pronoun, and before a later word that decides, by word index."""
-    rows = {1 + text.word_spans.index(span): note for note in notes for span in (note.span, note.clue) if span}
-    return {
-        row: [word for word in dict.fromkeys(text.words[:row]) if word in REFERENTS or word in note.candidates]
-        for row, note in rows.items()
-    }
+    """Return the known nouns and names before each pronoun, and before a later word that decides, by word index."""
+    nouns = {}
+    for note in notes:
+        # A head is read at the pronoun, and at the word that decides what it means.
+        for span in (note.span, note.clue):
+            if span:
+                row = 1 + text.word_spans.index(span)
+                earlier = dict.fromkeys(text.words[:row])
+                nouns[row] = [word for word in earlier if word in REFERENTS or word in note.candidates]
+    return nouns
 
 
-def chosen_heads(results: Mapping[str, Any] | None) -> dict[tuple[int, int], list[str]]:
-    """Returns the questions for which the probe chose a head, by (layer, head)."""
-    chosen: dict[tuple[int, int], list[str]] = {}
-    for entry in results["selected"] if results else ():
-        chosen.setdefault((entry["layer"], entry["head"]), []).append(entry["question"])
+def chosen_heads(results: ProbeResults | None) -> dict[Head, list[str]]:
+    """Return the questions for which the probe chose a head."""
+    chosen: dict[Head, list[str]] = {}
+    for result in results.selected if results else ():
+        chosen.setdefault(result.place, []).append(result.question)
     return chosen
 
 
+# Test sets
+
+
 def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
-    """Takes a test set of other authors, prints its table and writes it to probe/outside/TASK_FILE.{json,md}."""
+    """Take a test set of other authors, print its table and write it to probe/outside/TASK_FILE.{json,md}."""
     assert settings.path is not None
     task = settings.task or Task.natural
     if task is Task.natural:
         report = natural_report(opened, settings.path, config)
     else:
-        words, source = words_of_training(opened, settings.cache_dir)
-        scores = measure_minimal_pairs(opened, words, settings.path, config)
-        report = Report(scores.to_json(), minimal_pairs_lines(scores, source))
+        report = minimal_pairs(evaluated_model(opened, settings, config), settings.path)
     print(printable("\n".join(report.lines)))
+
+    # Files
     name = test_set_name(task.value, settings.path)
     about = {"path": settings.path, "run": opened.source, "step": opened.step}
-    record = {"task": task.value, **about, "settings": asdict(config), **report.results}
+    record = {"task": task.value, **about, "settings": config, **report.results}
     with results_folder(opened, subfolder="outside") as folder:
         if folder is not None:
             files = {
-                f"{name}.json": json.dumps(jsonable(record), indent=2) + "\n",
+                f"{name}.json": json.dumps(to_json(record), indent=2) + "\n",
                 f"{name}.md": "\n".join(report.lines) + "\n",
             }
             write_files(folder, files, f"{name}.json")
@@ -224,81 +229,108 @@ def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfi
 
 
 def test_set_name(task: str, path: str) -> str:
-    """Returns the name of the results of a test set, for example natural_litbank_dev."""
+    """Return the name of the results of a test set, for example natural_litbank_dev."""
     files = "_".join(Path(part.strip()).stem for part in path.split(","))
     return f"{task}_{re.sub(r'[^A-Za-z0-9]+', '_', files).strip('_')[:80]}"
 
 
 def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Report:
-    """Returns the results of a model on the English text of a path (`report.api.files_of_path`).
+    """Return the results of a model on the English text of a path (`report.api.files_of_path`).
 
-    Heads that the run's own validation text has chosen are tested too. Raises ValueError if no question can be tested.
+    Heads that the run's own validation text has chosen are tested too. Raises UserError if no question can be tested.
     """
     text = english_text(path, None)
-    earlier = {} if opened.is_external else read_results(opened)[0] or {}
-    chosen = earlier.get("natural", {}).get("questions", {})
-    places = {
-        question: {
-            target: (DECIDED_SITES.index(entry["site"]), entry["layer"], entry["head"])
-            for target, entry in result["chosen"].items()
-        }
-        for question, result in chosen.items()
-    }
-    confirmed, not_confirmed = confirm_heads(opened, text, earlier.get("next_pronoun", ()), config)
-    entries, missing = list[dict[str, Any]](), list[str]()
+
+    # Heads that the run's own text has chosen: (index of the site, layer, head) by question and target
+    earlier = None if opened.is_external else read_results(opened)[0]
+    places: dict[str, dict[str, tuple[int, int, int]]] = {}
+    if earlier and earlier.natural:
+        for question, target, shift in earlier.natural.chosen():
+            places.setdefault(question, {})[target] = (DECIDED_SITES.index(shift.site), shift.layer, shift.head)
+
+    # The next pronoun
+    confirmed, not_confirmed = confirm_heads(opened, text, earlier.next_pronoun if earlier else [], config)
+    next_pronoun: list[NextPronounResult] = []
+    missing: list[str] = []
     if text.documents:  # rows with gold links have no twins, so they only confirm a head
-        entries, missing = probe_next_pronoun(opened, text, config)
-    missing = [*missing, *not_confirmed]
+        next_pronoun, missing = probe_next_pronoun(opened, text, config)
+    missing += not_confirmed
+
+    # The shift of attention at the pronoun
     natural = probe_prefixes(opened, text.prefixes, config, places)
-    natural["missing"] = [*missing, *natural["missing"]]
-    if not natural["questions"] and not entries and not confirmed:
-        reasons = [sentence for sentence in missing if "gender" in sentence] or natural["missing"]
+    missing_natural = [*missing, *natural.missing]
+
+    # Was anything tested?
+    if not natural.questions and not next_pronoun and not confirmed:
+        reasons = [sentence for sentence in missing if "gender" in sentence] or missing_natural
         problem = f"too little to test (is it English prose about people?): {reasons[0]}"
-        raise ValueError(f"path={path}: {problem}; found {text.contents}")
-    natural["missing"] += [
-        f"{question}, {target}: the head chosen on the validation text, because this text ends at the pronoun"
-        for question, result in natural["questions"].items()
-        for target in sorted(set(places.get(question, {})) - set(result["confirmed"]))
-    ]
+        raise UserError(f"path={path}: {problem}; found {text.contents}")
+
+    # Heads of the run's own text that could not be tested here
+    for question, result in natural.questions.items():
+        for target in sorted(places.get(question, {}).keys() - result.confirmed.keys()):
+            reason = "the head chosen on the validation text, because this text ends at the pronoun"
+            missing_natural.append(f"{question}, {target}: {reason}")
     if not places and not opened.is_external:
-        natural["missing"].append("heads chosen on the run's own validation text: run eval.py without path= first")
-    lines = [*confirmation_lines(confirmed), *next_pronoun_lines(entries), "", *natural_lines(natural)]
-    tables = [*next_pronoun_tables(entries), *natural_tables(natural)]
-    results = {"selected": entries, "next_pronoun_confirmed": confirmed, **natural}
+        missing_natural.append("heads chosen on the run's own validation text: run eval.py without path= first")
+    natural = NaturalResult(natural.questions, missing_natural)
+
+    lines = [*confirmation_lines(confirmed), *next_pronoun_lines(next_pronoun), "", *natural_lines(natural)]
+    tables = [*next_pronoun_tables(next_pronoun), *natural_tables(natural)]
+
+    # The record has the same form as probe.json.
+    entries = [result.entry() for result in next_pronoun]
+    results = {"selected": entries, "next_pronoun_confirmed": confirmed, **to_json(natural)}
     return Report(results, [*lines, *table_lines(tables)])
 
 
 def confirm_heads(
-    opened: OpenedModel, text: EnglishText, entries: Sequence[Mapping[str, Any]], config: ProbeConfig
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns the tests on a text of the heads that decide the next pronoun on the run's own validation text.
+    opened: OpenedModel, text: EnglishText, chosen: Sequence[NextPronounResult], config: ProbeConfig
+) -> tuple[list[Confirmation], list[str]]:
+    """Return the tests on a text of the heads that decide the next pronoun on the run's own validation text.
 
-    `entries` are those of probe.json; the second list says which could not be tested.
+    The second list says which could not be tested.
     """
-    confirmed, missing = list[dict[str, Any]](), list[str]()
-    for entry in entries:
-        question = entry["question"].removeprefix("next_pronoun_")
-        heads = entry["head_set"]["heads"] if entry["unit"] == "set" else [(entry["layer"], entry["head"])]
+    confirmed: list[Confirmation] = []
+    missing: list[str] = []
+    for result in chosen:
+        # The head, or all heads of the set that the verdict is about
         answer = confirm(
             opened.model,
             opened.tokenizer,
-            opened.bos_id,
-            question,
-            text.passages.get(question, ()),
-            [(layer, head) for layer, head in heads],
+            opened.start,
+            result.name,
+            text.passages.get(result.name, ()),
+            [(head.layer, head.head) for head in result.judged.heads],
             config,
             needs_twin=bool(text.documents),
         )
         if isinstance(answer, str):
             missing.append(answer)
         else:
-            confirmed.append(jsonable(asdict(answer)))
+            confirmed.append(from_json(Confirmation, to_json(answer), "next_pronoun_confirmed"))  # BRIDGE
     return confirmed, missing
 
 
-def words_of_training(opened: OpenedModel, cache_dir: str) -> tuple[frozenset[str] | None, str]:
-    """Returns the words of the training text and where they were read, or None and why they are not known."""
-    if opened.data is None or opened.is_external:
-        return None, "the training data is unknown"
-    folder = corpus_folder(opened.data.source, opened.data_fingerprint, Path(cache_dir))
-    return training_words(opened.tokenizer, folder) or (None, "the training text is not in the cache")
+def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> EvaluatedModel:
+    """Return the model as the test sets use it."""
+
+    def encode(text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoding = encode_text(opened.tokenizer, text)
+        return encoding.ids, encoding.offsets
+
+    # The words of the training text, if it is known and still in the cache
+    words = None
+    source = "the training data is unknown"
+    if opened.data is not None and not opened.is_external:
+        folder = corpus_folder(opened.data.source, opened.data_fingerprint, Path(settings.cache_dir))
+        words, source = training_words(opened.tokenizer, folder) or (None, "the training text is not in the cache")
+    return EvaluatedModel(
+        model=opened.model,
+        encode=encode,
+        start_token=opened.start,
+        unknown_token=opened.unknown,
+        training_words=words,
+        training_words_source=source,
+        config=config,
+    )

@@ -1,186 +1,148 @@
-"""Everything the report page and the figures show of a model, as one JSON value that fits into one file."""
+"""Everything the report page and the figures show of a model, small enough for one file."""
 
-import json
 import math
-import shlex
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
-from omegaconf import OmegaConf
-
+from data.links import Span
 from data.stories.lint import lint
 from probe.claim import claim_card
-from probe.opened_model import OpenedModel, OpenedRun
+from probe.items import HEADLINE
+from probe.open import OpenedModel
+from probe.results import NaturalResult, ProbeResults, QuestionResult, ShownSentence, TestedModel
 from probe.sentences import SHOWCASE, TokenizedText, next_tokens, pack_weights, word_attention
-from probe.snapshots import SnapshotHistory
-from probe.study import HEADLINE
+from probe.snapshots import HISTORY_FILE, read_history
 from probe.verdict import MAX_P, NOT_ESTABLISHED, corrected_p
 from report.natural import natural_claims, natural_tables
 from report.next_pronoun import next_pronoun_claim, next_pronoun_tables
+from report.page import ModelFacts, PageClaim, PageContent, PageQuestion, PageSentence
+from report.reproduce import ablation_code, reproducing_commands
+from report.results import read_metrics
 from report.tables import DESCRIPTIONS, model_tables
-from training.settings import CONFIGS, compose_settings, flat
+from training.metrics import Metrics, ProbePoint, QuestionPoint
 
 MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
 MAX_SNAPSHOT_CHARACTERS = 1_500_000
 
 
 def page_content(
-    opened: OpenedModel,
-    results: Mapping[str, Any] | None,
-    texts: Sequence[str] = (),
-    metrics: Sequence[Mapping[str, Any]] = (),
-    snapshots: SnapshotHistory | None = None,
-    notes: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Returns the content of the page; finite, and with a note for everything that was left out for its size.
+    opened: OpenedModel, results: ProbeResults | None, texts: Sequence[str] = (), notes: Sequence[str] = ()
+) -> PageContent:
+    """Return the content of the page, with a note for everything that was left out for its size.
 
-    The model reads every sentence now. `results` is probe.json of this checkpoint (None: no claim is shown), `texts`
-    the user's sentences, `metrics` the records of metrics.jsonl, `snapshots` the content of attention.jsonl.
+    The model reads every sentence now. `results` are those of this checkpoint (None: no claim is shown), `texts` the
+    user's sentences.
     """
+    metrics = read_metrics(opened)
+    history = None if opened.is_external else read_history(opened.folder / HISTORY_FILE)
     omissions: list[str] = []
-    selected = results["selected"] if results else []
-    examples = {name: example_sentences(opened, name) for name in SHOWCASE}
-    medians = {entry["question"]: median_block(opened, entry) for entry in selected}
-    natural = results.get("natural") if results else None
+
+    # Sentences in the order of their importance, because there may not be room for all
     groups = [[own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
-    groups += [*(natural_sentences(opened, natural) if natural else ()), *examples.values()]
-    sentences = within_size([*groups, *medians.values()], omissions)
-    shown = thinned(snapshots, omissions)
-    places = {text: i for i, text in enumerate(shown["texts"])} if shown else {}
-    for sentence in sentences:
-        sentence["snapshot"] = places.get(sentence["text"])
-    ids = {sentence["id"] for sentence in sentences}
-    return jsonable({
-        "run": about(opened) | {"commands": commands_of(opened, results["settings"] if results else {})},
-        "notes": [*notes, *(results["warnings"] if results and opened.is_external else ())],
-        "max_p": MAX_P,
-        "questions": [
-            question_content(entry, results["model"])
-            | {"sentences": [shown["id"] for group in (examples.get(entry["question"], ()), medians[entry["question"]])
-                             for shown in group if shown["id"] in ids]}
-            for entry in selected if results
-        ],
-        "sentences": sentences,
-        "training": training_content(metrics, shown, natural, results.get("next_pronoun", ()) if results else ()),
-        "next_pronoun": [
-            {"verdict": entry["verdict"], "claim": next_pronoun_claim(entry)}
-            for entry in (results.get("next_pronoun", ()) if results else ())
-        ],
-        "natural": natural_claims(natural) if natural else [],
-        "opening": opening_sentence(natural, results["selected"]) if results and natural else None,
-        "tables": [asdict(table) for table in (
-            *next_pronoun_tables(results.get("next_pronoun", ())),
-            *(natural_tables(natural) if natural else ()),
-            *model_tables(results),
-        )] if results else [],
-        "resumed": opened.resumed,
-        "omissions": omissions,
-    })  # fmt: skip
+    if results and results.natural:
+        groups += natural_sentences(opened, results.natural)
+    groups += [example_sentences(opened, question) for question in SHOWCASE]
+    groups += [median_block(opened, result) for result in results.selected] if results else []
+    sentences = within_size(groups, omissions)
+
+    # Some of them also have snapshots of training.
+    snapshots = thinned(history, omissions)
+    places = {text: i for i, text in enumerate(snapshots["texts"])} if snapshots else {}
+    sentences = [replace(sentence, snapshot=places.get(sentence.text)) for sentence in sentences]
+
+    content = PageContent(
+        run=about(opened, reproducing_commands(opened, results.settings if results else None)),
+        notes=list(notes),
+        max_p=MAX_P,
+        sentences=sentences,
+        training=training_content(metrics, snapshots, results),
+        resumed=opened.resumed,
+        omissions=omissions,
+    )
+    return content if results is None else _with_results(content, results, opened)
 
 
-def about(opened: OpenedModel) -> dict[str, Any]:
-    """Returns the name, shape, training and provenance of a model."""
-    model, is_external = opened.model, opened.is_external
+def _with_results(content: PageContent, results: ProbeResults, opened: OpenedModel) -> PageContent:
+    """Return the content with everything that was found out about the model."""
+    # Questions, with those of their sentences for which there was room
+    questions = []
+    for result in results.selected:
+        groups = (f"{result.question}-", f"median-{result.question}-")
+        ids = [sentence.id for sentence in content.sentences if sentence.id.startswith(groups)]
+        questions.append(question_content(result, results.model, ids))
+
+    # Tables that belong to no single question of the stories or the English blocks
+    tables = next_pronoun_tables(results.next_pronoun)
+    if results.natural:
+        tables += natural_tables(results.natural)
+
+    # Warnings of a run are about its resumed training, which the page shows elsewhere.
+    return replace(
+        content,
+        notes=[*content.notes, *(results.warnings if opened.is_external else ())],
+        questions=questions,
+        next_pronoun=[PageClaim(result.verdict, next_pronoun_claim(result)) for result in results.next_pronoun],
+        natural=natural_claims(results.natural) if results.natural else [],
+        opening=opening_sentence(results.natural, results.selected) if results.natural else None,
+        tables=tables + model_tables(results),
+    )
+
+
+def about(opened: OpenedModel, commands: list[str]) -> ModelFacts:
+    """Return the name, shape, training and provenance of a model."""
+    # How it was trained is known of runs only.
+    model = opened.model
+    training = "trained elsewhere"
+    if opened.data and not opened.is_external:
+        training = f"trained on {opened.data.source}, seed {opened.seed}"
+
     facts = [
         f"{model.n_layer} layers × {model.n_head} heads",
-        f"width {opened.d_model}",
+        f"width {opened.shape['d_model']}",
         f"context of {model.context_length} tokens",
         f"{opened.n_parameters:,} parameters",
-        f"trained on {opened.data.source}, seed {opened.seed}"
-        if opened.data and not is_external
-        else "trained elsewhere",
+        training,
     ]
     if opened.departures:
         facts.append(f"differs from a Llama-style model: {', '.join(opened.departures)}")
-    return {
-        "name": opened.name,
-        "step": "external model" if is_external else f"step {opened.step:,} of {opened.max_steps:,}",
-        "facts": " · ".join(facts),
-        "n_layer": model.n_layer,
-        "n_head": model.n_head,
-        "environment": opened.environment,
-    }
+    return ModelFacts(
+        name=opened.name,
+        step="external model" if opened.is_external else f"step {opened.step:,} of {opened.max_steps:,}",
+        facts=" · ".join(facts),
+        n_layer=model.n_layer,
+        n_head=model.n_head,
+        environment=opened.environment,
+        commands=commands,
+    )
 
 
-def jsonable(value: Any) -> Any:
-    """Returns `value` as strict JSON can hold it: numbers with six significant digits, NaN and infinity as None."""
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return jsonable(value.tolist())
-    if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value
+def question_content(result: QuestionResult, model: TestedModel, sentences: list[str]) -> PageQuestion:
+    """Return a result with its description, its claim, the corrected p of all heads and the ids of its sentences."""
+    card = claim_card(result, model)
+    scores = asdict(result.heads)
+    return PageQuestion(
+        result=result,
+        description=DESCRIPTIONS[result.question],
+        claim=card.claim,
+        does_not_show=card.does_not_show,
+        holdout=HEADLINE,
+        ablation=ablation_code(result, model),
+        heads=scores | {"p": corrected_p(scores)},
+        sentences=sentences,
+    )
 
 
-# Commands
-
-
-def command_in_this_folder(program: str, *arguments: str) -> str:
-    """Returns a command for a shell in this folder that runs a program with the Python of this process."""
-    python, folder = Path(sys.executable), Path.cwd()
-    if shutil.which("python") == str(python):
-        python = Path("python")
-    elif python.is_relative_to(folder):
-        python = python.relative_to(folder)
-    return shlex.join([str(python), program, *arguments])
-
-
-def eval_command(opened: OpenedModel, *arguments: str) -> str:
-    """Returns the command that evaluates a model."""
-    is_external = opened.is_external
-    model = [f"model={opened.source}", f"out={opened.folder}"] if is_external else [f"run={opened.source}"]
-    if is_external and opened.has_stories:
-        model.append("items=stories")
-    if opened.tokenizer_source:
-        model.append(f"tokenizer={opened.tokenizer_source}")
-    return command_in_this_folder("eval.py", *model, *arguments)
-
-
-def ablation_code(entry: Mapping[str, Any], model: Mapping[str, Any]) -> str:
-    """Returns Python that removes the head of an entry of probe.json's `selected`; `model` is that of probe.json."""
-    tokenizer = f", tokenizer={model['tokenizer']!r}" if model.get("tokenizer") else ""
-    example = entry["median"]["sentences"][0]["text"]
-    return "\n".join([
-        "import torch; from model.observe import HeadEdit; from report.api import open_model",
-        f"opened = open_model({model['run']!r}{tokenizer}, device='cpu')",
-        f"tokens = torch.tensor([opened.tokenize({example!r}).tokens])",
-        f"edit = HeadEdit(layer={entry['layer']}, head={entry['head']}, output=torch.zeros_like)",
-        "print(opened.model.logits(tokens, edits=[edit]) - opened.model.logits(tokens))",
-    ])  # fmt: skip
-
-
-def commands_of(opened: OpenedModel, probe_settings: Mapping[str, Any]) -> list[str]:
-    """Returns the commands that train a run with the same settings, and probe it with the same settings."""
-    defaults = {f"probe.{name}": value for name, value in yaml_values("eval/eval")["probe"].items()}
-    used = {f"probe.{name}": value for name, value in probe_settings.items()}
-    commands = [eval_command(opened, *changed_arguments(defaults, used))]
-    if isinstance(opened, OpenedRun):
-        source, used = opened.settings.data.source, flat(opened.settings)
-        data = {f"data.{name}": value for name, value in yaml_values(f"data/{source}").items()}
-        defaults = flat(compose_settings()) | data | {name: used[name] for name in ("out", "resume", "cache_dir")}
-        group = [] if source == "stories" else [f"data={source}"]
-        commands.insert(0, command_in_this_folder("train.py", *group, *changed_arguments(defaults, used)))
-    return commands
-
-
-def yaml_values(name: str) -> dict[str, Any]:
-    """Returns the values of a file in configs/."""
-    values: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{name}.yaml"))
-    return values
-
-
-def changed_arguments(defaults: Mapping[str, Any], used: Mapping[str, Any]) -> list[str]:
-    """Returns NAME=VALUE, as Hydra reads them, of the settings that differ from the defaults."""
-    changed = {name: value for name, value in used.items() if value != defaults[name]}
-    return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changed.items()]
+def opening_sentence(natural: NaturalResult, selected: Sequence[QuestionResult]) -> str | None:
+    """Return the sentence that the page opens with: the best natural one, unless the first question has a head."""
+    if selected and selected[0].verdict != NOT_ESTABLISHED:
+        return None
+    # By |t|, so that heads of either sign can be the best
+    found = []
+    for question, target, shift in natural.chosen():
+        if shift.verdict != NOT_ESTABLISHED:
+            found.append((abs(shift.t), f"{_natural_group(question, target)}-1"))
+    return max(found)[1] if found else None
 
 
 # Sentences
@@ -191,127 +153,151 @@ def sentence_content(
     text: TokenizedText,
     name: str,
     title: str,
-    query: Sequence[int],
-    antecedents: Sequence[int] = (),
-    distractors: Sequence[int] = (),
+    roles: Sequence[list[int]],
     *,
     predicts: bool = False,
-) -> dict[str, Any]:
-    """Returns what the page holds of a sentence that fits into the model's context.
+) -> PageSentence:
+    """Return what the page holds of a sentence that fits into the model's context.
 
-    `name` is group and number, for the address (report.html#yours-1); a group is shown side by side. Words are indices
-    into `text.words`; heads are read at the words of `query`, and the first is selected on the page. `predicts`: the
-    most probable next tokens are shown.
+    `name` is its id; `roles` are query, antecedents and distractors, the last two may be missing. `predicts`: the most
+    probable next tokens are shown.
     """
-    following = next_tokens(opened.model, text.tokens, 5) if predicts else []
-    return {
-        "id": name,
-        "group": name.split("-")[0],
-        "title": title,
-        "text": text.text,
-        "words": text.words,
-        "query": list(query),
-        "antecedents": list(antecedents),
-        "distractors": list(distractors),
-        "notes": [],
-        "next": [[opened.decode(token), probability] for token, probability in following],
-        "weights": pack_weights(word_attention(opened.model, [text])[0]),
-    }
+    query, antecedents, distractors = [*roles, [], []][:3]
+    next_words = []
+    for token, probability in next_tokens(opened.model, text.tokens, 5) if predicts else ():
+        next_words.append((opened.decode(token), probability))
+    return PageSentence(
+        id=name,
+        group=name.split("-")[0],
+        title=title,
+        text=text.text,
+        words=text.words,
+        query=query,
+        antecedents=antecedents,
+        distractors=distractors,
+        notes=[],
+        next=next_words,
+        weights=pack_weights(word_attention(opened.model, [text])[0]),
+    )
 
 
-def example_sentences(opened: OpenedModel, question: str) -> list[dict[str, Any]]:
-    """Returns the worked example of a question; no sentence if the model cannot read all of them."""
-    examples = SHOWCASE[question]
-    texts = [opened.tokenize(example.text) for example in examples]
-    if any(unknown_words(opened, text) or not opened.fits(text) for text in texts):
-        return []
-    sentences = []
-    for i, (example, text) in enumerate(zip(examples, texts, strict=True), 1):
-        words = (example.query, example.antecedent, example.distractor)
-        title = "At “{}”: the antecedent is “{}”, the distractor “{}”.".format(*words)
-        roles = [[text.words.index(word)] for word in words]
-        predicts = example.text.endswith(example.query)
-        sentences.append(sentence_content(opened, text, f"{question}-{i}", title, *roles, predicts=predicts))
-    return sentences
+def own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
+    """Return the user's sentence; heads are read at its pronouns and at later words that decide what those are."""
+    tokenized = opened.tokenize(text)
+    notes = lint(text)
+
+    # The first word is selected on the page: one that decides comes before its pronoun.
+    query: dict[int, None] = {}  # an ordered set
+    for note in notes:
+        for span in (note.clue, note.span):
+            if span:
+                query[_word_at(tokenized, span)] = None
+    content = sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", [list(query)], predicts=True)
+    return replace(content, notes=[*unknown_note(opened, tokenized), *(note.note for note in notes)])
 
 
-def median_block(opened: OpenedModel, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the four sentences of a question's median block."""
-    median, sentences = entry["median"], []
-    for i, item in enumerate(median["sentences"], 1):
-        text = opened.tokenize(item["text"])
-        name, title = f"median-{entry['question']}-{i}", f"Sentence {i} of 4, block {median['block']}."
-        firsts = [item["query"]], [span[0] for span in item["antecedents"]], [span[0] for span in item["distractors"]]
-        roles = [[text.word_of_token[token] for token in tokens] for tokens in firsts]
-        sentences.append(sentence_content(opened, text, name, title, *roles))
-    return sentences
+def _word_at(text: TokenizedText, span: Span) -> int:
+    """Return the index in `text.words` of the word with these characters; word 0 is the start token."""
+    return 1 + text.word_spans.index(span)
 
 
-def natural_sentences(opened: OpenedModel, natural: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
-    """Returns, for every tested head, three prefixes of natural text, each with both pronouns."""
+def natural_sentences(opened: OpenedModel, natural: NaturalResult) -> list[list[PageSentence]]:
+    """Return, for every tested head, three prefixes of natural text, each with both pronouns."""
     groups = []
-    for question, result in natural["questions"].items():
-        for target, examples in result["examples"].items():
-            entry, group = result["chosen"][target], list[dict[str, Any]]()
-            head = f"L{entry['layer']}H{entry['head']}"
+    for question, result in natural.questions.items():
+        for target, examples in result.examples.items():
+            # Both pronouns of a prefix stand side by side.
+            head = result.chosen[target].place
+            group: list[PageSentence] = []
             for example in examples:
-                for meant, form in enumerate(example["forms"]):
-                    text = opened.tokenize(example["text"] + form + example["after"])
-                    contrast = f"contrast {example['contrast']:.2f}, near the median"
-                    title = f"{head}, the candidate for the {target}: {contrast}."
-                    name = f"natural_{question}_{target.split()[0]}-{len(group) + 1}"
-                    mentions = [example["mentions"][meant], example["mentions"][1 - meant]]
-                    roles = [[word for span in spans for word in text.words_at(span)] for spans in mentions]
-                    content = sentence_content(opened, text, name, title, [len(text.words) - 1], *roles)
-                    group.append(content | {"head": [entry["layer"], entry["head"]]})
+                contrast = f"contrast {example.contrast:.2f}, near the median"
+                title = f"{head}, the candidate for the {target}: {contrast}."
+                for meant, form in enumerate(example.forms):
+                    text = opened.tokenize(example.text + form + example.after)
+                    matching = _words_at(text, example.mentions[meant])
+                    other = _words_at(text, example.mentions[1 - meant])
+                    roles = [[len(text.words) - 1], matching, other]  # read at the last word
+                    name = f"{_natural_group(question, target)}-{len(group) + 1}"
+                    group.append(replace(sentence_content(opened, text, name, title, roles), head=head))
             groups.append(group)
     return groups
 
 
-def opening_sentence(natural: Mapping[str, Any], selected: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns the sentence that the page opens with: the best natural one, unless the first question has a head."""
-    if selected and selected[0]["verdict"] != NOT_ESTABLISHED:
-        return None
-    found = [
-        (abs(entry["t"]), f"natural_{question}_{target.split()[0]}-1")
-        for question, result in natural["questions"].items()
-        for target, entry in result["chosen"].items()
-        if entry["verdict"] != NOT_ESTABLISHED
-    ]
-    return max(found)[1] if found else None
+def _natural_group(question: str, target: str) -> str:
+    return f"natural_{question}_{target.split()[0]}"
 
 
-def own_sentence(opened: OpenedModel, number: int, text: str) -> dict[str, Any]:
-    """Returns the user's sentence; heads are read at its pronouns and at later words that decide what those are."""
-    tokenized, notes = opened.tokenize(text), lint(text)
-    spans = [span for note in notes for span in (note.clue, note.span) if span]
-    query = list(dict.fromkeys(1 + tokenized.word_spans.index(span) for span in spans))
-    sentence = sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", query, predicts=True)
-    return sentence | {"notes": [*unknown_note(opened, tokenized), *(note.note for note in notes)]}
+def _words_at(text: TokenizedText, spans: Sequence[Span]) -> list[int]:
+    words = []
+    for span in spans:
+        words += text.words_at(span)
+    return words
+
+
+def example_sentences(opened: OpenedModel, question: str) -> list[PageSentence]:
+    """Return the worked example of a question; no sentence if the model cannot read all of them."""
+    sentences = []
+    for i, example in enumerate(SHOWCASE[question], 1):
+        # One sentence without the others would show nothing.
+        text = opened.tokenize(example.text)
+        if unknown_words(opened, text) or not opened.fits(text):
+            return []
+        words = (example.query, example.antecedent, example.distractor)
+        title = "At “{}”: the antecedent is “{}”, the distractor “{}”.".format(*words)
+        roles = [[text.words.index(word)] for word in words]
+        predicts = example.text.endswith(example.query)
+        sentences.append(sentence_content(opened, text, f"{question}-{i}", title, roles, predicts=predicts))
+    return sentences
+
+
+def median_block(opened: OpenedModel, result: QuestionResult) -> list[PageSentence]:
+    """Return the four sentences of a question's median block."""
+    sentences = []
+    for i, shown in enumerate(result.median.sentences, 1):
+        text = opened.tokenize(shown.text)
+        name = f"median-{result.question}-{i}"
+        title = f"Sentence {i} of 4, block {result.median.block}."
+        sentences.append(sentence_content(opened, text, name, title, _roles(text, shown)))
+    return sentences
+
+
+def _roles(text: TokenizedText, shown: ShownSentence) -> list[list[int]]:
+    """Return the words of query, antecedents and distractors, whose first tokens the results have."""
+    roles = [[text.word_of_token[shown.query]]]
+    for mentions in (shown.antecedents, shown.distractors):
+        roles.append([text.word_of_token[mention[0]] for mention in mentions])
+    return roles
 
 
 def unknown_words(opened: OpenedModel, text: TokenizedText) -> list[str]:
-    """Returns the pieces of a text that the tokenizer replaces by its token for unknown words, each once."""
-    pieces = zip(text.tokens[1:], text.spans, strict=True)
-    return list(dict.fromkeys(text.text[slice(*span)] for token, span in pieces if token == opened.unknown))
+    """Return the pieces of a text that the tokenizer replaces by its token for unknown words, each once."""
+    words: dict[str, None] = {}  # an ordered set
+    for token, (start, end) in zip(text.tokens[1:], text.spans, strict=True):
+        if token == opened.unknown:
+            words[text.text[start:end]] = None
+    return list(words)
 
 
 def unknown_note(opened: OpenedModel, text: TokenizedText) -> list[str]:
-    """Returns a note that names the words outside the vocabulary, if there are any."""
+    """Return a note that names the words outside the vocabulary, if there are any."""
     words = unknown_words(opened, text)
     return [f"Not in the model's vocabulary, so read as the unknown word: {', '.join(words)}."] if words else []
 
 
-def within_size(groups: Sequence[list[dict[str, Any]]], omissions: list[str]) -> list[dict[str, Any]]:
-    """Returns the sentences for which there is room, in order; a group is selected or left out as a whole."""
-    selected: list[dict[str, Any]] = []
+def within_size(groups: Sequence[list[PageSentence]], omissions: list[str]) -> list[PageSentence]:
+    """Return the sentences for which there is room, in order; a group is selected or left out as a whole."""
+    # A later group may fit where an earlier, larger one did not.
+    selected: list[PageSentence] = []
+    n_omitted = 0
     room = MAX_SENTENCE_CHARACTERS
     for group in groups:
-        size = sum(len(sentence["weights"]) for sentence in group)
+        size = sum(len(sentence.weights) for sentence in group)
         if size <= room:
             room -= size
             selected += group
-    if n_omitted := sum(map(len, groups)) - len(selected):
+        else:
+            n_omitted += len(group)
+    if n_omitted:
         omissions.append(f"{n_omitted} sentences: the page holds {MAX_SENTENCE_CHARACTERS:,} characters of weights.")
     return selected
 
@@ -319,110 +305,106 @@ def within_size(groups: Sequence[list[dict[str, Any]]], omissions: list[str]) ->
 # Training
 
 
-def thinned(snapshots: SnapshotHistory | None, omissions: list[str]) -> dict[str, Any] | None:
-    """Returns the snapshots as the page holds them: every n-th step and the last if there is no room for all."""
-    if not snapshots or not snapshots.steps:
+def thinned(history: Mapping[str, Any] | None, omissions: list[str]) -> dict[str, Any] | None:
+    """Return the snapshots as the page holds them: every n-th step and the last if there is no room for all.
+
+    `history` is the content of attention.jsonl.
+    """
+    if not history or not history["steps"]:
         return None
-    n_steps = len(snapshots.steps)
-    size = sum(len(data) for step in snapshots.data for data in step)
-    selected = sorted({*range(0, n_steps, max(1, math.ceil(size / MAX_SNAPSHOT_CHARACTERS))), n_steps - 1})
-    if len(selected) < n_steps:
-        omissions.append(f"{n_steps - len(selected)} of {n_steps} snapshots of training; {len(selected)} are selected.")
+    steps = history["steps"]
+    data = history["data"]
+
+    # The last snapshot is kept, because it is the trained model's.
+    size = sum(len(text) for step in data for text in step)
+    stride = max(1, math.ceil(size / MAX_SNAPSHOT_CHARACTERS))
+    selected = sorted({*range(0, len(steps), stride), len(steps) - 1})
+    if len(selected) < len(steps):
+        n_omitted = len(steps) - len(selected)
+        omissions.append(f"{n_omitted} of {len(steps)} snapshots of training; {len(selected)} are selected.")
     return {
-        "texts": snapshots.texts,
-        "steps": [snapshots.steps[i] for i in selected],
-        "data": [snapshots.data[i] for i in selected],
+        "texts": [text["text"] for text in history["texts"]],
+        "steps": [steps[i] for i in selected],
+        "data": [data[i] for i in selected],
     }
 
 
 def training_content(
-    metrics: Sequence[Mapping[str, Any]],
-    snapshots: Mapping[str, Any] | None,
-    natural: Mapping[str, Any] | None = None,
-    next_pronoun: Sequence[Mapping[str, Any]] = (),
+    metrics: Metrics, snapshots: Mapping[str, Any] | None, results: ProbeResults | None
 ) -> dict[str, Any] | None:
-    """Returns the curves of training from metrics.jsonl; None without a validation loss.
-
-    `natural` and `next_pronoun` are the results on natural text, whose chosen heads get curves too.
-    """
-    probes = [record for record in metrics if record["split"] == "probe"]
-    losses = [record for record in metrics if record["split"] == "validation" and record["loss"] is not None]
+    """Return the curves of training; None without a validation loss. `results` name heads that get curves too."""
+    # A loss that is not finite is None: training diverged there.
+    losses = [record for record in metrics.validation if record.loss is not None]
     if not losses:
         return None
-    floors = [record.get("floor") for record in losses]
-    names = [name for name in DESCRIPTIONS if probes and all(name in record for record in probes)]
+
+    # Questions that every evaluation has tested
+    curves = {}
+    for question in DESCRIPTIONS:
+        points = [point.questions[question] for point in metrics.probe if question in point.questions]
+        if points and len(points) == len(metrics.probe):
+            curves[question] = _head_curves(points)
+    natural = results.natural if results else None
     return {
-        "steps": [record["step"] for record in probes],
-        "curves": {name: head_curves([record[name] for record in probes]) for name in names},
-        "natural": natural_curves(probes, natural) if natural else [],
-        "next_pronoun": [next_pronoun_curves(probes, entry) for entry in next_pronoun if is_recorded(probes, entry)],
+        "steps": [point.step for point in metrics.probe],
+        "curves": curves,
+        "natural": _natural_curves(metrics.probe, natural) if natural else [],
+        "next_pronoun": _next_pronoun_curves(metrics.probe, results) if results else [],
         "loss": {
-            "steps": [record["step"] for record in losses],
-            "validation": [record["loss"] for record in losses],
-            "floor": None if None in floors else floors,
+            "steps": [record.step for record in losses],
+            "validation": [record.loss for record in losses],
+            "floor": _complete([record.floor for record in losses]),
         },
         "snapshots": snapshots,
     }
 
 
-def natural_curves(probes: Sequence[Mapping[str, Any]], natural: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns, for each question, the contrast of all heads at the pronoun [S][L][H] and the heads chosen there.
+def _complete(values: list[float | None]) -> list[float | None] | None:
+    """Return a curve, None if it lacks a value."""
+    return None if None in values else values
+
+
+def _head_curves(points: Sequence[QuestionPoint]) -> dict[str, Any]:
+    """Return the curves of one question: scores of all heads [S][L][H]; chance level, resolved share, answers [S]."""
+    return {
+        "accuracy": [point.accuracy_heads for point in points],
+        "pronoun_contrast": [point.pronoun_contrast_heads for point in points],
+        "chance_level": [point.chance_level for point in points],
+        "resolved_share": _complete([point.resolved_share for point in points]),
+        "answer_accuracy": _complete([point.answer_accuracy for point in points]),
+    }
+
+
+def _natural_curves(probes: Sequence[ProbePoint], natural: NaturalResult) -> list[dict[str, Any]]:
+    """Return, for each question, the contrast of all heads at the pronoun [S][L][H] and the heads chosen there.
 
     The head with the smallest p is first.
     """
     curves = []
-    for question, result in natural["questions"].items():
-        chosen = [
-            {"target": target, "layer": entry["layer"], "head": entry["head"]}
-            for target, entry in sorted(result["chosen"].items(), key=lambda pair: pair[1]["p_corrected"])
-            if entry["site"] == "pronoun"
-        ]
-        if chosen and probes and all(f"natural_{question}" in record for record in probes):
-            contrast = [record[f"natural_{question}"]["pronoun_contrast_heads"] for record in probes]
+    for question, result in natural.questions.items():
+        # Training is only probed at the pronoun itself.
+        chosen = []
+        for target, shift in sorted(result.chosen.items(), key=lambda pair: pair[1].p_corrected):
+            if shift.site == "pronoun":
+                chosen.append({"target": target, "layer": shift.layer, "head": shift.head})
+        contrast = [point.natural[question].pronoun_contrast_heads for point in probes if question in point.natural]
+        if chosen and contrast and len(contrast) == len(probes):
             curves.append({"question": question, "contrast": contrast, "chosen": chosen})
     return curves
 
 
-def is_recorded(probes: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> bool:
-    """Returns whether every reading of training has the question of an entry about the next pronoun."""
-    return bool(probes) and all(entry["question"] in record for record in probes)
-
-
-def next_pronoun_curves(probes: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the share that each head exchanges [S][L][H], and how often the model follows the twin [S]."""
-    readings = [record[entry["question"]] for record in probes]
-    return {
-        "question": entry["question"].removeprefix("next_pronoun_"),
-        "layer": entry["layer"],
-        "head": entry["head"],
-        "share": [reading["share_heads"] for reading in readings],
-        "follows_twin": [reading["follows_twin"] for reading in readings],
-        "margin": [reading["margin"] for reading in readings],
-    }
-
-
-def head_curves(readings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the curves of one question: scores of all heads [S][L][H]; chance level, resolved share, answers [S]."""
-    names = {"accuracy": "accuracy_heads", "pronoun_contrast": "pronoun_contrast_heads", "chance_level": "chance_level"}
-    curves = {curve: [reading[name] for reading in readings] for curve, name in names.items()}
-    shares = [reading.get("resolved_share") for reading in readings]
-    answers = [reading.get("answer_accuracy") for reading in readings]
-    of_model = {"resolved_share": shares, "answer_accuracy": answers}
-    return curves | {name: None if None in values else values for name, values in of_model.items()}
-
-
-# Questions
-
-
-def question_content(entry: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an entry of probe.json's `selected` with its description, its claim and the corrected p of all heads."""
-    card = claim_card(entry, model)
-    return {
-        **entry,
-        "description": DESCRIPTIONS[entry["question"]],
-        "claim": card["claim"],
-        "does_not_show": card["does_not_show"],
-        "holdout": HEADLINE,
-        "ablation": ablation_code(entry, model),
-        "heads": entry["heads"] | {"p": corrected_p(entry["heads"])},
-    }
+def _next_pronoun_curves(probes: Sequence[ProbePoint], results: ProbeResults) -> list[dict[str, Any]]:
+    """Return the share that each head exchanges [S][L][H], how often the model follows the twin [S], its margin [S]."""
+    curves = []
+    for result in results.next_pronoun:
+        points = [point.next_pronoun[result.question] for point in probes if result.question in point.next_pronoun]
+        if points and len(points) == len(probes):
+            curves.append({
+                "question": result.name,
+                "layer": result.layer,
+                "head": result.head,
+                "share": [point.share_heads for point in points],
+                "follows_twin": [point.follows_twin for point in points],
+                "margin": [point.margin for point in points],
+            })  # fmt: skip
+    return curves

@@ -1,11 +1,12 @@
 """Results on natural text as printed lines, tables and claims."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from probe.natural import N_CONTINUATION
+from probe.results import ConfirmedShift, NaturalResult, ShiftResult
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
-from report.tables import Table, aligned, estimate, number, similar_rows
+from report.tables import Item, Table, estimate, number, similar_rows, table_of
 
 _LEGEND = (
     "contrast: half the change of the log attention ratio of both entities when only the pronoun changes (0: none).",
@@ -14,114 +15,158 @@ _LEGEND = (
 )
 
 
-def natural_lines(natural: Mapping[str, Any]) -> list[str]:
-    """Returns the table of all heads that were tested on natural text, and why questions could not be tested."""
-    rows = [
-        (
-            f"{question}: candidate for the {target}, {entry['site'].replace('_', ' ')}",
-            f"L{entry['layer']}H{entry['head']}",
-            estimate(entry["contrast"], entry["contrast_interval"]),
-            number(entry["pair_right"]),
-            f"{entry['p_corrected']:.4f}",
-            f"{abs(entry['t']):.1f}, {entry['untrained_t']:.1f}",
-            entry["verdict"],
-        )
-        for question, target, entry in _entries(natural)
-    ]
-    header = ("natural text", "head", "contrast [95 %]", "pair", "p", "|t|", "verdict")
-    lines = [*aligned([header, *rows]), "", *_LEGEND] if rows else []
-    return [*lines, *(f"not tested: {sentence}" for sentence in natural["missing"])]
+def natural_lines(natural: NaturalResult) -> list[str]:
+    """Return the table of all heads that were tested on natural text, and why questions could not be tested."""
+    shifts = {}
+    for question, target, shift in natural.chosen():
+        shifts[f"{question}: candidate for the {target}, {_site(shift)}"] = shift
+    lines = []
+    if shifts:
+        table = _named_table("", "natural text", shifts, {
+            "head": lambda shift: str(shift.place),
+            "contrast [95 %]": lambda shift: estimate(shift.contrast, shift.contrast_interval),
+            "pair": lambda shift: number(shift.pair_right),
+            "p": lambda shift: f"{shift.p_corrected:.4f}",
+            "|t|": lambda shift: f"{abs(shift.t):.1f}, {shift.untrained_t:.1f}",
+            "verdict": lambda shift: shift.verdict,
+        })  # fmt: skip
+        lines = [*table.lines(), "", *_LEGEND]
+    return [*lines, *(f"not tested: {sentence}" for sentence in natural.missing)]
 
 
-def _entries(natural: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    return [
-        (question, target, entry)
-        for question, result in natural["questions"].items()
-        for target, entry in result["chosen"].items()
-    ]
-
-
-def _place(entry: Mapping[str, Any]) -> str:
-    return f"L{entry['layer']}H{entry['head']}, {entry['site'].replace('_', ' ')}"
-
-
-def natural_claims(natural: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns (verdict, claim) of every head that was tested on natural text, the strongest verdicts first."""
-    claims = []
-    for question, target, entry in _entries(natural):
-        head = f"L{entry['layer']}H{entry['head']}"
-        pronouns = "“she” or “he”" if question == "gender" else "“it” or “they”"
-        where = "At" if entry["site"] == "pronoun" else "At the word after"
-        opening = {
-            SUPPORTED: f"{where} {pronouns}, head {head} turns to the {target}.",
-            SUGGESTIVE: f"{where} {pronouns}, head {head} may turn to the {target}.",
-            NOT_ESTABLISHED: f"No head is shown to turn to the {target} at {pronouns}; the best candidate is {head}.",
-        }[entry["verdict"]]
-        met = [name for name, is_met in entry["criteria"].items() if is_met]
-        claims.append((
-            entry["verdict"],
-            f"{opening} Contrast {estimate(entry['contrast'], entry['contrast_interval'])}, corrected p "
-            f"{entry['p_corrected']:.4f}, |t| {abs(entry['t']):.1f} (untrained models: at most "
-            f"{entry['untrained_t']:.1f}). Criteria met: {'; '.join(met) or 'none'}.",
-        ))  # fmt: skip
+def natural_claims(natural: NaturalResult) -> list[tuple[str, str]]:
+    """Return (verdict, claim) of every head that was tested on natural text, the strongest verdicts first."""
+    claims = [(shift.verdict, _claim(question, target, shift)) for question, target, shift in natural.chosen()]
     return sorted(claims, key=lambda shown: (SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED).index(shown[0]))
 
 
-def natural_tables(natural: Mapping[str, Any]) -> list[Table]:
-    """Returns the tables of scores, of the causal test, of strata, and of the number of prefixes needed."""
-    entries = [(f"{question}, {target}", _place(entry), entry) for question, target, entry in _entries(natural)]
-    if not entries:
+def _claim(question: str, target: str, shift: ShiftResult) -> str:
+    # What is claimed, by the verdict
+    pronouns = "“she” or “he”" if question == "gender" else "“it” or “they”"
+    where = "At" if shift.site == "pronoun" else "At the word after"
+    head = shift.place
+    opening = {
+        SUPPORTED: f"{where} {pronouns}, head {head} turns to the {target}.",
+        SUGGESTIVE: f"{where} {pronouns}, head {head} may turn to the {target}.",
+        NOT_ESTABLISHED: f"No head is shown to turn to the {target} at {pronouns}; the best candidate is {head}.",
+    }[shift.verdict]
+
+    # The numbers behind it
+    met = [name for name, is_met in shift.criteria.items() if is_met]
+    return (
+        f"{opening} Contrast {estimate(shift.contrast, shift.contrast_interval)}, corrected p {shift.p_corrected:.4f}, "
+        f"|t| {abs(shift.t):.1f} (untrained models: at most {shift.untrained_t:.1f}). "
+        f"Criteria met: {'; '.join(met) or 'none'}."
+    )
+
+
+def natural_tables(natural: NaturalResult) -> list[Table]:
+    """Return the tables of scores, of the causal test, of strata, and of the number of prefixes needed."""
+    shifts = {f"{question}, {target}": shift for question, target, shift in natural.chosen()}
+    if not shifts:
         return []
-    scores = [
-        (name, place, *(estimate(entry[score], entry[f"{score}_interval"])
-                        for score in ("contrast", "value_contrast", "pair_right", "right")),
-         f"{entry['p_corrected']:.4f}", number(entry["t"]), number(entry["untrained_t"]), entry["verdict"])
-        for name, place, entry in entries
-    ]  # fmt: skip
-    counts = [
-        f"{question}: {result['n_prefixes']:,} prefixes of {result['n_documents']:,} documents or sections, "
-        f"{result['n_tested']:,} of them tested"
-        for question, result in natural["questions"].items()
+    tables = [
+        _confirmed_table(natural),
+        _score_table(natural, shifts),
+        _edge_table(shifts),
+        _similar_table(shifts),
+        _strata_table(shifts),
+        _needed_table(natural),
     ]
-    causal = [
-        (name, place, f"{test['n']:,}", number(test["mass"]), number(test["rise"]), number(test["matched_mass"]),
-         number(test["matched_rise"]), estimate(test["difference"], test["difference_interval"]))
-        for name, place, entry in entries if (test := entry["causal"])
-    ]  # fmt: skip
-    strata = [
-        (name, *(f"{number(stratum['contrast'])} ({stratum['n']:,})" for stratum in entry["strata"].values()))
-        for name, _, entry in entries
-    ]
-    needed = [
-        (question, f"{point['n']:,}", f"{point['same']:.2f}", number(point["p"]))
-        for question, result in natural["questions"].items() for point in result["items_needed"]
-    ]  # fmt: skip
-    similar = [(name, place, ", ".join(map(" ".join, similar_rows(entry)))) for name, place, entry in entries]
-    header = ("question, target", "head, site", "contrast [95 %]", "weighted by value norm", "pair",
-              "right", "p", "t", "largest |t| untrained", "verdict")  # fmt: skip
-    edge = ("question, target", "head, site", "prefixes", "weight on the target", "rise, target cut",
-            "weight on another word", "rise, other word cut", "difference [95 %]")  # fmt: skip
-    strata_header = ("question, target", *(f"{name}: contrast (prefixes)" for name in entries[0][2]["strata"]))
-    cut = (
+    return [table for table in tables if table.rows]
+
+
+def _named_table(
+    title: str, header: str, items: Mapping[str, Item], columns: Mapping[str, Callable[[Item], str]], note: str = ""
+) -> Table:
+    """Return the table of items whose first column is their name."""
+    table = table_of(title, items.values(), columns, note)
+    rows = [[name, *row] for name, row in zip(items, table.rows, strict=True)]
+    return replace(table, header=[header, *table.header], rows=rows)
+
+
+def _site(shift: ShiftResult | ConfirmedShift) -> str:
+    return shift.site.replace("_", " ")
+
+
+def _place(shift: ShiftResult | ConfirmedShift) -> str:
+    return f"{shift.place}, {_site(shift)}"
+
+
+def _confirmed_table(natural: NaturalResult) -> Table:
+    confirmed = {}
+    for question, result in natural.questions.items():
+        for target, test in result.confirmed.items():
+            confirmed[f"{question}, {target}"] = test
+    title = "Heads chosen on the run's own validation text, tested here"
+    return _named_table(title, "question, target", confirmed, {
+        "head, site": _place,
+        "prefixes": lambda test: f"{test.n:,}",
+        "contrast [95 %]": lambda test: estimate(test.contrast, test.contrast_interval),
+        "p": lambda test: number(test.p),
+        "t": lambda test: number(test.t),
+        "largest |t| untrained": lambda test: number(test.untrained_t),
+    }, "On all prefixes; one two-sided test for each head, so p is not corrected.")  # fmt: skip
+
+
+def _score_table(natural: NaturalResult, shifts: Mapping[str, ShiftResult]) -> Table:
+    # Numbers of prefixes, for the note
+    counts = []
+    for question, result in natural.questions.items():
+        prefixes = f"{result.n_prefixes:,} prefixes of {result.n_documents:,} documents or sections"
+        counts.append(f"{question}: {prefixes}, {result.n_tested:,} of them tested")
+    return _named_table("Natural text", "question, target", shifts, {
+        "head, site": _place,
+        "contrast [95 %]": lambda shift: estimate(shift.contrast, shift.contrast_interval),
+        "weighted by value norm": lambda shift: estimate(shift.value_contrast, shift.value_contrast_interval),
+        "pair": lambda shift: estimate(shift.pair_right, shift.pair_right_interval),
+        "right": lambda shift: estimate(shift.right, shift.right_interval),
+        "p": lambda shift: f"{shift.p_corrected:.4f}",
+        "t": lambda shift: number(shift.t),
+        "largest |t| untrained": lambda shift: number(shift.untrained_t),
+        "verdict": lambda shift: shift.verdict,
+    }, f"{'; '.join(counts)}. {' '.join(_LEGEND)}")  # fmt: skip
+
+
+def _edge_table(shifts: Mapping[str, ShiftResult]) -> Table:
+    rows = []
+    for name, shift in shifts.items():
+        cut = shift.causal
+        if cut is not None:
+            weights_and_rises = map(number, (cut.mass, cut.rise, cut.matched_mass, cut.matched_rise))
+            difference = estimate(cut.difference, cut.difference_interval)
+            rows.append([name, _place(shift), f"{cut.n:,}", *weights_and_rises, difference])
+    header = ("question, target", "head, site", "prefixes", "weight on the target", "rise, target cut",
+              "weight on another word", "rise, other word cut", "difference [95 %]")  # fmt: skip
+    note = (
         f"Loss of the next {N_CONTINUATION} real tokens in nats per token after the edge is cut. The other word is no "
         "mention and has the most similar weight."
     )
-    confirmed = [
-        (f"{question}, {target}", _place(test), f"{test['n']:,}",
-         estimate(test["contrast"], test["contrast_interval"]), number(test["p"]), number(test["t"]),
-         number(test["untrained_t"]))
-        for question, result in natural["questions"].items() for target, test in result["confirmed"].items()
-    ]  # fmt: skip
-    chosen = ("question, target", "head, site", "prefixes", "contrast [95 %]", "p", "t", "largest |t| untrained")
-    tables = [
-        Table("Heads chosen on the run's own validation text, tested here", chosen, confirmed,
-              "On all prefixes; one two-sided test for each head, so p is not corrected."),
-        Table("Natural text", header, scores, f"{'; '.join(counts)}. {' '.join(_LEGEND)}"),
-        Table("Natural text: what the edge does", edge, causal, cut),
-        Table("Natural text: correlated heads", ("question, target", "head, site", "other heads, r"), similar,
-              "Correlation of the contrasts over the tested prefixes, at the same site."),
-        Table("Natural text: earlier pronouns", strata_header, strata, "Between the first mention and the pronoun."),
-        Table("Natural text: prefixes needed", ("question", "prefixes", "same head", "median p"), needed,
-              "Random parts of the prefixes: how often they choose the head that all prefixes choose."),
-    ]  # fmt: skip
-    return [table for table in tables if table.rows]
+    return Table("Natural text: what the edge does", header, rows, note)
+
+
+def _similar_table(shifts: Mapping[str, ShiftResult]) -> Table:
+    return _named_table("Natural text: correlated heads", "question, target", shifts, {
+        "head, site": _place,
+        "other heads, r": lambda shift: ", ".join(map(" ".join, similar_rows(shift.similar))),
+    }, "Correlation of the contrasts over the tested prefixes, at the same site.")  # fmt: skip
+
+
+def _strata_table(shifts: Mapping[str, ShiftResult]) -> Table:
+    rows = []
+    names: list[str] = []  # the same for all heads
+    for name, shift in shifts.items():
+        names = list(shift.strata)
+        rows.append([name, *(f"{number(part.contrast)} ({part.n:,})" for part in shift.strata.values())])
+    header = ["question, target", *(f"{name}: contrast (prefixes)" for name in names)]
+    return Table("Natural text: earlier pronouns", header, rows, "Between the first mention and the pronoun.")
+
+
+def _needed_table(natural: NaturalResult) -> Table:
+    rows = []
+    for question, result in natural.questions.items():
+        for point in result.items_needed:
+            rows.append([question, f"{point.n:,}", f"{point.same:.2f}", number(point.p)])
+    header = ("question", "prefixes", "same head", "median p")
+    note = "Random parts of the prefixes: how often they choose the head that all prefixes choose."
+    return Table("Natural text: prefixes needed", header, rows, note)

@@ -1,310 +1,311 @@
-"""The results on the next pronoun as printed lines, tables and claims; `entry` is one of probe.json's `selected`."""
+"""The results on the next pronoun as printed lines, tables and claims."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from probe.next_pronoun import LEVELS, UNKNOWN_TO_MODEL
+from probe.results import Confirmation, Estimate, LevelCriterion, NextPronounResult
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
-from report.tables import Table, aligned, estimate, number
+from report.tables import Table, estimate, head_names, number, table_of
 
-WORDS = {"next_pronoun_gender": ('"she" or "he"', "person"), "next_pronoun_number": ('"it" or "they"', "thing")}
-LEGEND = (
+_WORDS = {
+    "next_pronoun_gender": ('"she" or "he"', "person"),
+    "next_pronoun_number": ('"it" or "they"', "thing"),
+}
+_LEGEND = (
     "Read at the word before the pronoun. share: how much of the decision changes sides when the head's attention to",
     "the two people is exchanged. flips: in how many texts the more probable pronoun changes. author's person: how",
     "often the model picks whom the text means (nearest: a rule that takes the last one named). p: corrected for all",
     "heads. E1: the pronoun follows the people. E2: cutting the head's edges moves it. E3: the head decides it.",
 )
+_LIMITS = [
+    "that the model understands the text",
+    "that the choice is more than recency: compare the author's person with the nearest mention",
+    "that another run has such a head at the same index",
+    "anything beyond its passages and the words of the lexicon, in which gender is binary",
+]
 _LONGEST_EXAMPLE = 75  # characters of a passage on the terminal
 
 
-def is_next_pronoun(entry: Mapping[str, Any]) -> bool:
-    """Returns whether an entry of probe.json's `selected` is about the next pronoun."""
-    return str(entry["question"]).startswith("next_pronoun")
+# Lines
 
 
-def next_pronoun_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the table of all questions about the next pronoun and one real passage of each; none without entries."""
-    if not entries:
+def next_pronoun_lines(results: Sequence[NextPronounResult]) -> list[str]:
+    """Return the table of all questions about the next pronoun and one real passage of each; none without results."""
+    if not results:
         return []
-    header = ("next pronoun, natural text", "head", "share [95 %]", "flips", "author's person", "p", "verdict")
-    lines = [*aligned([header, *map(_row, entries)])]
-    for entry in entries:
-        lines += _example_lines(entry)
-        lines += [f"  {line}" for line in [*_unmet(entry), *_after_lines(entry)]]
-    return [*lines, "", *LEGEND]
+    table = table_of("", results, {
+        "next pronoun, natural text": lambda result: f"{_WORDS[result.question][0]}: {result.name}",
+        "head": lambda result: head_names(result.judged.heads),
+        "share [95 %]": lambda result: _short(result.judged.share),
+        "flips": lambda result: f"{result.judged.flips.value:.2f}",
+        "author's person": _author,
+        "p": lambda result: f"{result.p_corrected:.4f}",
+        "verdict": lambda result: f"{result.verdict} ({result.evidence_level})",
+    })  # fmt: skip
+
+    # Under the table: one passage of each question, and what is missing or known besides
+    lines = table.lines()
+    for result in results:
+        lines += _example_lines(result)
+        lines += [f"  {line}" for line in [*_unmet(result), *_after_lines(result)]]
+    return [*lines, "", *_LEGEND]
 
 
-def confirmation_lines(confirmed: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the table of heads that were chosen on the run's own validation text; none without any."""
+def _author(result: NextPronounResult) -> str:
+    return f"{result.author_accuracy.value:.2f} (nearest {result.nearest_accuracy:.2f})"
+
+
+def confirmation_lines(confirmed: Sequence[Confirmation]) -> list[str]:
+    """Return the table of heads that were chosen on the run's own validation text; none without any."""
     if not confirmed:
         return []
-    header = ("next pronoun, head chosen on the run's own text", "head", "passages", "edge effect, nats [95 %]",
-              "meant edge cut", "other edge cut", "p")  # fmt: skip
-    rows = [
-        (
-            WORDS[test["question"]][0],
-            " + ".join(f"L{layer}H{head}" for layer, head in test["heads"]),
-            f"{test['n']:,}",
-            *(_of(test[name]) for name in ("edge_effect", "meant_cut", "other_cut")),
-            f"{test['p']:.4f}",
-        )
-        for test in confirmed
-    ]
-    return [*aligned([header, *rows]), ""]
+    table = table_of("", confirmed, {
+        "next pronoun, head chosen on the run's own text": lambda test: _WORDS[test.question][0],
+        "head": lambda test: head_names(test.heads),
+        "passages": lambda test: f"{test.n:,}",
+        "edge effect, nats [95 %]": lambda test: _of(test.edge_effect),
+        "meant edge cut": lambda test: _of(test.meant_cut),
+        "other edge cut": lambda test: _of(test.other_cut),
+        "p": lambda test: f"{test.p:.4f}",
+    })  # fmt: skip
+    return [*table.lines(), ""]
 
 
-def heads_of(entry: Mapping[str, Any]) -> str:
-    """Returns the heads that the verdict is about."""
-    if entry["unit"] == "set":
-        return " + ".join(f"L{layer}H{head}" for layer, head in entry["head_set"]["heads"])
-    return f"L{entry['layer']}H{entry['head']}"
+def _of(value: Estimate) -> str:
+    return estimate(value.value, (value.low, value.high))
 
 
-def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    words = WORDS[entry["question"]][0]
-    return (
-        f"{words}: {entry['question'].removeprefix('next_pronoun_')}",
-        heads_of(entry),
-        _short(entry["share"], entry["share_interval"]),
-        f"{entry['flips']:.2f}",
-        f"{entry['author_accuracy']:.2f} (nearest {entry['nearest_accuracy']:.2f})",
-        f"{entry['p_corrected']:.4f}",
-        f"{entry['verdict']} ({entry['evidence_level']})",
-    )
-
-
-def _short(value: float | None, interval: Sequence[float | None]) -> str:
-    if value is None or None in interval:
+def _short(value: Estimate) -> str:
+    if any(map(math.isnan, (value.value, value.low, value.high))):
         return "–"
-    return f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
+    return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
 
 
-def _unmet(entry: Mapping[str, Any]) -> list[str]:
-    """Returns the criteria that are not met, of the lowest level that has one."""
-    unmet = [criterion for criterion in _judged(entry)["criteria"] if not criterion["is_met"]]
-    unmet = [criterion for criterion in unmet if criterion["level"] == unmet[0]["level"]]  # the next level is further
-    return [f"not met: {criterion['name']} ({criterion['measured']})" for criterion in unmet]
+def _unmet(result: NextPronounResult) -> list[str]:
+    """Return the criteria that are not met, of the lowest level that has one: the next level is further."""
+    unmet: list[LevelCriterion] = []
+    for criterion in result.judged.criteria:
+        if not criterion.is_met and (not unmet or criterion.level == unmet[0].level):
+            unmet.append(criterion)
+    return [f"not met: {criterion.name} ({criterion.measured})" for criterion in unmet]
 
 
-def _judged(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the part of an entry that its verdict is about: the head, or the set of heads."""
-    judged: Mapping[str, Any] = entry["head_set"] if entry["unit"] == "set" else entry["details"]["chosen"]
-    return judged
+def _example_lines(result: NextPronounResult) -> list[str]:
+    """Return the most typical passage: weights on both entities, both pronouns before and after the exchange."""
+    if not result.examples:
+        return []
+    example = result.examples[0]
+    text = " ".join(example.text.split())
+    shown = text if len(text) <= _LONGEST_EXAMPLE else f"… {text[-_LONGEST_EXAMPLE:]}"
+
+    # The entity with the larger weight first
+    pairs = sorted(zip(example.entities, example.weights, strict=True), key=lambda pair: -pair[1])
+    attends = ", ".join(f"{name} {weight:.2f}" for name, weight in pairs)
+    before = _chances(example.forms, example.clean)
+    after = _chances(example.forms, example.exchanged)
+    return [f"  {shown} ___", f"    {result.place} → {attends}    next: {before}    weights exchanged: {after}"]
 
 
-def _example_lines(entry: Mapping[str, Any]) -> list[str]:
-    """Returns the most typical passage: weights on both entities, both pronouns before and after the exchange."""
-    lines = []
-    for example in entry["details"]["examples"][:1]:
-        text = " ".join(example["text"].split())
-        shown = text if len(text) <= _LONGEST_EXAMPLE else f"… {text[-_LONGEST_EXAMPLE:]}"
-        pairs = list(zip(example["entities"], example["weights"], strict=True))
-        attends = ", ".join(f"{name} {weight:.2f}" for name, weight in sorted(pairs, key=lambda pair: -pair[1]))
-        before, after = (
-            ", ".join(f"{form} {chance:.2f}" for form, chance in zip(example["forms"], chances, strict=True))
-            for chances in (example["clean"], example["exchanged"])
-        )
-        head = f"L{entry['layer']}H{entry['head']}"
-        lines += [f"  {shown} ___", f"    {head} → {attends}    next: {before}    weights exchanged: {after}"]
-    return lines
+def _chances(forms: Sequence[str], chances: Sequence[float]) -> str:
+    return ", ".join(f"{form} {chance:.2f}" for form, chance in zip(forms, chances, strict=True))
 
 
-def _after_lines(entry: Mapping[str, Any]) -> list[str]:
-    """Returns what the head does right after the pronoun; none if that was not measured."""
-    after, noun = entry["details"]["after"], WORDS[entry["question"]][1]
+def _after_lines(result: NextPronounResult) -> list[str]:
+    """Return what the head does right after the pronoun; none if that was not measured."""
+    after = result.after
     if after is None:
         return []
-    contrast = after["contrast"]
-    looks = _direction(contrast, f"looks at that {noun}", f"looks at the other {noun}", "turns to neither")
-    head = f"L{entry['layer']}H{entry['head']}"
-    values = _short(contrast["value"], (contrast["low"], contrast["high"]))
-    lines = [f"right after the pronoun, {head} {looks}: contrast {values}, p {after['p']:.4f}"]
-    raised = [after["raises_pronoun"], after["raises_name"]]
-    if None not in raised:
-        pronoun, name = (f"{_direction(value, 'raises', 'lowers', 'does not move')}" for value in raised)
-        sizes = ", ".join(f"{value['value']:.2f}" for value in raised)
+    # Where it attends to
+    noun = _WORDS[result.question][1]
+    looks = _direction(after.contrast, f"looks at that {noun}", f"looks at the other {noun}", "turns to neither")
+    contrast = _short(after.contrast)
+    lines = [f"right after the pronoun, {result.place} {looks}: contrast {contrast}, p {after.p:.4f}"]
+
+    # What its output does
+    if after.raises_pronoun is not None and after.raises_name is not None:
+        pronoun = _direction(after.raises_pronoun, "raises", "lowers", "does not move")
+        name = _direction(after.raises_name, "raises", "lowers", "does not move")
+        sizes = f"{after.raises_pronoun.value:.2f}, {after.raises_name.value:.2f}"
         lines.append(f"its output {pronoun} the pronoun and {name} the name of whom it looks at ({sizes} nats)")
     return lines
 
 
-def _direction(value: Mapping[str, float], positive: str, negative: str, unknown: str) -> str:
-    """Returns the word for the sign of an estimate, `unknown` if its interval contains 0."""
-    return positive if value["low"] > 0 else negative if value["high"] < 0 else unknown
+def _direction(value: Estimate, positive: str, negative: str, unknown: str) -> str:
+    """Return the word for the sign of an estimate, `unknown` if its interval contains 0."""
+    if value.low > 0:
+        return positive
+    return negative if value.high < 0 else unknown
 
 
-def next_pronoun_claim(entry: Mapping[str, Any]) -> str:
-    """Returns the claim about one question in a few sentences."""
-    words, noun = WORDS[entry["question"]]
-    heads, details = heads_of(entry), entry["details"]
-    is_set = entry["unit"] == "set"
+# Claims
+
+
+def next_pronoun_card(result: NextPronounResult) -> dict[str, Any]:
+    """Return the object of claims.json about a result."""
+    copied = "question site layer head verdict evidence_level unit p_corrected n".split()
+    return {
+        "claim": next_pronoun_claim(result),
+        **{name: getattr(result, name) for name in copied},
+        "criteria": result.judged.criteria,
+        "does_not_show": _LIMITS,
+    }
+
+
+def next_pronoun_claim(result: NextPronounResult) -> str:
+    """Return the claim about one question in a few sentences."""
+    # What is claimed, by the verdict
+    words, noun = _WORDS[result.question]
+    judged = result.judged
+    heads = head_names(judged.heads)
+    is_set = result.unit == "set"
     name = f"Heads {heads} together" if is_set else f"Attention head {heads}"
     opening = {
         SUPPORTED: f"{name} decide{'' if is_set else 's'} whether the next word is {words}.",
         SUGGESTIVE: f"{name} may decide whether the next word is {words}.",
         NOT_ESTABLISHED: f"No head is shown to decide whether the next word is {words}; the best candidate is {heads}.",
         UNKNOWN_TO_MODEL: f"The model does not know whether the next word is {words}: it ignores the {noun}.",
-    }[entry["verdict"]]
-    follows = details["follows_twin"]
+    }[result.verdict]
+
+    # The model, then the heads, then what is missing for the next level
+    follows = result.follows_twin
     sentences = [
         opening,
-        f"The model follows the {noun} in {follows['value']:.1%} [{follows['low']:.1%}, {follows['high']:.1%}] "
-        f"of {details['n_one']} passages that mention one.",
-        f"In {details['n_two']} passages with one of each class, exchanging the attention weights on the two moves a "
-        f"share of {_short(entry['share'], entry['share_interval'])} of the decision to the other side and changes the "
-        f"more probable pronoun in {entry['flips']:.0%}; corrected p {entry['p_corrected']:.4f}.",
-        f"The {noun} that the model picks is the author's in {entry['author_accuracy']:.0%} of them; the last one "
-        f"mentioned is the author's in {entry['nearest_accuracy']:.0%}.",
-        f"Evidence level {entry['evidence_level']}: {LEVELS[entry['evidence_level']]}.",
+        f"The model follows the {noun} in {follows.value:.1%} [{follows.low:.1%}, {follows.high:.1%}] "
+        f"of {result.n_one} passages that mention one.",
+        f"In {result.n_two} passages with one of each class, exchanging the attention weights on the two moves a "
+        f"share of {_short(judged.share)} of the decision to the other side and changes the "
+        f"more probable pronoun in {judged.flips.value:.0%}; corrected p {result.p_corrected:.4f}.",
+        f"The {noun} that the model picks is the author's in {result.author_accuracy.value:.0%} of them; the last one "
+        f"mentioned is the author's in {result.nearest_accuracy:.0%}.",
+        f"Evidence level {result.evidence_level}: {LEVELS[result.evidence_level]}.",
+        *(f"{sentence.capitalize()}." for sentence in _unmet(result)),
     ]
-    return " ".join([*sentences, *(f"{sentence.capitalize()}." for sentence in _unmet(entry))])
+    return " ".join(sentences)
 
 
-def next_pronoun_card(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the claim card of an entry, for claims.json."""
-    names = "question site layer head verdict evidence_level unit p_corrected n".split()
-    limits = [
-        "that the model understands the text",
-        "that the choice is more than recency: compare the author's person with the nearest mention",
-        "that another run has such a head at the same index",
-        "anything beyond its passages and the words of the lexicon, in which gender is binary",
-    ]
-    return {
-        "claim": next_pronoun_claim(entry),
-        **{name: entry[name] for name in names},
-        "criteria": _judged(entry)["criteria"],
-        "does_not_show": limits,
-    }
+# Tables
 
 
-def next_pronoun_tables(entries: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Returns the tables of decisions, edges, criteria, heads and sets, and the passages shown."""
+def next_pronoun_tables(results: Sequence[NextPronounResult]) -> list[Table]:
+    """Return the tables of decisions, edges, criteria, heads and sets, and the passages shown."""
     tables = []
-    for entry in entries:
-        details = entry["details"]
+    for result in results:
+        # Some questions lack a set of heads or a measurement after the pronoun.
         parts = [
-            _decision_table(entry), _choice_table(details), _edge_table(entry), _criteria_table(entry),
-            _head_table(details), _set_table(details), _after_table(details), _passage_table(details),
+            _decision_table(result), _choice_table(result), _edge_table(result), _criteria_table(result),
+            _head_table(result), _set_table(result), *_after_table(result), _passage_table(result),
         ]  # fmt: skip
         for table in parts:
-            if table is not None:
-                tables.append(replace(table, title=f"Next pronoun, {WORDS[entry['question']][0]}: {table.title}"))
+            tables.append(replace(table, title=f"Next pronoun, {_WORDS[result.question][0]}: {table.title}"))
     return tables
 
 
-def _decision_table(entry: Mapping[str, Any]) -> Table:
-    """Returns whether the model's margin follows the entities, and the rules beside its choice."""
-    details = entry["details"]
+def _decision_table(result: NextPronounResult) -> Table:
+    """Return whether the model's margin follows the entities, and the rules next to its choice."""
+    rows = [
+        ("follows the twin (one entity)", _of(result.follows_twin), "the margin changes with the entity's class"),
+        ("right in both readings", number(result.right_in_both), "and the more probable pronoun is right"),
+        ("head's edge cut (one entity)", _of(result.head_share_of_one), "share of the margin lost"),
+        ("output of the twin (one entity)", _of(result.interchanged), "share of the margin moved"),
+        ("author's entity (two)", _of(result.author_accuracy), "the model picks whom the author means"),
+        (
+            f"  nearest is wrong ({result.n_nearest_is_wrong})",
+            _of(result.author_where_nearest_is_wrong),
+            "the same, where the last is not meant",
+        ),
+    ]
+    for name, value in result.rules.items():
+        rows.append((f"  rule: {name}", number(value), ""))
+    rows.append(("correlation", number(result.weight_correlation), "difference of the head's weights and margin"))
+
+    # Counts of passages, for the note
     left_out = []
-    for reasons in details["left_out"].values():
+    for reasons in result.left_out.values():
         left_out += [f"{count:,} {reason}" for reason, count in reasons.items()]
-    effective = ", ".join(f"{value:.0f}" for value in details["effective_clusters"])
+    effective = ", ".join(f"{value:.0f}" for value in result.effective_clusters)
     note = (
-        f"{entry['n']:,} tested passages: {details['n_one']} with one entity, {details['n_two']} with two, of "
-        f"{details['n_documents']} documents or sections. Effective clusters: {effective} (documents, entities of each "
+        f"{result.n:,} tested passages: {result.n_one} with one entity, {result.n_two} with two, of "
+        f"{result.n_documents} documents or sections. Effective clusters: {effective} (documents, entities of each "
         f"class). Left out: {'; '.join(left_out) or 'none'}."
     )
-    n_wrong, wrong = details["n_nearest_is_wrong"], _of(details["author_where_nearest_is_wrong"])
-    rows = [
-        ("follows the twin (one entity)", _of(details["follows_twin"]), "the margin changes with the entity's class"),
-        ("right in both readings", number(details["right_in_both"]), "and the more probable pronoun is right"),
-        ("head's edge cut (one entity)", _of(details["head_share_of_one"]), "share of the margin lost"),
-        ("output of the twin (one entity)", _of(details["interchanged"]), "share of the margin moved"),
-        ("author's entity (two)", _of(details["author_accuracy"]), "the model picks whom the author means"),
-        (f"  nearest is wrong ({n_wrong})", wrong, "the same, where the last is not meant"),
-    ]
-    rows += [(f"  rule: {name}", number(value), "") for name, value in details["rules"].items()]
-    rows.append(("correlation", number(details["weight_correlation"]), "difference of the head's weights and margin"))
     return Table("the model's choice", ("measure", "value [95 %]", "meaning"), rows, note)
 
 
-def _choice_table(details: Mapping[str, Any]) -> Table:
-    """Returns whom the model picks in the passages of both halves."""
-    rows = [
-        (choice["stratum"], f"{choice['n']:,}", _of(choice["author"]), number(choice["nearest"]),
-         f"{choice['n_wrong']:,}", _of(choice["author_where_wrong"]))
-        for choice in details["choices"]
-    ]  # fmt: skip
-    header = ("passages with two", "n", "author's entity", "nearest", "nearest is wrong in", "author's entity there")
-    note = "Both halves: no head is chosen here. The twin's earlier pronouns are exchanged too."
-    return Table("whom the model picks", header, rows, note)
+def _choice_table(result: NextPronounResult) -> Table:
+    return table_of("whom the model picks", result.choices, {
+        "passages with two": lambda choice: choice.stratum,
+        "n": lambda choice: f"{choice.n:,}",
+        "author's entity": lambda choice: _of(choice.author),
+        "nearest": lambda choice: number(choice.nearest),
+        "nearest is wrong in": lambda choice: f"{choice.n_wrong:,}",
+        "author's entity there": lambda choice: _of(choice.author_where_wrong),
+    }, "Both halves: no head is chosen here. The twin's earlier pronouns are exchanged too.")  # fmt: skip
 
 
-def _edge_table(entry: Mapping[str, Any]) -> Table:
-    """Returns what the edits of the head, and of the set if there is one, do."""
-    parts = [("head", entry["details"]["chosen"])]
-    if entry["head_set"]:
-        parts.append(("set", entry["head_set"]))
-    names = ("edge_effect", "meant_cut", "other_cut", "content_cut", "share", "flips")
-    rows = []
-    for kind, part in parts:
-        heads = " + ".join(f"L{layer}H{head}" for layer, head in part["heads"])
-        values = [_of(part[name]) for name in names]
-        rows.append((f"{kind} {heads}", *values, f"{part['verdict']} ({part['evidence_level']})"))
-    header = ("heads", "edge effect, nats", "meant edge cut", "other edge cut", "beyond a random word", "exchanged",
-              "flips", "verdict")  # fmt: skip
-    note = "Cuts and exchange: shares of the size of the margin, passages with two entities."
-    return Table("edges", header, rows, note)
+def _edge_table(result: NextPronounResult) -> Table:
+    """Return what the edits of the head, and of the set if there is one, do."""
+    parts = [part for part in (result.chosen, result.head_set) if part is not None]
+    return table_of("edges", parts, {
+        "heads": lambda part: f"{'head' if part is result.chosen else 'set'} {head_names(part.heads)}",
+        "edge effect, nats": lambda part: _of(part.edge_effect),
+        "meant edge cut": lambda part: _of(part.meant_cut),
+        "other edge cut": lambda part: _of(part.other_cut),
+        "beyond a random word": lambda part: _of(part.content_cut),
+        "exchanged": lambda part: _of(part.share),
+        "flips": lambda part: _of(part.flips),
+        "verdict": lambda part: f"{part.verdict} ({part.evidence_level})",
+    }, "Cuts and exchange: shares of the size of the margin, passages with two entities.")  # fmt: skip
 
 
-def _criteria_table(entry: Mapping[str, Any]) -> Table:
-    """Returns the criteria of the verdict."""
-    rows = [
-        (criterion["name"], criterion["level"], "met" if criterion["is_met"] else "not met", criterion["measured"])
-        for criterion in _judged(entry)["criteria"]
-    ]
-    return Table("criteria", ("criterion", "level", "outcome", "measured"), rows)
+def _criteria_table(result: NextPronounResult) -> Table:
+    return table_of("criteria", result.judged.criteria, {
+        "criterion": lambda criterion: criterion.name,
+        "level": lambda criterion: criterion.level,
+        "outcome": lambda criterion: "met" if criterion.is_met else "not met",
+        "measured": lambda criterion: criterion.measured,
+    })  # fmt: skip
 
 
-def _head_table(details: Mapping[str, Any]) -> Table:
-    """Returns the edge effects of all tested heads."""
-    rows = [
-        (f"L{layer}H{head}", number(effect), number(t), f"{p:.4f}")
-        for (layer, head), effect, t, p in details["candidates"]
-    ]
-    note = f"Largest t of untrained models: {', '.join(f'{t:.1f}' for t in details['untrained_t'])}."
+def _head_table(result: NextPronounResult) -> Table:
+    """Return the edge effects of all tested heads."""
+    rows = [(str(head), number(effect), number(t), f"{p:.4f}") for head, effect, t, p in result.candidates]
+    note = f"Largest t of untrained models: {', '.join(f'{t:.1f}' for t in result.untrained_t)}."
     return Table("all tested heads", ("head", "edge effect, nats", "t", "p"), rows, note)
 
 
-def _set_table(details: Mapping[str, Any]) -> Table:
-    """Returns the share exchanged against the number of heads."""
-    rows = [
-        (str(n), f"L{head[0]}H{head[1]}", number(chosen), _of(tested))
-        for n, (head, chosen, tested) in enumerate(details["curve"], 1)
-    ]
+def _set_table(result: NextPronounResult) -> Table:
+    """Return the share exchanged against the number of heads."""
+    rows = []
+    for n, (head, chosen, tested) in enumerate(result.curve, 1):
+        rows.append((str(n), str(head), number(chosen), _of(tested)))
     header = ("heads", "added", "share exchanged, choosing half", "tested half [95 %]")
     return Table("heads together", header, rows, "Added one by one on the choosing half.")
 
 
-def _after_table(details: Mapping[str, Any]) -> Table | None:
-    """Returns what the head does right after the pronoun; None if that was not measured."""
-    after = details["after"]
-    if not after:
-        return None
-    rows = [("contrast at the pronoun", _of(after["contrast"]), "negative: it looks at the other entity")]
-    for name, key in (("pronoun of whom it looks at", "raises_pronoun"), ("name", "raises_name")):
-        if after[key]:
-            rows.append((f"its output: {name}", _of(after[key]), "nats per unit of attention; negative: lowered"))
-    note = f"{after['n']:,} prefixes; p of the contrast {after['p']:.4f}, one test. It describes the head."
-    return Table("the same head right after it", ("measure", "value [95 %]", ""), rows, note)
+def _after_table(result: NextPronounResult) -> list[Table]:
+    """Return what the head does right after the pronoun; nothing if that was not measured."""
+    after = result.after
+    if after is None:
+        return []
+    rows = [("contrast at the pronoun", _of(after.contrast), "negative: it looks at the other entity")]
+    for name, value in (("pronoun of whom it looks at", after.raises_pronoun), ("name", after.raises_name)):
+        if value is not None:
+            rows.append((f"its output: {name}", _of(value), "nats per unit of attention; negative: lowered"))
+    note = f"{after.n:,} prefixes; p of the contrast {after.p:.4f}, one test. It describes the head."
+    return [Table("the same head right after it", ("measure", "value [95 %]", ""), rows, note)]
 
 
-def _passage_table(details: Mapping[str, Any]) -> Table:
-    """Returns the passages shown as examples."""
-    rows = [
-        (
-            " ".join(example["text"].split()),
-            " / ".join(example["forms"]),
-            " / ".join(f"{weight:.2f}" for weight in example["weights"]),
-            " / ".join(f"{chance:.3f}" for chance in example["clean"]),
-            " / ".join(f"{chance:.3f}" for chance in example["exchanged"]),
-        )
-        for example in details["examples"]
-    ]
-    header = ("passage", "pronouns", "weights on their entities", "probability", "weights exchanged")
-    note = "Of the fifth nearest to the median share, those with the most probable pronouns."
-    return Table("passages", header, rows, note)
+def _passage_table(result: NextPronounResult) -> Table:
+    def numbers(values: Sequence[float], digits: int) -> str:
+        return " / ".join(f"{value:.{digits}f}" for value in values)
 
-
-def _of(value: Mapping[str, Any]) -> str:
-    return estimate(value["value"], (value["low"], value["high"]))
+    return table_of("passages", result.examples, {
+        "passage": lambda example: " ".join(example.text.split()),
+        "pronouns": lambda example: " / ".join(example.forms),
+        "weights on their entities": lambda example: numbers(example.weights, 2),
+        "probability": lambda example: numbers(example.clean, 3),
+        "weights exchanged": lambda example: numbers(example.exchanged, 3),
+    }, "Of the fifth nearest to the median share, those with the most probable pronouns.")  # fmt: skip

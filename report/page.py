@@ -10,10 +10,13 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from data.errors import printable
+from data.typed_json import may_be_absent, to_json
+from probe.results import Head, QuestionResult
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 from report.tables import Table, question_tables
 
@@ -26,146 +29,240 @@ LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
 BADGES = {SUPPORTED: "●", SUGGESTIVE: "◐", NOT_ESTABLISHED: "○"}
 
 
-def page(content: Mapping[str, Any]) -> str:
-    """Returns the HTML file for the content of `report.content.page_content`.
+# What the page shows: the fields are the keys of its JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Name, shape, training and provenance of a model."""
+
+    name: str
+    step: str
+    facts: str
+    n_layer: int
+    n_head: int
+    environment: Mapping[str, Any]
+    commands: list[str]  # that make the page again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageQuestion:
+    """The result of a question, and what the page says about it."""
+
+    result: QuestionResult = field(metadata={"flattened": True})
+    description: str
+    claim: str
+    does_not_show: list[str]
+    holdout: str  # that the heads' scores are of
+    ablation: str  # code
+    heads: Mapping[str, Any]  # scores and p of all heads, [L][H], in place of those of the result
+    sentences: list[str]  # their ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageSentence:
+    """A sentence with the attention of every head between its words; words are indices into `words`."""
+
+    id: str  # group and number, for the address: report.html#yours-1
+    group: str  # is shown side by side
+    title: str
+    text: str
+    words: list[str]
+    query: list[int]  # heads are read at these words; the first is selected on the page
+    antecedents: list[int]
+    distractors: list[int]
+    notes: list[str]
+    next: list[tuple[str, float]]  # the most probable next tokens
+    weights: str  # of `pack_weights`
+    head: Head | None = may_be_absent()  # that is selected with the sentence
+    snapshot: int | None = None  # its place in the snapshots of training
+
+
+@dataclass(frozen=True, slots=True)
+class PageClaim:
+    """A verdict and the claim that it allows."""
+
+    verdict: str
+    claim: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageContent:
+    """Everything that the page shows."""
+
+    run: ModelFacts
+    notes: list[str]
+    max_p: float
+    questions: list[PageQuestion] = field(default_factory=list)
+    sentences: list[PageSentence]
+    training: dict[str, Any] | None  # `report.content.training_content`, for the script
+    next_pronoun: list[PageClaim] = field(default_factory=list)
+    natural: list[tuple[str, str]] = field(default_factory=list)  # verdict and claim
+    opening: str | None = None  # the sentence that the page opens with
+    tables: list[Table] = field(default_factory=list)
+    resumed: Sequence[str]
+    omissions: list[str]  # what was left out for its size
+
+
+# HTML
+
+
+def page(content: PageContent) -> str:
+    """Return the HTML file of the page.
 
     Every text is escaped, and the Content-Security-Policy allows this script and this style and nothing else. The
     result can be encoded as UTF-8 whatever the content holds.
     """
+    # The files of the script share one scope.
     script = "\n".join((FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
     script = f'\n(function () {{\n"use strict";\n{script}\n}})();\n'
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
-    run, questions = content["run"], content["questions"]
-    is_tested = bool(questions or content["natural"] or content["next_pronoun"])
-    heading = "Which attention head links a pronoun to its antecedent?" if is_tested else "What each head attends to"
-    claims = [claim(shown["verdict"], "next pronoun", shown["claim"]) for shown in content["next_pronoun"]]
-    claims += [natural_claim(*shown) for shown in content["natural"]]
-    for i, question in enumerate(questions):
-        about = f"{question['question']}: {question['description']}"
-        claims.append(f'<div data-question="{i}">\n{claim(question["verdict"], about, question["claim"])}\n</div>')
+
+    # The template names its blanks {{name}}.
+    heading = "What each head attends to"
+    if _is_tested(content):
+        heading = "Which attention head links a pronoun to its antecedent?"
     blanks = {
-        "title": escape(f"{run['name']}: {heading}"),
+        "title": _escape(f"{content.run.name}: {heading}"),
         "heading": heading,
-        "header": header(run),
-        "claims": "\n".join(claims),
-        "notes": "".join(f'<p class="note"><bdi>{escape(note)}</bdi></p>' for note in content["notes"]),
-        "evidence": evidence(content),
-        "limits": limits(content),
-        "provenance": provenance(run),
-        "policy": policy(script, style),
+        "header": _header(content.run),
+        "claims": _claims(content),
+        "notes": "".join(f'<p class="note"><bdi>{_escape(note)}</bdi></p>' for note in content.notes),
+        "evidence": _evidence(content),
+        "limits": _limits(content),
+        "provenance": _provenance(content.run),
+        "policy": _policy(script, style),
         "style": style,
         "script": script,
-        "content": embedded_json(content),
+        "content": _embedded_json(content),
     }
     # One pass, so that a value that contains {{...}} stays as it is.
     template = (FOLDER / "page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda blank: blanks[blank[1]], template)
 
 
-def embedded_json(content: Mapping[str, Any]) -> str:
-    """Returns ASCII JSON without <, > and &, so that no HTML parser sees markup in it; ValueError if not finite."""
-    text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+def _is_tested(content: PageContent) -> bool:
+    return bool(content.questions or content.natural or content.next_pronoun)
+
+
+def _embedded_json(content: PageContent) -> str:
+    """Return ASCII JSON without <, > and &, so that no HTML parser sees markup in it."""
+    text = json.dumps(to_json(content), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def policy(script: str, style: str) -> str:
-    """Returns the Content-Security-Policy that allows exactly this script and this style."""
-    hashes = (b64encode(hashlib.sha256(source.encode()).digest()).decode() for source in (script, style))
+def _policy(script: str, style: str) -> str:
+    """Return the Content-Security-Policy that allows exactly this script and this style."""
+    hashes = [b64encode(hashlib.sha256(source.encode()).digest()).decode() for source in (script, style)]
     sources = "script-src 'sha256-{}'; style-src 'sha256-{}'".format(*hashes)
     return f"default-src 'none'; {sources}; img-src data:; base-uri 'none'; form-action 'none'"
 
 
-def escape(text: Any) -> str:
-    """Returns `text` for HTML, cut to 2,000 characters; unprintable characters become U+FFFD."""
-    text = str(text)
+def _escape(value: Any) -> str:
+    """Return a value for HTML, cut to 2,000 characters; unprintable characters become U+FFFD."""
+    text = str(value)
     return html.escape(printable(text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"))
 
 
-def header(run: Mapping[str, Any]) -> str:
-    """Returns name, step, shape and training of the model."""
-    name, step, facts = (f"<bdi>{escape(run[key])}</bdi>" for key in ("name", "step", "facts"))
+def _header(run: ModelFacts) -> str:
+    name, step, facts = (f"<bdi>{_escape(text)}</bdi>" for text in (run.name, run.step, run.facts))
     return f'<p class="run"><span class="brand">Antecedent</span> {name} {step}</p>\n<p class="shape">{facts}</p>'
 
 
-def claim(verdict: str, about: str, text: str = "") -> str:
-    """Returns a verdict and the claim in `text`, if any, its first sentence large."""
-    badge = f'<span class="badge" data-verdict="{escape(verdict)}">{BADGES.get(verdict, "")} {escape(verdict)}</span>'
-    lines = [f'<p class="verdict">{badge} <bdi>{escape(about)}</bdi></p>']
-    first, rest = [*re.split(r"(?<=[.!?])\s+(?=[A-Z])", text, maxsplit=1), ""][:2]
-    parts = {"claim": first, "more": rest}
-    lines += [f'<p class="{kind}"><bdi>{escape(part)}</bdi></p>' for kind, part in parts.items() if part]
+def _claims(content: PageContent) -> str:
+    """Return the claims on the next pronoun, on natural text, and on each question of the probe's own sentences."""
+    blocks = [_claim(shown.verdict, "next pronoun", shown.claim) for shown in content.next_pronoun]
+    for verdict, text in content.natural:
+        # Without a result the claim is small.
+        about, shown = (f"natural text: {text}", "") if verdict == NOT_ESTABLISHED else ("natural text", text)
+        blocks.append(_claim(verdict, about, shown))
+
+    # The script shows the claim of one question at a time.
+    for i, question in enumerate(content.questions):
+        about = f"{question.result.question}: {question.description}"
+        shown = _claim(question.result.verdict, about, question.claim)
+        blocks.append(f'<div data-question="{i}">\n{shown}\n</div>')
+    return "\n".join(blocks)
+
+
+def _claim(verdict: str, about: str, text: str) -> str:
+    """Return a verdict and the claim in `text`, if any, its first sentence large."""
+    badge = f'<span class="badge" data-verdict="{_escape(verdict)}">{BADGES.get(verdict, "")} {_escape(verdict)}</span>'
+    lines = [f'<p class="verdict">{badge} <bdi>{_escape(about)}</bdi></p>']
+
+    # The first sentence ends before a space and a capital letter.
+    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z])", text, maxsplit=1)
+    for kind, part in zip(("claim", "more"), sentences, strict=False):
+        if part:
+            lines.append(f'<p class="{kind}"><bdi>{_escape(part)}</bdi></p>')
     return "\n".join(lines)
 
 
-def natural_claim(verdict: str, text: str) -> str:
-    """Returns the verdict on a head in natural text and its claim, which is small if nothing is established."""
-    if verdict == NOT_ESTABLISHED:
-        return claim(verdict, f"natural text: {text}")
-    return claim(verdict, "natural text", text)
+def _evidence(content: PageContent) -> str:
+    """Return the tables behind every verdict, and those of all questions."""
+    blocks = [] if _is_tested(content) else ['<p class="lead">No claim was tested for this model.</p>']
+    for i, question in enumerate(content.questions):
+        result = question.result
+        lead = _escape(f"Question {result.question}, head {result.place}, chosen on dev sentences.")
+        tables = "\n".join(map(_table, question_tables(result)))
+        code = f"<h3>Remove this head</h3>\n<pre><code>{_escape(question.ablation)}</code></pre>"
+        blocks.append(f'<div data-question="{i}">\n<p class="lead"><bdi>{lead}</bdi></p>\n{tables}\n{code}\n</div>')
+    return "\n".join([*blocks, *map(_table, content.tables)])
 
 
-def evidence(content: Mapping[str, Any]) -> str:
-    """Returns the tables behind every verdict, and those of all questions."""
-    is_tested = content["questions"] or content["natural"] or content["next_pronoun"]
-    blocks = [] if is_tested else ['<p class="lead">No claim was tested for this model.</p>']
-    for i, question in enumerate(content["questions"]):
-        head = f"L{question['layer']}H{question['head']}"
-        lead = f"Question {question['question']}, head {head}, chosen on dev sentences."
-        tables = "\n".join(map(table, question_tables(question)))
-        code = f"<h3>Remove this head</h3>\n<pre><code>{escape(question['ablation'])}</code></pre>"
-        blocks.append(
-            f'<div data-question="{i}">\n<p class="lead"><bdi>{escape(lead)}</bdi></p>\n{tables}\n{code}\n</div>'
-        )
-    return "\n".join([*blocks, *(table(Table(**shown)) for shown in content["tables"])])
-
-
-def limits(content: Mapping[str, Any]) -> str:
-    """Returns what the claims do not show, what stands against them, and what the file leaves out."""
+def _limits(content: PageContent) -> str:
+    """Return what the claims do not show, what stands against them, and what the file leaves out."""
     blocks = []
-    for i, question in enumerate(content["questions"]):
-        inner = bullets("The result for this question does not show:", question["does_not_show"])
-        inner += bullets("Why no more is claimed:", question["reasons"])
+    for i, question in enumerate(content.questions):
+        inner = _bullets("The result for this question does not show:", question.does_not_show)
+        inner += _bullets("Why no more is claimed:", question.result.reasons)
         blocks.append(f'<div data-question="{i}">{inner}</div>')
+
+    # The same for every model
     blocks.append(
         "<p>Attention weights alone are no explanation: they show where a head reads, not what the model does with it. "
         "A causal test measures whether the answer depends on it. A causal model reads from left to right, so no word "
         "attends to a later word.</p>"
     )
-    blocks.append(bullets("Settings changed when training was resumed:", content["resumed"]))
-    blocks.append(bullets("Left out of this file:", content["omissions"]))
+    blocks.append(_bullets("Settings changed when training was resumed:", content.resumed))
+    blocks.append(_bullets("Left out of this file:", content.omissions))
     return "\n".join(blocks)
 
 
-def provenance(run: Mapping[str, Any]) -> str:
-    """Returns the commands that make this page again and the versions it was made with."""
-    versions = "".join(
-        f"<dt>{escape(name)}</dt><dd><bdi>{escape(v)}</bdi></dd>" for name, v in run["environment"].items()
-    )
-    lines = "".join(f"<p><code><bdi>{escape(command)}</bdi></code></p>" for command in run["commands"])
+def _provenance(run: ModelFacts) -> str:
+    """Return the commands that make this page again and the versions it was made with."""
+    lines = "".join(f"<p><code><bdi>{_escape(command)}</bdi></code></p>" for command in run.commands)
+    versions = ""
+    for name, version in run.environment.items():
+        versions += f"<dt>{_escape(name)}</dt><dd><bdi>{_escape(version)}</bdi></dd>"
     return f"{lines}\n<dl>{versions}</dl>"
 
 
-def table(shown: Table) -> str:
-    """Returns a table whose first column is a header, in a frame that scrolls if the table is too wide."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in shown.header)
-    body = "\n".join(
-        f"<tr>{cell('th scope=row', row[0])}{''.join(cell('td', text) for text in row[1:])}</tr>" for row in shown.rows
-    )
-    title, note = escape(shown.title), escape(shown.note)
+def _table(shown: Table) -> str:
+    """Return a table whose first column is a header, in a frame that scrolls if the table is too wide."""
+    # Header and rows
+    head = "".join(f'<th scope="col">{_escape(name)}</th>' for name in shown.header)
+    rows = []
+    for first, *others in shown.rows:
+        rows.append(f"<tr>{_cell('th scope=row', first)}{''.join(_cell('td', text) for text in others)}</tr>")
+    body = "\n".join(rows)
+
+    # A region that scrolls must be reachable by the keyboard, so it has a name.
+    title = _escape(shown.title)
     return (
-        f'<h3>{title}</h3>\n<p class="rule"><bdi>{note}</bdi></p>\n'
+        f'<h3>{title}</h3>\n<p class="rule"><bdi>{_escape(shown.note)}</bdi></p>\n'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
 
 
-def cell(tag: str, text: str) -> str:
-    """Returns a table cell; short texts stay on one line."""
+def _cell(tag: str, text: str) -> str:
+    """Return a table cell; short texts stay on one line."""
     short = " class=short" if len(text) <= LONGEST_UNBROKEN else ""
-    return f"<{tag}{short}><bdi>{escape(text)}</bdi></{tag.split()[0]}>"
+    return f"<{tag}{short}><bdi>{_escape(text)}</bdi></{tag.split()[0]}>"
 
 
-def bullets(title: str, texts: Sequence[str]) -> str:
-    """Returns a titled list, or "" without texts."""
-    items = "".join(f"<li><bdi>{escape(text)}</bdi></li>" for text in texts)
+def _bullets(title: str, texts: Sequence[str]) -> str:
+    """Return a titled list, or "" without texts."""
+    items = "".join(f"<li><bdi>{_escape(text)}</bdi></li>" for text in texts)
     return f"<h3>{title}</h3><ul>{items}</ul>" if items else ""

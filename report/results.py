@@ -6,18 +6,16 @@ import webbrowser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from antecedent_lab.opened import OWNER
-from data.errors import damaged_file_error
-from probe.opened_model import OpenedModel
-from probe.snapshots import HISTORY_FILE, load_history
-from report.content import eval_command, page_content, training_content
-from report.next_pronoun import is_next_pronoun
-from training.logging import read_records
+from data.errors import UserError
+from probe.open import OWNER, OpenedModel, readable
+from probe.results import SCHEMA_VERSION, ProbeResults
+from report.figures import FIGURES
+from report.reproduce import eval_command
+from training.checkpoint import write_files
+from training.metrics import Metrics, load_metrics
 from training.run_dir import lock, unwritable, write_json
 
-SCHEMA_VERSION = 10  # version of probe.json
 PAGE = "report.html"
 TEXTS = "sentences.json"  # the user's sentences, newest first
 
@@ -26,13 +24,15 @@ TEXTS = "sentences.json"  # the user's sentences, newest first
 def results_folder(
     opened: OpenedModel, log: Callable[[str], None] = print, subfolder: str = ""
 ) -> Iterator[Path | None]:
-    """Yields the locked folder for results; None, after a note, if a run of another user cannot be written.
+    """Yield the locked folder for results; None, after a note, if a run of another user cannot be written.
 
     Raises BlockingIOError if another process writes there.
     """
     folder = opened.folder / "probe" / subfolder
     if opened.owner is not None:
         opened.folder.mkdir(parents=True, exist_ok=True)
+
+    # A run of somebody else can be read, but not written.
     blocked = unwritable(opened.folder)
     if blocked is not None:
         log(f"note: {blocked} cannot be written, so the results are only printed")
@@ -41,52 +41,38 @@ def results_folder(
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         yield folder
+        # The folder now belongs to this model.
         if opened.owner is not None:
             write_json(opened.folder / OWNER, {"model": opened.owner})
 
 
-def read_results(opened: OpenedModel) -> tuple[dict[str, Any] | None, list[str]]:
-    """Returns the probe.json of this checkpoint, and a note for the page if there is none; ValueError if damaged."""
-    path, command = opened.folder / "probe" / "probe.json", eval_command(opened)
+def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
+    """Return the probe.json of this checkpoint, and a note for the page if there is none; UserError if damaged."""
+    path = opened.folder / "probe" / "probe.json"
+    command = eval_command(opened)
     if not opened.is_causal:
         return None, []
     if not path.exists():
         return None, [f"The heads have not been tested yet: {command}"]
-    with damaged_file_error(path, f"write it again: {command}"):
-        results = split_results(json.loads(path.read_text()))
-        model, data = results["model"], results["data"]
-        tested = (results["schema_version"], model["step"], data["fingerprint"], model.get("sha256"))
-        is_current = tested == (SCHEMA_VERSION, opened.step, opened.data_fingerprint, opened.sha256)
-        if is_current:
-            page_content(opened, results)
-    if not is_current:
-        return None, [f"The last probe tested another checkpoint or is of another version; probe again: {command}"]
-    return results, []
-
-
-def file_results(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns results as probe.json has them: the entries about the next pronoun are the first of `selected`."""
-    content = {name: value for name, value in results.items() if name != "next_pronoun"}
-    return content | {"selected": [*results.get("next_pronoun", ()), *results["selected"]]}
-
-
-def split_results(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the content of probe.json with the entries about the next pronoun under `next_pronoun`."""
-    selected = content["selected"]
-    is_next = [is_next_pronoun(entry) for entry in selected]
-    first = [entry for entry, chosen in zip(selected, is_next, strict=True) if chosen]
-    others = [entry for entry, chosen in zip(selected, is_next, strict=True) if not chosen]
-    return {**content, "selected": others, "next_pronoun": first}
+    with readable(path, f"write it again: {command}"):
+        content = json.loads(path.read_text())
+        if content["schema_version"] == SCHEMA_VERSION:
+            results = ProbeResults.from_json(content)
+            # The same step of the same run or file?
+            tested = (results.model.step, results.data.fingerprint, results.model.fact("sha256"))
+            if tested == (opened.step, opened.data_fingerprint, opened.shape.get("sha256")):
+                return results, []
+    return None, [f"The last probe tested another checkpoint or is of another version; probe again: {command}"]
 
 
 def read_texts(run: Path) -> list[str]:
-    """Returns the user's sentences, newest first; none, with a warning, if their file is damaged."""
+    """Return the user's sentences, newest first; none, with a warning, if their file is damaged."""
     path = run / "probe" / TEXTS
     try:
-        with damaged_file_error(path, "delete it"):
+        with readable(path, "delete it"):
             texts = json.loads(path.read_text()) if path.exists() else []
             if not isinstance(texts, list):
-                raise ValueError("not a list")
+                raise UserError("not a list")
             "".join(texts).encode()  # TypeError for other values, UnicodeEncodeError for lone surrogates
     except ValueError as error:
         print(f"warning: {error}", file=sys.stderr)
@@ -94,21 +80,27 @@ def read_texts(run: Path) -> list[str]:
     return texts
 
 
-def training_records(opened: OpenedModel) -> dict[str, Any]:
-    """Returns the metrics and snapshots of a run that the page shows; ValueError names a damaged file."""
-    if opened.is_external:
-        return {}
-    path, metrics = opened.folder / "metrics.jsonl", []
-    if path.exists():
-        with damaged_file_error(path, "delete it; the page will lack the curves of training"):
-            metrics = read_records(opened.folder)
-            training_content(metrics, None)
-    return {"metrics": metrics, "snapshots": load_history(opened.folder / HISTORY_FILE)}
+def read_metrics(opened: OpenedModel) -> Metrics:
+    """Return the records of a run's training, none of an external model; UserError names a damaged file."""
+    path = opened.folder / "metrics.jsonl"
+    if opened.is_external or not path.exists():
+        return Metrics([], [], [])
+    with readable(path, "delete it; the page will lack the curves of training"):
+        return load_metrics(opened.folder)
 
 
 def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> None:
-    """Prints the address of the page and, if wanted, opens it at a sentence."""
+    """Print the address of the page and, if wanted, open it at a sentence."""
     address = (opened.folder / "probe" / PAGE).resolve().as_uri() + (f"#{sentence}" if sentence else "")
     print(f"\nreport {address}", flush=True)
     if in_browser and not webbrowser.open(address):
         print("note: no browser found; open the address above in one")
+
+
+def write_with_figures(
+    folder: Path, files: Mapping[str, str | bytes], marker: str, pictures: Mapping[str, bytes]
+) -> None:
+    """Write a set of files and figures, all or nothing, and remove the figures of earlier results."""
+    named = {f"figures/{name}": content for name, content in pictures.items()}
+    obsolete = [f"figures/{name}" for name in FIGURES if name not in pictures]
+    write_files(folder, {**files, **named}, marker, obsolete)

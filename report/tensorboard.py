@@ -8,70 +8,81 @@ from PIL import Image, ImageDraw, ImageFont
 from probe.emergence import QuestionScores
 from probe.sentences import EXAMPLE_BLOCK, Example
 
-BLUE, WHITE, ORANGE, GREY, BLACK = (0, 114, 178), (255, 255, 255), (213, 94, 0), (120, 120, 120), (32, 32, 32)
-ROW, GAP = 26, 2  # pixels: height of a row, space between two coloured boxes
+BLUE = (0, 114, 178)
+WHITE = (255, 255, 255)
+ORANGE = (213, 94, 0)
+GREY = (120, 120, 120)
+BLACK = (32, 32, 32)
+ROW = 26  # pixels: height of a row
+GAP = 2  # pixels between two coloured boxes
 Colour = tuple[int, int, int]
 
 
 def mixed(colour: Colour, share: float) -> Colour:
-    """Returns white with `share` of `colour` in it, from 0 to 1."""
+    """Return white with `share` of `colour` in it, from 0 to 1."""
     share = min(1.0, max(0.0, share))
     red, green, blue = (round(white + share * (value - white)) for white, value in zip(WHITE, colour, strict=True))
     return red, green, blue
 
 
 def score_colour(value: float, centre: float, end: float) -> Colour:
-    """Returns white at `centre`, blue at `end` and above, orange at the same distance below."""
+    """Return white at `centre`, blue at `end` and above, orange at the same distance below."""
     share = (value - centre) / (end - centre)
     return mixed(BLUE if share >= 0 else ORANGE, abs(share))
 
 
 def draw_boxes(rows: Sequence[Sequence[tuple[str, Colour]]], caption: str) -> np.ndarray:
-    """Draws a caption and rows of texts in columns, each text in a box of its colour: [height, width, 3] uint8."""
+    """Draw a caption and rows of texts in columns, each text in a box of its colour: [height, width, 3] uint8."""
     font = ImageFont.load_default(12)
-    widths = [max(round(font.getlength(text)) for text, _ in column) + 16 for column in zip(*rows, strict=True)]
-    image = Image.new("RGB", (max(sum(widths), round(font.getlength(caption)) + 16), ROW * (len(rows) + 1)), WHITE)
+    widths = []
+    for column in zip(*rows, strict=True):
+        widths.append(max(round(font.getlength(text)) for text, _ in column) + 16)
+    width = max(sum(widths), round(font.getlength(caption)) + 16)
+    image = Image.new("RGB", (width, ROW * (len(rows) + 1)), WHITE)
     draw = ImageDraw.Draw(image)
     draw.text((8, ROW / 2), caption, BLACK, font, "lm")
     for number, row in enumerate(rows, 1):
-        x, y = 0, ROW * number
+        x = 0
+        y = ROW * number
         for (text, (red, green, blue)), width in zip(row, widths, strict=True):
             draw.rectangle((x, y, x + width - GAP, y + ROW - GAP), (red, green, blue))
-            text_colour = BLACK if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else WHITE
-            draw.text((x + width / 2, y + ROW / 2), text, text_colour, font, "mm")
+            is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 128
+            draw.text((x + width / 2, y + ROW / 2), text, BLACK if is_light else WHITE, font, "mm")
             x += width
     return np.asarray(image)
 
 
 def head_map(scores: np.ndarray, caption: str, centre: float = 0.5, end: float = 1.0) -> np.ndarray:
-    """Draws a score [L, H] of every head: a row for each layer, coloured by `score_colour`."""
-    names = [("", WHITE), *((f"H{head}", WHITE) for head in range(scores.shape[1]))]
-    rows = [
-        [(f"L{layer}", WHITE), *((f"{score:.2f}", score_colour(float(score), centre, end)) for score in row)]
-        for layer, row in enumerate(scores)
-    ]
-    return draw_boxes([names, *rows], caption)
+    """Draw a score [L, H] of every head: a row for each layer, coloured by `score_colour`."""
+    rows = [[("", WHITE), *((f"H{head}", WHITE) for head in range(scores.shape[1]))]]
+    for layer, of_layer in enumerate(scores):
+        row = [(f"L{layer}", WHITE)]
+        for score in of_layer.tolist():
+            row.append((f"{score:.2f}", score_colour(score, centre, end)))
+        rows.append(row)
+    return draw_boxes(rows, caption)
 
 
 def example_block(sentences: Sequence[tuple[Example, Sequence[str], np.ndarray]], caption: str) -> np.ndarray:
-    """Draws a sentence in each row, every word by its weight: antecedent blue, distractor orange, other words grey.
+    """Draw a sentence in each row, every word by its weight: antecedent blue, distractor orange, other words grey.
 
     `sentences` are the example, its words and the attention [W] of a head from the query to each word.
     """
     rows = []
     for example, words, weights in sentences:
         colours = {example.antecedent: BLUE, example.distractor: ORANGE}
-        rows.append([
-            (f"{word} {weight:.2f}" if word in colours else word, mixed(colours.get(word, GREY), float(weight)))
-            for word, weight in zip(words, weights, strict=True)
-        ])  # fmt: skip
+        row = []
+        for word, weight in zip(words, weights, strict=True):
+            text = f"{word} {weight:.2f}" if word in colours else word
+            row.append((text, mixed(colours.get(word, GREY), float(weight))))
+        rows.append(row)
     return draw_boxes(rows, caption)
 
 
 def draw_snapshot(
     readings: Sequence[QuestionScores], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Returns maps of all heads for each question, and the example block for the first question's best head, by tag.
+    """Return maps of all heads for each question, and the example block for the first question's best head, by tag.
 
     `examples` are worked examples with their words and the attention between them, [L, H, W, W].
     """
@@ -80,13 +91,14 @@ def draw_snapshot(
         contrast = head_map(reading.pronoun_contrast, "pronoun contrast", centre=0.0, end=2.0)
         images[f"{reading.name}/accuracy of heads"] = head_map(reading.accuracy, "accuracy")
         images[f"{reading.name}/pronoun contrast of heads"] = contrast
-    first = readings[0]
-    block = [
-        (example, words, weights[first.layer, first.head, list(words).index(example.query)])
-        for example, words, weights in examples
-        if example in EXAMPLE_BLOCK
-    ]
+
+    # The row of the query in the best head, for each sentence of the block
+    best = readings[0]
+    block = []
+    for example, words, weights in examples:
+        if example in EXAMPLE_BLOCK:
+            block.append((example, words, weights[best.layer, best.head, list(words).index(example.query)]))
     if block:
-        caption = f"{first.name}: attention of L{first.layer}H{first.head} from the last word"
-        images["example block/best head"] = example_block(block, caption)
+        caption = f"{best.name}: attention of L{best.layer}H{best.head} from the last word"
+        images |= {"example block/best head": example_block(block, caption)}
     return images

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.probe.evaluated_models import SETTINGS
 from tests.probe.test_natural import make_documents
 from tests.program import SMALL, SMALL_PROBE, run_program
 from training.evaluate import validation_loss
+from training.metrics import Metrics, ValidationRecord
 from training.settings import Device
 
 SENTENCE = "The cat sat near the buses. It"
@@ -332,15 +334,13 @@ def test_an_exported_run_opens_as_an_external_model_with_the_same_attention(run:
 def test_the_loss_on_the_validation_text_is_that_of_training_or_measured(trained_run: Path, cache: str) -> None:
     opened = open_run(trained_run, torch.device("cpu"))
     corpus, printed = load_data(opened, cache.removeprefix("cache_dir=")), list[str]()
-    print_loss(opened, corpus, [], SETTINGS, printed.append)
+    print_loss(opened, corpus, Metrics([], [], []), SETTINGS, printed.append)
     measured = validation_loss(opened.transformer, corpus.validation, SETTINGS.tokens_per_batch)
     assert f"{measured['loss']:.4f} nats/token, {measured['bits_per_byte']:.4f} bits/byte" in printed[0]
-    record = {"split": "validation", "step": opened.step, "loss": 9.0, "bits_per_byte": 8.0}
-    gap = {"gap": 0.25, "gap_error": 0.01}
-    records = [record | gap | {"whole": True}, record | {"whole": False, "loss": 7.0}]
-    records.append(record | {"whole": True, "step": opened.step + 1, "loss": 7.0})
+    whole = ValidationRecord(step=opened.step, loss=9.0, bits_per_byte=8.0, whole=True, gap=0.25, gap_error=0.01)
+    others = [replace(whole, whole=False, loss=7.0), replace(whole, step=opened.step + 1, loss=7.0)]
     lines = list[str]()
-    print_loss(opened, corpus, records, SETTINGS, lines.append)
+    print_loss(opened, corpus, Metrics([], [whole, *others], []), SETTINGS, lines.append)
     n_tokens = len(corpus.validation.tokens) - 1
     assert lines[0] == f"loss 9.0000 nats/token, 8.0000 bits/byte over {n_tokens:,} validation tokens"
     assert "0.250" in lines[1]

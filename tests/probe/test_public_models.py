@@ -30,16 +30,16 @@ def stories260k() -> ProbeResult:
 
 @needs("stories260K.bin")
 def test_one_head_of_stories260k_decides_the_next_pronoun(stories260k: ProbeResult) -> None:
-    [entry] = stories260k.results["next_pronoun"]
-    assert (entry["layer"], entry["head"], entry["verdict"]) == (4, 2, SUPPORTED)
-    assert entry["share"] >= 0.5 and entry["p_corrected"] < 0.01
-    assert entry["author_accuracy"] > entry["nearest_accuracy"]
+    [found] = stories260k.results.next_pronoun
+    assert (found.layer, found.head, found.verdict) == (4, 2, SUPPORTED)
+    assert found.judged.share.value >= 0.5 and found.p_corrected < 0.01
+    assert found.author_accuracy.value > found.nearest_accuracy
 
 
 @needs("smollm2")
 def test_a_large_model_is_asked_for_the_next_pronoun_only_and_follows_the_person() -> None:
     result = probe_model(open_model(FOLDER / "smollm2", device="cpu"))
-    [entry] = result.results["next_pronoun"]
-    assert result.results["natural"]["questions"] == {} and result.results["selected"] == []
-    assert entry["follows_twin"] > 0.9 and entry["share"] >= 0.2
-    assert "only the next pronoun was tested" in result.results["warnings"][0]
+    [found] = result.results.next_pronoun
+    assert result.results.natural.questions == {} and result.results.selected == []
+    assert found.follows_twin.value > 0.9 and found.judged.share.value >= 0.2
+    assert "only the next pronoun was tested" in result.results.warnings[0]

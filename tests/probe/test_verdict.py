@@ -1,6 +1,5 @@
 """The verdict follows from the evidence, and the claim card contains nothing else."""
 
-import json
 from dataclasses import fields, replace
 from typing import Any
 
@@ -8,7 +7,11 @@ import numpy as np
 import pytest
 
 from probe.claim import claim_card
+from probe.results import BestBaseline, Clusters, HoldoutResult, QuestionResult, TestedModel, UntrainedScores
 from probe.verdict import Evidence, evidence_of, judge
+from tests.report.sample import filled
+
+MODEL = TestedModel("runs/a", 1200, "stories", {})
 
 STRONG = Evidence(
     p_pair_accuracy=0.0005,
@@ -161,8 +164,34 @@ def test_evidence_is_read_from_probe_json_and_from_the_counts_over_seeds() -> No
     assert evidence_of(entry(), seeds) == replace(expected, n_seeds=7, n_seeds_supported=5)
 
 
+def judged(**changes: Any) -> QuestionResult:
+    """Return the result of a head with the evidence of `entry`; `changes` are fields of Evidence."""
+    verdict = judge(replace(evidence_of(entry()), **changes))
+    test = filled(
+        HoldoutResult,
+        n_items=188,
+        clusters=Clusters(29, 13, 17, 43),
+        accuracy=0.9876,
+        accuracy_interval=(0.961, 1.0),
+        best_baseline=BestBaseline("nearest", 0.5, (0.461, 0.5)),
+        untrained=filled(UntrainedScores, accuracy=0.47),
+    )
+    return filled(
+        QuestionResult,
+        question="number",
+        site="pronoun",
+        layer=1,
+        head=2,
+        test={"headline": test},
+        verdict=verdict.word,
+        evidence_level=verdict.level,
+        criteria=list(verdict.criteria),
+        reasons=list(verdict.reasons),
+    )
+
+
 def test_a_supported_claim_names_head_verdict_accuracy_and_baselines() -> None:
-    claim = claim_card(entry(), {"n_layer": 2})["claim"]
+    claim = claim_card(judged(), MODEL).claim
     for words in ("L1H2 links a pronoun to its antecedent", "supported", "E3", "98.8 % [96.1, 100.0]", "188 items"):
         assert words in claim
     assert "nearest" in claim
@@ -170,39 +199,34 @@ def test_a_supported_claim_names_head_verdict_accuracy_and_baselines() -> None:
 
 
 def test_a_claim_that_is_not_established_says_so_and_lists_the_criteria() -> None:
-    card = claim_card(entry(selectivity=0.0, causal=None, mass={}, head_type={"previous": 0.9}), {})
-    assert card["claim"].startswith("No attention head is shown to link")
-    assert "Criteria not met: selective. Criteria not measured: causal edge, rests without antecedent." in card["claim"]
-
-
-def limits(model: dict[str, Any], accuracy_interval: tuple[float, float] = (0.9, 1.0)) -> str:
-    values = entry()
-    values["test"]["headline"]["accuracy_interval"] = accuracy_interval
-    return " ".join(claim_card(values, model)["does_not_show"])
+    missing = dict.fromkeys(("attention_swap", "edge_specificity", "linked_mass", "unlinked_mass"))
+    card = claim_card(judged(selectivity=0.0, previous=0.9, **missing), MODEL)
+    assert card.claim.startswith("No attention head is shown to link")
+    assert "Criteria not met: selective. Criteria not measured: causal edge, rests without antecedent." in card.claim
 
 
 def test_limits_name_the_words_and_frames_of_the_test() -> None:
-    assert "29 sentence frames, 43 pairs of 13 and 17 nouns" in limits({})
+    assert "29 sentence frames, 43 pairs of 13 and 17 nouns" in claim_card(judged(), MODEL).does_not_show[-1]
 
 
 @pytest.mark.parametrize(
-    ("words", "with_limit", "without"),
-    [
-        ("resampling shows none", {"model": {}, "accuracy_interval": (1.0, 1.0)}, {"model": {}}),
-        ("training data are unknown", {"model": {"source": "transformers"}}, {"model": {}}),
-        ("token_shift", {"model": {"token_shift": True}}, {"model": {"token_shift": False}}),
-    ],
+    ("words", "shape"),
+    [("training data are unknown", {"source": "transformers"}), ("token_shift", {"token_shift": True})],
 )
-def test_a_limit_is_named_only_where_it_holds(words: str, with_limit: dict, without: dict) -> None:
-    assert words in limits(**with_limit)
-    assert words not in limits(**without)
+def test_a_limit_of_the_model_is_named_only_where_it_holds(words: str, shape: dict[str, Any]) -> None:
+    assert words in " ".join(claim_card(judged(), replace(MODEL, shape=shape)).does_not_show)
+    assert words not in " ".join(claim_card(judged(), MODEL).does_not_show)
 
 
-def test_a_card_is_strict_json() -> None:
-    assert json.loads(json.dumps(claim_card(entry(), {}), allow_nan=False))["layer"] == 1
+@pytest.mark.parametrize(("interval", "is_limit"), [((1.0, 1.0), True), ((0.9, 1.0), False), ((np.nan, np.nan), False)])
+def test_a_head_without_errors_says_nothing_about_how_rare_they_are(interval: Any, is_limit: bool) -> None:
+    result = judged()
+    test = replace(result.headline, accuracy_interval=interval)
+    limits = claim_card(replace(result, test={"headline": test}), MODEL).does_not_show
+    assert ("resampling shows none" in " ".join(limits)) == is_limit
 
 
 def test_an_answer_that_ignores_the_pronoun_is_a_criterion_not_met() -> None:
-    values = entry(causal={"attention_swap": None, "edge_specificity": None, "edge_specificity_interval": None})
-    assert "does not follow the pronoun" in values["reasons"][0]
-    assert "Criteria not met: causal edge." in claim_card(values, {})["claim"]
+    result = judged(answer_is_constant=True, attention_swap=None, edge_specificity=None)
+    assert "does not follow the pronoun" in result.reasons[0]
+    assert "Criteria not met: causal edge." in claim_card(result, MODEL).claim

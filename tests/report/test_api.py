@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from data.english_blocks import english_texts
+from data.english_blocks import english_rows
 from data.tokenizer import END, bpe_tokenizer
-from model.export import export_transformers
-from model.transformer import draw_outputs
+from model.hf import export_transformers
+from model.transformer import Transformer, draw_outputs
 from report.api import ProbeResult, open_model, probe_model
-from report.content import ablation_code
-from report.results import file_results
+from report.reproduce import ablation_code
+from tests.model.standard import config
 from tests.program import SMALL_PROBE, run_program
-from tests.tiny_models import untrained
 
 pytest.importorskip("transformers")
 SETTINGS = {"n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
@@ -26,9 +25,9 @@ SETTINGS = {"n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama with random weights and a tokenizer of English, as `save_pretrained` writes it."""
-    rows = english_texts(None, n_frames=20, n_pairs=5, seed=0)
+    rows = english_rows(None, n_frames=20, n_pairs=5, seed=0)
     tokenizer = bpe_tokenizer((row["text"] for split in rows.values() for row in split), 800)
-    model = untrained(tokenizer.get_vocab_size(), seed=5, context_length=64)
+    model = Transformer(config(context_length=64), tokenizer.get_vocab_size(), seed=5)
     draw_outputs(model, seed=5)
     path = tmp_path_factory.mktemp("external") / "llama"
     export_transformers(model, path, tokenizer.token_to_id(END), tokenizer)
@@ -43,16 +42,16 @@ def result(folder: Path) -> ProbeResult:
 def test_a_model_of_transformers_is_tested_on_plain_english(result: ProbeResult) -> None:
     head = result.heads["english"]
     assert (head.verdict, head.evidence_level) == ("not established", "E0")
-    assert (
-        0 <= head.layer < result.opened.model.n_layer and 0 <= head.accuracy_low <= head.accuracy <= head.accuracy_high
-    )
-    assert head.p == result.results["selected"][0]["test"]["headline"]["p_corrected"]
+    assert 0 <= head.layer < result.opened.model.n_layer
+    low, high = head.headline.accuracy_interval
+    assert 0 <= low <= head.headline.accuracy <= high
     assert "not established" in str(result) and "training data of this model is unknown" in str(result)
 
 
 def test_the_table_has_a_row_of_plain_values_for_each_question(result: ProbeResult) -> None:
     (row,) = result.table()
     assert row["question"] == "english" and all(isinstance(v, str | int | float | None) for v in row.values())
+    assert row["p"] == result.heads["english"].headline.p_corrected
 
 
 def test_eval_writes_the_same_results_and_files(result: ProbeResult, folder: Path, tmp_path: Path) -> None:
@@ -62,16 +61,16 @@ def test_eval_writes_the_same_results_and_files(result: ProbeResult, folder: Pat
     written = tmp_path / "program" / "probe"
     names = {"probe.json", "claims.json", "claims.md", "heads.csv", "items.jsonl", "report.html"}
     assert {path.name for path in page.parent.iterdir()} == names <= {path.name for path in written.iterdir()}
-    assert json.loads((written / "probe.json").read_text()) == file_results(result.results)
+    assert json.loads((written / "probe.json").read_text()) == result.results.to_json()
     for name in names - {"report.html"}:
         assert (written / name).read_bytes() == (page.parent / name).read_bytes()
 
 
 def test_the_code_that_the_report_shows_removes_the_head(result: ProbeResult) -> None:
-    selected = result.results["selected"][0]
+    head = result.heads["english"]
     names: dict[str, Any] = {}
     with redirect_stdout(io.StringIO()) as output:
-        exec(ablation_code(selected, result.results["model"]), names)
+        exec(ablation_code(head, result.results.model), names)
     assert "tensor([[[" in output.getvalue()
     edited = names["opened"].model.logits(names["tokens"], edits=[names["edit"]])
     assert (edited - names["opened"].model.logits(names["tokens"])).abs().max() > 0
@@ -80,8 +79,8 @@ def test_the_code_that_the_report_shows_removes_the_head(result: ProbeResult) ->
 def test_natural_text_is_tested_with_a_path(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Lily met Tom. She ran home.\n" * 3)
     result = probe_model(open_model(folder, device="cpu"), path=str(tmp_path / "text.txt"), **SETTINGS)
-    missing = result.results["natural"]["missing"]
-    assert result.results["natural"]["questions"] == {} and result.results["next_pronoun"] == []
+    missing = result.results.natural.missing
+    assert result.results.natural.questions == {} and result.results.next_pronoun == []
     assert missing[0].startswith("next_pronoun_gender: 0 passages with one person (needed: 40) and 0 passages with a")
     assert any(sentence.startswith("gender: 3 prefixes") for sentence in missing)
 

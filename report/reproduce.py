@@ -1,0 +1,89 @@
+"""What the report shows to make its results again: commands for a shell, and Python that removes a head."""
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from probe.config import ProbeConfig
+from probe.open import OpenedModel, OpenedRun
+from probe.results import QuestionResult, TestedModel
+from training.settings import CONFIGS, compose_settings, flat
+
+
+def command_in_this_folder(program: str, *arguments: str) -> str:
+    """Return a command for a shell in this folder that runs a program with the Python of this process."""
+    python = Path(sys.executable)
+    folder = Path.cwd()
+    if shutil.which("python") == str(python):
+        python = Path("python")
+    elif python.is_relative_to(folder):
+        python = python.relative_to(folder)
+    return shlex.join([str(python), program, *arguments])
+
+
+def eval_command(opened: OpenedModel, *arguments: str) -> str:
+    """Return the command that evaluates a model."""
+    model = [f"run={opened.source}"]
+    if opened.is_external:
+        model = [f"model={opened.source}", f"out={opened.folder}"]
+    if opened.shape.get("items") == "stories":
+        model.append("items=stories")
+    if tokenizer := opened.shape.get("tokenizer"):
+        model.append(f"tokenizer={tokenizer}")
+    return command_in_this_folder("eval.py", *model, *arguments)
+
+
+def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None) -> list[str]:
+    """Return the commands that train a run and test it again with the same settings; `probe` is None if untested."""
+    used = {} if probe is None else asdict(probe)
+    commands = [eval_command(opened, *_changed_arguments(probe_defaults(), used, "probe."))]
+    if isinstance(opened, OpenedRun):
+        # A group of data has defaults of its own; the folder of the run and the like are no settings of it.
+        source = opened.settings.data.source
+        settings = flat(opened.settings)
+        data = {f"data.{name}": value for name, value in yaml_values(f"data/{source}").items()}
+        folders = {name: settings[name] for name in ("out", "resume", "cache_dir")}
+        arguments = _changed_arguments(flat(compose_settings()) | data | folders, settings)
+        group = [] if source == "stories" else [f"data={source}"]
+        commands.insert(0, command_in_this_folder("train.py", *group, *arguments))
+    return commands
+
+
+def probe_defaults() -> dict[str, Any]:
+    """Return the settings of the probe that eval.py starts from."""
+    return dict(yaml_values("eval/eval")["probe"])
+
+
+def yaml_values(name: str) -> dict[str, Any]:
+    """Return the values of a file in configs/."""
+    values: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{name}.yaml"))
+    return values
+
+
+def _changed_arguments(defaults: Mapping[str, Any], used: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return NAME=VALUE, as Hydra reads them, of the settings that differ from the defaults."""
+    arguments = []
+    for name, value in used.items():
+        if value != defaults[name]:
+            arguments.append(f"{prefix}{name}={value if isinstance(value, str) else json.dumps(value)}")
+    return arguments
+
+
+def ablation_code(result: QuestionResult, model: TestedModel) -> str:
+    """Return Python that removes the head of a result from the model that was tested."""
+    tokenizer = f", tokenizer={model.fact('tokenizer')!r}" if model.fact("tokenizer") else ""
+    example = result.median.sentences[0].text
+    return "\n".join([
+        "import torch; from model.observe import HeadEdit; from report.api import open_model",
+        f"opened = open_model({model.run!r}{tokenizer}, device='cpu')",
+        f"tokens = torch.tensor([opened.tokenize({example!r}).tokens])",
+        f"edit = HeadEdit(layer={result.layer}, head={result.head}, output=torch.zeros_like)",
+        "print(opened.model.logits(tokens, edits=[edit]) - opened.model.logits(tokens))",
+    ])  # fmt: skip

@@ -6,14 +6,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from antecedent_lab.commands import EvalSettings, look_at_sentence, print_loss, probe_heads, run_test_set
 from antecedent_lab.opened import load_data, open_external, open_run
-from data.errors import printable
+from antecedent_lab.saved import read_metrics, show_page
+from antecedent_lab.sweeps import compare_seeds, compare_variants
+from data.errors import UserError, printable
 from probe.config import Items, ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
-from report.commands import EvalSettings, look_at_sentence, print_loss, probe_heads, run_test_set
 from report.figures import check_matplotlib
-from report.results import read_metrics, show_page
-from report.sweeps import compare_seeds, compare_variants
 from training.command_line import run_cli
 from training.device import choose_device
 from training.run_dir import find_run
@@ -21,7 +21,7 @@ from training.settings import CONFIGS, Precision, compose_settings, typed
 
 
 def main(config: DictConfig) -> int:
-    """Runs the mode that the settings select; returns the exit status."""
+    """Run the mode that the settings select; return the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exits through finally blocks, so no file is half written
     values: Any = OmegaConf.to_container(config, resolve=True)
     probe = typed(ProbeConfig, values.pop("probe"), "probe.")
@@ -38,7 +38,7 @@ def main(config: DictConfig) -> int:
 
 
 def opened_model(settings: EvalSettings) -> OpenedModel:
-    """Opens the model that the settings name, and prints its name, step and device."""
+    """Open the model that the settings name, and print its name, step and device."""
     device = choose_device(settings.device, Precision.float32, settings.threads)
     opened: OpenedModel
     if settings.model is not None:
@@ -60,10 +60,10 @@ def opened_model(settings: EvalSettings) -> OpenedModel:
 
 
 def evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConfig) -> None:
-    """Takes a test set, shows a sentence, or tests the heads; for a non-causal model only measures the loss."""
+    """Take a test set, show a sentence, or test the heads; for a non-causal model only measure the loss."""
     if isinstance(opened, OpenedRun) and not opened.is_causal:
         if settings.text or settings.task or settings.path:
-            raise ValueError("run=: with model.mask=none a word sees the next one, so only the loss can be measured")
+            raise UserError("run=: with model.mask=none a word sees the next one, so only the loss can be measured")
         print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), probe)
         return
     if settings.task is not None or settings.path is not None:
@@ -77,5 +77,10 @@ def evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConf
         show_page(opened, in_browser=settings.open, sentence="yours-1" if settings.text is not None else "")
 
 
-if __name__ == "__main__":
+def command() -> None:
+    """Run `main` with the settings of the command line."""
     run_cli(main, {"": [EvalSettings], "probe": [ProbeConfig]}, CONFIGS / "eval", "eval")
+
+
+if __name__ == "__main__":
+    command()

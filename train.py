@@ -46,5 +46,10 @@ def main(config: DictConfig) -> int:
     return train(settings, partial(training_probe, draw=draw_snapshot), label)
 
 
-if __name__ == "__main__":
+def command() -> None:
+    """Run `main` with the settings of the command line."""
     run_cli(main, GROUPS, CONFIGS, "train")
+
+
+if __name__ == "__main__":
+    command()

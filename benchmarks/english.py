@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from report.commands import test_set_name
 
 from benchmarks.measure import arguments, interval_text, read_records, run_script, short_paths, write_results
 from data.natural import pronoun_forms
 from data.text import text_files
 from data.text_tables import markdown_table, percent, percent_interval
-from report.commands import test_set_name
 from report.natural import natural_tables
 from training.checkpoint import write_atomically
 

@@ -24,6 +24,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from report.api import SHIPPED_TEXT, EnglishText, english_text
 
 from antecedent_lab.opened import load_data, open_run
 from benchmarks.english import permute_pronouns
@@ -41,7 +42,6 @@ from probe.minimal_pairs import load_pairs, log_probabilities, outcomes
 from probe.natural import make_items
 from probe.next_pronoun import NextPronounResult, confirm, study_question
 from probe.opened_model import OpenedRun
-from report.api import SHIPPED_TEXT, EnglishText, english_text
 from report.content import jsonable, yaml_values
 from training.checkpoint import load_checkpoint, write_atomically
 from training.settings import typed

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 import torch
+from report.api import SHIPPED_TEXT, EnglishText, english_text
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -34,7 +35,6 @@ from probe.next_pronoun import NextPronounResult, QuestionItems, question_items,
 from probe.passage_items import Item
 from probe.statistics import share_interval
 from probe.verdict import SUPPORTED
-from report.api import SHIPPED_TEXT, EnglishText, english_text
 from report.reproduce import yaml_values
 from training.settings import typed
 
@@ -203,7 +203,11 @@ def main() -> None:
         ])  # fmt: skip
         results[control] = {"n": n, "verdicts": dict(counts), "p_below_01": small_p[control], "found": found[control]}
     names = ("control", "models", "supported [95 %]", "corrected p < .01", "verdicts", "planted head chosen")
-    lines = [*markdown_table(names, rows), "", f"{len(ENGLISH_WORD.findall(' '.join(t for _, t in text.documents))):,} words."]
+    lines = [
+        *markdown_table(names, rows),
+        "",
+        f"{len(ENGLISH_WORD.findall(' '.join(t for _, t in text.documents))):,} words.",
+    ]
     print(f"{time.monotonic() - start:.0f} s")
     title = "Controls of the study of the next pronoun"
     write_results("next_pronoun_controls", title, {"controls": results}, lines, int(options["threads"]))

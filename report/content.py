@@ -9,16 +9,15 @@ from data.links import Span
 from data.stories.lint import lint
 from probe.claim import claim_card
 from probe.items import HEADLINE
-from probe.open import OpenedModel
+from probe.opened_model import OpenedModel
 from probe.results import NaturalResult, ProbeResults, QuestionResult, ShownSentence, TestedModel
 from probe.sentences import SHOWCASE, TokenizedText, next_tokens, pack_weights, word_attention
-from probe.snapshots import HISTORY_FILE, read_history
+from probe.snapshots import SnapshotHistory
 from probe.verdict import MAX_P, NOT_ESTABLISHED, corrected_p
 from report.natural import natural_claims, natural_tables
 from report.next_pronoun import next_pronoun_claim, next_pronoun_tables
 from report.page import ModelFacts, PageClaim, PageContent, PageQuestion, PageSentence
 from report.reproduce import ablation_code, reproducing_commands
-from report.results import read_metrics
 from report.tables import DESCRIPTIONS, model_tables
 from training.metrics import Metrics, ProbePoint, QuestionPoint
 
@@ -27,15 +26,18 @@ MAX_SNAPSHOT_CHARACTERS = 1_500_000
 
 
 def page_content(
-    opened: OpenedModel, results: ProbeResults | None, texts: Sequence[str] = (), notes: Sequence[str] = ()
+    opened: OpenedModel,
+    results: ProbeResults | None,
+    metrics: Metrics,
+    history: SnapshotHistory | None,
+    texts: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> PageContent:
     """Return the content of the page, with a note for everything that was left out for its size.
 
-    The model reads every sentence now. `results` are those of this checkpoint (None: no claim is shown), `texts` the
-    user's sentences.
+    The model reads every sentence now. `results` are those of this checkpoint (None: no claim is shown), `metrics` and
+    `history` the records of training, `texts` the user's sentences.
     """
-    metrics = read_metrics(opened)
-    history = None if opened.is_external else read_history(opened.folder / HISTORY_FILE)
     omissions: list[str] = []
 
     # Sentences in the order of their importance, because there may not be room for all
@@ -99,7 +101,7 @@ def about(opened: OpenedModel, commands: list[str]) -> ModelFacts:
 
     facts = [
         f"{model.n_layer} layers × {model.n_head} heads",
-        f"width {opened.shape['d_model']}",
+        f"width {opened.d_model}",
         f"context of {model.context_length} tokens",
         f"{opened.n_parameters:,} parameters",
         training,
@@ -128,7 +130,7 @@ def question_content(result: QuestionResult, model: TestedModel, sentences: list
         does_not_show=card.does_not_show,
         holdout=HEADLINE,
         ablation=ablation_code(result, model),
-        heads=scores | {"p": corrected_p(scores)},
+        heads=scores | {"p": corrected_p(result.heads)},
         sentences=sentences,
     )
 
@@ -305,15 +307,12 @@ def within_size(groups: Sequence[list[PageSentence]], omissions: list[str]) -> l
 # Training
 
 
-def thinned(history: Mapping[str, Any] | None, omissions: list[str]) -> dict[str, Any] | None:
-    """Return the snapshots as the page holds them: every n-th step and the last if there is no room for all.
-
-    `history` is the content of attention.jsonl.
-    """
-    if not history or not history["steps"]:
+def thinned(history: SnapshotHistory | None, omissions: list[str]) -> dict[str, Any] | None:
+    """Return the snapshots as the page holds them: every n-th step and the last if there is no room for all."""
+    if history is None or not history.steps:
         return None
-    steps = history["steps"]
-    data = history["data"]
+    steps = history.steps
+    data = history.data
 
     # The last snapshot is kept, because it is the trained model's.
     size = sum(len(text) for step in data for text in step)
@@ -323,7 +322,7 @@ def thinned(history: Mapping[str, Any] | None, omissions: list[str]) -> dict[str
         n_omitted = len(steps) - len(selected)
         omissions.append(f"{n_omitted} of {len(steps)} snapshots of training; {len(selected)} are selected.")
     return {
-        "texts": [text["text"] for text in history["texts"]],
+        "texts": history.texts,
         "steps": [steps[i] for i in selected],
         "data": [data[i] for i in selected],
     }

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from probe.next_pronoun import LEVELS, UNKNOWN_TO_MODEL
 from probe.results import Confirmation, Estimate, LevelCriterion, NextPronounResult
-from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
+from probe.verdict import DECISION_LEVELS, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, UNKNOWN_TO_MODEL
 from report.tables import Table, estimate, head_names, number, table_of
 
 _WORDS = {
@@ -180,7 +179,7 @@ def next_pronoun_claim(result: NextPronounResult) -> str:
         f"more probable pronoun in {judged.flips.value:.0%}; corrected p {result.p_corrected:.4f}.",
         f"The {noun} that the model picks is the author's in {result.author_accuracy.value:.0%} of them; the last one "
         f"mentioned is the author's in {result.nearest_accuracy:.0%}.",
-        f"Evidence level {result.evidence_level}: {LEVELS[result.evidence_level]}.",
+        f"Evidence level {result.evidence_level}: {DECISION_LEVELS[result.evidence_level]}.",
         *(f"{sentence.capitalize()}." for sentence in _unmet(result)),
     ]
     return " ".join(sentences)

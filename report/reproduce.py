@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from probe.config import ProbeConfig
-from probe.open import OpenedModel, OpenedRun
+from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import QuestionResult, TestedModel
 from training.settings import CONFIGS, compose_settings, flat
 
@@ -33,10 +33,10 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
     model = [f"run={opened.source}"]
     if opened.is_external:
         model = [f"model={opened.source}", f"out={opened.folder}"]
-    if opened.shape.get("items") == "stories":
+    if opened.is_external and opened.has_stories:
         model.append("items=stories")
-    if tokenizer := opened.shape.get("tokenizer"):
-        model.append(f"tokenizer={tokenizer}")
+    if opened.tokenizer_source:
+        model.append(f"tokenizer={opened.tokenizer_source}")
     return command_in_this_folder("eval.py", *model, *arguments)
 
 
@@ -81,7 +81,7 @@ def ablation_code(result: QuestionResult, model: TestedModel) -> str:
     tokenizer = f", tokenizer={model.fact('tokenizer')!r}" if model.fact("tokenizer") else ""
     example = result.median.sentences[0].text
     return "\n".join([
-        "import torch; from model.observe import HeadEdit; from report.api import open_model",
+        "import torch; from antecedent_lab import HeadEdit, open_model",
         f"opened = open_model({model.run!r}{tokenizer}, device='cpu')",
         f"tokens = torch.tensor([opened.tokenize({example!r}).tokens])",
         f"edit = HeadEdit(layer={result.layer}, head={result.head}, output=torch.zeros_like)",

@@ -4,8 +4,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from probe.external import markdown_table
-
+from data.text_tables import markdown_table
 from lab.compare import FIRST_STEPS, MEASURES, QUESTION, Comparison, MeasureResult
 from lab.seeds import AnswersOverSeeds, NextPronounOverSeeds, SeedsResult, ShiftOverSeeds, Summary, Support
 from probe.results import Head

@@ -11,10 +11,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from data.text_tables import markdown_table
 from probe.baselines import REFERENCE_RULES
 from probe.claim import ClaimCard
-from probe.external import markdown_table
 from probe.items import QUESTIONS, UNDECIDED, questions_with_items
+from probe.links import HeadScores
 from probe.results import (
     Criterion,
     Head,
@@ -28,7 +29,6 @@ from probe.results import (
 )
 from probe.scores import Scores
 from probe.sentences import TokenizedText
-from probe.study import Reading
 from probe.verdict import LEVELS
 
 DESCRIPTIONS = {question.name: question.description for question in QUESTIONS}
@@ -416,7 +416,7 @@ _ROW_FIELDS = ("log_ratio", "value_log_ratio", "attention_margin", "strict", "ma
 _MEAN_ROW_FIELDS = ("value_log_ratio", "mass", "first_mass")
 
 
-def heads_csv(readings: Mapping[str, Reading]) -> str:
+def heads_csv(readings: Mapping[str, HeadScores]) -> str:
     """Return the mean scores of every head: a row for each question, hold-out, split and head."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -438,7 +438,7 @@ def heads_csv(readings: Mapping[str, Reading]) -> str:
     return stream.getvalue()
 
 
-def items_jsonl(results: ProbeResults, reading: Reading) -> str:
+def items_jsonl(results: ProbeResults, reading: HeadScores) -> str:
     """Return one object for each test item of each question, with what the chosen head does at it."""
     lines = []
     for question in QUESTIONS:

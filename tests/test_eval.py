@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from report.commands import MAX_TEXTS, EvalSettings, print_loss
 
 from antecedent_lab.opened import load_data, open_external, open_run
 from probe.config import Items
 from probe.sentences import word_attention
-from report.commands import MAX_TEXTS, EvalSettings, print_loss
 from tests.probe.evaluated_models import SETTINGS
 from tests.probe.test_natural import make_documents
 from tests.program import SMALL, SMALL_PROBE, run_program

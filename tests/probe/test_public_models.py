@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 import pytest
+from report.api import ProbeResult, open_model, probe_model
 
 from probe.verdict import SUPPORTED
-from report.api import ProbeResult, open_model, probe_model
 
 FOLDER = Path(os.environ.get("PUBLIC_MODELS", "no such folder"))
 

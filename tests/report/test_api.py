@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model.hf import export_transformers
+from report.api import ProbeResult, open_model, probe_model
+from tests.model.standard import config
 
 from data.english_blocks import english_rows
 from data.tokenizer import END, bpe_tokenizer
-from model.hf import export_transformers
 from model.transformer import Transformer, draw_outputs
-from report.api import ProbeResult, open_model, probe_model
 from report.reproduce import ablation_code
-from tests.model.standard import config
 from tests.program import SMALL_PROBE, run_program
 
 pytest.importorskip("transformers")

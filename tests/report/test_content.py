@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from probe.open import open_run
 
 from probe.config import ProbeConfig
-from probe.open import open_run
 from probe.results import NaturalQuestion, NaturalResult, ProbeResults, QuestionResult, ShiftResult
 from report.content import (
     MAX_SENTENCE_CHARACTERS,

@@ -6,27 +6,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from data.corpus import Corpus, corpus_folder
+from antecedent_lab.api import probe_next_pronoun, probe_opened, probe_prefixes
+from antecedent_lab.english_text import EnglishText, english_text
+from antecedent_lab.opened import load_data
+from antecedent_lab.saved import PAGE, TEXTS, read_history, read_metrics, read_results, read_texts, results_folder
+from data.corpus import Corpus, corpus_folder, training_words
 from data.errors import UserError, printable
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
-from data.tokenizer import encode_text, training_words
-from data.typed_json import from_json, to_json
+from data.typed_json import to_json
 from probe.config import Items, ProbeConfig
-from probe.external import EvaluatedModel, Report
-from probe.minimal_pairs import minimal_pairs
+from probe.minimal_pairs import measure_minimal_pairs
 from probe.natural import DECIDED_SITES
-from probe.next_pronoun import confirm
-from probe.open import OpenedModel, OpenedRun, load_data
+from probe.next_pronoun import confirm_decision
+from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Confirmation, Head, NaturalResult, NextPronounResult, ProbeResults
 from probe.sentences import TokenizedText, word_attention
-from report.api import EnglishText, english_text, probe_next_pronoun, probe_opened, probe_prefixes
 from report.content import page_content, unknown_note
+from report.minimal_pairs import minimal_pairs_lines
 from report.natural import natural_lines, natural_tables
 from report.next_pronoun import confirmation_lines, next_pronoun_lines, next_pronoun_tables
 from report.page import page
-from report.results import PAGE, TEXTS, read_metrics, read_results, read_texts, results_folder
 from report.tables import detail_lines, sentence_lines, table_lines
 from training.checkpoint import write_files
 from training.evaluate import validation_loss
@@ -59,7 +61,7 @@ class EvalSettings:
     task: Task | None  # a test set to take instead of the probe
     path: str | None  # its files; without a task, English text whose pronouns are tested
     open: bool  # show the page in a browser
-    figures: bool  # also draw PNG figures; needs matplotlib
+    figures: bool  # of a sweep: also draw a PNG; needs matplotlib
     verbose: bool  # print every hold-out, baseline and importance measure
     device: Device
     threads: int | None  # CPU threads; if None, the default of torch
@@ -84,7 +86,7 @@ class EvalSettings:
             ("tokenizer", self.tokenizer == "", "the name is empty"),
             ("text", is_sweep or is_task, "needs one model, without task= and path="),
             ("open", is_sweep or is_task, "opens the page of one model, without task= and path="),
-            ("figures", self.text is not None or is_task, "needs a test of the heads, without text= and task="),
+            ("figures", not is_sweep, "only for runs= and compare=; the page of a model shows its curves"),
         ]
         # None and False mean that a setting is not given.
         for name, is_wrong, problem in problems:
@@ -112,7 +114,7 @@ def probe_heads(
             lines += verbose_lines(result.results)
         log(printable("\n".join([*lines, *(f"note: {line}" for line in result.results.warnings)])))
         if folder is not None:
-            result.save(folder, read_texts(opened.folder), figures=settings.figures)
+            result.save(folder, read_texts(opened.folder))
     return folder is not None
 
 
@@ -175,7 +177,8 @@ def look_at_sentence(opened: OpenedModel, text: str) -> bool:
         if folder is not None:
             earlier = [shown for shown in read_texts(opened.folder) if shown != text]
             texts = [text, *earlier][:MAX_TEXTS]
-            content = page_content(opened, results, texts, missing)
+            records = (read_metrics(opened), read_history(opened))
+            content = page_content(opened, results, *records, texts, missing)
             write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
     return folder is not None
 
@@ -204,6 +207,14 @@ def chosen_heads(results: ProbeResults | None) -> dict[Head, list[str]]:
 # Test sets
 
 
+@dataclass(frozen=True)
+class TestSetReport:
+    """The result of one test set."""
+
+    results: dict[str, Any]  # for <task>.json
+    lines: list[str]  # Markdown, printed and written to <task>.md
+
+
 def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
     """Take a test set of other authors, print its table and write it to probe/outside/TASK_FILE.{json,md}."""
     assert settings.path is not None
@@ -211,7 +222,9 @@ def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfi
     if task is Task.natural:
         report = natural_report(opened, settings.path, config)
     else:
-        report = minimal_pairs(evaluated_model(opened, settings, config), settings.path)
+        words, source = words_of_training(opened, settings.cache_dir)
+        scores = measure_minimal_pairs(opened, words, settings.path, config)
+        report = TestSetReport(scores.to_json(), minimal_pairs_lines(scores, source))
     print(printable("\n".join(report.lines)))
 
     # Files
@@ -234,8 +247,8 @@ def test_set_name(task: str, path: str) -> str:
     return f"{task}_{re.sub(r'[^A-Za-z0-9]+', '_', files).strip('_')[:80]}"
 
 
-def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Report:
-    """Return the results of a model on the English text of a path (`report.api.files_of_path`).
+def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> TestSetReport:
+    """Return the results of a model on the English text of a path (`antecedent_lab.english_text.files_of_path`).
 
     Heads that the run's own validation text has chosen are tested too. Raises UserError if no question can be tested.
     """
@@ -281,7 +294,7 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> Repor
     # The record has the same form as probe.json.
     entries = [result.entry() for result in next_pronoun]
     results = {"selected": entries, "next_pronoun_confirmed": confirmed, **to_json(natural)}
-    return Report(results, [*lines, *table_lines(tables)])
+    return TestSetReport(results, [*lines, *table_lines(tables)])
 
 
 def confirm_heads(
@@ -295,42 +308,26 @@ def confirm_heads(
     missing: list[str] = []
     for result in chosen:
         # The head, or all heads of the set that the verdict is about
-        answer = confirm(
+        answer = confirm_decision(
             opened.model,
             opened.tokenizer,
-            opened.start,
+            opened.bos_id,
             result.name,
             text.passages.get(result.name, ()),
-            [(head.layer, head.head) for head in result.judged.heads],
+            result.judged.heads,
             config,
             needs_twin=bool(text.documents),
         )
         if isinstance(answer, str):
             missing.append(answer)
         else:
-            confirmed.append(from_json(Confirmation, to_json(answer), "next_pronoun_confirmed"))  # BRIDGE
+            confirmed.append(answer)
     return confirmed, missing
 
 
-def evaluated_model(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> EvaluatedModel:
-    """Return the model as the test sets use it."""
-
-    def encode(text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        encoding = encode_text(opened.tokenizer, text)
-        return encoding.ids, encoding.offsets
-
-    # The words of the training text, if it is known and still in the cache
-    words = None
-    source = "the training data is unknown"
-    if opened.data is not None and not opened.is_external:
-        folder = corpus_folder(opened.data.source, opened.data_fingerprint, Path(settings.cache_dir))
-        words, source = training_words(opened.tokenizer, folder) or (None, "the training text is not in the cache")
-    return EvaluatedModel(
-        model=opened.model,
-        encode=encode,
-        start_token=opened.start,
-        unknown_token=opened.unknown,
-        training_words=words,
-        training_words_source=source,
-        config=config,
-    )
+def words_of_training(opened: OpenedModel, cache_dir: str) -> tuple[frozenset[str] | None, str]:
+    """Return the words of the training text and where they were read, or None and why they are not known."""
+    if opened.data is None or opened.is_external:
+        return None, "the training data is unknown"
+    folder = corpus_folder(opened.data.source, opened.data_fingerprint, Path(cache_dir))
+    return training_words(opened.tokenizer, folder) or (None, "the training text is not in the cache")

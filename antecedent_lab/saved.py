@@ -3,16 +3,16 @@
 import json
 import sys
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from data.errors import UserError
-from probe.open import OWNER, OpenedModel, readable
+from antecedent_lab.opened import OWNER
+from data.errors import UserError, damaged_file_error
+from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults
-from report.figures import FIGURES
+from probe.snapshots import HISTORY_FILE, SnapshotHistory, load_history
 from report.reproduce import eval_command
-from training.checkpoint import write_files
 from training.metrics import Metrics, load_metrics
 from training.run_dir import lock, unwritable, write_json
 
@@ -54,13 +54,13 @@ def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
         return None, []
     if not path.exists():
         return None, [f"The heads have not been tested yet: {command}"]
-    with readable(path, f"write it again: {command}"):
+    with damaged_file_error(path, f"write it again: {command}"):
         content = json.loads(path.read_text())
         if content["schema_version"] == SCHEMA_VERSION:
             results = ProbeResults.from_json(content)
             # The same step of the same run or file?
             tested = (results.model.step, results.data.fingerprint, results.model.fact("sha256"))
-            if tested == (opened.step, opened.data_fingerprint, opened.shape.get("sha256")):
+            if tested == (opened.step, opened.data_fingerprint, opened.sha256):
                 return results, []
     return None, [f"The last probe tested another checkpoint or is of another version; probe again: {command}"]
 
@@ -69,7 +69,7 @@ def read_texts(run: Path) -> list[str]:
     """Return the user's sentences, newest first; none, with a warning, if their file is damaged."""
     path = run / "probe" / TEXTS
     try:
-        with readable(path, "delete it"):
+        with damaged_file_error(path, "delete it"):
             texts = json.loads(path.read_text()) if path.exists() else []
             if not isinstance(texts, list):
                 raise UserError("not a list")
@@ -85,8 +85,13 @@ def read_metrics(opened: OpenedModel) -> Metrics:
     path = opened.folder / "metrics.jsonl"
     if opened.is_external or not path.exists():
         return Metrics([], [], [])
-    with readable(path, "delete it; the page will lack the curves of training"):
+    with damaged_file_error(path, "delete it; the page will lack the curves of training"):
         return load_metrics(opened.folder)
+
+
+def read_history(opened: OpenedModel) -> SnapshotHistory | None:
+    """Return the attention of the worked examples during training; None without any."""
+    return None if opened.is_external else load_history(opened.folder / HISTORY_FILE)
 
 
 def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> None:
@@ -95,12 +100,3 @@ def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> N
     print(f"\nreport {address}", flush=True)
     if in_browser and not webbrowser.open(address):
         print("note: no browser found; open the address above in one")
-
-
-def write_with_figures(
-    folder: Path, files: Mapping[str, str | bytes], marker: str, pictures: Mapping[str, bytes]
-) -> None:
-    """Write a set of files and figures, all or nothing, and remove the figures of earlier results."""
-    named = {f"figures/{name}": content for name, content in pictures.items()}
-    obsolete = [f"figures/{name}" for name in FIGURES if name not in pictures]
-    write_files(folder, {**files, **named}, marker, obsolete)

@@ -2,25 +2,25 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
+from antecedent_lab.commands import EvalSettings, probe_heads
 from antecedent_lab.opened import load_resumes, load_run_settings, open_run
+from antecedent_lab.saved import read_results
 from data.errors import UserError, printable
 from data.typed_json import from_json, to_json
 from lab.compare import Comparison, VariantRun, by_variant, compare_runs
 from lab.seeds import SeedRun, SeedsResult, over_seeds
 from probe.config import ProbeConfig
 from probe.results import ProbeResults
-from report.commands import EvalSettings, probe_heads
-from report.content import command_in_this_folder
 from report.figures import draw_comparison, draw_seeds
-from report.results import read_results
+from report.reproduce import command_in_this_folder
 from report.sweep_tables import LEGEND, comparison_csv, comparison_markdown, seeds_markdown
 from training.checkpoint import write_files
 from training.device import choose_device
 from training.metrics import Metrics, load_metrics
-from training.run_dir import find_runs, lock, read_json, unwritable
+from training.run_dir import find_runs, lock, unwritable
 from training.settings import Precision, TrainSettings, check_seeds, check_variants, saved_settings
 
 
@@ -110,12 +110,12 @@ def _probe_results(run: Path, settings: EvalSettings, config: ProbeConfig) -> Pr
     """Return the probe.json of a run; the run is tested now if it has not been with these settings."""
     opened = open_run(run, choose_device(settings.device, Precision.float32, settings.threads).device)
     results, _ = read_results(opened)
-    if results is None or results["settings"] != asdict(config):
+    if results is None or results.settings != config:
         print(printable(f"probing {run}"), flush=True)
         probe_heads(opened, replace(settings, runs=None, compare=None, figures=False), config, lambda lines: None)
-    # BRIDGE: read_results will soon return ProbeResults itself.
-    path = run / "probe" / "probe.json"
-    return ProbeResults.from_json(read_json(path), str(path))
+        results, _ = read_results(opened)
+        assert results is not None
+    return results
 
 
 def _resume_notes(runs: Iterable[Path]) -> list[str]:

@@ -1,57 +1,69 @@
 """The probe from Python: `probe_model` returns what eval.py prints and writes, for any model (docs/usage.md)."""
 
-import glob
 import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-from data.corpus import Corpus, load_rows, training_counts, validation_documents
+from antecedent_lab.english_text import EnglishText, english_text
+from antecedent_lab.opened import LARGE_MODEL, check_items, load_data, open_external, open_run
+from antecedent_lab.saved import PAGE, read_history, read_metrics
+from data.corpus import Corpus, load_stories, load_texts, training_counts
 from data.english_blocks import english_items
 from data.errors import UserError
 from data.links import LinkItem, link_items
 from data.natural import Prefix
-from data.next_pronoun import Passage, find_all, passage_of_gold
 from data.stories import GENERATOR_VERSION
 from data.stories.leakage import leakage
-from data.text import read_documents, text_files
-from data.typed_json import from_json, to_json
+from data.typed_json import to_json
+from model.observe import HeadEdit
 from probe.after_pronoun import after_pronoun
 from probe.claim import claim_card
 from probe.config import Holdouts, Items, ProbeConfig
-from probe.gold import gold_prefixes, read_passages, read_rows
-from probe.natural import MAX_PREFIXES, describe, make_items, natural_study, prefixes_in, sections
-from probe.next_pronoun import study_question
-from probe.open import LARGE_MODEL, OpenedModel, check_items, load_data, open_external, open_run
+from probe.links import HeadScores, LinkStudy, study_links
+from probe.natural import MAX_PREFIXES, make_prefix_items, study_prefixes
+from probe.next_pronoun import study_next_pronoun
+from probe.opened_model import OpenedModel
 from probe.results import (
     SCHEMA_VERSION,
+    Head,
     Leakage,
     NaturalResult,
     NextPronounResult,
     ProbeResults,
     QuestionResult,
+    ShowcaseExample,
     TestedData,
     TestedModel,
 )
 from probe.sentences import SHOWCASE
-from probe.study import Reading, study
+from probe.study import Place
 from report.content import page_content
-from report.figures import draw_run
 from report.natural import natural_claims, natural_lines
 from report.next_pronoun import next_pronoun_card, next_pronoun_claim, next_pronoun_lines
 from report.page import page
 from report.reproduce import probe_defaults
-from report.results import PAGE, write_with_figures
 from report.tables import claim_markdown, heads_csv, items_jsonl, summary_lines
+from training.checkpoint import write_files
 from training.device import choose_device
+from training.metrics import load_metrics
 from training.settings import Device, Precision, compose_settings, typed
 
-SHIPPED_TEXT = str(Path(__file__).resolve().parent.parent / "data" / "tinystories" / "validation.txt.gz")
+__all__ = [
+    "Head",
+    "HeadEdit",
+    "OpenedModel",
+    "ProbeConfig",
+    "ProbeResult",
+    "ProbeResults",
+    "load_metrics",
+    "open_model",
+    "probe_model",
+]
 N_FRAMES = 20  # test frames of the blocks in English
 N_PAIRS = 5  # pairs of names per frame
 # Larger activations are allocated again in each layer.
@@ -60,7 +72,6 @@ LARGE_MODEL_TOKENS = 2048  # per batch
 MAX_PREFIXES_LARGE = 60  # per question
 MAX_UNTRAINED_LARGE = 2  # models
 MIN_SHARE = 0.03  # finished fraction of a study from which on the remaining time is estimated
-Readings = dict[str, Reading]  # what every head does at every item, by split
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,7 +80,7 @@ class ProbeResult:
 
     opened: OpenedModel
     results: ProbeResults  # the content of probe.json (docs/probe.md)
-    readings: Readings
+    scores: dict[str, HeadScores]  # what every head does at every item, by split; empty without stories or blocks
 
     @cached_property
     def heads(self) -> dict[str, QuestionResult]:
@@ -111,22 +122,23 @@ class ProbeResult:
 
     __repr__ = __str__  # what a notebook shows
 
-    def save(self, folder: str | Path, texts: Sequence[str] = (), *, figures: bool = False) -> Path:
+    def save(self, folder: str | Path, texts: Sequence[str] = ()) -> Path:
         """Write probe.json, the report and the other files of eval.py to `folder`, all or none; return the report.
 
-        `texts` are sentences that the report also shows; `figures` adds PNG files and needs matplotlib.
+        `texts` are sentences that the report also shows; the model reads them now.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        content = page_content(self.opened, self.results, texts)  # the model reads the sentences now
+        records = (read_metrics(self.opened), read_history(self.opened))
+        content = page_content(self.opened, self.results, *records, texts)
         files: dict[str, str | bytes] = {
             "probe.json": json.dumps(self.results.to_json(), indent=2) + "\n",
             **self._claim_files(),
-            "heads.csv": heads_csv(self.readings),
-            "items.jsonl": items_jsonl(self.results, self.readings["test"]) if self.readings else "",
+            "heads.csv": heads_csv(self.scores),
+            "items.jsonl": items_jsonl(self.results, self.scores["test"]) if self.scores else "",
             PAGE: page(content),
         }
-        write_with_figures(folder, files, "probe.json", draw_run(to_json(content)) if figures else {})
+        write_files(folder, files, "probe.json")
         return folder / PAGE
 
     def _claim_files(self) -> dict[str, str]:
@@ -210,127 +222,142 @@ def probe_model(
 
 def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None) -> ProbeResult:
     """Test the heads of an opened model on the stories or on English; arguments as `probe_model`."""
-    # A large model on a CPU would take hours.
-    if is_large(opened) and opened.model.device.type == "cpu":
-        config = replace(
-            config,
-            tokens_per_batch=min(config.tokens_per_batch, LARGE_MODEL_TOKENS),
-            n_untrained=min(config.n_untrained, MAX_UNTRAINED_LARGE),
-        )
+    if path is not None and opened.has_stories:
+        raise UserError(f"path={path}: the model is tested on the stories; give items='english', or leave path out")
+    config = affordable(config, opened)
     corpus = None if opened.data is None else load_data(opened, cache_dir)
     trained_on = None if opened.data is None or opened.is_external else opened.data.source
-
-    # The study fills the rest.
-    empty = ProbeResults(
+    results = ProbeResults(
         schema_version=SCHEMA_VERSION,
         model=TestedModel(opened.source, opened.step, trained_on, dict(opened.shape)),
         settings=config,
         warnings=list(opened.resumed),
-        data=TestedData(fingerprint=opened.data_fingerprint),
+        data=TestedData(fingerprint=opened.data_fingerprint if corpus is None else corpus.fingerprint),
     )
-    if not opened.has_stories:
-        results, readings = _probe_english(opened, corpus, empty, path)
-    else:
-        # Stories have no natural text.
-        if path is not None:
-            raise UserError(f"path={path}: the model is tested on the stories; give items='english', or leave path out")
+
+    # What the model is asked: the stories; or natural text, and blocks in English if it knows the words.
+    if opened.has_stories:
         assert corpus is not None
-        results, readings = _probe_stories(opened, corpus, empty)
-    return ProbeResult(opened, results.rounded(), readings)
+        items = story_items(opened, corpus, config)
+        results = replace(results, data=items.data)
+    else:
+        text = english_text(path, corpus)
+        results = probe_natural_text(opened, text, results)
+        items = english_block_items(opened, corpus, config)
+    results = replace(results, warnings=[*results.warnings, *items.warnings])
+    if items.missing and results.natural:
+        results = replace(
+            results, natural=NaturalResult(results.natural.questions, [*results.natural.missing, items.missing])
+        )
+    if not items.dev:
+        return ProbeResult(opened, results.rounded(), {})
+
+    # The study of links, with untrained models made one at a time, so that memory holds one of them.
+    untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
+    try:
+        study = study_links(opened.model, untrained, items.dev, items.test, config, show_progress)
+    finally:
+        show_progress("")
+    results = replace(
+        results,
+        contract=study.contract,
+        attention=study.attention,
+        behaviour=study.behaviour,
+        selected=study.selected,
+        importance=study.importance,
+        showcase=worked_examples(opened, study),
+    )
+    return ProbeResult(opened, results.rounded(), {"dev": study.dev, "test": study.test})
 
 
-def _probe_stories(opened: OpenedModel, corpus: Corpus, empty: ProbeResults) -> tuple[ProbeResults, Readings]:
-    """Return `empty` with the results on the stories; UserError if an external model cannot read them."""
-    # Rows of the corpus and their links in the tokens of the model
-    dev_rows = load_rows(corpus, "dev")
-    test_rows = load_rows(corpus, "test")
-    if empty.settings.holdouts is Holdouts.all:
-        test_rows += load_rows(corpus, "test_others")
-    dev = link_items(dev_rows, opened.tokenizer, opened.start)
-    test = link_items(test_rows, opened.tokenizer, opened.start)
+def affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
+    """Return the settings of the probe, for a large model on a CPU with limits: it would take hours."""
+    if not is_large(opened) or opened.model.device.type != "cpu":
+        return config
+    return replace(
+        config,
+        tokens_per_batch=min(config.tokens_per_batch, LARGE_MODEL_TOKENS),
+        n_untrained=min(config.n_untrained, MAX_UNTRAINED_LARGE),
+    )
+
+
+@dataclass(frozen=True)
+class ProbeItems:
+    """Sentences with known antecedents in the tokens of a model; none if it cannot be asked."""
+
+    dev: list[LinkItem]  # heads are chosen on these
+    test: list[LinkItem]
+    data: TestedData
+    warnings: list[str]
+    missing: str = ""  # why there are none
+
+
+def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> ProbeItems:
+    """Return the stories that a model is tested on; UserError if an external model cannot read them."""
+    dev_stories = load_stories(corpus, "dev")
+    test_stories = load_stories(corpus, "test")
+    if config.holdouts is Holdouts.all:
+        test_stories += load_stories(corpus, "test_others")
+    dev = link_items(dev_stories, opened.tokenizer, opened.bos_id)
+    test = link_items(test_stories, opened.tokenizer, opened.bos_id)
 
     # A run must not have been trained on the test stories; an external model must know their words.
     leaked = None
     warnings: list[str] = []
     if opened.is_external:
-        n_answers = 0
-        for row in [*dev_rows, *test_rows]:
-            n_answers += sum(link["payoff"] is not None for link in row["links"])
-        warnings = check_items(opened, [*dev, *test], n_answers)
+        links = [link for story in [*dev_stories, *test_stories] for link in story.links]
+        warnings = check_items(opened, [*dev, *test], sum(link.payoff is not None for link in links))
     else:
-        leaked = Leakage(**leakage(load_rows(corpus, "train", ["text"]), test_rows))
+        leaked = Leakage(**leakage(load_texts(corpus, "train"), test_stories))
     data = TestedData(generator_version=GENERATOR_VERSION, fingerprint=corpus.fingerprint, leakage=leaked)
-    return _study_model(opened, dev, test, replace(empty, data=data, warnings=[*empty.warnings, *warnings]))
+    return ProbeItems(dev, test, data, warnings)
 
 
-def _probe_english(
-    opened: OpenedModel, corpus: Corpus | None, empty: ProbeResults, path: str | None
-) -> tuple[ProbeResults, Readings]:
-    """Return `empty` with the results on natural text and, if the model knows enough words, on blocks in English.
-
-    The text is that of `path`, otherwise the validation text of `corpus`, otherwise the one that comes with the
-    project. Without a corpus the model's training text is unknown: then all words are used in the blocks.
-    """
-    config = empty.settings
-
-    # Natural text; a large model is only asked about the next pronoun.
-    text = english_text(path or (SHIPPED_TEXT if corpus is None else None), corpus)
-    next_pronoun, missing = probe_next_pronoun(opened, text, config)
+def english_block_items(opened: OpenedModel, corpus: Corpus | None, config: ProbeConfig) -> ProbeItems:
+    """Return the blocks in English of the words in the training text, of all words if it is not known."""
+    data = TestedData(fingerprint=opened.data_fingerprint)
     if opened.only_next_pronoun:
         weights = f"{opened.n_parameters:,} weights"
         warning = f"{weights}: only the next pronoun was tested; items=english tests the rest"
-        natural = NaturalResult({}, missing)
-        results = replace(empty, next_pronoun=next_pronoun, natural=natural, warnings=[*empty.warnings, warning])
-        return results, {}
-    natural = probe_prefixes(opened, text.prefixes, config)
-    missing += natural.missing
-    if not next_pronoun:
-        missing.append(f"the text has {text.contents}")
-
-    # Blocks in English. A run may know too few words; an external model that does is refused.
+        return ProbeItems([], [], data, [warning])
     counts = None if corpus is None else training_counts(corpus)
     sizes: dict[str, Any] = {"n_frames": N_FRAMES, "n_pairs": N_PAIRS, "seed": config.seed}
     try:
-        items = english_items(counts, opened.tokenizer, opened.start, opened.model.context_length, **sizes)
-    except ValueError as error:
+        items = english_items(counts, opened.tokenizer, opened.bos_id, opened.model.context_length, **sizes)
+    except ValueError as error:  # too few known words
         if opened.is_external:
             raise UserError(f"model={opened.source}: {error}") from None
-        missing.append(str(error))
-        items = {}
-    results = replace(empty, next_pronoun=next_pronoun, natural=NaturalResult(natural.questions, missing))
-    if not items:
-        return results, {}
+        return ProbeItems([], [], data, [], str(error))
     dev, test = items.values()
+    warnings = []
     if opened.is_external:
         n_answers = sum(item.family == "english" for item in [*dev, *test])
-        results = replace(results, warnings=[*empty.warnings, *check_items(opened, [*dev, *test], n_answers)])
-    return _study_model(opened, dev, test, results)
+        warnings = check_items(opened, [*dev, *test], n_answers)
+    return ProbeItems(dev, test, data, warnings)
 
 
-def _study_model(
-    opened: OpenedModel, dev: Sequence[LinkItem], test: Sequence[LinkItem], empty: ProbeResults
-) -> tuple[ProbeResults, Readings]:
-    """Return `empty` with the results of the study and the worked examples of the chosen heads."""
-    # Untrained models are made one at a time, so that memory holds one of them.
-    config = empty.settings
-    untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
-    try:
-        studied, readings = study(opened.model, untrained, dev, test, config, show_progress)
-    finally:
-        show_progress("")
+def probe_natural_text(opened: OpenedModel, text: EnglishText, results: ProbeResults) -> ProbeResults:
+    """Return `results` with what a text shows; a large model is asked for the next pronoun only."""
+    config = results.settings
+    next_pronoun, missing = probe_next_pronoun(opened, text, config)
+    if opened.only_next_pronoun:
+        natural = NaturalResult({}, missing)
+        return replace(results, next_pronoun=next_pronoun, natural=natural)
+    shifts = probe_prefixes(opened, text.prefixes, config)
+    missing += shifts.missing
+    if not next_pronoun:
+        missing.append(f"the text has {text.contents}")
+    return replace(results, next_pronoun=next_pronoun, natural=NaturalResult(shifts.questions, missing))
 
-    # BRIDGE: until `study` and `read_example` return the types of probe.results
-    kinds = get_type_hints(ProbeResults)
-    values = {name: from_json(kinds[name], to_json(value), name) for name, value in studied.items()}
-    results = replace(empty, **values)
 
-    # Worked examples, read by the heads that were chosen
+def worked_examples(opened: OpenedModel, study: LinkStudy) -> dict[str, list[ShowcaseExample]]:
+    """Return the worked examples of each question, measured at the head that was chosen for it."""
     showcase = {}
-    for question, examples in SHOWCASE.items():
-        if result := results.question(question):
-            showcase[question] = [opened.read_example(example, result.place) for example in examples]
-    showcase = from_json(kinds["showcase"], to_json(showcase), "showcase")  # BRIDGE
-    return replace(results, showcase=showcase), readings
+    for result in study.selected:
+        if result.question in SHOWCASE:
+            examples = SHOWCASE[result.question]
+            showcase[result.question] = [opened.measure_example(example, result.place) for example in examples]
+    return showcase
 
 
 def show_progress(question: str) -> None:
@@ -362,55 +389,30 @@ def max_prefixes(opened: OpenedModel) -> int:
     return MAX_PREFIXES_LARGE if is_large(opened) else MAX_PREFIXES
 
 
-# English text
+# Natural text
 
 
 def probe_prefixes(
     opened: OpenedModel,
     prefixes: Mapping[str, Sequence[Prefix]],
     config: ProbeConfig,
-    places: Mapping[str, Any] | None = None,
+    places: Mapping[str, Mapping[str, Place]] | None = None,
 ) -> NaturalResult:
-    """Return the results of `natural_study` on prefixes, with progress on a terminal."""
+    """Return the result of `study_prefixes`, with progress on a terminal; `places` are heads chosen elsewhere."""
     try:
-        studied = natural_study(
-            opened.model, opened.untrained, opened.tokenizer, opened.start, prefixes, config,
-            chosen_elsewhere=places or {}, limit=max_prefixes(opened), progress=show_progress,
-        )  # fmt: skip
+        return study_prefixes(
+            opened.model,
+            opened.untrained,
+            opened.tokenizer,
+            opened.bos_id,
+            prefixes,
+            config,
+            chosen_elsewhere=places or {},
+            limit=max_prefixes(opened),
+            progress=show_progress,
+        )
     finally:
         show_progress("")
-    result: NaturalResult = from_json(NaturalResult, to_json(studied), "natural")  # BRIDGE
-    return result
-
-
-@dataclass(frozen=True)
-class EnglishText:
-    """What the questions about English need of a text."""
-
-    documents: list[tuple[str, str]]  # name and text; long documents are cut into sections
-    passages: dict[str, list[Passage]]  # by question
-    prefixes: dict[str, list[Prefix]]
-    contents: str  # a description for messages
-
-
-def english_text(path: str | None, corpus: Corpus | None) -> EnglishText:
-    """Return the passages and prefixes of a path (`files_of_path`), otherwise of the validation text of `corpus`."""
-    # Documents, or rows with gold links, which have no text between them
-    if path is None:
-        assert corpus is not None
-        texts = validation_documents(corpus)
-    else:
-        kind, files = files_of_path(path)
-        if kind is TextKind.gold:
-            rows = [row for file in files for row in read_rows(file)]
-            gold = gold_prefixes(rows)
-            passages = {"gender": [passage_of_gold(prefix) for prefix in gold]}
-            return EnglishText([], passages, {"gender": gold}, f"{len(rows):,} rows")
-        texts = texts_of(kind, files)
-
-    # Prefixes are found in whole documents, passages in sections of them.
-    documents = sections(texts, only_long=True)
-    return EnglishText(documents, find_all(documents), prefixes_in(texts), describe(texts))
 
 
 def probe_next_pronoun(
@@ -418,66 +420,23 @@ def probe_next_pronoun(
 ) -> tuple[list[NextPronounResult], list[str]]:
     """Return the results on the next pronoun, and a sentence for each question that cannot be tested."""
     model = opened.model
-    tokenizer = opened.tokenizer
-    start = opened.start
+    reader = (opened.tokenizer, opened.bos_id)
     results: list[NextPronounResult] = []
     missing: list[str] = []
     try:
         for question, passages in text.passages.items():
             untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
             progress = _progress_with_time(f"the next pronoun ({question})")
-            studied = study_question(
-                model, untrained, tokenizer, start, question, passages, text.documents, config, progress
-            )
-            if isinstance(studied, str):
-                missing.append(studied)
+            result = study_next_pronoun(model, untrained, *reader, question, passages, text.documents, config, progress)
+            if isinstance(result, str):
+                missing.append(result)
                 continue
 
-            # What the same head does at the pronoun itself
-            prefixes = text.prefixes[question]
-            items = make_items(prefixes, tokenizer, start, model.context_length, config.seed, max_prefixes(opened))
-            after = after_pronoun(model, items, (studied.layer, studied.head), config)
-            whole = to_json(replace(studied, after=after))
-            results.append(from_json(NextPronounResult, whole, "next_pronoun"))  # BRIDGE
+            # What the same head does at the pronoun itself.
+            limit = max_prefixes(opened)
+            items = make_prefix_items(text.prefixes[question], *reader, model.context_length, config.seed, limit)
+            after = after_pronoun(model, items, result.place, config)
+            results.append(replace(result, after=after))
     finally:
         show_progress("")
     return results, missing
-
-
-class TextKind(Enum):
-    """What the files of path= hold."""
-
-    english = "english"
-    passages = "passages"  # a .tsv file as GAP has them
-    gold = "gold"  # rows with annotated antecedents
-
-
-def files_of_path(path: str) -> tuple[TextKind, list[Path]]:
-    """Return what the files of a path hold, and the files.
-
-    A path names text files (data/text.py), a .tsv file of passages as GAP has them, or .jsonl files with gold links.
-    """
-    # Tables of passages stand alone.
-    patterns = list(map(str.strip, path.split(",")))
-    is_table = [pattern.endswith(".tsv") for pattern in patterns]
-    if any(is_table) and not all(is_table):
-        raise UserError(f"path={path}: a .tsv file of passages is tested by itself; leave the others out")
-    if all(is_table):
-        tables = list[Path]()
-        for pattern in patterns:
-            tables += map(Path, sorted(glob.glob(pattern)))
-        if not tables:
-            raise FileNotFoundError(f"path={path}: no such file")
-        return TextKind.passages, tables
-    # The first line of a .jsonl file says whether its rows have gold links.
-    files = text_files(path, "path")
-    with files[0].open(encoding="utf-8", errors="replace") as lines:
-        has_links = files[0].suffix == ".jsonl" and '"pron_pos"' in lines.readline()
-    return (TextKind.gold if has_links else TextKind.english), files
-
-
-def texts_of(kind: TextKind, files: Sequence[Path]) -> list[str]:
-    """Return the documents of text files, or the passages of tables."""
-    if kind is TextKind.passages:
-        return [text for file in files for text in read_passages(file)]
-    return read_documents(files)

@@ -38,7 +38,7 @@ def plant(
     strength: float = 1.0,
     seed: int = 0,
 ) -> Transformer:
-    """Returns a model in eval mode whose head (layer, head) has the behaviour `kind`.
+    """Return a model in eval mode whose head (layer, head) has the behaviour `kind`.
 
     - coreference: the antecedent scores +strength and the distractor -strength, by number or gender at a pronoun that
       begins a sentence and by kind at an adjective (later_cue). At any other pronoun every mention scores -strength: it
@@ -72,7 +72,7 @@ def plant(
 
 
 def _embeddings(vocabulary: dict[str, int], d_model: int, n_code: int, generator: torch.Generator) -> Tensor:
-    """Returns embeddings [V, D]: features | code of a mention | code of the output | noise; row norms are _LENGTH."""
+    """Return embeddings [V, D]: features | code of a mention | code of the output | noise; row norms are _LENGTH."""
     table = torch.zeros(max(vocabulary.values()) + 1, d_model)
     mention_code = slice(len(_NAMES), len(_NAMES) + n_code)
     output_code = slice(mention_code.stop, mention_code.stop + n_code)
@@ -105,7 +105,7 @@ def _embeddings(vocabulary: dict[str, int], d_model: int, n_code: int, generator
 
 
 def _codes(known: dict[str, Referent], n_code: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Returns a unit vector for every verb and mention; that of a mention is the scaled sum of its verbs' vectors."""
+    """Return a unit vector for every verb and mention; that of a mention is the scaled sum of its verbs' vectors."""
     verbs = sorted({verb for referent in known.values() for verb in referent.verbs})
     code = {verb: F.normalize(torch.randn(n_code, generator=generator), dim=0) for verb in verbs}
     for word, referent in known.items():
@@ -115,7 +115,7 @@ def _codes(known: dict[str, Referent], n_code: int, generator: torch.Generator) 
 
 
 def _query_key(config: ModelConfig, kind: str, strength: float) -> tuple[Tensor, Tensor]:
-    """Returns the query and key weights [K, D] of a behaviour.
+    """Return the query and key weights [K, D] of a behaviour.
 
     RoPE plane (i, i + K/2) rotates by theta^(-2i/K) per token. The slowest plane holds number in one half and
     "no antecedent" in the other; the next one holds gender and kind. No query uses both halves of a plane.

@@ -47,7 +47,7 @@ Head = tuple[int, int]  # layer, head
 
 
 @dataclass
-class CalibrationOptions:
+class _CalibrationOptions:
     """python -m benchmarks.calibration [runs=DIR,DIR] [n_untrained=200] [n_permuted=200] [n_planted=60] [n_pairs=3].
 
     - n_planted: there are a third as many heads with other habits
@@ -67,7 +67,7 @@ class CalibrationOptions:
 
 
 @dataclass
-class GroupCount:
+class _GroupCount:
     """The verdicts on one question over the models of one group."""
 
     group: str
@@ -80,10 +80,12 @@ class GroupCount:
 
     def add(self, entry: dict[str, Any], planted: Head | None) -> None:
         """Count the answer of one model; `planted` is its known head."""
+        # Verdicts
         self.n += 1
         if entry["verdict"] == SUPPORTED:
             self.supported += 1
             self.supported_planted_head += planted in (None, (entry["layer"], entry["head"]))
+        # Single criteria, which models without a link head may pass by chance
         for criterion in entry["criteria"]:
             if criterion["passed"]:
                 self.passed[criterion["name"]] = self.passed.get(criterion["name"], 0) + 1
@@ -106,7 +108,7 @@ class GroupCount:
 class CalibrationResults:
     """The table of the page."""
 
-    counts: list[GroupCount]
+    counts: list[_GroupCount]
     n_dev_items: int
     n_test_items: int
     minutes: float
@@ -123,7 +125,7 @@ class CalibrationResults:
         return [*counts, "", f"{items}; {self.minutes:.0f} minutes on one thread."]
 
 
-class ModelToProbe(NamedTuple):
+class _ModelToProbe(NamedTuple):
     """A model, the items that it is probed with, and its planted head."""
 
     group: str
@@ -134,8 +136,8 @@ class ModelToProbe(NamedTuple):
 
 
 def _models(
-    options: CalibrationOptions, trained: list[Transformer], corpus: Corpus, dev: list[LinkItem], test: list[LinkItem]
-) -> Iterator[ModelToProbe]:
+    options: _CalibrationOptions, trained: list[Transformer], corpus: Corpus, dev: list[LinkItem], test: list[LinkItem]
+) -> Iterator[_ModelToProbe]:
     """Yield the models of all groups."""
     config = trained[0].config
     first = options.seed * 10**6
@@ -144,15 +146,15 @@ def _models(
     # Untrained
     for seed in range(first, first + n_initial):
         initial = Transformer(config, trained[0].vocab_size, seed).eval()
-        yield ModelToProbe("untrained, initial weights", initial, dev, test)
+        yield _ModelToProbe("untrained, initial weights", initial, dev, test)
     for seed in range(first, first + options.n_untrained - n_initial):
-        yield ModelToProbe("untrained, random weights", _drawn_model(trained[0], seed), dev, test)
+        yield _ModelToProbe("untrained, random weights", _drawn_model(trained[0], seed), dev, test)
 
     # Dev and test have their own coins: blocks of both may have the same number
     for seed in range(first, first + options.n_permuted):
         model = trained[seed % len(trained)]
         permuted = (_permute_labels(dev, 2 * seed), _permute_labels(test, 2 * seed + 1))
-        yield ModelToProbe("permuted labels", model, *permuted)
+        yield _ModelToProbe("permuted labels", model, *permuted)
 
     # Planted heads
     vocabulary = corpus.tokenizer.get_vocab()
@@ -164,7 +166,7 @@ def _models(
             strength, layer, head = places[seed % len(places)]
             kind = kinds[seed % len(kinds)]
             model = plant(config, vocabulary, kind, layer=layer, head=head, strength=strength, seed=seed)
-            yield ModelToProbe(group, model, dev, test, planted=(layer, head))
+            yield _ModelToProbe(group, model, dev, test, planted=(layer, head))
 
 
 def _drawn_model(trained: Transformer, seed: int) -> Transformer:
@@ -186,6 +188,7 @@ def _permute_labels(items: Sequence[LinkItem], seed: int) -> list[LinkItem]:
     One coin for each word pair and frame. Within a block each pronoun still means one word, so that partners exist
     and every criterion can be tested. Items without an antecedent stay as they are.
     """
+    # A coin for each pair and frame
     names = sorted({(item.pair, item.frame) for item in items})
     coins = dict(zip(names, np.random.default_rng(seed).integers(0, 2, len(names)), strict=True))
     permuted = []
@@ -203,17 +206,21 @@ def _select_items(
     corpus: Corpus, split: str, holdout: str, questions: Sequence[Question], n_pairs: int
 ) -> list[LinkItem]:
     """Return the items of some questions with `n_pairs` blocks of each frame, different pairs from frame to frame."""
+    # Items of the questions
     rows = [row for row in load_rows(corpus, split) if row["holdout"] == holdout]
     items = link_items(rows, corpus.tokenizer, end_id(corpus.tokenizer))
-    items = [item for item in items if any(question.matches(item) for question in questions)]
+    asked = []
     # The blocks of every frame, in their order
     blocks: dict[tuple[str, str, str], dict[int, None]] = defaultdict(dict)
     for item in items:
-        blocks[item.family, item.level, item.frame][item.block] = None
+        if any(question.matches(item) for question in questions):
+            asked.append(item)
+            blocks[item.family, item.level, item.frame][item.block] = None
+    # Frame 0 takes the first pairs, frame 1 the next ones, and so on
     wanted: set[int] = set()
     for number, of_frame in enumerate(blocks.values()):
         wanted |= {*islice(cycle(of_frame), number * n_pairs, (number + 1) * n_pairs)}
-    return [item for item in items if item.block in wanted]
+    return [item for item in asked if item.block in wanted]
 
 
 def _train_two(folder: Path, max_steps: int) -> list[Path]:
@@ -225,12 +232,13 @@ def _train_two(folder: Path, max_steps: int) -> list[Path]:
     return runs
 
 
-def main(options: CalibrationOptions) -> None:
+def main(options: _CalibrationOptions) -> None:
     """Probe all models, count and write the page."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         runs = [Path(run) for run in listed(options.runs)] or _train_two(folder, options.max_steps)
+        # Models of one shape, and the items of their corpus
         opened = [open_run(run, torch.device("cpu")) for run in runs]
         first = opened[0].settings
         if any((run.settings.model, run.settings.data) != (first.model, first.data) for run in opened):
@@ -238,13 +246,14 @@ def main(options: CalibrationOptions) -> None:
         corpus = load_data(opened[0], options.cache_dir or str(folder / "cache"))
         dev = _select_items(corpus, "dev", "iid", WATCHED, options.n_pairs)
         test = _select_items(corpus, "test", HEADLINE, [*WATCHED, EMPTY], options.n_pairs)
+    # Every model is probed like any other; its answers are counted by group and question
     start = time.monotonic()
-    counts: dict[tuple[str, str], GroupCount] = {}
+    counts: dict[tuple[str, str], _GroupCount] = {}
     for probed in _models(options, [run.transformer for run in opened], corpus, dev, test):
         questions = questions_with_items(WATCHED, probed.test)
         context = make_context(TransformerView(probed.model), [], questions, probed.dev, probed.test, CONFIG)
         for question in questions:
-            count = counts.setdefault((probed.group, question.name), GroupCount(probed.group, question.name))
+            count = counts.setdefault((probed.group, question.name), _GroupCount(probed.group, question.name))
             count.add(study_question(question, context), probed.planted)
     minutes = (time.monotonic() - start) / 60
     results = CalibrationResults(list(counts.values()), len(dev), len(test), minutes)
@@ -252,4 +261,4 @@ def main(options: CalibrationOptions) -> None:
 
 
 if __name__ == "__main__":
-    start_benchmark(main, CalibrationOptions)
+    start_benchmark(main, _CalibrationOptions)

@@ -47,16 +47,18 @@ def permuted_files(paths: str, folder: Path) -> str:
     return ",".join(copies)
 
 
-def swap_genders(text: str, seed: int) -> str:
+def _swap_genders(text: str, seed: int) -> str:
     """Return the text after a coin per story has decided whether its people change gender, but not their pronouns.
 
     In a changed story mother becomes father everywhere, and a name becomes a name of the other gender that the story
     does not have. So within a story all mentions and pronouns agree as before, but no word has a gender of its own.
     """
     rng = random.Random(seed)
+    # Names that the training text has often enough to be known
     counts = Counter(WORD.findall(text))
     feminine = [name for name in sorted(FEMININE_NAMES) if counts[name] >= MIN_COUNT]
     masculine = [name for name in sorted(MASCULINE_NAMES) if counts[name] >= MIN_COUNT]
+    # One coin for each story
     stories = []
     for story in text.split(END):
         stories.append(_swapped(story, (feminine, masculine), rng) if rng.random() < 0.5 else story)
@@ -84,7 +86,7 @@ def _swapped(story: str, pools: tuple[list[str], list[str]], rng: random.Random)
 def write_control(control: str, folder: Path) -> str:
     """Write the training text of a control to `folder`; return its path."""
     text = gzip.decompress((ROOT / "data" / "tinystories" / "train.txt.gz").read_bytes()).decode()
-    change = {"coin": permute_pronouns, "genders": swap_genders}[control]
+    change = {"coin": permute_pronouns, "genders": _swap_genders}[control]
     path = folder / f"{control}.txt"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from omegaconf import MISSING
 
 from benchmarks.control_texts import permuted_files
 from benchmarks.measure import (
+    head_name,
     listed,
     row_cell,
     row_from,
@@ -37,7 +38,7 @@ byte are of the first 65,536 tokens of the validation text, in the last row of t
 
 
 @dataclass
-class EnglishOptions:
+class _EnglishOptions:
     """python -m benchmarks.english train=A,B validation=C runs=DIR [texts=PATH,PATH] [seeds=2,3,4].
 
     - runs: training runs are DIR/seed_N
@@ -62,7 +63,7 @@ class EnglishOptions:
 
 
 @dataclass(frozen=True)
-class TurningHead:
+class _TurningHead:
     """The head chosen for one target ("gender, other entity"), and the loss when its edge is cut (None: it was not)."""
 
     model: str
@@ -85,7 +86,7 @@ class TurningHead:
 
 
 @dataclass(frozen=True)
-class ConfirmedHead:
+class _ConfirmedHead:
     """The same head on another text."""
 
     model: str
@@ -99,7 +100,7 @@ class ConfirmedHead:
 
 
 @dataclass(frozen=True)
-class BlockAnswers:
+class _BlockAnswers:
     """Loss of a model, and its answers and best head in the blocks of sentences."""
 
     model: str
@@ -110,7 +111,7 @@ class BlockAnswers:
 
 
 @dataclass(frozen=True)
-class PairAccuracy:
+class _PairAccuracy:
     """Right minimal pairs of one file."""
 
     model: str
@@ -119,7 +120,7 @@ class PairAccuracy:
 
 
 @dataclass(frozen=True)
-class CurvePoint:
+class _CurvePoint:
     """The probe's record at one validation loss; None: not recorded."""
 
     step: int
@@ -139,11 +140,11 @@ class CurvePoint:
 class EnglishResults:
     """The tables of the page."""
 
-    heads: list[TurningHead]
-    confirmed: dict[str, list[ConfirmedHead]]  # by text
-    blocks: list[BlockAnswers]
-    pairs: list[PairAccuracy]
-    training: dict[str, list[CurvePoint]]  # by model
+    heads: list[_TurningHead]
+    confirmed: dict[str, list[_ConfirmedHead]]  # by text
+    blocks: list[_BlockAnswers]
+    pairs: list[_PairAccuracy]
+    training: dict[str, list[_CurvePoint]]  # by model
 
     def lines(self) -> list[str]:
         """Return the tables of the page."""
@@ -171,6 +172,7 @@ class EnglishResults:
             ),
             "",
         ]
+        # The same heads elsewhere
         for text, heads in self.confirmed.items():
             confirmed = row_table(
                 r"model | question, target | head, site | prefixes | contrast [95 %] | p | t | largest \|t\| untrained",
@@ -178,6 +180,7 @@ class EnglishResults:
                 heads,
             )
             lines += [f"## The same heads on {text}", "", *(confirmed if heads else ["Not tested."]), ""]
+        # Blocks and minimal pairs
         lines += ["## Blocks of sentences, on the headline hold-out", ""]
         lines += row_table(
             "model | bits/byte | model right [95 %] | head | verdict",
@@ -186,6 +189,7 @@ class EnglishResults:
         )
         if self.pairs:
             lines += ["", "## Minimal pairs, right in %", "", *self._pair_table()]
+        # A table for each model
         lines += ["", "## During training", "", CURVE_CAPTION]
         for model, points in self.training.items():
             curve = row_table(
@@ -210,7 +214,7 @@ class EnglishResults:
 # Training and evaluation
 
 
-def _train(run: Path, seed: int, text: str, options: EnglishOptions) -> None:
+def _train(run: Path, seed: int, text: str, options: _EnglishOptions) -> None:
     """Train a run to its end; train.py refuses a run with other settings."""
     settings = [f"seed={seed}", f"out={run}", f"data.path={text}", f"data.validation_path={options.validation}"]
     settings += [f"cache_dir={options.cache_dir}", f"resume={str((run / 'config.json').exists()).lower()}"]
@@ -218,14 +222,16 @@ def _train(run: Path, seed: int, text: str, options: EnglishOptions) -> None:
     run_script("train", "experiment=english/half_hour", "device=cpu", *settings)
 
 
-def _evaluate(run: Path, model: str, options: EnglishOptions, results: EnglishResults) -> None:
+def _evaluate(run: Path, model: str, options: _EnglishOptions, results: EnglishResults) -> None:
     """Run eval.py on the validation text, on the other texts and on minimal pairs; add the rows of the model."""
+    # The run's own validation text
     arguments = (f"run={run}", f"cache_dir={options.cache_dir}", "device=cpu")
     run_script("eval", *arguments)
     probe = json.loads((run / "probe" / "probe.json").read_text())
     results.heads.extend(_turning_heads(model, probe["natural"]))
     results.blocks.append(_block_answers(model, probe, run))
     results.training[model] = _training_curve(run)
+    # Other texts and minimal pairs, whose results are files of their own
     for path in listed(options.texts):
         run_script("eval", *arguments, f"path={path}")
         natural = _read_outside(run, test_set_name("natural", path))
@@ -239,54 +245,59 @@ def _read_outside(run: Path, name: str) -> dict[str, Any]:
     return json.loads((run / "probe" / "outside" / f"{name}.json").read_text())
 
 
-def _turning_heads(model: str, natural: dict[str, Any]) -> list[TurningHead]:
+def _turning_heads(model: str, natural: dict[str, Any]) -> list[_TurningHead]:
     heads = []
     for question, result in natural["questions"].items():
         for target, entry in result["chosen"].items():
             cut = entry["causal"]
             difference = Estimate(cut["difference"], *cut["difference_interval"]) if cut else None
             names = {"model": model, "target": f"{question}, {target}", "head": _place(entry)}
-            heads.append(row_from(TurningHead, entry | (cut or dict.fromkeys(EFFECTS)), **names, difference=difference))
+            heads.append(
+                row_from(_TurningHead, entry | (cut or dict.fromkeys(EFFECTS)), **names, difference=difference)
+            )
     return heads
 
 
-def _confirmed_heads(model: str, natural: dict[str, Any]) -> list[ConfirmedHead]:
+def _confirmed_heads(model: str, natural: dict[str, Any]) -> list[_ConfirmedHead]:
     heads = []
     for question, result in natural["questions"].items():
         for target, entry in result["confirmed"].items():
             names = {"model": model, "target": f"{question}, {target}", "head": _place(entry)}
-            heads.append(row_from(ConfirmedHead, entry, **names))
+            heads.append(row_from(_ConfirmedHead, entry, **names))
     return heads
 
 
 def _place(entry: dict[str, Any]) -> str:
-    return f"L{entry['layer']}H{entry['head']}, {entry['site'].replace('_', ' ')}"
+    return f"{head_name(entry)}, {entry['site'].replace('_', ' ')}"
 
 
-def _block_answers(model: str, probe: dict[str, Any], run: Path) -> BlockAnswers:
+def _block_answers(model: str, probe: dict[str, Any], run: Path) -> _BlockAnswers:
+    # The loss of the checkpoint that is tested
     losses = {record["step"]: record["bits_per_byte"] for record in split_records(run, "validation")}
     loss = losses[probe["model"]["step"]]
+    # The model's answers and its head, on new words in new frames
     right = None
     for row in probe["behaviour"]:
         if (row["family"], row["holdout"]) == ("english", "headline"):
             right = Estimate(row["accuracy"], *row["interval"])
     for entry in probe["selected"]:
         if entry["question"] == "english":
-            return BlockAnswers(model, loss, right, f"L{entry['layer']}H{entry['head']}", entry["verdict"])
-    return BlockAnswers(model, loss, right, None, "not tested")
+            return _BlockAnswers(model, loss, right, head_name(entry), entry["verdict"])
+    return _BlockAnswers(model, loss, right, None, "not tested")
 
 
-def _pair_accuracies(model: str, results: dict[str, Any]) -> list[PairAccuracy]:
+def _pair_accuracies(model: str, results: dict[str, Any]) -> list[_PairAccuracy]:
     rows = []
     for row in sorted(results["files"], key=lambda row: row["file"]):
         accuracy = row["accuracy"]
         found = Estimate(accuracy["value"], *accuracy["interval"]) if accuracy else None
-        rows.append(PairAccuracy(model, Path(row["file"]).stem, found))
+        rows.append(_PairAccuracy(model, Path(row["file"]).stem, found))
     return rows
 
 
-def _training_curve(run: Path) -> list[CurvePoint]:
+def _training_curve(run: Path) -> list[_CurvePoint]:
     """Return the probe's records of training at the steps with a validation loss."""
+    # The probe may record more steps than there are validations
     probed = {record["step"]: record for record in split_records(run, "probe")}
     points = []
     for loss in split_records(run, "validation"):
@@ -294,16 +305,16 @@ def _training_curve(run: Path) -> list[CurvePoint]:
         values: dict[str, Any] = {"induction": record["head_types"]["induction"]}
         for question in ("gender", "number"):
             best = record.get(f"natural_{question}", {})
-            values[f"{question}_head"] = f"L{best['layer']}H{best['head']}" if best else None
+            values[f"{question}_head"] = head_name(best) if best else None
             values[f"{question}_contrast"] = best.get("pronoun_contrast")
             values[f"{question}_t"] = best.get("t")
         blocks = record.get("english", {})
         values |= {"block_accuracy": blocks.get("block_accuracy"), "right_answers": blocks.get("answer_accuracy")}
-        points.append(row_from(CurvePoint, loss, **values))
+        points.append(row_from(_CurvePoint, loss, **values))
     return points
 
 
-def main(options: EnglishOptions) -> None:
+def main(options: _EnglishOptions) -> None:
     """Train and test every model, write the page."""
     folder = Path(options.runs)
     results = EnglishResults([], {Path(path).name: [] for path in listed(options.texts)}, [], [], {})
@@ -320,4 +331,4 @@ def main(options: EnglishOptions) -> None:
 
 
 if __name__ == "__main__":
-    start_benchmark(main, EnglishOptions)
+    start_benchmark(main, _EnglishOptions)

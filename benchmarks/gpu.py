@@ -15,8 +15,10 @@ import sys
 import tempfile
 import time
 import timeit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,8 @@ import numpy as np
 import torch
 from omegaconf import MISSING
 
-from benchmarks.measure import ROOT, listed, short_paths, split_records, start_benchmark
+from benchmarks.measure import ROOT, head_name, listed, short_paths, split_records, start_benchmark
 from benchmarks.speed import write_nanogpt_data
-from data.config import TokensConfig
-from data.corpus import load_corpus
 from data.errors import UserError
 from data.loader import Split
 from model.transformer import Transformer, n_parameters
@@ -49,7 +49,7 @@ SIZES = {
     "12 M": ["model=small"],
     "29 M": ["model=base"],
 }
-MILLIONS_OF_TOKENS = (50, 200, 600)
+RUNGS = list(product((50, 200, 600), SIZES))  # millions of tokens, size
 # What a rehearsal changes: a few steps of a small model.
 QUICK = ["model=nano", "max_steps=4", "eval_every_steps=2", "validation_tokens=2000", "tokens_per_batch=512"]
 QUICK += ["compile=none", "probe_sequences=20", "model.context_length=128"]
@@ -57,14 +57,11 @@ QUICK_PROBE = ["probe.n_bootstrap=100", "probe.n_untrained=2", "probe.n_controls
 LEGENDS = {
     "tests": "The tests marked gpu.",
     "speed": "Training on random tokens. FLOPs utilisation: FLOPs of the matrix products (Kaplan et al. 2020; PaLM, "
-    "appendix B) per second, as a share of the speed of one large matrix product in the same number format on this "
-    "device. Memory: the most that torch had allocated at a time.",
-    "shakespeare": "Best validation loss that each program prints, in nats per character: ours on 65,536 characters, "
-    "at the end on all; nanoGPT's on random batches. Seconds of the whole process, with imports, compilation and "
-    "evaluations.",
+    "appendix B) per second, as a share of one large product's in the same number format.",
+    "shakespeare": "Best validation loss that each program prints, nats per character: ours on 65,536 characters, at "
+    "the end on all; nanoGPT's on random batches. Seconds of the whole process.",
     "ladder": "Natural text: the head whose attention turns with she/he, to the entity that matches the pronoun or to "
-    "the other one: contrast in nats [95 %], corrected p, verdict. Blocks: the same model on sentences with a known "
-    "antecedent.",
+    "the other one: contrast in nats [95 %], corrected p, verdict. Blocks: sentences with a known antecedent.",
 }
 Cells = dict[str, Any]  # by column
 
@@ -101,19 +98,14 @@ class GpuOptions:
             raise UserError("device=cuda: there is no CUDA device; device=cpu quick=true is a rehearsal")
         if "shakespeare" in parts and not Path(self.text).is_file():
             raise UserError(f"text={self.text}: part=shakespeare needs a text file")
-        if self.nanogpt and not (Path(self.nanogpt) / "config" / "train_shakespeare_char.py").is_file():
-            raise UserError(f"nanogpt={self.nanogpt}: is no checkout of nanoGPT")
-        if "ladder" in parts:
-            try:
-                load_corpus(TokensConfig(source="tokens", path=self.tokens), Path("unused"))
-            except (ValueError, OSError) as error:
-                raise UserError(f"tokens={self.tokens}: part=ladder needs a tokenized text ({error})") from None
+        if "ladder" in parts and not self.tokens:
+            raise UserError("tokens=: part=ladder needs a tokenized text")
         if (Path(self.out) / "gpu.json").exists():
             raise UserError(f"out={self.out}: holds other results; choose another folder")
 
 
 @dataclass(frozen=True)
-class GpuRow:
+class _GpuRow:
     """One measurement."""
 
     part: str
@@ -122,26 +114,29 @@ class GpuRow:
 
 
 @dataclass
-class GpuResults:
+class _GpuResults:
     """All measurements so far, with the command and the machine."""
 
     title: str
     command: str
     environment: dict[str, Any]
-    rows: list[GpuRow] = field(default_factory=list)
+    rows: list[_GpuRow] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
         """Write gpu.json and gpu.md."""
         packages = ", ".join(f"{name} {version}" for name, version in self.environment["packages"].items())
         machine = f"{self.environment['device']}, Python {self.environment['python']}, {packages}"
         lines = [f"# {self.title}", "", f"`{self.command}`: {machine}"]
-        for part in dict.fromkeys(row.part for row in self.rows):
+        for part, legend in LEGENDS.items():
             rows = [row for row in self.rows if row.part == part]
+            # The columns of all rows, in order
             header: dict[str, None] = {}
             for row in rows:
                 header |= dict.fromkeys(row.cells)
-            cells = [[row.name, *(_cell(row.cells.get(name)) for name in header)] for row in rows]
-            lines += ["", f"## {part}", "", LEGENDS[part], "", *markdown_table(["", *header], cells)]
+            cells = []
+            for row in rows:
+                cells.append([row.name, *(_cell(row.cells.get(column)) for column in header)])
+            lines += ["", f"## {part}", "", legend, "", *markdown_table(["", *header], cells)] if rows else []
         write_atomically(folder / "gpu.json", (json.dumps(asdict(self), indent=1) + "\n").encode())
         write_atomically(folder / "gpu.md", ("\n".join(lines) + "\n").encode())
 
@@ -152,7 +147,7 @@ def _cell(value: Any) -> str:
     return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
 
 
-class MeasurementError(Exception):
+class _MeasurementError(Exception):
     """A program that failed; the message is the line that names the error."""
 
 
@@ -176,16 +171,19 @@ def _matmul_flops(device: ComputeDevice, size: int) -> float:
     return 2 * size**3 / min(seconds)
 
 
-def training_speed(model_name: str, compile_mode: str, device_name: str, tokens_per_batch: int, n_steps: int) -> Cells:
+def _training_speed(model_name: str, compile_mode: str, device_name: str, tokens_per_batch: int, n_steps: int) -> Cells:
     """Return the speed and memory of training one preset."""
     chosen = [f"model={model_name}", f"compile={compile_mode}", f"device={device_name}", "data=stories"]
     settings = compose_settings([*chosen, f"tokens_per_batch={tokens_per_batch}"])
+    # A model with random tokens: only the speed counts
     device = choose_device(settings.run.device, settings.run.precision, settings.run.threads)
     tokens = np.random.default_rng(0).integers(VOCABULARY, size=N_TOKENS).astype(np.uint16)
     model = Transformer(settings.model, VOCABULARY, seed=0).to(device.device)
     trainer = make_trainer(settings, model, Split(tokens, len(tokens)), device)
-    train_steps(trainer, 10)  # compilation, and the first steps
+    # Compilation and the first steps are not counted
+    train_steps(trainer, 10)
     steps = train_steps(trainer, n_steps)
+    # Tokens per second, as a share of what the device can do
     is_cuda = device.device.type == "cuda"
     rate = steps.n_tokens / steps.seconds
     peak_bytes = torch.cuda.max_memory_allocated() if is_cuda else None  # before the product below allocates more
@@ -209,25 +207,21 @@ class Measurements:
         self.cache = f"cache_dir={self.runs / 'cache'}"
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
 
-    def all(self) -> Iterator[tuple[str, str, Any, tuple[Any, ...]]]:
-        """Yield part, name, function and arguments of all measurements, the cheap ones first."""
-        quick = self.options.quick
-        yield "tests", "tests/test_gpu.py", self.gpu_tests, ()
-        for model in PRESETS[:1] if quick else PRESETS:
+    def all(self) -> Iterator[tuple[str, str, Callable[[], Cells]]]:
+        """Yield part, name and function of all measurements, the cheap ones first."""
+        yield "tests", "tests/test_gpu.py", self.gpu_tests
+        for model in PRESETS[:1] if self.options.quick else PRESETS:
             for mode in ("none",) if self.options.device == "cpu" else ("none", "default", "graphs"):
-                yield "speed", f"model={model} compile={mode}", self.speed, (model, mode)
-        yield "shakespeare", "experiment=shakespeare/gpu", self.shakespeare, ()
+                yield "speed", f"model={model} compile={mode}", partial(self.speed, model, mode)
+        yield "shakespeare", "experiment=shakespeare/gpu", self.shakespeare
         if self.options.nanogpt:
-            yield "shakespeare", "nanoGPT, train_shakespeare_char", self.nanogpt, ()
-        if quick:
-            yield "ladder", "nano, a few steps", self.ladder, ("2.6 M", MILLIONS_OF_TOKENS[0])
-            return
-        for millions in MILLIONS_OF_TOKENS:
-            for size in SIZES:
-                yield "ladder", f"{size} parameters, {millions} M tokens", self.ladder, (size, millions)
+            yield "shakespeare", "nanoGPT, train_shakespeare_char", self.nanogpt
+        for millions, size in [RUNGS[0]] if self.options.quick else RUNGS:
+            yield "ladder", f"{size} parameters, {millions} M tokens", partial(self.ladder, size, millions)
 
     def run(self, name: str, *command: str, cwd: Path = ROOT) -> list[tuple[float, str]]:
         """Run a command to its end; return (seconds since its start, line) of all that it prints."""
+        # Every line goes to the log, with the seconds since the start
         log = self.out / "logs" / (re.sub(r"[^\w.]+", "_", name) + ".log")
         start = time.monotonic()
         lines = []
@@ -239,10 +233,11 @@ class Measurements:
             for line in process.stdout:
                 lines.append((time.monotonic() - start, line.rstrip("\n")))
                 file.write(f"{lines[-1][0]:8.1f}  {line}")
+        # The line that names the error, otherwise the last one
         if process.returncode:
             printed = [line for _, line in lines if line.strip()] or ["no output"]
             problem = next((line for line in printed if line.startswith("error: ")), printed[-1])
-            raise MeasurementError(f"status {process.returncode}: {problem}"[:200])
+            raise _MeasurementError(f"status {process.returncode}: {problem}"[:200])
         return lines
 
     def train(self, name: str, run: Path, *settings: str) -> list[tuple[float, str]]:
@@ -260,7 +255,7 @@ class Measurements:
         """Measure one preset in a process of its own, so that its memory is its own."""
         batch, n_steps = (512, 5) if self.options.quick else (BATCH, 100)
         preset = (model_name, compile_mode, self.options.device, batch, n_steps)
-        code = f"import json, benchmarks.gpu as gpu; print(json.dumps(gpu.training_speed(*{preset!r})))"
+        code = f"import json, benchmarks.gpu as gpu; print(json.dumps(gpu._training_speed(*{preset!r})))"
         lines = self.run(f"speed {model_name} {compile_mode}", sys.executable, "-c", code)
         return json.loads(lines[-1][1])
 
@@ -281,6 +276,7 @@ class Measurements:
 
     def ladder(self, size: str, millions: int) -> Cells:
         """Train and test one model on English."""
+        # A rung has its own folder, so that another call can continue it
         quick = self.options.quick
         name = f"{'quick_' if quick else ''}{size}_{millions}M".replace(" ", "")
         run = self.runs / name
@@ -294,6 +290,7 @@ class Measurements:
 
 def _losses(lines: list[tuple[float, str]]) -> Cells:
     """Return the best validation loss that a program printed, its seconds and the seconds to TARGET_LOSS."""
+    # Both programs print their losses as "val loss" or "validation loss"
     best = None
     reached = None
     for seconds, line in lines:
@@ -311,15 +308,17 @@ def _verdicts(run: Path) -> Cells:
     results = json.loads((run / "probe" / "probe.json").read_text())
     last = split_records(run, "validation")[-1]
     cells = {"steps": last["step"], "bits per byte": last["bits_per_byte"], "seconds of training": last["seconds"]}
+    # Heads on natural text, and in the blocks
     for target, entry in results["natural"]["questions"].get("gender", {}).get("chosen", {}).items():
-        place = f"L{entry['layer']}H{entry['head']}, {entry['site'].replace('_', ' ')}"
+        place = f"{head_name(entry)}, {entry['site'].replace('_', ' ')}"
         contrast = estimate(entry["contrast"], entry["contrast_interval"])
         cells[f"natural text, {target}"] = f"{place}: {contrast}, p {entry['p_corrected']:.4f}, {entry['verdict']}"
     for entry in results["selected"]:
-        cells["blocks"] = f"L{entry['layer']}H{entry['head']}, {entry['verdict']} ({entry['evidence_level']})"
+        cells["blocks"] = f"{head_name(entry)}, {entry['verdict']} ({entry['evidence_level']})"
     for answers in results["behaviour"]:
         if (answers["family"], answers["holdout"]) == ("english", "headline"):
             cells["blocks, model right"] = answers["accuracy"]
+    # Questions with too few prefixes
     missing = results["natural"]["missing"]
     return cells | ({"not tested": "; ".join(missing)} if missing else {})
 
@@ -330,17 +329,18 @@ def main(options: GpuOptions) -> None:
     device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     title = "Rehearsal" if options.quick else f"Measured with device={options.device}"
     command = " ".join(["python -m benchmarks.gpu", *map(short_paths, sys.argv[1:])])
-    results = GpuResults(title, command, environment(device, torch.get_num_threads()))
+    results = _GpuResults(title, command, environment(device, torch.get_num_threads()))
+    # A failed program is a row too, and the next one is measured
     has_failed = False
-    for part, name, measure, arguments in measurements.all():
+    for part, name, measure in measurements.all():
         if part not in listed(options.part):
             continue
         try:
-            cells = measure(*arguments)
-        except MeasurementError as error:
+            cells = measure()
+        except _MeasurementError as error:
             cells = {"problem": str(error)}
             has_failed = True
-        results.rows.append(GpuRow(part, name, cells))
+        results.rows.append(_GpuRow(part, name, cells))
         results.write(measurements.out)
         shown = ", ".join(f"{column} {_cell(value)}" for column, value in cells.items())
         print(f"{part}, {name}: {shown}", flush=True)

@@ -10,20 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import RESULTS, row_from, row_table, run_script, start_benchmark, write_page
+from benchmarks.measure import RESULTS, listed, row_from, row_table, run_script, start_benchmark, write_page
+from data.errors import UserError
 from lab.compare import MEASURES
 from probe.estimates import Estimate
+from probe.statistics import MIN_SEEDS
 
 
 @dataclass
-class LabOptions:
+class _LabOptions:
     """python -m benchmarks.lab [seeds=1,2,3,4,5]."""
 
     seeds: str = "1,2,3,4,5"
 
 
 @dataclass(frozen=True)
-class VariantResult:
+class _VariantResult:
     """One variant, means over seeds (None: not measured), and the sentence about it."""
 
     name: str
@@ -54,7 +56,7 @@ class VariantResult:
 class LabResults:
     """The table of the page, and how long it took."""
 
-    variants: list[VariantResult]
+    variants: list[_VariantResult]
     train_seconds: float
     compare_seconds: float
 
@@ -72,22 +74,26 @@ class LabResults:
         ]
 
 
-def _variant_result(entry: dict[str, Any]) -> VariantResult:
+def _variant_result(entry: dict[str, Any]) -> _VariantResult:
     """Return what the page shows of an entry of compare.json."""
+    # By measure; a model that is not causal has no head
     means: dict[str, Estimate | None] = {}
     different = []
     for name, found in entry["measures"].items():
         means[name] = None if found["mean"] is None else Estimate(found["mean"], *found["interval"])
         if found.get("difference", {}).get("is_significant"):
             different.append(name)
-    return row_from(VariantResult, entry, n_seeds=len(entry["seeds"]), different=different, **means)
+    return row_from(_VariantResult, entry, n_seeds=len(entry["seeds"]), different=different, **means)
 
 
-def main(options: LabOptions) -> None:
+def main(options: _LabOptions) -> None:
     """Train the sweep, compare it, write the page and its figure."""
+    if len(listed(options.seeds)) < MIN_SEEDS:
+        raise UserError(f"seeds={options.seeds}: intervals need {MIN_SEEDS} seeds or more")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "lab")
         cache = f"cache_dir={folder}/cache"
+        # All variants with all seeds, two at a time
         parallel = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
         sweep = ("-m", "experiment=lab/all", f"seed={options.seeds}", f"out={out}")
         training = run_script("train", *sweep, *parallel, cache)
@@ -99,4 +105,4 @@ def main(options: LabOptions) -> None:
 
 
 if __name__ == "__main__":
-    start_benchmark(main, LabOptions)
+    start_benchmark(main, _LabOptions)

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import listed, row_from, row_table, run_script, split_records, start_benchmark, write_page
+from benchmarks.measure import (
+    head_name,
+    listed,
+    row_from,
+    row_table,
+    run_script,
+    split_records,
+    start_benchmark,
+    write_page,
+)
 from probe.estimates import Estimate
 from probe.verdict import SUPPORTED
 
@@ -14,14 +23,14 @@ QUESTIONS = ("number", "gender", "later_cue")
 
 
 @dataclass
-class LinkHeadOptions:
+class _LinkHeadOptions:
     """python -m benchmarks.link_head [seeds=1,2,3,4,5]."""
 
     seeds: str = "1,2,3,4,5"
 
 
 @dataclass(frozen=True)
-class SeedTraining:
+class _SeedTraining:
     """Validation losses of one seed in nats per token, and the seconds of both commands."""
 
     seed: int
@@ -37,7 +46,7 @@ class SeedTraining:
 
 
 @dataclass(frozen=True)
-class SeedHead:
+class _SeedHead:
     """The head of one seed and question, on the headline hold-out."""
 
     seed: int
@@ -52,7 +61,7 @@ class SeedHead:
 
 
 @dataclass(frozen=True)
-class QuestionMeans:
+class _QuestionMeans:
     """Means over seeds on the headline hold-out: of the heads, of simple rules and of untrained models."""
 
     question: str
@@ -72,9 +81,9 @@ class QuestionMeans:
 class LinkHeadResults:
     """The tables of the page."""
 
-    means: list[QuestionMeans]
-    heads: list[SeedHead]
-    training: list[SeedTraining]
+    means: list[_QuestionMeans]
+    heads: list[_SeedHead]
+    training: list[_SeedTraining]
 
     def summary(self) -> list[str]:
         """Return the table of means, which README.md has too."""
@@ -88,6 +97,7 @@ class LinkHeadResults:
 
     def lines(self) -> list[str]:
         """Return the tables of the page."""
+        # One column for each token class of the stories
         seeds = ", ".join(str(row.seed) for row in self.training)
         classes = list(self.training[0].gap_by_class)
         by_class = " | ".join(f"{{gap_by_class[{name}]:.3f}}" for name in classes)
@@ -125,7 +135,7 @@ class LinkHeadResults:
         ]
 
 
-def _question_means(question: str, entries: list[dict[str, Any]]) -> QuestionMeans:
+def _question_means(question: str, entries: list[dict[str, Any]]) -> _QuestionMeans:
     """Return the means over the entries of all seeds."""
     tests = [entry["test"]["headline"] for entry in entries]
 
@@ -135,7 +145,7 @@ def _question_means(question: str, entries: list[dict[str, Any]]) -> QuestionMea
             values = [value[name] for value in values]
         return sum(values) / len(values)
 
-    return QuestionMeans(
+    return _QuestionMeans(
         question=question,
         supported=sum(entry["verdict"] == SUPPORTED for entry in entries),
         n_seeds=len(entries),
@@ -150,14 +160,16 @@ def _question_means(question: str, entries: list[dict[str, Any]]) -> QuestionMea
     )
 
 
-def _measure_seed(seed: int, folder: Path) -> tuple[SeedTraining, list[dict[str, Any]]]:
+def _measure_seed(seed: int, folder: Path) -> tuple[_SeedTraining, list[dict[str, Any]]]:
     """Run train.py and eval.py as a user does; return the losses and the entries of the questions."""
     run = folder / f"seed_{seed}"
+    # All seeds read the same stories: the first one writes them to the cache
     cache = f"cache_dir={folder / 'cache'}"
     trained = run_script("train", f"seed={seed}", f"out={run}", cache)
     probed = run_script("eval", f"run={run}", cache)
+    # The last validation is that of the whole split
     training = row_from(
-        SeedTraining,
+        _SeedTraining,
         split_records(run, "validation")[-1],
         seed=seed,
         train_seconds=trained.seconds,
@@ -169,27 +181,29 @@ def _measure_seed(seed: int, folder: Path) -> tuple[SeedTraining, list[dict[str,
     return training, [entry for entry in selected if entry["question"] in QUESTIONS]
 
 
-def _seed_head(seed: int, entry: dict[str, Any]) -> SeedHead:
+def _seed_head(seed: int, entry: dict[str, Any]) -> _SeedHead:
     return row_from(
-        SeedHead,
+        _SeedHead,
         entry | entry["test"]["headline"],
         seed=seed,
-        head=f"L{entry['layer']}H{entry['head']}",
+        head=head_name(entry),
         attention_swap=(entry["causal"] or {}).get("attention_swap"),
     )
 
 
-def main(options: LinkHeadOptions) -> None:
+def main(options: _LinkHeadOptions) -> None:
     """Measure every seed and write the page."""
-    training: list[SeedTraining] = []
+    training: list[_SeedTraining] = []
     entries: list[dict[str, Any]] = []
-    heads: list[SeedHead] = []
+    heads: list[_SeedHead] = []
+    # The same commands for every seed
     with tempfile.TemporaryDirectory() as folder:
         for seed in map(int, listed(options.seeds)):
             of_training, of_seed = _measure_seed(seed, Path(folder))
             training.append(of_training)
             entries += of_seed
             heads += [_seed_head(seed, entry) for entry in of_seed]
+    # Means over seeds, by question
     means = []
     for question in QUESTIONS:
         means.append(_question_means(question, [entry for entry in entries if entry["question"] == question]))
@@ -197,4 +211,4 @@ def main(options: LinkHeadOptions) -> None:
 
 
 if __name__ == "__main__":
-    start_benchmark(main, LinkHeadOptions)
+    start_benchmark(main, _LinkHeadOptions)

@@ -39,7 +39,7 @@ class PageResults(Protocol):
 
 
 @dataclass(frozen=True)
-class Timing:
+class _Timing:
     """One command that has ended: wall seconds, CPU-seconds (user and system) and its standard output."""
 
     seconds: float
@@ -61,8 +61,8 @@ def listed(text: str) -> list[str]:
     return [part for part in text.split(",") if part]
 
 
-def run_command(command: Sequence[str], cwd: Path = ROOT) -> Timing:
-    """Run a command to its end; raise UserError with its last lines if it fails.
+def run_command(command: Sequence[str], cwd: Path = ROOT) -> _Timing:
+    """Run a command to its end; print its last lines and raise UserError if it fails.
 
     The CPU-seconds are those of all child processes that end meanwhile, so commands must not overlap.
     """
@@ -72,13 +72,14 @@ def run_command(command: Sequence[str], cwd: Path = ROOT) -> Timing:
     seconds = time.monotonic() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if process.returncode:
-        last_lines = "\n".join((process.stderr or process.stdout).splitlines()[-20:])
-        raise UserError(f"exit status {process.returncode} of {' '.join(command[:4])} ...\n{last_lines}")
+        print(*(process.stderr or process.stdout).splitlines()[-20:], sep="\n", file=sys.stderr)
+        raise UserError(f"exit status {process.returncode} of {' '.join(command[:4])} ...")
+    # User and system time of the command and of all that it started
     cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Timing(seconds, cpu_seconds, process.stdout)
+    return _Timing(seconds, cpu_seconds, process.stdout)
 
 
-def run_script(name: str, *settings: str) -> Timing:
+def run_script(name: str, *settings: str) -> _Timing:
     """Run train.py or eval.py (`name` without .py) as a user does."""
     return run_command([sys.executable, f"{name}.py", *settings])
 
@@ -100,9 +101,10 @@ class _CellFormatter(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if value is None:
             return "-"
+        # The limits are rounded as the value is
         if isinstance(value, Estimate):
-            low, high = self.format_field(value.low, format_spec), self.format_field(value.high, format_spec)
-            return f"{self.format_field(value.value, format_spec)} [{low}, {high}]"
+            limits = (value.value, value.low, value.high)
+            return "{} [{}, {}]".format(*(self.format_field(limit, format_spec) for limit in limits))
         if format_spec == "auto":
             return number(value)
         return f"{100 * value:.1f}" if format_spec == "percent" else format(value, format_spec)
@@ -118,14 +120,22 @@ def row_table(header: str, template: str, rows: Sequence[Any]) -> list[str]:
 
     `header` is "seed | share [95 %]", `template` has the fields of a row, "{seed} | {share:.2f}".
     """
+    # Every column is filled by itself, so a text may contain " | "
     columns = template.split(" | ")
-    cells = [[row_cell(column, row) for column in columns] for row in rows]
+    cells = []
+    for row in rows:
+        cells.append([row_cell(column, row) for column in columns])
     return markdown_table(header.split(" | "), cells)
 
 
 def median_range(values: Sequence[float], digits: int = 1) -> str:
     """Return "12.3 (11.9 to 13.0)": the median and the range."""
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def head_name(entry: Mapping[str, Any]) -> str:
+    """Return "L1H3" for an entry of probe.json."""
+    return f"L{entry['layer']}H{entry['head']}"
 
 
 def share_range(count: int, n: int) -> str:
@@ -150,9 +160,11 @@ def row_from(schema: type[Row], source: Any, **values: Any) -> Row:
     for name, hint in get_type_hints(schema).items():
         if name in values:
             continue
+        # An entry of a JSON file
         if isinstance(source, Mapping):
             value = source[name]
             values[name] = Estimate(value, *source[f"{name}_interval"]) if hint is Estimate else value
+        # A result of the probe in this process
         else:
             value = getattr(source, name)
             values[name] = value.value if hint is float and isinstance(value, Estimate) else value
@@ -167,6 +179,7 @@ def to_json(value: Any) -> Any:
         return {name: to_json(item) for name, item in value.items()}
     if not is_dataclass(value):
         return value
+    # Numbers of one row stay side by side, as in a table
     content = {}
     for field in fields(value):
         item = getattr(value, field.name)
@@ -191,6 +204,7 @@ def rows_from_json(schema: Any, content: Any) -> Any:
     schema = next((kind for kind in get_args(schema) if is_dataclass(kind)), schema)
     if content is None or not is_dataclass(schema):
         return content
+    # Absent fields are None
     values = {}
     for name, hint in get_type_hints(schema).items():
         value = content.get(name)
@@ -216,8 +230,10 @@ def write_page(program: str, title: str, results: PageResults, threads: int, pag
     """Write docs/results/PAGE.json and .md (default: PROGRAM), print the page."""
     machine = environment("cpu", threads)
     machine = {name: machine[name] for name in _MACHINE}
+    # The page holds the command without the folders of this machine
     command = " ".join([f"python -m benchmarks.{program}", *map(short_paths, sys.argv[1:])])
     text = f"# {title}\n\n```\n{command}\n```\n\n{page_body(results, machine)}"
+    # The JSON holds what the page is made from, and nothing else
     rows = json.dumps({"environment": machine, **to_json(results)}, indent=1) + "\n"
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_atomically(RESULTS / f"{page or program}.json", rows.encode())

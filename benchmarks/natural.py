@@ -42,7 +42,7 @@ CONFIG = ProbeConfig(
 
 
 @dataclass
-class NaturalOptions:
+class _NaturalOptions:
     """python -m benchmarks.natural run=DIR [n_null=200] [n_planted=18] [seed=0] [cache_dir=DIR].
 
     run is a run on English (`experiment=english`), n_null the number of models of each kind without a head.
@@ -56,7 +56,7 @@ class NaturalOptions:
 
 
 @dataclass(frozen=True)
-class PassRate:
+class _PassRate:
     """How many models of one kind pass; of models with a planted head: in which it is found."""
 
     models: str
@@ -76,7 +76,7 @@ class PassRate:
 class NaturalErrors:
     """The table of the page."""
 
-    rates: list[PassRate]
+    rates: list[_PassRate]
     n_prefixes: int
     untrained_t: float  # the largest |t| of untrained models
 
@@ -89,6 +89,7 @@ class NaturalErrors:
 
 def _passes(contrast: np.ndarray, items: Items, untrained_t: float) -> dict[str, tuple[int, ...]]:
     """Return the (site, layer, head) of each chosen head that passes the first two criteria, by target."""
+    # Chosen on one half, tested on the other
     chosen, test = choose_and_test(contrast, items, CONFIG)
     return {
         target: place
@@ -99,8 +100,10 @@ def _passes(contrast: np.ndarray, items: Items, untrained_t: float) -> dict[str,
 
 def _permuted_pronouns(contrast: np.ndarray, items: Items, seed: int) -> np.ndarray:
     """Return the contrasts after a coin for each pair of entities has exchanged the readings of its prefixes."""
+    # One coin for each pair of entities, -1: exchanged
     rng = np.random.default_rng(seed)
-    coins = {pair: rng.choice((-1.0, 1.0)) for pair in sorted({prefix.entities for prefix in items.prefixes})}
+    pairs = sorted({prefix.entities for prefix in items.prefixes})
+    coins = {pair: rng.choice((-1.0, 1.0)) for pair in pairs}
     signs = np.array([coins[prefix.entities] for prefix in items.prefixes])
     return contrast * signs[:, None, None, None]
 
@@ -109,6 +112,7 @@ def _token_contrasts(model: ObservableModel, cells: list[LinkItem]) -> list[np.n
     """Returns, for each prefix, the difference of both readings' scores at the pronoun, [L, H, tokens before it]."""
     scores: list[np.ndarray] = [np.empty(0)] * len(cells)
     for batch, rows, tokens, _ in text_batches([cell.tokens for cell in cells], CONFIG.tokens_per_batch):
+        # Scores of the pronoun's query for all tokens before it
         query = torch.zeros(len(tokens), 1, dtype=torch.int64)
         query[rows, 0] = torch.tensor([cells[i].query for i in batch])
         recorded = model.attention_scores(tokens, query)[:, :, :, 0].numpy()  # [L, B, H, T]
@@ -119,6 +123,7 @@ def _token_contrasts(model: ObservableModel, cells: list[LinkItem]) -> list[np.n
 
 def _permuted_mentions(differences: list[np.ndarray], seed: int) -> np.ndarray:
     """Return the contrasts [N, 1, L, H] of two random tokens of each prefix, without the start token."""
+    # Two different tokens behind the start token
     rng = np.random.default_rng(seed)
     pairs = [1 + rng.choice(values.shape[-1] - 1, 2, replace=False) for values in differences]
     values = [d[..., first] - d[..., second] for d, (first, second) in zip(differences, pairs, strict=True)]
@@ -133,14 +138,17 @@ def _planted_view(opened: OpenedRun, items: Items, head: int, strength: float, *
     entities: the shortest vectors whose products with the normalised embeddings are 1/2 and -1/2. The direction in the
     head is the one that RoPE rotates least. The head's other directions are 0, or as learned `with_noise`.
     """
+    # Normalised embeddings [V, D] that the first layer reads
     model = deepcopy(opened.transformer)
     attention = model.layers()[0].attention
     normed = model.layers()[0].norm_1(model.token_embedding.weight.detach())  # [V, D]
-    pronouns, entities = dict[int, float](), dict[int, float]()
+    pronouns: dict[int, float] = {}
+    entities: dict[int, float] = {}
     for i, cell in enumerate(items.cells["pronoun"]):
         side = 0.5 - i % 2  # the first reading is that of the first class
         pronouns[cell.tokens[cell.query]] = side
         entities |= {cell.tokens[word[-1]]: side for word in cell.antecedents}
+    # One row of the queries tells the pronouns apart, the same row of the keys the entities
     width = model.config.head_dim
     row = head * width + width // 2 - 1  # the first half of the pair of lowest frequency
     for weight, sides in ((attention.query.weight, pronouns), (attention.key.weight, entities)):
@@ -167,7 +175,7 @@ def _contrast(model: ObservableModel, items: Items) -> np.ndarray:
     return read(model, items, CONFIG.tokens_per_batch).contrast
 
 
-def main(options: NaturalOptions) -> None:
+def main(options: _NaturalOptions) -> None:
     """Test all models and write the page."""
     opened = open_run(Path(options.run), torch.device("cpu"))
     prefixes = prefixes_in(validation_documents(load_data(opened, options.cache_dir)))["gender"]
@@ -185,7 +193,7 @@ def main(options: NaturalOptions) -> None:
     rates = []
     for name, contrasts in _nulls(opened, items, contrast, options.n_null, options.seed).items():
         passed = [bool(_passes(null, items, untrained_t)) for null in contrasts]
-        rates.append(PassRate(name, len(passed), sum(passed)))
+        rates.append(_PassRate(name, len(passed), sum(passed)))
         print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
 
     # Models with a planted head
@@ -198,10 +206,10 @@ def main(options: NaturalOptions) -> None:
             places = _passes(_contrast(planted, items), items, untrained_t)
             n_found += places.get(target) == (0, 0, head)
         name = f"planted{' with noise' if with_noise else ''}, looks at the {target}"
-        rates.append(PassRate(name, options.n_planted, n_found))
+        rates.append(_PassRate(name, options.n_planted, n_found))
     results = NaturalErrors(rates, len(items.prefixes), untrained_t)
     write_page("natural", "How often the probe is wrong on natural text", results, torch.get_num_threads())
 
 
 if __name__ == "__main__":
-    start_benchmark(main, NaturalOptions)
+    start_benchmark(main, _NaturalOptions)

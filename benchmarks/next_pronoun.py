@@ -51,6 +51,7 @@ The same head at the pronoun; contrast below 0: it looks at the other person. Th
 to a person, in nats per unit of attention: that person's pronoun and name; below 0: it lowers them (copy suppression,
 McDougall et al. 2023)."""
 Head = tuple[int, int]  # layer, head
+Span = tuple[int, int]  # start and end in the text
 CHOICE = "Passages with two people, of both halves; without and with an earlier pronoun."
 PAIRS = "Share of pairs whose good sentence is more probable; a removed head writes nothing at any position."
 EMERGENCE = "First kept checkpoint at which the criteria hold; there the untrained models are not asked."
@@ -58,7 +59,7 @@ SHUFFLED = "The words before the pronoun in random order, the last one excepted.
 
 
 @dataclass
-class NextPronounOptions:
+class _NextPronounOptions:
     """python -m benchmarks.next_pronoun runs=DIR seeds=301,302 [texts=PATH,PATH] [pairs=FILE,FILE] [threads=1].
 
     - runs: training runs are DIR/SEED
@@ -80,7 +81,7 @@ class NextPronounOptions:
 
 
 @dataclass(frozen=True)
-class Decision:
+class _Decision:
     """The answer about gender of one seed."""
 
     seed: int
@@ -98,7 +99,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class PickedEntity:
+class _PickedEntity:
     """Whom the model picks in passages with two people: without an earlier pronoun, and with one."""
 
     seed: int
@@ -115,7 +116,7 @@ class PickedEntity:
 
 
 @dataclass(frozen=True)
-class TextEffect:
+class _TextEffect:
     """The same heads on another text, in nats; `n` is a sentence if there are too few passages."""
 
     seed: int
@@ -127,7 +128,7 @@ class TextEffect:
 
 
 @dataclass(frozen=True)
-class AfterEffect:
+class _AfterEffect:
     """The same head at the pronoun."""
 
     seed: int
@@ -138,7 +139,7 @@ class AfterEffect:
 
 
 @dataclass(frozen=True)
-class PairsWithout:
+class _PairsWithout:
     """Share of right minimal pairs with all heads, and without one or another."""
 
     seed: int
@@ -154,7 +155,7 @@ class PairsWithout:
 
 
 @dataclass(frozen=True)
-class ShuffledWords:
+class _ShuffledWords:
     """The answer when the words before the pronoun are in random order."""
 
     seed: int
@@ -167,7 +168,7 @@ class ShuffledWords:
 
 
 @dataclass(frozen=True)
-class FirstSupported:
+class _FirstSupported:
     """The first kept checkpoint at which the criteria hold; None: at none."""
 
     seed: int
@@ -180,18 +181,19 @@ class FirstSupported:
 class NextPronounPage:
     """The tables of the page."""
 
-    decisions: list[Decision]
-    picked: list[PickedEntity]
-    texts: dict[str, list[TextEffect]]  # by text
-    after: list[AfterEffect]
-    pairs: dict[str, list[PairsWithout]]  # by file
-    shuffled: list[ShuffledWords]
+    decisions: list[_Decision]
+    picked: list[_PickedEntity]
+    texts: dict[str, list[_TextEffect]]  # by text
+    after: list[_AfterEffect]
+    pairs: dict[str, list[_PairsWithout]]  # by file
+    shuffled: list[_ShuffledWords]
     untrained: dict[str, int]  # seeds by the verdict on an untrained model
-    emergence: list[FirstSupported]
+    emergence: list[_FirstSupported]
     number: list[str]  # verdicts about number, of any seed
 
     def lines(self) -> list[str]:
         """Return the tables of the page."""
+        # Seeds by what the head decides and whom the model picks
         decision = row_table(
             "seed | heads | verdict | share [95 %] | flips | follows twin | author's, nearest"
             " | author's where nearest is wrong | p",
@@ -207,6 +209,7 @@ class NextPronounPage:
             " | {earlier_author:.2f} | {earlier_nearest:.2f} | {earlier_author_where_wrong:.2f} of {earlier_n_wrong}",
             self.picked,
         )
+        # The same head after the pronoun, and on shuffled words
         after = row_table(
             "seed | contrast at the pronoun | its output raises the pronoun | the name | p",
             "{seed} | {contrast:.2f} | {raises_pronoun:.2f} | {raises_name:.2f} | {p:.4f}",
@@ -218,6 +221,7 @@ class NextPronounPage:
             " | {nearest_accuracy:.2f}",
             self.shuffled,
         )
+        # Sections in the order of the page
         untrained = "; ".join(f"{n} {verdict}" for verdict, n in Counter(self.untrained).most_common())
         lines = [*self._summary(), "", *decision, ""]
         lines += ["## Whom the models pick", "", CHOICE, "", *picked, "", *self._text_lines()]
@@ -272,12 +276,13 @@ class NextPronounPage:
 # Training and tests
 
 
-def _train(run: Path, seed: int, options: NextPronounOptions) -> None:
+def _train(run: Path, seed: int, options: _NextPronounOptions) -> None:
     """Train a run unless it is finished."""
     if (run / "metrics.jsonl").exists() and '"whole": true' in (run / "metrics.jsonl").read_text():
         return
     settings = [f"seed={seed}", f"out={run}", f"threads={options.threads}", "keep_checkpoints=20", "device=cpu"]
     settings.append(f"resume={str((run / 'config.json').exists()).lower()}")
+    # A control trains on a changed copy of the shipped text
     if options.control:
         settings.append(f"data.path={write_control(options.control, run.parent)}")
     run_script("train", f"experiment={options.experiment}", *settings)
@@ -304,28 +309,29 @@ def _deciding(result: NextPronounResult) -> SetResult:
     return result.head_set if result.unit == "set" and result.head_set else result.chosen
 
 
-def _decision(seed: int, result: NextPronounResult) -> Decision:
+def _decision(seed: int, result: NextPronounResult) -> _Decision:
     deciding = _deciding(result)
     heads = " + ".join(f"L{layer}H{head}" for layer, head in deciding.heads)
-    return row_from(Decision, result, seed=seed, heads=heads, share=deciding.share, flips=deciding.flips.value)
+    return row_from(_Decision, result, seed=seed, heads=heads, share=deciding.share, flips=deciding.flips.value)
 
 
-def _picked(seed: int, result: NextPronounResult) -> PickedEntity:
+def _picked(seed: int, result: NextPronounResult) -> _PickedEntity:
+    # Fields of both strata: passages without and with an earlier pronoun
     values: dict[str, Any] = {}
     for prefix, choice in zip(("", "earlier_"), result.choices, strict=True):
         for name in ("n", "author", "nearest", "n_wrong", "author_where_wrong"):
             values[prefix + name] = getattr(choice, name)
-    return PickedEntity(seed=seed, **values)
+    return _PickedEntity(seed=seed, **values)
 
 
-def _text_effect(opened: OpenedRun, seed: int, heads: Sequence[Head], path: str, config: ProbeConfig) -> TextEffect:
+def _text_effect(opened: OpenedRun, seed: int, heads: Sequence[Head], path: str, config: ProbeConfig) -> _TextEffect:
     text = _load_text(path)
     passages = text.passages["gender"]
     has_documents = bool(text.documents)
     found = confirm(
         opened.model, opened.tokenizer, opened.start, "gender", passages, heads, config, needs_twin=has_documents
     )
-    return TextEffect(seed, found) if isinstance(found, str) else row_from(TextEffect, found, seed=seed)
+    return _TextEffect(seed, found) if isinstance(found, str) else row_from(_TextEffect, found, seed=seed)
 
 
 @cache
@@ -336,16 +342,18 @@ def _load_text(path: str) -> EnglishText:
 
 def _after_effect(
     opened: OpenedRun, seed: int, head: Head, text: EnglishText, config: ProbeConfig
-) -> list[AfterEffect]:
+) -> list[_AfterEffect]:
     """Return what a head does at the pronoun; nothing with too few prefixes."""
+    # Prefixes of the validation text that end with the pronoun
     length = opened.model.context_length
     items = make_items(text.prefixes["gender"], opened.tokenizer, opened.start, length, config.seed)
     found = after_pronoun(opened.model, items, head, config)
-    return [row_from(AfterEffect, found, seed=seed)] if found else []
+    return [row_from(_AfterEffect, found, seed=seed)] if found else []
 
 
-def _pairs_without(opened: OpenedRun, row: Decision, file: Path, config: ProbeConfig) -> PairsWithout:
+def _pairs_without(opened: OpenedRun, row: _Decision, file: Path, config: ProbeConfig) -> _PairsWithout:
     """Return the share of right minimal pairs of a file with all heads, and without each head (its output is 0)."""
+    # Token ids of both sentences of each pair
     good: list[tuple[int, ...]] = []
     bad: list[tuple[int, ...]] = []
     for pair in read_pairs(file):
@@ -357,6 +365,7 @@ def _pairs_without(opened: OpenedRun, row: Decision, file: Path, config: ProbeCo
         bad_scores = log_probabilities(opened.model, bad, config.tokens_per_batch, edits)
         return float(outcomes(good_scores, bad_scores).mean())
 
+    # Without each head in turn
     deciding = {}
     others = []
     for layer in range(opened.model.n_layer):
@@ -366,45 +375,50 @@ def _pairs_without(opened: OpenedRun, row: Decision, file: Path, config: ProbeCo
                 deciding[f"L{layer}H{head}"] = share
             else:
                 others.append(share)
-    return PairsWithout(row.seed, len(good), share_right(), deciding, min(others), max(others))
+    return _PairsWithout(row.seed, len(good), share_right(), deciding, min(others), max(others))
 
 
 def _shuffle_words(passage: Passage, rng: random.Random) -> Passage:
     """Return the passage with its words in random order, the last one excepted; marks are lost."""
     spans = [span for group in passage.mentions for span in group]
-    inside = [range(*span) for span in spans]
-    others = [match.span() for match in WORD.finditer(passage.text)]
-    spans += [span for span in others if not any(span[0] in mention for mention in inside)]
+    inside = {place for span in spans for place in range(*span)}
+    spans += [match.span() for match in WORD.finditer(passage.text) if match.start() not in inside]
     # Words and mentions as units
     *movable, last = sorted(spans)
     rng.shuffle(movable)
     text = ""
-    moved: dict[tuple[int, int], tuple[int, int]] = {}  # where each word goes
+    moved: dict[Span, Span] = {}  # where each word goes
     for span in (*movable, last):
         word = passage.text[slice(*span)]
         moved[span] = (len(text), len(text) + len(word))
         text += f"{word} "
     # The same marks in the new text
-    groups = [tuple(sorted(moved[span] for span in group)) for group in passage.mentions]
+    first_group, second_group = passage.mentions
+    groups = (_places(first_group, moved), _places(second_group, moved))
     order = sorted((span, side) for side in (0, 1) for span in groups[side])
-    mentions = (groups[0], groups[1])
     first = order[0][1]
     nearest = order[-1][1]
-    return replace(passage, text=text, mentions=mentions, pronouns=(), nearest=nearest, first=first, subject=first)
+    return replace(passage, text=text, mentions=groups, pronouns=(), nearest=nearest, first=first, subject=first)
 
 
-def _shuffled(opened: OpenedRun, seed: int, text: EnglishText, config: ProbeConfig) -> list[ShuffledWords]:
+def _places(group: Sequence[Span], moved: dict[Span, Span]) -> tuple[Span, ...]:
+    return tuple(sorted(moved[span] for span in group))
+
+
+def _shuffled(opened: OpenedRun, seed: int, text: EnglishText, config: ProbeConfig) -> list[_ShuffledWords]:
     """Return the answer on passages whose words are in random order; nothing with too few passages."""
+    # Passages without an earlier pronoun, which would lose its antecedent
     rng = random.Random(config.seed)
     passages = [_shuffle_words(passage, rng) for passage in text.passages["gender"] if not passage.pronouns]
     result = _study(opened, replace(text, passages={"gender": passages}), "gender", replace(config, n_untrained=2))
     if isinstance(result, str):
         return []
-    return [row_from(ShuffledWords, result, seed=seed, verdict=_verdict(result), share=result.chosen.share)]
+    return [row_from(_ShuffledWords, result, seed=seed, verdict=_verdict(result), share=result.chosen.share)]
 
 
-def _first_supported(opened: OpenedRun, text: EnglishText, config: ProbeConfig, row: Decision) -> int | None:
+def _first_supported(opened: OpenedRun, text: EnglishText, config: ProbeConfig, row: _Decision) -> int | None:
     """Return the first kept step at which the criteria hold."""
+    # The opened model is reused for every checkpoint; its own weights are put back at the end
     best = {name: weight.clone() for name, weight in opened.transformer.state_dict().items()}
     first = None
     folder = opened.folder / "checkpoints"
@@ -412,6 +426,7 @@ def _first_supported(opened: OpenedRun, text: EnglishText, config: ProbeConfig, 
         state = torch.load(path, map_location="cpu", weights_only=True) if path.is_file() else load_checkpoint(path)
         if state["step"] in (0, opened.step):
             continue
+        # Untrained models have been asked at the last step
         opened.transformer.load_state_dict(state["model"])
         result = _study(opened, text, "gender", config, has_untrained=False)
         if isinstance(result, NextPronounResult) and result.verdict == SUPPORTED:
@@ -421,7 +436,7 @@ def _first_supported(opened: OpenedRun, text: EnglishText, config: ProbeConfig, 
     return opened.step if first is None and row.verdict == SUPPORTED else first
 
 
-def _evaluate(run: Path, options: NextPronounOptions, config: ProbeConfig, page: NextPronounPage) -> int | None:
+def _evaluate(run: Path, options: _NextPronounOptions, config: ProbeConfig, page: NextPronounPage) -> int | None:
     """Add the rows of one run to the page; return the first step at which the criteria hold."""
     opened = open_run(run, torch.device("cpu"))
     seed = opened.seed
@@ -456,26 +471,29 @@ def _evaluate(run: Path, options: NextPronounOptions, config: ProbeConfig, page:
     return _first_supported(opened, text, config, row)
 
 
-def _emergence(run: Path, steps: dict[int, int | None]) -> list[FirstSupported]:
+def _emergence(run: Path, steps: dict[int, int | None]) -> list[_FirstSupported]:
     """Return the rows of all seeds, which train on the text of `run`."""
     opened = open_run(run, torch.device("cpu"))
     corpus = load_corpus(opened.settings.data, Path(".cache"))
+    # How often the training text has a pronoun after both genders
     tokens = corpus.train.tokens
     n_places = mixed_places([("train", corpus.tokenizer.decode(tokens.tolist()))])
     tokens_per_step = opened.settings.run.tokens_per_batch
     places_per_step = n_places * tokens_per_step / len(tokens)
+    # Counts read up to each seed's step
     rows = []
     for seed, step in steps.items():
         counts = [] if step is None else [step, step * tokens_per_step, round(step * places_per_step)]
-        rows.append(FirstSupported(seed, *counts))
+        rows.append(_FirstSupported(seed, *counts))
     return rows
 
 
-def main(options: NextPronounOptions) -> None:
+def main(options: _NextPronounOptions) -> None:
     """Train and test every seed, write the page."""
     torch.set_num_threads(options.threads)
     config = typed(ProbeConfig, yaml_values("eval/eval")["probe"], "probe.")
     page = NextPronounPage([], [], {}, [], {}, [], {}, [], [])
+    # Rows of all seeds, in the order of the options
     steps = {}
     for seed in listed(options.seeds):
         run = Path(options.runs) / seed
@@ -489,4 +507,4 @@ def main(options: NextPronounOptions) -> None:
 
 
 if __name__ == "__main__":
-    start_benchmark(main, NextPronounOptions)
+    start_benchmark(main, _NextPronounOptions)

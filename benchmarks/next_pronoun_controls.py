@@ -42,7 +42,7 @@ Head = tuple[int, int]  # layer, head
 
 
 @dataclass
-class ControlOptions:
+class _ControlOptions:
     """python -m benchmarks.next_pronoun_controls runs=DIR,DIR [n_untrained=200] [n_permuted=200] [n_planted=60]."""
 
     runs: str = MISSING
@@ -53,7 +53,7 @@ class ControlOptions:
 
 
 @dataclass
-class ControlCount:
+class _ControlCount:
     """The verdicts over the models of one control."""
 
     control: str
@@ -80,7 +80,7 @@ class ControlCount:
 class ControlResults:
     """The table of the page."""
 
-    controls: list[ControlCount]
+    controls: list[_ControlCount]
     n_words: int  # of the text
 
     def lines(self) -> list[str]:
@@ -108,7 +108,9 @@ class CopyingModel(ObservableModel):
         context_length: int = 256,
     ) -> None:
         """Make the heads; `tokenizer` has whole words. Without `knows_gender` they copy a random value per person."""
-        self.n_head, self.gains, self.vocab_size = len(gains), torch.tensor(gains), tokenizer.get_vocab_size()
+        self.n_head = len(gains)
+        self.gains = torch.tensor(gains)
+        self.vocab_size = tokenizer.get_vocab_size()
         self.context_length = context_length
         vocabulary = tokenizer.get_vocab()
 
@@ -118,8 +120,10 @@ class CopyingModel(ObservableModel):
             values[[vocabulary[word] for word in second if word in vocabulary]] = -1.0
             return values
 
+        # +1 feminine, -1 masculine, 0 neither, [V]
         self.name_class = signs(sorted(FEMININE), sorted(MASCULINE))
         self.pronoun_class = signs(("she", "She", "her", "Her"), ("he", "He", "him", "his", "His"))
+        # What makes these models differ from each other
         generator = torch.Generator().manual_seed(seed)
         self.place_bias = torch.randn(self.context_length, generator=generator)  # the same for all heads
         self.word_bias = 0.05 * torch.randn(self.vocab_size, generator=generator) * (self.name_class == 0)
@@ -136,11 +140,14 @@ class CopyingModel(ObservableModel):
         n, length = tokens.shape
         if query_positions is None:
             query_positions = torch.arange(length).expand(n, -1)
+        # Persons get more attention than other words, the same in all heads
         is_person = (self.name_class[tokens] != 0).float()
         scores = (5 * is_person + self.place_bias[:length])[:, None].expand(-1, self.n_head, -1)  # [B, H, T]
+        # No head sees later tokens: scores [B, H, Q, T]
         later = torch.arange(length) > query_positions[..., None]
         scores = scores[:, :, None].expand(-1, -1, query_positions.shape[1], -1)
         scores = scores.masked_fill(later[:, None], float("-inf"))
+        # Values hold the gender, [B, H, T, 1]
         values = self.copied[tokens][:, None, :, None].expand(-1, self.n_head, -1, -1)
         complete = torch.zeros_like(values)
         rows = query_positions[:, None, :, None].expand(-1, self.n_head, -1, 1)
@@ -159,6 +166,7 @@ class CopyingModel(ObservableModel):
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
         """Return the logits [B, T, V], or [B, V] at `positions` [B]: only the pronouns differ."""
+        # Outputs of the heads, [B, H, T], add up to the margin of "she", [B, T]
         [record] = self.record(tokens)
         outputs = apply_edits(record.scores.softmax(-1), record.values, edits)[..., 0]  # [B, H, T]
         margin = torch.einsum("bht,h->bt", outputs, self.gains) + self.word_bias[tokens].cumsum(-1)
@@ -181,6 +189,7 @@ class CopyingModel(ObservableModel):
 def _permute_classes(items: QuestionItems, seed: int) -> QuestionItems:
     """Return the items with the classes of all mentions exchanged in the documents that a coin chooses."""
     rng = Random(seed)
+    # One coin for each document
     documents = sorted({item.passage.doc for item in (*items.choosing, *items.tested)})
     is_exchanged = {document: rng.random() < 0.5 for document in documents}
 
@@ -195,7 +204,7 @@ def _permute_classes(items: QuestionItems, seed: int) -> QuestionItems:
 
 
 def _studies(
-    options: ControlOptions, config: ProbeConfig, text: EnglishText
+    options: _ControlOptions, config: ProbeConfig, text: EnglishText
 ) -> Iterator[tuple[str, NextPronounResult | str, Head | None]]:
     """Yield (control, result, known head) of every model."""
     runs = [open_run(Path(run), torch.device("cpu")) for run in listed(options.runs)]
@@ -231,15 +240,16 @@ def _studies(
         yield PLANTED, planted, (0, place)
 
 
-def main(options: ControlOptions) -> None:
+def main(options: _ControlOptions) -> None:
     """Study every model, count and write the page."""
     torch.set_num_threads(options.threads)
     config = replace(typed(ProbeConfig, yaml_values("eval/eval")["probe"], "probe."), n_untrained=2)
     text = english_text(SHIPPED_TEXT, None)
-    counts: dict[str, ControlCount] = {}
+    # Verdicts of all models, by control
+    counts: dict[str, _ControlCount] = {}
     for control, result, head in _studies(options, config, text):
         assert isinstance(result, NextPronounResult), result
-        count = counts.setdefault(control, ControlCount(control))
+        count = counts.setdefault(control, _ControlCount(control))
         count.n += 1
         count.verdicts[result.verdict] = count.verdicts.get(result.verdict, 0) + 1
         count.p_below_01 += result.p_corrected < 0.01
@@ -251,4 +261,4 @@ def main(options: ControlOptions) -> None:
 
 
 if __name__ == "__main__":
-    start_benchmark(main, ControlOptions)
+    start_benchmark(main, _ControlOptions)

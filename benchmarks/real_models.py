@@ -12,12 +12,12 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from benchmarks.measure import listed, row_cell, row_from, row_table, run_script, start_benchmark, write_page
+from benchmarks.measure import head_name, listed, row_cell, row_from, row_table, run_script, start_benchmark, write_page
 from probe.estimates import Estimate
 
 
 @dataclass
-class RealModelsOptions:
+class _RealModelsOptions:
     """python -m benchmarks.real_models models=DIR,stories260K.bin:tok512.bin [threads=2].
 
     models are MODEL or MODEL:TOKENIZER.
@@ -28,7 +28,7 @@ class RealModelsOptions:
 
 
 @dataclass(frozen=True)
-class ModelAnswer:
+class _ModelAnswer:
     """The answer of one model to one question."""
 
     model: str
@@ -55,7 +55,7 @@ class ModelAnswer:
 
 
 @dataclass(frozen=True)
-class ModelRemarks:
+class _ModelRemarks:
     """Criteria that the heads of a model do not meet, and why other questions could not be tested."""
 
     model: str
@@ -67,8 +67,8 @@ class ModelRemarks:
 class RealModelsResults:
     """The table of the page."""
 
-    answers: list[ModelAnswer]
-    remarks: list[ModelRemarks]
+    answers: list[_ModelAnswer]
+    remarks: list[_ModelRemarks]
 
     def lines(self) -> list[str]:
         """Return the table, then what is not met or not tested in each model."""
@@ -86,15 +86,16 @@ class RealModelsResults:
         return lines
 
 
-def _answer(entry: dict[str, Any], **values: Any) -> ModelAnswer:
+def _answer(entry: dict[str, Any], **values: Any) -> _ModelAnswer:
     """Return the row of an entry of probe.json."""
+    # The head, and the set of heads if there is one
     chosen = entry["details"]["chosen"]
     head_set = entry["head_set"] or {"heads": [], "share": None, "verdict": "", "evidence_level": ""}
     return row_from(
-        ModelAnswer,
+        _ModelAnswer,
         entry,
         question=entry["question"].removeprefix("next_pronoun_"),
-        head=f"L{entry['layer']}H{entry['head']}",
+        head=head_name(entry),
         share=Estimate(**chosen["share"]),
         flips=chosen["flips"]["value"],
         verdict=f"{chosen['verdict']} ({chosen['evidence_level']})",
@@ -113,12 +114,14 @@ def _unmet(entry: dict[str, Any]) -> list[str]:
 
 def _ask(model: str, threads: int, results: RealModelsResults) -> None:
     """Add what eval.py finds out about a model, and the seconds it takes."""
+    # The command of a user
     path, _, tokenizer = model.partition(":")
     with tempfile.TemporaryDirectory() as folder:
         settings = [f"model={path}", f"out={folder}/out", "device=cpu", f"threads={threads}"]
         settings += [f"tokenizer={tokenizer}"] if tokenizer else []
         timing = run_script("eval", *settings)
         probe = json.loads((Path(folder) / "out" / "probe" / "probe.json").read_text())
+    # Answers, and what is missing
     name = Path(path).stem
     n_heads = probe["model"]["n_layer"] * probe["model"]["n_head"]
     times = {"seconds": timing.seconds, "cpu_seconds": timing.cpu_seconds}
@@ -127,10 +130,10 @@ def _ask(model: str, threads: int, results: RealModelsResults) -> None:
         if entry["question"].startswith("next_pronoun"):
             results.answers.append(_answer(entry, model=name, n_heads=n_heads, **times))
             unmet += _unmet(entry)
-    results.remarks.append(ModelRemarks(name, unmet, probe["natural"]["missing"]))
+    results.remarks.append(_ModelRemarks(name, unmet, probe["natural"]["missing"]))
 
 
-def main(options: RealModelsOptions) -> None:
+def main(options: _RealModelsOptions) -> None:
     """Ask every model and write the page."""
     results = RealModelsResults([], [])
     for model in listed(options.models):
@@ -139,4 +142,4 @@ def main(options: RealModelsOptions) -> None:
 
 
 if __name__ == "__main__":
-    start_benchmark(main, RealModelsOptions)
+    start_benchmark(main, _RealModelsOptions)

@@ -34,7 +34,7 @@ LOADED_DAMAGED = "loaded damaged weights"
 
 
 @dataclass
-class ReliabilityOptions:
+class _ReliabilityOptions:
     """python -m benchmarks.reliability [kills=50] [corruptions=220]."""
 
     kills: int = 50
@@ -42,7 +42,7 @@ class ReliabilityOptions:
 
 
 @dataclass(frozen=True)
-class PromiseRow:
+class _PromiseRow:
     """One test of a promise."""
 
     test: str
@@ -55,7 +55,7 @@ class PromiseRow:
 class ReliabilityResults:
     """The table of the page."""
 
-    tests: list[PromiseRow]
+    tests: list[_PromiseRow]
 
     def lines(self) -> list[str]:
         """Return the table of the page."""
@@ -71,6 +71,7 @@ def _start(*arguments: str, prepare: Callable[[], None] | None = None) -> subpro
 
 def _equal(first: Path, second: Path) -> bool:
     """Return True if two runs have identical training losses and weights."""
+    # Weights of the newest checkpoints, losses of all steps
     left = load_checkpoint(first / "checkpoints")["model"]
     right = load_checkpoint(second / "checkpoints")["model"]
     losses = [record["loss"] for record in split_records(first, "train")]
@@ -78,14 +79,16 @@ def _equal(first: Path, second: Path) -> bool:
     return losses == other_losses and all(torch.equal(left[name], right[name]) for name in left | right)
 
 
-def _test_kills(n_kills: int, folder: Path) -> PromiseRow:
+def _test_kills(n_kills: int, folder: Path) -> _PromiseRow:
     """Kill and resume runs at random moments; count the runs that end like the uninterrupted one."""
     draw = random.Random(0)
     shared = (f"cache_dir={folder / 'cache'}", "max_steps=600")
     reference = folder / "reference"
+    # The uninterrupted run, and how long it takes
     start = time.monotonic()
     _start(f"out={reference}", *shared).communicate()
     duration = time.monotonic() - start
+    # Runs that are killed until enough kills are done; the last one goes to its end
     n_done = 0
     runs: list[Path] = []
     while n_done < n_kills:
@@ -101,13 +104,14 @@ def _test_kills(n_kills: int, folder: Path) -> PromiseRow:
             process.communicate()
             status = process.returncode
         runs.append(run)
+    # Bit by bit
     identical = sum(_equal(reference, run) for run in runs)
     size = f"{n_done} kills in {len(runs)} runs of 600 steps"
     result = f"{identical} of {len(runs)} runs bit-identical to the uninterrupted one"
-    return PromiseRow("kill -9 and resume", size, result, identical == len(runs))
+    return _PromiseRow("kill -9 and resume", size, result, identical == len(runs))
 
 
-def _test_corruption(n_files: int, folder: Path) -> PromiseRow:
+def _test_corruption(n_files: int, folder: Path) -> _PromiseRow:
     """Damage one checkpoint file at a time; count what loading does."""
     draw = random.Random(0)
     saved = folder / "reference" / "checkpoints"
@@ -128,7 +132,7 @@ def _test_corruption(n_files: int, folder: Path) -> PromiseRow:
         path.write_bytes(content)
         outcomes[_load_damaged(copy, weights)] += 1
     result = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
-    return PromiseRow("corrupted checkpoint files", f"{n_files} files", result, not outcomes[LOADED_DAMAGED])
+    return _PromiseRow("corrupted checkpoint files", f"{n_files} files", result, not outcomes[LOADED_DAMAGED])
 
 
 def _load_damaged(checkpoints: Path, weights: dict[int, dict[str, torch.Tensor]]) -> str:
@@ -137,6 +141,7 @@ def _load_damaged(checkpoints: Path, weights: dict[int, dict[str, torch.Tensor]]
         state = load_checkpoint(checkpoints)
     except ValueError:
         return "the manifest is damaged: refused"
+    # An older checkpoint must have the weights of its step
     saved = weights[state["step"]]
     if any(not torch.equal(saved[name], state["model"][name]) for name in saved):
         return LOADED_DAMAGED
@@ -144,11 +149,12 @@ def _load_damaged(checkpoints: Path, weights: dict[int, dict[str, torch.Tensor]]
     return "detected, an undamaged checkpoint loaded" if is_older else "harmless"
 
 
-def _test_full_disk(folder: Path) -> PromiseRow:
+def _test_full_disk(folder: Path) -> _PromiseRow:
     """Resume with a limit on the size of files; compare the checkpoints with those from before."""
     run = folder / "limited"
     cache = f"cache_dir={folder / 'cache'}"
     _start(f"out={run}", "max_steps=40", cache).communicate()
+    # Checkpoints before the disk is full
     before = {path: path.read_bytes() for path in (run / "checkpoints").iterdir()}
     smallest = min(len(content) for path, content in before.items() if path.suffix == ".pt")
 
@@ -157,15 +163,16 @@ def _test_full_disk(folder: Path) -> PromiseRow:
 
     process = _start(f"out={run}", "resume=true", "max_steps=80", cache, prepare=limit)
     _, output = process.communicate()
+    # The same files with the same bytes, and one line of error
     unchanged = {path: path.read_bytes() for path in (run / "checkpoints").iterdir()} == before
     errors = [line for line in output.splitlines() if not line.startswith("warning: ")]
     message = "; ".join(errors).replace(str(folder), "RUNS")
     result = f"checkpoints {'unchanged' if unchanged else 'CHANGED'}; `{message}`"
     passed = unchanged and process.returncode == 2 and len(errors) == 1
-    return PromiseRow("full disk while saving", "one run", result, passed)
+    return _PromiseRow("full disk while saving", "one run", result, passed)
 
 
-def main(options: ReliabilityOptions) -> None:
+def main(options: _ReliabilityOptions) -> None:
     """Run all tests and write the page."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
@@ -181,4 +188,4 @@ def main(options: ReliabilityOptions) -> None:
 
 
 if __name__ == "__main__":
-    start_benchmark(main, ReliabilityOptions)
+    start_benchmark(main, _ReliabilityOptions)

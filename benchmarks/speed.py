@@ -55,7 +55,7 @@ with torch.no_grad():
 
 
 @dataclass
-class SpeedOptions:
+class _SpeedOptions:
     """python -m benchmarks.speed text=input.txt nanogpt=PATH [seeds=1,2,3]."""
 
     text: str = MISSING
@@ -64,7 +64,7 @@ class SpeedOptions:
 
 
 @dataclass(frozen=True)
-class TrainingCost:
+class _TrainingCost:
     """One training: full validation loss, and CPU-seconds of the loop and of the whole process."""
 
     loss: float
@@ -73,11 +73,11 @@ class TrainingCost:
 
 
 @dataclass(frozen=True)
-class CostPair:
+class _CostPair:
     """Both programs with one seed."""
 
-    ours: TrainingCost
-    nanogpt: TrainingCost
+    ours: _TrainingCost
+    nanogpt: _TrainingCost
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class SpeedResults:
 
     commit: str  # of nanoGPT
     seeds: list[int]
-    pairs: list[CostPair]
+    pairs: list[_CostPair]
 
     def lines(self) -> list[str]:
         """Return the table of the page."""
@@ -108,23 +108,24 @@ class SpeedResults:
         ]
 
 
-def _cost_row(title: str, costs: list[TrainingCost]) -> list[str]:
+def _cost_row(title: str, costs: list[_TrainingCost]) -> list[str]:
     loss = median_range([cost.loss for cost in costs], 3)
     loop = median_range([cost.loop for cost in costs])
     return [title, loss, loop, median_range([cost.process for cost in costs])]
 
 
-def _train_ours(text: Path, seed: int, folder: Path) -> TrainingCost:
+def _train_ours(text: Path, seed: int, folder: Path) -> _TrainingCost:
     """Train the quick recipe on one thread."""
     run = folder / f"ours_{seed}"
+    # The clock of each step counts CPU-seconds
     settings = [f"data.path={text}", f"seed={seed}", f"out={run}", f"cache_dir={folder / 'cache'}", "threads=1"]
     settings += ["experiment=shakespeare/cpu_quick", "sample_tokens=0"]
     timing = run_command([sys.executable, "-c", RUN, "perf_counter", "0", "train.py", *settings])
     last = split_records(run, "validation")[-1]
-    return TrainingCost(last["loss"], last["seconds"], timing.cpu_seconds)
+    return _TrainingCost(last["loss"], last["seconds"], timing.cpu_seconds)
 
 
-def _train_nanogpt(checkout: Path, folder: Path, offset: int) -> TrainingCost:
+def _train_nanogpt(checkout: Path, folder: Path, offset: int) -> _TrainingCost:
     """Train nanoGPT by its CPU recipe on one thread, then measure the loss on the whole validation part."""
     out = folder / "nanogpt"
     data = folder / "text"
@@ -132,9 +133,10 @@ def _train_nanogpt(checkout: Path, folder: Path, offset: int) -> TrainingCost:
     options += [f"--max_iters={STEPS}", f"--lr_decay_iters={STEPS}", f"--eval_interval={STEPS}"]
     command = [sys.executable, "-c", RUN, "time", str(offset), "train.py", *RECIPE, *options]
     timing = run_command(command, checkout)
+    # The whole validation part, in windows that do not overlap
     score = [sys.executable, "-c", SCORE_NANOGPT, str(out / "ckpt.pt"), str(data / "val.bin")]
     loss = float(run_command(score, checkout).output.splitlines()[-1])
-    return TrainingCost(loss, _loop_seconds(timing.output), timing.cpu_seconds)
+    return _TrainingCost(loss, _loop_seconds(timing.output), timing.cpu_seconds)
 
 
 def _loop_seconds(output: str) -> float:
@@ -142,6 +144,7 @@ def _loop_seconds(output: str) -> float:
 
     Its first and last step contain an evaluation; the median of the others stands for the first, the last is extra.
     """
+    # Every step must be there, or the sum would be too small
     printed = re.findall(r"^iter (\d+): .* time ([\d.]+)ms", output, re.MULTILINE)
     milliseconds = {int(step): float(duration) for step, duration in printed}
     if milliseconds.keys() != {*range(STEPS + 1)}:
@@ -156,6 +159,7 @@ def write_nanogpt_data(text: Path, folder: Path) -> None:
     content = text.read_text()
     characters = sorted(set(content))
     ids = {character: index for index, character in enumerate(characters)}
+    # Ids of characters, as 16-bit numbers
     tokens = np.array([ids[character] for character in content], np.uint16)
     cut = int(len(content) * 0.9)
     tokens[:cut].tofile(folder / "train.bin")
@@ -164,7 +168,7 @@ def write_nanogpt_data(text: Path, folder: Path) -> None:
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))  # nanoGPT reads no other format
 
 
-def main(options: SpeedOptions) -> None:
+def main(options: _SpeedOptions) -> None:
     """Train both programs for every seed, one after the other, and write the page."""
     text = Path(options.text).resolve()
     checkout = Path(options.nanogpt).resolve()
@@ -178,11 +182,11 @@ def main(options: SpeedOptions) -> None:
         folder = Path(name)
         write_nanogpt_data(text, folder / "text")
         for seed in seeds:
-            pairs.append(CostPair(_train_ours(text, seed, folder), _train_nanogpt(checkout, folder, seed - 1)))
+            pairs.append(_CostPair(_train_ours(text, seed, folder), _train_nanogpt(checkout, folder, seed - 1)))
             print(f"seed {seed}: {pairs[-1]}", file=sys.stderr, flush=True)
     commit = run_command(["git", "rev-parse", "--short", "HEAD"], checkout).output.strip()
     write_page("speed", "Speed compared with nanoGPT", SpeedResults(commit, seeds, pairs), threads=1)
 
 
 if __name__ == "__main__":
-    start_benchmark(main, SpeedOptions)
+    start_benchmark(main, _SpeedOptions)

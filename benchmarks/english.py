@@ -1,44 +1,35 @@
-"""Heads that turn with the pronoun in English text: python -m benchmarks.english train=A,B validation=C runs=DIR.
+"""Train on English text for each seed, and test the heads whose attention turns with the pronoun.
 
-For each seed, trains `experiment=english/half_hour` into DIR/seed_N, half an hour on two cores; an unfinished run is
-continued, a finished run is used as it is. Its heads are tested on the validation text. The heads chosen there are
-tested again on each text of texts=PATH,PATH: rows with gold links, passages of GAP, or any English. Further arguments:
-
-- seeds=2,3,4
-- permuted=N,...: seeds of control models, trained on a copy of the text in which the gender of every pronoun is random.
-  No head should turn with it. The copy is the same for all seeds.
-- pairs=PATH: minimal pairs
-- max_steps=N: a longer training, or a short rehearsal
-- cache_dir=.cache
-- page=english: the results are written to docs/results/english.{json,md}
+Trains `experiment=english/half_hour`, half an hour on two cores; an unfinished run is continued, a finished run is used
+as it is. Its heads are tested on the validation text, and those chosen there again on other texts. Writes
+docs/results/english.{json,md}.
 """
 
 import json
-import random
-import re
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import MISSING
+
+from benchmarks.control_texts import permuted_files
+from benchmarks.measure import (
+    head_name,
+    listed,
+    row_cell,
+    row_from,
+    row_table,
+    run_script,
+    split_records,
+    start_benchmark,
+    write_page,
+)
+from probe.estimates import Estimate
+from probe.external import markdown_table
 from report.commands import test_set_name
 
-from benchmarks.measure import arguments, interval_text, read_records, run_script, short_paths, write_results
-from data.natural import pronoun_forms
-from data.text import text_files
-from data.text_tables import markdown_table, percent, percent_interval
-from report.natural import natural_tables
-from training.checkpoint import write_atomically
-
-_LETTER = r"[^\W\d_]"
-_PRONOUN = re.compile(
-    rf"(?<!{_LETTER})(she|he|her|him|his|hers|herself|himself)(?!{_LETTER})(?=\s*({_LETTER}+|[^\w\s]|))", re.IGNORECASE
-)
-# For forms that `pronoun_forms` leaves out because they are unclear.
-_BOTH = {"her": ("her", "his"), "his": ("hers", "his"), "hers": ("hers", "his")}
-_BOTH |= dict.fromkeys(("herself", "himself"), ("herself", "himself"))
-
-
+EFFECTS = ("n", "mass", "rise", "matched_mass", "matched_rise")
 CURVE_CAPTION = """\
 At each validation loss: the head with the largest |t| on 120 prefixes of the validation text, read at the pronoun (not
 corrected for the choice of the head, so without p); in 240 sentences of the dev blocks, the block accuracy of the best
@@ -46,166 +37,298 @@ head and the share of right answers (-: not recorded by that version); the large
 byte are of the first 65,536 tokens of the validation text, in the last row of the whole text."""
 
 
-def permute_pronouns(text: str, seed: int) -> str:
-    """Returns the text after a coin has decided the gender of every third-person pronoun, hers and herself included."""
-    rng = random.Random(seed)
+@dataclass
+class _EnglishOptions:
+    """python -m benchmarks.english train=A,B validation=C runs=DIR [texts=PATH,PATH] [seeds=2,3,4].
 
-    def coin(match: re.Match[str]) -> str:
-        word, next_word = match.groups()
-        form = rng.choice(pronoun_forms(word.lower(), next_word or ".", "gender") or _BOTH[word.lower()])
-        return form.upper() if word.isupper() else form.capitalize() if word[0].isupper() else form
+    - runs: training runs are DIR/seed_N
+    - texts: rows with gold links, passages of GAP, or any English
+    - permuted=N,...: seeds of control models, trained on a copy of the text in which the gender of every pronoun is
+      random. No head should turn with it. The copy is the same for all seeds.
+    - pairs=PATH: minimal pairs
+    - max_steps=N: a longer training, or a short rehearsal
+    - page=english: the results are written to docs/results/PAGE.{json,md}
+    """
 
-    return _PRONOUN.sub(coin, text)
+    train: str = MISSING
+    validation: str = MISSING
+    runs: str = MISSING
+    texts: str = ""
+    permuted: str = ""
+    pairs: str = ""
+    max_steps: str = ""
+    seeds: str = "2,3,4"
+    cache_dir: str = ".cache"
+    page: str = "english"
 
 
-def permuted_files(paths: str, folder: Path) -> str:
-    """Writes the plain text files with permuted pronouns to `folder`, unless they are there; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    copies = []
-    for number, file in enumerate(text_files(paths, "train")):
-        copy = folder / f"{number}_{file.name}"
-        if not copy.exists():
-            write_atomically(copy, permute_pronouns(file.read_text(encoding="utf-8"), seed=number).encode())
-        copies.append(str(copy))
-    return ",".join(copies)
+@dataclass(frozen=True)
+class _TurningHead:
+    """The head chosen for one target ("gender, other entity"), and the loss when its edge is cut (None: it was not)."""
+
+    model: str
+    target: str
+    head: str  # and site
+    contrast: Estimate
+    value_contrast: Estimate
+    pair_right: Estimate
+    right: Estimate
+    p_corrected: float
+    t: float
+    untrained_t: float
+    verdict: str
+    n: int | None
+    mass: float | None
+    rise: float | None
+    matched_mass: float | None
+    matched_rise: float | None
+    difference: Estimate | None
 
 
-def train(run: Path, seed: int, text: str, options: Mapping[str, str]) -> None:
-    """Trains a run to its end; train.py refuses a run with other settings."""
-    settings = [f"seed={seed}", f"out={run}", f"data.path={text}", f"data.validation_path={options['validation']}"]
-    settings += [f"cache_dir={options['cache_dir']}", f"resume={str((run / 'config.json').exists()).lower()}"]
-    settings += [f"max_steps={options['max_steps']}"] if options["max_steps"] else []
+@dataclass(frozen=True)
+class _ConfirmedHead:
+    """The same head on another text."""
+
+    model: str
+    target: str
+    head: str
+    n: int
+    contrast: Estimate
+    p: float
+    t: float
+    untrained_t: float
+
+
+@dataclass(frozen=True)
+class _BlockAnswers:
+    """Loss of a model, and its answers and best head in the blocks of sentences."""
+
+    model: str
+    bits_per_byte: float
+    right: Estimate | None
+    head: str | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class _PairAccuracy:
+    """Right minimal pairs of one file."""
+
+    model: str
+    file: str
+    accuracy: Estimate | None
+
+
+@dataclass(frozen=True)
+class _CurvePoint:
+    """The probe's record at one validation loss; None: not recorded."""
+
+    step: int
+    bits_per_byte: float
+    gender_head: str | None
+    gender_contrast: float | None
+    gender_t: float | None
+    number_head: str | None
+    number_contrast: float | None
+    number_t: float | None
+    block_accuracy: float | None
+    right_answers: float | None
+    induction: float
+
+
+@dataclass(frozen=True)
+class EnglishResults:
+    """The tables of the page."""
+
+    heads: list[_TurningHead]
+    confirmed: dict[str, list[_ConfirmedHead]]  # by text
+    blocks: list[_BlockAnswers]
+    pairs: list[_PairAccuracy]
+    training: dict[str, list[_CurvePoint]]  # by model
+
+    def lines(self) -> list[str]:
+        """Return the tables of the page."""
+        lines = [
+            "## Validation text",
+            "",
+            "Heads chosen on one half of the documents, tested on the other half.",
+            "",
+            *row_table(
+                "model | question, target | head, site | contrast [95 %] | weighted by value norm | pair | right | p"
+                r" | t | largest \|t\| untrained | verdict",
+                "{model} | {target} | {head} | {contrast:auto} | {value_contrast:auto} | {pair_right:auto}"
+                " | {right:auto} | {p_corrected:.4f} | {t:auto} | {untrained_t:auto} | {verdict}",
+                self.heads,
+            ),
+            "",
+            "The loss of the next tokens after the edge is cut:",
+            "",
+            *row_table(
+                "model | question, target | head, site | prefixes | weight on the target | rise, target cut"
+                " | weight on another word | rise, other word cut | difference [95 %]",
+                "{model} | {target} | {head} | {n:,} | {mass:auto} | {rise:auto}"
+                " | {matched_mass:auto} | {matched_rise:auto} | {difference:auto}",
+                [head for head in self.heads if head.n],
+            ),
+            "",
+        ]
+        # The same heads elsewhere
+        for text, heads in self.confirmed.items():
+            confirmed = row_table(
+                r"model | question, target | head, site | prefixes | contrast [95 %] | p | t | largest \|t\| untrained",
+                "{model} | {target} | {head} | {n:,} | {contrast:auto} | {p:auto} | {t:auto} | {untrained_t:auto}",
+                heads,
+            )
+            lines += [f"## The same heads on {text}", "", *(confirmed if heads else ["Not tested."]), ""]
+        # Blocks and minimal pairs
+        lines += ["## Blocks of sentences, on the headline hold-out", ""]
+        lines += row_table(
+            "model | bits/byte | model right [95 %] | head | verdict",
+            "{model} | {bits_per_byte:.4f} | {right:.3f} | {head} | {verdict}",
+            self.blocks,
+        )
+        if self.pairs:
+            lines += ["", "## Minimal pairs, right in %", "", *self._pair_table()]
+        # A table for each model
+        lines += ["", "## During training", "", CURVE_CAPTION]
+        for model, points in self.training.items():
+            curve = row_table(
+                "step | bits/byte | gender: head | contrast | t | number: head | contrast | t | blocks: best head"
+                " | model right | induction",
+                "{step} | {bits_per_byte:.3f} | {gender_head} | {gender_contrast:.2f} | {gender_t:.1f} | {number_head}"
+                " | {number_contrast:.2f} | {number_t:.1f} | {block_accuracy:.2f} | {right_answers:.2f}"
+                " | {induction:.2f}",
+                points,
+            )
+            lines += ["", f"{model}:", "", *curve]
+        return lines
+
+    def _pair_table(self) -> list[str]:
+        """Return the table of minimal pairs: a line for each file, a column for each model."""
+        rows: dict[str, list[str]] = {}
+        for pairs in self.pairs:
+            rows.setdefault(pairs.file, [pairs.file]).append(row_cell("{accuracy:percent}", pairs))
+        return markdown_table(["file", *(model.model for model in self.blocks)], list(rows.values()))
+
+
+# Training and evaluation
+
+
+def _train(run: Path, seed: int, text: str, options: _EnglishOptions) -> None:
+    """Train a run to its end; train.py refuses a run with other settings."""
+    settings = [f"seed={seed}", f"out={run}", f"data.path={text}", f"data.validation_path={options.validation}"]
+    settings += [f"cache_dir={options.cache_dir}", f"resume={str((run / 'config.json').exists()).lower()}"]
+    settings += [f"max_steps={options.max_steps}"] if options.max_steps else []
     run_script("train", "experiment=english/half_hour", "device=cpu", *settings)
 
 
-def evaluate_run(run: Path, options: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what eval.py finds on the validation text, on the other texts and on minimal pairs."""
-
-    def evaluate(*settings: str) -> None:
-        run_script("eval", f"run={run}", f"cache_dir={options['cache_dir']}", "device=cpu", *settings)
-
-    evaluate()
+def _evaluate(run: Path, model: str, options: _EnglishOptions, results: EnglishResults) -> None:
+    """Run eval.py on the validation text, on the other texts and on minimal pairs; add the rows of the model."""
+    # The run's own validation text
+    arguments = (f"run={run}", f"cache_dir={options.cache_dir}", "device=cpu")
+    run_script("eval", *arguments)
     probe = json.loads((run / "probe" / "probe.json").read_text())
-    results = {name: probe[name] for name in ("natural", "selected", "behaviour")}
-    losses = {record["step"]: record["bits_per_byte"] for record in read_records(run, "validation")}
-    results["bits_per_byte"] = losses[probe["model"]["step"]]
-    results["data_fingerprint"] = json.loads((run / "config.json").read_text())["data_fingerprint"]
-    results["training"] = training_curve(run)
-    results["texts"] = {}
-    for path in filter(None, options["texts"].split(",")):
-        evaluate(f"path={path}")
-        found = json.loads((run / "probe" / "outside" / f"{test_set_name('natural', path)}.json").read_text())
-        results["texts"][short_paths(path)] = found | {"path": short_paths(path)}
-    if options["pairs"]:
-        evaluate("task=minimal_pairs", f"path={options['pairs']}")
-        name = test_set_name("minimal_pairs", options["pairs"])
-        results["pairs"] = json.loads((run / "probe" / "outside" / f"{name}.json").read_text())["files"]
-    return results
+    results.heads.extend(_turning_heads(model, probe["natural"]))
+    results.blocks.append(_block_answers(model, probe, run))
+    results.training[model] = _training_curve(run)
+    # Other texts and minimal pairs, whose results are files of their own
+    for path in listed(options.texts):
+        run_script("eval", *arguments, f"path={path}")
+        natural = _read_outside(run, test_set_name("natural", path))
+        results.confirmed[Path(path).name] += _confirmed_heads(model, natural)
+    if options.pairs:
+        run_script("eval", *arguments, "task=minimal_pairs", f"path={options.pairs}")
+        results.pairs.extend(_pair_accuracies(model, _read_outside(run, test_set_name("minimal_pairs", options.pairs))))
 
 
-def training_curve(run: Path) -> list[dict[str, Any]]:
-    """Returns the probe's records of training at the steps with a validation loss."""
-    readings = {record["step"]: record for record in read_records(run, "probe")}
+def _read_outside(run: Path, name: str) -> dict[str, Any]:
+    return json.loads((run / "probe" / "outside" / f"{name}.json").read_text())
+
+
+def _turning_heads(model: str, natural: dict[str, Any]) -> list[_TurningHead]:
+    heads = []
+    for question, result in natural["questions"].items():
+        for target, entry in result["chosen"].items():
+            cut = entry["causal"]
+            difference = Estimate(cut["difference"], *cut["difference_interval"]) if cut else None
+            names = {"model": model, "target": f"{question}, {target}", "head": _place(entry)}
+            heads.append(
+                row_from(_TurningHead, entry | (cut or dict.fromkeys(EFFECTS)), **names, difference=difference)
+            )
+    return heads
+
+
+def _confirmed_heads(model: str, natural: dict[str, Any]) -> list[_ConfirmedHead]:
+    heads = []
+    for question, result in natural["questions"].items():
+        for target, entry in result["confirmed"].items():
+            names = {"model": model, "target": f"{question}, {target}", "head": _place(entry)}
+            heads.append(row_from(_ConfirmedHead, entry, **names))
+    return heads
+
+
+def _place(entry: dict[str, Any]) -> str:
+    return f"{head_name(entry)}, {entry['site'].replace('_', ' ')}"
+
+
+def _block_answers(model: str, probe: dict[str, Any], run: Path) -> _BlockAnswers:
+    # The loss of the checkpoint that is tested
+    losses = {record["step"]: record["bits_per_byte"] for record in split_records(run, "validation")}
+    loss = losses[probe["model"]["step"]]
+    # The model's answers and its head, on new words in new frames
+    right = None
+    for row in probe["behaviour"]:
+        if (row["family"], row["holdout"]) == ("english", "headline"):
+            right = Estimate(row["accuracy"], *row["interval"])
+    for entry in probe["selected"]:
+        if entry["question"] == "english":
+            return _BlockAnswers(model, loss, right, head_name(entry), entry["verdict"])
+    return _BlockAnswers(model, loss, right, None, "not tested")
+
+
+def _pair_accuracies(model: str, results: dict[str, Any]) -> list[_PairAccuracy]:
     rows = []
-    for loss in read_records(run, "validation"):
-        reading = readings[loss["step"]]
-        row = {"step": loss["step"], "bits_per_byte": loss["bits_per_byte"]}
-        for question in ("gender", "number"):
-            best = reading.get(f"natural_{question}", {})
-            row[question] = {name: best.get(name) for name in ("layer", "head", "pronoun_contrast", "t")}
-        blocks = reading.get("english", {})
-        row["block_accuracy"], row["right_answers"] = blocks.get("block_accuracy"), blocks.get("answer_accuracy")
-        rows.append(row | {"induction": reading["head_types"]["induction"]})
+    for row in sorted(results["files"], key=lambda row: row["file"]):
+        accuracy = row["accuracy"]
+        found = Estimate(accuracy["value"], *accuracy["interval"]) if accuracy else None
+        rows.append(_PairAccuracy(model, Path(row["file"]).stem, found))
     return rows
 
 
-def curve_table(rows: list[dict[str, Any]]) -> list[str]:
-    """Returns the table of a training curve."""
-    header = ["step", "bits/byte", "gender: head", "contrast", "t", "number: head", "contrast", "t"]
-    header += ["blocks: best head", "model right", "induction"]
-    cells = []
-    for row in rows:
-        line = [str(row["step"]), f"{row['bits_per_byte']:.3f}"]
-        for best in (row["gender"], row["number"]):
-            known = best["t"] is not None
-            line += [f"L{best['layer']}H{best['head']}" if known else "-"]
-            line += [
-                f"{best[name]:.{digits}f}" if known else "-" for name, digits in (("pronoun_contrast", 2), ("t", 1))
-            ]
-        values = (row["block_accuracy"], row["right_answers"], row["induction"])
-        cells.append([*line, *("-" if value is None else f"{value:.2f}" for value in values)])
-    return markdown_table(header, cells)
+def _training_curve(run: Path) -> list[_CurvePoint]:
+    """Return the probe's records of training at the steps with a validation loss."""
+    # The probe may record more steps than there are validations
+    probed = {record["step"]: record for record in split_records(run, "probe")}
+    points = []
+    for loss in split_records(run, "validation"):
+        record = probed[loss["step"]]
+        values: dict[str, Any] = {"induction": record["head_types"]["induction"]}
+        for question in ("gender", "number"):
+            best = record.get(f"natural_{question}", {})
+            values[f"{question}_head"] = head_name(best) if best else None
+            values[f"{question}_contrast"] = best.get("pronoun_contrast")
+            values[f"{question}_t"] = best.get("t")
+        blocks = record.get("english", {})
+        values |= {"block_accuracy": blocks.get("block_accuracy"), "right_answers": blocks.get("answer_accuracy")}
+        points.append(row_from(_CurvePoint, loss, **values))
+    return points
 
 
-def rows_of_models(results: Mapping[str, Mapping[str, Any]], title: str) -> list[str]:
-    """Returns the table `title` of `natural_tables` with the rows of all models; `results` are by model."""
-    tables = {
-        name: table for name, natural in results.items() for table in natural_tables(natural) if table.title == title
-    }
-    rows = [[name, *map(str, row)] for name, table in tables.items() for row in table.rows]
-    header = next(iter(tables.values())).header if tables else ()
-    return markdown_table([name.replace("|", "\\|") for name in ("model", *header)], rows) if rows else ["Not tested."]
-
-
-def lines_of(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns the tables of the page."""
-    natural = {name: run["natural"] for name, run in runs.items()}
-    lines = ["## Validation text", "", "Heads chosen on one half of the documents, tested on the other half.", ""]
-    lines += [*rows_of_models(natural, "Natural text"), "", "The loss of the next tokens after the edge is cut:", ""]
-    lines += [*rows_of_models(natural, "Natural text: what the edge does"), ""]
-    for path in dict.fromkeys(path for run in runs.values() for path in run["texts"]):
-        results = {name: run["texts"][path] for name, run in runs.items() if path in run["texts"]}
-        title = "Heads chosen on the run's own validation text, tested here"
-        lines += [f"## The same heads on {Path(path).name}", "", *rows_of_models(results, title), ""]
-    rows = []
-    for name, run in runs.items():
-        answers = [row for row in run["behaviour"] if (row["family"], row["holdout"]) == ("english", "headline")]
-        right = interval_text(answers[0]["accuracy"], answers[0]["interval"]) if answers else "-"
-        heads = [entry for entry in run["selected"] if entry["question"] == "english"]
-        head = [f"L{heads[0]['layer']}H{heads[0]['head']}", heads[0]["verdict"]] if heads else ["-", "not tested"]
-        rows.append([name, f"{run['bits_per_byte']:.4f}", right, *head])
-    header = ["model", "bits/byte", "model right [95 %]", "head", "verdict"]
-    lines += ["## Blocks of sentences, on the headline hold-out", "", *markdown_table(header, rows)]
-    files = {row["file"] for run in runs.values() for row in run.get("pairs", ())}
-    if files:
-        rows = [
-            [Path(file).stem, *(pair_accuracy(run["pairs"], file) for run in runs.values())] for file in sorted(files)
-        ]
-        lines += ["", "## Minimal pairs, right in %", "", *markdown_table(["file", *runs], rows)]
-    lines += ["", "## During training", "", CURVE_CAPTION]
-    for name, run in runs.items():
-        lines += ["", f"{name}:", "", *curve_table(run["training"])]
-    return lines
-
-
-def pair_accuracy(results: list[dict[str, Any]], file: str) -> str:
-    """Returns the accuracy on a file of minimal pairs in percent with its interval."""
-    accuracy = next(row["accuracy"] for row in results if row["file"] == file) or {}
-    return f"{percent(accuracy.get('value'))} {percent_interval(accuracy.get('interval'))}"
-
-
-def main() -> None:
-    """Trains, tests, writes, prints."""
-    defaults = {"texts": "", "permuted": "", "pairs": "", "max_steps": "", "seeds": "2,3,4"}
-    defaults |= {"cache_dir": ".cache", "page": "english"}
-    options = arguments(defaults, required=["train", "validation", "runs"])
-    folder, runs = Path(options["runs"]), {}
-    for kind, title in (("seeds", "seed"), ("permuted", "permuted")):
-        for seed in filter(None, options[kind].split(",")):
-            run, text = folder / f"{title}_{seed}", options["train"]
-            if kind == "permuted":
-                text = permuted_files(text, folder / "permuted_text")
-            train(run, int(seed), text, options)
-            runs[f"{title} {seed}"] = evaluate_run(run, options)
-    write_results(
-        "english",
-        "Heads that turn with the pronoun in English",
-        {"runs": runs},
-        lines_of(runs),
-        torch.get_num_threads(),
-        page=options["page"],
-    )
+def main(options: _EnglishOptions) -> None:
+    """Train and test every model, write the page."""
+    folder = Path(options.runs)
+    results = EnglishResults([], {Path(path).name: [] for path in listed(options.texts)}, [], [], {})
+    for seed in listed(options.seeds):
+        run = folder / f"seed_{seed}"
+        _train(run, int(seed), options.train, options)
+        _evaluate(run, f"seed {seed}", options, results)
+    for seed in listed(options.permuted):
+        run = folder / f"permuted_{seed}"
+        _train(run, int(seed), permuted_files(options.train, folder / "permuted_text"), options)
+        _evaluate(run, f"permuted {seed}", options, results)
+    title = "Heads that turn with the pronoun in English"
+    write_page("english", title, results, torch.get_num_threads(), options.page)
 
 
 if __name__ == "__main__":
-    main()
+    start_benchmark(main, _EnglishOptions)

@@ -1,6 +1,6 @@
-"""How often is the probe wrong on natural text? python -m benchmarks.natural run=DIR [cache_dir=DIR].
+"""How often is the probe wrong on natural text?
 
-The question "gender" is asked of the validation text of a run on English (`experiment=english`):
+The question "gender" is asked of a run's validation text, in
 
 - untrained: models with initial weights.
 - permuted pronouns: the trained model, but a coin for each pair of entities exchanges the two readings.
@@ -9,46 +9,87 @@ The question "gender" is asked of the validation text of a run on English (`expe
   entity or to the other one. The head does nothing else, or ("with noise") keeps all that it has learned besides.
 
 Counted are models in which a chosen head passes the first two criteria of a verdict: corrected p below 0.01 with the
-sign for which it was chosen, and |t| above that of every untrained model. Further arguments: n_null=200 of each null,
-n_planted=18, seed=0.
-
-Writes docs/results/natural.{json,md}.
+sign for which it was chosen, and |t| above that of every untrained model. Writes docs/results/natural.{json,md}.
 """
 
 import sys
 import time
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from omegaconf import MISSING
 
-from antecedent_lab.opened import load_data, open_run
-from benchmarks.measure import arguments, write_results
+from benchmarks.measure import row_table, share_range, start_benchmark, write_page
 from data.corpus import validation_documents
 from data.links import LinkItem
-from data.text_tables import markdown_table
 from model.observe import ObservableModel, TransformerView
-from model.transformer import Transformer
-from probe.batches import text_batches
 from probe.config import Holdouts, ProbeConfig
 from probe.natural import SIGNS, Items, choose_and_test, largest_t, make_items, prefixes_in, read
-from probe.opened_model import OpenedRun
-from probe.statistics import share_interval
+from probe.open import OpenedRun, load_data, open_run
+from probe.scores import text_batches
 from probe.verdict import MAX_P
 
-N_TWINS = 5
+N_UNTRAINED = 5
 STRENGTHS = (0.25, 0.5, 1.0)  # pronoun contrast of the planted head in nats
 CONFIG = ProbeConfig(
-    seed=0, tokens_per_batch=8192, n_bootstrap=2000, n_untrained=N_TWINS, n_controls=10, holdouts=Holdouts.verdict
+    seed=0, tokens_per_batch=8192, n_bootstrap=2000, n_untrained=N_UNTRAINED, n_controls=10, holdouts=Holdouts.verdict
 )
 
 
-def passes(contrast: np.ndarray, items: Items, untrained_t: float) -> dict[str, tuple[int, ...]]:
-    """Returns the (site, layer, head) of each chosen head that passes the first two criteria, by target."""
+@dataclass
+class _NaturalOptions:
+    """python -m benchmarks.natural run=DIR [n_null=200] [n_planted=18] [seed=0] [cache_dir=DIR].
+
+    run is a run on English (`experiment=english`), n_null the number of models of each kind without a head.
+    """
+
+    run: str = MISSING
+    n_null: int = 200
+    n_planted: int = 18
+    seed: int = 0
+    cache_dir: str = ".cache"
+
+
+@dataclass(frozen=True)
+class _PassRate:
+    """How many models of one kind pass; of models with a planted head: in which it is found."""
+
+    models: str
+    n: int
+    passed: int
+
+    @property
+    def interval(self) -> str:
+        return share_range(self.passed, self.n)
+
+    @property
+    def found(self) -> str:
+        return " found" if self.models.startswith("planted") else ""
+
+
+@dataclass(frozen=True)
+class NaturalErrors:
+    """The table of the page."""
+
+    rates: list[_PassRate]
+    n_prefixes: int
+    untrained_t: float  # the largest |t| of untrained models
+
+    def lines(self) -> list[str]:
+        """Return the table and the sizes."""
+        rates = row_table("models | pass | 95 %", "{models} | {passed} of {n}{found} | {interval}", self.rates)
+        largest = f"largest |t| of {N_UNTRAINED} untrained models: {self.untrained_t:.1f}."
+        return [*rates, "", f"{self.n_prefixes:,} prefixes, half of them tested; {largest}"]
+
+
+def _passes(contrast: np.ndarray, items: Items, untrained_t: float) -> dict[str, tuple[int, ...]]:
+    """Return the (site, layer, head) of each chosen head that passes the first two criteria, by target."""
+    # Chosen on one half, tested on the other
     chosen, test = choose_and_test(contrast, items, CONFIG)
     return {
         target: place
@@ -57,18 +98,21 @@ def passes(contrast: np.ndarray, items: Items, untrained_t: float) -> dict[str, 
     }
 
 
-def exchanged_readings(contrast: np.ndarray, items: Items, seed: int) -> np.ndarray:
-    """Returns the contrasts after a coin for each pair of entities has exchanged the readings of its prefixes."""
+def _permuted_pronouns(contrast: np.ndarray, items: Items, seed: int) -> np.ndarray:
+    """Return the contrasts after a coin for each pair of entities has exchanged the readings of its prefixes."""
+    # One coin for each pair of entities, -1: exchanged
     rng = np.random.default_rng(seed)
-    coins = {pair: rng.choice((-1.0, 1.0)) for pair in sorted({prefix.entities for prefix in items.prefixes})}
+    pairs = sorted({prefix.entities for prefix in items.prefixes})
+    coins = {pair: rng.choice((-1.0, 1.0)) for pair in pairs}
     signs = np.array([coins[prefix.entities] for prefix in items.prefixes])
     return contrast * signs[:, None, None, None]
 
 
-def token_contrasts(model: ObservableModel, cells: list[LinkItem]) -> list[np.ndarray]:
+def _token_contrasts(model: ObservableModel, cells: list[LinkItem]) -> list[np.ndarray]:
     """Returns, for each prefix, the difference of both readings' scores at the pronoun, [L, H, tokens before it]."""
     scores: list[np.ndarray] = [np.empty(0)] * len(cells)
     for batch, rows, tokens, _ in text_batches([cell.tokens for cell in cells], CONFIG.tokens_per_batch):
+        # Scores of the pronoun's query for all tokens before it
         query = torch.zeros(len(tokens), 1, dtype=torch.int64)
         query[rows, 0] = torch.tensor([cells[i].query for i in batch])
         recorded = model.attention_scores(tokens, query)[:, :, :, 0].numpy()  # [L, B, H, T]
@@ -77,8 +121,9 @@ def token_contrasts(model: ObservableModel, cells: list[LinkItem]) -> list[np.nd
     return [(first - second) / 2 for first, second in zip(scores[::2], scores[1::2], strict=True)]
 
 
-def random_mentions(differences: list[np.ndarray], seed: int) -> np.ndarray:
-    """Returns the contrasts [N, 1, L, H] of two random tokens of each prefix, without the start token."""
+def _permuted_mentions(differences: list[np.ndarray], seed: int) -> np.ndarray:
+    """Return the contrasts [N, 1, L, H] of two random tokens of each prefix, without the start token."""
+    # Two different tokens behind the start token
     rng = np.random.default_rng(seed)
     pairs = [1 + rng.choice(values.shape[-1] - 1, 2, replace=False) for values in differences]
     values = [d[..., first] - d[..., second] for d, (first, second) in zip(differences, pairs, strict=True)]
@@ -86,21 +131,24 @@ def random_mentions(differences: list[np.ndarray], seed: int) -> np.ndarray:
 
 
 @torch.no_grad()
-def plant(opened: OpenedRun, items: Items, head: int, strength: float, *, with_noise: bool) -> Transformer:
-    """Returns the model with a head of layer 0 whose pronoun contrast grows by `strength` nats on the items' entities.
+def _planted_view(opened: OpenedRun, items: Items, head: int, strength: float, *, with_noise: bool) -> TransformerView:
+    """Return the model with a head of layer 0 whose pronoun contrast grows by `strength` nats on the items' entities.
 
     One direction of the head's queries tells the pronouns of both classes apart, one direction of its keys the
     entities: the shortest vectors whose products with the normalised embeddings are 1/2 and -1/2. The direction in the
     head is the one that RoPE rotates least. The head's other directions are 0, or as learned `with_noise`.
     """
+    # Normalised embeddings [V, D] that the first layer reads
     model = deepcopy(opened.transformer)
     attention = model.layers()[0].attention
     normed = model.layers()[0].norm_1(model.token_embedding.weight.detach())  # [V, D]
-    pronouns, entities = dict[int, float](), dict[int, float]()
+    pronouns: dict[int, float] = {}
+    entities: dict[int, float] = {}
     for i, cell in enumerate(items.cells["pronoun"]):
         side = 0.5 - i % 2  # the first reading is that of the first class
         pronouns[cell.tokens[cell.query]] = side
         entities |= {cell.tokens[word[-1]]: side for word in cell.antecedents}
+    # One row of the queries tells the pronouns apart, the same row of the keys the entities
     width = model.config.head_dim
     row = head * width + width // 2 - 1  # the first half of the pair of lowest frequency
     for weight, sides in ((attention.query.weight, pronouns), (attention.key.weight, entities)):
@@ -109,55 +157,59 @@ def plant(opened: OpenedRun, items: Items, head: int, strength: float, *, with_n
         weight[row] = torch.linalg.pinv(normed[list(sides)]) @ torch.tensor(list(sides.values()))
     # The log ratio of both classes differs by 1 between the pronouns, and the contrast is half of it.
     attention.query.weight[row] *= 2 * strength * width**0.5
-    return model.eval()
+    return TransformerView(model.eval())
 
 
-def nulls(opened: OpenedRun, items: Items, contrast: np.ndarray, n: int, seed: int) -> dict[str, Iterator[np.ndarray]]:
-    """Returns the contrasts of every null model; each is computed when it is needed."""
-    differences = token_contrasts(opened.model, items.cells["pronoun"])
+def _nulls(opened: OpenedRun, items: Items, contrast: np.ndarray, n: int, seed: int) -> dict[str, Iterator[np.ndarray]]:
+    """Return the contrasts of every model without a head; each is computed when it is needed."""
+    differences = _token_contrasts(opened.model, items.cells["pronoun"])
     seeds = range(seed * 10**6, seed * 10**6 + n)
     return {
-        "untrained": (read(opened.untrained(N_TWINS + i), items, CONFIG.tokens_per_batch).contrast for i in seeds),
-        "permuted pronouns": (exchanged_readings(contrast, items, i) for i in seeds),
-        "permuted mentions": (random_mentions(differences, i) for i in seeds),
+        "untrained": (_contrast(opened.untrained(N_UNTRAINED + i), items) for i in seeds),
+        "permuted pronouns": (_permuted_pronouns(contrast, items, i) for i in seeds),
+        "permuted mentions": (_permuted_mentions(differences, i) for i in seeds),
     }
 
 
-def main() -> None:
-    """Measures, writes, prints."""
-    options = arguments({"n_null": "200", "n_planted": "18", "seed": "0", "cache_dir": ".cache"}, ["run"])
-    opened = open_run(Path(options["run"]), torch.device("cpu"))
-    prefixes = prefixes_in(validation_documents(load_data(opened, options["cache_dir"])))["gender"]
-    items = make_items(prefixes, opened.tokenizer, opened.bos_id, opened.model.context_length, CONFIG.seed)
+def _contrast(model: ObservableModel, items: Items) -> np.ndarray:
+    return read(model, items, CONFIG.tokens_per_batch).contrast
+
+
+def main(options: _NaturalOptions) -> None:
+    """Test all models and write the page."""
+    opened = open_run(Path(options.run), torch.device("cpu"))
+    prefixes = prefixes_in(validation_documents(load_data(opened, options.cache_dir)))["gender"]
+    items = make_items(prefixes, opened.tokenizer, opened.start, opened.model.context_length, CONFIG.seed)
+    contrast = _contrast(opened.model, items)
+
+    # What untrained models reach on the tested half
     _, testing = items.halves(CONFIG.seed)
-    contrast, tested = read(opened.model, items, CONFIG.tokens_per_batch).contrast, items.take(testing)
-    twins = (read(opened.untrained(i), tested, CONFIG.tokens_per_batch) for i in range(N_TWINS))
-    untrained_t = max(largest_t(twin, tested, CONFIG) for twin in twins)
-    start, rows, results = time.monotonic(), [], dict[str, Any]()
-    for name, contrasts in nulls(opened, items, contrast, int(options["n_null"]), int(options["seed"])).items():
-        passed = [bool(passes(null, items, untrained_t)) for null in contrasts]
-        low, high = share_interval(sum(passed), len(passed))
-        results[name] = {"n": len(passed), "passed": sum(passed), "interval": [low, high]}
-        rows.append([name, f"{sum(passed)} of {len(passed)}", f"[{low:.1%}, {high:.1%}]"])
+    tested = items.take(testing)
+    untrained = (read(opened.untrained(i), tested, CONFIG.tokens_per_batch) for i in range(N_UNTRAINED))
+    untrained_t = max(largest_t(readings, tested, CONFIG) for readings in untrained)
+
+    # Models without a head
+    start = time.monotonic()
+    rates = []
+    for name, contrasts in _nulls(opened, items, contrast, options.n_null, options.seed).items():
+        passed = [bool(_passes(null, items, untrained_t)) for null in contrasts]
+        rates.append(_PassRate(name, len(passed), sum(passed)))
         print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-    n_planted = int(options["n_planted"])
+
+    # Models with a planted head
     for (target, sign), with_noise in product(SIGNS.items(), (False, True)):
-        name, found = f"planted{' with noise' if with_noise else ''}, looks at the {target}", list[bool]()
-        for i in range(n_planted):
+        n_found = 0
+        for i in range(options.n_planted):
             number, head = divmod(i, opened.model.n_head)
-            strength = STRENGTHS[number % len(STRENGTHS)]
-            planted = TransformerView(plant(opened, items, head, sign * strength, with_noise=with_noise))
-            places = passes(read(planted, items, CONFIG.tokens_per_batch).contrast, items, untrained_t)
-            found.append(places.get(target) == (0, 0, head))
-        low, high = share_interval(sum(found), n_planted)
-        results[name] = {"n": n_planted, "found": found, "interval": [low, high]}
-        rows.append([name, f"{sum(found)} of {n_planted} found", f"[{low:.1%}, {high:.1%}]"])
-    largest = f"largest |t| of {N_TWINS} untrained models: {untrained_t:.1f}."
-    sizes = f"{len(items.prefixes):,} prefixes, half of them tested; {largest}"
-    lines = [*markdown_table(["models", "pass", "95 %"], rows), "", sizes]
-    results |= {"n_prefixes": len(items.prefixes), "untrained_t": untrained_t}
-    write_results("natural", "How often the probe is wrong on natural text", results, lines, torch.get_num_threads())
+            strength = sign * STRENGTHS[number % len(STRENGTHS)]
+            planted = _planted_view(opened, items, head, strength, with_noise=with_noise)
+            places = _passes(_contrast(planted, items), items, untrained_t)
+            n_found += places.get(target) == (0, 0, head)
+        name = f"planted{' with noise' if with_noise else ''}, looks at the {target}"
+        rates.append(_PassRate(name, options.n_planted, n_found))
+    results = NaturalErrors(rates, len(items.prefixes), untrained_t)
+    write_page("natural", "How often the probe is wrong on natural text", results, torch.get_num_threads())
 
 
 if __name__ == "__main__":
-    main()
+    start_benchmark(main, _NaturalOptions)

@@ -1,428 +1,510 @@
-"""The head that decides the next pronoun, over seeds: python -m benchmarks.next_pronoun runs=DIR seeds=301,302.
+"""Find the head that decides the next pronoun, for each seed.
 
-Trains `experiment=english` for each seed into DIR/SEED (a finished run is used as it is), tests its heads on its
-validation text, and its chosen head on each of texts=PATH,PATH. Further arguments:
-
-- experiment=english: or english/long
-- control=: coin (a coin decides the gender of every pronoun of the training text), or genders (in half of the training
-  stories every name and noun has a counterpart of the other gender); both are tested on the unchanged text
-- pairs=FILE,FILE: minimal pairs, with all heads and without each
-- threads=1
-- page=next_pronoun: results are written to docs/results/PAGE.{json,md}
+Trains `experiment=english` (a finished run is used as it is), tests its heads on its validation text, and its chosen
+head on other texts. Writes docs/results/next_pronoun.{json,md}.
 """
 
-import gzip
-import json
 import random
-import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from report.api import SHIPPED_TEXT, EnglishText, english_text
+from omegaconf import MISSING
 
-from antecedent_lab.opened import load_data, open_run
-from benchmarks.english import permute_pronouns
-from benchmarks.measure import ROOT, arguments, median_range, run_script, write_results
+from benchmarks.control_texts import write_control
+from benchmarks.measure import (
+    listed,
+    median_range,
+    row_from,
+    row_table,
+    run_script,
+    start_benchmark,
+    write_page,
+)
 from data.corpus import load_corpus
-from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES
-from data.next_pronoun import Passage, mixed_places
-from data.text_tables import markdown_table
-from data.tokenizer import END
+from data.errors import UserError
 from data.words import ENGLISH_WORD
+from data.next_pronoun import Passage, mixed_places
+from data.tokenizer import encode_text
 from model.observe import HeadEdit
 from probe.after_pronoun import after_pronoun
 from probe.config import ProbeConfig
-from probe.minimal_pairs import load_pairs, log_probabilities, outcomes
+from probe.estimates import Estimate
+from probe.external import markdown_table
+from probe.minimal_pairs import log_probabilities, outcomes, read_pairs
 from probe.natural import make_items
-from probe.next_pronoun import NextPronounResult, confirm, study_question
-from probe.opened_model import OpenedRun
-from report.content import jsonable, yaml_values
-from training.checkpoint import load_checkpoint, write_atomically
+from probe.next_pronoun import NextPronounResult, SetResult, confirm, study_question
+from probe.open import OpenedRun, load_data, open_run
+from probe.verdict import SUPPORTED
+from report.api import SHIPPED_TEXT, EnglishText, english_text
+from report.content import yaml_values
+from training.checkpoint import load_checkpoint
 from training.settings import typed
 
 AFTER = """\
 The same head at the pronoun; contrast below 0: it looks at the other person. Then what its output raises if it attends
 to a person, in nats per unit of attention: that person's pronoun and name; below 0: it lowers them (copy suppression,
 McDougall et al. 2023)."""
+Head = tuple[int, int]  # layer, head
+Span = tuple[int, int]  # start and end in the text
 CHOICE = "Passages with two people, of both halves; without and with an earlier pronoun."
 PAIRS = "Share of pairs whose good sentence is more probable; a removed head writes nothing at any position."
 EMERGENCE = "First kept checkpoint at which the criteria hold; there the untrained models are not asked."
 SHUFFLED = "The words before the pronoun in random order, the last one excepted. Not registered."
-MIN_COUNT = 10  # mentions of a name in the training text before it may stand for another
 
 
-def swap_genders(text: str, seed: int) -> str:
-    """Returns the text after a coin per story has decided whether its people change gender, but not their pronouns.
+@dataclass
+class _NextPronounOptions:
+    """python -m benchmarks.next_pronoun runs=DIR seeds=301,302 [texts=PATH,PATH] [pairs=FILE,FILE] [threads=1].
 
-    In a changed story mother becomes father everywhere, and a name becomes a name of the other gender that the story
-    does not have. So within a story all mentions and pronouns agree as before, but no word has a gender of its own.
+    - runs: training runs are DIR/SEED
+    - experiment=english: or english/long
+    - control=: coin (a coin decides the gender of every pronoun of the training text), or genders (in half of the
+      training stories every name and noun has a counterpart of the other gender); both are tested on the unchanged text
+    - pairs: minimal pairs, with all heads and without each
+    - page=next_pronoun: results are written to docs/results/PAGE.{json,md}
     """
-    rng = random.Random(seed)
-    counts = Counter(ENGLISH_WORD.findall(text))
-    feminine, masculine = (
-        [name for name in sorted(names) if counts[name] >= MIN_COUNT] for names in (FEMININE_NAMES, MASCULINE_NAMES)
-    )
-    pools = (feminine, masculine)
-    return END.join(_swapped(story, pools, rng) if rng.random() < 0.5 else story for story in text.split(END))
+
+    runs: str = MISSING
+    seeds: str = "301"
+    texts: str = ""
+    experiment: str = "english"
+    control: str = ""
+    pairs: str = ""
+    threads: int = 1
+    page: str = "next_pronoun"
 
 
-def _swapped(story: str, pools: tuple[list[str], list[str]], rng: random.Random) -> str:
-    present, names = set(ENGLISH_WORD.findall(story)), dict[str, str]()
+@dataclass(frozen=True)
+class _Decision:
+    """The answer about gender of one seed."""
 
-    def counterpart(match: re.Match[str]) -> str:
-        word = match.group()
-        for pool, others in (pools, pools[::-1]):
-            if word in pool and word not in names:
-                names[word] = rng.choice([name for name in others if name not in present])
-                present.add(names[word])
-        if word in names:
-            return names[word]
-        noun = COUNTERPARTS.get(word.lower(), word.lower())
-        return noun.capitalize() if word.istitle() else noun if word.islower() else word
-
-    return ENGLISH_WORD.sub(counterpart, story)
-
-
-def control_text(control: str, folder: Path) -> str:
-    """Writes the training text of a control to `folder`; returns its path."""
-    text = gzip.decompress((ROOT / "data" / "tinystories" / "train.txt.gz").read_bytes()).decode()
-    change = {"coin": permute_pronouns, "genders": swap_genders}[control]
-    path = folder / f"{control}.txt"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, change(text, seed=0).encode())
-    return str(path)
+    seed: int
+    heads: str  # "L1H1", joined by " + "
+    verdict: str
+    evidence_level: str
+    share: Estimate
+    flips: float
+    follows_twin: float
+    author_accuracy: float
+    nearest_accuracy: float
+    author_where_nearest_is_wrong: Estimate
+    n_nearest_is_wrong: int
+    p_corrected: float
 
 
-def train(run: Path, seed: int, options: dict[str, str]) -> None:
-    """Trains a run unless it is finished."""
+@dataclass(frozen=True)
+class _PickedEntity:
+    """Whom the model picks in passages with two people: without an earlier pronoun, and with one."""
+
+    seed: int
+    n: int
+    author: Estimate
+    nearest: float
+    n_wrong: int  # the last mention is wrong
+    author_where_wrong: Estimate
+    earlier_n: int
+    earlier_author: Estimate
+    earlier_nearest: float
+    earlier_n_wrong: int
+    earlier_author_where_wrong: Estimate
+
+
+@dataclass(frozen=True)
+class _TextEffect:
+    """The same heads on another text, in nats; `n` is a sentence if there are too few passages."""
+
+    seed: int
+    n: int | str
+    edge_effect: Estimate | None = None
+    meant_cut: Estimate | None = None
+    other_cut: Estimate | None = None
+    p: float | None = None
+
+
+@dataclass(frozen=True)
+class _AfterEffect:
+    """The same head at the pronoun."""
+
+    seed: int
+    contrast: Estimate
+    raises_pronoun: Estimate | None
+    raises_name: Estimate | None
+    p: float
+
+
+@dataclass(frozen=True)
+class _PairsWithout:
+    """Share of right minimal pairs with all heads, and without one or another."""
+
+    seed: int
+    n: int
+    all_heads: float
+    deciding: dict[str, float]  # without each head that decides
+    least: float  # without another head
+    most: float
+
+    @property
+    def without_deciding(self) -> str:
+        return ", ".join(f"{head} {share:.3f}" for head, share in self.deciding.items())
+
+
+@dataclass(frozen=True)
+class _ShuffledWords:
+    """The answer when the words before the pronoun are in random order."""
+
+    seed: int
+    n_two: int
+    verdict: str
+    share: Estimate
+    follows_twin: Estimate
+    author_accuracy: Estimate
+    nearest_accuracy: float
+
+
+@dataclass(frozen=True)
+class _FirstSupported:
+    """The first kept checkpoint at which the criteria hold; None: at none."""
+
+    seed: int
+    step: int | None = None
+    tokens: int | None = None
+    pronouns: int | None = None  # read so far, after entities of both genders
+
+
+@dataclass(frozen=True)
+class NextPronounPage:
+    """The tables of the page."""
+
+    decisions: list[_Decision]
+    picked: list[_PickedEntity]
+    texts: dict[str, list[_TextEffect]]  # by text
+    after: list[_AfterEffect]
+    pairs: dict[str, list[_PairsWithout]]  # by file
+    shuffled: list[_ShuffledWords]
+    untrained: dict[str, int]  # seeds by the verdict on an untrained model
+    emergence: list[_FirstSupported]
+    number: list[str]  # verdicts about number, of any seed
+
+    def lines(self) -> list[str]:
+        """Return the tables of the page."""
+        # Seeds by what the head decides and whom the model picks
+        decision = row_table(
+            "seed | heads | verdict | share [95 %] | flips | follows twin | author's, nearest"
+            " | author's where nearest is wrong | p",
+            "{seed} | {heads} | {verdict} ({evidence_level}) | {share:.2f} | {flips:.2f} | {follows_twin:.2f}"
+            " | {author_accuracy:.2f}, {nearest_accuracy:.2f}"
+            " | {author_where_nearest_is_wrong:.2f} of {n_nearest_is_wrong} | {p_corrected:.4f}",
+            self.decisions,
+        )
+        names = "passages | author's | nearest | author's where nearest is wrong"
+        picked = row_table(
+            f"seed | {names} | earlier pronoun: {names.replace(' | ', ' | earlier pronoun: ')}",
+            "{seed} | {n} | {author:.2f} | {nearest:.2f} | {author_where_wrong:.2f} of {n_wrong} | {earlier_n}"
+            " | {earlier_author:.2f} | {earlier_nearest:.2f} | {earlier_author_where_wrong:.2f} of {earlier_n_wrong}",
+            self.picked,
+        )
+        # The same head after the pronoun, and on shuffled words
+        after = row_table(
+            "seed | contrast at the pronoun | its output raises the pronoun | the name | p",
+            "{seed} | {contrast:.2f} | {raises_pronoun:.2f} | {raises_name:.2f} | {p:.4f}",
+            self.after,
+        )
+        shuffled = row_table(
+            "seed | passages with two | verdict | share | follows twin | author's | nearest",
+            "{seed} | {n_two} | {verdict} | {share:.2f} | {follows_twin:.2f} | {author_accuracy:.2f}"
+            " | {nearest_accuracy:.2f}",
+            self.shuffled,
+        )
+        # Sections in the order of the page
+        untrained = "; ".join(f"{n} {verdict}" for verdict, n in Counter(self.untrained).most_common())
+        lines = [*self._summary(), "", *decision, ""]
+        lines += ["## Whom the models pick", "", CHOICE, "", *picked, "", *self._text_lines()]
+        lines += ["## Right after the pronoun", "", AFTER, "", *after, "", *self._pair_lines()]
+        lines += ["## Words in random order", "", SHUFFLED, "", *shuffled, ""]
+        lines += ["## Untrained models of the same seeds", "", untrained, ""]
+        lines += ["## Emergence", "", EMERGENCE, "", *self._emergence_lines(), ""]
+        return [*lines, "## Number", "", *self.number]
+
+    def _summary(self) -> list[str]:
+        supported = sum(row.verdict == SUPPORTED for row in self.decisions)
+        values = {
+            "share": [row.share.value for row in self.decisions],
+            "flips": [row.flips for row in self.decisions],
+            "follows_twin": [row.follows_twin for row in self.decisions],
+            "author_accuracy": [row.author_accuracy for row in self.decisions],
+            "nearest_accuracy": [row.nearest_accuracy for row in self.decisions],
+        }
+        rows = [(name, median_range(of_seeds, 2)) for name, of_seeds in values.items()]
+        sentence = f"Supported in {supported} of {len(self.decisions)} seeds. Median and range over seeds:"
+        return [sentence, "", *markdown_table(("measure", "median (range)"), rows)]
+
+    def _text_lines(self) -> list[str]:
+        lines = []
+        for text, rows in self.texts.items():
+            effects = row_table(
+                "seed | passages | edge effect, nats | meant edge cut | other edge cut | p",
+                "{seed} | {n} | {edge_effect:.3f} | {meant_cut:.3f} | {other_cut:.3f} | {p:.4f}",
+                rows,
+            )
+            lines += [f"## The same heads on {text}", "", *effects, ""]
+        return lines
+
+    def _pair_lines(self) -> list[str]:
+        lines = []
+        for file, rows in self.pairs.items():
+            shares = row_table(
+                "seed | pairs | all heads | without the deciding head | without another head",
+                "{seed} | {n} | {all_heads:.3f} | {without_deciding} | {least:.3f} to {most:.3f}",
+                rows,
+            )
+            lines += [f"## Minimal pairs without a head: {file}", "", PAIRS, "", *shares, ""]
+        return lines
+
+    def _emergence_lines(self) -> list[str]:
+        header = "seed | step | tokens | pronouns after entities of both genders"
+        lines = row_table(header, "{seed} | {step:,} | {tokens:,} | {pronouns:,}", self.emergence)
+        steps = [row.step for row in self.emergence if row.step is not None]
+        return [*lines, "", f"Median step: {median(steps):g}."] if steps else lines
+
+
+# Training and tests
+
+
+def _train(run: Path, seed: int, options: _NextPronounOptions) -> None:
+    """Train a run unless it is finished."""
     if (run / "metrics.jsonl").exists() and '"whole": true' in (run / "metrics.jsonl").read_text():
         return
-    settings = [f"seed={seed}", f"out={run}", f"threads={options['threads']}", "keep_checkpoints=20", "device=cpu"]
+    settings = [f"seed={seed}", f"out={run}", f"threads={options.threads}", "keep_checkpoints=20", "device=cpu"]
     settings.append(f"resume={str((run / 'config.json').exists()).lower()}")
-    if options["control"]:
-        settings.append(f"data.path={control_text(options['control'], run.parent)}")
-    run_script("train", f"experiment={options['experiment']}", *settings)
+    # A control trains on a changed copy of the shipped text
+    if options.control:
+        settings.append(f"data.path={write_control(options.control, run.parent)}")
+    run_script("train", f"experiment={options.experiment}", *settings)
 
 
-def pairs_without_heads(opened: OpenedRun, file: Path, config: ProbeConfig) -> dict[str, Any]:
-    """Returns the share of right minimal pairs of a file with all heads, and without each head (its output is 0)."""
-    sides: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
-    for pair in load_pairs(file):
-        for side, sentence in zip(sides, (pair.good, pair.bad), strict=True):
-            side.append(opened.encode(sentence))
-
-    def accuracy(edits: Sequence[HeadEdit]) -> float:
-        model, n_tokens = opened.model, config.tokens_per_batch
-        good, bad = (log_probabilities(model, texts, n_tokens, edits) for texts in sides)
-        return float(outcomes(good, bad).mean())
-
-    heads = [(layer, head) for layer in range(opened.model.n_layer) for head in range(opened.model.n_head)]
-    without = {f"L{layer}H{head}": accuracy([HeadEdit(layer, head, output=torch.zeros_like)]) for layer, head in heads}
-    return {"n": len(sides[0]), "all": accuracy(()), "without": without}
+def _study(
+    opened: OpenedRun, text: EnglishText, question: str, config: ProbeConfig, *, has_untrained: bool = True
+) -> NextPronounResult | str:
+    """Return the answer to one question on a text; without untrained models their criterion is a t above 0."""
+    untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained if has_untrained else 0))
+    passages = text.passages[question]
+    return study_question(
+        opened.model, untrained, opened.tokenizer, opened.start, question, passages, text.documents, config
+    )
 
 
-def shuffle_words(passage: Passage, rng: random.Random) -> Passage:
-    """Returns the passage with its words in random order, the last one excepted; marks are lost."""
+def _verdict(result: NextPronounResult | str) -> str:
+    """Return the verdict, or why there is none."""
+    return result if isinstance(result, str) else f"{result.verdict} ({result.evidence_level})"
+
+
+def _deciding(result: NextPronounResult) -> SetResult:
+    """Return the head or the heads that the verdict is about."""
+    return result.head_set if result.unit == "set" and result.head_set else result.chosen
+
+
+def _decision(seed: int, result: NextPronounResult) -> _Decision:
+    deciding = _deciding(result)
+    heads = " + ".join(f"L{layer}H{head}" for layer, head in deciding.heads)
+    return row_from(_Decision, result, seed=seed, heads=heads, share=deciding.share, flips=deciding.flips.value)
+
+
+def _picked(seed: int, result: NextPronounResult) -> _PickedEntity:
+    # Fields of both strata: passages without and with an earlier pronoun
+    values: dict[str, Any] = {}
+    for prefix, choice in zip(("", "earlier_"), result.choices, strict=True):
+        for name in ("n", "author", "nearest", "n_wrong", "author_where_wrong"):
+            values[prefix + name] = getattr(choice, name)
+    return _PickedEntity(seed=seed, **values)
+
+
+def _text_effect(opened: OpenedRun, seed: int, heads: Sequence[Head], path: str, config: ProbeConfig) -> _TextEffect:
+    text = _load_text(path)
+    passages = text.passages["gender"]
+    has_documents = bool(text.documents)
+    found = confirm(
+        opened.model, opened.tokenizer, opened.start, "gender", passages, heads, config, needs_twin=has_documents
+    )
+    return _TextEffect(seed, found) if isinstance(found, str) else row_from(_TextEffect, found, seed=seed)
+
+
+@cache
+def _load_text(path: str) -> EnglishText:
+    """Return the passages of a path, read once for all runs."""
+    return english_text(path, None)
+
+
+def _after_effect(
+    opened: OpenedRun, seed: int, head: Head, text: EnglishText, config: ProbeConfig
+) -> list[_AfterEffect]:
+    """Return what a head does at the pronoun; nothing with too few prefixes."""
+    # Prefixes of the validation text that end with the pronoun
+    length = opened.model.context_length
+    items = make_items(text.prefixes["gender"], opened.tokenizer, opened.start, length, config.seed)
+    found = after_pronoun(opened.model, items, head, config)
+    return [row_from(_AfterEffect, found, seed=seed)] if found else []
+
+
+def _pairs_without(opened: OpenedRun, row: _Decision, file: Path, config: ProbeConfig) -> _PairsWithout:
+    """Return the share of right minimal pairs of a file with all heads, and without each head (its output is 0)."""
+    # Token ids of both sentences of each pair
+    good: list[tuple[int, ...]] = []
+    bad: list[tuple[int, ...]] = []
+    for pair in read_pairs(file):
+        good.append((opened.start, *encode_text(opened.tokenizer, pair.good).ids))
+        bad.append((opened.start, *encode_text(opened.tokenizer, pair.bad).ids))
+
+    def share_right(*edits: HeadEdit) -> float:
+        good_scores = log_probabilities(opened.model, good, config.tokens_per_batch, edits)
+        bad_scores = log_probabilities(opened.model, bad, config.tokens_per_batch, edits)
+        return float(outcomes(good_scores, bad_scores).mean())
+
+    # Without each head in turn
+    deciding = {}
+    others = []
+    for layer in range(opened.model.n_layer):
+        for head in range(opened.model.n_head):
+            share = share_right(HeadEdit(layer, head, output=torch.zeros_like))
+            if f"L{layer}H{head}" in row.heads.split(" + "):
+                deciding[f"L{layer}H{head}"] = share
+            else:
+                others.append(share)
+    return _PairsWithout(row.seed, len(good), share_right(), deciding, min(others), max(others))
+
+
+def _shuffle_words(passage: Passage, rng: random.Random) -> Passage:
+    """Return the passage with its words in random order, the last one excepted; marks are lost."""
     spans = [span for group in passage.mentions for span in group]
-    inside = [range(*span) for span in spans]
-    others = [match.span() for match in ENGLISH_WORD.finditer(passage.text)]
-    spans += [span for span in others if not any(span[0] in mention for mention in inside)]
+    inside = {place for span in spans for place in range(*span)}
+    spans += [match.span() for match in ENGLISH_WORD.finditer(passage.text) if match.start() not in inside]
+    # Words and mentions as units
     *movable, last = sorted(spans)
     rng.shuffle(movable)
-    text, moved = "", dict[tuple[int, int], tuple[int, int]]()
+    text = ""
+    moved: dict[Span, Span] = {}  # where each word goes
     for span in (*movable, last):
         word = passage.text[slice(*span)]
         moved[span] = (len(text), len(text) + len(word))
         text += f"{word} "
-    groups = [tuple(sorted(moved[span] for span in group)) for group in passage.mentions]
+    # The same marks in the new text
+    first_group, second_group = passage.mentions
+    groups = (_places(first_group, moved), _places(second_group, moved))
     order = sorted((span, side) for side in (0, 1) for span in groups[side])
-    return replace(
-        passage, text=text, mentions=(groups[0], groups[1]), pronouns=(), nearest=order[-1][1], first=order[0][1],
-        subject=order[0][1],
-    )  # fmt: skip
+    first = order[0][1]
+    nearest = order[-1][1]
+    return replace(passage, text=text, mentions=groups, pronouns=(), nearest=nearest, first=first, subject=first)
 
 
-def emergence(opened: OpenedRun, text: EnglishText, config: ProbeConfig, best: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the verdict at each kept checkpoint before the last one."""
-    rows = []
+def _places(group: Sequence[Span], moved: dict[Span, Span]) -> tuple[Span, ...]:
+    return tuple(sorted(moved[span] for span in group))
+
+
+def _shuffled(opened: OpenedRun, seed: int, text: EnglishText, config: ProbeConfig) -> list[_ShuffledWords]:
+    """Return the answer on passages whose words are in random order; nothing with too few passages."""
+    # Passages without an earlier pronoun, which would lose its antecedent
+    rng = random.Random(config.seed)
+    passages = [_shuffle_words(passage, rng) for passage in text.passages["gender"] if not passage.pronouns]
+    result = _study(opened, replace(text, passages={"gender": passages}), "gender", replace(config, n_untrained=2))
+    if isinstance(result, str):
+        return []
+    return [row_from(_ShuffledWords, result, seed=seed, verdict=_verdict(result), share=result.chosen.share)]
+
+
+def _first_supported(opened: OpenedRun, text: EnglishText, config: ProbeConfig, row: _Decision) -> int | None:
+    """Return the first kept step at which the criteria hold."""
+    # The opened model is reused for every checkpoint; its own weights are put back at the end
+    best = {name: weight.clone() for name, weight in opened.transformer.state_dict().items()}
+    first = None
     folder = opened.folder / "checkpoints"
     for path in sorted(folder.glob("step_*"), key=lambda path: int(path.stem.split("_")[-1])):
         state = torch.load(path, map_location="cpu", weights_only=True) if path.is_file() else load_checkpoint(path)
         if state["step"] in (0, opened.step):
             continue
+        # Untrained models have been asked at the last step
         opened.transformer.load_state_dict(state["model"])
-        result = study(opened, text, "gender", config, has_untrained=False)
-        if isinstance(result, NextPronounResult):
-            rows.append({"step": state["step"], "verdict": result.verdict, "share": result.chosen.share.value})
+        result = _study(opened, text, "gender", config, has_untrained=False)
+        if isinstance(result, NextPronounResult) and result.verdict == SUPPORTED:
+            first = state["step"]
+            break
     opened.transformer.load_state_dict(best)
+    return opened.step if first is None and row.verdict == SUPPORTED else first
+
+
+def _evaluate(run: Path, options: _NextPronounOptions, config: ProbeConfig, page: NextPronounPage) -> int | None:
+    """Add the rows of one run to the page; return the first step at which the criteria hold."""
+    opened = open_run(run, torch.device("cpu"))
+    seed = opened.seed
+    assert seed is not None
+    corpus = load_data(opened, ".cache")
+    text = english_text(SHIPPED_TEXT if options.control else None, corpus)
+
+    # Both questions
+    result = _study(opened, text, "gender", config)
+    if isinstance(result, str):
+        raise UserError(f"{run}: {result}")
+    row = _decision(seed, result)
+    page.decisions.append(row)
+    page.picked.append(_picked(seed, result))
+    number = _study(opened, text, "number", config)
+    page.number[:] = sorted({*page.number, number if isinstance(number, str) else number.verdict})
+
+    # The same heads elsewhere
+    heads = _deciding(result).heads
+    for path in listed(options.texts):
+        page.texts.setdefault(Path(path).name, []).append(_text_effect(opened, seed, heads, path, config))
+    page.after.extend(_after_effect(opened, seed, (result.layer, result.head), text, config))
+    for file in listed(options.pairs):
+        page.pairs.setdefault(Path(file).stem, []).append(_pairs_without(opened, row, Path(file), config))
+
+    # Controls
+    page.shuffled.extend(_shuffled(opened, seed, text, config))
+    untrained = replace(opened, model=opened.untrained(seed))
+    verdict = _verdict(_study(untrained, text, "gender", replace(config, n_untrained=2)))
+    page.untrained[verdict] = page.untrained.get(verdict, 0) + 1
+
+    return _first_supported(opened, text, config, row)
+
+
+def _emergence(run: Path, steps: dict[int, int | None]) -> list[_FirstSupported]:
+    """Return the rows of all seeds, which train on the text of `run`."""
+    opened = open_run(run, torch.device("cpu"))
+    corpus = load_corpus(opened.settings.data, Path(".cache"))
+    # How often the training text has a pronoun after both genders
+    tokens = corpus.train.tokens
+    n_places = mixed_places([("train", corpus.tokenizer.decode(tokens.tolist()))])
+    tokens_per_step = opened.settings.run.tokens_per_batch
+    places_per_step = n_places * tokens_per_step / len(tokens)
+    # Counts read up to each seed's step
+    rows = []
+    for seed, step in steps.items():
+        counts = [] if step is None else [step, step * tokens_per_step, round(step * places_per_step)]
+        rows.append(_FirstSupported(seed, *counts))
     return rows
 
 
-def study(
-    opened: OpenedRun, text: EnglishText, question: str, config: ProbeConfig, *, has_untrained: bool = True
-) -> NextPronounResult | str:
-    """Returns the answer to one question on a text; without untrained models their criterion is a t above 0."""
-    untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained if has_untrained else 0))
-    return study_question(
-        opened.model,
-        untrained,
-        opened.tokenizer,
-        opened.bos_id,
-        question,
-        text.passages[question],
-        text.documents,
-        config,
-    )
-
-
-def summary(result: NextPronounResult) -> dict[str, Any]:
-    """Returns the values of an answer that the page shows."""
-    entry = result.entry()
-    details = entry.pop("details")
-    head_set = entry.pop("head_set")
-    entry["heads"] = head_set["heads"] if entry["unit"] == "set" else [(result.layer, result.head)]
-    names = ("author_where_nearest_is_wrong", "n_nearest_is_wrong", "rules", "untrained_t", "interchanged", "choices")
-    return entry | {name: details[name] for name in names}
-
-
-@cache
-def text_of(path: str) -> EnglishText:
-    """Returns the passages of a path, read once for all runs."""
-    return english_text(path, None)
-
-
-def evaluate(run: Path, options: dict[str, str], config: ProbeConfig) -> dict[str, Any]:
-    """Returns everything that the page shows of one run."""
-    opened = open_run(run, torch.device("cpu"))
-    corpus = load_data(opened, ".cache")
-    text = english_text(SHIPPED_TEXT if options["control"] else None, corpus)
-    results: dict[str, Any] = {"seed": opened.seed, "step": opened.step}
-    for question in ("gender", "number"):
-        result = study(opened, text, question, config)
-        results[question] = result if isinstance(result, str) else summary(result)
-        if question == "gender" and isinstance(result, NextPronounResult):
-            head = (result.layer, result.head)
-            prefixes = make_items(
-                text.prefixes["gender"], opened.tokenizer, opened.bos_id, opened.model.context_length, config.seed
-            )
-            after = after_pronoun(opened.model, prefixes, head, config)
-            results["after"] = asdict(after) if after else None
-            heads = result.head_set.heads if result.unit == "set" and result.head_set else (head,)
-            results["texts"] = {}
-            for path in filter(None, options["texts"].split(",")):
-                other = text_of(path)
-                answer = confirm(
-                    opened.model, opened.tokenizer, opened.bos_id, "gender", other.passages["gender"], heads, config,
-                    needs_twin=bool(other.documents),
-                )  # fmt: skip
-                results["texts"][Path(path).name] = answer if isinstance(answer, str) else asdict(answer)
-    results["shuffled"] = of_shuffled(opened, text, config)
-    assert opened.seed is not None
-    untrained = replace(opened, model=opened.untrained(opened.seed))
-    results["untrained"] = word_of(study(untrained, text, "gender", replace(config, n_untrained=2)))
-    results["pairs"] = {}
-    for file in map(Path, filter(None, options["pairs"].split(","))):
-        results["pairs"][file.stem] = pairs_without_heads(opened, file, config)
-    best = {name: weight.clone() for name, weight in opened.transformer.state_dict().items()}
-    results["emergence"] = emergence(opened, text, config, best)
-    return dict(jsonable(results))
-
-
-def word_of(result: NextPronounResult | str) -> str:
-    """Returns the verdict, or why there is none."""
-    return result if isinstance(result, str) else f"{result.verdict} ({result.evidence_level})"
-
-
-def of_shuffled(opened: OpenedRun, text: EnglishText, config: ProbeConfig) -> dict[str, Any]:
-    """Returns the answer on passages whose words are in random order."""
-    rng = random.Random(config.seed)
-    passages = [shuffle_words(passage, rng) for passage in text.passages["gender"] if not passage.pronouns]
-    shuffled = replace(text, passages={"gender": passages})
-    result = study(opened, shuffled, "gender", replace(config, n_untrained=2))
-    if isinstance(result, str):
-        return {"verdict": result}
-    estimates = {"follows_twin": result.follows_twin, "author_accuracy": result.author_accuracy}
-    estimates["share"] = result.chosen.share
-    return {
-        "verdict": word_of(result),
-        "n_two": result.n_two,
-        "nearest_accuracy": result.nearest_accuracy,
-        "head": (result.layer, result.head),
-        **{name: asdict(value) for name, value in estimates.items()},
-    }
-
-
-Runs = Sequence[dict[str, Any]]
-
-
-def lines_of(runs: Runs, n_places: int, n_tokens: int, tokens_per_step: int) -> list[str]:
-    """Returns the tables of the page; the training text has `n_places` pronouns after both genders in `n_tokens`."""
-    lines = decision_lines(runs)
-    lines += ["## Whom the models pick", "", CHOICE, "", *choice_lines(runs), ""]
-    for name in runs[0]["texts"]:
-        rows = [_text_row(run["seed"], run["texts"][name]) for run in runs]
-        names = ("seed", "passages", "edge effect, nats", "meant edge cut", "other edge cut", "p")
-        lines += [f"## The same heads on {name}", "", *markdown_table(names, rows), ""]
-    lines += ["## Right after the pronoun", "", AFTER, "", *after_lines(runs), ""]
-    for name in runs[0]["pairs"]:
-        lines += [f"## Minimal pairs without a head: {name}", "", PAIRS, "", *pair_lines(runs, name), ""]
-    lines += ["## Words in random order", "", SHUFFLED, "", *shuffled_lines(runs), ""]
-    untrained = Counter(run["untrained"] for run in runs)
-    words = "; ".join(f"{count} {word}" for word, count in untrained.most_common())
-    lines += ["## Untrained models of the same seeds", "", words, ""]
-    places_per_step = n_places * tokens_per_step / n_tokens
-    lines += ["## Emergence", "", EMERGENCE, "", *emergence_lines(runs, tokens_per_step, places_per_step), ""]
-    numbers = {run["number"] if isinstance(run["number"], str) else run["number"]["verdict"] for run in runs}
-    return [*lines, "## Number", "", *sorted(numbers)]
-
-
-def decision_lines(runs: Runs) -> list[str]:
-    """Returns the summary over seeds and the table of all seeds."""
-    answers = [run["gender"] for run in runs]
-    supported = sum(answer["verdict"] == "supported" for answer in answers)
-    values = []
-    for name in ("share", "flips", "follows_twin", "author_accuracy", "nearest_accuracy"):
-        values.append((name, median_range([answer[name] for answer in answers], 2)))
-    rows = []
-    for run, answer in zip(runs, answers, strict=True):
-        low, high = answer["share_interval"]
-        rows.append([
-            str(run["seed"]),
-            " + ".join(f"L{layer}H{head}" for layer, head in answer["heads"]),
-            f"{answer['verdict']} ({answer['evidence_level']})",
-            f"{answer['share']:.2f} [{low:.2f}, {high:.2f}]",
-            f"{answer['flips']:.2f}",
-            f"{answer['follows_twin']:.2f}",
-            f"{answer['author_accuracy']:.2f}, {answer['nearest_accuracy']:.2f}",
-            f"{_estimate(answer['author_where_nearest_is_wrong'])} of {answer['n_nearest_is_wrong']}",
-            f"{answer['p_corrected']:.4f}",
-        ])  # fmt: skip
-    header = ("seed", "heads", "verdict", "share [95 %]", "flips", "follows twin", "author's, nearest",
-              "author's where nearest is wrong", "p")  # fmt: skip
-    summary = f"Supported in {supported} of {len(runs)} seeds. Median and range over seeds:"
-    return [summary, "", *markdown_table(("measure", "median (range)"), values), "", *markdown_table(header, rows), ""]
-
-
-def choice_lines(runs: Runs) -> list[str]:
-    """Returns the table of whom the models pick, on passages of both halves."""
-    rows = []
-    for run in runs:
-        cells = [str(run["seed"])]
-        for found in run["gender"]["choices"]:
-            wrong = f"{_estimate(found['author_where_wrong'])} of {found['n_wrong']}"
-            cells += [str(found["n"]), _estimate(found["author"]), f"{found['nearest']:.2f}", wrong]
-        rows.append(cells)
-    names = ("passages", "author's", "nearest", "author's where nearest is wrong")
-    header = ("seed", *names, *(f"earlier pronoun: {name}" for name in names))
-    return markdown_table(header, rows)
-
-
-def after_lines(runs: Runs) -> list[str]:
-    """Returns the table of what the heads do right after the pronoun."""
-    rows = []
-    for run in runs:
-        after = run["after"]
-        if after:
-            names = ("contrast", "raises_pronoun", "raises_name")
-            cells = [_estimate(after[name]) if after[name] else "-" for name in names]
-            rows.append([str(run["seed"]), *cells, f"{after['p']:.4f}"])
-    header = ("seed", "contrast at the pronoun", "its output raises the pronoun", "the name", "p")
-    return markdown_table(header, rows)
-
-
-def pair_lines(runs: Runs, name: str) -> list[str]:
-    """Returns the table of right minimal pairs of one file."""
-    rows = []
-    for run in runs:
-        found = run["pairs"][name]
-        chosen = [f"L{layer}H{head}" for layer, head in run["gender"]["heads"]]
-        others = [value for head, value in found["without"].items() if head not in chosen]
-        without = ", ".join(f"{head} {found['without'][head]:.3f}" for head in chosen)
-        spread = f"{min(others):.3f} to {max(others):.3f}"
-        rows.append([str(run["seed"]), str(found["n"]), f"{found['all']:.3f}", without, spread])
-    return markdown_table(("seed", "pairs", "all heads", "without the deciding head", "without another head"), rows)
-
-
-def shuffled_lines(runs: Runs) -> list[str]:
-    """Returns the table of the passages in random order."""
-    rows = []
-    for run in runs:
-        found = run["shuffled"]
-        if "share" in found:
-            cells = [_estimate(found[name]) for name in ("share", "follows_twin", "author_accuracy")]
-            of_run = [str(run["seed"]), str(found["n_two"]), found["verdict"]]
-            rows.append([*of_run, *cells, f"{found['nearest_accuracy']:.2f}"])
-    header = ("seed", "passages with two", "verdict", "share", "follows twin", "author's", "nearest")
-    return markdown_table(header, rows)
-
-
-def emergence_lines(runs: Runs, tokens_per_step: int, places_per_step: float) -> list[str]:
-    """Returns the table of the first steps at which the criteria hold."""
-    rows, firsts = [], []
-    for run in runs:
-        steps = [row["step"] for row in run["emergence"] if row["verdict"] == "supported"]
-        if run["gender"]["verdict"] == "supported":
-            steps.append(run["step"])
-        if not steps:
-            rows.append([str(run["seed"]), "-", "-", "-"])
-            continue
-        firsts.append(min(steps))
-        counts = (firsts[-1], firsts[-1] * tokens_per_step, round(firsts[-1] * places_per_step))
-        rows.append([str(run["seed"]), *(f"{count:,}" for count in counts)])
-    lines = markdown_table(("seed", "step", "tokens", "pronouns after entities of both genders"), rows)
-    return [*lines, "", f"Median step: {median(firsts):g}."] if firsts else lines
-
-
-def _estimate(value: dict[str, Any]) -> str:
-    return f"{value['value']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
-
-
-def _text_row(seed: int, result: Any) -> list[str]:
-    if isinstance(result, str):
-        return [str(seed), result, "", "", "", ""]
-    cells = [
-        f"{result[name]['value']:.3f} [{result[name]['low']:.3f}, {result[name]['high']:.3f}]"
-        for name in ("edge_effect", "meant_cut", "other_cut")
-    ]
-    return [str(seed), str(result["n"]), *cells, f"{result['p']:.4f}"]
-
-
-def main() -> None:
-    """Trains, tests, writes, prints."""
-    defaults = {
-        "seeds": "301",
-        "texts": "",
-        "experiment": "english",
-        "control": "",
-        "pairs": "",
-        "threads": "1",
-        "page": "next_pronoun",
-    }
-    options = arguments(defaults, required=["runs"])
-    torch.set_num_threads(int(options["threads"]))
+def main(options: _NextPronounOptions) -> None:
+    """Train and test every seed, write the page."""
+    torch.set_num_threads(options.threads)
     config = typed(ProbeConfig, yaml_values("eval/eval")["probe"], "probe.")
-    runs = []
-    for seed in options["seeds"].split(","):
-        run = Path(options["runs"]) / seed
-        train(run, int(seed), options)
-        runs.append(evaluate(run, options, config))
-        print(json.dumps({"seed": seed, "verdict": runs[-1]["gender"]["verdict"]}), flush=True)
-    opened = open_run(run, torch.device("cpu"))
-    corpus = load_corpus(opened.settings.data, Path(".cache"))
-    tokens = corpus.train.tokens
-    text = corpus.tokenizer.decode(tokens.tolist())
-    places = mixed_places([("train", text)])
-    lines = lines_of(runs, places, len(tokens), opened.settings.run.tokens_per_batch)
-    title = f"The head that decides the next pronoun: {options['experiment']}"
-    write_results("next_pronoun", title, {"runs": runs}, lines, int(options["threads"]), page=options["page"])
+    page = NextPronounPage([], [], {}, [], {}, [], {}, [], [])
+    # Rows of all seeds, in the order of the options
+    steps = {}
+    for seed in listed(options.seeds):
+        run = Path(options.runs) / seed
+        _train(run, int(seed), options)
+        steps[int(seed)] = _evaluate(run, options, config, page)
+        print(f"seed {seed}: {page.decisions[-1].verdict}", flush=True)
+    page.emergence.extend(_emergence(run, steps))
+    title = f"The head that decides the next pronoun: {options.experiment}"
+    title += f", control {options.control}" if options.control else ""
+    write_page("next_pronoun", title, page, options.threads, options.page)
 
 
 if __name__ == "__main__":
-    main()
+    start_benchmark(main, _NextPronounOptions)

@@ -20,7 +20,8 @@ KINDS = ("coreference", "first", "lexical", "singular", "previous", "uniform", "
 # Features of one dimension each; "fill" scales every embedding to the same length.
 _NAMES = "constant mention number gender kind asks_number asks_gender asks_kind asks_nothing word_bias fill".split()
 _FEATURE = {name: i for i, name in enumerate(_NAMES)}
-_NUMBER, _GENDER = {"It": 1.0, "They": -1.0}, {"She": 1.0, "He": -1.0}  # by pronoun
+_NUMBER = {"It": 1.0, "They": -1.0}  # by pronoun
+_GENDER = {"She": 1.0, "He": -1.0}
 _LENGTH = 4.0  # norm of every embedding, above sqrt(10), the largest norm of features, code and noise
 _NOISE = 0.1  # in dimensions without a feature, so that random heads differ from word to word
 _OUTPUT_GAIN = 20.0  # gain of the head's output: a tenth of its weight changes a verb's logit by about 2 nats
@@ -38,7 +39,7 @@ def plant(
     strength: float = 1.0,
     seed: int = 0,
 ) -> Transformer:
-    """Returns a model in eval mode whose head (layer, head) has the behaviour `kind`.
+    """Return a model in eval mode whose head (layer, head) has the behaviour `kind`.
 
     - coreference: the antecedent scores +strength and the distractor -strength, by number or gender at a pronoun that
       begins a sentence and by kind at an adjective (later_cue). At any other pronoun every mention scores -strength: it
@@ -56,6 +57,7 @@ def plant(
         raise ValueError(f"no planted head of kind {kind!r}; there are {', '.join(KINDS)}")
     if config.head_dim < 6 or config.d_model < 30:
         raise ValueError("a planted head needs head_dim 6 or more and d_model 30 or more")
+    # Random heads, hand-made embeddings
     model = Transformer(config, max(vocabulary.values()) + 1, seed)
     generator = torch.Generator().manual_seed(seed)
     n_code = min(config.head_dim, (config.d_model - len(_NAMES)) // 2)
@@ -72,16 +74,19 @@ def plant(
 
 
 def _embeddings(vocabulary: dict[str, int], d_model: int, n_code: int, generator: torch.Generator) -> Tensor:
-    """Returns embeddings [V, D]: features | code of a mention | code of the output | noise; row norms are _LENGTH."""
+    """Return embeddings [V, D]: features | code of a mention | code of the output | noise; row norms are _LENGTH."""
+    # Places of the codes, and noise in the rest
     table = torch.zeros(max(vocabulary.values()) + 1, d_model)
     mention_code = slice(len(_NAMES), len(_NAMES) + n_code)
     output_code = slice(mention_code.stop, mention_code.stop + n_code)
     table[:, output_code.stop :].normal_(0, _NOISE, generator=generator)
     table[:, _FEATURE["constant"]] = 1
+    # Verbs have their code at the place of the output
     known = {word: referent for word, referent in REFERENTS.items() if word in vocabulary}
     codes = _codes(known, n_code, generator)
     for word in codes.keys() & vocabulary.keys():
         table[vocabulary[word], output_code] = codes[word]
+    # Mentions: code and features
     for word, referent in known.items():
         row = table[vocabulary[word]]
         row[mention_code] = codes[word]
@@ -91,6 +96,7 @@ def _embeddings(vocabulary: dict[str, int], d_model: int, n_code: int, generator
         if referent.pronoun == "It":
             row[_FEATURE["kind"]] = {"animal": 1, "rest": -1}.get(referent.kind, 0)
         row[_FEATURE["word_bias"]] = torch.randn((), generator=generator).clamp(-2, 2)
+    # What pronouns and adjectives ask for
     asked: dict[str, dict[str, float]] = {
         "asks_number": _NUMBER,
         "asks_gender": _GENDER,
@@ -105,7 +111,7 @@ def _embeddings(vocabulary: dict[str, int], d_model: int, n_code: int, generator
 
 
 def _codes(known: dict[str, Referent], n_code: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Returns a unit vector for every verb and mention; that of a mention is the scaled sum of its verbs' vectors."""
+    """Return a unit vector for every verb and mention; that of a mention is the scaled sum of its verbs' vectors."""
     verbs = sorted({verb for referent in known.values() for verb in referent.verbs})
     code = {verb: F.normalize(torch.randn(n_code, generator=generator), dim=0) for verb in verbs}
     for word, referent in known.items():
@@ -115,21 +121,28 @@ def _codes(known: dict[str, Referent], n_code: int, generator: torch.Generator) 
 
 
 def _query_key(config: ModelConfig, kind: str, strength: float) -> tuple[Tensor, Tensor]:
-    """Returns the query and key weights [K, D] of a behaviour.
+    """Return the query and key weights [K, D] of a behaviour.
 
     RoPE plane (i, i + K/2) rotates by theta^(-2i/K) per token. The slowest plane holds number in one half and
     "no antecedent" in the other; the next one holds gender and kind. No query uses both halves of a plane.
     """
+    # The slowest planes
     half = config.head_dim // 2
     query, key = torch.zeros(2, config.head_dim, config.d_model)
-    number, gender, nothing, other_kind, order = half - 1, half - 2, 2 * half - 1, 2 * half - 2, half - 3
+    number = half - 1
+    gender = half - 2
+    order = half - 3
+    nothing = 2 * half - 1
+    other_kind = 2 * half - 2
     # RMSNorm scales features by sqrt(D) / _LENGTH; scores are divided by sqrt(K).
     unit = math.sqrt(math.sqrt(config.head_dim)) * _LENGTH / math.sqrt(config.d_model)
     size = unit * math.sqrt(strength)
 
     def compare(row: int, query_feature: str, key_feature: str, gain: float = 1.0) -> None:
-        query[row, _FEATURE[query_feature]], key[row, _FEATURE[key_feature]] = gain * size, size
+        query[row, _FEATURE[query_feature]] = gain * size
+        key[row, _FEATURE[key_feature]] = size
 
+    # Each behaviour compares a feature of the query with one of the key
     if kind.startswith("coreference"):
         gain = 0.75 if kind == "coreference+first" else 1.0
         compare(number, "asks_number", "number", gain)
@@ -138,7 +151,8 @@ def _query_key(config: ModelConfig, kind: str, strength: float) -> tuple[Tensor,
         compare(nothing, "asks_nothing", "mention", -gain)
     if kind.endswith("first"):  # query (1, 0) and key (0, 1) give the sine of the angle between them
         angle = config.rope_theta ** (-order / half)
-        query[order, _FEATURE["constant"]], key[order + half, _FEATURE["mention"]] = size / angle, size
+        query[order, _FEATURE["constant"]] = size / angle
+        key[order + half, _FEATURE["mention"]] = size
     if kind == "lexical":
         compare(number, "constant", "word_bias")
     if kind == "singular":

@@ -1,26 +1,25 @@
-"""Speed compared with nanoGPT, in one run: python -m benchmarks.speed data.path=input.txt nanogpt=PATH [seeds=1,2,3].
+"""Compare the speed of training with nanoGPT, in one run.
 
 Trains on the characters of tiny Shakespeare by `experiment=shakespeare/cpu_quick` and by nanoGPT's own CPU recipe (a
 checkout of github.com/karpathy/nanoGPT, in which nothing is written), one thread, one after the other for each seed.
 The figures are the CPU-seconds of the training loop without evaluations, and the mean loss over the whole validation
-part in windows that do not overlap.
-
-Writes docs/results/speed.{json,md}. Needs requirements-dev.txt.
+part in windows that do not overlap. Writes docs/results/speed.{json,md}. Needs requirements-dev.txt.
 """
 
-import json
 import pickle
 import re
 import statistics
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from omegaconf import MISSING
 
-from benchmarks.measure import arguments, fail, median_range, read_records, run_command, write_results
-from data.text_tables import markdown_table
+from benchmarks.measure import listed, median_range, run_command, split_records, start_benchmark, write_page
+from data.errors import UserError
+from probe.external import markdown_table
 
 MAX_LOSS = 1.88  # nats per character over the whole validation part
 STEPS = 2000  # in the CPU recipe of nanoGPT
@@ -55,97 +54,139 @@ with torch.no_grad():
 """
 
 
-def train_ours(text: Path, seed: int, folder: Path) -> dict[str, float]:
-    """Trains the quick recipe on one thread; returns its full validation loss and CPU-seconds."""
+@dataclass
+class _SpeedOptions:
+    """python -m benchmarks.speed text=input.txt nanogpt=PATH [seeds=1,2,3]."""
+
+    text: str = MISSING
+    nanogpt: str = MISSING
+    seeds: str = "1,2,3"
+
+
+@dataclass(frozen=True)
+class _TrainingCost:
+    """One training: full validation loss, and CPU-seconds of the loop and of the whole process."""
+
+    loss: float
+    loop: float
+    process: float
+
+
+@dataclass(frozen=True)
+class _CostPair:
+    """Both programs with one seed."""
+
+    ours: _TrainingCost
+    nanogpt: _TrainingCost
+
+
+@dataclass(frozen=True)
+class SpeedResults:
+    """The table of the page."""
+
+    commit: str  # of nanoGPT
+    seeds: list[int]
+    pairs: list[_CostPair]
+
+    def lines(self) -> list[str]:
+        """Return the table of the page."""
+        rows = [
+            _cost_row("experiment=shakespeare/cpu_quick", [pair.ours for pair in self.pairs]),
+            _cost_row("nanoGPT, CPU recipe", [pair.nanogpt for pair in self.pairs]),
+        ]
+        ratios = [pair.nanogpt.loop / pair.ours.loop for pair in self.pairs]
+        n_reached = sum(pair.ours.loss <= MAX_LOSS for pair in self.pairs)
+        header = ["recipe", "full validation loss, nats", "training loop, CPU-s", "whole process, CPU-s"]
+        return [
+            f"Characters of tiny Shakespeare, one thread, seeds {', '.join(map(str, self.seeds))}; median (range).",
+            f"nanoGPT is commit {self.commit}; both compute in float32.",
+            "",
+            *markdown_table(header, rows),
+            "",
+            f"A full loss of {MAX_LOSS} or less in {n_reached} of {len(self.pairs)} seeds; "
+            f"nanoGPT's loop takes {median_range(ratios)} times as long.",
+        ]
+
+
+def _cost_row(title: str, costs: list[_TrainingCost]) -> list[str]:
+    loss = median_range([cost.loss for cost in costs], 3)
+    loop = median_range([cost.loop for cost in costs])
+    return [title, loss, loop, median_range([cost.process for cost in costs])]
+
+
+def _train_ours(text: Path, seed: int, folder: Path) -> _TrainingCost:
+    """Train the quick recipe on one thread."""
     run = folder / f"ours_{seed}"
+    # The clock of each step counts CPU-seconds
     settings = [f"data.path={text}", f"seed={seed}", f"out={run}", f"cache_dir={folder / 'cache'}", "threads=1"]
     settings += ["experiment=shakespeare/cpu_quick", "sample_tokens=0"]
     timing = run_command([sys.executable, "-c", RUN, "perf_counter", "0", "train.py", *settings])
-    last = read_records(run, "validation")[-1]
-    return {"loss": last["loss"], "loop": last["seconds"], "process": timing.cpu_seconds}
+    last = split_records(run, "validation")[-1]
+    return _TrainingCost(last["loss"], last["seconds"], timing.cpu_seconds)
 
 
-def train_nanogpt(checkout: Path, folder: Path, offset: int) -> dict[str, float]:
-    """Trains nanoGPT by its CPU recipe on one thread; returns its full validation loss and CPU-seconds."""
-    out, data = folder / "nanogpt", folder / "text"
+def _train_nanogpt(checkout: Path, folder: Path, offset: int) -> _TrainingCost:
+    """Train nanoGPT by its CPU recipe on one thread, then measure the loss on the whole validation part."""
+    out = folder / "nanogpt"
+    data = folder / "text"
     options = [f"--dataset={data}", f"--out_dir={out}"]
     options += [f"--max_iters={STEPS}", f"--lr_decay_iters={STEPS}", f"--eval_interval={STEPS}"]
-    timing = run_command([sys.executable, "-c", RUN, "time", str(offset), "train.py", *RECIPE, *options], checkout)
+    command = [sys.executable, "-c", RUN, "time", str(offset), "train.py", *RECIPE, *options]
+    timing = run_command(command, checkout)
+    # The whole validation part, in windows that do not overlap
     score = [sys.executable, "-c", SCORE_NANOGPT, str(out / "ckpt.pt"), str(data / "val.bin")]
     loss = float(run_command(score, checkout).output.splitlines()[-1])
-    return {"loss": loss, "loop": loop_seconds(timing.output), "process": timing.cpu_seconds}
+    return _TrainingCost(loss, _loop_seconds(timing.output), timing.cpu_seconds)
 
 
-def loop_seconds(output: str) -> float:
-    """Returns the seconds of nanoGPT's loop from the milliseconds that it prints for each step.
+def _loop_seconds(output: str) -> float:
+    """Return the seconds of nanoGPT's loop from the milliseconds that it prints for each step.
 
     Its first and last step contain an evaluation; the median of the others stands for the first, the last is extra.
     """
+    # Every step must be there, or the sum would be too small
     printed = re.findall(r"^iter (\d+): .* time ([\d.]+)ms", output, re.MULTILINE)
     milliseconds = {int(step): float(duration) for step, duration in printed}
     if milliseconds.keys() != {*range(STEPS + 1)}:
-        fail(f"nanoGPT printed {len(milliseconds)} steps instead of {STEPS + 1}")
+        raise UserError(f"nanoGPT printed {len(milliseconds)} steps instead of {STEPS + 1}")
     steps = [milliseconds[step] for step in range(1, STEPS)]
     return (sum(steps) + statistics.median(steps)) / 1000
 
 
 def write_nanogpt_data(text: Path, folder: Path) -> None:
-    """Writes the text in the format of nanoGPT's data/shakespeare_char."""
+    """Write the text in the format of nanoGPT's data/shakespeare_char: 90 % to train on, the rest to validate."""
     folder.mkdir()
     content = text.read_text()
     characters = sorted(set(content))
     ids = {character: index for index, character in enumerate(characters)}
-    tokens, cut = np.array([ids[character] for character in content], np.uint16), int(len(content) * 0.9)
+    # Ids of characters, as 16-bit numbers
+    tokens = np.array([ids[character] for character in content], np.uint16)
+    cut = int(len(content) * 0.9)
     tokens[:cut].tofile(folder / "train.bin")
     tokens[cut:].tofile(folder / "val.bin")
     meta = {"vocab_size": len(characters), "itos": dict(enumerate(characters)), "stoi": ids}
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))  # nanoGPT reads no other format
 
 
-def compare_training(text: Path, checkout: Path, seeds: list[int]) -> dict[str, Any]:
-    """Trains both for every seed, one after the other."""
+def main(options: _SpeedOptions) -> None:
+    """Train both programs for every seed, one after the other, and write the page."""
+    text = Path(options.text).resolve()
+    checkout = Path(options.nanogpt).resolve()
+    if not text.exists():
+        raise UserError(f"text={options.text}: does not exist")
+    if not (checkout / "train.py").exists():
+        raise UserError(f"nanogpt={options.nanogpt}: is no checkout of nanoGPT")
     pairs = []
+    seeds = [int(seed) for seed in listed(options.seeds)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_nanogpt_data(text, folder / "text")
         for seed in seeds:
-            pair = {"ours": train_ours(text, seed, folder), "nanogpt": train_nanogpt(checkout, folder, seed - 1)}
-            print(json.dumps({"seed": seed} | pair), file=sys.stderr, flush=True)
-            pairs.append(pair)
+            pairs.append(_CostPair(_train_ours(text, seed, folder), _train_nanogpt(checkout, folder, seed - 1)))
+            print(f"seed {seed}: {pairs[-1]}", file=sys.stderr, flush=True)
     commit = run_command(["git", "rev-parse", "--short", "HEAD"], checkout).output.strip()
-    return {"commit": commit, "seeds": seeds, "pairs": pairs}
-
-
-def lines_of(training: dict[str, Any]) -> list[str]:
-    """Returns the page's table."""
-    pairs = training["pairs"]
-    rows = []
-    for name, title in (("ours", "experiment=shakespeare/cpu_quick"), ("nanogpt", "nanoGPT, CPU recipe")):
-        loss, loop, process = ([pair[name][key] for pair in pairs] for key in ("loss", "loop", "process"))
-        rows.append([title, median_range(loss, 3), median_range(loop), median_range(process)])
-    ratios = [pair["nanogpt"]["loop"] / pair["ours"]["loop"] for pair in pairs]
-    n_reached = sum(pair["ours"]["loss"] <= MAX_LOSS for pair in pairs)
-    return [
-        f"Characters of tiny Shakespeare, one thread, seeds {', '.join(map(str, training['seeds']))}; median (range).",
-        f"nanoGPT is commit {training['commit']}; both compute in float32.",
-        "",
-        *markdown_table(["recipe", "full validation loss, nats", "training loop, CPU-s", "whole process, CPU-s"], rows),
-        "",
-        f"A full loss of {MAX_LOSS} or less in {n_reached} of {len(pairs)} seeds; "
-        f"nanoGPT's loop takes {median_range(ratios)} times as long.",
-    ]
-
-
-def main() -> None:
-    """Measures, writes, prints."""
-    options = arguments({"seeds": "1,2,3"}, required=["data.path", "nanogpt"])
-    text, checkout = Path(options["data.path"]).resolve(), Path(options["nanogpt"]).resolve()
-    for path, hint in ((text, "data.path"), (checkout / "train.py", "nanogpt")):
-        if not path.exists():
-            fail(f"{hint}={options[hint]}: {path.name} does not exist")
-    training = compare_training(text, checkout, [int(seed) for seed in options["seeds"].split(",")])
-    write_results("speed", "Speed compared with nanoGPT", training, lines_of(training), threads=1)
+    write_page("speed", "Speed compared with nanoGPT", SpeedResults(commit, seeds, pairs), threads=1)
 
 
 if __name__ == "__main__":
-    main()
+    start_benchmark(main, _SpeedOptions)

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.link_head import baseline_rows
+from benchmarks.link_head import LinkHeadResults
+from benchmarks.measure import rows_from_json
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-LINK_HEAD = ROOT / "docs" / "results" / "link_head.json"
+LINK_HEAD: LinkHeadResults = rows_from_json(
+    LinkHeadResults, json.loads((ROOT / "docs" / "results" / "link_head.json").read_text())
+)
 
 
 def marked(name: str) -> list[str]:
@@ -28,13 +31,12 @@ def test_two_commands_of_one_line_do_all_the_set_up() -> None:
 
 
 def test_the_table_of_results_is_the_measured_one() -> None:
-    rows = baseline_rows(json.loads(LINK_HEAD.read_text())["results"])
-    assert [[cell.strip() for cell in line.strip("| ").split("|")] for line in marked("results")[2:]] == rows
+    assert marked("results") == LINK_HEAD.summary()
 
 
 def test_the_published_loss_is_not_below_the_entropy_lower_bound() -> None:
-    for result in json.loads(LINK_HEAD.read_text())["results"]:
-        assert result["validation"]["gap"] > -3 * result["validation"]["gap_error"]
+    for training in LINK_HEAD.training:
+        assert training.gap > -3 * training.gap_error
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.english import permute_pronouns, permuted_files
+from benchmarks.control_texts import permute_pronouns, permuted_files
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS
 from data.natural import MAX_WORDS, SITES, Prefix, census, contrast_texts, find_prefixes, known_class, pronoun_forms
 

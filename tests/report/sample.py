@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from data.stories.lint import word_spans
+from data.words import word_spans
 from probe.results import (
     CausalResult,
     ControlHeads,

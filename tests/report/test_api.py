@@ -12,7 +12,7 @@ from model.hf import export_transformers
 from report.api import ProbeResult, open_model, probe_model
 from tests.model.standard import config
 
-from data.english_blocks import english_rows
+from data.english_blocks import english_texts
 from data.tokenizer import END, bpe_tokenizer
 from model.transformer import Transformer, draw_outputs
 from report.reproduce import ablation_code
@@ -25,7 +25,7 @@ SETTINGS = {"n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama with random weights and a tokenizer of English, as `save_pretrained` writes it."""
-    rows = english_rows(None, n_frames=20, n_pairs=5, seed=0)
+    rows = english_texts(None, n_frames=20, n_pairs=5, seed=0)
     tokenizer = bpe_tokenizer((row["text"] for split in rows.values() for row in split), 800)
     model = Transformer(config(context_length=64), tokenizer.get_vocab_size(), seed=5)
     draw_outputs(model, seed=5)

@@ -1,0 +1,109 @@
+"""benchmarks.measure: every page of docs/results is made from its JSON file."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.calibration import CalibrationResults
+from benchmarks.english import EnglishResults
+from benchmarks.lab import LabResults
+from benchmarks.link_head import LinkHeadResults
+from benchmarks.measure import (
+    PageResults,
+    listed,
+    median_range,
+    page_body,
+    row_cell,
+    row_from,
+    row_table,
+    rows_from_json,
+    share_range,
+    short_paths,
+    to_json,
+)
+from benchmarks.natural import NaturalErrors
+from benchmarks.next_pronoun import NextPronounPage
+from benchmarks.next_pronoun_controls import ControlResults
+from benchmarks.real_models import RealModelsResults
+from benchmarks.reliability import ReliabilityResults
+from benchmarks.speed import SpeedResults
+from probe.estimates import Estimate
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+PAGES: dict[str, Any] = {
+    "calibration": CalibrationResults,
+    "english": EnglishResults,
+    "english_books": EnglishResults,
+    "lab": LabResults,
+    "link_head": LinkHeadResults,
+    "natural": NaturalErrors,
+    "next_pronoun": NextPronounPage,
+    "next_pronoun_coin": NextPronounPage,
+    "next_pronoun_controls": ControlResults,
+    "next_pronoun_genders": NextPronounPage,
+    "next_pronoun_long": NextPronounPage,
+    "real_models": RealModelsResults,
+    "reliability": ReliabilityResults,
+    "speed": SpeedResults,
+}
+
+
+@dataclass(frozen=True)
+class Scored:
+    name: str
+    score: Estimate
+    other: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    rows: list[Scored]
+    by_text: dict[str, list[Scored]]
+    note: str | None = None
+
+
+@pytest.mark.parametrize(("name", "schema"), PAGES.items())
+def test_a_published_page_is_made_from_its_json(name: str, schema: type) -> None:
+    content = json.loads((RESULTS / f"{name}.json").read_text())
+    results: PageResults = rows_from_json(schema, content)
+    _, _, below_the_command = (RESULTS / f"{name}.md").read_text().partition("\n```\n\n")
+    assert page_body(results, content["environment"]) == below_the_command
+    assert to_json(results) == {key: value for key, value in content.items() if key != "environment"}
+
+
+def test_the_published_json_has_at_most_8000_lines() -> None:
+    assert sum(len(path.read_text().splitlines()) for path in RESULTS.glob("*.json")) <= 8000
+
+
+def test_rows_with_estimates_survive_json() -> None:
+    row = Scored("a", Estimate(0.5, 0.25, 0.75))
+    page = Page([row], {"text": [row, Scored("b", Estimate(1, 0, 2), Estimate(3, 2, 4))]})
+    content = json.loads(json.dumps(to_json(page)))
+    assert content["rows"] == [{"name": "a", "score": 0.5, "score_low": 0.25, "score_high": 0.75}]
+    assert rows_from_json(Page, content) == page
+
+
+def test_a_row_is_filled_from_an_entry_or_an_object() -> None:
+    entry = {"score": 0.5, "score_interval": [0.25, 0.75], "more": 1}
+    assert row_from(Scored, entry, name="a", other=None) == Scored("a", Estimate(0.5, 0.25, 0.75))
+    assert row_from(Scored, Scored("b", Estimate(1, 0, 2)), name="a") == Scored("a", Estimate(1, 0, 2))
+
+
+def test_a_table_has_a_line_for_each_row_with_intervals_and_dashes() -> None:
+    rows = [Scored("a", Estimate(0.5, 0.25, 0.75)), Scored("b", Estimate(1, 0, 2), Estimate(0.0001, -1, 1))]
+    lines = row_table("name | score [95 %] | other", "<{name}> | {score:.1f} | {other:auto}", rows)
+    assert lines[2:] == [
+        "| <a>  | 0.5 [0.2, 0.8] | -                      |",
+        "| <b>  | 1.0 [0.0, 2.0] | 0.0001 [-1.000, 1.000] |",
+    ]
+    assert row_cell("{score:percent}", rows[0]) == "50.0 [25.0, 75.0]"
+
+
+def test_the_texts_of_cells_and_options() -> None:
+    assert median_range([3, 1, 2]) == "2.0 (1.0 to 3.0)"
+    assert share_range(0, 200) == "[0.0%, 1.8%]"
+    assert short_paths("texts=/a/b/c.txt,d/e.txt") == "texts=b/c.txt,d/e.txt"
+    assert listed("a,b") == ["a", "b"] and listed("") == []

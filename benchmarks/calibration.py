@@ -17,10 +17,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from probe.open import load_data, open_run
 
 from benchmarks.measure import listed, row_table, run_script, share_range, start_benchmark, write_page
 from benchmarks.planted import KINDS, plant
@@ -31,9 +32,9 @@ from data.tokenizer import end_id
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import Holdouts, ProbeConfig
-from probe.items import EMPTY, QUESTIONS, Question, questions_with_items
-from probe.open import load_data, open_run
-from probe.study import HEADLINE, make_context, study_question
+from probe.items import EMPTY, HEADLINE, QUESTIONS, Question, questions_with_items
+from probe.links import make_context, study_link
+from probe.results import QuestionResult
 from probe.verdict import SUPPORTED
 
 STRENGTHS = (1.0, 2.0, 4.0)  # score scales: the antecedent's weight is e^2, e^4, e^8 times the distractor's
@@ -78,18 +79,18 @@ class _GroupCount:
     passed: dict[str, int] = field(default_factory=dict)  # models by criterion
     smallest_p_corrected: float = 1.0
 
-    def add(self, entry: dict[str, Any], planted: Head | None) -> None:
+    def add(self, entry: QuestionResult, planted: Head | None) -> None:
         """Count the answer of one model; `planted` is its known head."""
         # Verdicts
         self.n += 1
-        if entry["verdict"] == SUPPORTED:
+        if entry.verdict == SUPPORTED:
             self.supported += 1
-            self.supported_planted_head += planted in (None, (entry["layer"], entry["head"]))
+            self.supported_planted_head += planted in (None, entry.place)
         # Single criteria, which models without a link head may pass by chance
-        for criterion in entry["criteria"]:
-            if criterion["passed"]:
-                self.passed[criterion["name"]] = self.passed.get(criterion["name"], 0) + 1
-        self.smallest_p_corrected = min(self.smallest_p_corrected, entry["test"][HEADLINE]["p_corrected"])
+        for criterion in entry.criteria:
+            if criterion.passed:
+                self.passed[criterion.name] = self.passed.get(criterion.name, 0) + 1
+        self.smallest_p_corrected = min(self.smallest_p_corrected, entry.headline.p_corrected)
 
     @property
     def interval(self) -> str:
@@ -207,7 +208,7 @@ def _select_items(
 ) -> list[LinkItem]:
     """Return the items of some questions with `n_pairs` blocks of each frame, different pairs from frame to frame."""
     # Items of the questions
-    rows = [row for row in load_stories(corpus, split) if row["holdout"] == holdout]
+    rows = [row for row in load_stories(corpus, split) if row.holdout == holdout]
     items = link_items(rows, corpus.tokenizer, end_id(corpus.tokenizer))
     asked = []
     # The blocks of every frame, in their order
@@ -254,7 +255,7 @@ def main(options: _CalibrationOptions) -> None:
         context = make_context(TransformerView(probed.model), [], questions, probed.dev, probed.test, CONFIG)
         for question in questions:
             count = counts.setdefault((probed.group, question.name), _GroupCount(probed.group, question.name))
-            count.add(study_question(question, context), probed.planted)
+            count.add(study_link(question, context), probed.planted)
     minutes = (time.monotonic() - start) / 60
     results = CalibrationResults(list(counts.values()), len(dev), len(test), minutes)
     write_page("calibration", "How often the probe is wrong", results, threads=1)

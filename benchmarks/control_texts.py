@@ -8,9 +8,10 @@ from pathlib import Path
 
 from benchmarks.measure import ROOT
 from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES
-from data.natural import WORD, pronoun_forms
+from data.natural import pronoun_forms
 from data.text import text_files
 from data.tokenizer import END
+from data.words import ENGLISH_WORD
 from training.checkpoint import write_atomically
 
 MIN_COUNT = 10  # mentions of a name in the training text before it may stand for another
@@ -55,7 +56,7 @@ def _swap_genders(text: str, seed: int) -> str:
     """
     rng = random.Random(seed)
     # Names that the training text has often enough to be known
-    counts = Counter(WORD.findall(text))
+    counts = Counter(ENGLISH_WORD.findall(text))
     feminine = [name for name in sorted(FEMININE_NAMES) if counts[name] >= MIN_COUNT]
     masculine = [name for name in sorted(MASCULINE_NAMES) if counts[name] >= MIN_COUNT]
     # One coin for each story
@@ -66,7 +67,7 @@ def _swap_genders(text: str, seed: int) -> str:
 
 
 def _swapped(story: str, pools: tuple[list[str], list[str]], rng: random.Random) -> str:
-    present = set(WORD.findall(story))
+    present = set(ENGLISH_WORD.findall(story))
     names: dict[str, str] = {}  # the name that stands for each name
 
     def counterpart(match: re.Match[str]) -> str:
@@ -80,7 +81,7 @@ def _swapped(story: str, pools: tuple[list[str], list[str]], rng: random.Random)
         noun = COUNTERPARTS.get(word.lower(), word.lower())
         return noun.capitalize() if word.istitle() else noun if word.islower() else word
 
-    return WORD.sub(counterpart, story)
+    return ENGLISH_WORD.sub(counterpart, story)
 
 
 def write_control(control: str, folder: Path) -> str:

@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 from omegaconf import MISSING
+from probe.estimates import Estimate
+from probe.external import markdown_table
+from report.commands import test_set_name
 
 from benchmarks.control_texts import permuted_files
 from benchmarks.measure import (
@@ -25,9 +28,6 @@ from benchmarks.measure import (
     start_benchmark,
     write_page,
 )
-from probe.estimates import Estimate
-from probe.external import markdown_table
-from report.commands import test_set_name
 
 EFFECTS = ("n", "mass", "rise", "matched_mass", "matched_rise")
 CURVE_CAPTION = """\

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from probe.estimates import Estimate
+
 from benchmarks.measure import (
     head_name,
     listed,
@@ -16,7 +18,6 @@ from benchmarks.measure import (
     start_benchmark,
     write_page,
 )
-from probe.estimates import Estimate
 from probe.verdict import SUPPORTED
 
 QUESTIONS = ("number", "gender", "later_cue")

@@ -13,9 +13,10 @@ from statistics import median
 from string import Formatter
 from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
-from data.errors import UserError
 from probe.estimates import Estimate
 from probe.external import markdown_table
+
+from data.errors import UserError
 from probe.statistics import share_interval
 from report.tables import number
 from training.checkpoint import write_atomically

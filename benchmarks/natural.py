@@ -17,21 +17,23 @@ import time
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import torch
 from omegaconf import MISSING
+from probe.open import OpenedRun, load_data, open_run
 
 from benchmarks.measure import row_table, share_range, start_benchmark, write_page
 from data.corpus import validation_documents
 from data.links import LinkItem
 from model.observe import ObservableModel, TransformerView
 from probe.config import Holdouts, ProbeConfig
-from probe.natural import SIGNS, Items, choose_and_test, largest_t, make_items, prefixes_in, read
-from probe.open import OpenedRun, load_data, open_run
+from probe.natural import SIGNS, PrefixItems, make_prefix_items, measure_contrasts, prefixes_in, strongest_of_each_sign
 from probe.scores import text_batches
+from probe.study import choose_and_test
 from probe.verdict import MAX_P
 
 N_UNTRAINED = 5
@@ -87,18 +89,20 @@ class NaturalErrors:
         return [*rates, "", f"{self.n_prefixes:,} prefixes, half of them tested; {largest}"]
 
 
-def _passes(contrast: np.ndarray, items: Items, untrained_t: float) -> dict[str, tuple[int, ...]]:
+def _passes(contrast: np.ndarray, items: PrefixItems, untrained_t: float) -> dict[str, tuple[int, ...]]:
     """Return the (site, layer, head) of each chosen head that passes the first two criteria, by target."""
-    # Chosen on one half, tested on the other
-    chosen, test = choose_and_test(contrast, items, CONFIG)
-    return {
-        target: place
-        for target, place in chosen.items()
-        if SIGNS[target] * test.t[place] > untrained_t and test.p[place] < MAX_P
-    }
+    # Chosen on one half, tested on the other.
+    choosing, testing = (items.take(half).sample(contrast[half]) for half in items.halves(CONFIG.seed))
+    choose = partial(strongest_of_each_sign, config=CONFIG)
+    tests = choose_and_test(choosing, testing, choose, [], CONFIG, two_sided=True)
+    places = {}
+    for (target, sign), place in zip(SIGNS.items(), tests.chosen, strict=True):
+        if sign * tests.tested.t[place] > untrained_t and tests.tested.p[place] < MAX_P:
+            places[target] = place
+    return places
 
 
-def _permuted_pronouns(contrast: np.ndarray, items: Items, seed: int) -> np.ndarray:
+def _permuted_pronouns(contrast: np.ndarray, items: PrefixItems, seed: int) -> np.ndarray:
     """Return the contrasts after a coin for each pair of entities has exchanged the readings of its prefixes."""
     # One coin for each pair of entities, -1: exchanged
     rng = np.random.default_rng(seed)
@@ -131,7 +135,9 @@ def _permuted_mentions(differences: list[np.ndarray], seed: int) -> np.ndarray:
 
 
 @torch.no_grad()
-def _planted_view(opened: OpenedRun, items: Items, head: int, strength: float, *, with_noise: bool) -> TransformerView:
+def _planted_view(
+    opened: OpenedRun, items: PrefixItems, head: int, strength: float, *, with_noise: bool
+) -> TransformerView:
     """Return the model with a head of layer 0 whose pronoun contrast grows by `strength` nats on the items' entities.
 
     One direction of the head's queries tells the pronouns of both classes apart, one direction of its keys the
@@ -160,7 +166,9 @@ def _planted_view(opened: OpenedRun, items: Items, head: int, strength: float, *
     return TransformerView(model.eval())
 
 
-def _nulls(opened: OpenedRun, items: Items, contrast: np.ndarray, n: int, seed: int) -> dict[str, Iterator[np.ndarray]]:
+def _nulls(
+    opened: OpenedRun, items: PrefixItems, contrast: np.ndarray, n: int, seed: int
+) -> dict[str, Iterator[np.ndarray]]:
     """Return the contrasts of every model without a head; each is computed when it is needed."""
     differences = _token_contrasts(opened.model, items.cells["pronoun"])
     seeds = range(seed * 10**6, seed * 10**6 + n)
@@ -171,22 +179,24 @@ def _nulls(opened: OpenedRun, items: Items, contrast: np.ndarray, n: int, seed: 
     }
 
 
-def _contrast(model: ObservableModel, items: Items) -> np.ndarray:
-    return read(model, items, CONFIG.tokens_per_batch).contrast
+def _contrast(model: ObservableModel, items: PrefixItems) -> np.ndarray:
+    return measure_contrasts(model, items, CONFIG.tokens_per_batch).contrast
 
 
 def main(options: _NaturalOptions) -> None:
     """Test all models and write the page."""
     opened = open_run(Path(options.run), torch.device("cpu"))
     prefixes = prefixes_in(validation_documents(load_data(opened, options.cache_dir)))["gender"]
-    items = make_items(prefixes, opened.tokenizer, opened.start, opened.model.context_length, CONFIG.seed)
+    items = make_prefix_items(prefixes, opened.tokenizer, opened.bos_id, opened.model.context_length, CONFIG.seed)
     contrast = _contrast(opened.model, items)
 
     # What untrained models reach on the tested half
     _, testing = items.halves(CONFIG.seed)
     tested = items.take(testing)
-    untrained = (read(opened.untrained(i), tested, CONFIG.tokens_per_batch) for i in range(N_UNTRAINED))
-    untrained_t = max(largest_t(readings, tested, CONFIG) for readings in untrained)
+    untrained_t = 0.0
+    for i in range(N_UNTRAINED):
+        sample = tested.sample(_contrast(opened.untrained(i), tested))
+        untrained_t = max(untrained_t, sample.largest_t(CONFIG, two_sided=True))
 
     # Models without a head
     start = time.monotonic()

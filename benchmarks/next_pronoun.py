@@ -15,6 +15,10 @@ from typing import Any
 
 import torch
 from omegaconf import MISSING
+from probe.estimates import Estimate
+from probe.external import markdown_table
+from probe.open import OpenedRun, load_data, open_run
+from report.api import SHIPPED_TEXT, EnglishText, english_text
 
 from benchmarks.control_texts import write_control
 from benchmarks.measure import (
@@ -28,21 +32,19 @@ from benchmarks.measure import (
 )
 from data.corpus import load_corpus
 from data.errors import UserError
-from data.words import ENGLISH_WORD
+from data.links import Span
 from data.next_pronoun import Passage, mixed_places
 from data.tokenizer import encode_text
+from data.words import ENGLISH_WORD
 from model.observe import HeadEdit
 from probe.after_pronoun import after_pronoun
 from probe.config import ProbeConfig
-from probe.estimates import Estimate
-from probe.external import markdown_table
-from probe.minimal_pairs import log_probabilities, outcomes, read_pairs
-from probe.natural import make_items
-from probe.next_pronoun import NextPronounResult, SetResult, confirm, study_question
-from probe.open import OpenedRun, load_data, open_run
+from probe.minimal_pairs import load_pairs, log_probabilities, outcomes
+from probe.natural import make_prefix_items
+from probe.next_pronoun import NextPronounResult, SetResult, confirm_decision, study_next_pronoun
+from probe.results import Head
 from probe.verdict import SUPPORTED
-from report.api import SHIPPED_TEXT, EnglishText, english_text
-from report.content import yaml_values
+from report.reproduce import yaml_values
 from training.checkpoint import load_checkpoint
 from training.settings import typed
 
@@ -50,8 +52,6 @@ AFTER = """\
 The same head at the pronoun; contrast below 0: it looks at the other person. Then what its output raises if it attends
 to a person, in nats per unit of attention: that person's pronoun and name; below 0: it lowers them (copy suppression,
 McDougall et al. 2023)."""
-Head = tuple[int, int]  # layer, head
-Span = tuple[int, int]  # start and end in the text
 CHOICE = "Passages with two people, of both halves; without and with an earlier pronoun."
 PAIRS = "Share of pairs whose good sentence is more probable; a removed head writes nothing at any position."
 EMERGENCE = "First kept checkpoint at which the criteria hold; there the untrained models are not asked."
@@ -294,8 +294,8 @@ def _study(
     """Return the answer to one question on a text; without untrained models their criterion is a t above 0."""
     untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained if has_untrained else 0))
     passages = text.passages[question]
-    return study_question(
-        opened.model, untrained, opened.tokenizer, opened.start, question, passages, text.documents, config
+    return study_next_pronoun(
+        opened.model, untrained, opened.tokenizer, opened.bos_id, question, passages, text.documents, config
     )
 
 
@@ -328,8 +328,8 @@ def _text_effect(opened: OpenedRun, seed: int, heads: Sequence[Head], path: str,
     text = _load_text(path)
     passages = text.passages["gender"]
     has_documents = bool(text.documents)
-    found = confirm(
-        opened.model, opened.tokenizer, opened.start, "gender", passages, heads, config, needs_twin=has_documents
+    found = confirm_decision(
+        opened.model, opened.tokenizer, opened.bos_id, "gender", passages, heads, config, needs_twin=has_documents
     )
     return _TextEffect(seed, found) if isinstance(found, str) else row_from(_TextEffect, found, seed=seed)
 
@@ -346,7 +346,7 @@ def _after_effect(
     """Return what a head does at the pronoun; nothing with too few prefixes."""
     # Prefixes of the validation text that end with the pronoun
     length = opened.model.context_length
-    items = make_items(text.prefixes["gender"], opened.tokenizer, opened.start, length, config.seed)
+    items = make_prefix_items(text.prefixes["gender"], opened.tokenizer, opened.bos_id, length, config.seed)
     found = after_pronoun(opened.model, items, head, config)
     return [row_from(_AfterEffect, found, seed=seed)] if found else []
 
@@ -356,9 +356,9 @@ def _pairs_without(opened: OpenedRun, row: _Decision, file: Path, config: ProbeC
     # Token ids of both sentences of each pair
     good: list[tuple[int, ...]] = []
     bad: list[tuple[int, ...]] = []
-    for pair in read_pairs(file):
-        good.append((opened.start, *encode_text(opened.tokenizer, pair.good).ids))
-        bad.append((opened.start, *encode_text(opened.tokenizer, pair.bad).ids))
+    for pair in load_pairs(file):
+        good.append((opened.bos_id, *encode_text(opened.tokenizer, pair.good).ids))
+        bad.append((opened.bos_id, *encode_text(opened.tokenizer, pair.bad).ids))
 
     def share_right(*edits: HeadEdit) -> float:
         good_scores = log_probabilities(opened.model, good, config.tokens_per_batch, edits)

@@ -18,21 +18,21 @@ from random import Random
 
 import torch
 from omegaconf import MISSING
+from probe.open import open_run
+from report.api import SHIPPED_TEXT, EnglishText, english_text
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from benchmarks.measure import listed, row_table, share_range, start_benchmark, write_page
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
-from data.words import ENGLISH_WORD
 from data.tokenizer import end_id, word_tokenizer
+from data.words import ENGLISH_WORD
 from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, apply_edits
 from probe.config import ProbeConfig
-from probe.next_pronoun import NextPronounResult, QuestionItems, question_items, study_items, study_question
-from probe.open import open_run
-from probe.passage_items import Item
+from probe.next_pronoun import NextPronounResult, QuestionItems, question_items, study_next_pronoun, study_passage_items
+from probe.passage_items import PassageItem
 from probe.verdict import SUPPORTED
-from report.api import SHIPPED_TEXT, EnglishText, english_text
-from report.content import yaml_values
+from report.reproduce import yaml_values
 from training.settings import typed
 
 FEMININE = FEMININE_NAMES | FEMININE_NOUNS
@@ -193,7 +193,7 @@ def _permute_classes(items: QuestionItems, seed: int) -> QuestionItems:
     documents = sorted({item.passage.doc for item in (*items.choosing, *items.tested)})
     is_exchanged = {document: rng.random() < 0.5 for document in documents}
 
-    def permuted(item: Item) -> Item:
+    def permuted(item: PassageItem) -> PassageItem:
         if not is_exchanged[item.passage.doc]:
             return item
         return replace(item, mentions=tuple((second, first) for first, second in item.mentions))
@@ -216,14 +216,15 @@ def _studies(
     for seed in range(options.n_untrained):
         others = (first.untrained(1000 + 2 * seed + i) for i in (0, 1))
         model = first.untrained(10_000 + seed)
-        yield "untrained", study_items(model, others, items_of[0], "gender", text.documents, config), None
+        yield "untrained", study_passage_items(model, others, items_of[0], "gender", text.documents, config), None
 
     # Classes exchanged in half of the documents
     for seed in range(options.n_permuted):
         run = runs[seed % len(runs)]
         permuted = _permute_classes(items_of[seed % len(runs)], seed)
         others = (run.untrained(i) for i in (0, 1))
-        yield "permuted classes", study_items(run.model, others, permuted, "gender", text.documents, config), None
+        result = study_passage_items(run.model, others, permuted, "gender", text.documents, config)
+        yield "permuted classes", result, None
 
     # One head that copies the gender; these models compute the logits of all positions, so batches are small
     small = replace(config, tokens_per_batch=1024)
@@ -236,7 +237,7 @@ def _studies(
         gains[place] = rng.choice((1.0, 2.0, 4.0))
         copying = CopyingModel(gains, words, seed=seed)
         blind = [CopyingModel([1.0] * n_heads, words, seed=1000 + i, knows_gender=False) for i in (0, 1)]
-        planted = study_question(copying, blind, words, end_id(words), "gender", passages, text.documents, small)
+        planted = study_next_pronoun(copying, blind, words, end_id(words), "gender", passages, text.documents, small)
         yield PLANTED, planted, (0, place)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from probe.estimates import Estimate
 
 from benchmarks.calibration import CalibrationResults
 from benchmarks.english import EnglishResults
@@ -30,7 +31,6 @@ from benchmarks.next_pronoun_controls import ControlResults
 from benchmarks.real_models import RealModelsResults
 from benchmarks.reliability import ReliabilityResults
 from benchmarks.speed import SpeedResults
-from probe.estimates import Estimate
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 PAGES: dict[str, Any] = {

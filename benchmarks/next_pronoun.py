@@ -458,7 +458,7 @@ def _evaluate(run: Path, options: _NextPronounOptions, config: ProbeConfig, page
     heads = _deciding(result).heads
     for path in listed(options.texts):
         page.texts.setdefault(Path(path).name, []).append(_text_effect(opened, seed, heads, path, config))
-    page.after.extend(_after_effect(opened, seed, (result.layer, result.head), text, config))
+    page.after.extend(_after_effect(opened, seed, result.place, text, config))
     for file in listed(options.pairs):
         page.pairs.setdefault(Path(file).stem, []).append(_pairs_without(opened, row, Path(file), config))
 

@@ -48,7 +48,7 @@ from training.checkpoint import write_atomically
 from training.device import ComputeDevice, choose_device
 from training.run_dir import environment, lock
 from training.settings import compose_settings
-from training.trainer import make_trainer, train_steps
+from training.trainer import make_trainer, train_step, wait_for_device
 
 VOCABULARY = 4096
 N_TOKENS = 2**22  # random text
@@ -199,13 +199,18 @@ def training_speed(model_name: str, compile_mode: str, device_name: str, tokens_
     tokens = np.random.default_rng(0).integers(VOCABULARY, size=N_TOKENS).astype(np.uint16)
     model = Transformer(settings.model, VOCABULARY, seed=0).to(device.device)
     trainer = make_trainer(settings, model, Split(tokens, len(tokens)), device)
-    train_steps(trainer, WARM_UP_STEPS)
-    steps = train_steps(trainer, n_steps)
-    is_cuda, rate = device.device.type == "cuda", steps.n_tokens / steps.seconds
+    for _ in range(WARM_UP_STEPS):
+        train_step(trainer)
+    wait_for_device(trainer)
+    trainer.seconds, trainer.n_tokens = 0.0, 0
+    for _ in range(n_steps):
+        train_step(trainer)
+    wait_for_device(trainer)
+    is_cuda, rate = device.device.type == "cuda", trainer.n_tokens / trainer.seconds
     peak_bytes = torch.cuda.max_memory_allocated() if is_cuda else None  # before the product below allocates more
     return {
         "parameters": n_parameters(model),
-        "tokens per step": steps.n_tokens // n_steps,
+        "tokens per step": trainer.n_tokens // n_steps,
         "tokens per second": round(rate),
         "FLOPs utilisation": rate * flops_per_token(model) / matmul_flops(device, 8192 if is_cuda else 1024),
         "memory in GiB": None if peak_bytes is None else peak_bytes / 2**30,

@@ -160,10 +160,13 @@ class Console:
         self._bar.clear()
         print(f"{self._label}{line}", flush=True)
 
-    def progress(self, step: int, loss: float) -> None:
-        """Moves the progress bar to `step` and updates its text: training loss and status."""
-        self._bar.set_postfix_str(f"loss {loss:.3f}  {self.status}", refresh=False)
+    def advance(self, step: int) -> None:
+        """Move the progress bar to `step`."""
         self._bar.update(step - self._bar.n)
+
+    def show_loss(self, loss: float) -> None:
+        """Update the text of the progress bar: training loss and status."""
+        self._bar.set_postfix_str(f"loss {loss:.3f}  {self.status}", refresh=False)
 
     def close(self) -> None:
         """Removes the progress bar."""

@@ -17,9 +17,12 @@ class Muon(torch.optim.Muon):
     The update is the same up to rounding (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).
     """
 
+    # [] float, as torch.amp.GradScaler sets it and torch's fused AdamW reads it: 1 skips the update, on the device.
+    found_inf: Tensor | None = None
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Updates every matrix that has a gradient."""
+        """Update every matrix that has a gradient, unless `found_inf` is 1."""
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for weight in group["params"]:
@@ -30,17 +33,23 @@ class Muon(torch.optim.Muon):
                 updates = orthogonalise(momenta, group["ns_coefficients"], group["ns_steps"], group["eps"])
                 scale = group["lr"] * max(1, shape[0] / shape[1]) ** 0.5
                 for weight, update in zip(weights, updates, strict=True):
-                    weight.mul_(1 - group["lr"] * group["weight_decay"])
-                    weight.add_(_sharded_like(update.float(), weight), alpha=-scale)
+                    new_weight = weight * (1 - group["lr"] * group["weight_decay"])
+                    new_weight.add_(_sharded_like(update.float(), weight), alpha=-scale)
+                    self._assign(weight, new_weight)
 
     def _momentum(self, weight: Tensor, group: dict[str, Any]) -> Tensor:
-        """Updates the momentum buffer of `weight` and returns its Nesterov momentum."""
+        """Update the momentum buffer of `weight` and return its Nesterov momentum."""
         state, gradient = self.state[weight], weight.grad
         assert gradient is not None
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight)
-        buffer = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
+        buffer = state["momentum_buffer"]
+        self._assign(buffer, buffer.lerp(gradient, 1 - group["momentum"]))
         return gradient.lerp(buffer, group["momentum"]) if group["nesterov"] else buffer
+
+    def _assign(self, old: Tensor, new: Tensor) -> None:
+        """Copy `new` into `old`, unless `found_inf` is 1."""
+        old.copy_(new if self.found_inf is None else torch.where(self.found_inf.bool(), old, new))
 
 
 def orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n_iterations: int, eps: float) -> Tensor:

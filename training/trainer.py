@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import chain
 from math import isfinite
 from pathlib import Path
 from shlex import quote
@@ -47,7 +46,6 @@ from training.run_dir import (
 from training.settings import Compile, Device, Sharding, TrainSettings, result_settings
 
 MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
-SAVED_FIELDS = ("step", "seconds", "best_loss", "skipped", "skipped_in_row")  # fields of Trainer in a checkpoint
 
 
 # Set-up
@@ -65,11 +63,13 @@ class Trainer:
     optimizers: list[torch.optim.Optimizer]
     device: ComputeDevice
     distributed: Distributed
+    skipped: Tensor  # [] float32 on the device: number of steps whose loss or gradient was not finite
+    skipped_in_row: Tensor  # [] float32 on the device: number of these since the last finite step
     step: int = 0  # optimizer steps taken, skipped steps included
     seconds: float = 0.0  # in training steps
+    n_tokens: int = 0  # read by all ranks since the last record
+    recorded_seconds: float = 0.0  # `seconds` at the last record
     best_loss: float = float("inf")  # lowest validation loss
-    skipped: int = 0  # steps whose loss or gradient was not finite
-    skipped_in_row: int = 0
     saved_step: int = -1  # step of the newest checkpoint; -1: none
 
     @property
@@ -78,15 +78,24 @@ class Trainer:
         return self.distributed.world_size > 1 and self.settings.run.sharding is Sharding.fsdp
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint holds; a collective call if the model is sharded."""
-        return full_state(self.model, self.optimizers) | {name: getattr(self, name) for name in SAVED_FIELDS}
+        """Return what a checkpoint holds; a collective call if the model is sharded."""
+        return full_state(self.model, self.optimizers) | {
+            "step": self.step,
+            "seconds": self.seconds,
+            "best_loss": self.best_loss,
+            "skipped": int(self.skipped),
+            "skipped_in_row": int(self.skipped_in_row),
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Restores the result of `state`, or raises ValueError if it does not fit; learning rates stay as they are."""
         try:
             load_full_state(self.model, self.optimizers, state)
-            for name in SAVED_FIELDS:
-                setattr(self, name, state[name])
+            self.step = state["step"]
+            self.seconds = self.recorded_seconds = state["seconds"]
+            self.best_loss = state["best_loss"]
+            self.skipped.fill_(state["skipped"])
+            self.skipped_in_row.fill_(state["skipped_in_row"])
         except torch.OutOfMemoryError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -128,7 +137,8 @@ def make_trainer(
     compiled = compile_loss(
         loss, run.compile, is_single_cuda=device.device.type == "cuda" and distributed.world_size == 1
     )
-    return Trainer(settings, model, compiled, loss, loader, optimizers, device, distributed)
+    skipped, skipped_in_row = torch.zeros(2, device=device.device).unbind()
+    return Trainer(settings, model, compiled, loss, loader, optimizers, device, distributed, skipped, skipped_in_row)
 
 
 def compile_loss(loss: nn.Module, mode: Compile, *, is_single_cuda: bool) -> Callable[..., Tensor]:
@@ -225,8 +235,11 @@ def train(settings: TrainSettings, make_probe: MakeProbe, label: str = "") -> in
         if trainer.saved_step < 0:
             evaluate_and_save(trainer, rank_zero)
         while trainer.step < max_steps and not is_stopped(stop, distributed):
-            step = train_steps(trainer, n_steps_until_due(trainer))
-            log_step(trainer, rank_zero, step)
+            stats = train_step(trainer)
+            if rank_zero:
+                rank_zero.console.advance(trainer.step)
+            if is_due(trainer.step, trainer.settings.run.log_every_steps, max_steps):
+                log_step(trainer, rank_zero, stats)
             evaluate_and_save(trainer, rank_zero)
         if trainer.step < max_steps:
             stop_early(trainer, rank_zero)
@@ -242,31 +255,54 @@ def is_stopped(stop: StopRequest, distributed: Distributed) -> bool:
     return stop.signal is not None
 
 
-class Step(NamedTuple):
-    """Measurements of one training step, or of several that were taken without a wait."""
+class StepStats(NamedTuple):
+    """Measurements of one training step. The tensors stay on the device, so that no step waits for it."""
 
-    loss: float  # nats per token, of the last step
-    gradient_norm: float  # before clipping, of the last step
+    loss: Tensor  # [] float32, nats per token
+    gradient_norm: Tensor  # [] float32, before clipping
     n_tokens: int  # read by all ranks
-    seconds: float
 
 
-def train_step(trainer: Trainer) -> Step:
-    """Takes one optimizer step; if the loss or the gradient is not finite, weights and optimizer stay as they are."""
+def train_step(trainer: Trainer) -> StepStats:
+    """Take one optimizer step without waiting for the device.
+
+    If the loss or the gradient is not finite, the optimizers skip the update, on the device: weights and state stay as
+    they are.
+    """
     start = time.perf_counter()
-    loss_and_norm, n_tokens = compute_gradient(trainer)
-    loss, norm = loss_and_norm.tolist()  # waits for the device
-    is_finite = isfinite(loss) and isfinite(norm)
-    update_weights(trainer, skip=not is_finite)
-    trainer.skipped += not is_finite
-    trainer.skipped_in_row = 0 if is_finite else trainer.skipped_in_row + 1
-    seconds = time.perf_counter() - start
-    trainer.seconds += seconds
-    return Step(loss, norm, n_tokens, seconds)
+    stats = compute_gradient(trainer)
+
+    # Reading this flag here would empty the queue of a GPU in every step.
+    found_inf = (~(stats.loss.isfinite() & stats.gradient_norm.isfinite())).float()
+
+    # Update the weights.
+    run, optim = trainer.settings.run, trainer.settings.optim
+    factor = learning_rate_factor(trainer.step, optim.warmup_steps, run.max_steps, optim.decay_power)
+    set_learning_rates(trainer.optimizers, factor)
+    for optimizer in trainer.optimizers:
+        optimizer.found_inf = found_inf  # type: ignore[attr-defined]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=run.compile is not Compile.graphs)  # a graph needs them at the same addresses
+
+    # Count.
+    trainer.skipped += found_inf
+    trainer.skipped_in_row = (trainer.skipped_in_row + 1) * found_inf
+    trainer.step += 1
+    trainer.n_tokens += stats.n_tokens
+    trainer.seconds += time.perf_counter() - start
+    return stats
 
 
-def compute_gradient(trainer: Trainer) -> tuple[Tensor, int]:
-    """Computes and clips the gradient of the next step; returns loss and gradient norm [2] and the number of tokens."""
+def wait_for_device(trainer: Trainer) -> None:
+    """Wait until a GPU has finished the steps in its queue, and count the time as that of training."""
+    start = time.perf_counter()
+    if trainer.device.device.type == "cuda":
+        torch.cuda.synchronize(trainer.device.device)
+    trainer.seconds += time.perf_counter() - start
+
+
+def compute_gradient(trainer: Trainer) -> StepStats:
+    """Compute and clip the gradient of the next step."""
     run, optim, world_size = trainer.settings.run, trainer.settings.optim, trainer.distributed.world_size
     n_micro_batches = run.gradient_accumulation_steps
     seed_dropout(run.seed, trainer.step, trainer.distributed.rank)
@@ -290,75 +326,8 @@ def compute_gradient(trainer: Trainer) -> tuple[Tensor, int]:
     # Clip the gradient.
     norm = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), optim.clip_norm)
     norm = norm.full_tensor() if trainer.is_sharded else norm  # type: ignore[attr-defined]
-    return torch.stack([loss, norm]), world_size * sum(batch.targets.numel() for batch in micro_batches)
-
-
-def update_weights(trainer: Trainer, *, skip: bool = False) -> None:
-    """Takes the step of the optimizers, unless it is skipped, and frees the gradient."""
-    run, optim = trainer.settings.run, trainer.settings.optim
-    factor = learning_rate_factor(trainer.step, optim.warmup_steps, run.max_steps, optim.decay_power)
-    set_learning_rates(trainer.optimizers, factor)
-    for optimizer in trainer.optimizers:
-        if not skip:
-            optimizer.step()
-        optimizer.zero_grad(set_to_none=run.compile is not Compile.graphs)  # a graph needs them at the same addresses
-    trainer.step += 1
-
-
-def n_steps_until_due(trainer: Trainer) -> int:
-    """Returns the number of steps to the next record, evaluation or probe; 1 on a CPU, which has no queue to fill."""
-    run = trainer.settings.run
-    if trainer.device.device.type == "cpu":
-        return 1
-    intervals = (run.log_every_steps, run.eval_every_steps)
-    return next(
-        step - trainer.step
-        for step in range(trainer.step + 1, run.max_steps + 1)
-        if is_probe_step(step, run.max_steps) or any(is_due(step, interval, run.max_steps) for interval in intervals)
-    )
-
-
-def train_steps(trainer: Trainer, n_steps: int) -> Step:
-    """Takes `n_steps` as `train_step` does, but waits for the device only after the last, so that it always has work.
-
-    If one of them is not finite, the weights and the optimizers are restored, and the steps are taken one by one, as
-    long as the run has not diverged; then the last step alone is returned.
-    """
-    if n_steps == 1:
-        return train_step(trainer)
-    start, first_step = time.perf_counter(), trainer.step
-    weights = [weight.detach().clone() for weight in trainer.model.parameters()]
-    optimizer_states = [deepcopy(optimizer.state_dict()) for optimizer in trainer.optimizers]
-    losses_and_norms, n_tokens = launch_steps(trainer, n_steps)
-    values = losses_and_norms.tolist()  # waits for the device
-    seconds = time.perf_counter() - start
-    trainer.seconds += seconds
-    if all(map(isfinite, chain(*values))):
-        trainer.skipped_in_row = 0
-        loss, norm = values[-1]
-        return Step(loss, norm, n_tokens, seconds)
-    with torch.no_grad():
-        for weight, old_weight in zip(trainer.model.parameters(), weights, strict=True):
-            weight.copy_(old_weight)
-    for optimizer, state in zip(trainer.optimizers, optimizer_states, strict=True):
-        optimizer.load_state_dict(state)
-    trainer.step = first_step
-    for _ in range(n_steps):
-        step = train_step(trainer)
-        if trainer.skipped_in_row >= MAX_SKIPPED_STEPS:
-            break
-    return step
-
-
-def launch_steps(trainer: Trainer, n_steps: int) -> tuple[Tensor, int]:
-    """Takes steps without a wait for the device; returns losses and gradient norms [n_steps, 2] and the tokens read."""
-    rows, n_tokens = [], 0
-    for _ in range(n_steps):
-        row, n = compute_gradient(trainer)
-        update_weights(trainer)
-        rows.append(row)
-        n_tokens += n
-    return torch.stack(rows), n_tokens
+    n_tokens = world_size * sum(batch.targets.numel() for batch in micro_batches)
+    return StepStats(loss, norm, n_tokens)
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:
@@ -367,22 +336,25 @@ def seed_dropout(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(int(value >> np.uint64(1)))
 
 
-def log_step(trainer: Trainer, rank_zero: RankZero | None, step: Step) -> None:
-    """Records a training step when it is due, and stops a run that has diverged."""
-    run = trainer.settings.run
+def log_step(trainer: Trainer, rank_zero: RankZero | None, stats: StepStats) -> None:
+    """Record a training step, and stop a run that has diverged. Between evaluations the only wait for the device."""
+    wait_for_device(trainer)
     if rank_zero:
-        rank_zero.console.progress(trainer.step, step.loss)
-        if is_due(trainer.step, run.log_every_steps, run.max_steps):
-            values = {
-                "loss": step.loss,
-                "bits_per_byte": rank_zero.corpus.train.bits_per_byte(step.loss),
-                "gradient_norm": step.gradient_norm,
-                "learning_rate": trainer.optimizers[0].param_groups[-1]["lr"],  # that of the matrices is last
-                "skipped": trainer.skipped,
-                "tokens_per_second": round(step.n_tokens / step.seconds),
-                "seconds": round(trainer.seconds, 3),
-            }
-            rank_zero.log.record(trainer.step, "train", values)
+        loss = stats.loss.item()
+        seconds = trainer.seconds - trainer.recorded_seconds
+        values = {
+            "loss": loss,
+            "bits_per_byte": rank_zero.corpus.train.bits_per_byte(loss),
+            "gradient_norm": stats.gradient_norm.item(),
+            "learning_rate": trainer.optimizers[0].param_groups[-1]["lr"],  # that of the matrices is last
+            "skipped": int(trainer.skipped),
+            "tokens_per_second": round(trainer.n_tokens / seconds),
+            "seconds": round(trainer.seconds, 3),
+        }
+        rank_zero.log.record(trainer.step, "train", values)
+        rank_zero.console.show_loss(loss)
+    trainer.recorded_seconds = trainer.seconds
+    trainer.n_tokens = 0
     if trainer.skipped_in_row >= MAX_SKIPPED_STEPS:
         raise diverged(trainer, f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that is not finite")
 
@@ -417,6 +389,7 @@ def evaluate_and_save(trainer: Trainer, rank_zero: RankZero | None) -> None:
     is_evaluation = is_due(step, run.eval_every_steps, run.max_steps)
     if not is_evaluation and not is_probe_step(step, run.max_steps):
         return
+    wait_for_device(trainer)
     state = trainer.state() if is_evaluation or trainer.is_sharded else {}  # a collective call with FSDP
     if rank_zero is None:
         return
@@ -467,7 +440,7 @@ def validate(trainer: Trainer, rank_zero: RankZero, summary: list[str]) -> tuple
         rank_zero.log.text(trainer.step, "sample", text)
     values = measured | {"whole": is_last, "seconds": round(trainer.seconds, 3)}
     rank_zero.log.record(trainer.step, "validation", values)
-    rank_zero.console.print(step_line(trainer.step, measured["loss"], summary, trainer.skipped))
+    rank_zero.console.print(step_line(trainer.step, measured["loss"], summary, int(trainer.skipped)))
     if is_last and not is_finite:
         raise diverged(trainer, "the validation loss is not finite")
     return loss, measured

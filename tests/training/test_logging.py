@@ -106,7 +106,8 @@ class Terminal(io.StringIO):
 def test_the_progress_bar_is_for_terminals_only(stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", stream())
     console = Console(0, 10)
-    console.progress(5, 1.25)
+    console.advance(5)
+    console.show_loss(1.25)
     console.close()
     assert ("0/10" in sys.stderr.getvalue()) == (stream is Terminal)  # type: ignore[attr-defined]
 

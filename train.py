@@ -14,9 +14,10 @@ from model.config import ModelConfig
 from probe.emergence import training_probe
 from report.tensorboard import draw_snapshot
 from training.command_line import Groups, run_cli
-from training.run_dir import find_run, read_json
+from training.files import read_json
+from training.loop import train
+from training.run_dir import find_run
 from training.settings import CONFIGS, OptimSettings, RunSettings, resumed_settings, saved_settings, train_settings
-from training.trainer import train
 
 GROUPS: Groups = {
     "": [RunSettings],

@@ -28,7 +28,7 @@ from data.text import text_files
 from probe.external import markdown_table, percent, percent_interval
 from report.commands import test_set_name
 from report.natural import natural_tables
-from training.checkpoint import write_atomically
+from training.files import write_atomically
 
 _LETTER = r"[^\W\d_]"
 _PRONOUN = re.compile(

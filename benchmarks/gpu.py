@@ -44,9 +44,9 @@ from data.loader import Split
 from model.transformer import Transformer, n_parameters
 from probe.external import markdown_table
 from report.tables import estimate
-from training.checkpoint import write_atomically
 from training.device import ComputeDevice, choose_device
-from training.run_dir import environment, lock
+from training.files import lock, write_atomically
+from training.run_dir import environment
 from training.settings import compose_settings
 from training.trainer import make_trainer, train_step, wait_for_device
 

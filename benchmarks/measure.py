@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NoReturn
 
-from training.checkpoint import write_atomically
+from training.files import write_atomically
 from training.run_dir import environment
 
 ROOT = Path(__file__).parent.parent

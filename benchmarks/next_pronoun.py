@@ -42,7 +42,8 @@ from probe.next_pronoun import NextPronounResult, confirm, study_question
 from probe.open import OpenedRun, load_data, open_run
 from report.api import SHIPPED_TEXT, EnglishText, english_text
 from report.content import jsonable, yaml_values
-from training.checkpoint import load_checkpoint, write_atomically
+from training.checkpoint import load_checkpoint
+from training.files import write_atomically
 from training.settings import typed
 
 AFTER = """\

@@ -27,7 +27,7 @@ from probe.sentences import Example, TokenizedText, pack_weights, word_attention
 from probe.snapshots import choose_examples, header
 from probe.statistics import CLUSTERINGS, chance_level, largest, max_t_test, story_clusters
 from probe.weights import head_types
-from training.evaluate import Probe, ProbeReading, validation_loss
+from training.evaluate import Probe, ProbeRecord, validation_loss
 from training.settings import RunSettings, TrainSettings
 
 N_SIGN_FLIPS = 400  # behind the chance level
@@ -97,7 +97,7 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     examples = choose_examples(tokenize, unknown_id(tokenizer), settings.model.context_length)
     n_loss_tokens = int(split.starts[: run.probe_sequences // 2 + 1][-1])
 
-    def probe(model: Transformer, step: int) -> ProbeReading | None:
+    def probe(model: Transformer, step: int) -> ProbeRecord | None:
         loss = validation_loss(model, split, 4 * run.tokens_per_batch, n_loss_tokens)
         view = TransformerView(model)
         readings = read_questions(view, items, run.tokens_per_batch) if np.isfinite(loss["loss"]) else []
@@ -115,7 +115,7 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
             images = draw(readings, shown)
         data = [pack_weights(weights) for weights in attention]
         snapshot = {"header": header(examples, view), "data": data} if examples else None
-        return ProbeReading(values, images, snapshot, [reading.summary() for reading in readings])
+        return ProbeRecord(values, images, snapshot, [reading.summary() for reading in readings])
 
     return probe
 
@@ -159,7 +159,7 @@ def natural_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) ->
     if not all_items and not blocks and not has_passages:
         return None
 
-    def probe(model: Transformer, step: int) -> ProbeReading | None:
+    def probe(model: Transformer, step: int) -> ProbeRecord | None:
         view, summaries = TransformerView(model), list[str]()
         types = head_types(view, start_token, seed=0)
         values: dict[str, Any] = {"head_types": {name: float(scores.max()) for name, scores in types.items()}}
@@ -191,7 +191,7 @@ def natural_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) ->
         for reading in readings:
             values |= reading.values()
         images = draw(readings, []) if draw and readings and is_evaluated(step, run) else {}
-        return ProbeReading(values, images, None, [*summaries, *(reading.summary() for reading in readings)])
+        return ProbeRecord(values, images, None, [*summaries, *(reading.summary() for reading in readings)])
 
     return probe
 

@@ -24,7 +24,8 @@ from model.transformer import Transformer, draw_outputs, load_weights, n_paramet
 from probe.contract import check_observed
 from probe.sentences import Example, TokenizedText, next_tokens, word_attention
 from training.checkpoint import load_checkpoint
-from training.run_dir import RESUMES, RUNS, read_json
+from training.files import read_json
+from training.run_dir import RESUMES, RUNS
 from training.settings import TrainSettings, flat, saved_settings
 
 EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/

@@ -38,8 +38,8 @@ from report.tables import (
     sentence_lines,
     table_lines,
 )
-from training.checkpoint import write_files
 from training.evaluate import validation_loss
+from training.files import write_files
 from training.logging import gap_lines
 from training.settings import Device, check_threads
 

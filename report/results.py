@@ -13,9 +13,9 @@ from probe.snapshots import HISTORY_FILE, read_history
 from report.content import eval_command, page_content, training_content
 from report.figures import FIGURES
 from report.next_pronoun import is_next_pronoun
-from training.checkpoint import write_files
+from training.files import lock, write_files, write_json
 from training.logging import read_records
-from training.run_dir import lock, unwritable, write_json
+from training.run_dir import first_unwritable
 
 SCHEMA_VERSION = 10  # version of probe.json
 PAGE = "report.html"
@@ -33,7 +33,7 @@ def results_folder(
     folder = opened.folder / "probe" / subfolder
     if opened.owner is not None:
         opened.folder.mkdir(parents=True, exist_ok=True)
-    blocked = unwritable(opened.folder)
+    blocked = first_unwritable(opened.folder)
     if blocked is not None:
         log(f"note: {blocked} cannot be written, so the results are only printed")
         yield None

@@ -16,8 +16,9 @@ from report.content import command_in_this_folder, jsonable
 from report.figures import draw_seeds
 from report.results import read_results, split_results, write_with_figures
 from training.device import choose_device
+from training.files import lock, read_json
 from training.logging import read_records
-from training.run_dir import find_runs, lock, read_json, unwritable
+from training.run_dir import find_runs, first_unwritable
 from training.settings import Precision, TrainSettings, check_seeds, check_variants, saved_settings
 
 Pictures = Mapping[str, bytes]  # PNG by file name
@@ -76,7 +77,7 @@ def finished_runs(sweep: Path) -> dict[Path, list[dict[str, Any]]]:
     """Returns the metrics of each run of a sweep; ValueError or OSError if a run cannot be written or is unfinished."""
     runs = {run: read_records(run) for run in find_runs(str(sweep))}
     for folder in (sweep, *runs):
-        if blocked := unwritable(folder):
+        if blocked := first_unwritable(folder):
             raise PermissionError(f"{blocked}: cannot be written; change its permissions")
     for run, metrics in runs.items():
         if not any(record.get("whole") for record in metrics):

@@ -45,14 +45,14 @@ with process_group(use_cuda=False) as distributed:
     for settings in ([], ["optim=adamw"], ["sharding=fsdp"], ["sharding=fsdp", "optim=adamw"]):
         trainer = small_trainer("tokens_per_batch=512", *settings, distributed=distributed)
         train_step(trainer)
-        old_state, loss = trainer.state(), trainer.loss
-        trainer.loss = lambda *batch: loss(*batch) * (float("nan") if distributed.rank == 1 else 1)
+        old_state, loss_fn = trainer.state(), trainer.loss_fn
+        trainer.loss_fn = lambda *batch: loss_fn(*batch) * (float("nan") if distributed.rank == 1 else 1)
         train_step(trainer)
         state = trainer.state()
         for part in ("model", "optimizer"):
             torch.testing.assert_close(state[part], old_state[part], rtol=0, atol=0)
         assert (trainer.skipped, trainer.skipped_in_row) == (1, 1)
-        trainer.loss = loss
+        trainer.loss_fn = loss_fn
         assert train_step(trainer).loss.isfinite() and trainer.skipped_in_row == 0
 os._exit(0)  # threads of gloo may still run, and would abort an ordinary exit now and then
 """
@@ -105,5 +105,5 @@ def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all(tmp_path: Path)
 def test_a_single_process_needs_no_process_group() -> None:
     with process_group(use_cuda=False) as distributed:
         assert distributed == SINGLE_PROCESS and not torch.distributed.is_initialized()
-    assert distributed.broadcast("value") == "value" and distributed.max(3) == 3
-    assert distributed.mean(torch.tensor(2.0)) == 2
+    assert distributed.broadcast("value") == "value" and distributed.all_reduce_max(3) == 3
+    assert distributed.all_reduce_mean(torch.tensor(2.0)) == 2

@@ -87,7 +87,7 @@ def test_a_process_group_of_one_process_has_the_losses_of_plain_training(tmp_pat
     dist.init_process_group("cpu:gloo,cuda:nccl", init_method=store, rank=0, world_size=1)
     try:
         trainer = small_trainer("device=cuda")
-        trainer.loss = trainer.loss_module = DistributedDataParallel(trainer.loss_module, gradient_as_bucket_view=True)
+        trainer.loss_fn = trainer.ddp_model = DistributedDataParallel(trainer.ddp_model, gradient_as_bucket_view=True)
         assert [train_step(trainer).loss.item() for _ in range(6)] == pytest.approx(losses(6), rel=1e-5)
     finally:
         dist.destroy_process_group()
@@ -97,8 +97,8 @@ def test_a_process_group_of_one_process_has_the_losses_of_plain_training(tmp_pat
 def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer(optim: str) -> None:
     trainer = small_trainer("device=cuda", f"optim={optim}")
     train_step(trainer)
-    old_state, loss = deepcopy(trainer.state()), trainer.loss
-    trainer.loss = lambda targets, *inputs: loss(targets, *inputs) * float("nan")
+    old_state, loss_fn = deepcopy(trainer.state()), trainer.loss_fn
+    trainer.loss_fn = lambda targets, *inputs: loss_fn(targets, *inputs) * float("nan")
     train_step(trainer)
     for part in ("model", "optimizer"):
         torch.testing.assert_close(trainer.state()[part], old_state[part], rtol=0, atol=0)

@@ -37,7 +37,7 @@ class Distributed:
     world_size: int = 1
 
     @property
-    def is_first(self) -> bool:
+    def is_main(self) -> bool:
         """True on rank 0."""
         return self.rank == 0
 
@@ -45,11 +45,11 @@ class Distributed:
         """Returns rank 0's `value`, any object that pickle can copy."""
         if self.world_size == 1:
             return value
-        values = [value if self.is_first else None]
+        values = [value if self.is_main else None]
         dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]  # type: ignore[return-value]
 
-    def max(self, number: int) -> int:
+    def all_reduce_max(self, number: int) -> int:
         """Returns the largest `number` of all ranks."""
         if self.world_size == 1:
             return number
@@ -57,7 +57,7 @@ class Distributed:
         dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return int(tensor)
 
-    def mean(self, tensor: Tensor) -> Tensor:
+    def all_reduce_mean(self, tensor: Tensor) -> Tensor:
         """Returns the mean of `tensor` over all ranks."""
         if self.world_size == 1:
             return tensor

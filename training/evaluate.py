@@ -1,4 +1,4 @@
-"""Measurements during training: validation loss by token class, its gap to the entropy lower bound, probe readings."""
+"""Measurements during training: validation loss by token class, its gap to the entropy lower bound, probe records."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +20,7 @@ from training.settings import TrainSettings
 
 
 @dataclass(frozen=True)
-class ProbeReading:
+class ProbeRecord:
     """Result of the probe at one step."""
 
     values: dict[str, Any]  # recorded in metrics.jsonl with split "probe"
@@ -29,7 +29,7 @@ class ProbeReading:
     summary: list[str]  # per question: "number L1H0 accuracy 0.98 (chance level 0.61)"
 
 
-Probe = Callable[[Transformer, int], ProbeReading | None]  # model in eval mode, step
+Probe = Callable[[Transformer, int], ProbeRecord | None]  # model in eval mode, step
 MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: there is nothing to ask about
 
 

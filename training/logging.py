@@ -6,13 +6,18 @@ import time
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from training.checkpoint import with_path, write_atomically
+from data.corpus import Corpus
+from data.errors import UserError
+from model.transformer import Transformer, n_parameters
+from training.files import with_path, write_atomically
+from training.settings import TrainSettings
 
 MAX_STANDARD_ERRORS = 3  # a loss that lies so far below its lower bound is no chance result
 NOT_PLOTTED = {"layer", "head", "seconds", "whole"}
@@ -107,30 +112,13 @@ class RunLog:
                 record.close()
 
 
-def gap_lines(measured: Mapping[str, Any], *, is_causal: bool = True) -> list[str]:
-    """Returns lines for the terminal about the gap in `summarise`'s result; none if the lower bound is unknown.
-
-    A model that is not causal attends to its own targets, so that it can have any loss.
-    """
-    lines = []
-    if "gap" in measured:
-        by_class = "  ".join(f"{name} {gap:.3f}" for name, gap in measured.get("gap_by_class", {}).items())
-        error = measured["gap_error"]
-        lines.append(f"gap to the entropy lower bound: {measured['gap']:.3f} ± {error:.3f} nats/token  ({by_class})")
-        if is_causal and measured["gap"] < -MAX_STANDARD_ERRORS * error:
-            lines.append("warning: the loss is below its lower bound by more than 3 standard errors: a bug or a leak")
-    if not is_causal:
-        lines.append("note: model.mask=none: the model attends to the tokens it predicts, so the loss means nothing")
-    return lines
-
-
 def read_records(run: Path) -> list[dict[str, Any]]:
     """Returns the objects in metrics.jsonl, oldest first, without an incomplete last line; ValueError if damaged."""
     lines = _lines(run / "metrics.jsonl")
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
     if not all(isfinite(_step(line)) for line in lines):
-        raise ValueError(f"{run / 'metrics.jsonl'}: damaged")
+        raise UserError(f"{run / 'metrics.jsonl'}: damaged")
     return [json.loads(line) for line in lines]
 
 
@@ -155,10 +143,11 @@ class Console:
         self._label, self.status = label, ""  # status: text at the end of the bar, the best head of the first question
         self._bar = tqdm(total=max_steps, initial=first_step, unit="step", leave=False, disable=None)
 
-    def print(self, line: str) -> None:
-        """Prints a line."""
+    def print(self, *lines: str) -> None:
+        """Print lines above the bar."""
         self._bar.clear()
-        print(f"{self._label}{line}", flush=True)
+        for line in lines:
+            print(f"{self._label}{line}", flush=True)
 
     def advance(self, step: int) -> None:
         """Move the progress bar to `step`."""
@@ -171,3 +160,55 @@ class Console:
     def close(self) -> None:
         """Removes the progress bar."""
         self._bar.close()
+
+
+# Lines on the terminal
+
+
+def start_lines(
+    settings: TrainSettings, device: str, corpus: Corpus, model: Transformer, folder: Path, step: int
+) -> list[str]:
+    """Return the lines about device, data, model and run directory that a run begins with."""
+    shape = settings.model
+    n_train, n_validation = len(corpus.train.tokens), len(corpus.validation.tokens)
+    lines = [
+        f"device  {device}",
+        f"data    {settings.data.source}: {n_train:,} training and {n_validation:,} validation tokens, "
+        f"vocabulary {model.vocab_size:,}",
+    ]
+    lines += [f"note    {note}" for note in corpus.notes]
+    lines += [
+        f"model   {n_parameters(model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
+        f"width {shape.d_model}, context {shape.context_length}",
+        f"run     {folder}, step {step} of {settings.run.max_steps:,}; watch it with: "
+        f"tensorboard --logdir {quote(str(folder.parent))}",
+    ]
+    return lines
+
+
+def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str:
+    """Return the line of an evaluation, with at most three questions of the probe."""
+    phrases = [f"step {step:>5}", f"validation loss {loss:.3f}", *summary[:3]]
+    if len(summary) > 3:
+        n_more = len(summary) - 3
+        phrases.append(f"(TensorBoard shows {n_more} more question{'s' if n_more > 1 else ''})")
+    if n_skipped:
+        phrases.append(f"skipped steps {n_skipped}")
+    return "  ".join(phrases)
+
+
+def gap_lines(measured: Mapping[str, Any], *, is_causal: bool = True) -> list[str]:
+    """Returns lines for the terminal about the gap in `summarise`'s result; none if the lower bound is unknown.
+
+    A model that is not causal attends to its own targets, so that it can have any loss.
+    """
+    lines = []
+    if "gap" in measured:
+        by_class = "  ".join(f"{name} {gap:.3f}" for name, gap in measured.get("gap_by_class", {}).items())
+        error = measured["gap_error"]
+        lines.append(f"gap to the entropy lower bound: {measured['gap']:.3f} ± {error:.3f} nats/token  ({by_class})")
+        if is_causal and measured["gap"] < -MAX_STANDARD_ERRORS * error:
+            lines.append("warning: the loss is below its lower bound by more than 3 standard errors: a bug or a leak")
+    if not is_causal:
+        lines.append("note: model.mask=none: the model attends to the tokens it predicts, so the loss means nothing")
+    return lines

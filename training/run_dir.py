@@ -1,19 +1,15 @@
-"""The directory of a run: created once, locked while a process writes, found again later; and the request to stop.
+"""The directory of a run: created once, locked while a process writes, found again later.
 
 It holds config.json, tokenizer.json, environment.json, metrics.jsonl, attention.jsonl (of stories), checkpoints/, tb/,
 probe/ and, after a resume, resumes.jsonl.
 """
 
-import fcntl
 import json
 import os
 import platform
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -21,19 +17,16 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
 from io import FileIO
-from multiprocessing import parent_process
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from training.checkpoint import UNFINISHED, remove_unfinished_files, write_atomically
+from training.files import LOCK, UNFINISHED, lock, read_json, remove_unfinished_files, write_atomically, write_json
 from training.settings import TrainSettings, changed_settings, flat, saved_settings
 
 RUNS = Path("runs")
 RESUMES = "resumes.jsonl"
-LOCK = ".lock"
 PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "numpy")
 
 
@@ -52,13 +45,13 @@ def create_run(out: str | None) -> tuple[Path, FileIO]:
             return path, lock(path)
     path = Path(out)
     path.mkdir(parents=True, exist_ok=True)
-    check_new(out)
+    check_out_is_free(out)
     run_lock = lock(path)
-    check_new(out)  # another process may have started a run before we got the lock
+    check_out_is_free(out)  # another process may have started a run before we got the lock
     return path, run_lock
 
 
-def check_new(out: str | None) -> None:
+def check_out_is_free(out: str | None) -> None:
     """Raises OSError if `create_run` would fail: `out` is not empty, or no directory can be created there."""
     path = RUNS if out is None else Path(out)
     names = [file.name for file in path.iterdir()] if out is not None and path.is_dir() else []
@@ -70,26 +63,6 @@ def check_new(out: str | None) -> None:
         tempfile.TemporaryDirectory(dir=parent).cleanup()
     except OSError as error:
         raise type(error)(error.errno, error.strerror, str(path)) from None
-
-
-def lock(folder: Path) -> FileIO:
-    """Locks `folder` for writing by this process until the returned file is closed or the process ends.
-
-    Raises BlockingIOError if another process has the lock, OSError if the folder cannot be written.
-    """
-    # O_NOFOLLOW: in a run from somebody else the name could be a link to any file of ours.
-    file = FileIO(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = file.read(200).decode(errors="replace").strip() or "another process"
-        file.close()
-        raise BlockingIOError(f"{folder}: {owner} is writing to it; wait until it ends, or stop it") from None
-    except OSError:  # a file system without locks
-        return file
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-    return file
 
 
 # Finding
@@ -119,26 +92,13 @@ def find_runs(sweep: str) -> list[Path]:
     return sorted(runs, key=lambda path: (int(path.name) if path.name.isdecimal() else 0, path.name))
 
 
-def unwritable(run: Path) -> Path | None:
+def first_unwritable(run: Path) -> Path | None:
     """Returns the folder of a run that eval.py would have to write to and cannot; None if it can write."""
     folders = (run, run / "probe")
     return next((folder for folder in folders if folder.exists() and not os.access(folder, os.W_OK | os.X_OK)), None)
 
 
 # Files
-
-
-def read_json(path: Path) -> Any:
-    """Returns the content of a JSON file; raises ValueError if it is damaged."""
-    try:
-        return json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: damaged JSON: {error}") from None
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Writes a JSON file atomically."""
-    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: str) -> dict[str, Any]:
@@ -151,7 +111,7 @@ def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: 
     return json.loads(json.dumps(config, default=lambda enum: enum.value))
 
 
-def describe_run(
+def write_run_files(
     run: Path, config: Mapping[str, Any], tokenizer: Tokenizer, environment: Mapping[str, Any], *, is_new: bool
 ) -> None:
     """Writes config.json and tokenizer.json, for a new run also environment.json."""
@@ -210,53 +170,3 @@ def _git(*arguments: str) -> str | None:
         )
         return output.strip() or None
     return None
-
-
-# Stopping
-
-
-class StopRequest:
-    """Remembers the first SIGINT, SIGTERM or SIGHUP, so that the run can save a checkpoint and exit.
-
-    A second signal ends the process at once, unless it comes within two seconds: Ctrl-C reaches a process of torchrun
-    twice, from the terminal and from torchrun. A signal that is ignored (SIGHUP under nohup) or has another
-    handler (SIGTERM in jobs of submitit) stays as it is. Must be created in the main thread.
-    """
-
-    def __init__(self) -> None:
-        """Installs the handlers."""
-        self._received: int | None = None
-        self._received_at = 0.0
-        self._old_handlers: dict[int, Any] = {}
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-                self._old_handlers[number] = signal.signal(number, self._receive)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self._received is None:
-            self._received, self._received_at = number, time.monotonic()
-        elif time.monotonic() > self._received_at + 2:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-
-    def close(self) -> None:
-        """Restores the handlers from before."""
-        for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)
-
-    @property
-    def signal(self) -> int | None:
-        """The number of the first signal, None if there was none."""
-        parent = parent_process()
-        if self._received is None and parent is not None and parent.pid != os.getppid():
-            self._received = signal.SIGTERM  # the sweep that started this process (hydra/launcher=joblib) has ended
-        return self._received
-
-    def receive(self, number: int) -> None:
-        """Takes over the signal that another process of this run received; 0: none."""
-        self._received = self._received or number or None
-
-    @property
-    def exit_status(self) -> int:
-        """The exit status of the process: 0 without a signal, else 128 + its number, as shells expect."""
-        return 128 + self.signal if self.signal is not None else 0

@@ -11,15 +11,7 @@ from tests.training.small import small_trainer, weights_of
 from training.device import choose_device
 from training.distributed import Distributed
 from training.settings import Device, Precision
-from training.trainer import (
-    MAX_SKIPPED_STEPS,
-    Trainer,
-    is_probe_step,
-    log_step,
-    seed_dropout,
-    step_line,
-    train_step,
-)
+from training.trainer import Trainer, seed_dropout, train_step
 
 
 def assert_equal(state: Any, expected: Any) -> None:
@@ -70,8 +62,8 @@ def test_two_micro_batches_accumulate_the_gradient_of_the_mean_loss() -> None:
 
 
 def poison_loss(trainer: Trainer) -> None:
-    loss = trainer.loss
-    trainer.loss = lambda targets, *inputs: loss(targets, *inputs) * float("nan")
+    loss = trainer.loss_fn
+    trainer.loss_fn = lambda targets, *inputs: loss(targets, *inputs) * float("nan")
 
 
 def poison_gradient(trainer: Trainer) -> None:
@@ -98,21 +90,12 @@ def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer(
 
 def test_a_finite_step_ends_a_row_of_skipped_steps() -> None:
     trainer = small_trainer()
-    loss = trainer.loss
+    loss = trainer.loss_fn
     poison_loss(trainer)
     train_step(trainer)
-    trainer.loss = loss
+    trainer.loss_fn = loss
     train_step(trainer)
     assert (trainer.skipped, trainer.skipped_in_row) == (1, 0)
-
-
-def test_a_run_ends_after_ten_skipped_steps_in_a_row_and_names_the_learning_rate() -> None:
-    trainer = small_trainer()
-    poison_loss(trainer)
-    for _ in range(MAX_SKIPPED_STEPS - 1):
-        log_step(trainer, None, train_step(trainer))
-    with pytest.raises(FloatingPointError, match="optim.learning_rate"):
-        log_step(trainer, None, train_step(trainer))
 
 
 def test_a_step_reads_no_value_of_the_device() -> None:
@@ -175,18 +158,6 @@ def test_dropout_depends_on_seed_step_and_rank(arguments: tuple[int, int, int], 
     mask = torch.rand(100)
     seed_dropout(*arguments)
     assert torch.equal(mask, torch.rand(100)) == is_same
-
-
-def test_the_line_of_an_evaluation_stays_short_with_many_questions() -> None:
-    few, many = (step_line(10, 1.5, [f"question {i} " + "x" * 30 for i in range(n)], 0) for n in (3, 20))
-    assert "question 2" in few and "17 more" in many
-    assert len(many) < len(few) + 50
-
-
-def test_the_probe_runs_at_the_start_at_the_end_and_at_log_spaced_steps_between() -> None:
-    steps = [step for step in range(1025) if is_probe_step(step, 1024)]
-    assert steps == [0, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512, 724, 1024]
-    assert [step for step in range(4) if is_probe_step(step, 3)] == [0, 1, 2, 3]
 
 
 @pytest.mark.slow

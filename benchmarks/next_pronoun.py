@@ -44,7 +44,7 @@ from report.api import SHIPPED_TEXT, EnglishText, english_text
 from report.content import jsonable, yaml_values
 from training.checkpoint import load_checkpoint
 from training.files import write_atomically
-from training.settings import typed
+from training.settings import to_settings
 
 AFTER = """\
 The same head at the pronoun; contrast below 0: it looks at the other person. Then what its output raises if it attends
@@ -407,7 +407,7 @@ def main() -> None:
     }
     options = arguments(defaults, required=["runs"])
     torch.set_num_threads(int(options["threads"]))
-    config = typed(ProbeConfig, yaml_values("eval/eval")["probe"], "probe.")
+    config = to_settings(ProbeConfig, yaml_values("eval/eval")["probe"], "probe.")
     runs = []
     for seed in options["seeds"].split(","):
         run = Path(options["runs"]) / seed

@@ -36,7 +36,7 @@ from probe.statistics import share_interval
 from probe.verdict import SUPPORTED
 from report.api import SHIPPED_TEXT, EnglishText, english_text
 from report.content import yaml_values
-from training.settings import typed
+from training.settings import to_settings
 
 FEMININE, MASCULINE = FEMININE_NAMES | FEMININE_NOUNS, MASCULINE_NAMES | MASCULINE_NOUNS
 
@@ -182,7 +182,7 @@ def main() -> None:
     defaults = {"n_untrained": "200", "n_permuted": "200", "n_planted": "60", "threads": "1"}
     options = arguments(defaults, required=["runs"])
     torch.set_num_threads(int(options["threads"]))
-    config = typed(ProbeConfig, yaml_values("eval/eval")["probe"], "probe.")
+    config = to_settings(ProbeConfig, yaml_values("eval/eval")["probe"], "probe.")
     text = english_text(SHIPPED_TEXT, None)
     verdicts: dict[str, Counter[str]] = {}
     small_p, found = Counter[str](), Counter[str]()

@@ -26,7 +26,7 @@ from probe.sentences import Example, TokenizedText, next_tokens, word_attention
 from training.checkpoint import load_checkpoint
 from training.files import read_json
 from training.run_dir import RESUMES, RUNS
-from training.settings import TrainSettings, flat, saved_settings
+from training.settings import TrainSettings, flatten, saved_settings
 
 EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
@@ -200,7 +200,7 @@ def check_config(run: Path, config: Mapping[str, Any], state: Mapping[str, Any])
     """Raise ValueError if config.json has other model or data settings than the checkpoint was trained with."""
     with readable(run / "checkpoints", "train again"):
         saved, present = (
-            flat(saved_settings(values)) | {name: values.get(name) for name in CHECKPOINT_FIELDS}
+            flatten(saved_settings(values)) | {name: values.get(name) for name in CHECKPOINT_FIELDS}
             for values in (state["config"], config)
         )
     for name, value in present.items():

@@ -36,7 +36,7 @@ from report.page import page
 from report.results import PAGE, SCHEMA_VERSION, file_results, training_records, write_with_figures
 from report.tables import claim_markdown, heads_csv, items_jsonl, summary_lines
 from training.device import choose_device
-from training.settings import Device, Precision, compose_settings, typed
+from training.settings import Device, Precision, compose_settings, to_settings
 
 SHIPPED_TEXT = str(Path(__file__).resolve().parent.parent / "data" / "tinystories" / "validation.txt.gz")
 N_FRAMES, N_PAIRS = 20, 5  # blocks in English: test frames, pairs of names per frame
@@ -198,7 +198,7 @@ def probe_model(
     if unknown := [name for name in settings if name not in allowed]:
         raise ValueError(f"{unknown[0]}={settings[unknown[0]]}: no such setting, or the model is open already")
     opened = model if isinstance(model, OpenedModel) else open_model(model, **settings)
-    return probe_opened(opened, typed(ProbeConfig, {**defaults, **probe}, "probe."), cache_dir, path)
+    return probe_opened(opened, to_settings(ProbeConfig, {**defaults, **probe}, "probe."), cache_dir, path)
 
 
 def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None) -> ProbeResult:

@@ -22,7 +22,7 @@ from probe.verdict import MAX_P, NOT_ESTABLISHED, corrected_p
 from report.natural import natural_claims, natural_tables
 from report.next_pronoun import next_pronoun_claim, next_pronoun_tables
 from report.tables import DESCRIPTIONS, model_tables
-from training.settings import CONFIGS, compose_settings, flat
+from training.settings import CONFIGS, compose_settings, flatten
 
 MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
 MAX_SNAPSHOT_CHARACTERS = 1_500_000
@@ -162,9 +162,9 @@ def commands_of(opened: OpenedModel, probe_settings: Mapping[str, Any]) -> list[
     used = {f"probe.{name}": value for name, value in probe_settings.items()}
     commands = [eval_command(opened, *changed_arguments(defaults, used))]
     if isinstance(opened, OpenedRun):
-        source, used = opened.settings.data.source, flat(opened.settings)
+        source, used = opened.settings.data.source, flatten(opened.settings)
         data = {f"data.{name}": value for name, value in yaml_values(f"data/{source}").items()}
-        defaults = flat(compose_settings()) | data | {name: used[name] for name in ("out", "resume", "cache_dir")}
+        defaults = flatten(compose_settings()) | data | {name: used[name] for name in ("out", "resume", "cache_dir")}
         group = [] if source == "stories" else [f"data={source}"]
         commands.insert(0, command_in_this_folder("train.py", *group, *changed_arguments(defaults, used)))
     return commands

@@ -1,5 +1,6 @@
 """Command lines: arguments are checked before Hydra reads them, and a user's error is one line with exit status 2."""
 
+import json
 import os
 import re
 import shlex
@@ -7,20 +8,24 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import fields
+from dataclasses import Field, fields
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import hydra
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from data.config import SCHEMAS
 from data.errors import printable
-from training.settings import CONFIGS, did_you_mean
+from data.setting_fields import setting_info
+from training.settings import CONFIGS, did_you_mean, enum_choices
 
 FLAGS = ("-m", "--multirun", "-c", "--cfg", "--resolve", "-h", "--help", "--hydra-help")
 CFG_VALUES = ("job", "hydra", "all")
@@ -56,8 +61,53 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
             folders = [str(CONFIGS.parent), os.environ.get("PYTHONPATH")]
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
         sys.argv[1:] = hydra_arguments(sys.argv[1:], groups)
-        main()
+        if {"-h", "--help"} & set(sys.argv):
+            print(help_text(sys.argv[1:], groups, config_path, config_name))
+        else:
+            main()
         sys.stdout.flush()
+
+
+def help_text(arguments: Sequence[str], groups: Groups, config_path: Path, config_name: str) -> str:
+    """Return the help of a program, with the value of every setting under these arguments and its meaning."""
+    overrides = [argument for argument in arguments if not argument.startswith("-") and "=" in argument]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_path), version_base="1.3"):
+        config = compose(config_name, overrides, return_hydra_config=True)
+    template: str = config.hydra.help.template
+    values: Any = OmegaConf.to_container(config)
+
+    # One line for each setting.
+    lines = []
+    for group, schemas in groups.items():
+        if not schemas:
+            continue
+        group_values = values[group] if group else values
+        for field in _fitting_fields(schemas, group_values):
+            name = f"{group}.{field.name}" if group else field.name
+            lines.append(_help_line(f"{name}={_as_argument(group_values[field.name])}", field))
+    return template.replace("$CONFIG", "\n".join(lines))
+
+
+def _fitting_fields(schemas: Sequence[type], values: Mapping[str, Any]) -> tuple[Field, ...]:
+    """Return the fields of the largest schema that `values` have: data have four schemas, for four sources."""
+    fitting = [schema for schema in schemas if all(field.name in values for field in fields(schema))]
+    return max(map(fields, fitting), key=len)
+
+
+def _help_line(argument: str, field: Field) -> str:
+    """Return NAME=VALUE with the meaning of the setting and, of an enum, the choices."""
+    info = setting_info(field)
+    choices = enum_choices(field.type)
+    phrases = [f"  {argument:38} ", info.meaning if info else ""]
+    if choices:
+        phrases.append(f"({', '.join(choices)})")
+    return " ".join(phrases).rstrip()
+
+
+def _as_argument(value: Any) -> str:
+    """Return a value as the command line has it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def check_arguments(arguments: Sequence[str], groups: Groups) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from training.files import LOCK, UNFINISHED, lock, read_json, remove_unfinished_files, write_atomically, write_json
-from training.settings import TrainSettings, changed_settings, flat, saved_settings
+from training.settings import TrainSettings, changed_settings, flatten, saved_settings
 
 RUNS = Path("runs")
 RESUMES = "resumes.jsonl"
@@ -129,7 +129,7 @@ def record_resume(
 
     `old_config` is config.json when the checkpoint of `step` was written; `config` and `environment` are of now.
     """
-    settings = changed_settings(flat(saved_settings(old_config)), flat(saved_settings(config)))
+    settings = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
     environment_file, resumes = run / "environment.json", run / RESUMES
     old_environment = read_json(environment_file) if environment_file.exists() else environment
     machines = ({**machine, **machine["packages"], "packages": None} for machine in (old_environment, environment))

@@ -20,7 +20,7 @@ from report.content import (
     training_content,
     within_size,
 )
-from training.settings import compose_settings, flat
+from training.settings import compose_settings, flatten
 
 
 def probe_record(step: int, accuracy: float) -> dict:
@@ -81,7 +81,7 @@ def test_the_training_command_gives_the_settings_of_the_run(trained_run: Path) -
     train, probe = commands_of(run, {"n_untrained": 2})
     python, program, *arguments = shlex.split(train)
     ignored = {"out", "cache_dir"}
-    used, expected = (flat(settings) for settings in (compose_settings(arguments), run.settings))
+    used, expected = (flatten(settings) for settings in (compose_settings(arguments), run.settings))
     assert program == "train.py" and {name for name in used if used[name] != expected[name]} == ignored
     assert shlex.split(probe)[1:] == ["eval.py", f"run={trained_run}", "probe.n_untrained=2"]
 

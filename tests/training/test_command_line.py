@@ -3,15 +3,21 @@
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from data.config import HubConfig, StoriesConfig, TextConfig, TokensConfig
 from data.errors import printable
+from data.setting_fields import setting_info
+from probe.config import ProbeConfig
+from report.commands import EvalSettings
 from tests.program import ROOT, run_program
 from train import GROUPS
 from training.command_line import (
+    Groups,
     check_arguments,
     error_message,
     hydra_arguments,
@@ -144,6 +150,32 @@ def test_help_lists_the_settings_and_every_choice_of_a_group(script: str) -> Non
     for group in GROUPS if script == "train.py" else []:
         files = [path.relative_to(CONFIGS / group).with_suffix("") for path in (CONFIGS / group).rglob("*.yaml")]
         assert not group or {str(name) for name in files} - {"lab/_base"} <= words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "groups"),
+    [
+        ("train.py", {**GROUPS, "data": [StoriesConfig]}),
+        ("train.py data=hub data.name=x", {"data": [HubConfig]}),
+        ("train.py data=text data.path=x", {"data": [TextConfig]}),
+        ("train.py data=tokens data.path=x", {"data": [TokensConfig]}),
+        ("eval.py", {"": [EvalSettings], "probe": [ProbeConfig]}),
+    ],
+)
+def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, groups: Groups) -> None:
+    lines = run_program(*arguments.split(), "--help").out.splitlines()
+    for group, schemas in groups.items():
+        for field in fields(schemas[0]) if schemas else ():
+            info = setting_info(field)
+            assert info is not None and len(info.meaning) > 5 and "\n" not in info.meaning
+            start = f"  {group}.{field.name}=" if group else f"  {field.name}="
+            (line,) = [line for line in lines if line.startswith(start)]
+            assert info.meaning in line
+
+
+def test_help_shows_the_values_that_the_other_arguments_give() -> None:
+    out = run_program("train.py", "--help", "model=nano", "seed=7", "data=hub").out
+    assert all(phrase in out for phrase in ("  model.d_model=32 ", "  seed=7 ", "  data.name=??? "))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from data.config import SCHEMAS
+from data.errors import UserError
 from model.config import ModelConfig
 from probe.emergence import training_probe
 from report.tensorboard import draw_snapshot
@@ -30,13 +31,13 @@ GROUPS: Groups = {
 
 
 def main(config: DictConfig) -> int:
-    """Trains with the settings in Hydra's config, under -m one run of the sweep; returns the exit status."""
+    """Train with the settings in Hydra's config, under -m one run of the sweep; returns the exit status."""
     settings = train_settings(config)
     job = HydraConfig.get()
     label = ""
     if job.mode is RunMode.MULTIRUN:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ValueError("-m: a sweep cannot run under torchrun; start its runs one by one")
+            raise UserError("-m: a sweep cannot run under torchrun; start its runs one by one")
         label = f"[{job.job.num}] "
         out = Path(job.sweep.dir, job.sweep.subdir)
         resume = settings.run.resume and (out / "config.json").is_file()  # a run that was not started starts now

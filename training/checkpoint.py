@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from data.errors import UserError
-from training.files import remove_unfinished_files, write_atomically
+from training.files import read_json, remove_unfinished_files, write_atomically
 
 MANIFEST = "manifest.json"
 CHECKPOINT = re.compile(r"step_\d{8}\.pt")
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: int) -> None:
-    """Saves `state`, tensors and plain values and among them its "step", and deletes older checkpoints.
+    """Save `state`, tensors and plain values and among them its "step", and deletes older checkpoints.
 
     The `keep` newest and the best stay; `best`: the validation loss of this one is the lowest so far. Raises OSError if
     it cannot be written; the checkpoints from before are unchanged.
@@ -38,9 +38,9 @@ def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: in
 
 
 def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:
-    """Returns the newest undamaged state in `folder`, or the best, and warns of each damaged file.
+    """Return the newest undamaged state in `folder`, or the best, and warns of each damaged file.
 
-    Raises FileNotFoundError if there is no checkpoint, ValueError if every one is damaged.
+    Raises FileNotFoundError if there is no checkpoint, UserError if every one is damaged.
     """
     entries = read_manifest(folder)
     if not entries:
@@ -58,11 +58,11 @@ def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:
 
 
 def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the newest undamaged checkpoint of a run; None if it was killed before its first checkpoint.
+    """Return the newest undamaged checkpoint of a run; None if it was killed before its first checkpoint.
 
-    Raises ValueError if the run cannot be resumed with `config`, the content that config.json would have now.
+    Raises UserError if the run cannot be resumed with `config`, the content that config.json would have now.
     """
-    if json.loads((run / "config.json").read_text()).get("data_fingerprint") != config["data_fingerprint"]:
+    if read_json(run / "config.json").get("data_fingerprint") != config["data_fingerprint"]:
         raise UserError(f"{run}: the text, or the generator of the stories, has changed; start a new run")
     try:
         state = load_checkpoint(run / "checkpoints")
@@ -80,15 +80,15 @@ def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | Non
 
 
 def drop_checkpoints_after(folder: Path, step: int) -> None:
-    """Deletes the checkpoints of later steps, which are damaged, and what a killed process left in `folder`."""
+    """Delete the checkpoints of later steps, which are damaged, and what a killed process left in `folder`."""
     _keep_only(folder, [entry for entry in read_manifest(folder) if entry["step"] <= step])
     remove_unfinished_files(folder)
 
 
 def read_manifest(folder: Path) -> list[dict[str, Any]]:
-    """Returns {"file", "step", "sha256", "best"} of each checkpoint, oldest first; [] if there is no checkpoint.
+    """Return {"file", "step", "sha256", "best"} of each checkpoint, oldest first; [] if there is no checkpoint.
 
-    Raises ValueError if the manifest is damaged, or missing although there are checkpoints.
+    Raises UserError if the manifest is damaged, or missing although there are checkpoints.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -108,7 +108,7 @@ def read_manifest(folder: Path) -> list[dict[str, Any]]:
 
 
 def _keep_only(folder: Path, entries: list[dict[str, Any]]) -> None:
-    """Writes the manifest, then deletes the checkpoints that it does not list."""
+    """Write the manifest, then deletes the checkpoints that it does not list."""
     content = {"sha256": _checksum(entries), "checkpoints": entries}
     write_atomically(folder / MANIFEST, json.dumps(content, indent=1).encode())
     files = {entry["file"] for entry in entries}
@@ -122,7 +122,7 @@ def _checksum(entries: Any) -> str:
 
 
 def _unpickled(path: Path, content: bytes) -> dict[str, Any]:
-    """Returns the state; raises ValueError if the file holds anything but tensors and plain values (never run)."""
+    """Return the state; raises UserError if the file holds anything but tensors and plain values (never run)."""
     try:
         with warnings.catch_warnings(action="ignore"):
             state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

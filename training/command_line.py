@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from data.config import SCHEMAS
-from data.errors import printable
+from data.errors import UserError, printable
 from data.setting_fields import setting_info
 from training.settings import CONFIGS, did_you_mean, enum_choices
 
@@ -40,7 +40,7 @@ Groups = Mapping[str, Sequence[type]]  # config group -> dataclasses of its sett
 
 
 def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: Path, config_name: str) -> None:
-    """Calls `program` with Hydra's config for sys.argv, under -m once per run, and exits with the status it returns.
+    """Call `program` with Hydra's config for sys.argv, under -m once per run, and exits with the status it returns.
 
     `groups` are the settings that the command line may set; the defaults are `config_name`.yaml in `config_path`.
     """
@@ -111,55 +111,58 @@ def _as_argument(value: Any) -> str:
 
 
 def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
-    """Raises ValueError for an unknown flag, setting or choice, with the most similar name that exists."""
+    """Raise UserError for an unknown flag, setting or choice, with the most similar name that exists."""
     names = [*filter(None, groups), *setting_names(groups)]
     flags = [argument for argument in arguments if "=" not in argument]
     for flag, following in pairwise([*flags, ""]):
         if flag in ("-c", "--cfg") and following not in CFG_VALUES:
-            raise ValueError(f"{flag}: must be followed by {', '.join(CFG_VALUES)}")
+            raise UserError(f"{flag}: must be followed by {', '.join(CFG_VALUES)}")
     for argument in arguments:
-        argument.encode()  # bytes that are not UTF-8 raise UnicodeEncodeError, a ValueError
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(str(error)) from None
         name, equals, value = argument.partition("=")
         if argument.startswith("-") or (not equals and argument in CFG_VALUES):
             if argument in ("-m", "--multirun") and "variant" not in groups:
-                raise ValueError(f"{argument}: only train.py has sweeps; eval.py reads them by runs=DIR or compare=DIR")
+                raise UserError(f"{argument}: only train.py has sweeps; eval.py reads them by runs=DIR or compare=DIR")
             if argument not in (*FLAGS, *CFG_VALUES):
-                raise ValueError(f"{argument}: no such flag{did_you_mean(argument, FLAGS)}")
+                raise UserError(f"{argument}: no such flag{did_you_mean(argument, FLAGS)}")
         elif not equals:
-            raise ValueError(f"{argument}: settings are written NAME=VALUE")
+            raise UserError(f"{argument}: settings are written NAME=VALUE")
         elif re.match(r"hydra\b", name):
             check_hydra_setting(argument)
         elif name not in names:
-            raise ValueError(f"{name}={value}: no such setting{did_you_mean(name, names)}")
+            raise UserError(f"{name}={value}: no such setting{did_you_mean(name, names)}")
         elif "${" in value:  # text is data: it must not become an interpolation
-            raise ValueError(f"{argument}: may not contain ${{")
+            raise UserError(f"{argument}: may not contain ${{")
         elif name in groups and "(" not in value:
             check_choices(name, value)
 
 
 def check_hydra_setting(argument: str) -> None:
-    """Raises ValueError for a setting of Hydra that is not one of `HYDRA_SETTINGS`, or cannot work on this machine."""
+    """Raise UserError for a setting of Hydra that is not one of `HYDRA_SETTINGS`, or cannot work on this machine."""
     if not HYDRA_SETTINGS.fullmatch(argument):
-        raise ValueError(
+        raise UserError(
             f"{argument}: of Hydra's own settings only hydra/launcher, hydra.launcher.NAME, hydra.sweep.dir and "
             "hydra.sweeper.max_batch_size (1 or more) can be set, to plain values"
         )
     if argument == "hydra/launcher=submitit_slurm" and shutil.which("srun") is None:
-        raise ValueError(f"{argument}: found no srun; use a machine that can submit jobs to SLURM")
+        raise UserError(f"{argument}: found no srun; use a machine that can submit jobs to SLURM")
 
 
 def check_choices(group: str, value: str) -> None:
-    """Raises ValueError unless each of the comma-separated choices is a file in configs/GROUP."""
+    """Raise UserError unless each of the comma-separated choices is a file in configs/GROUP."""
     folder = CONFIGS / group
     files = [path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")]
     choices = sorted(name for name in files if "_base" not in name)
     for choice in value.split(","):
         if choice.strip() not in choices:
-            raise ValueError(f"{group}={choice}: must be one of {', '.join(choices)}{did_you_mean(choice, choices)}")
+            raise UserError(f"{group}={choice}: must be one of {', '.join(choices)}{did_you_mean(choice, choices)}")
 
 
 def setting_names(groups: Groups, *types: object) -> list[str]:
-    """Returns the names of all settings, or of those whose annotation is in `types`, as the command line has them."""
+    """Return the names of all settings, or of those whose annotation is in `types`, as the command line has them."""
     return [
         f"{group}.{field.name}" if group else field.name
         for group, schemas in groups.items()
@@ -170,7 +173,7 @@ def setting_names(groups: Groups, *types: object) -> list[str]:
 
 
 def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
-    """Returns the arguments in Hydra's grammar: flags first, texts in quotes, `out` as the directory of a sweep."""
+    """Return the arguments in Hydra's grammar: flags first, texts in quotes, `out` as the directory of a sweep."""
     texts = setting_names(groups, str, str | None)
     settings = [quote_text(argument, texts) for argument in arguments if "=" in argument]
     outs = [argument.partition("=")[2] for argument in settings if argument.startswith("out=")]
@@ -180,7 +183,7 @@ def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
 
 
 def quote_text(argument: str, texts: Sequence[str]) -> str:
-    """Returns NAME=VALUE with VALUE in Hydra's quotes if NAME is in `texts`, so that commas and brackets stay text."""
+    """Return NAME=VALUE with VALUE in Hydra's quotes if NAME is in `texts`, so that commas and brackets stay text."""
     name, _, value = argument.partition("=")
     if name not in texts or value == "null" or re.fullmatch(r"'[^']*'|\"[^\"]*\"", value):
         return argument
@@ -190,7 +193,7 @@ def quote_text(argument: str, texts: Sequence[str]) -> str:
 
 
 def shell_command(script: str, directory: str, cache_dir: str, *settings: str) -> str:
-    """Returns the line to paste into a shell that runs `script` in this Python; `directory` is run=DIR or out=DIR."""
+    """Return the line to paste into a shell that runs `script` in this Python; `directory` is run=DIR or out=DIR."""
     paths = [Path(sys.executable), CONFIGS.parent / script]
     names = [path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path for path in paths]
     cache = [f"cache_dir={cache_dir}"] if cache_dir != DEFAULT_CACHE else []
@@ -199,7 +202,7 @@ def shell_command(script: str, directory: str, cache_dir: str, *settings: str) -
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Ends the program with one line on stderr and exit status 2 if the body raises an error that a user can cause.
+    """End the program with one line on stderr and exit status 2 if the body raises an error that a user can cause.
 
     Those are bad settings or input (ValueError, and the errors of Hydra and OmegaConf), files that cannot be read or
     written (OSError), missing optional packages, too little memory, and diverged training (FloatingPointError). Ctrl-C
@@ -222,7 +225,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def error_message(error: Exception) -> str | None:
-    """Returns one printable line for an error that a user can cause, None for other errors."""
+    """Return one printable line for an error that a user can cause, None for other errors."""
     user_errors = (ValueError, OSError, FloatingPointError, MemoryError, ModuleNotFoundError, OmegaConfBaseException)
     message = str(error) or type(error).__name__
     if isinstance(error, RuntimeError) and re.search(r"out of memory|can't allocate memory", message):
@@ -237,7 +240,7 @@ def error_message(error: Exception) -> str | None:
 
 
 def hydra_message(error: HydraException, message: str) -> str:
-    """Returns our sentence for Hydra's about a setting, which advises what this program does not accept."""
+    """Return our sentence for Hydra's about a setting, which advises what this program does not accept."""
     if isinstance(error, OverrideParseException):
         return f"{error.override}: cannot be read; write text with brackets or commas as NAME='VALUE'"
     if several := re.match(r"Ambiguous value for argument '(.*)'\n", message):

@@ -42,7 +42,7 @@ class Distributed:
         return self.rank == 0
 
     def broadcast(self, value: T) -> T:
-        """Returns rank 0's `value`, any object that pickle can copy."""
+        """Return rank 0's `value`, any object that pickle can copy."""
         if self.world_size == 1:
             return value
         values = [value if self.is_main else None]
@@ -50,7 +50,7 @@ class Distributed:
         return values[0]  # type: ignore[return-value]
 
     def all_reduce_max(self, number: int) -> int:
-        """Returns the largest `number` of all ranks."""
+        """Return the largest `number` of all ranks."""
         if self.world_size == 1:
             return number
         tensor = torch.tensor(number)
@@ -58,7 +58,7 @@ class Distributed:
         return int(tensor)
 
     def all_reduce_mean(self, tensor: Tensor) -> Tensor:
-        """Returns the mean of `tensor` over all ranks."""
+        """Return the mean of `tensor` over all ranks."""
         if self.world_size == 1:
             return tensor
         total = tensor.clone()
@@ -71,7 +71,7 @@ SINGLE_PROCESS = Distributed()
 
 @contextmanager
 def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
-    """Initialises the process group that torchrun describes in the environment, and destroys it at the end.
+    """Initialise the process group that torchrun describes in the environment, and destroys it at the end.
 
     With `use_cuda`, gradients are on the CUDA device with the number of this process on its machine, if there is one.
     """
@@ -89,7 +89,7 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
 
 
 def shard(model: nn.Module, device: torch.device) -> None:
-    """Shards the weights of `model` over all ranks with FSDP2, one group for each block and one for the rest."""
+    """Shard the weights of `model` over all ranks with FSDP2, one group for each block and one for the rest."""
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for block in model.get_submodule("blocks").children():
         fully_shard(block, mesh=mesh)
@@ -98,7 +98,7 @@ def shard(model: nn.Module, device: torch.device) -> None:
 
 @contextmanager
 def gradient_sync(module: nn.Module, *, enabled: bool) -> Iterator[None]:
-    """Averages the gradients over ranks in the backward pass of the body, if enabled; else they add up locally."""
+    """Average the gradients over ranks in the backward pass of the body, if enabled; else they add up locally."""
     fsdp = next((child for child in module.modules() if isinstance(child, FSDPModule)), None)
     if fsdp is not None:
         fsdp.set_requires_gradient_sync(enabled)
@@ -110,7 +110,7 @@ def gradient_sync(module: nn.Module, *, enabled: bool) -> Iterator[None]:
 
 
 def full_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Any]:
-    """Returns the full state dicts on the CPU, the same for every number of processes and kind of sharding.
+    """Return the full state dicts on the CPU, the same for every number of processes and kind of sharding.
 
     A collective call: sharded tensors are gathered on rank 0, and the other ranks get empty dicts.
     """
@@ -123,7 +123,7 @@ def full_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dic
 
 
 def load_full_state(model: nn.Module, optimizers: list[torch.optim.Optimizer], state: dict[str, Any]) -> None:
-    """Loads the dicts of `full_state`, which every rank must have. Learning rates and the like stay as they are."""
+    """Load the dicts of `full_state`, which every rank must have. Learning rates and the like stay as they are."""
     options = StateDictOptions(full_state_dict=True)
     set_model_state_dict(model, state["model"], options=options)
     if state["optimizer"]:

@@ -34,7 +34,7 @@ MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: there is no
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Returns the cross-entropy [B, T] float32 of `targets` [B, T] in nats, 0 for IGNORE; `logits` are [B, T, V]."""
+    """Return the cross-entropy [B, T] float32 of `targets` [B, T] in nats, 0 for IGNORE; `logits` are [B, T, V]."""
     losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="none")
     return losses.view_as(targets)
 
@@ -43,19 +43,19 @@ class SummedLoss(nn.Module):
     """A model with its loss in one module, so that DDP and torch.compile see both."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Shares the weights of `model`."""
+        """Share the weights of `model`."""
         super().__init__()
         self.model = model
 
     def forward(self, targets: Tensor, *inputs: Tensor) -> Tensor:
-        """Returns the summed cross-entropy of the targets [B, T] in nats, a scalar; `inputs` are those of the model."""
+        """Return the summed cross-entropy of the targets [B, T] in nats, a scalar; `inputs` are those of the model."""
         logits = self.model(*inputs)
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
 
 
 @dataclass(frozen=True, slots=True)
 class RowLosses:
-    """Sums over the tokens of each row. R rows, each a story or a window of text; C token classes."""
+    """Sum over the tokens of each row. R rows, each a story or a window of text; C token classes."""
 
     losses: Tensor  # [R, C] float64, nats
     counts: Tensor  # [R, C] float64, tokens
@@ -71,7 +71,7 @@ def row_losses(
     *,
     single_document: bool = True,
 ) -> RowLosses:
-    """Returns the losses of `batches` summed by row and token class, on the CPU; `model` is in eval mode.
+    """Return the losses of `batches` summed by row and token class, on the CPU; `model` is in eval mode.
 
     Tokens without a class are in class 0. With `single_document` no row holds several, so that a causal model needs no
     document ids. `autocast` is the context of the forward pass (default: float32).
@@ -93,7 +93,7 @@ def row_losses(
 
 
 def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the mean per token and its standard error, both [...], with rows as independent clusters.
+    """Return the mean per token and its standard error, both [...], with rows as independent clusters.
 
     `sums` [R, ...] and `counts` [R, ...] are over the tokens of each row. The standard error is that of a ratio
     estimator (Cochran 1977, Sampling Techniques, eq. 6.13). nan without tokens, and a nan error for a single row.
@@ -105,7 +105,7 @@ def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def summarise(rows: RowLosses, classes: Sequence[str]) -> dict[str, Any]:
-    """Returns the mean loss in nats per token and, if the entropy lower bound ("floor") is known, the gap to it.
+    """Return the mean loss in nats per token and, if the entropy lower bound ("floor") is known, the gap to it.
 
     Keys: loss, floor, gap, gap_error (standard error), and each with _by_class for those of `classes` that have tokens.
     """
@@ -134,7 +134,7 @@ def validation_loss(
     n_tokens: int | None = None,
     autocast: AbstractContextManager | None = None,
 ) -> dict[str, Any]:
-    """Returns `summarise` of about the first `n_tokens` of a split, or of all, and bits_per_byte; `model` in eval mode.
+    """Return `summarise` of about the first `n_tokens` of a split, or of all, and bits_per_byte; `model` in eval mode.
 
     `tokens_per_batch` limits a forward pass; `autocast` is its context (default: float32).
     """
@@ -147,7 +147,7 @@ def validation_loss(
 
 
 def sample_text(model: Transformer, tokenizer: Tokenizer, prompt: str, n_tokens: int, seed: int) -> str:
-    """Returns `prompt` with the continuation that `model` (in eval mode) samples at temperature 1."""
+    """Return `prompt` with the continuation that `model` (in eval mode) samples at temperature 1."""
     start, _ = with_end(tokenizer, prompt)
     tokens = torch.tensor(start, device=next(model.parameters()).device)
     sampled = generate(model, tokens, n_tokens, temperature=1.0, seed=seed)

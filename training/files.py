@@ -23,7 +23,7 @@ STAGING = ".unfinished"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file so that readers see the old content or the new content, also after a crash.
+    """Write a file so that readers see the old content or the new content, also after a crash.
 
     Raises OSError with the path and, if the disk is full, the bytes; the old file is unchanged.
     """
@@ -43,7 +43,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def with_path(error: OSError, path: Path, n_bytes: int) -> OSError:
-    """Returns `error` with the path and, if there was no space, how many bytes were to be written."""
+    """Return `error` with the path and, if there was no space, how many bytes were to be written."""
     message = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         message += f" (writing {n_bytes:,} bytes; {shutil.disk_usage(path.parent).free:,} are free)"
@@ -51,14 +51,14 @@ def with_path(error: OSError, path: Path, n_bytes: int) -> OSError:
 
 
 def remove_unfinished_files(folder: Path) -> None:
-    """Deletes the temporary files that a killed process left in `folder`."""
+    """Delete the temporary files that a killed process left in `folder`."""
     for path in folder.iterdir():
         if UNFINISHED.fullmatch(path.name) and path.is_file():
             path.unlink()
 
 
 def sync_folder(folder: Path) -> None:
-    """Flushes the names in `folder` to the disk."""
+    """Flush the names in `folder` to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -67,7 +67,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Returns the content of a JSON file; raises ValueError if it is damaged."""
+    """Return the content of a JSON file; raises UserError if it is damaged."""
     try:
         return json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
@@ -75,7 +75,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes a JSON file atomically."""
+    """Write a JSON file atomically."""
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
@@ -83,7 +83,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def lock(folder: Path) -> FileIO:
-    """Locks `folder` for writing by this process until the returned file is closed or the process ends.
+    """Lock `folder` for writing by this process until the returned file is closed or the process ends.
 
     Raises BlockingIOError if another process has the lock, OSError if the folder cannot be written.
     """
@@ -108,7 +108,7 @@ def lock(folder: Path) -> FileIO:
 def write_files(
     folder: Path, files: Mapping[str, str | bytes], marker: str | None = None, obsolete: Iterable[str] = ()
 ) -> None:
-    """Writes `files`, content by path in `folder`, so that `marker` exists only if all of them are from the same call.
+    """Write `files`, content by path in `folder`, so that `marker` exists only if all of them are from the same call.
 
     The files are first written to a temporary folder; an error there changes nothing. Then `marker`, the path that
     readers look for, and the `obsolete` paths are deleted, the others are moved into place, and `marker` is moved last.

@@ -1,4 +1,4 @@
-"""Records of a run: metrics.jsonl (exact), attention.jsonl, TensorBoard, and the lines on the terminal."""
+"""Record of a run: metrics.jsonl (exact), attention.jsonl, TensorBoard, and the lines on the terminal."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ class JsonLines:
     """A file with one JSON object per step."""
 
     def __init__(self, path: Path, resumed_step: int) -> None:
-        """Opens `path` to append, without the lines after `resumed_step` (-1: a new run), which are recorded again."""
+        """Open `path` to append, without the lines after `resumed_step` (-1: a new run), which are recorded again."""
         self.path = path
         if path.exists():
             lines = [line for line in _lines(path) if _step(line) <= resumed_step]
@@ -38,7 +38,7 @@ class JsonLines:
         self.is_new = self._file.tell() == 0
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """Appends one object; numbers that are not finite become null."""
+        """Append one object; numbers that are not finite become null."""
         finite = json.loads(json.dumps({"step": step, **values}), parse_constant=lambda _: None)
         line = json.dumps(finite).encode() + b"\n"
         try:
@@ -48,15 +48,15 @@ class JsonLines:
             raise with_path(error, self.path, len(line)) from None
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 
 class RunLog:
-    """Writes the numbers of a run to metrics.jsonl and TensorBoard, each step once after any number of resumes."""
+    """Write the numbers of a run to metrics.jsonl and TensorBoard, each step once after any number of resumes."""
 
     def __init__(self, run: Path, resumed_step: int = -1) -> None:
-        """Opens the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
+        """Open the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
         self._attention: JsonLines | None = None  # opened at the first line; a text has none
         self._run, self._resumed_step = run, resumed_step
@@ -67,7 +67,7 @@ class RunLog:
         self.board = SummaryWriter(str(run / "tb"), purge_step=resumed_step + 1)
 
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:
-        """Records JSON values of one step by name; `split` is "train", "validation" or "probe".
+        """Record JSON values of one step by name; `split` is "train", "validation" or "probe".
 
         TensorBoard gets the finite numbers, as name/split, or outer/inner if nested.
         """
@@ -80,7 +80,7 @@ class RunLog:
         self.board.flush()
 
     def hyperparameters(self, step: int, settings: dict[str, Any], results: dict[str, float]) -> None:
-        """Enters the run with its results in TensorBoard's table of hyperparameters."""
+        """Enter the run with its results in TensorBoard's table of hyperparameters."""
         plain = {
             name: value if isinstance(value, int | float | str) else str(value) for name, value in settings.items()
         }
@@ -89,16 +89,16 @@ class RunLog:
         )
 
     def images(self, step: int, images: dict[str, np.ndarray]) -> None:
-        """Shows images [height, width, 3] uint8 in TensorBoard."""
+        """Show images [height, width, 3] uint8 in TensorBoard."""
         for tag, image in images.items():
             self.board.add_image(tag, image, step, dataformats="HWC")
 
     def text(self, step: int, tag: str, text: str) -> None:
-        """Shows `text` in TensorBoard as a code block, so that none of it is taken for Markdown."""
+        """Show `text` in TensorBoard as a code block, so that none of it is taken for Markdown."""
         self.board.add_text(tag, "\n".join(f"    {line}" for line in text.splitlines()), step)
 
     def attention(self, step: int, snapshot: dict[str, Any]) -> None:
-        """Records a line of attention.jsonl; its entry "header" is written once, as step -1."""
+        """Record a line of attention.jsonl; its entry "header" is written once, as step -1."""
         if self._attention is None:
             self._attention = JsonLines(self._run / "attention.jsonl", self._resumed_step)
             if self._attention.is_new and "header" in snapshot:
@@ -106,14 +106,14 @@ class RunLog:
         self._attention.write(step, {name: value for name, value in snapshot.items() if name != "header"})
 
     def close(self) -> None:
-        """Closes all records."""
+        """Close all records."""
         for record in (self._metrics, self._attention, self.board):
             if record is not None:
                 record.close()
 
 
 def read_records(run: Path) -> list[dict[str, Any]]:
-    """Returns the objects in metrics.jsonl, oldest first, without an incomplete last line; ValueError if damaged."""
+    """Return the objects in metrics.jsonl, oldest first, without an incomplete last line; UserError if damaged."""
     lines = _lines(run / "metrics.jsonl")
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
@@ -127,7 +127,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _step(line: str) -> float:
-    """Returns the step of a line; infinity if it is damaged or not complete."""
+    """Return the step of a line; infinity if it is damaged or not complete."""
     try:
         step = json.loads(line)["step"] if line.endswith("\n") else None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -139,7 +139,7 @@ class Console:
     """Lines on stdout, and below them a progress bar if stderr is a terminal."""
 
     def __init__(self, first_step: int, max_steps: int, label: str = "") -> None:
-        """Starts the bar at `first_step`; `label` precedes every line."""
+        """Start the bar at `first_step`; `label` precedes every line."""
         self._label, self.status = label, ""  # status: text at the end of the bar, the best head of the first question
         self._bar = tqdm(total=max_steps, initial=first_step, unit="step", leave=False, disable=None)
 
@@ -158,7 +158,7 @@ class Console:
         self._bar.set_postfix_str(f"loss {loss:.3f}  {self.status}", refresh=False)
 
     def close(self) -> None:
-        """Removes the progress bar."""
+        """Remove the progress bar."""
         self._bar.close()
 
 
@@ -198,7 +198,7 @@ def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str
 
 
 def gap_lines(measured: Mapping[str, Any], *, is_causal: bool = True) -> list[str]:
-    """Returns lines for the terminal about the gap in `summarise`'s result; none if the lower bound is unknown.
+    """Return lines for the terminal about the gap in `summarise`'s result; none if the lower bound is unknown.
 
     A model that is not causal attends to its own targets, so that it can have any loss.
     """

@@ -53,7 +53,7 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n_iterations: int, eps: float) -> Tensor:
-    """Returns `matrices` [N, A, B] with singular values near 1, by the Newton-Schulz iteration of Muon.
+    """Return `matrices` [N, A, B] with singular values near 1, by the Newton-Schulz iteration of Muon.
 
     Each matrix is divided by its norm, at least `eps`; a step is x <- a x + (b x xT + c (x xT)^2) x with the
     coefficients (a, b, c). In bfloat16 on a GPU, in float32 on a CPU: half the time (64 x 64 to 384 x 128).
@@ -73,14 +73,14 @@ def _full(tensor: Tensor) -> Tensor:
 
 
 def _sharded_like(tensor: Tensor, weight: Tensor) -> Tensor:
-    """Returns the shard of `tensor` that belongs to `weight`, or `tensor` itself without FSDP."""
+    """Return the shard of `tensor` that belongs to `weight`, or `tensor` itself without FSDP."""
     if not isinstance(weight, DTensor):
         return tensor
     return distribute_tensor(tensor, weight.device_mesh, weight.placements, src_data_rank=None)
 
 
 def make_optimizers(model: nn.Module, settings: OptimSettings) -> list[torch.optim.Optimizer]:
-    """Returns AdamW, and Muon if it is chosen for the matrices of the blocks; norm gains have no weight decay."""
+    """Return AdamW, and Muon if it is chosen for the matrices of the blocks; norm gains have no weight decay."""
     weights = dict(model.named_parameters())
     matrices = [weight for name, weight in weights.items() if weight.ndim == 2 and name.startswith("blocks.")]
     embeddings = [weight for name, weight in weights.items() if weight.ndim == 2 and not name.startswith("blocks.")]
@@ -98,7 +98,7 @@ def make_optimizers(model: nn.Module, settings: OptimSettings) -> list[torch.opt
 
 
 def learning_rate_factor(step: int, warmup_steps: int, max_steps: int, decay_power: float = 1.0) -> float:
-    """Returns learning rate / peak at `step`: linear warm-up, then (remaining fraction of the steps) ** decay_power.
+    """Return learning rate / peak at `step`: linear warm-up, then (remaining fraction of the steps) ** decay_power.
 
     Decay to 0 was better than cosine decay to a tenth of the peak at these budgets (measured; also Bergsma et al. 2025,
     arXiv 2502.15938). On the stories decay_power=2 halved the loss on verbs that are equally probable (measured).
@@ -109,7 +109,7 @@ def learning_rate_factor(step: int, warmup_steps: int, max_steps: int, decay_pow
 
 
 def set_learning_rates(optimizers: list[torch.optim.Optimizer], factor: float) -> None:
-    """Sets the learning rate of every parameter group to `factor` times its peak."""
+    """Set the learning rate of every parameter group to `factor` times its peak."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = factor * group.setdefault("initial_lr", group["lr"])

@@ -34,7 +34,7 @@ PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "num
 
 
 def create_run(out: str | None) -> tuple[Path, FileIO]:
-    """Creates the directory of a new run, `out` or else one in runs/ named by the time, and returns its path and lock.
+    """Create the directory of a new run, `out` or else one in runs/ named by the time, and returns its path and lock.
 
     Raises FileExistsError if `out` is not empty, BlockingIOError if another process is writing to it.
     """
@@ -52,7 +52,7 @@ def create_run(out: str | None) -> tuple[Path, FileIO]:
 
 
 def check_out_is_free(out: str | None) -> None:
-    """Raises OSError if `create_run` would fail: `out` is not empty, or no directory can be created there."""
+    """Raise OSError if `create_run` would fail: `out` is not empty, or no directory can be created there."""
     path = RUNS if out is None else Path(out)
     names = [file.name for file in path.iterdir()] if out is not None and path.is_dir() else []
     if any(name != LOCK and not UNFINISHED.fullmatch(name) for name in names):
@@ -69,7 +69,7 @@ def check_out_is_free(out: str | None) -> None:
 
 
 def find_run(run: str | None) -> Path:
-    """Returns the directory `run`; if None, the newest in runs/ with a checkpoint. FileNotFoundError: no such run."""
+    """Return the directory `run`; if None, the newest in runs/ with a checkpoint. FileNotFoundError: no such run."""
     if run is not None:
         if not (Path(run) / "config.json").is_file():
             problem = "is not the directory of a run: it has no config.json" if Path(run).is_dir() else "does not exist"
@@ -83,7 +83,7 @@ def find_run(run: str | None) -> Path:
 
 
 def find_runs(sweep: str) -> list[Path]:
-    """Returns the directories of the runs of a sweep, by number, then name; FileNotFoundError if there are none."""
+    """Return the directories of the runs of a sweep, by number, then name; FileNotFoundError if there are none."""
     if (Path(sweep) / "config.json").is_file():
         raise FileNotFoundError(f"{sweep}: is a single run; use run={sweep}")
     runs = [path.parent for path in Path(sweep).glob("*/config.json")] if sweep else []
@@ -93,7 +93,7 @@ def find_runs(sweep: str) -> list[Path]:
 
 
 def first_unwritable(run: Path) -> Path | None:
-    """Returns the folder of a run that eval.py would have to write to and cannot; None if it can write."""
+    """Return the folder of a run that eval.py would have to write to and cannot; None if it can write."""
     folders = (run, run / "probe")
     return next((folder for folder in folders if folder.exists() and not os.access(folder, os.W_OK | os.X_OK)), None)
 
@@ -102,7 +102,7 @@ def first_unwritable(run: Path) -> Path | None:
 
 
 def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: str) -> dict[str, Any]:
-    """Returns the content of config.json: the settings and what identifies the data."""
+    """Return the content of config.json: the settings and what identifies the data."""
     config = asdict(replace(settings, run=replace(settings.run, resume=False))) | {
         "vocab_size": tokenizer.get_vocab_size(),
         "data_fingerprint": data_fingerprint,
@@ -114,7 +114,7 @@ def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: 
 def write_run_files(
     run: Path, config: Mapping[str, Any], tokenizer: Tokenizer, environment: Mapping[str, Any], *, is_new: bool
 ) -> None:
-    """Writes config.json and tokenizer.json, for a new run also environment.json."""
+    """Write config.json and tokenizer.json, for a new run also environment.json."""
     remove_unfinished_files(run)  # the directory is locked
     if is_new or not (run / "environment.json").exists():
         write_json(run / "environment.json", environment)
@@ -125,7 +125,7 @@ def write_run_files(
 def record_resume(
     run: Path, step: int, old_config: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> None:
-    """Appends a line to resumes.jsonl, and warns of each change of the settings and the environment.
+    """Append a line to resumes.jsonl, and warns of each change of the settings and the environment.
 
     `old_config` is config.json when the checkpoint of `step` was written; `config` and `environment` are of now.
     """
@@ -146,7 +146,7 @@ def record_resume(
 
 
 def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]:
-    """Returns what a result depends on besides the settings: versions, machine, threads, processes, git commit."""
+    """Return what a result depends on besides the settings: versions, machine, threads, processes, git commit."""
     commit = _git("rev-parse", "HEAD")
     return {
         "python": platform.python_version(),
@@ -163,7 +163,7 @@ def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]
 
 
 def _git(*arguments: str) -> str | None:
-    """Returns what git prints; None if that is nothing, or git fails or is not installed."""
+    """Return what git prints; None if that is nothing, or git fails or is not installed."""
     with suppress(OSError, subprocess.SubprocessError):
         output = subprocess.check_output(
             ["git", *arguments], cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True, timeout=5

@@ -163,9 +163,9 @@ def _name(group: str, field: str) -> str:
 
 
 def to_settings(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
-    """Returns an instance of the flat dataclass `schema`, with every value checked and converted by OmegaConf.
+    """Return an instance of the flat dataclass `schema`, with every value checked and converted by OmegaConf.
 
-    Raises ValueError with one line for an unknown, missing or badly typed setting; `prefix` precedes its name there.
+    Raises UserError with one line for an unknown, missing or badly typed setting; `prefix` precedes its name there.
     """
     types = {field.name: field.type for field in fields(schema)}
     for name, value in values.items():
@@ -189,7 +189,7 @@ def to_settings(schema: type, values: Mapping[str, Any], prefix: str = "") -> An
 
 
 def describe_type(annotation: Any) -> str:
-    """Returns in words which values a setting with this annotation accepts."""
+    """Return in words which values a setting with this annotation accepts."""
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
     types = get_args(annotation) or (annotation,)
     return " or ".join(words.get(kind) or f"one of {', '.join(kind.__members__)}" for kind in types)
@@ -204,13 +204,13 @@ def enum_choices(annotation: Any) -> list[str]:
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """Returns "; did you mean X?" with the most similar of `names`, or "" if none is similar."""
+    """Return "; did you mean X?" with the most similar of `names`, or "" if none is similar."""
     similar = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def settings_from_arguments(schema: type, arguments: Sequence[str]) -> Any:
-    """Returns an instance of `schema` from NAME=VALUE arguments, for programs without Hydra.
+    """Return an instance of `schema` from NAME=VALUE arguments, for programs without Hydra.
 
     --help prints the docstring of `schema` and exits.
     """
@@ -224,27 +224,27 @@ def settings_from_arguments(schema: type, arguments: Sequence[str]) -> Any:
 
 
 def train_settings(config: DictConfig) -> TrainSettings:
-    """Returns the settings in Hydra's config; raises ValueError with a one-line message."""
+    """Return the settings in Hydra's config; raises UserError with a one-line message."""
     values: Any = OmegaConf.to_container(config, resolve=True)
     groups = {name: values.pop(name) for name in ("model", "data", "optim")}
     return _from_groups({"run": values} | groups)
 
 
 def compose_settings(overrides: Sequence[str] = ()) -> TrainSettings:
-    """Returns the settings of train.py with these arguments, for other programs."""
+    """Return the settings of train.py with these arguments, for other programs."""
     GlobalHydra.instance().clear()  # set in a program that Hydra started
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return train_settings(compose("train", list(overrides)))
 
 
 def saved_settings(config: Any) -> TrainSettings:
-    """Returns the settings in the config.json of a run; raises ValueError if they are damaged or of another version."""
+    """Return the settings in the config.json of a run; raises UserError if they are damaged or of another version."""
     names = [field.name for field in fields(TrainSettings)]
     if not isinstance(config, dict) or not all(isinstance(config.get(name), dict) for name in names):
         raise UserError("config.json: not the settings of a run")
     try:
         return _from_groups(config)
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"config.json: {error}; the file is damaged or another version wrote it") from None
 
 
@@ -261,7 +261,7 @@ def _from_groups(groups: Mapping[str, Any]) -> TrainSettings:
 
 
 def flatten(settings: TrainSettings) -> dict[str, Any]:
-    """Returns every setting by its name on the command line, enums by their value."""
+    """Return every setting by its name on the command line, enums by their value."""
     return {
         name if group == "run" else f"{group}.{name}": value.value if isinstance(value, Enum) else value
         for group, values in asdict(settings).items()
@@ -275,11 +275,11 @@ INFOS = _infos()  # what every setting of train.py says about itself, by its nam
 
 
 def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: Sequence[str]) -> TrainSettings:
-    """Returns the settings of a resumed run: those it was started with, replaced by the ones on the command line.
+    """Return the settings of a resumed run: those it was started with, replaced by the ones on the command line.
 
     `requested` are the settings that this command line would give to a new run, `saved` those in config.json.
     `overrides` are its NAME=VALUE arguments; a group (model, data, optim, experiment, variant) stands for all settings
-    that it can change. Raises ValueError if the checkpoint does not fit one of the new settings.
+    that it can change. Raises UserError if the checkpoint does not fit one of the new settings.
     """
     named = {override.partition("=")[0] for override in overrides}
     values = flatten(saved)
@@ -316,9 +316,9 @@ def result_settings(settings: TrainSettings) -> dict[str, Any]:
 
 
 def check_seeds(configs: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the seed of each run, from the content of their config.json files by run name.
+    """Return the seed of each run, from the content of their config.json files by run name.
 
-    Raises ValueError if two have one seed, or they differ in more than the seed.
+    Raises UserError if two have one seed, or they differ in more than the seed.
     """
     runs, differing = check_variants(configs, saved_settings(next(iter(configs.values()))), only_stories=False)
     for name in differing:
@@ -329,10 +329,10 @@ def check_seeds(configs: Mapping[str, Any]) -> dict[str, int]:
 def check_variants(
     configs: Mapping[str, Any], defaults: TrainSettings, *, only_stories: bool = True
 ) -> tuple[dict[str, tuple[int, dict[str, Any]]], dict[str, Any]]:
-    """Returns the seed of each run and its settings that differ from the standard variant, and the standard's values.
+    """Return the seed of each run and its settings that differ from the standard variant, and the standard's values.
 
     The standard is the first run with the fewest differences from `defaults`, the settings of train.py without
-    arguments; `configs` has the content of config.json by run name. Raises ValueError if two runs are the same, if runs
+    arguments; `configs` has the content of config.json by run name. Raises UserError if two runs are the same, if runs
     did not read the same batches in the same order, or, with `only_stories`, if a run was trained on a text.
     """
     variants: dict[str, dict[str, Any]] = {}

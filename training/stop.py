@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StopRequest:
-    """Remembers the first SIGINT, SIGTERM or SIGHUP, so that the run can save a checkpoint and exit.
+    """Remember the first SIGINT, SIGTERM or SIGHUP, so that the run can save a checkpoint and exit.
 
     A second signal ends the process at once, unless it comes within two seconds: Ctrl-C reaches a process of torchrun
     twice, from the terminal and from torchrun. A signal that is ignored (SIGHUP under nohup) or has another
@@ -17,7 +17,7 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        """Installs the handlers."""
+        """Install the handlers."""
         self._received: int | None = None
         self._received_at = 0.0
         self._old_handlers: dict[int, Any] = {}
@@ -33,7 +33,7 @@ class StopRequest:
             signal.raise_signal(number)
 
     def close(self) -> None:
-        """Restores the handlers from before."""
+        """Restore the handlers from before."""
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
 
@@ -46,7 +46,7 @@ class StopRequest:
         return self._received
 
     def receive(self, number: int) -> None:
-        """Takes over the signal that another process of this run received; 0: none."""
+        """Take over the signal that another process of this run received; 0: none."""
         self._received = self._received or number or None
 
     @property

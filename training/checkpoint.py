@@ -20,7 +20,7 @@ CHECKPOINT = re.compile(r"step_\d{8}\.pt")
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: int) -> None:
-    """Save `state`, tensors and plain values and among them its "step", and deletes older checkpoints.
+    """Save `state`, tensors and plain values and among them its "step", and delete older checkpoints.
 
     The `keep` newest and the best stay; `best`: the validation loss of this one is the lowest so far. Raises OSError if
     it cannot be written; the checkpoints from before are unchanged.
@@ -28,33 +28,44 @@ def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: in
     folder.mkdir(exist_ok=True)
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    content, step = buffer.getvalue(), state["step"]
+    content = buffer.getvalue()
+    step = state["step"]
+
+    # Read the manifest before the file is written: without a manifest, a checkpoint is an error.
     old_entries = [entry for entry in read_manifest(folder) if entry["step"] != step]
     path = folder / f"step_{step:08d}.pt"
     write_atomically(path, content)
+
+    # One checkpoint at most is the best.
     entries = [entry | {"best": entry["best"] and not best} for entry in old_entries]
-    entries.append({"file": path.name, "step": step, "sha256": hashlib.sha256(content).hexdigest(), "best": best})
+    checksum = hashlib.sha256(content).hexdigest()
+    entries.append({"file": path.name, "step": step, "sha256": checksum, "best": best})
     _keep_only(folder, [entry for entry in entries if entry["best"] or entry in entries[-keep:]])
 
 
 def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:
-    """Return the newest undamaged state in `folder`, or the best, and warns of each damaged file.
+    """Return the newest undamaged state in `folder`, or the best, and warn of each damaged file.
 
     Raises FileNotFoundError if there is no checkpoint, UserError if every one is damaged.
     """
     entries = read_manifest(folder)
     if not entries:
         raise FileNotFoundError(f"{folder}: has no checkpoint yet")
-    for entry in sorted(reversed(entries), key=lambda entry: best and not entry["best"]):  # stable: newest first
+
+    # The newest first, or the best and then the newest: sorting is stable.
+    for entry in sorted(reversed(entries), key=lambda entry: best and not entry["best"]):
         path = folder / entry["file"]
         content = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(content).hexdigest() == entry["sha256"]:
             return _unpickled(path, content)
         problem = "damaged (sha256 differs from the manifest); using another checkpoint"
         print(f"warning: {path}: {problem}", file=sys.stderr)
-    if read_manifest(folder) != entries:  # a running training has replaced them meanwhile
+
+    # A running training may have replaced them meanwhile.
+    if read_manifest(folder) != entries:
         return load_checkpoint(folder, best=best)
-    raise UserError(f"{folder}: every checkpoint is damaged; copy them from a backup, or train again")
+    remedy = "copy them from a backup, or train again"
+    raise UserError(f"{folder}: every checkpoint is damaged; {remedy}")
 
 
 def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -67,6 +78,7 @@ def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | Non
     try:
         state = load_checkpoint(run / "checkpoints")
     except FileNotFoundError:
+        # A run that has recorded steps had a checkpoint, of step 0 at least.
         metrics = run / "metrics.jsonl"
         if metrics.exists() and b'"split": "train"' in metrics.read_bytes():
             problem = "the checkpoints are missing; copy them from a backup, or start a new run"
@@ -74,8 +86,9 @@ def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | Non
         return None
     if not isinstance(state.get("step"), int) or not isinstance(state.get("config"), dict):
         raise UserError(f"{run}: the checkpoint was written by another version; start a new run")
-    if state["step"] > config["run"]["max_steps"]:
-        raise UserError(f"max_steps={config['run']['max_steps']}: the run has already taken {state['step']} steps")
+    max_steps = config["run"]["max_steps"]
+    if state["step"] > max_steps:
+        raise UserError(f"max_steps={max_steps}: the run has already taken {state['step']} steps")
     return state
 
 
@@ -91,10 +104,15 @@ def read_manifest(folder: Path) -> list[dict[str, Any]]:
     Raises UserError if the manifest is damaged, or missing although there are checkpoints.
     """
     path = folder / MANIFEST
+    remedy = f"copy it from a backup, or delete {folder} to train again"
     if not path.exists():
-        if any(CHECKPOINT.fullmatch(file.name) and file.name != "step_00000000.pt" for file in folder.glob("step_*")):
-            raise UserError(f"{path}: missing; copy it from a backup, or delete {folder} to train again")
+        # A process can be killed between its first checkpoint and the manifest, but not later.
+        names = [file.name for file in folder.glob("step_*") if file.name != "step_00000000.pt"]
+        if any(map(CHECKPOINT.fullmatch, names)):
+            raise UserError(f"{path}: missing; {remedy}")
         return []
+
+    # The manifest has a checksum of its own.
     try:
         content = json.loads(path.read_text())
         entries = content["checkpoints"]
@@ -103,12 +121,12 @@ def read_manifest(folder: Path) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError, RecursionError):
         is_intact = False
     if not is_intact:
-        raise UserError(f"{path}: damaged; copy it from a backup, or delete {folder} to train again")
+        raise UserError(f"{path}: damaged; {remedy}")
     return entries
 
 
 def _keep_only(folder: Path, entries: list[dict[str, Any]]) -> None:
-    """Write the manifest, then deletes the checkpoints that it does not list."""
+    """Write the manifest, then delete the checkpoints that it does not list."""
     content = {"sha256": _checksum(entries), "checkpoints": entries}
     write_atomically(folder / MANIFEST, json.dumps(content, indent=1).encode())
     files = {entry["file"] for entry in entries}

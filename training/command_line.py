@@ -40,7 +40,7 @@ Groups = Mapping[str, Sequence[type]]  # config group -> dataclasses of its sett
 
 
 def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: Path, config_name: str) -> None:
-    """Call `program` with Hydra's config for sys.argv, under -m once per run, and exits with the status it returns.
+    """Call `program` with Hydra's config for sys.argv, under -m once per run, and exit with the status it returns.
 
     `groups` are the settings that the command line may set; the defaults are `config_name`.yaml in `config_path`.
     """
@@ -57,9 +57,12 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
     with one_line_errors():
         check_arguments(sys.argv[1:], groups)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing a report
-        if any("submitit" in argument for argument in sys.argv):  # its jobs import this program from any folder
+
+        # The jobs of submitit import this program from any folder.
+        if any("submitit" in argument for argument in sys.argv):
             folders = [str(CONFIGS.parent), os.environ.get("PYTHONPATH")]
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+
         sys.argv[1:] = hydra_arguments(sys.argv[1:], groups)
         if {"-h", "--help"} & set(sys.argv):
             print(help_text(sys.argv[1:], groups, config_path, config_name))
@@ -70,7 +73,8 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
 
 def help_text(arguments: Sequence[str], groups: Groups, config_path: Path, config_name: str) -> str:
     """Return the help of a program, with the value of every setting under these arguments and its meaning."""
-    overrides = [argument for argument in arguments if not argument.startswith("-") and "=" in argument]
+    # Compose the settings that the other arguments would give.
+    overrides = [argument for argument in arguments if "=" in argument]
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(config_path), version_base="1.3"):
         config = compose(config_name, overrides, return_hydra_config=True)
@@ -112,11 +116,14 @@ def _as_argument(value: Any) -> str:
 
 def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
     """Raise UserError for an unknown flag, setting or choice, with the most similar name that exists."""
-    names = [*filter(None, groups), *setting_names(groups)]
+    # Only --cfg has a value.
     flags = [argument for argument in arguments if "=" not in argument]
     for flag, following in pairwise([*flags, ""]):
         if flag in ("-c", "--cfg") and following not in CFG_VALUES:
             raise UserError(f"{flag}: must be followed by {', '.join(CFG_VALUES)}")
+
+    # Each argument is a flag, a setting of Hydra, a setting of ours, or a group with its choice.
+    names = [*filter(None, groups), *setting_names(groups)]
     for argument in arguments:
         try:
             argument.encode()
@@ -125,22 +132,23 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
         name, equals, value = argument.partition("=")
         if argument.startswith("-") or (not equals and argument in CFG_VALUES):
             if argument in ("-m", "--multirun") and "variant" not in groups:
-                raise UserError(f"{argument}: only train.py has sweeps; eval.py reads them by runs=DIR or compare=DIR")
+                remedy = "eval.py reads them by runs=DIR or compare=DIR"
+                raise UserError(f"{argument}: only train.py has sweeps; {remedy}")
             if argument not in (*FLAGS, *CFG_VALUES):
                 raise UserError(f"{argument}: no such flag{did_you_mean(argument, FLAGS)}")
         elif not equals:
             raise UserError(f"{argument}: settings are written NAME=VALUE")
         elif re.match(r"hydra\b", name):
-            check_hydra_setting(argument)
+            _check_hydra_setting(argument)
         elif name not in names:
             raise UserError(f"{name}={value}: no such setting{did_you_mean(name, names)}")
         elif "${" in value:  # text is data: it must not become an interpolation
             raise UserError(f"{argument}: may not contain ${{")
         elif name in groups and "(" not in value:
-            check_choices(name, value)
+            _check_choices(name, value)
 
 
-def check_hydra_setting(argument: str) -> None:
+def _check_hydra_setting(argument: str) -> None:
     """Raise UserError for a setting of Hydra that is not one of `HYDRA_SETTINGS`, or cannot work on this machine."""
     if not HYDRA_SETTINGS.fullmatch(argument):
         raise UserError(
@@ -151,25 +159,26 @@ def check_hydra_setting(argument: str) -> None:
         raise UserError(f"{argument}: found no srun; use a machine that can submit jobs to SLURM")
 
 
-def check_choices(group: str, value: str) -> None:
+def _check_choices(group: str, value: str) -> None:
     """Raise UserError unless each of the comma-separated choices is a file in configs/GROUP."""
     folder = CONFIGS / group
     files = [path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")]
     choices = sorted(name for name in files if "_base" not in name)
     for choice in value.split(","):
         if choice.strip() not in choices:
-            raise UserError(f"{group}={choice}: must be one of {', '.join(choices)}{did_you_mean(choice, choices)}")
+            suggestion = did_you_mean(choice, choices)
+            raise UserError(f"{group}={choice}: must be one of {', '.join(choices)}{suggestion}")
 
 
 def setting_names(groups: Groups, *types: object) -> list[str]:
     """Return the names of all settings, or of those whose annotation is in `types`, as the command line has them."""
-    return [
-        f"{group}.{field.name}" if group else field.name
-        for group, schemas in groups.items()
-        for schema in schemas
-        for field in fields(schema)
-        if not types or field.type in types
-    ]
+    names = []
+    for group, schemas in groups.items():
+        for schema in schemas:
+            for field in fields(schema):
+                if not types or field.type in types:
+                    names.append(f"{group}.{field.name}" if group else field.name)
+    return names
 
 
 def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
@@ -194,8 +203,11 @@ def quote_text(argument: str, texts: Sequence[str]) -> str:
 
 def shell_command(script: str, directory: str, cache_dir: str, *settings: str) -> str:
     """Return the line to paste into a shell that runs `script` in this Python; `directory` is run=DIR or out=DIR."""
-    paths = [Path(sys.executable), CONFIGS.parent / script]
-    names = [path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path for path in paths]
+    # Paths in this folder are short.
+    names = []
+    for path in (Path(sys.executable), CONFIGS.parent / script):
+        is_here = path.is_relative_to(Path.cwd())
+        names.append(path.relative_to(Path.cwd()) if is_here else path)
     cache = [f"cache_dir={cache_dir}"] if cache_dir != DEFAULT_CACHE else []
     return shlex.join([*map(str, names), directory, *cache, *settings])
 
@@ -213,14 +225,16 @@ def one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's last flush would fail as well
+        # Or Python's last flush would fail as well.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
         message = error_message(error)
         if message is None or os.environ.get("ANTECEDENT_TRACEBACK") == "1":
             raise
         rank = os.environ.get("RANK", "0")
-        print(f"error: {f'[rank {rank}] ' if rank != '0' else ''}{message}", file=sys.stderr)
+        origin = f"[rank {rank}] " if rank != "0" else ""
+        print(f"error: {origin}{message}", file=sys.stderr)
         sys.exit(2)
 
 
@@ -231,7 +245,7 @@ def error_message(error: Exception) -> str | None:
     if isinstance(error, RuntimeError) and re.search(r"out of memory|can't allocate memory", message):
         message = f"out of memory; lower tokens_per_batch or the settings of model.*: {message}"
     elif isinstance(error, HydraException):
-        message = hydra_message(error, message)
+        message = _hydra_message(error, message)
     elif not isinstance(error, user_errors):
         return None
     elif isinstance(error, OSError) and error.strerror and error.filename:
@@ -239,13 +253,14 @@ def error_message(error: Exception) -> str | None:
     return printable(" ".join(message.split()))
 
 
-def hydra_message(error: HydraException, message: str) -> str:
+def _hydra_message(error: HydraException, message: str) -> str:
     """Return our sentence for Hydra's about a setting, which advises what this program does not accept."""
     if isinstance(error, OverrideParseException):
         return f"{error.override}: cannot be read; write text with brackets or commas as NAME='VALUE'"
     if several := re.match(r"Ambiguous value for argument '(.*)'\n", message):
         return f"{several[1]}: has several values; train.py -m trains one run for each"
     if unknown := re.match(r"Could not override '(?:data\.)?(.*)'.*\n.*use \+(.*)", message):
-        sources = [source for source, schema in SCHEMAS.items() if unknown[1] in schema.__dataclass_fields__]
+        name = unknown[1]
+        sources = [source for source, schema in SCHEMAS.items() if name in schema.__dataclass_fields__]
         return f"{unknown[2]}: not a setting of these data; choose data={' or data='.join(sources)}"
     return message

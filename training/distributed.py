@@ -115,11 +115,12 @@ def full_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dic
     A collective call: sharded tensors are gathered on rank 0, and the other ranks get empty dicts.
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    has_state = any(optimizer.state for optimizer in optimizers)  # without a step torch would make up a state
-    return {
-        "model": get_model_state_dict(model, options=options),
-        "optimizer": get_optimizer_state_dict(model, optimizers, options=options).get("state", {}) if has_state else {},
-    }
+    state: dict[str, Any] = {"model": get_model_state_dict(model, options=options), "optimizer": {}}
+    # Before the first step torch would make up a state.
+    if any(optimizer.state for optimizer in optimizers):
+        optimizer_state = get_optimizer_state_dict(model, optimizers, options=options)
+        state["optimizer"] = optimizer_state.get("state", {})
+    return state
 
 
 def load_full_state(model: nn.Module, optimizers: list[torch.optim.Optimizer], state: dict[str, Any]) -> None:

@@ -35,7 +35,8 @@ MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: there is no
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the cross-entropy [B, T] float32 of `targets` [B, T] in nats, 0 for IGNORE; `logits` are [B, T, V]."""
-    losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="none")
+    flat_logits = logits.float().flatten(0, 1)  # [B * T, V]
+    losses = F.cross_entropy(flat_logits, targets.flatten(), ignore_index=IGNORE, reduction="none")
     return losses.view_as(targets)
 
 
@@ -49,8 +50,9 @@ class SummedLoss(nn.Module):
 
     def forward(self, targets: Tensor, *inputs: Tensor) -> Tensor:
         """Return the summed cross-entropy of the targets [B, T] in nats, a scalar; `inputs` are those of the model."""
-        logits = self.model(*inputs)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+        logits = self.model(*inputs)  # [B, T, V]
+        flat_logits = logits.float().flatten(0, 1)
+        return F.cross_entropy(flat_logits, targets.flatten(), ignore_index=IGNORE, reduction="sum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,15 @@ def row_losses(
     device = next(model.parameters()).device
     losses, counts, floors = [], [], []
     for batch in batches:
+        inputs = batch.model_inputs(single_document=single_document)
         with autocast or nullcontext():
-            logits = model(*(tensor.to(device) for tensor in batch.model_inputs(single_document=single_document)))
+            logits = model(*(tensor.to(device) for tensor in inputs))
+        loss = token_losses(logits, batch.targets.to(device)).cpu().double()  # [B, T]
+
+        # Sum the tokens of each row by their class, [B, C].
         classes = torch.zeros_like(batch.targets) if batch.classes is None else batch.classes
         is_target = (batch.targets != IGNORE).double()
         zeros = torch.zeros(len(classes), n_classes, dtype=torch.float64)
-        loss = token_losses(logits, batch.targets.to(device)).cpu().double()
         losses.append(zeros.scatter_add(1, classes, loss))
         counts.append(zeros.scatter_add(1, classes, is_target))
         if batch.floor is not None:
@@ -109,12 +114,13 @@ def summarise(rows: RowLosses, classes: Sequence[str]) -> dict[str, Any]:
 
     Keys: loss, floor, gap, gap_error (standard error), and each with _by_class for those of `classes` that have tokens.
     """
-    sums = {"loss": rows.losses}
+    sums = {"loss": rows.losses}  # [R, C]
     if rows.floors is not None:
         sums |= {"floor": rows.floors, "gap": rows.losses - rows.floors}
     columns = {name: i for i, name in enumerate(classes) if rows.counts[:, i].any()}
     summary: dict[str, Any] = {}
     for name, values in sums.items():
+        # Over all tokens, and over those of each class, [C].
         mean, error = mean_and_error(values.sum(1), rows.counts.sum(1))
         means, errors = mean_and_error(values, rows.counts)
         summary[name] = mean.item()
@@ -123,7 +129,8 @@ def summarise(rows: RowLosses, classes: Sequence[str]) -> dict[str, Any]:
             summary["gap_error"] = error.item()
             by_class["gap_error_by_class"] = errors
         if columns:
-            summary |= {key: {cls: x[i].item() for cls, i in columns.items()} for key, x in by_class.items()}
+            for key, numbers in by_class.items():
+                summary[key] = {cls: numbers[i].item() for cls, i in columns.items()}
     return summary
 
 
@@ -138,9 +145,13 @@ def validation_loss(
 
     `tokens_per_batch` limits a forward pass; `autocast` is its context (default: float32).
     """
-    context = model.config.context_length
-    batches = validation_batches(split, tokens_per_batch=tokens_per_batch, context_length=context, n_tokens=n_tokens)
-    rows = row_losses(model, batches, len(CLASSES), autocast, single_document=model.config.is_causal)
+    batches = validation_batches(
+        split, tokens_per_batch=tokens_per_batch, context_length=model.config.context_length, n_tokens=n_tokens
+    )
+    is_causal = model.config.is_causal
+    rows = row_losses(model, batches, len(CLASSES), autocast, single_document=is_causal)
+
+    # Only stories have classes.
     has_classes = isinstance(split, StorySplit) and split.classes is not None
     summary = summarise(rows, CLASSES if has_classes else ())
     return summary | {"bits_per_byte": split.bits_per_byte(summary["loss"])}

@@ -34,7 +34,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        sync_folder(path.parent)
+        _sync_folder(path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
@@ -57,7 +57,7 @@ def remove_unfinished_files(folder: Path) -> None:
             path.unlink()
 
 
-def sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Flush the names in `folder` to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -116,6 +116,7 @@ def write_files(
     """
     staging = folder / STAGING
     try:
+        # Write all of them beside their places.
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         staging.mkdir(parents=True)
         for name, content in files.items():
@@ -124,13 +125,15 @@ def write_files(
             if (folder / name).is_dir():
                 raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(folder / name))
             write_atomically(staging / name, content.encode() if isinstance(content, str) else content)
+
+        # From here on readers find no marker, until every file is in its place.
         if marker is not None:
             (folder / marker).unlink(missing_ok=True)
-            sync_folder((folder / marker).parent)
+            _sync_folder((folder / marker).parent)
         for name in obsolete:
             (folder / name).unlink(missing_ok=True)
         for name in sorted(files, key=lambda name: name == marker):
             (staging / name).replace(folder / name)
-            sync_folder((folder / name).parent)
+            _sync_folder((folder / name).parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -59,7 +59,8 @@ class RunLog:
         """Open the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
         self._attention: JsonLines | None = None  # opened at the first line; a text has none
-        self._run, self._resumed_step = run, resumed_step
+        self._run = run
+        self._resumed_step = resumed_step
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
         # events of earlier files from purge_step on.
         if any(f".{int(time.time())}." in path.name for path in (run / "tb").glob("events*")):
@@ -73,7 +74,8 @@ class RunLog:
         """
         self._metrics.write(step, {"split": split, **values})
         for name, value in values.items():
-            for inner, number in (value if isinstance(value, dict) else {split: value}).items():
+            numbers = value if isinstance(value, dict) else {split: value}
+            for inner, number in numbers.items():
                 is_number = isinstance(number, int | float) and isfinite(number)
                 if is_number and not {name, inner} & NOT_PLOTTED:
                     self.board.add_scalar(f"{name}/{inner}", number, step)
@@ -81,12 +83,11 @@ class RunLog:
 
     def hyperparameters(self, step: int, settings: dict[str, Any], results: dict[str, float]) -> None:
         """Enter the run with its results in TensorBoard's table of hyperparameters."""
-        plain = {
-            name: value if isinstance(value, int | float | str) else str(value) for name, value in settings.items()
-        }
-        self.board.add_hparams(
-            plain, {f"final/{name}": value for name, value in results.items()}, run_name=".", global_step=step
-        )
+        plain = {}
+        for name, value in settings.items():
+            plain[name] = value if isinstance(value, int | float | str) else str(value)
+        final = {f"final/{name}": value for name, value in results.items()}
+        self.board.add_hparams(plain, final, run_name=".", global_step=step)
 
     def images(self, step: int, images: dict[str, np.ndarray]) -> None:
         """Show images [height, width, 3] uint8 in TensorBoard."""
@@ -140,7 +141,8 @@ class Console:
 
     def __init__(self, first_step: int, max_steps: int, label: str = "") -> None:
         """Start the bar at `first_step`; `label` precedes every line."""
-        self._label, self.status = label, ""  # status: text at the end of the bar, the best head of the first question
+        self._label = label
+        self.status = ""  # text at the end of the bar: the best head of the first question
         self._bar = tqdm(total=max_steps, initial=first_step, unit="step", leave=False, disable=None)
 
     def print(self, *lines: str) -> None:
@@ -204,11 +206,15 @@ def gap_lines(measured: Mapping[str, Any], *, is_causal: bool = True) -> list[st
     """
     lines = []
     if "gap" in measured:
-        by_class = "  ".join(f"{name} {gap:.3f}" for name, gap in measured.get("gap_by_class", {}).items())
+        gap = measured["gap"]
         error = measured["gap_error"]
-        lines.append(f"gap to the entropy lower bound: {measured['gap']:.3f} ± {error:.3f} nats/token  ({by_class})")
-        if is_causal and measured["gap"] < -MAX_STANDARD_ERRORS * error:
-            lines.append("warning: the loss is below its lower bound by more than 3 standard errors: a bug or a leak")
+        by_class = [f"{name} {value:.3f}" for name, value in measured.get("gap_by_class", {}).items()]
+        estimate = f"{gap:.3f} ± {error:.3f} nats/token"
+        lines.append(f"gap to the entropy lower bound: {estimate}  ({'  '.join(by_class)})")
+        if is_causal and gap < -MAX_STANDARD_ERRORS * error:
+            problem = "the loss is below its lower bound by more than 3 standard errors"
+            lines.append(f"warning: {problem}: a bug or a leak")
     if not is_causal:
-        lines.append("note: model.mask=none: the model attends to the tokens it predicts, so the loss means nothing")
+        problem = "the model attends to the tokens it predicts, so the loss means nothing"
+        lines.append(f"note: model.mask=none: {problem}")
     return lines

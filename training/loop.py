@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from shlex import quote
@@ -122,7 +123,8 @@ def _open_run(
 
     with closing(run_lock):
         # Describe the run: its settings, its machine, and what a resume has changed of them.
-        machine = environment(trainer.device.description, torch.get_num_threads(), trainer.distributed.world_size)
+        n_processes = trainer.distributed.world_size
+        machine = environment(trainer.device.description, torch.get_num_threads(), n_processes)
         state = inputs.state
         if state is not None:
             drop_checkpoints_after(folder / "checkpoints", trainer.step)
@@ -164,6 +166,8 @@ def train(settings: TrainSettings, make_probe: MakeProbe, label: str = "") -> in
 def _train(trainer: Trainer, context: RunContext | None, stop: StopRequest) -> None:
     """Take the steps that are left, unless a signal stops the run."""
     run = trainer.settings.run
+
+    # A new run begins with an evaluation and a checkpoint.
     if context:
         context.console.print(*_start_lines(trainer, context))
     if trainer.saved_step < 0:
@@ -188,7 +192,8 @@ def _start_lines(trainer: Trainer, context: RunContext) -> list[str]:
     n_processes = trainer.distributed.world_size
     device = trainer.device.description
     if n_processes > 1:
-        device += f"; {n_processes} processes, model {'sharded (FSDP)' if trainer.is_sharded else 'replicated (DDP)'}"
+        sharding = "sharded (FSDP)" if trainer.is_sharded else "replicated (DDP)"
+        device += f"; {n_processes} processes, model {sharding}"
     return start_lines(trainer.settings, device, context.corpus, context.model, context.folder, trainer.step)
 
 
@@ -201,6 +206,8 @@ def _is_stopped(stop: StopRequest, distributed: Distributed) -> bool:
 def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> None:
     """Record a training step, and stop a run that has diverged. Between evaluations the only wait for the device."""
     wait_for_device(trainer)
+
+    # Losses and norms are of this step, the speed is of all steps since the last record.
     if context:
         loss = stats.loss.item()
         seconds = trainer.seconds - trainer.recorded_seconds
@@ -219,12 +226,14 @@ def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> 
     trainer.n_tokens = 0
 
     if trainer.skipped_in_row >= MAX_SKIPPED_STEPS:
-        raise _diverged(trainer, f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that is not finite")
+        problem = "steps in a row had a loss or gradient that is not finite"
+        raise _diverged(trainer, f"{MAX_SKIPPED_STEPS} {problem}")
 
 
 def _diverged(trainer: Trainer, problem: str) -> FloatingPointError:
     """Return the error of a run that cannot be continued."""
-    optim, run = trainer.settings.optim, trainer.settings.run
+    optim = trainer.settings.optim
+    run = trainer.settings.run
     precision = " or precision=float32" if trainer.device.dtype is torch.bfloat16 else ""
     resume = f"with resume=true {quote(f'out={run.out}')} " if run.out else ""
     return FloatingPointError(
@@ -305,11 +314,11 @@ def _validate(trainer: Trainer, context: RunContext) -> Validation:
     run = trainer.settings.run
     split = context.corpus.validation
     tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # what fits one device in training
-    autocast = trainer.device.autocast()
-    measured = validation_loss(context.model, split, tokens_per_batch, run.validation_tokens, autocast)
+    measure = partial(validation_loss, context.model, split, tokens_per_batch, autocast=trainer.device.autocast())
+    measured = measure(run.validation_tokens)
     loss = measured["loss"]
     if trainer.step == run.max_steps:
-        measured = validation_loss(context.model, split, tokens_per_batch, None, trainer.device.autocast())
+        measured = measure()
     return Validation(loss, measured)
 
 
@@ -317,12 +326,17 @@ def _log_validation(trainer: Trainer, context: RunContext, validation: Validatio
     """Record and print an evaluation with the probe's summary; raise the error of a run that ends diverged."""
     run = trainer.settings.run
     is_last = trainer.step == run.max_steps
+
+    # A sample of text, from a model that can compute one.
     if run.sample_tokens and validation.is_finite:
-        text = sample_text(context.model, context.corpus.tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
+        tokenizer = context.corpus.tokenizer
+        text = sample_text(context.model, tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
         context.log.text(trainer.step, "sample", text)
+
     values = validation.measured | {"whole": is_last, "seconds": round(trainer.seconds, 3)}
     context.log.record(trainer.step, "validation", values)
-    context.console.print(step_line(trainer.step, validation.measured["loss"], summary, int(trainer.skipped)))
+    loss = validation.measured["loss"]
+    context.console.print(step_line(trainer.step, loss, summary, int(trainer.skipped)))
     if is_last and not validation.is_finite:
         raise _diverged(trainer, "the validation loss is not finite")
 
@@ -330,11 +344,16 @@ def _log_validation(trainer: Trainer, context: RunContext, validation: Validatio
 def _log_result(trainer: Trainer, context: RunContext, measured: dict[str, Any]) -> None:
     """Print the gap to the entropy lower bound, and add the run to TensorBoard's table of hyperparameters."""
     context.console.print(*gap_lines(measured, is_causal=trainer.settings.model.is_causal))
-    best_steps = [entry["step"] for entry in read_manifest(context.folder / "checkpoints") if entry["best"]]
+
+    # eval.py reads the best checkpoint, which need not be the last.
+    checkpoints = read_manifest(context.folder / "checkpoints")
+    best_steps = [entry["step"] for entry in checkpoints if entry["best"]]
     if best_steps and best_steps[0] != trainer.step:
         line = f"best validation loss {trainer.best_loss:.3f} at step {best_steps[0]}; eval.py reads that one"
         context.console.print(line)
-    results = {name: value for name, value in measured.items() if name in ("loss", "bits_per_byte", "gap")}
+
+    final = ("loss", "bits_per_byte", "gap")
+    results = {name: value for name, value in measured.items() if name in final}
     context.log.hyperparameters(trainer.step, result_settings(trainer.settings), results)
 
 
@@ -354,5 +373,6 @@ def _stop_early(trainer: Trainer, context: RunContext | None) -> None:
         return
     if trainer.saved_step != trainer.step and not trainer.has_diverged:
         _save(trainer, context, state, is_best=False)
-    command = shell_command("train.py", f"out={context.folder}", trainer.settings.run.cache_dir, "resume=true")
+    cache_dir = trainer.settings.run.cache_dir
+    command = shell_command("train.py", f"out={context.folder}", cache_dir, "resume=true")
     context.console.print(f"stopped at step {max(0, trainer.saved_step)}; resume with: {command}")

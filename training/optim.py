@@ -24,6 +24,7 @@ class Muon(torch.optim.Muon):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every matrix that has a gradient, unless `found_inf` is 1."""
         for group in self.param_groups:
+            # Matrices of one shape are orthogonalised together.
             by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for weight in group["params"]:
                 if weight.grad is not None:
@@ -59,6 +60,7 @@ def orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n_
     coefficients (a, b, c). In bfloat16 on a GPU, in float32 on a CPU: half the time (64 x 64 to 384 x 128).
     """
     a, b, c = coefficients
+    # The Gram matrix is that of the shorter side.
     is_tall = matrices.shape[1] > matrices.shape[2]
     x = (matrices.mT if is_tall else matrices).to(torch.bfloat16 if matrices.is_cuda else torch.float32)
     x = x / torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=eps)
@@ -81,16 +83,25 @@ def _sharded_like(tensor: Tensor, weight: Tensor) -> Tensor:
 
 def make_optimizers(model: nn.Module, settings: OptimSettings) -> list[torch.optim.Optimizer]:
     """Return AdamW, and Muon if it is chosen for the matrices of the blocks; norm gains have no weight decay."""
-    weights = dict(model.named_parameters())
-    matrices = [weight for name, weight in weights.items() if weight.ndim == 2 and name.startswith("blocks.")]
-    embeddings = [weight for name, weight in weights.items() if weight.ndim == 2 and not name.startswith("blocks.")]
-    gains = [weight for weight in weights.values() if weight.ndim < 2]
-    rate, betas = settings.embedding_learning_rate, (settings.beta_1, settings.beta_2)
+    # Sort the weights by kind.
+    matrices, embeddings, gains = [], [], []
+    for name, weight in model.named_parameters():
+        if weight.ndim < 2:
+            gains.append(weight)
+        elif name.startswith("blocks."):
+            matrices.append(weight)
+        else:
+            embeddings.append(weight)
+
+    # Each kind has its own learning rate and weight decay.
+    rate = settings.embedding_learning_rate
     matrix_group = {"params": matrices, "lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     groups: list[dict[str, Any]] = [
         {"params": embeddings, "lr": rate, "weight_decay": settings.embedding_weight_decay},
         {"params": gains, "lr": rate, "weight_decay": 0.0},
     ]
+
+    betas = (settings.beta_1, settings.beta_2)
     if settings.name is Optimizer.adamw:
         return [torch.optim.AdamW([*groups, matrix_group], betas=betas, fused=True)]
     muon = Muon([matrix_group], momentum=settings.momentum)

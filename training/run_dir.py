@@ -34,7 +34,7 @@ PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "num
 
 
 def create_run(out: str | None) -> tuple[Path, FileIO]:
-    """Create the directory of a new run, `out` or else one in runs/ named by the time, and returns its path and lock.
+    """Create the directory of a new run, `out` or else one in runs/ named by the time, and return its path and lock.
 
     Raises FileExistsError if `out` is not empty, BlockingIOError if another process is writing to it.
     """
@@ -54,10 +54,13 @@ def create_run(out: str | None) -> tuple[Path, FileIO]:
 def check_out_is_free(out: str | None) -> None:
     """Raise OSError if `create_run` would fail: `out` is not empty, or no directory can be created there."""
     path = RUNS if out is None else Path(out)
+    # Locks and unfinished files, left by a killed process, do not count.
     names = [file.name for file in path.iterdir()] if out is not None and path.is_dir() else []
     if any(name != LOCK and not UNFINISHED.fullmatch(name) for name in names):
         remedy = ", or set resume=true" if "config.json" in names else ""
         raise FileExistsError(f"out={path}: is not empty; choose another directory{remedy}")
+
+    # The file system has the last word on whether a directory can be created.
     parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     try:
         tempfile.TemporaryDirectory(dir=parent).cleanup()
@@ -71,12 +74,16 @@ def check_out_is_free(out: str | None) -> None:
 def find_run(run: str | None) -> Path:
     """Return the directory `run`; if None, the newest in runs/ with a checkpoint. FileNotFoundError: no such run."""
     if run is not None:
+        if not Path(run).is_dir():
+            raise FileNotFoundError(f"{run}: does not exist")
         if not (Path(run) / "config.json").is_file():
-            problem = "is not the directory of a run: it has no config.json" if Path(run).is_dir() else "does not exist"
-            raise FileNotFoundError(f"{run}: {problem}")
+            raise FileNotFoundError(f"{run}: is not the directory of a run: it has no config.json")
         return Path(run)
-    depths = ("*", "*/*", "*/*/*")  # a run, and sweeps with and without out=
-    manifests = [path for depth in depths for path in RUNS.glob(f"{depth}/checkpoints/manifest.json")]
+
+    # A run, and the runs of sweeps with and without out=.
+    manifests: list[Path] = []
+    for depth in ("*", "*/*", "*/*/*"):
+        manifests += RUNS.glob(f"{depth}/checkpoints/manifest.json")
     if not manifests:
         raise FileNotFoundError("runs/: has no run yet; train one with python train.py")
     return max(manifests, key=lambda path: path.stat().st_mtime).parent.parent
@@ -88,14 +95,19 @@ def find_runs(sweep: str) -> list[Path]:
         raise FileNotFoundError(f"{sweep}: is a single run; use run={sweep}")
     runs = [path.parent for path in Path(sweep).glob("*/config.json")] if sweep else []
     if not runs:
-        raise FileNotFoundError(f"{sweep or 'runs='}: holds no runs; train a sweep with python train.py -m seed=1,2,3")
+        remedy = "train a sweep with python train.py -m seed=1,2,3"
+        raise FileNotFoundError(f"{sweep or 'runs='}: holds no runs; {remedy}")
+
+    # 2 before 10.
     return sorted(runs, key=lambda path: (int(path.name) if path.name.isdecimal() else 0, path.name))
 
 
 def first_unwritable(run: Path) -> Path | None:
     """Return the folder of a run that eval.py would have to write to and cannot; None if it can write."""
-    folders = (run, run / "probe")
-    return next((folder for folder in folders if folder.exists() and not os.access(folder, os.W_OK | os.X_OK)), None)
+    for folder in (run, run / "probe"):
+        if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    return None
 
 
 # Files
@@ -125,24 +137,34 @@ def write_run_files(
 def record_resume(
     run: Path, step: int, old_config: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> None:
-    """Append a line to resumes.jsonl, and warns of each change of the settings and the environment.
+    """Append a line to resumes.jsonl, and warn of each change of the settings and the environment.
 
     `old_config` is config.json when the checkpoint of `step` was written; `config` and `environment` are of now.
     """
+    # What has changed: settings, versions, machine.
     settings = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
-    environment_file, resumes = run / "environment.json", run / RESUMES
+    environment_file = run / "environment.json"
     old_environment = read_json(environment_file) if environment_file.exists() else environment
-    machines = ({**machine, **machine["packages"], "packages": None} for machine in (old_environment, environment))
-    machine_changes = changed_settings(*machines)
+    machine_changes = changed_settings(_with_packages(old_environment), _with_packages(environment))
+
+    # Append the record.
     when = datetime.now(UTC).isoformat(timespec="seconds")
     record = {"step": step, "time": when, "environment": machine_changes, "settings": settings}
+    resumes = run / RESUMES
     old_lines = resumes.read_bytes() if resumes.exists() else b""
     write_atomically(resumes, old_lines + json.dumps(record).encode() + b"\n")
+
+    # Warn.
     if machine_changes:
         names = ", ".join(machine_changes)
         print(f"warning: losses may differ in the last bits: {names} changed", file=sys.stderr)
     for name, (old, new) in settings.items():
         print(f"warning: {name}={new} from step {step} on (before: {old})", file=sys.stderr)
+
+
+def _with_packages(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of environment.json with each package as an entry of its own."""
+    return {**environment, **environment["packages"], "packages": None}
 
 
 def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]:

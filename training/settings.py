@@ -167,6 +167,7 @@ def to_settings(schema: type, values: Mapping[str, Any], prefix: str = "") -> An
 
     Raises UserError with one line for an unknown, missing or badly typed setting; `prefix` precedes its name there.
     """
+    # Names and values that a user can have mistyped.
     types = {field.name: field.type for field in fields(schema)}
     for name, value in values.items():
         if name not in types:
@@ -176,11 +177,14 @@ def to_settings(schema: type, values: Mapping[str, Any], prefix: str = "") -> An
     for field in fields(schema):
         if values.get(field.name, field.default) in (MISSING, "???"):
             raise UserError(f"{prefix}{field.name}=: no value; set it to {describe_type(field.type)}")
+
+    # OmegaConf checks and converts the types, and the dataclass its limits.
     try:
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(values)))
     except OmegaConfBaseException as error:
         name = str(error.full_key or error.key)
-        raise UserError(f"{prefix}{name}={values.get(name)}: must be {describe_type(types.get(name))}") from None
+        kind = describe_type(types.get(name))
+        raise UserError(f"{prefix}{name}={values.get(name)}: must be {kind}") from None
     for name in types:
         value = getattr(settings, name)
         if isinstance(value, int | float) and not -(2**63) <= value < 2**63:  # False for nan too
@@ -262,11 +266,11 @@ def _from_groups(groups: Mapping[str, Any]) -> TrainSettings:
 
 def flatten(settings: TrainSettings) -> dict[str, Any]:
     """Return every setting by its name on the command line, enums by their value."""
-    return {
-        name if group == "run" else f"{group}.{name}": value.value if isinstance(value, Enum) else value
-        for group, values in asdict(settings).items()
-        for name, value in values.items()
-    }
+    flat = {}
+    for group, values in asdict(settings).items():
+        for name, value in values.items():
+            flat[_name(group, name)] = value.value if isinstance(value, Enum) else value
+    return flat
 
 
 # Comparing settings
@@ -281,6 +285,7 @@ def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: 
     `overrides` are its NAME=VALUE arguments; a group (model, data, optim, experiment, variant) stands for all settings
     that it can change. Raises UserError if the checkpoint does not fit one of the new settings.
     """
+    # Replace the saved values that the command line names, by setting, group, experiment or variant.
     named = {override.partition("=")[0] for override in overrides}
     values = flatten(saved)
     for name, value in flatten(requested).items():
@@ -290,9 +295,13 @@ def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: 
         # A branch of a dataset was resolved to a commit when the run began.
         if INFOS[name].resume is Resume.current or (sources & named and not is_branch):
             values[name] = value
+
+    # The weights in the checkpoint fit some settings only.
     for name, (old, new) in changed_settings(flatten(saved), values).items():
         if INFOS[name].resume is Resume.refused:
             raise UserError(f"{name}={new}: the checkpoint was trained with {name}={old}; start a new run instead")
+
+    # Build the settings again, with their limits checked.
     groups: dict[str, dict[str, Any]] = {"run": {}, "model": {}, "data": {}, "optim": {}}
     for name, value in values.items():
         group, _, field = name.rpartition(".")
@@ -335,6 +344,7 @@ def check_variants(
     arguments; `configs` has the content of config.json by run name. Raises UserError if two runs are the same, if runs
     did not read the same batches in the same order, or, with `only_stories`, if a run was trained on a text.
     """
+    # What can make results differ: settings and data.
     variants: dict[str, dict[str, Any]] = {}
     for run, config in configs.items():
         settings = result_settings(saved_settings(config))
@@ -344,16 +354,20 @@ def check_variants(
     for run, other in combinations(variants, 2):
         if variants[run] == variants[other]:
             raise UserError(f"{run} and {other} have the same settings and the same seed; leave out one of them")
+
+    # The standard: with the fewest differences from the defaults.
     seeds = {run: settings.pop("seed") for run, settings in variants.items()}
     n_changes = {run: len(changed_settings(result_settings(defaults), variants[run])) for run in variants}
     first = min(variants, key=n_changes.__getitem__)
+
+    # The differences of each run from the standard.
     runs: dict[str, tuple[int, dict[str, Any]]] = {}
     standard: dict[str, Any] = {}
     for run, variant in variants.items():
         changes = changed_settings(variants[first], variant)
         for name in changes:
             if name in INFOS and not INFOS[name].orders_batches:
-                continue
+                continue  # all others, and the fingerprint of the data, decide what a step reads
             raise UserError(f"{run}: {name} differs from {first}; compare runs that read the same batches")
         runs[run] = seeds[run], {name: value for name, (_, value) in sorted(changes.items())}
         standard |= {name: value for name, (value, _) in changes.items()}

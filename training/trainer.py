@@ -176,13 +176,15 @@ def train_step(trainer: Trainer) -> StepStats:
     found_inf = (~(stats.loss.isfinite() & stats.gradient_norm.isfinite())).float()
 
     # Update the weights.
-    run, optim = trainer.settings.run, trainer.settings.optim
+    run = trainer.settings.run
+    optim = trainer.settings.optim
     factor = learning_rate_factor(trainer.step, optim.warmup_steps, run.max_steps, optim.decay_power)
     set_learning_rates(trainer.optimizers, factor)
     for optimizer in trainer.optimizers:
         optimizer.found_inf = found_inf  # type: ignore[attr-defined]
         optimizer.step()
-        optimizer.zero_grad(set_to_none=run.compile is not Compile.graphs)  # a graph needs them at the same addresses
+        # A CUDA graph needs the gradients at the same addresses.
+        optimizer.zero_grad(set_to_none=run.compile is not Compile.graphs)
 
     # Count.
     trainer.skipped += found_inf
@@ -203,7 +205,10 @@ def wait_for_device(trainer: Trainer) -> None:
 
 def _compute_gradient(trainer: Trainer) -> StepStats:
     """Compute and clip the gradient of the next step."""
-    run, optim, world_size = trainer.settings.run, trainer.settings.optim, trainer.distributed.world_size
+    run = trainer.settings.run
+    world_size = trainer.distributed.world_size
+
+    # The batches of this step.
     n_micro_batches = run.gradient_accumulation_steps
     seed_dropout(run.seed, trainer.step, trainer.distributed.rank)
     first = trainer.step * n_micro_batches
@@ -224,7 +229,7 @@ def _compute_gradient(trainer: Trainer) -> StepStats:
     loss = trainer.distributed.all_reduce_mean(loss)
 
     # Clip the gradient.
-    norm = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), optim.clip_norm)
+    norm = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.settings.optim.clip_norm)
     norm = norm.full_tensor() if trainer.is_sharded else norm  # type: ignore[attr-defined]
     n_tokens = world_size * sum(batch.targets.numel() for batch in micro_batches)
     return StepStats(loss, norm, n_tokens)

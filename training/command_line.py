@@ -65,13 +65,13 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
 
         sys.argv[1:] = hydra_arguments(sys.argv[1:], groups)
         if {"-h", "--help"} & set(sys.argv):
-            print(help_text(sys.argv[1:], groups, config_path, config_name))
+            print(_help_text(sys.argv[1:], groups, config_path, config_name))
         else:
             main()
         sys.stdout.flush()
 
 
-def help_text(arguments: Sequence[str], groups: Groups, config_path: Path, config_name: str) -> str:
+def _help_text(arguments: Sequence[str], groups: Groups, config_path: Path, config_name: str) -> str:
     """Return the help of a program, with the value of every setting under these arguments and its meaning."""
     # Compose the settings that the other arguments would give.
     overrides = [argument for argument in arguments if "=" in argument]

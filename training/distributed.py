@@ -38,7 +38,6 @@ class Distributed:
 
     @property
     def is_main(self) -> bool:
-        """True on rank 0."""
         return self.rank == 0
 
     def broadcast(self, value: T) -> T:

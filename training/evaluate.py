@@ -44,7 +44,6 @@ class SummedLoss(nn.Module):
     """A model with its loss in one module, so that DDP and torch.compile see both."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Share the weights of `model`."""
         super().__init__()
         self.model = model
 

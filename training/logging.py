@@ -48,7 +48,6 @@ class JsonLines:
             raise with_path(error, self.path, len(line)) from None
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -107,7 +106,6 @@ class RunLog:
         self._attention.write(step, {name: value for name, value in snapshot.items() if name != "header"})
 
     def close(self) -> None:
-        """Close all records."""
         for record in (self._metrics, self._attention, self.board):
             if record is not None:
                 record.close()
@@ -152,7 +150,6 @@ class Console:
             print(f"{self._label}{line}", flush=True)
 
     def advance(self, step: int) -> None:
-        """Move the progress bar to `step`."""
         self._bar.update(step - self._bar.n)
 
     def show_loss(self, loss: float) -> None:
@@ -160,7 +157,6 @@ class Console:
         self._bar.set_postfix_str(f"loss {loss:.3f}  {self.status}", refresh=False)
 
     def close(self) -> None:
-        """Remove the progress bar."""
         self._bar.close()
 
 

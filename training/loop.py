@@ -43,7 +43,7 @@ MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
 # Set-up
 
 
-class RunInputs(NamedTuple):
+class _RunInputs(NamedTuple):
     """What a run starts from, the same on every rank."""
 
     settings: TrainSettings  # with the commit of a hub dataset
@@ -65,7 +65,7 @@ class RunContext:
     console: Console
 
 
-def _load_inputs(settings: TrainSettings, distributed: Distributed) -> RunInputs:
+def _load_inputs(settings: TrainSettings, distributed: Distributed) -> _RunInputs:
     """Return what the run starts from; with several processes the settings of rank 0 count."""
     run = settings.run
     corpus: Corpus | None = None
@@ -87,10 +87,10 @@ def _load_inputs(settings: TrainSettings, distributed: Distributed) -> RunInputs
         corpus = load_corpus(settings.data, Path(settings.run.cache_dir))
     if corpus.fingerprint != config["data_fingerprint"]:
         raise UserError(f"data: rank {distributed.rank} has other data than rank 0; copy them from its machine")
-    return RunInputs(settings, corpus, config, state)
+    return _RunInputs(settings, corpus, config, state)
 
 
-def _start_trainer(inputs: RunInputs, device: ComputeDevice, distributed: Distributed) -> tuple[Trainer, Transformer]:
+def _start_trainer(inputs: _RunInputs, device: ComputeDevice, distributed: Distributed) -> tuple[Trainer, Transformer]:
     """Return the trainer, at step 0 or at the checkpoint, and the model that rank 0 evaluates."""
     settings = inputs.settings
     vocab_size = inputs.corpus.tokenizer.get_vocab_size()
@@ -108,7 +108,7 @@ def _start_trainer(inputs: RunInputs, device: ComputeDevice, distributed: Distri
 
 @contextmanager
 def _open_run(
-    trainer: Trainer, model: Transformer, inputs: RunInputs, make_probe: MakeProbe, label: str
+    trainer: Trainer, model: Transformer, inputs: _RunInputs, make_probe: MakeProbe, label: str
 ) -> Iterator[RunContext | None]:
     """Yield what rank 0 needs to evaluate and to write, None on the other ranks; the run is locked in the body."""
     if not trainer.distributed.is_main:
@@ -305,7 +305,6 @@ class Validation(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """True if both losses are finite."""
         return isfinite(self.loss) and isfinite(self.measured["loss"])
 
 

@@ -31,7 +31,7 @@ class Muon(torch.optim.Muon):
                     by_shape[weight.shape].append(weight)
             for shape, weights in by_shape.items():
                 momenta = torch.stack([_full(self._momentum(weight, group)) for weight in weights])
-                updates = orthogonalise(momenta, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                updates = _orthogonalise(momenta, group["ns_coefficients"], group["ns_steps"], group["eps"])
                 scale = group["lr"] * max(1, shape[0] / shape[1]) ** 0.5
                 for weight, update in zip(weights, updates, strict=True):
                     new_weight = weight * (1 - group["lr"] * group["weight_decay"])
@@ -53,7 +53,7 @@ class Muon(torch.optim.Muon):
         old.copy_(new if self.found_inf is None else torch.where(self.found_inf.bool(), old, new))
 
 
-def orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n_iterations: int, eps: float) -> Tensor:
+def _orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n_iterations: int, eps: float) -> Tensor:
     """Return `matrices` [N, A, B] with singular values near 1, by the Newton-Schulz iteration of Muon.
 
     Each matrix is divided by its norm, at least `eps`; a step is x <- a x + (b x xT + c (x xT)^2) x with the

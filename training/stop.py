@@ -17,7 +17,6 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        """Install the handlers."""
         self._received: int | None = None
         self._received_at = 0.0
         self._old_handlers: dict[int, Any] = {}
@@ -33,7 +32,6 @@ class StopRequest:
             signal.raise_signal(number)
 
     def close(self) -> None:
-        """Restore the handlers from before."""
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
 

@@ -1,6 +1,7 @@
 """Command lines: arguments that are refused, and a user's errors on one line."""
 
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import fields
@@ -23,6 +24,7 @@ from training.command_line import (
     hydra_arguments,
     one_line_errors,
     quote_text,
+    shell_command,
 )
 from training.settings import CONFIGS
 
@@ -137,6 +139,11 @@ def test_another_rank_names_itself_in_its_errors(
 def test_control_characters_are_replaced_and_all_other_text_stays() -> None:
     assert printable("é 日本\n\tx") == "é 日本\n\tx"
     assert not set(printable("\x1b[31m\x9b\x07\r\u202e\u200b\x00")) & set("\x1b\x9b\x07\r\u202e\u200b\x00")
+
+
+def test_a_printed_command_works_in_a_shell_and_names_the_cache_only_if_it_is_another() -> None:
+    assert shlex.split(shell_command("eval.py", "run=a b", ".cache"))[1:] == ["eval.py", "run=a b"]
+    assert shlex.split(shell_command("eval.py", "run=a", "x", "open=true"))[2:] == ["run=a", "cache_dir=x", "open=true"]
 
 
 # The programs

@@ -13,6 +13,7 @@ from training.run_dir import (
     create_run,
     find_run,
     find_runs,
+    first_unwritable,
 )
 
 
@@ -88,6 +89,10 @@ def test_a_run_that_does_not_exist_is_an_error(run: str | None) -> None:
     Path("empty").mkdir()
     with pytest.raises(FileNotFoundError):
         find_run(run)
+
+
+def test_a_writable_run_has_no_folder_that_cannot_be_written() -> None:
+    assert first_unwritable(add_run("runs/a")) is None
 
 
 def test_runs_of_a_sweep_come_in_the_order_of_their_numbers() -> None:

@@ -22,6 +22,7 @@ from training.settings import (
     check_variants,
     compose_settings,
     flatten,
+    result_settings,
     resumed_settings,
     saved_settings,
     settings_from_arguments,
@@ -187,6 +188,12 @@ def test_the_commit_of_a_dataset_stays_when_the_command_line_names_its_branch() 
     hub = ["data=hub", "data.name=owner/name"]
     commit = "0123456789" * 4
     assert resumed([*hub, f"data.revision={commit}"], *hub, "data.revision=main").data.revision == commit
+
+
+def test_results_depend_on_neither_directories_nor_on_what_is_printed() -> None:
+    old = result_settings(compose_settings(["out=a", "threads=1"]))
+    assert result_settings(compose_settings(["cache_dir=b", "log_every_steps=3", "sharding=fsdp"])) == old
+    assert result_settings(compose_settings(["seed=2"])) != old
 
 
 def test_changed_settings_are_those_that_differ_and_matter() -> None:

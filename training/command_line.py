@@ -36,7 +36,8 @@ HYDRA_SETTINGS = re.compile(
     r"(hydra/launcher|hydra\.launcher\.[a-z]\w*|hydra\.sweep\.dir)=[^{}$]*|hydra\.sweeper\.max_batch_size=[1-9]\d*"
 )
 
-Groups = Mapping[str, Sequence[type]]  # config group -> dataclasses of its settings; "" has those outside all groups
+# Config group -> dataclasses of its settings; "" has those outside all groups.
+Groups = Mapping[str, Sequence[type]]
 
 
 def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: Path, config_name: str) -> None:
@@ -95,8 +96,11 @@ def _help_text(arguments: Sequence[str], groups: Groups, config_path: Path, conf
 
 def _fitting_fields(schemas: Sequence[type], values: Mapping[str, Any]) -> tuple[Field, ...]:
     """Return the fields of the largest schema that `values` have: data have four schemas, for four sources."""
-    fitting = [schema for schema in schemas if all(field.name in values for field in fields(schema))]
-    return max(map(fields, fitting), key=len)
+    fitting = []
+    for schema in schemas:
+        if {field.name for field in fields(schema)} <= values.keys():
+            fitting.append(fields(schema))
+    return max(fitting, key=len)
 
 
 def _help_line(argument: str, field: Field) -> str:
@@ -183,8 +187,11 @@ def setting_names(groups: Groups, *types: object) -> list[str]:
 
 def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
     """Return the arguments in Hydra's grammar: flags first, texts in quotes, `out` as the directory of a sweep."""
+    # Hydra would take commas and brackets in a text for its own grammar.
     texts = setting_names(groups, str, str | None)
     settings = [quote_text(argument, texts) for argument in arguments if "=" in argument]
+
+    # Under -m the runs are in folders of `out`.
     outs = [argument.partition("=")[2] for argument in settings if argument.startswith("out=")]
     if outs and {"-m", "--multirun"} & set(arguments):
         settings.append(f"hydra.sweep.dir={outs[-1]}")

@@ -60,7 +60,8 @@ class RowLosses:
 
     losses: Tensor  # [R, C] float64, nats
     counts: Tensor  # [R, C] float64, tokens
-    floors: Tensor | None  # [R, C] float64, nats, of the Bayes-optimal predictor on the same tokens; None if unknown
+    # [R, C] float64, nats, of the Bayes-optimal predictor on the same tokens; None if unknown.
+    floors: Tensor | None
 
 
 @torch.no_grad()
@@ -102,7 +103,8 @@ def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     `sums` [R, ...] and `counts` [R, ...] are over the tokens of each row. The standard error is that of a ratio
     estimator (Cochran 1977, Sampling Techniques, eq. 6.13). nan without tokens, and a nan error for a single row.
     """
-    n_rows, total = len(sums), counts.sum(0)
+    n_rows = len(sums)
+    total = counts.sum(0)
     mean = sums.sum(0) / total
     residuals = sums - mean * counts
     return mean, (residuals.square().sum(0) * n_rows / (n_rows - 1 or float("nan"))).sqrt() / total

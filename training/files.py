@@ -15,7 +15,8 @@ from typing import Any
 from data.errors import UserError
 
 LOCK = ".lock"
-UNFINISHED = re.compile(r"\..+\.\d+")  # temporary files of `write_atomically`, left by a killed process
+# Temporary files of `write_atomically`, left by a killed process.
+UNFINISHED = re.compile(r"\..+\.\d+")
 STAGING = ".unfinished"
 
 
@@ -94,9 +95,12 @@ def lock(folder: Path) -> FileIO:
     except BlockingIOError:
         owner = file.read(200).decode(errors="replace").strip() or "another process"
         file.close()
-        raise BlockingIOError(f"{folder}: {owner} is writing to it; wait until it ends, or stop it") from None
+        remedy = "wait until it ends, or stop it"
+        raise BlockingIOError(f"{folder}: {owner} is writing to it; {remedy}") from None
     except OSError:  # a file system without locks
         return file
+
+    # Say who has the lock.
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
     return file
@@ -124,7 +128,8 @@ def write_files(
                 path.parent.mkdir(parents=True, exist_ok=True)
             if (folder / name).is_dir():
                 raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(folder / name))
-            write_atomically(staging / name, content.encode() if isinstance(content, str) else content)
+            data = content.encode() if isinstance(content, str) else content
+            write_atomically(staging / name, data)
 
         # From here on readers find no marker, until every file is in its place.
         if marker is not None:

@@ -29,6 +29,8 @@ class JsonLines:
     def __init__(self, path: Path, resumed_step: int) -> None:
         """Open `path` to append, without the lines after `resumed_step` (-1: a new run), which are recorded again."""
         self.path = path
+
+        # Steps after the checkpoint are taken and recorded again.
         if path.exists():
             lines = [line for line in _lines(path) if _step(line) <= resumed_step]
             write_atomically(path, "".join(lines).encode())
@@ -60,6 +62,7 @@ class RunLog:
         self._attention: JsonLines | None = None  # opened at the first line; a text has none
         self._run = run
         self._resumed_step = resumed_step
+
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
         # events of earlier files from purge_step on.
         if any(f".{int(time.time())}." in path.name for path in (run / "tb").glob("events*")):
@@ -103,7 +106,8 @@ class RunLog:
             self._attention = JsonLines(self._run / "attention.jsonl", self._resumed_step)
             if self._attention.is_new and "header" in snapshot:
                 self._attention.write(-1, snapshot["header"])
-        self._attention.write(step, {name: value for name, value in snapshot.items() if name != "header"})
+        values = {name: value for name, value in snapshot.items() if name != "header"}
+        self._attention.write(step, values)
 
     def close(self) -> None:
         for record in (self._metrics, self._attention, self.board):

@@ -49,7 +49,8 @@ class _RunInputs(NamedTuple):
     settings: TrainSettings  # with the commit of a hub dataset
     corpus: Corpus
     config: dict[str, Any]  # the content of config.json
-    state: dict[str, Any] | None  # the newest checkpoint of a resumed run; None: training starts at step 0
+    # The newest checkpoint of a resumed run; None: training starts at step 0.
+    state: dict[str, Any] | None
 
 
 @dataclass
@@ -59,7 +60,8 @@ class RunContext:
     folder: Path  # the run directory
     config: dict[str, Any]  # the content of config.json
     corpus: Corpus
-    model: Transformer  # the trained model; with FSDP an unsharded copy, updated before each evaluation
+    # The trained model; with FSDP an unsharded copy, updated before each evaluation.
+    model: Transformer
     probe: Probe | None
     log: RunLog
     console: Console
@@ -86,7 +88,8 @@ def _load_inputs(settings: TrainSettings, distributed: Distributed) -> _RunInput
     if corpus is None:
         corpus = load_corpus(settings.data, Path(settings.run.cache_dir))
     if corpus.fingerprint != config["data_fingerprint"]:
-        raise UserError(f"data: rank {distributed.rank} has other data than rank 0; copy them from its machine")
+        problem = f"rank {distributed.rank} has other data than rank 0"
+        raise UserError(f"data: {problem}; copy them from its machine")
     return _RunInputs(settings, corpus, config, state)
 
 
@@ -215,7 +218,8 @@ def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> 
             "loss": loss,
             "bits_per_byte": context.corpus.train.bits_per_byte(loss),
             "gradient_norm": stats.gradient_norm.item(),
-            "learning_rate": trainer.optimizers[0].param_groups[-1]["lr"],  # that of the matrices is last
+            # That of the matrices is last.
+            "learning_rate": trainer.optimizers[0].param_groups[-1]["lr"],
             "skipped": int(trainer.skipped),
             "tokens_per_second": round(trainer.n_tokens / seconds),
             "seconds": round(trainer.seconds, 3),
@@ -300,8 +304,10 @@ def _probe(context: RunContext, step: int) -> list[str]:
 class Validation(NamedTuple):
     """Result of an evaluation; the two losses differ in the last one only."""
 
-    loss: float  # on the first validation_tokens, the same at each step, so that it can choose the best checkpoint
-    measured: dict[str, Any]  # as `validation_loss` returns it, in the last evaluation on the whole split
+    # On the first validation_tokens, the same at each step, so that it can choose the best checkpoint.
+    loss: float
+    # As `validation_loss` returns it, in the last evaluation on the whole split.
+    measured: dict[str, Any]
 
     @property
     def is_finite(self) -> bool:
@@ -312,8 +318,10 @@ def _validate(trainer: Trainer, context: RunContext) -> Validation:
     """Measure the validation loss."""
     run = trainer.settings.run
     split = context.corpus.validation
-    tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # what fits one device in training
-    measure = partial(validation_loss, context.model, split, tokens_per_batch, autocast=trainer.device.autocast())
+    # What fits one device in training.
+    tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size
+    autocast = trainer.device.autocast()
+    measure = partial(validation_loss, context.model, split, tokens_per_batch, autocast=autocast)
     measured = measure(run.validation_tokens)
     loss = measured["loss"]
     if trainer.step == run.max_steps:
@@ -348,8 +356,8 @@ def _log_result(trainer: Trainer, context: RunContext, measured: dict[str, Any])
     checkpoints = read_manifest(context.folder / "checkpoints")
     best_steps = [entry["step"] for entry in checkpoints if entry["best"]]
     if best_steps and best_steps[0] != trainer.step:
-        line = f"best validation loss {trainer.best_loss:.3f} at step {best_steps[0]}; eval.py reads that one"
-        context.console.print(line)
+        best = f"best validation loss {trainer.best_loss:.3f} at step {best_steps[0]}"
+        context.console.print(f"{best}; eval.py reads that one")
 
     final = ("loss", "bits_per_byte", "gap")
     results = {name: value for name, value in measured.items() if name in final}

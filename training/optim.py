@@ -30,6 +30,7 @@ class Muon(torch.optim.Muon):
                 if weight.grad is not None:
                     by_shape[weight.shape].append(weight)
             for shape, weights in by_shape.items():
+                # [N, A, B]; with FSDP the whole matrices, from all ranks.
                 momenta = torch.stack([_full(self._momentum(weight, group)) for weight in weights])
                 updates = _orthogonalise(momenta, group["ns_coefficients"], group["ns_steps"], group["eps"])
                 scale = group["lr"] * max(1, shape[0] / shape[1]) ** 0.5
@@ -62,7 +63,8 @@ def _orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n
     a, b, c = coefficients
     # The Gram matrix is that of the shorter side.
     is_tall = matrices.shape[1] > matrices.shape[2]
-    x = (matrices.mT if is_tall else matrices).to(torch.bfloat16 if matrices.is_cuda else torch.float32)
+    x = matrices.mT if is_tall else matrices
+    x = x.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
     x = x / torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=eps)
     for _ in range(n_iterations):
         gram = x @ x.mT

@@ -82,7 +82,7 @@ class RunSettings:
     precision: Precision = setting("number format of matrix products; auto: bfloat16 on a GPU, float32 on a CPU")
     threads: int | None = _presentation("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
     compile: Compile = setting("torch.compile; graphs: with CUDA graphs")
-    sharding: Sharding = _presentation("how several processes hold the model: fsdp shards it, none replicates it (DDP)")
+    sharding: Sharding = _presentation("with several processes: fsdp shards the model, none replicates it (DDP)")
     max_steps: int = setting("optimizer steps", low=1)
     tokens_per_batch: int = setting("tokens of one forward pass, summed over all processes", low=1, orders_batches=True)
     gradient_accumulation_steps: int = setting("forward passes per optimizer step", low=1, orders_batches=True)
@@ -172,7 +172,8 @@ def to_settings(schema: type, values: Mapping[str, Any], prefix: str = "") -> An
     for name, value in values.items():
         if name not in types:
             raise UserError(f"{prefix}{name}={value}: no such setting{did_you_mean(str(name), list(types))}")
-        if isinstance(value, str) and "${" in value:  # text is data: it must not become an interpolation
+        # Text is data: it must not become an interpolation.
+        if isinstance(value, str) and "${" in value:
             raise UserError(f"{prefix}{name}={value}: may not contain ${{")
     for field in fields(schema):
         if values.get(field.name, field.default) in (MISSING, "???"):
@@ -275,7 +276,8 @@ def flatten(settings: TrainSettings) -> dict[str, Any]:
 
 # Comparing settings
 
-INFOS = _infos()  # what every setting of train.py says about itself, by its name on the command line
+# What every setting of train.py says about itself, by its name on the command line.
+INFOS = _infos()
 
 
 def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: Sequence[str]) -> TrainSettings:
@@ -329,7 +331,8 @@ def check_seeds(configs: Mapping[str, Any]) -> dict[str, int]:
 
     Raises UserError if two have one seed, or they differ in more than the seed.
     """
-    runs, differing = check_variants(configs, saved_settings(next(iter(configs.values()))), only_stories=False)
+    first = saved_settings(next(iter(configs.values())))
+    runs, differing = check_variants(configs, first, only_stories=False)
     for name in differing:
         raise UserError(f"{name} differs between the runs; compare runs that differ by seed only")
     return {run: seed for run, (seed, _) in runs.items()}
@@ -348,8 +351,9 @@ def check_variants(
     variants: dict[str, dict[str, Any]] = {}
     for run, config in configs.items():
         settings = result_settings(saved_settings(config))
-        if only_stories and settings["data.source"] != "stories":
-            raise UserError(f"{run}: data.source={settings['data.source']}: only runs on stories can be compared")
+        source = settings["data.source"]
+        if only_stories and source != "stories":
+            raise UserError(f"{run}: data.source={source}: only runs on stories can be compared")
         variants[run] = settings | {"data_fingerprint": config.get("data_fingerprint")}
     for run, other in combinations(variants, 2):
         if variants[run] == variants[other]:

@@ -40,7 +40,8 @@ class StopRequest:
         """The number of the first signal, None if there was none."""
         parent = parent_process()
         if self._received is None and parent is not None and parent.pid != os.getppid():
-            self._received = signal.SIGTERM  # the sweep that started this process (hydra/launcher=joblib) has ended
+            # The sweep that started this process (hydra/launcher=joblib) has ended.
+            self._received = signal.SIGTERM
         return self._received
 
     def receive(self, number: int) -> None:

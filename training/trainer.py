@@ -38,14 +38,17 @@ class Trainer:
 
     settings: TrainSettings
     model: nn.Module
-    loss_fn: Callable[..., Tensor]  # (targets, *model inputs) -> summed loss [], compiled if the settings say so
-    ddp_model: nn.Module  # the same before compilation; with several processes it averages the gradients
+    # (targets, *model inputs) -> summed loss [], compiled if the settings say so.
+    loss_fn: Callable[..., Tensor]
+    # The same before compilation; with several processes it averages the gradients.
+    ddp_model: nn.Module
     loader: BatchLoader
     optimizers: list[torch.optim.Optimizer]
     device: ComputeDevice
     distributed: Distributed
-    skipped: Tensor  # [] float32 on the device: number of steps whose loss or gradient was not finite
-    skipped_in_row: Tensor  # [] float32 on the device: number of these since the last finite step
+    # [] float32 on the device: steps whose loss or gradient was not finite, and those since the last finite one.
+    skipped: Tensor
+    skipped_in_row: Tensor
     step: int = 0  # optimizer steps taken, skipped steps included
     seconds: float = 0.0  # in training steps
     n_tokens: int = 0  # read by all ranks since the last record
@@ -132,6 +135,8 @@ def make_trainer(
 
     is_single_cuda = device.device.type == "cuda" and distributed.world_size == 1
     loss_fn = _compiled(ddp_model, run.compile, is_single_cuda=is_single_cuda)
+
+    # The counters stay on the device, so that no step has to wait for it.
     skipped, skipped_in_row = torch.zeros(2, device=device.device).unbind()
     return Trainer(
         settings, model, loss_fn, ddp_model, loader, optimizers, device, distributed, skipped, skipped_in_row

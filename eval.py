@@ -17,15 +17,15 @@ from report.figures import check_matplotlib
 from training.command_line import run_cli
 from training.device import choose_device
 from training.run_dir import find_run
-from training.settings import CONFIGS, Precision, compose_settings, typed
+from training.settings import CONFIGS, Precision, compose_settings, to_settings
 
 
 def main(config: DictConfig) -> int:
     """Run the mode that the settings select; return the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exits through finally blocks, so no file is half written
     values: Any = OmegaConf.to_container(config, resolve=True)
-    probe = typed(ProbeConfig, values.pop("probe"), "probe.")
-    settings = typed(EvalSettings, values)
+    probe = to_settings(ProbeConfig, values.pop("probe"), "probe.")
+    settings = to_settings(EvalSettings, values)
     if settings.figures:
         check_matplotlib()
     if settings.runs is not None:

@@ -10,13 +10,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from data.config import SCHEMAS
+from data.errors import UserError
 from model.config import ModelConfig
 from probe.emergence import training_probe
 from report.tensorboard import draw_snapshot
 from training.command_line import Groups, run_cli
-from training.run_dir import find_run, read_json
+from training.files import read_json
+from training.loop import train
+from training.run_dir import find_run
 from training.settings import CONFIGS, OptimSettings, RunSettings, resumed_settings, saved_settings, train_settings
-from training.trainer import train
 
 GROUPS: Groups = {
     "": [RunSettings],
@@ -29,13 +31,13 @@ GROUPS: Groups = {
 
 
 def main(config: DictConfig) -> int:
-    """Trains with the settings in Hydra's config, under -m one run of the sweep; returns the exit status."""
+    """Train with the settings in Hydra's config, under -m one run of the sweep; returns the exit status."""
     settings = train_settings(config)
     job = HydraConfig.get()
     label = ""
     if job.mode is RunMode.MULTIRUN:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ValueError("-m: a sweep cannot run under torchrun; start its runs one by one")
+            raise UserError("-m: a sweep cannot run under torchrun; start its runs one by one")
         label = f"[{job.job.num}] "
         out = Path(job.sweep.dir, job.sweep.subdir)
         resume = settings.run.resume and (out / "config.json").is_file()  # a run that was not started starts now

@@ -48,10 +48,10 @@ from report.next_pronoun import next_pronoun_card, next_pronoun_claim, next_pron
 from report.page import page
 from report.reproduce import probe_defaults
 from report.tables import claim_markdown, heads_csv, items_jsonl, summary_lines
-from training.checkpoint import write_files
 from training.device import choose_device
+from training.files import write_files
 from training.metrics import load_metrics
-from training.settings import Device, Precision, compose_settings, typed
+from training.settings import Device, Precision, compose_settings, to_settings
 
 __all__ = [
     "Head",
@@ -217,7 +217,7 @@ def probe_model(
         if name not in allowed:
             raise UserError(f"{name}={value}: no such setting, or the model is open already")
     opened = model if isinstance(model, OpenedModel) else open_model(model, **settings)
-    return probe_opened(opened, typed(ProbeConfig, probe, "probe."), cache_dir, path)
+    return probe_opened(opened, to_settings(ProbeConfig, probe, "probe."), cache_dir, path)
 
 
 def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None) -> ProbeResult:

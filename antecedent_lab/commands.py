@@ -14,6 +14,7 @@ from antecedent_lab.opened import load_data
 from antecedent_lab.saved import PAGE, TEXTS, read_history, read_metrics, read_results, read_texts, results_folder
 from data.corpus import Corpus, corpus_folder, training_words
 from data.errors import UserError, printable
+from data.setting_fields import check_limits, setting
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from data.typed_json import to_json
@@ -30,11 +31,11 @@ from report.natural import natural_lines, natural_tables
 from report.next_pronoun import confirmation_lines, next_pronoun_lines, next_pronoun_tables
 from report.page import page
 from report.tables import detail_lines, sentence_lines, table_lines
-from training.checkpoint import write_files
 from training.evaluate import validation_loss
+from training.files import write_files
 from training.logging import gap_lines
 from training.metrics import Metrics, ValidationRecord
-from training.settings import Device, check_threads
+from training.settings import MAX_THREADS, Device
 
 MAX_TEXTS = 12  # that a page keeps
 
@@ -50,22 +51,22 @@ class Task(Enum):
 class EvalSettings:
     """Settings of eval.py outside the group probe (values: configs/eval/eval.yaml)."""
 
-    run: str | None  # directory of a run; if None, the newest
-    runs: str | None  # directory of a sweep over seeds
-    compare: str | None  # directory of a sweep over variants and seeds
-    model: str | None  # an external model: a folder written by save_pretrained, a hub name, ckpt.pt or model.bin
-    items: Items | None  # the sentences that `model` is tested on; if None, English
-    tokenizer: str | None  # of `model`: a folder, a hub name, tokenizer.json, tokenizer.bin, or a text's characters
-    out: str | None  # folder for the results about `model`; if None, probes/NAME
-    text: str | None  # a sentence to look at instead of the probe
-    task: Task | None  # a test set to take instead of the probe
-    path: str | None  # its files; without a task, English text whose pronouns are tested
-    open: bool  # show the page in a browser
-    figures: bool  # of a sweep: also draw a PNG; needs matplotlib
-    verbose: bool  # print every hold-out, baseline and importance measure
-    device: Device
-    threads: int | None  # CPU threads; if None, the default of torch
-    cache_dir: str  # for tokenized corpora
+    run: str | None = setting("directory of a run; null: the newest")
+    runs: str | None = setting("directory of a sweep over seeds")
+    compare: str | None = setting("directory of a sweep over variants and seeds")
+    model: str | None = setting("an external model: a folder of save_pretrained, a hub name, ckpt.pt or model.bin")
+    items: Items | None = setting("sentences it is tested on; null: english (a large model: only the next pronoun)")
+    tokenizer: str | None = setting("its tokenizer: a folder, a hub name, tokenizer.json or .bin, a text's characters")
+    out: str | None = setting("folder for the results about model=; null: probes/NAME")
+    text: str | None = setting("a sentence of your own, whose attention is printed instead of a test")
+    task: Task | None = setting("what the files of path= are; null: natural, English text")
+    path: str | None = setting("files to test on: a file, a folder or a glob; several separated by commas")
+    open: bool = setting("show the page in a browser")
+    figures: bool = setting("of a sweep: also draw a PNG; needs matplotlib")
+    verbose: bool = setting("print every hold-out, baseline and importance measure")
+    device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
+    threads: int | None = setting("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
+    cache_dir: str = setting("folder for tokenized corpora")
 
     def __post_init__(self) -> None:
         """Check that the settings select one mode."""
@@ -94,7 +95,7 @@ class EvalSettings:
             if is_wrong and value is not None and value is not False:
                 shown = value.value if isinstance(value, Enum) else value
                 raise UserError(f"{name}={shown}: {problem}")
-        check_threads(self.threads)
+        check_limits(self)
 
 
 # One model

@@ -24,8 +24,9 @@ from model.transformer import Transformer, draw_outputs, load_weights, n_paramet
 from probe.contract import check_observed
 from probe.opened_model import OpenedModel, OpenedRun
 from training.checkpoint import load_checkpoint
-from training.run_dir import RESUMES, RUNS, read_json
-from training.settings import TrainSettings, flat, saved_settings
+from training.files import read_json
+from training.run_dir import RESUMES, RUNS
+from training.settings import TrainSettings, flatten, saved_settings
 
 OWNER = "model.json"  # in the results folder of an external model: which model the results are about
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
@@ -146,7 +147,7 @@ def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a config.json by name that a checkpoint cannot be used without."""
     # Without what may differ, such as paths: a run may be copied to another machine.
     fixed = {}
-    for name, value in flat(saved_settings(config)).items():
+    for name, value in flatten(saved_settings(config)).items():
         if name.startswith(("model.", "data.")) and name not in _MOVABLE:
             fixed[name] = value
     for name in _CHECKPOINT_FIELDS:

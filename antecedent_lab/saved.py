@@ -13,8 +13,9 @@ from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults
 from probe.snapshots import HISTORY_FILE, SnapshotHistory, load_history
 from report.reproduce import eval_command
+from training.files import lock, write_json
 from training.metrics import Metrics, load_metrics
-from training.run_dir import lock, unwritable, write_json
+from training.run_dir import first_unwritable
 
 PAGE = "report.html"
 TEXTS = "sentences.json"  # the user's sentences, newest first
@@ -33,7 +34,7 @@ def results_folder(
         opened.folder.mkdir(parents=True, exist_ok=True)
 
     # A run of somebody else can be read, but not written.
-    blocked = unwritable(opened.folder)
+    blocked = first_unwritable(opened.folder)
     if blocked is not None:
         log(f"note: {blocked} cannot be written, so the results are only printed")
         yield None

@@ -17,10 +17,10 @@ from probe.results import ProbeResults
 from report.figures import draw_comparison, draw_seeds
 from report.reproduce import command_in_this_folder
 from report.sweep_tables import LEGEND, comparison_csv, comparison_markdown, seeds_markdown
-from training.checkpoint import write_files
 from training.device import choose_device
+from training.files import lock, write_files
 from training.metrics import Metrics, load_metrics
-from training.run_dir import find_runs, lock, unwritable
+from training.run_dir import find_runs, first_unwritable
 from training.settings import Precision, TrainSettings, check_seeds, check_variants, saved_settings
 
 
@@ -97,7 +97,7 @@ def _finished_runs(sweep: Path) -> dict[Path, Metrics]:
 
     # Before minutes of probing: can the results be written, and has every run ended?
     for folder in (sweep, *runs):
-        if blocked := unwritable(folder):
+        if blocked := first_unwritable(folder):
             raise PermissionError(f"{blocked}: cannot be written; change its permissions")
     for run, metrics in runs.items():
         if not metrics.has_ended:

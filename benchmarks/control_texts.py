@@ -12,7 +12,7 @@ from data.natural import pronoun_forms
 from data.text import text_files
 from data.tokenizer import END
 from data.words import ENGLISH_WORD
-from training.checkpoint import write_atomically
+from training.files import write_atomically
 
 MIN_COUNT = 10  # mentions of a name in the training text before it may stand for another
 _LETTER = r"[^\W\d_]"

@@ -33,14 +33,15 @@ from data.loader import Split
 from data.text_tables import markdown_table
 from model.transformer import Transformer, n_parameters
 from report.tables import estimate
-from training.checkpoint import write_atomically
 from training.device import ComputeDevice, choose_device
+from training.files import write_atomically
 from training.run_dir import environment
 from training.settings import compose_settings
-from training.trainer import make_trainer, train_steps
+from training.trainer import make_trainer, train_step, wait_for_device
 
 VOCABULARY = 4096
 N_TOKENS = 2**22  # random text
+WARM_UP_STEPS = 10
 PRESETS = ("nano", "tiny", "small", "base")
 TARGET_LOSS = 1.4697  # nats per character, nanoGPT's README
 BATCH = 32768  # tokens, of experiment=english/gpu
@@ -181,15 +182,21 @@ def _training_speed(model_name: str, compile_mode: str, device_name: str, tokens
     model = Transformer(settings.model, VOCABULARY, seed=0).to(device.device)
     trainer = make_trainer(settings, model, Split(tokens, len(tokens)), device)
     # Compilation and the first steps are not counted
-    train_steps(trainer, 10)
-    steps = train_steps(trainer, n_steps)
+    for _ in range(WARM_UP_STEPS):
+        train_step(trainer)
+    wait_for_device(trainer)
+    trainer.seconds = 0.0
+    trainer.n_tokens = 0
+    for _ in range(n_steps):
+        train_step(trainer)
+    wait_for_device(trainer)
     # Tokens per second, as a share of what the device can do
     is_cuda = device.device.type == "cuda"
-    rate = steps.n_tokens / steps.seconds
+    rate = trainer.n_tokens / trainer.seconds
     peak_bytes = torch.cuda.max_memory_allocated() if is_cuda else None  # before the product below allocates more
     return {
         "parameters": n_parameters(model),
-        "tokens per step": steps.n_tokens // n_steps,
+        "tokens per step": trainer.n_tokens // n_steps,
         "tokens per second": round(rate),
         "FLOPs utilisation": rate * flops_per_token(model) / _matmul_flops(device, 8192 if is_cuda else 1024),
         "memory in GiB": None if peak_bytes is None else peak_bytes / 2**30,

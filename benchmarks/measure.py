@@ -19,8 +19,8 @@ from probe.external import markdown_table
 from data.errors import UserError
 from probe.statistics import share_interval
 from report.tables import number
-from training.checkpoint import write_atomically
 from training.command_line import one_line_errors
+from training.files import write_atomically
 from training.logging import read_records
 from training.run_dir import environment
 from training.settings import settings_from_arguments

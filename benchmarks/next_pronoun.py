@@ -46,7 +46,7 @@ from probe.results import Head
 from probe.verdict import SUPPORTED
 from report.reproduce import yaml_values
 from training.checkpoint import load_checkpoint
-from training.settings import typed
+from training.settings import to_settings
 
 AFTER = """\
 The same head at the pronoun; contrast below 0: it looks at the other person. Then what its output raises if it attends
@@ -491,7 +491,7 @@ def _emergence(run: Path, steps: dict[int, int | None]) -> list[_FirstSupported]
 def main(options: _NextPronounOptions) -> None:
     """Train and test every seed, write the page."""
     torch.set_num_threads(options.threads)
-    config = typed(ProbeConfig, yaml_values("eval/eval")["probe"], "probe.")
+    config = to_settings(ProbeConfig, yaml_values("eval/eval")["probe"], "probe.")
     page = NextPronounPage([], [], {}, [], {}, [], {}, [], [])
     # Rows of all seeds, in the order of the options
     steps = {}

@@ -33,7 +33,7 @@ from probe.next_pronoun import NextPronounResult, QuestionItems, question_items,
 from probe.passage_items import PassageItem
 from probe.verdict import SUPPORTED
 from report.reproduce import yaml_values
-from training.settings import typed
+from training.settings import to_settings
 
 FEMININE = FEMININE_NAMES | FEMININE_NOUNS
 MASCULINE = MASCULINE_NAMES | MASCULINE_NOUNS
@@ -244,7 +244,7 @@ def _studies(
 def main(options: _ControlOptions) -> None:
     """Study every model, count and write the page."""
     torch.set_num_threads(options.threads)
-    config = replace(typed(ProbeConfig, yaml_values("eval/eval")["probe"], "probe."), n_untrained=2)
+    config = replace(to_settings(ProbeConfig, yaml_values("eval/eval")["probe"], "probe."), n_untrained=2)
     text = english_text(SHIPPED_TEXT, None)
     # Verdicts of all models, by control
     counts: dict[str, _ControlCount] = {}

@@ -2,6 +2,15 @@
 
 from dataclasses import dataclass, fields
 from enum import Enum
+from functools import partial
+
+from data.errors import UserError
+from data.setting_fields import Resume, check_limits, setting
+
+# A checkpoint fits no other data, and runs on other data read other batches.
+_setting = partial(setting, resume=Resume.refused, orders_batches=True)
+_path = partial(setting, resume=Resume.path, orders_batches=True)
+_source = partial(_setting, "which of the four kinds of data: stories, text, hub or tokens")
 
 
 class TokenizerKind(Enum):
@@ -24,46 +33,44 @@ class RowsKind(Enum):
 class StoriesConfig:
     """Generated stories with gold links."""
 
-    source: str  # "stories"
-    seed: int  # the generator's seed, independent of the seed of training
-    n_train_stories: int  # 4 or more
-    n_validation_stories: int  # 4 or more
-    n_test_frames: int  # frames per plot and hold-out, 1 or more
-    n_test_pairs: int  # pairs of mentions per frame, 1 or more
-    n_bystanders: int  # 0 to 2: the largest number of extra mentions that no pronoun can refer to (agreement)
-    skew: float  # probability that a training pronoun refers to the first mention; 0.5: position is no clue
-    share_agreement: float  # share of all stories; the shares add up to 1
-    share_told_gender: float  # the story states the gender of a name
-    share_state: float  # the verb fits the state of one mention only
-    share_attribute_before: float  # the attribute comes before its owner
-    share_attribute_after: float
-    share_ownership_before: float
-    share_ownership_after: float
-    share_ownership_object: float  # "Tom washed him": not the subject
-    share_several_pronouns: float
-    share_later_cue: float
-    share_ambiguous: float
-    share_no_antecedent: float
-    share_pronoun_first: float  # the pronoun comes before the noun
-    share_plural: float
-    share_no_pronoun: float
+    source: str = _source()
+    seed: int = _setting("of the generator; training has its own seed")
+    n_train_stories: int = _setting("stories to train on", low=4)
+    n_validation_stories: int = _setting("stories of the same mix, for the validation loss", low=4)
+    n_test_frames: int = _setting("frames per plot and hold-out; half as many for choosing heads", low=1)
+    n_test_pairs: int = _setting("pairs of nouns per frame", low=1)
+    n_bystanders: int = _setting(
+        "largest number of extra nouns that no pronoun can refer to", low=0, high=2, limits="0, 1 or 2"
+    )
+    skew: float = _setting(
+        "probability that a training pronoun refers to the first noun; 0.5: position is no clue", above=0, below=1
+    )
+    # The shares of the story families add up to 1 (docs/stories.md).
+    share_agreement: float = _setting("share: number or gender of the pronoun decides the verb")
+    share_told_gender: float = _setting("share: by a gender that the story states")
+    share_state: float = _setting("share: the verb fits the state of one noun only")
+    share_attribute_before: float = _setting("share: attribute recall, the attribute precedes its owner")
+    share_attribute_after: float = _setting("share: attribute recall, the attribute follows its owner")
+    share_ownership_before: float = _setting("share: ownership, the possession precedes its owner")
+    share_ownership_after: float = _setting("share: ownership, the possession follows its owner")
+    share_ownership_object: float = _setting('share: the pronoun is an object: "Tom washed him"')
+    share_several_pronouns: float = _setting("share: several pronouns")
+    share_later_cue: float = _setting('share: resolved by a later word: "because it was tired"')
+    share_ambiguous: float = _setting("share: ambiguous until the verb")
+    share_no_antecedent: float = _setting("share: no antecedent")
+    share_pronoun_first: float = _setting("share: the pronoun precedes its antecedent")
+    share_plural: float = _setting("share: a plural pronoun with two antecedents")
+    share_no_pronoun: float = _setting("share: no pronoun")
 
     def __post_init__(self) -> None:
-        """Raises ValueError for values out of range."""
+        """Raise UserError for values out of range."""
+        check_limits(self, "data.")
         shares = self.shares().values()
         if not (min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-9):
-            raise ValueError("data.share_* must be 0 or more and add up to 1")
-        minima = {"n_train_stories": 4, "n_validation_stories": 4, "n_test_frames": 1, "n_test_pairs": 1}
-        for name, minimum in minima.items():
-            if getattr(self, name) < minimum:
-                raise ValueError(f"data.{name}={getattr(self, name)}: must be {minimum} or more")
-        if not 0 < self.skew < 1:
-            raise ValueError(f"data.skew={self.skew}: must be between 0 and 1, both excluded")
-        if not 0 <= self.n_bystanders <= 2:
-            raise ValueError(f"data.n_bystanders={self.n_bystanders}: must be 0, 1 or 2")
+            raise UserError("data.share_* must be 0 or more and add up to 1")
 
     def shares(self) -> dict[str, float]:
-        """Returns the share of each kind of story, by the part of its name after "share_"."""
+        """Return the share of each kind of story, by the part of its name after "share_"."""
         return {field.name[6:]: getattr(self, field.name) for field in fields(self) if field.name.startswith("share_")}
 
 
@@ -76,52 +83,53 @@ _MIN_VOCAB_SIZE = {TokenizerKind.bpe: 257, TokenizerKind.words: 3}  # 256 bytes 
 class _TokenizedConfig:
     """Text that needs a tokenizer."""
 
-    source: str  # "text" or "hub"
-    validation_fraction: float  # a share of the text between 0 and 1
-    column: str  # the field of the text in rows
-    max_bytes: int | None  # use only the first bytes of text, 1 or more; None: all
-    tokenizer: TokenizerKind
-    vocab_size: int  # for bpe 257 or more, for words 3 or more
-    tokenizer_path: str | None  # a tokenizer.json, with tokenizer=file only
+    source: str = _source()
+    validation_fraction: float = _setting(
+        "share of the text for validation, if there is no validation text", above=0, below=1, limits="between 0 and 1"
+    )
+    column: str = _setting("field of the text in .jsonl, .csv and .parquet")
+    max_bytes: int | None = _setting(
+        "use only the first bytes, as in 20_000_000; null: all", low=1, limits="1 or more, or null for all of the text"
+    )
+    tokenizer: TokenizerKind = _setting("how text becomes tokens; file: an existing tokenizer.json")
+    vocab_size: int = _setting("number of tokens, for bpe (257 or more) and words (3 or more)")
+    tokenizer_path: str | None = _path("a tokenizer.json, with tokenizer=file only")
 
     def __post_init__(self) -> None:
-        """Raises ValueError for values out of range."""
+        """Raise UserError for values out of range."""
+        check_limits(self, "data.")
         kind, vocab_size, path = self.tokenizer, self.vocab_size, self.tokenizer_path
-        if not 0 < self.validation_fraction < 1:
-            raise ValueError(f"data.validation_fraction={self.validation_fraction}: must be between 0 and 1")
-        if self.max_bytes is not None and self.max_bytes < 1:
-            raise ValueError(f"data.max_bytes={self.max_bytes}: must be 1 or more, or null for all of the text")
         if kind in _MIN_VOCAB_SIZE and not _MIN_VOCAB_SIZE[kind] <= vocab_size <= _MAX_VOCAB_SIZE:
             limits = f"between {_MIN_VOCAB_SIZE[kind]} and {_MAX_VOCAB_SIZE:,}"
-            raise ValueError(f"data.vocab_size={vocab_size}: must be {limits} with tokenizer={kind.value}")
+            raise UserError(f"data.vocab_size={vocab_size}: must be {limits} with tokenizer={kind.value}")
         if (kind is TokenizerKind.file) != bool(path):
-            raise ValueError(f"data.tokenizer_path={path}: set it with data.tokenizer=file, and only then")
+            raise UserError(f"data.tokenizer_path={path}: set it with data.tokenizer=file, and only then")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig(_TokenizedConfig):
     """Text from local files; without validation_path, the last part of the text is the validation text."""
 
-    path: str  # a file, a folder or a glob, or several separated by commas
-    validation_path: str | None  # like path
+    path: str = _path("a file, a folder or a glob; several separated by commas; .txt .jsonl .csv (.gz .zst) .parquet")
+    validation_path: str | None = _path("the same for validation; null: the last part of the text")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubConfig(_TokenizedConfig):
     """Text from a dataset of the Hugging Face hub; without validation_split, its last part is the validation text."""
 
-    name: str  # OWNER/NAME, or a local folder with the files of a dataset
-    subset: str | None  # `datasets` calls it config; None: the only subset, or "default"
-    revision: str | None  # a commit, branch or tag; None: the newest commit, which the run records
-    split: str  # for training; several joined by +
-    validation_split: str | None
-    files: str | None  # a glob of the repository's files instead of a split
-    rows: RowsKind
+    name: str = _setting("OWNER/NAME, or a local folder with the files of a dataset")
+    subset: str | None = _setting("`datasets` calls it config; null: the only subset, or default")
+    revision: str | None = _setting("commit, branch or tag; null: the newest commit; the run records its commit")
+    split: str = _setting("for training; several joined by +")
+    validation_split: str | None = _setting("for validation; null: the last part of the text")
+    files: str | None = _setting("a glob of the repository's files, instead of a split")
+    rows: RowsKind = _setting("concatenated: all rows together are one document")
 
     def __post_init__(self) -> None:
-        """Raises ValueError for values out of range."""
+        """Raise UserError for values out of range."""
         if self.files is not None and (self.validation_split, self.subset) != (None, None):
-            raise ValueError(f"data.files={self.files}: set data.validation_split=null data.subset=null")
+            raise UserError(f"data.files={self.files}: set data.validation_split=null data.subset=null")
         super().__post_init__()
 
 
@@ -129,8 +137,8 @@ class HubConfig(_TokenizedConfig):
 class TokensConfig:
     """A tokenized text, to train on a machine that lacks the text: a folder of the cache (data/corpus.py)."""
 
-    source: str  # "tokens"
-    path: str  # the folder
+    source: str = _source()
+    path: str = _path("folder text-... of cache_dir, made by train.py from text on another machine")
 
 
 DataConfig = StoriesConfig | TextConfig | HubConfig | TokensConfig

@@ -1,7 +1,13 @@
-"""Settings of the model; their values are in configs/model/."""
+"""Settings of the model; the sizes are in configs/model/."""
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+
+from data.errors import UserError
+from data.setting_fields import Resume, check_limits, setting
+
+_setting = partial(setting, resume=Resume.refused)  # weights of another shape do not fit
 
 
 class Scale(StrEnum):
@@ -39,41 +45,38 @@ class Mask(StrEnum):
 class ModelConfig:
     """Shape of a Llama-like decoder (Touvron et al. 2023, arXiv 2302.13971) and the switches of the attention lab."""
 
-    n_layer: int
-    n_head: int  # must divide d_model
-    d_model: int  # width of the residual stream
-    d_mlp: int  # inner width of the SwiGLU
-    context_length: int  # in tokens, at least 2
-    rope_theta: float  # base of the RoPE frequencies
-    norm_eps: float  # epsilon of RMSNorm
-    dropout: float  # probability, for the updates of attention and MLP, in [0, 1)
-    scale: Scale
-    weighting: Weighting
-    position: Position
-    mask: Mask
-    tie_query_key: bool  # query and key share one projection
-    tie_key_value: bool  # key and value share one projection
-    token_shift: bool  # add a learned share of the previous token's embedding to each embedding (Peng et al. 2023)
+    n_layer: int = _setting("number of layers", above=0)
+    n_head: int = _setting("attention heads per layer; must divide d_model", above=0)
+    d_model: int = _setting("width of the residual stream", above=0)
+    d_mlp: int = _setting("inner width of the SwiGLU", above=0)
+    context_length: int = _setting("longest input in tokens", low=2, orders_batches=True)
+    rope_theta: float = _setting("base of the RoPE frequencies", above=0)
+    norm_eps: float = _setting("epsilon of RMSNorm", above=0)
+    dropout: float = _setting("probability, for the updates of attention and MLP", low=0, below=1, limits="in [0, 1)")
+    # The switches of the attention lab (docs/lab.md); the defaults give a Llama.
+    scale: Scale = _setting("factor of the attention scores", default=Scale.inverse_sqrt)
+    weighting: Weighting = _setting("how scores become weights", default=Weighting.softmax)
+    position: Position = _setting("how the model knows the order of the tokens", default=Position.rope)
+    mask: Mask = _setting("none: not causal, the model sees its targets", default=Mask.causal)
+    tie_query_key: bool = _setting("query and key share one projection", default=False)
+    tie_key_value: bool = _setting("key and value share one projection", default=False)
+    token_shift: bool = _setting(  # Peng et al. 2023; fast on characters, but it blurs what the probe measures
+        "add a learned share of the previous token's embedding to each embedding", default=False
+    )
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a model that cannot be built."""
-        for name in ("n_layer", "n_head", "d_model", "d_mlp", "rope_theta", "norm_eps"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"model.{name}={getattr(self, name)}: must be above 0")
-        if self.context_length < 2:
-            raise ValueError(f"model.context_length={self.context_length}: must be 2 or more")
+        """Raise UserError for a model that cannot be built."""
+        check_limits(self, "model.")
         if self.d_model % self.n_head:
-            raise ValueError(f"model.d_model={self.d_model}: must be a multiple of model.n_head={self.n_head}")
+            raise UserError(f"model.d_model={self.d_model}: must be a multiple of model.n_head={self.n_head}")
         if self.position is Position.rope and self.head_dim % 2:
-            raise ValueError(f"model.d_model={self.d_model}: d_model / n_head must be even for model.position=rope")
+            raise UserError(f"model.d_model={self.d_model}: d_model / n_head must be even for model.position=rope")
         if self.position is Position.sinusoidal and self.d_model % 2:
-            raise ValueError(f"model.d_model={self.d_model}: must be even for model.position=sinusoidal")
+            raise UserError(f"model.d_model={self.d_model}: must be even for model.position=sinusoidal")
         if self.weighting is Weighting.sum and self.scale is Scale.none:
-            raise ValueError("model.scale=none: has no effect with model.weighting=sum, a common factor cancels")
+            raise UserError("model.scale=none: has no effect with model.weighting=sum, a common factor cancels")
         if self.weighting is Weighting.sum and self.position is Position.alibi:
-            raise ValueError("model.position=alibi: needs model.weighting=softmax")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"model.dropout={self.dropout}: must be in [0, 1)")
+            raise UserError("model.position=alibi: needs model.weighting=softmax")
 
     @property
     def head_dim(self) -> int:

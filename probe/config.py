@@ -1,7 +1,9 @@
-"""Settings of the probe; the values are in configs/eval/eval.yaml."""
+"""Settings of the probe; configs/eval/eval.yaml has the same defaults."""
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from data.setting_fields import check_limits, setting
 
 
 class Holdouts(StrEnum):
@@ -22,16 +24,15 @@ class Items(StrEnum):
 class ProbeConfig:
     """Batch size, random seed and sample sizes of the probe's tests."""
 
-    seed: int  # resamplings, label controls and untrained models, 0 or more
-    tokens_per_batch: int  # forward pass size, 1 or more
-    n_bootstrap: int  # resamplings per interval and sign flips per test, 100 or more
-    n_untrained: int  # untrained models that are probed in the same way, 2 or more
-    n_controls: int  # control tasks for selectivity, 10 or more
-    holdouts: Holdouts
+    seed: int = setting("of resampling, label controls and untrained models", default=0, low=0)
+    tokens_per_batch: int = setting("tokens of one forward pass", default=16384, low=1)
+    n_bootstrap: int = setting("resamplings per interval, and sign flips per test", default=2000, low=100)
+    n_untrained: int = setting("untrained models that are probed in the same way", default=5, low=2)
+    n_controls: int = setting("control tasks for selectivity", default=100, low=10)
+    holdouts: Holdouts = setting(
+        "all: also new pairs, new nouns, new frames, longer distances, more mentions", default=Holdouts.verdict
+    )
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a value is too small."""
-        minimum = {"seed": 0, "tokens_per_batch": 1, "n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
-        for name, least in minimum.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"probe.{name}={getattr(self, name)}: must be {least} or more")
+        """Raise UserError if a value is too small."""
+        check_limits(self, "probe.")

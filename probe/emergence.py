@@ -28,10 +28,10 @@ from probe.sentences import Example, pack_weights, tokenize_text, word_attention
 from probe.snapshots import Examples, choose_examples, snapshot_header
 from probe.statistics import CLUSTERINGS, chance_level, largest, max_t_test, story_clusters
 from probe.weights import head_types
-from training.evaluate import ProbeReading, validation_loss
+from training.evaluate import ProbeRecord, validation_loss
+from training.loop import is_due
 from training.metrics import AnswerLoss, DecisionPoint, QuestionPoint, ShiftPoint
 from training.settings import RunSettings, TrainSettings
-from training.trainer import is_due
 
 N_SIGN_FLIPS = 400  # behind the chance level
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for prefixes
@@ -89,7 +89,7 @@ class TrainingProbe:
     prefixes: dict[str, PrefixItems] = field(default_factory=dict)  # of natural text, by question
     passages: dict[str, list[PassageItem]] = field(default_factory=dict)  # with one and two entities
 
-    def __call__(self, model: Transformer, step: int) -> ProbeReading | None:
+    def __call__(self, model: Transformer, step: int) -> ProbeRecord | None:
         """Return the record of this step; None if training has diverged."""
         view = TransformerView(model)
         try:
@@ -120,7 +120,7 @@ class TrainingProbe:
         if self.draw and questions and is_due(step, self.run.eval_every_steps, self.run.max_steps):
             shown = [(example, text.words, w) for (example, text), w in zip(self.examples, attention, strict=True)]
             images = self.draw(questions, shown)
-        return ProbeReading(values, images, snapshot, summary)
+        return ProbeRecord(values, images, snapshot, summary)
 
     def _losses(self, model: Transformer) -> dict[str, Any]:
         """Return the loss on stories and its gap to the lower bound by token class, as metrics.jsonl stores them."""

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import QuestionResult, TestedModel
-from training.settings import CONFIGS, compose_settings, flat
+from training.settings import CONFIGS, compose_settings, flatten
 
 
 def command_in_this_folder(program: str, *arguments: str) -> str:
@@ -47,10 +47,10 @@ def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None) -> list
     if isinstance(opened, OpenedRun):
         # A group of data has defaults of its own; the folder of the run and the like are no settings of it.
         source = opened.settings.data.source
-        settings = flat(opened.settings)
+        settings = flatten(opened.settings)
         data = {f"data.{name}": value for name, value in yaml_values(f"data/{source}").items()}
         folders = {name: settings[name] for name in ("out", "resume", "cache_dir")}
-        arguments = _changed_arguments(flat(compose_settings()) | data | folders, settings)
+        arguments = _changed_arguments(flatten(compose_settings()) | data | folders, settings)
         group = [] if source == "stories" else [f"data={source}"]
         commands.insert(0, command_in_this_folder("train.py", *group, *arguments))
     return commands

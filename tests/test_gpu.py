@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.training.small import small_trainer, weights_of
 from training.device import choose_device
 from training.settings import Device, Precision
-from training.trainer import launch_steps, train_step, train_steps
+from training.trainer import train_step
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,7 +32,7 @@ def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def losses(n_steps: int, *overrides: str) -> list[float]:
     trainer = small_trainer("device=cuda", *overrides)
-    return [train_step(trainer).loss for _ in range(n_steps)]
+    return [train_step(trainer).loss.item() for _ in range(n_steps)]
 
 
 def test_auto_is_the_cuda_device_in_bfloat16() -> None:
@@ -42,7 +42,7 @@ def test_auto_is_the_cuda_device_in_bfloat16() -> None:
 
 def test_the_gpu_and_the_cpu_compute_the_same_losses() -> None:
     cpu = small_trainer()
-    assert losses(4) == pytest.approx([train_step(cpu).loss for _ in range(4)], rel=1e-3)
+    assert losses(4) == pytest.approx([train_step(cpu).loss.item() for _ in range(4)], rel=1e-3)
 
 
 def test_bfloat16_losses_are_close_to_those_in_float32() -> None:
@@ -64,25 +64,22 @@ def test_training_on_a_gpu_resumes_exactly(optim: str) -> None:
     for _ in range(3):
         train_step(reference)
     resumed.load(deepcopy(reference.state()))
-    assert [train_step(resumed).loss for _ in range(3)] == [train_step(reference).loss for _ in range(3)]
+    expected = [train_step(reference).loss.item() for _ in range(3)]
+    assert [train_step(resumed).loss.item() for _ in range(3)] == expected
     torch.testing.assert_close(weights_of(resumed), weights_of(reference), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("settings", [["optim=muon"], ["optim=adamw", "compile=default"], ["compile=graphs"]])
-def test_steps_are_launched_without_a_wait_for_the_gpu(settings: list[str]) -> None:
+def test_a_step_does_not_wait_for_the_gpu(settings: list[str]) -> None:
     trainer = small_trainer("device=cuda", "gradient_accumulation_steps=2", *settings)
-    train_steps(trainer, 3)  # compiles, and allocates the states of the optimizers
+    for _ in range(3):
+        train_step(trainer)  # compiles, and allocates the states of the optimizers
     torch.cuda.set_sync_debug_mode("error")
     try:
-        measured, _ = launch_steps(trainer, 3)
+        stats = [train_step(trainer) for _ in range(3)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert measured.isfinite().all()
-
-
-def test_steps_without_a_wait_have_the_losses_of_single_steps() -> None:
-    trainer, expected = small_trainer("device=cuda"), losses(6)
-    assert [train_steps(trainer, 3).loss for _ in range(2)] == [expected[2], expected[5]]
+    assert all(step.loss.isfinite() for step in stats)
 
 
 def test_a_process_group_of_one_process_has_the_losses_of_plain_training(tmp_path: Path) -> None:
@@ -90,17 +87,19 @@ def test_a_process_group_of_one_process_has_the_losses_of_plain_training(tmp_pat
     dist.init_process_group("cpu:gloo,cuda:nccl", init_method=store, rank=0, world_size=1)
     try:
         trainer = small_trainer("device=cuda")
-        trainer.loss = trainer.loss_module = DistributedDataParallel(trainer.loss_module, gradient_as_bucket_view=True)
-        assert [train_steps(trainer, 3).loss for _ in range(2)] == pytest.approx(losses(6)[2::3], rel=1e-5)
+        trainer.loss_fn = trainer.ddp_model = DistributedDataParallel(trainer.ddp_model, gradient_as_bucket_view=True)
+        assert [train_step(trainer).loss.item() for _ in range(6)] == pytest.approx(losses(6), rel=1e-5)
     finally:
         dist.destroy_process_group()
 
 
-def test_a_step_that_is_not_finite_changes_no_weight() -> None:
-    trainer = small_trainer("device=cuda")
+@pytest.mark.parametrize("optim", ["muon", "adamw"])
+def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer(optim: str) -> None:
+    trainer = small_trainer("device=cuda", f"optim={optim}")
     train_step(trainer)
-    old_weights, loss = weights_of(trainer), trainer.loss
-    trainer.loss = lambda targets, *inputs: loss(targets, *inputs) * float("nan")
+    old_state, loss_fn = deepcopy(trainer.state()), trainer.loss_fn
+    trainer.loss_fn = lambda targets, *inputs: loss_fn(targets, *inputs) * float("nan")
     train_step(trainer)
-    torch.testing.assert_close(weights_of(trainer), old_weights, rtol=0, atol=0)
-    assert trainer.skipped == 1
+    for part in ("model", "optimizer"):
+        torch.testing.assert_close(trainer.state()[part], old_state[part], rtol=0, atol=0)
+    assert (trainer.skipped, trainer.skipped_in_row) == (1, 1)

@@ -1,5 +1,6 @@
 """Command lines: arguments are checked before Hydra reads them, and a user's error is one line with exit status 2."""
 
+import json
 import os
 import re
 import shlex
@@ -7,20 +8,24 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import fields
+from dataclasses import Field, fields
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import hydra
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from data.config import SCHEMAS
-from data.errors import printable
-from training.settings import CONFIGS, did_you_mean
+from data.errors import UserError, printable
+from data.setting_fields import setting_info
+from training.settings import CONFIGS, did_you_mean, enum_choices
 
 FLAGS = ("-m", "--multirun", "-c", "--cfg", "--resolve", "-h", "--help", "--hydra-help")
 CFG_VALUES = ("job", "hydra", "all")
@@ -31,11 +36,12 @@ HYDRA_SETTINGS = re.compile(
     r"(hydra/launcher|hydra\.launcher\.[a-z]\w*|hydra\.sweep\.dir)=[^{}$]*|hydra\.sweeper\.max_batch_size=[1-9]\d*"
 )
 
-Groups = Mapping[str, Sequence[type]]  # config group -> dataclasses of its settings; "" has those outside all groups
+# Config group -> dataclasses of its settings; "" has those outside all groups.
+Groups = Mapping[str, Sequence[type]]
 
 
 def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: Path, config_name: str) -> None:
-    """Calls `program` with Hydra's config for sys.argv, under -m once per run, and exits with the status it returns.
+    """Call `program` with Hydra's config for sys.argv, under -m once per run, and exit with the status it returns.
 
     `groups` are the settings that the command line may set; the defaults are `config_name`.yaml in `config_path`.
     """
@@ -52,77 +58,140 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
     with one_line_errors():
         check_arguments(sys.argv[1:], groups)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing a report
-        if any("submitit" in argument for argument in sys.argv):  # its jobs import this program from any folder
+
+        # The jobs of submitit import this program from any folder.
+        if any("submitit" in argument for argument in sys.argv):
             folders = [str(CONFIGS.parent), os.environ.get("PYTHONPATH")]
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+
         sys.argv[1:] = hydra_arguments(sys.argv[1:], groups)
-        main()
+        if {"-h", "--help"} & set(sys.argv):
+            print(_help_text(sys.argv[1:], groups, config_path, config_name))
+        else:
+            main()
         sys.stdout.flush()
 
 
+def _help_text(arguments: Sequence[str], groups: Groups, config_path: Path, config_name: str) -> str:
+    """Return the help of a program, with the value of every setting under these arguments and its meaning."""
+    # Compose the settings that the other arguments would give.
+    overrides = [argument for argument in arguments if "=" in argument]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_path), version_base="1.3"):
+        config = compose(config_name, overrides, return_hydra_config=True)
+    template: str = config.hydra.help.template
+    values: Any = OmegaConf.to_container(config)
+
+    # One line for each setting.
+    lines = []
+    for group, schemas in groups.items():
+        if not schemas:
+            continue
+        group_values = values[group] if group else values
+        for field in _fitting_fields(schemas, group_values):
+            name = f"{group}.{field.name}" if group else field.name
+            lines.append(_help_line(f"{name}={_as_argument(group_values[field.name])}", field))
+    return template.replace("$CONFIG", "\n".join(lines))
+
+
+def _fitting_fields(schemas: Sequence[type], values: Mapping[str, Any]) -> tuple[Field, ...]:
+    """Return the fields of the largest schema that `values` have: data have four schemas, for four sources."""
+    fitting = []
+    for schema in schemas:
+        if {field.name for field in fields(schema)} <= values.keys():
+            fitting.append(fields(schema))
+    return max(fitting, key=len)
+
+
+def _help_line(argument: str, field: Field) -> str:
+    """Return NAME=VALUE with the meaning of the setting and, of an enum, the choices."""
+    info = setting_info(field)
+    choices = enum_choices(field.type)
+    phrases = [f"  {argument:38} ", info.meaning if info else ""]
+    if choices:
+        phrases.append(f"({', '.join(choices)})")
+    return " ".join(phrases).rstrip()
+
+
+def _as_argument(value: Any) -> str:
+    """Return a value as the command line has it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
-    """Raises ValueError for an unknown flag, setting or choice, with the most similar name that exists."""
-    names = [*filter(None, groups), *setting_names(groups)]
+    """Raise UserError for an unknown flag, setting or choice, with the most similar name that exists."""
+    # Only --cfg has a value.
     flags = [argument for argument in arguments if "=" not in argument]
     for flag, following in pairwise([*flags, ""]):
         if flag in ("-c", "--cfg") and following not in CFG_VALUES:
-            raise ValueError(f"{flag}: must be followed by {', '.join(CFG_VALUES)}")
+            raise UserError(f"{flag}: must be followed by {', '.join(CFG_VALUES)}")
+
+    # Each argument is a flag, a setting of Hydra, a setting of ours, or a group with its choice.
+    names = [*filter(None, groups), *setting_names(groups)]
     for argument in arguments:
-        argument.encode()  # bytes that are not UTF-8 raise UnicodeEncodeError, a ValueError
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(str(error)) from None
         name, equals, value = argument.partition("=")
         if argument.startswith("-") or (not equals and argument in CFG_VALUES):
             if argument in ("-m", "--multirun") and "variant" not in groups:
-                raise ValueError(f"{argument}: only train.py has sweeps; eval.py reads them by runs=DIR or compare=DIR")
+                remedy = "eval.py reads them by runs=DIR or compare=DIR"
+                raise UserError(f"{argument}: only train.py has sweeps; {remedy}")
             if argument not in (*FLAGS, *CFG_VALUES):
-                raise ValueError(f"{argument}: no such flag{did_you_mean(argument, FLAGS)}")
+                raise UserError(f"{argument}: no such flag{did_you_mean(argument, FLAGS)}")
         elif not equals:
-            raise ValueError(f"{argument}: settings are written NAME=VALUE")
+            raise UserError(f"{argument}: settings are written NAME=VALUE")
         elif re.match(r"hydra\b", name):
-            check_hydra_setting(argument)
+            _check_hydra_setting(argument)
         elif name not in names:
-            raise ValueError(f"{name}={value}: no such setting{did_you_mean(name, names)}")
+            raise UserError(f"{name}={value}: no such setting{did_you_mean(name, names)}")
         elif "${" in value:  # text is data: it must not become an interpolation
-            raise ValueError(f"{argument}: may not contain ${{")
+            raise UserError(f"{argument}: may not contain ${{")
         elif name in groups and "(" not in value:
-            check_choices(name, value)
+            _check_choices(name, value)
 
 
-def check_hydra_setting(argument: str) -> None:
-    """Raises ValueError for a setting of Hydra that is not one of `HYDRA_SETTINGS`, or cannot work on this machine."""
+def _check_hydra_setting(argument: str) -> None:
+    """Raise UserError for a setting of Hydra that is not one of `HYDRA_SETTINGS`, or cannot work on this machine."""
     if not HYDRA_SETTINGS.fullmatch(argument):
-        raise ValueError(
+        raise UserError(
             f"{argument}: of Hydra's own settings only hydra/launcher, hydra.launcher.NAME, hydra.sweep.dir and "
             "hydra.sweeper.max_batch_size (1 or more) can be set, to plain values"
         )
     if argument == "hydra/launcher=submitit_slurm" and shutil.which("srun") is None:
-        raise ValueError(f"{argument}: found no srun; use a machine that can submit jobs to SLURM")
+        raise UserError(f"{argument}: found no srun; use a machine that can submit jobs to SLURM")
 
 
-def check_choices(group: str, value: str) -> None:
-    """Raises ValueError unless each of the comma-separated choices is a file in configs/GROUP."""
+def _check_choices(group: str, value: str) -> None:
+    """Raise UserError unless each of the comma-separated choices is a file in configs/GROUP."""
     folder = CONFIGS / group
     files = [path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")]
     choices = sorted(name for name in files if "_base" not in name)
     for choice in value.split(","):
         if choice.strip() not in choices:
-            raise ValueError(f"{group}={choice}: must be one of {', '.join(choices)}{did_you_mean(choice, choices)}")
+            suggestion = did_you_mean(choice, choices)
+            raise UserError(f"{group}={choice}: must be one of {', '.join(choices)}{suggestion}")
 
 
 def setting_names(groups: Groups, *types: object) -> list[str]:
-    """Returns the names of all settings, or of those whose annotation is in `types`, as the command line has them."""
-    return [
-        f"{group}.{field.name}" if group else field.name
-        for group, schemas in groups.items()
-        for schema in schemas
-        for field in fields(schema)
-        if not types or field.type in types
-    ]
+    """Return the names of all settings, or of those whose annotation is in `types`, as the command line has them."""
+    names = []
+    for group, schemas in groups.items():
+        for schema in schemas:
+            for field in fields(schema):
+                if not types or field.type in types:
+                    names.append(f"{group}.{field.name}" if group else field.name)
+    return names
 
 
 def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
-    """Returns the arguments in Hydra's grammar: flags first, texts in quotes, `out` as the directory of a sweep."""
+    """Return the arguments in Hydra's grammar: flags first, texts in quotes, `out` as the directory of a sweep."""
+    # Hydra would take commas and brackets in a text for its own grammar.
     texts = setting_names(groups, str, str | None)
     settings = [quote_text(argument, texts) for argument in arguments if "=" in argument]
+
+    # Under -m the runs are in folders of `out`.
     outs = [argument.partition("=")[2] for argument in settings if argument.startswith("out=")]
     if outs and {"-m", "--multirun"} & set(arguments):
         settings.append(f"hydra.sweep.dir={outs[-1]}")
@@ -130,7 +199,7 @@ def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
 
 
 def quote_text(argument: str, texts: Sequence[str]) -> str:
-    """Returns NAME=VALUE with VALUE in Hydra's quotes if NAME is in `texts`, so that commas and brackets stay text."""
+    """Return NAME=VALUE with VALUE in Hydra's quotes if NAME is in `texts`, so that commas and brackets stay text."""
     name, _, value = argument.partition("=")
     if name not in texts or value == "null" or re.fullmatch(r"'[^']*'|\"[^\"]*\"", value):
         return argument
@@ -140,16 +209,19 @@ def quote_text(argument: str, texts: Sequence[str]) -> str:
 
 
 def shell_command(script: str, directory: str, cache_dir: str, *settings: str) -> str:
-    """Returns the line to paste into a shell that runs `script` in this Python; `directory` is run=DIR or out=DIR."""
-    paths = [Path(sys.executable), CONFIGS.parent / script]
-    names = [path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path for path in paths]
+    """Return the line to paste into a shell that runs `script` in this Python; `directory` is run=DIR or out=DIR."""
+    # Paths in this folder are short.
+    names = []
+    for path in (Path(sys.executable), CONFIGS.parent / script):
+        is_here = path.is_relative_to(Path.cwd())
+        names.append(path.relative_to(Path.cwd()) if is_here else path)
     cache = [f"cache_dir={cache_dir}"] if cache_dir != DEFAULT_CACHE else []
     return shlex.join([*map(str, names), directory, *cache, *settings])
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Ends the program with one line on stderr and exit status 2 if the body raises an error that a user can cause.
+    """End the program with one line on stderr and exit status 2 if the body raises an error that a user can cause.
 
     Those are bad settings or input (ValueError, and the errors of Hydra and OmegaConf), files that cannot be read or
     written (OSError), missing optional packages, too little memory, and diverged training (FloatingPointError). Ctrl-C
@@ -160,25 +232,27 @@ def one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's last flush would fail as well
+        # Or Python's last flush would fail as well.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
         message = error_message(error)
         if message is None or os.environ.get("ANTECEDENT_TRACEBACK") == "1":
             raise
         rank = os.environ.get("RANK", "0")
-        print(f"error: {f'[rank {rank}] ' if rank != '0' else ''}{message}", file=sys.stderr)
+        origin = f"[rank {rank}] " if rank != "0" else ""
+        print(f"error: {origin}{message}", file=sys.stderr)
         sys.exit(2)
 
 
 def error_message(error: Exception) -> str | None:
-    """Returns one printable line for an error that a user can cause, None for other errors."""
+    """Return one printable line for an error that a user can cause, None for other errors."""
     user_errors = (ValueError, OSError, FloatingPointError, MemoryError, ModuleNotFoundError, OmegaConfBaseException)
     message = str(error) or type(error).__name__
     if isinstance(error, RuntimeError) and re.search(r"out of memory|can't allocate memory", message):
         message = f"out of memory; lower tokens_per_batch or the settings of model.*: {message}"
     elif isinstance(error, HydraException):
-        message = hydra_message(error, message)
+        message = _hydra_message(error, message)
     elif not isinstance(error, user_errors):
         return None
     elif isinstance(error, OSError) and error.strerror and error.filename:
@@ -186,13 +260,14 @@ def error_message(error: Exception) -> str | None:
     return printable(" ".join(message.split()))
 
 
-def hydra_message(error: HydraException, message: str) -> str:
-    """Returns our sentence for Hydra's about a setting, which advises what this program does not accept."""
+def _hydra_message(error: HydraException, message: str) -> str:
+    """Return our sentence for Hydra's about a setting, which advises what this program does not accept."""
     if isinstance(error, OverrideParseException):
         return f"{error.override}: cannot be read; write text with brackets or commas as NAME='VALUE'"
     if several := re.match(r"Ambiguous value for argument '(.*)'\n", message):
         return f"{several[1]}: has several values; train.py -m trains one run for each"
     if unknown := re.match(r"Could not override '(?:data\.)?(.*)'.*\n.*use \+(.*)", message):
-        sources = [source for source, schema in SCHEMAS.items() if unknown[1] in schema.__dataclass_fields__]
+        name = unknown[1]
+        sources = [source for source, schema in SCHEMAS.items() if name in schema.__dataclass_fields__]
         return f"{unknown[2]}: not a setting of these data; choose data={' or data='.join(sources)}"
     return message

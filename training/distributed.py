@@ -37,28 +37,27 @@ class Distributed:
     world_size: int = 1
 
     @property
-    def is_first(self) -> bool:
-        """True on rank 0."""
+    def is_main(self) -> bool:
         return self.rank == 0
 
     def broadcast(self, value: T) -> T:
-        """Returns rank 0's `value`, any object that pickle can copy."""
+        """Return rank 0's `value`, any object that pickle can copy."""
         if self.world_size == 1:
             return value
-        values = [value if self.is_first else None]
+        values = [value if self.is_main else None]
         dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]  # type: ignore[return-value]
 
-    def max(self, number: int) -> int:
-        """Returns the largest `number` of all ranks."""
+    def all_reduce_max(self, number: int) -> int:
+        """Return the largest `number` of all ranks."""
         if self.world_size == 1:
             return number
         tensor = torch.tensor(number)
         dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return int(tensor)
 
-    def mean(self, tensor: Tensor) -> Tensor:
-        """Returns the mean of `tensor` over all ranks."""
+    def all_reduce_mean(self, tensor: Tensor) -> Tensor:
+        """Return the mean of `tensor` over all ranks."""
         if self.world_size == 1:
             return tensor
         total = tensor.clone()
@@ -71,7 +70,7 @@ SINGLE_PROCESS = Distributed()
 
 @contextmanager
 def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
-    """Initialises the process group that torchrun describes in the environment, and destroys it at the end.
+    """Initialise the process group that torchrun describes in the environment, and destroys it at the end.
 
     With `use_cuda`, gradients are on the CUDA device with the number of this process on its machine, if there is one.
     """
@@ -89,7 +88,7 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
 
 
 def shard(model: nn.Module, device: torch.device) -> None:
-    """Shards the weights of `model` over all ranks with FSDP2, one group for each block and one for the rest."""
+    """Shard the weights of `model` over all ranks with FSDP2, one group for each block and one for the rest."""
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for block in model.get_submodule("blocks").children():
         fully_shard(block, mesh=mesh)
@@ -98,7 +97,7 @@ def shard(model: nn.Module, device: torch.device) -> None:
 
 @contextmanager
 def gradient_sync(module: nn.Module, *, enabled: bool) -> Iterator[None]:
-    """Averages the gradients over ranks in the backward pass of the body, if enabled; else they add up locally."""
+    """Average the gradients over ranks in the backward pass of the body, if enabled; else they add up locally."""
     fsdp = next((child for child in module.modules() if isinstance(child, FSDPModule)), None)
     if fsdp is not None:
         fsdp.set_requires_gradient_sync(enabled)
@@ -110,20 +109,21 @@ def gradient_sync(module: nn.Module, *, enabled: bool) -> Iterator[None]:
 
 
 def full_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Any]:
-    """Returns the full state dicts on the CPU, the same for every number of processes and kind of sharding.
+    """Return the full state dicts on the CPU, the same for every number of processes and kind of sharding.
 
     A collective call: sharded tensors are gathered on rank 0, and the other ranks get empty dicts.
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    has_state = any(optimizer.state for optimizer in optimizers)  # without a step torch would make up a state
-    return {
-        "model": get_model_state_dict(model, options=options),
-        "optimizer": get_optimizer_state_dict(model, optimizers, options=options).get("state", {}) if has_state else {},
-    }
+    state: dict[str, Any] = {"model": get_model_state_dict(model, options=options), "optimizer": {}}
+    # Before the first step torch would make up a state.
+    if any(optimizer.state for optimizer in optimizers):
+        optimizer_state = get_optimizer_state_dict(model, optimizers, options=options)
+        state["optimizer"] = optimizer_state.get("state", {})
+    return state
 
 
 def load_full_state(model: nn.Module, optimizers: list[torch.optim.Optimizer], state: dict[str, Any]) -> None:
-    """Loads the dicts of `full_state`, which every rank must have. Learning rates and the like stay as they are."""
+    """Load the dicts of `full_state`, which every rank must have. Learning rates and the like stay as they are."""
     options = StateDictOptions(full_state_dict=True)
     set_model_state_dict(model, state["model"], options=options)
     if state["optimizer"]:

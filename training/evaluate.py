@@ -1,4 +1,4 @@
-"""Measurements during training: validation loss by token class, its gap to the entropy lower bound, probe readings."""
+"""Measurements during training: validation loss by token class, its gap to the entropy lower bound, probe records."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +20,7 @@ from training.settings import TrainSettings
 
 
 @dataclass(frozen=True)
-class ProbeReading:
+class ProbeRecord:
     """Result of the probe at one step."""
 
     values: dict[str, Any]  # recorded in metrics.jsonl with split "probe"
@@ -29,13 +29,14 @@ class ProbeReading:
     summary: list[str]  # per question: "number L1H0 accuracy 0.98 (chance level 0.61)"
 
 
-Probe = Callable[[Transformer, int], ProbeReading | None]  # model in eval mode, step
+Probe = Callable[[Transformer, int], ProbeRecord | None]  # model in eval mode, step
 MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: there is nothing to ask about
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Returns the cross-entropy [B, T] float32 of `targets` [B, T] in nats, 0 for IGNORE; `logits` are [B, T, V]."""
-    losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="none")
+    """Return the cross-entropy [B, T] float32 of `targets` [B, T] in nats, 0 for IGNORE; `logits` are [B, T, V]."""
+    flat_logits = logits.float().flatten(0, 1)  # [B * T, V]
+    losses = F.cross_entropy(flat_logits, targets.flatten(), ignore_index=IGNORE, reduction="none")
     return losses.view_as(targets)
 
 
@@ -43,23 +44,24 @@ class SummedLoss(nn.Module):
     """A model with its loss in one module, so that DDP and torch.compile see both."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Shares the weights of `model`."""
         super().__init__()
         self.model = model
 
     def forward(self, targets: Tensor, *inputs: Tensor) -> Tensor:
-        """Returns the summed cross-entropy of the targets [B, T] in nats, a scalar; `inputs` are those of the model."""
-        logits = self.model(*inputs)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+        """Return the summed cross-entropy of the targets [B, T] in nats, a scalar; `inputs` are those of the model."""
+        logits = self.model(*inputs)  # [B, T, V]
+        flat_logits = logits.float().flatten(0, 1)
+        return F.cross_entropy(flat_logits, targets.flatten(), ignore_index=IGNORE, reduction="sum")
 
 
 @dataclass(frozen=True, slots=True)
 class RowLosses:
-    """Sums over the tokens of each row. R rows, each a story or a window of text; C token classes."""
+    """Sum over the tokens of each row. R rows, each a story or a window of text; C token classes."""
 
     losses: Tensor  # [R, C] float64, nats
     counts: Tensor  # [R, C] float64, tokens
-    floors: Tensor | None  # [R, C] float64, nats, of the Bayes-optimal predictor on the same tokens; None if unknown
+    # [R, C] float64, nats, of the Bayes-optimal predictor on the same tokens; None if unknown.
+    floors: Tensor | None
 
 
 @torch.no_grad()
@@ -71,7 +73,7 @@ def row_losses(
     *,
     single_document: bool = True,
 ) -> RowLosses:
-    """Returns the losses of `batches` summed by row and token class, on the CPU; `model` is in eval mode.
+    """Return the losses of `batches` summed by row and token class, on the CPU; `model` is in eval mode.
 
     Tokens without a class are in class 0. With `single_document` no row holds several, so that a causal model needs no
     document ids. `autocast` is the context of the forward pass (default: float32).
@@ -79,12 +81,15 @@ def row_losses(
     device = next(model.parameters()).device
     losses, counts, floors = [], [], []
     for batch in batches:
+        inputs = batch.model_inputs(single_document=single_document)
         with autocast or nullcontext():
-            logits = model(*(tensor.to(device) for tensor in batch.model_inputs(single_document=single_document)))
+            logits = model(*(tensor.to(device) for tensor in inputs))
+        loss = token_losses(logits, batch.targets.to(device)).cpu().double()  # [B, T]
+
+        # Sum the tokens of each row by their class, [B, C].
         classes = torch.zeros_like(batch.targets) if batch.classes is None else batch.classes
         is_target = (batch.targets != IGNORE).double()
         zeros = torch.zeros(len(classes), n_classes, dtype=torch.float64)
-        loss = token_losses(logits, batch.targets.to(device)).cpu().double()
         losses.append(zeros.scatter_add(1, classes, loss))
         counts.append(zeros.scatter_add(1, classes, is_target))
         if batch.floor is not None:
@@ -93,28 +98,30 @@ def row_losses(
 
 
 def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the mean per token and its standard error, both [...], with rows as independent clusters.
+    """Return the mean per token and its standard error, both [...], with rows as independent clusters.
 
     `sums` [R, ...] and `counts` [R, ...] are over the tokens of each row. The standard error is that of a ratio
     estimator (Cochran 1977, Sampling Techniques, eq. 6.13). nan without tokens, and a nan error for a single row.
     """
-    n_rows, total = len(sums), counts.sum(0)
+    n_rows = len(sums)
+    total = counts.sum(0)
     mean = sums.sum(0) / total
     residuals = sums - mean * counts
     return mean, (residuals.square().sum(0) * n_rows / (n_rows - 1 or float("nan"))).sqrt() / total
 
 
 def summarise(rows: RowLosses, classes: Sequence[str]) -> dict[str, Any]:
-    """Returns the mean loss in nats per token and, if the entropy lower bound ("floor") is known, the gap to it.
+    """Return the mean loss in nats per token and, if the entropy lower bound ("floor") is known, the gap to it.
 
     Keys: loss, floor, gap, gap_error (standard error), and each with _by_class for those of `classes` that have tokens.
     """
-    sums = {"loss": rows.losses}
+    sums = {"loss": rows.losses}  # [R, C]
     if rows.floors is not None:
         sums |= {"floor": rows.floors, "gap": rows.losses - rows.floors}
     columns = {name: i for i, name in enumerate(classes) if rows.counts[:, i].any()}
     summary: dict[str, Any] = {}
     for name, values in sums.items():
+        # Over all tokens, and over those of each class, [C].
         mean, error = mean_and_error(values.sum(1), rows.counts.sum(1))
         means, errors = mean_and_error(values, rows.counts)
         summary[name] = mean.item()
@@ -123,7 +130,8 @@ def summarise(rows: RowLosses, classes: Sequence[str]) -> dict[str, Any]:
             summary["gap_error"] = error.item()
             by_class["gap_error_by_class"] = errors
         if columns:
-            summary |= {key: {cls: x[i].item() for cls, i in columns.items()} for key, x in by_class.items()}
+            for key, numbers in by_class.items():
+                summary[key] = {cls: numbers[i].item() for cls, i in columns.items()}
     return summary
 
 
@@ -134,20 +142,24 @@ def validation_loss(
     n_tokens: int | None = None,
     autocast: AbstractContextManager | None = None,
 ) -> dict[str, Any]:
-    """Returns `summarise` of about the first `n_tokens` of a split, or of all, and bits_per_byte; `model` in eval mode.
+    """Return `summarise` of about the first `n_tokens` of a split, or of all, and bits_per_byte; `model` in eval mode.
 
     `tokens_per_batch` limits a forward pass; `autocast` is its context (default: float32).
     """
-    context = model.config.context_length
-    batches = validation_batches(split, tokens_per_batch=tokens_per_batch, context_length=context, n_tokens=n_tokens)
-    rows = row_losses(model, batches, len(TOKEN_CLASSES), autocast, single_document=model.config.is_causal)
+    batches = validation_batches(
+        split, tokens_per_batch=tokens_per_batch, context_length=model.config.context_length, n_tokens=n_tokens
+    )
+    is_causal = model.config.is_causal
+    rows = row_losses(model, batches, len(TOKEN_CLASSES), autocast, single_document=is_causal)
+
+    # Only stories have classes.
     has_classes = isinstance(split, StorySplit) and split.classes is not None
     summary = summarise(rows, TOKEN_CLASSES if has_classes else ())
     return summary | {"bits_per_byte": split.bits_per_byte(summary["loss"])}
 
 
 def sample_text(model: Transformer, tokenizer: Tokenizer, prompt: str, n_tokens: int, seed: int) -> str:
-    """Returns `prompt` with the continuation that `model` (in eval mode) samples at temperature 1."""
+    """Return `prompt` with the continuation that `model` (in eval mode) samples at temperature 1."""
     start, _ = encode_with_bos(tokenizer, prompt)
     tokens = torch.tensor(start, device=next(model.parameters()).device)
     sampled = generate(model, tokens, n_tokens, temperature=1.0, seed=seed)

@@ -1,4 +1,4 @@
-"""Records of a run: metrics.jsonl (exact), attention.jsonl, TensorBoard, and the lines on the terminal."""
+"""Record of a run: metrics.jsonl (exact), attention.jsonl, TensorBoard, and the lines on the terminal."""
 
 import json
 import sys
@@ -6,13 +6,18 @@ import time
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from training.checkpoint import with_path, write_atomically
+from data.corpus import Corpus
+from data.errors import UserError
+from model.transformer import Transformer, n_parameters
+from training.files import with_path, write_atomically
+from training.settings import TrainSettings
 
 MAX_STANDARD_ERRORS = 3  # a loss that lies so far below its lower bound is no chance result
 NOT_PLOTTED = {"layer", "head", "seconds", "whole"}
@@ -22,8 +27,10 @@ class JsonLines:
     """A file with one JSON object per step."""
 
     def __init__(self, path: Path, resumed_step: int) -> None:
-        """Opens `path` to append, without the lines after `resumed_step` (-1: a new run), which are recorded again."""
+        """Open `path` to append, without the lines after `resumed_step` (-1: a new run), which are recorded again."""
         self.path = path
+
+        # Steps after the checkpoint are taken and recorded again.
         if path.exists():
             lines = [line for line in _lines(path) if _step(line) <= resumed_step]
             write_atomically(path, "".join(lines).encode())
@@ -33,7 +40,7 @@ class JsonLines:
         self.is_new = self._file.tell() == 0
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """Appends one object; numbers that are not finite become null."""
+        """Append one object; numbers that are not finite become null."""
         finite = json.loads(json.dumps({"step": step, **values}), parse_constant=lambda _: None)
         line = json.dumps(finite).encode() + b"\n"
         try:
@@ -43,18 +50,19 @@ class JsonLines:
             raise with_path(error, self.path, len(line)) from None
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
 
 class RunLog:
-    """Writes the numbers of a run to metrics.jsonl and TensorBoard, each step once after any number of resumes."""
+    """Write the numbers of a run to metrics.jsonl and TensorBoard, each step once after any number of resumes."""
 
     def __init__(self, run: Path, resumed_step: int = -1) -> None:
-        """Opens the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
+        """Open the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
         self._attention: JsonLines | None = None  # opened at the first line; a text has none
-        self._run, self._resumed_step = run, resumed_step
+        self._run = run
+        self._resumed_step = resumed_step
+
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
         # events of earlier files from purge_step on.
         if any(f".{int(time.time())}." in path.name for path in (run / "tb").glob("events*")):
@@ -62,75 +70,58 @@ class RunLog:
         self.board = SummaryWriter(str(run / "tb"), purge_step=resumed_step + 1)
 
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:
-        """Records JSON values of one step by name; `split` is "train", "validation" or "probe".
+        """Record JSON values of one step by name; `split` is "train", "validation" or "probe".
 
         TensorBoard gets the finite numbers, as name/split, or outer/inner if nested.
         """
         self._metrics.write(step, {"split": split, **values})
         for name, value in values.items():
-            for inner, number in (value if isinstance(value, dict) else {split: value}).items():
+            numbers = value if isinstance(value, dict) else {split: value}
+            for inner, number in numbers.items():
                 is_number = isinstance(number, int | float) and isfinite(number)
                 if is_number and not {name, inner} & NOT_PLOTTED:
                     self.board.add_scalar(f"{name}/{inner}", number, step)
         self.board.flush()
 
     def hyperparameters(self, step: int, settings: dict[str, Any], results: dict[str, float]) -> None:
-        """Enters the run with its results in TensorBoard's table of hyperparameters."""
-        plain = {
-            name: value if isinstance(value, int | float | str) else str(value) for name, value in settings.items()
-        }
-        self.board.add_hparams(
-            plain, {f"final/{name}": value for name, value in results.items()}, run_name=".", global_step=step
-        )
+        """Enter the run with its results in TensorBoard's table of hyperparameters."""
+        plain = {}
+        for name, value in settings.items():
+            plain[name] = value if isinstance(value, int | float | str) else str(value)
+        final = {f"final/{name}": value for name, value in results.items()}
+        self.board.add_hparams(plain, final, run_name=".", global_step=step)
 
     def images(self, step: int, images: dict[str, np.ndarray]) -> None:
-        """Shows images [height, width, 3] uint8 in TensorBoard."""
+        """Show images [height, width, 3] uint8 in TensorBoard."""
         for tag, image in images.items():
             self.board.add_image(tag, image, step, dataformats="HWC")
 
     def text(self, step: int, tag: str, text: str) -> None:
-        """Shows `text` in TensorBoard as a code block, so that none of it is taken for Markdown."""
+        """Show `text` in TensorBoard as a code block, so that none of it is taken for Markdown."""
         self.board.add_text(tag, "\n".join(f"    {line}" for line in text.splitlines()), step)
 
     def attention(self, step: int, snapshot: dict[str, Any]) -> None:
-        """Records a line of attention.jsonl; its entry "header" is written once, as step -1."""
+        """Record a line of attention.jsonl; its entry "header" is written once, as step -1."""
         if self._attention is None:
             self._attention = JsonLines(self._run / "attention.jsonl", self._resumed_step)
             if self._attention.is_new and "header" in snapshot:
                 self._attention.write(-1, snapshot["header"])
-        self._attention.write(step, {name: value for name, value in snapshot.items() if name != "header"})
+        values = {name: value for name, value in snapshot.items() if name != "header"}
+        self._attention.write(step, values)
 
     def close(self) -> None:
-        """Closes all records."""
         for record in (self._metrics, self._attention, self.board):
             if record is not None:
                 record.close()
 
 
-def gap_lines(measured: Mapping[str, Any], *, is_causal: bool = True) -> list[str]:
-    """Returns lines for the terminal about the gap in `summarise`'s result; none if the lower bound is unknown.
-
-    A model that is not causal attends to its own targets, so that it can have any loss.
-    """
-    lines = []
-    if "gap" in measured:
-        by_class = "  ".join(f"{name} {gap:.3f}" for name, gap in measured.get("gap_by_class", {}).items())
-        error = measured["gap_error"]
-        lines.append(f"gap to the entropy lower bound: {measured['gap']:.3f} ± {error:.3f} nats/token  ({by_class})")
-        if is_causal and measured["gap"] < -MAX_STANDARD_ERRORS * error:
-            lines.append("warning: the loss is below its lower bound by more than 3 standard errors: a bug or a leak")
-    if not is_causal:
-        lines.append("note: model.mask=none: the model attends to the tokens it predicts, so the loss means nothing")
-    return lines
-
-
 def read_records(run: Path) -> list[dict[str, Any]]:
-    """Returns the objects in metrics.jsonl, oldest first, without an incomplete last line; ValueError if damaged."""
+    """Return the objects in metrics.jsonl, oldest first, without an incomplete last line; UserError if damaged."""
     lines = _lines(run / "metrics.jsonl")
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
     if not all(isfinite(_step(line)) for line in lines):
-        raise ValueError(f"{run / 'metrics.jsonl'}: damaged")
+        raise UserError(f"{run / 'metrics.jsonl'}: damaged")
     return [json.loads(line) for line in lines]
 
 
@@ -139,7 +130,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _step(line: str) -> float:
-    """Returns the step of a line; infinity if it is damaged or not complete."""
+    """Return the step of a line; infinity if it is damaged or not complete."""
     try:
         step = json.loads(line)["step"] if line.endswith("\n") else None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -151,20 +142,79 @@ class Console:
     """Lines on stdout, and below them a progress bar if stderr is a terminal."""
 
     def __init__(self, first_step: int, max_steps: int, label: str = "") -> None:
-        """Starts the bar at `first_step`; `label` precedes every line."""
-        self._label, self.status = label, ""  # status: text at the end of the bar, the best head of the first question
+        """Start the bar at `first_step`; `label` precedes every line."""
+        self._label = label
+        self.status = ""  # text at the end of the bar: the best head of the first question
         self._bar = tqdm(total=max_steps, initial=first_step, unit="step", leave=False, disable=None)
 
-    def print(self, line: str) -> None:
-        """Prints a line."""
+    def print(self, *lines: str) -> None:
+        """Print lines above the bar."""
         self._bar.clear()
-        print(f"{self._label}{line}", flush=True)
+        for line in lines:
+            print(f"{self._label}{line}", flush=True)
 
-    def progress(self, step: int, loss: float) -> None:
-        """Moves the progress bar to `step` and updates its text: training loss and status."""
-        self._bar.set_postfix_str(f"loss {loss:.3f}  {self.status}", refresh=False)
+    def advance(self, step: int) -> None:
         self._bar.update(step - self._bar.n)
 
+    def show_loss(self, loss: float) -> None:
+        """Update the text of the progress bar: training loss and status."""
+        self._bar.set_postfix_str(f"loss {loss:.3f}  {self.status}", refresh=False)
+
     def close(self) -> None:
-        """Removes the progress bar."""
         self._bar.close()
+
+
+# Lines on the terminal
+
+
+def start_lines(
+    settings: TrainSettings, device: str, corpus: Corpus, model: Transformer, folder: Path, step: int
+) -> list[str]:
+    """Return the lines about device, data, model and run directory that a run begins with."""
+    shape = settings.model
+    n_train, n_validation = len(corpus.train.tokens), len(corpus.validation.tokens)
+    lines = [
+        f"device  {device}",
+        f"data    {settings.data.source}: {n_train:,} training and {n_validation:,} validation tokens, "
+        f"vocabulary {model.vocab_size:,}",
+    ]
+    lines += [f"note    {note}" for note in corpus.notes]
+    lines += [
+        f"model   {n_parameters(model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
+        f"width {shape.d_model}, context {shape.context_length}",
+        f"run     {folder}, step {step} of {settings.run.max_steps:,}; watch it with: "
+        f"tensorboard --logdir {quote(str(folder.parent))}",
+    ]
+    return lines
+
+
+def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str:
+    """Return the line of an evaluation, with at most three questions of the probe."""
+    phrases = [f"step {step:>5}", f"validation loss {loss:.3f}", *summary[:3]]
+    if len(summary) > 3:
+        n_more = len(summary) - 3
+        phrases.append(f"(TensorBoard shows {n_more} more question{'s' if n_more > 1 else ''})")
+    if n_skipped:
+        phrases.append(f"skipped steps {n_skipped}")
+    return "  ".join(phrases)
+
+
+def gap_lines(measured: Mapping[str, Any], *, is_causal: bool = True) -> list[str]:
+    """Return lines for the terminal about the gap in `summarise`'s result; none if the lower bound is unknown.
+
+    A model that is not causal attends to its own targets, so that it can have any loss.
+    """
+    lines = []
+    if "gap" in measured:
+        gap = measured["gap"]
+        error = measured["gap_error"]
+        by_class = [f"{name} {value:.3f}" for name, value in measured.get("gap_by_class", {}).items()]
+        estimate = f"{gap:.3f} ± {error:.3f} nats/token"
+        lines.append(f"gap to the entropy lower bound: {estimate}  ({'  '.join(by_class)})")
+        if is_causal and gap < -MAX_STANDARD_ERRORS * error:
+            problem = "the loss is below its lower bound by more than 3 standard errors"
+            lines.append(f"warning: {problem}: a bug or a leak")
+    if not is_causal:
+        problem = "the model attends to the tokens it predicts, so the loss means nothing"
+        lines.append(f"note: model.mask=none: {problem}")
+    return lines

@@ -17,41 +17,54 @@ class Muon(torch.optim.Muon):
     The update is the same up to rounding (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).
     """
 
+    # [] float, as torch.amp.GradScaler sets it and torch's fused AdamW reads it: 1 skips the update, on the device.
+    found_inf: Tensor | None = None
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Updates every matrix that has a gradient."""
+        """Update every matrix that has a gradient, unless `found_inf` is 1."""
         for group in self.param_groups:
+            # Matrices of one shape are orthogonalised together.
             by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for weight in group["params"]:
                 if weight.grad is not None:
                     by_shape[weight.shape].append(weight)
             for shape, weights in by_shape.items():
+                # [N, A, B]; with FSDP the whole matrices, from all ranks.
                 momenta = torch.stack([_full(self._momentum(weight, group)) for weight in weights])
-                updates = orthogonalise(momenta, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                updates = _orthogonalise(momenta, group["ns_coefficients"], group["ns_steps"], group["eps"])
                 scale = group["lr"] * max(1, shape[0] / shape[1]) ** 0.5
                 for weight, update in zip(weights, updates, strict=True):
-                    weight.mul_(1 - group["lr"] * group["weight_decay"])
-                    weight.add_(_sharded_like(update.float(), weight), alpha=-scale)
+                    new_weight = weight * (1 - group["lr"] * group["weight_decay"])
+                    new_weight.add_(_sharded_like(update.float(), weight), alpha=-scale)
+                    self._assign(weight, new_weight)
 
     def _momentum(self, weight: Tensor, group: dict[str, Any]) -> Tensor:
-        """Updates the momentum buffer of `weight` and returns its Nesterov momentum."""
+        """Update the momentum buffer of `weight` and return its Nesterov momentum."""
         state, gradient = self.state[weight], weight.grad
         assert gradient is not None
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight)
-        buffer = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
+        buffer = state["momentum_buffer"]
+        self._assign(buffer, buffer.lerp(gradient, 1 - group["momentum"]))
         return gradient.lerp(buffer, group["momentum"]) if group["nesterov"] else buffer
 
+    def _assign(self, old: Tensor, new: Tensor) -> None:
+        """Copy `new` into `old`, unless `found_inf` is 1."""
+        old.copy_(new if self.found_inf is None else torch.where(self.found_inf.bool(), old, new))
 
-def orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n_iterations: int, eps: float) -> Tensor:
-    """Returns `matrices` [N, A, B] with singular values near 1, by the Newton-Schulz iteration of Muon.
+
+def _orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n_iterations: int, eps: float) -> Tensor:
+    """Return `matrices` [N, A, B] with singular values near 1, by the Newton-Schulz iteration of Muon.
 
     Each matrix is divided by its norm, at least `eps`; a step is x <- a x + (b x xT + c (x xT)^2) x with the
     coefficients (a, b, c). In bfloat16 on a GPU, in float32 on a CPU: half the time (64 x 64 to 384 x 128).
     """
     a, b, c = coefficients
+    # The Gram matrix is that of the shorter side.
     is_tall = matrices.shape[1] > matrices.shape[2]
-    x = (matrices.mT if is_tall else matrices).to(torch.bfloat16 if matrices.is_cuda else torch.float32)
+    x = matrices.mT if is_tall else matrices
+    x = x.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
     x = x / torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=eps)
     for _ in range(n_iterations):
         gram = x @ x.mT
@@ -64,24 +77,33 @@ def _full(tensor: Tensor) -> Tensor:
 
 
 def _sharded_like(tensor: Tensor, weight: Tensor) -> Tensor:
-    """Returns the shard of `tensor` that belongs to `weight`, or `tensor` itself without FSDP."""
+    """Return the shard of `tensor` that belongs to `weight`, or `tensor` itself without FSDP."""
     if not isinstance(weight, DTensor):
         return tensor
     return distribute_tensor(tensor, weight.device_mesh, weight.placements, src_data_rank=None)
 
 
 def make_optimizers(model: nn.Module, settings: OptimSettings) -> list[torch.optim.Optimizer]:
-    """Returns AdamW, and Muon if it is chosen for the matrices of the blocks; norm gains have no weight decay."""
-    weights = dict(model.named_parameters())
-    matrices = [weight for name, weight in weights.items() if weight.ndim == 2 and name.startswith("blocks.")]
-    embeddings = [weight for name, weight in weights.items() if weight.ndim == 2 and not name.startswith("blocks.")]
-    gains = [weight for weight in weights.values() if weight.ndim < 2]
-    rate, betas = settings.embedding_learning_rate, (settings.beta_1, settings.beta_2)
+    """Return AdamW, and Muon if it is chosen for the matrices of the blocks; norm gains have no weight decay."""
+    # Sort the weights by kind.
+    matrices, embeddings, gains = [], [], []
+    for name, weight in model.named_parameters():
+        if weight.ndim < 2:
+            gains.append(weight)
+        elif name.startswith("blocks."):
+            matrices.append(weight)
+        else:
+            embeddings.append(weight)
+
+    # Each kind has its own learning rate and weight decay.
+    rate = settings.embedding_learning_rate
     matrix_group = {"params": matrices, "lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     groups: list[dict[str, Any]] = [
         {"params": embeddings, "lr": rate, "weight_decay": settings.embedding_weight_decay},
         {"params": gains, "lr": rate, "weight_decay": 0.0},
     ]
+
+    betas = (settings.beta_1, settings.beta_2)
     if settings.name is Optimizer.adamw:
         return [torch.optim.AdamW([*groups, matrix_group], betas=betas, fused=True)]
     muon = Muon([matrix_group], momentum=settings.momentum)
@@ -89,7 +111,7 @@ def make_optimizers(model: nn.Module, settings: OptimSettings) -> list[torch.opt
 
 
 def learning_rate_factor(step: int, warmup_steps: int, max_steps: int, decay_power: float = 1.0) -> float:
-    """Returns learning rate / peak at `step`: linear warm-up, then (remaining fraction of the steps) ** decay_power.
+    """Return learning rate / peak at `step`: linear warm-up, then (remaining fraction of the steps) ** decay_power.
 
     Decay to 0 was better than cosine decay to a tenth of the peak at these budgets (measured; also Bergsma et al. 2025,
     arXiv 2502.15938). On the stories decay_power=2 halved the loss on verbs that are equally probable (measured).
@@ -100,7 +122,7 @@ def learning_rate_factor(step: int, warmup_steps: int, max_steps: int, decay_pow
 
 
 def set_learning_rates(optimizers: list[torch.optim.Optimizer], factor: float) -> None:
-    """Sets the learning rate of every parameter group to `factor` times its peak."""
+    """Set the learning rate of every parameter group to `factor` times its peak."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = factor * group.setdefault("initial_lr", group["lr"])

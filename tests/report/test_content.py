@@ -21,7 +21,7 @@ from report.page import PageSentence
 from report.reproduce import probe_defaults, reproducing_commands
 from tests.report.sample import filled
 from training.metrics import Metrics, ProbePoint, QuestionPoint, ShiftPoint, ValidationRecord
-from training.settings import compose_settings, flat, typed
+from training.settings import compose_settings, flatten, to_settings
 
 
 def losses(*steps: int) -> list[ValidationRecord]:
@@ -80,10 +80,10 @@ def test_heads_chosen_on_natural_text_have_curves() -> None:
 
 def test_the_training_command_gives_the_settings_of_the_run(trained_run: Path) -> None:
     run = open_run(trained_run, torch.device("cpu"))
-    train, probe = reproducing_commands(run, typed(ProbeConfig, probe_defaults() | {"n_untrained": 2}, "probe."))
+    train, probe = reproducing_commands(run, to_settings(ProbeConfig, probe_defaults() | {"n_untrained": 2}, "probe."))
     python, program, *arguments = shlex.split(train)
     ignored = {"out", "cache_dir"}
-    used, expected = (flat(settings) for settings in (compose_settings(arguments), run.settings))
+    used, expected = (flatten(settings) for settings in (compose_settings(arguments), run.settings))
     assert program == "train.py" and {name for name in used if used[name] != expected[name]} == ignored
     assert shlex.split(probe)[1:] == ["eval.py", f"run={trained_run}", "probe.n_untrained=2"]
 

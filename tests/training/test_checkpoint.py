@@ -17,9 +17,8 @@ from training.checkpoint import (
     load_checkpoint,
     read_manifest,
     save_checkpoint,
-    write_atomically,
-    write_files,
 )
+from training.files import write_atomically, write_files
 
 FILES = {"a.txt": "new a", "sub/b.txt": b"new b", "marker.json": "new"}
 

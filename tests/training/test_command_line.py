@@ -1,22 +1,30 @@
 """Command lines: arguments that are refused, and a user's errors on one line."""
 
 import re
+import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from report.commands import EvalSettings
 
+from data.config import HubConfig, StoriesConfig, TextConfig, TokensConfig
 from data.errors import printable
+from data.setting_fields import setting_info
+from probe.config import ProbeConfig
 from tests.program import ROOT, run_program
 from train import GROUPS
 from training.command_line import (
+    Groups,
     check_arguments,
     error_message,
     hydra_arguments,
     one_line_errors,
     quote_text,
+    shell_command,
 )
 from training.settings import CONFIGS
 
@@ -133,6 +141,11 @@ def test_control_characters_are_replaced_and_all_other_text_stays() -> None:
     assert not set(printable("\x1b[31m\x9b\x07\r\u202e\u200b\x00")) & set("\x1b\x9b\x07\r\u202e\u200b\x00")
 
 
+def test_a_printed_command_works_in_a_shell_and_names_the_cache_only_if_it_is_another() -> None:
+    assert shlex.split(shell_command("eval.py", "run=a b", ".cache"))[1:] == ["eval.py", "run=a b"]
+    assert shlex.split(shell_command("eval.py", "run=a", "x", "open=true"))[2:] == ["run=a", "cache_dir=x", "open=true"]
+
+
 # The programs
 
 
@@ -144,6 +157,32 @@ def test_help_lists_the_settings_and_every_choice_of_a_group(script: str) -> Non
     for group in GROUPS if script == "train.py" else []:
         files = [path.relative_to(CONFIGS / group).with_suffix("") for path in (CONFIGS / group).rglob("*.yaml")]
         assert not group or {str(name) for name in files} - {"lab/_base"} <= words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "groups"),
+    [
+        ("train.py", {**GROUPS, "data": [StoriesConfig]}),
+        ("train.py data=hub data.name=x", {"data": [HubConfig]}),
+        ("train.py data=text data.path=x", {"data": [TextConfig]}),
+        ("train.py data=tokens data.path=x", {"data": [TokensConfig]}),
+        ("eval.py", {"": [EvalSettings], "probe": [ProbeConfig]}),
+    ],
+)
+def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, groups: Groups) -> None:
+    lines = run_program(*arguments.split(), "--help").out.splitlines()
+    for group, schemas in groups.items():
+        for field in fields(schemas[0]) if schemas else ():
+            info = setting_info(field)
+            assert info is not None and len(info.meaning) > 5 and "\n" not in info.meaning
+            start = f"  {group}.{field.name}=" if group else f"  {field.name}="
+            (line,) = [line for line in lines if line.startswith(start)]
+            assert info.meaning in line
+
+
+def test_help_shows_the_values_that_the_other_arguments_give() -> None:
+    out = run_program("train.py", "--help", "model=nano", "seed=7", "data=hub").out
+    assert all(phrase in out for phrase in ("  model.d_model=32 ", "  seed=7 ", "  data.name=??? "))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from training.logging import Console, JsonLines, RunLog, read_records
+from training.logging import Console, JsonLines, RunLog, read_records, step_line
 
 
 def record_steps(run: Path, resumed_step: int, steps: range) -> None:
@@ -106,7 +106,8 @@ class Terminal(io.StringIO):
 def test_the_progress_bar_is_for_terminals_only(stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", stream())
     console = Console(0, 10)
-    console.progress(5, 1.25)
+    console.advance(5)
+    console.show_loss(1.25)
     console.close()
     assert ("0/10" in sys.stderr.getvalue()) == (stream is Terminal)  # type: ignore[attr-defined]
 
@@ -114,3 +115,9 @@ def test_the_progress_bar_is_for_terminals_only(stream: type[io.StringIO], monke
 def test_every_printed_line_has_the_label_of_its_run(capsys: pytest.CaptureFixture[str]) -> None:
     Console(0, 10, "[3] ").print("step 1")
     assert capsys.readouterr().out == "[3] step 1\n"
+
+
+def test_the_line_of_an_evaluation_stays_short_with_many_questions() -> None:
+    few, many = (step_line(10, 1.5, [f"question {i} " + "x" * 30 for i in range(n)], 0) for n in (3, 20))
+    assert "question 2" in few and "17 more" in many
+    assert len(many) < len(few) + 50

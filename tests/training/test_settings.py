@@ -1,13 +1,17 @@
 """Settings: YAML files, limits, conversion, saved runs, resumes and comparisons of runs."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from data.config import StoriesConfig, TextConfig
+from data.errors import UserError
+from model.config import ModelConfig
+from probe.config import ProbeConfig
 from training.settings import (
     CONFIGS,
     Optimizer,
@@ -17,11 +21,12 @@ from training.settings import (
     check_seeds,
     check_variants,
     compose_settings,
-    flat,
+    flatten,
+    result_settings,
     resumed_settings,
     saved_settings,
     settings_from_arguments,
-    typed,
+    to_settings,
 )
 
 REQUIRED = {
@@ -84,9 +89,36 @@ def test_a_value_outside_its_limits_or_type_is_an_error_that_names_the_setting(o
     assert override.partition("=")[0] in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "limits"),
+    [
+        ("optim.learning_rate=0", "above 0 and at most 1e18"), ("optim.weight_decay=-1", "between 0 and 1e+18"),
+        ("optim.momentum=1", "at least 0 and below 1"), ("model.n_layer=0", "above 0"),
+        ("threads=0", "between 1 and 1,024"), ("model.dropout=1", "in [0, 1)"),
+        ("data.skew=1", "between 0 and 1, both excluded"), ("max_steps=0", "1 or more"),
+        ("data.n_bystanders=3", "0, 1 or 2"), ("seed=-1", "between 0 and 4,294,967,295"),
+    ],
+)  # fmt: skip
+def test_a_value_outside_its_limits_is_answered_with_the_limits(override: str, limits: str) -> None:
+    with pytest.raises(UserError) as error:
+        compose_settings([override])
+    name, _, value = override.partition("=")
+    assert str(error.value).startswith(f"{name}={value}") and str(error.value).endswith(f": must be {limits}")
+
+
+def test_defaults_in_python_are_those_of_the_standard_yaml_files() -> None:
+    model = OmegaConf.load(CONFIGS / "model" / "tiny.yaml")
+    for field in fields(ModelConfig):
+        assert field.default is MISSING or field.default == model[field.name]
+    assert sum(field.default is MISSING for field in fields(ModelConfig)) == 8  # the sizes
+    probe = OmegaConf.load(CONFIGS / "eval" / "eval.yaml").probe
+    assert ProbeConfig() == to_settings(ProbeConfig, probe)
+    assert {*probe} == {field.name for field in fields(ProbeConfig)}
+
+
 def test_an_unknown_setting_is_answered_with_the_most_similar_name() -> None:
     with pytest.raises(ValueError, match="optim.learning_rat=.*did you mean learning_rate"):
-        typed(OptimSettings, {"learning_rat": 1.0}, "optim.")
+        to_settings(OptimSettings, {"learning_rat": 1.0}, "optim.")
 
 
 def test_a_missing_setting_is_an_error_that_names_it() -> None:
@@ -158,8 +190,14 @@ def test_the_commit_of_a_dataset_stays_when_the_command_line_names_its_branch() 
     assert resumed([*hub, f"data.revision={commit}"], *hub, "data.revision=main").data.revision == commit
 
 
+def test_results_depend_on_neither_directories_nor_on_what_is_printed() -> None:
+    old = result_settings(compose_settings(["out=a", "threads=1"]))
+    assert result_settings(compose_settings(["cache_dir=b", "log_every_steps=3", "sharding=fsdp"])) == old
+    assert result_settings(compose_settings(["seed=2"])) != old
+
+
 def test_changed_settings_are_those_that_differ_and_matter() -> None:
-    old, new = flat(compose_settings(["out=a"])), flat(compose_settings(["out=b", "max_steps=7", "cache_dir=z"]))
+    old, new = flatten(compose_settings(["out=a"])), flatten(compose_settings(["out=b", "max_steps=7", "cache_dir=z"]))
     assert changed_settings(old, new) == {"max_steps": [1200, 7]}
 
 

@@ -1,0 +1,84 @@
+"""Fields of the dataclasses of settings: each has its meaning, its limits, and what a change of it does to a run."""
+
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from data.errors import UserError
+
+
+class Resume(Enum):
+    """What a resumed run does with another value of a setting."""
+
+    recorded = "recorded"  # takes it, and records the change
+    refused = "refused"  # the checkpoint fits no other value
+    path = "path"  # takes it: where the text is; the text itself is compared by its fingerprint
+    current = "current"  # always takes the one of the command line: which directories a run uses
+
+
+@dataclass(frozen=True, slots=True)
+class SettingInfo:
+    """What a setting says about itself."""
+
+    meaning: str  # one line, for --help
+    low: float | None  # low <= value
+    above: float | None  # above < value
+    high: float | None  # value <= high
+    below: float | None  # value < below
+    limits: str | None  # in words, instead of the words that follow from the four numbers
+    resume: Resume
+    affects_result: bool  # False: without influence on what a model learns
+    orders_batches: bool  # True: runs with one seed and different values of it read different batches
+
+    def allows(self, value: float) -> bool:
+        """Return True if `value` is within the limits; nan is not."""
+        return (
+            (self.low is None or value >= self.low)
+            and (self.above is None or value > self.above)
+            and (self.high is None or value <= self.high)
+            and (self.below is None or value < self.below)
+        )
+
+    def limits_in_words(self) -> str:
+        """Return the limits, to follow "must be"."""
+        if self.limits is not None:
+            return self.limits
+        if self.low is not None and self.high is not None:
+            return f"between {self.low} and {self.high:,}"
+        if self.low is not None and self.below is not None:
+            return f"at least {self.low} and below {self.below}"
+        if self.above is not None and self.below is not None:
+            return f"between {self.above} and {self.below}, both excluded"
+        return f"above {self.above}" if self.low is None else f"{self.low} or more"
+
+
+def setting(
+    meaning: str,
+    *,
+    default: Any = MISSING,
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    below: float | None = None,
+    limits: str | None = None,
+    resume: Resume = Resume.recorded,
+    affects_result: bool = True,
+    orders_batches: bool = False,
+) -> Any:
+    """Return the field of a setting, for a dataclass; the parameters are those of `SettingInfo`."""
+    info = SettingInfo(meaning, low, above, high, below, limits, resume, affects_result, orders_batches)
+    return field(default=default, metadata={"setting": info})
+
+
+def setting_info(field: Field) -> SettingInfo | None:
+    """Return what a setting says about itself; None for an ordinary field of a dataclass."""
+    return field.metadata.get("setting")
+
+
+def check_limits(settings: Any, prefix: str = "") -> None:
+    """Raise UserError unless every number is within its limits; `prefix` precedes the names on the command line."""
+    for setting in fields(settings):
+        info = setting_info(setting)
+        value = getattr(settings, setting.name)
+        if info is not None and isinstance(value, int | float) and not info.allows(value):
+            raise UserError(f"{prefix}{setting.name}={value}: must be {info.limits_in_words()}")

@@ -1,0 +1,144 @@
+"""Files that a crash cannot damage and other processes cannot mix up: atomic writes, JSON, locks, sets of files."""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterable, Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from data.errors import UserError
+
+LOCK = ".lock"
+# Temporary files of `write_atomically`, left by a killed process.
+UNFINISHED = re.compile(r"\..+\.\d+")
+STAGING = ".unfinished"
+
+
+# Single files
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that readers see the old content or the new content, also after a crash.
+
+    Raises OSError with the path and, if the disk is full, the bytes; the old file is unchanged.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise with_path(error, path, len(content)) from None
+        raise
+
+
+def with_path(error: OSError, path: Path, n_bytes: int) -> OSError:
+    """Return `error` with the path and, if there was no space, how many bytes were to be written."""
+    message = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        message += f" (writing {n_bytes:,} bytes; {shutil.disk_usage(path.parent).free:,} are free)"
+    return type(error)(error.errno, message, str(path))
+
+
+def remove_unfinished_files(folder: Path) -> None:
+    """Delete the temporary files that a killed process left in `folder`."""
+    for path in folder.iterdir():
+        if UNFINISHED.fullmatch(path.name) and path.is_file():
+            path.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush the names in `folder` to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file; raises UserError if it is damaged."""
+    try:
+        return json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: damaged JSON: {error}") from None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file atomically."""
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+# Locks
+
+
+def lock(folder: Path) -> FileIO:
+    """Lock `folder` for writing by this process until the returned file is closed or the process ends.
+
+    Raises BlockingIOError if another process has the lock, OSError if the folder cannot be written.
+    """
+    # O_NOFOLLOW: in a run from somebody else the name could be a link to any file of ours.
+    file = FileIO(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = file.read(200).decode(errors="replace").strip() or "another process"
+        file.close()
+        remedy = "wait until it ends, or stop it"
+        raise BlockingIOError(f"{folder}: {owner} is writing to it; {remedy}") from None
+    except OSError:  # a file system without locks
+        return file
+
+    # Say who has the lock.
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    return file
+
+
+# Sets of files
+
+
+def write_files(
+    folder: Path, files: Mapping[str, str | bytes], marker: str | None = None, obsolete: Iterable[str] = ()
+) -> None:
+    """Write `files`, content by path in `folder`, so that `marker` exists only if all of them are from the same call.
+
+    The files are first written to a temporary folder; an error there changes nothing. Then `marker`, the path that
+    readers look for, and the `obsolete` paths are deleted, the others are moved into place, and `marker` is moved last.
+    Only one process may write to `folder` at a time. Raises OSError if a file cannot be written.
+    """
+    staging = folder / STAGING
+    try:
+        # Write all of them beside their places.
+        shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
+        staging.mkdir(parents=True)
+        for name, content in files.items():
+            for path in (folder / name, staging / name):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            if (folder / name).is_dir():
+                raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(folder / name))
+            data = content.encode() if isinstance(content, str) else content
+            write_atomically(staging / name, data)
+
+        # From here on readers find no marker, until every file is in its place.
+        if marker is not None:
+            (folder / marker).unlink(missing_ok=True)
+            _sync_folder((folder / marker).parent)
+        for name in obsolete:
+            (folder / name).unlink(missing_ok=True)
+        for name in sorted(files, key=lambda name: name == marker):
+            (staging / name).replace(folder / name)
+            _sync_folder((folder / name).parent)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

@@ -1,0 +1,385 @@
+"""Training: `train` sets up a run and loops over step, record, evaluation, probe and checkpoint until the last step."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from shlex import quote
+from typing import Any, NamedTuple
+
+import torch
+
+from data.corpus import Corpus, load_corpus
+from data.errors import UserError
+from model.transformer import Transformer
+from training.checkpoint import drop_checkpoints_after, load_resumable, read_manifest, save_checkpoint
+from training.command_line import shell_command
+from training.device import ComputeDevice, choose_device, keep_freed_memory
+from training.distributed import (
+    Distributed,
+    process_group,
+)
+from training.evaluate import MakeProbe, Probe, sample_text, validation_loss
+from training.files import lock
+from training.logging import Console, RunLog, gap_lines, start_lines, step_line
+from training.run_dir import (
+    check_out_is_free,
+    create_run,
+    environment,
+    record_resume,
+    run_config,
+    write_run_files,
+)
+from training.settings import Device, Sharding, TrainSettings, result_settings
+from training.stop import StopRequest
+from training.trainer import StepStats, Trainer, make_trainer, train_step, wait_for_device
+
+MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
+
+
+# Set-up
+
+
+class _RunInputs(NamedTuple):
+    """What a run starts from, the same on every rank."""
+
+    settings: TrainSettings  # with the commit of a hub dataset
+    corpus: Corpus
+    config: dict[str, Any]  # the content of config.json
+    # The newest checkpoint of a resumed run; None: training starts at step 0.
+    state: dict[str, Any] | None
+
+
+@dataclass
+class RunContext:
+    """What only rank 0 has: the run directory and its open files, the validation data, and the model to evaluate."""
+
+    folder: Path  # the run directory
+    config: dict[str, Any]  # the content of config.json
+    corpus: Corpus
+    # The trained model; with FSDP an unsharded copy, updated before each evaluation.
+    model: Transformer
+    probe: Probe | None
+    log: RunLog
+    console: Console
+
+
+def _load_inputs(settings: TrainSettings, distributed: Distributed) -> _RunInputs:
+    """Return what the run starts from; with several processes the settings of rank 0 count."""
+    run = settings.run
+    corpus: Corpus | None = None
+    config: dict[str, Any] = {}
+    state = None
+
+    # Rank 0 prepares the data, so that the others find them in the cache, and reads the checkpoint.
+    if distributed.is_main:
+        if not run.resume:
+            check_out_is_free(run.out)  # before the data are prepared, which can take long
+        corpus = load_corpus(settings.data, Path(run.cache_dir))
+        settings = replace(settings, data=corpus.config)  # with the commit of a hub dataset
+        config = run_config(settings, corpus.tokenizer, corpus.fingerprint)
+        if run.resume:
+            state = load_resumable(Path(run.out or ""), config)
+    settings, config, state = distributed.broadcast((settings, config, state))
+
+    if corpus is None:
+        corpus = load_corpus(settings.data, Path(settings.run.cache_dir))
+    if corpus.fingerprint != config["data_fingerprint"]:
+        problem = f"rank {distributed.rank} has other data than rank 0"
+        raise UserError(f"data: {problem}; copy them from its machine")
+    return _RunInputs(settings, corpus, config, state)
+
+
+def _start_trainer(inputs: _RunInputs, device: ComputeDevice, distributed: Distributed) -> tuple[Trainer, Transformer]:
+    """Return the trainer, at step 0 or at the checkpoint, and the model that rank 0 evaluates."""
+    settings = inputs.settings
+    vocab_size = inputs.corpus.tokenizer.get_vocab_size()
+    model = Transformer(settings.model, vocab_size, settings.run.seed).to(device.device)
+
+    # FSDP shards the weights in place; rank 0 evaluates an unsharded copy.
+    is_sharded = distributed.world_size > 1 and settings.run.sharding is Sharding.fsdp
+    trained_model = deepcopy(model) if is_sharded and distributed.is_main else model
+
+    trainer = make_trainer(settings, trained_model, inputs.corpus.train, device, distributed)
+    if inputs.state is not None:
+        trainer.load(inputs.state)
+    return trainer, model
+
+
+@contextmanager
+def _open_run(
+    trainer: Trainer, model: Transformer, inputs: _RunInputs, make_probe: MakeProbe, label: str
+) -> Iterator[RunContext | None]:
+    """Yield what rank 0 needs to evaluate and to write, None on the other ranks; the run is locked in the body."""
+    if not trainer.distributed.is_main:
+        yield None
+        return
+    run = inputs.settings.run
+    if run.resume:
+        folder = Path(run.out or "")
+        run_lock = lock(folder)
+    else:
+        folder, run_lock = create_run(run.out)
+
+    with closing(run_lock):
+        # Describe the run: its settings, its machine, and what a resume has changed of them.
+        n_processes = trainer.distributed.world_size
+        machine = environment(trainer.device.description, torch.get_num_threads(), n_processes)
+        state = inputs.state
+        if state is not None:
+            drop_checkpoints_after(folder / "checkpoints", trainer.step)
+            if trainer.step < run.max_steps:  # otherwise nothing is trained
+                record_resume(folder, trainer.step, state["config"], inputs.config, machine)
+        write_run_files(folder, inputs.config, inputs.corpus.tokenizer, machine, is_new=state is None)
+
+        probe = make_probe(inputs.corpus, inputs.settings)
+        with (
+            closing(RunLog(folder, trainer.saved_step)) as log,
+            closing(Console(trainer.step, run.max_steps, label)) as console,
+        ):
+            yield RunContext(folder, inputs.config, inputs.corpus, model, probe, log, console)
+
+
+# The loop
+
+
+def train(settings: TrainSettings, make_probe: MakeProbe, label: str = "") -> int:
+    """Train from the start, or from the newest checkpoint (resume=true), to max_steps; `label` precedes printed lines.
+
+    With several processes the settings of rank 0 count. Returns the exit status: 0, or 128 + the number of the signal
+    that stopped the run.
+    """
+    run = settings.run
+    with process_group(use_cuda=run.device is not Device.cpu) as distributed:
+        device = choose_device(run.device, run.precision, run.threads)
+        keep_freed_memory()
+        inputs = _load_inputs(settings, distributed)
+        trainer, model = _start_trainer(inputs, device, distributed)
+        with (
+            _open_run(trainer, model, inputs, make_probe, label) as context,
+            closing(StopRequest()) as stop,
+        ):
+            _train(trainer, context, stop)
+    return stop.exit_status
+
+
+def _train(trainer: Trainer, context: RunContext | None, stop: StopRequest) -> None:
+    """Take the steps that are left, unless a signal stops the run."""
+    run = trainer.settings.run
+
+    # A new run begins with an evaluation and a checkpoint.
+    if context:
+        context.console.print(*_start_lines(trainer, context))
+    if trainer.saved_step < 0:
+        _evaluate_and_save(trainer, context)
+
+    while trainer.step < run.max_steps and not _is_stopped(stop, trainer.distributed):
+        stats = train_step(trainer)
+        if context:
+            context.console.advance(trainer.step)
+        if is_due(trainer.step, run.log_every_steps, run.max_steps):
+            log_step(trainer, context, stats)
+        _evaluate_and_save(trainer, context)
+
+    if trainer.step < run.max_steps:
+        _stop_early(trainer, context)
+    elif context:
+        command = shell_command("eval.py", f"run={context.folder}", run.cache_dir)
+        context.console.print(f"done    {trainer.seconds:.0f} s of training; next: {command}")
+
+
+def _start_lines(trainer: Trainer, context: RunContext) -> list[str]:
+    n_processes = trainer.distributed.world_size
+    device = trainer.device.description
+    if n_processes > 1:
+        sharding = "sharded (FSDP)" if trainer.is_sharded else "replicated (DDP)"
+        device += f"; {n_processes} processes, model {sharding}"
+    return start_lines(trainer.settings, device, context.corpus, context.model, context.folder, trainer.step)
+
+
+def _is_stopped(stop: StopRequest, distributed: Distributed) -> bool:
+    """Return True on every rank if any of them has received a signal, so that all stop after the same step."""
+    stop.receive(distributed.all_reduce_max(stop.signal or 0))
+    return stop.signal is not None
+
+
+def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> None:
+    """Record a training step, and stop a run that has diverged. Between evaluations the only wait for the device."""
+    wait_for_device(trainer)
+
+    # Losses and norms are of this step, the speed is of all steps since the last record.
+    if context:
+        loss = stats.loss.item()
+        seconds = trainer.seconds - trainer.recorded_seconds
+        values = {
+            "loss": loss,
+            "bits_per_byte": context.corpus.train.bits_per_byte(loss),
+            "gradient_norm": stats.gradient_norm.item(),
+            # That of the matrices is last.
+            "learning_rate": trainer.optimizers[0].param_groups[-1]["lr"],
+            "skipped": int(trainer.skipped),
+            "tokens_per_second": round(trainer.n_tokens / seconds),
+            "seconds": round(trainer.seconds, 3),
+        }
+        context.log.record(trainer.step, "train", values)
+        context.console.show_loss(loss)
+    trainer.recorded_seconds = trainer.seconds
+    trainer.n_tokens = 0
+
+    if trainer.skipped_in_row >= MAX_SKIPPED_STEPS:
+        problem = "steps in a row had a loss or gradient that is not finite"
+        raise _diverged(trainer, f"{MAX_SKIPPED_STEPS} {problem}")
+
+
+def _diverged(trainer: Trainer, problem: str) -> FloatingPointError:
+    """Return the error of a run that cannot be continued."""
+    optim = trainer.settings.optim
+    run = trainer.settings.run
+    precision = " or precision=float32" if trainer.device.dtype is torch.bfloat16 else ""
+    resume = f"with resume=true {quote(f'out={run.out}')} " if run.out else ""
+    return FloatingPointError(
+        f"step {trainer.step}: {problem}; try {resume}a lower optim.learning_rate (now {optim.learning_rate:g}) or "
+        f"optim.embedding_learning_rate (now {optim.embedding_learning_rate:g}){precision}"
+    )
+
+
+# Records, evaluations, probes and checkpoints
+
+
+def is_due(step: int, interval: int, max_steps: int) -> bool:
+    """Return True at multiples of `interval` and at max_steps."""
+    return step % interval == 0 or step == max_steps
+
+
+def is_probe_step(step: int, max_steps: int) -> bool:
+    """Return True at step 0 and at max_steps / 2^(i / 2), i = 0 to 16."""
+    return step == 0 or step in {round(max_steps * 2 ** (-i / 2)) for i in range(17)}
+
+
+def _evaluate_and_save(trainer: Trainer, context: RunContext | None) -> None:
+    """Probe the model, measure its validation loss and save a checkpoint, if they are due after this step."""
+    run = trainer.settings.run
+    is_evaluation = is_due(trainer.step, run.eval_every_steps, run.max_steps)
+    if not is_evaluation and not is_probe_step(trainer.step, run.max_steps):
+        return
+    wait_for_device(trainer)  # or the steps in its queue would count as time of the evaluation
+
+    # Collect the state on rank 0; a collective call with FSDP.
+    state = trainer.state() if is_evaluation or trainer.is_sharded else {}
+    if context is None:
+        return
+    if trainer.is_sharded:
+        context.model.load_state_dict(state["model"])
+
+    context.model.eval()
+    summary = _probe(context, trainer.step)
+    if is_evaluation:
+        validation = _validate(trainer, context)
+        _log_validation(trainer, context, validation, summary)
+        if isfinite(validation.loss) and not trainer.has_diverged:
+            is_best = validation.loss <= trainer.best_loss
+            trainer.best_loss = min(trainer.best_loss, validation.loss)
+            _save(trainer, context, state, is_best=is_best)
+        if trainer.step == run.max_steps:
+            _log_result(trainer, context, validation.measured)
+    context.model.train()
+
+
+def _probe(context: RunContext, step: int) -> list[str]:
+    """Probe the model, record the result, and return its summary."""
+    record = context.probe(context.model, step) if context.probe else None
+    if record is None:
+        return []
+    context.log.record(step, "probe", record.values)
+    context.log.images(step, record.images)
+    if record.snapshot is not None:
+        context.log.attention(step, record.snapshot)
+    context.console.status = record.summary[0] if record.summary else ""
+    return record.summary
+
+
+class Validation(NamedTuple):
+    """Result of an evaluation; the two losses differ in the last one only."""
+
+    # On the first validation_tokens, the same at each step, so that it can choose the best checkpoint.
+    loss: float
+    # As `validation_loss` returns it, in the last evaluation on the whole split.
+    measured: dict[str, Any]
+
+    @property
+    def is_finite(self) -> bool:
+        return isfinite(self.loss) and isfinite(self.measured["loss"])
+
+
+def _validate(trainer: Trainer, context: RunContext) -> Validation:
+    """Measure the validation loss."""
+    run = trainer.settings.run
+    split = context.corpus.validation
+    # What fits one device in training.
+    tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size
+    autocast = trainer.device.autocast()
+    measure = partial(validation_loss, context.model, split, tokens_per_batch, autocast=autocast)
+    measured = measure(run.validation_tokens)
+    loss = measured["loss"]
+    if trainer.step == run.max_steps:
+        measured = measure()
+    return Validation(loss, measured)
+
+
+def _log_validation(trainer: Trainer, context: RunContext, validation: Validation, summary: list[str]) -> None:
+    """Record and print an evaluation with the probe's summary; raise the error of a run that ends diverged."""
+    run = trainer.settings.run
+    is_last = trainer.step == run.max_steps
+
+    # A sample of text, from a model that can compute one.
+    if run.sample_tokens and validation.is_finite:
+        tokenizer = context.corpus.tokenizer
+        text = sample_text(context.model, tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
+        context.log.text(trainer.step, "sample", text)
+
+    values = validation.measured | {"whole": is_last, "seconds": round(trainer.seconds, 3)}
+    context.log.record(trainer.step, "validation", values)
+    loss = validation.measured["loss"]
+    context.console.print(step_line(trainer.step, loss, summary, int(trainer.skipped)))
+    if is_last and not validation.is_finite:
+        raise _diverged(trainer, "the validation loss is not finite")
+
+
+def _log_result(trainer: Trainer, context: RunContext, measured: dict[str, Any]) -> None:
+    """Print the gap to the entropy lower bound, and add the run to TensorBoard's table of hyperparameters."""
+    context.console.print(*gap_lines(measured, is_causal=trainer.settings.model.is_causal))
+
+    # eval.py reads the best checkpoint, which need not be the last.
+    checkpoints = read_manifest(context.folder / "checkpoints")
+    best_steps = [entry["step"] for entry in checkpoints if entry["best"]]
+    if best_steps and best_steps[0] != trainer.step:
+        best = f"best validation loss {trainer.best_loss:.3f} at step {best_steps[0]}"
+        context.console.print(f"{best}; eval.py reads that one")
+
+    final = ("loss", "bits_per_byte", "gap")
+    results = {name: value for name, value in measured.items() if name in final}
+    context.log.hyperparameters(trainer.step, result_settings(trainer.settings), results)
+
+
+def _save(trainer: Trainer, context: RunContext, state: dict[str, Any], *, is_best: bool) -> None:
+    """Save a checkpoint; the records of its step are on the disk by then."""
+    content = state | {"best_loss": trainer.best_loss, "config": context.config}
+    keep = trainer.settings.run.keep_checkpoints
+    save_checkpoint(context.folder / "checkpoints", content, best=is_best, keep=keep)
+    trainer.saved_step = trainer.step
+
+
+def _stop_early(trainer: Trainer, context: RunContext | None) -> None:
+    """Save a checkpoint when a signal stops the run, if training has not diverged."""
+    wait_for_device(trainer)
+    state = trainer.state()
+    if context is None:
+        return
+    if trainer.saved_step != trainer.step and not trainer.has_diverged:
+        _save(trainer, context, state, is_best=False)
+    cache_dir = trainer.settings.run.cache_dir
+    command = shell_command("train.py", f"out={context.folder}", cache_dir, "resume=true")
+    context.console.print(f"stopped at step {max(0, trainer.saved_step)}; resume with: {command}")

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from probe.open import load_data, open_run
 
+from antecedent_lab.opened import load_data, open_run
 from benchmarks.measure import listed, row_table, run_script, share_range, start_benchmark, write_page
 from benchmarks.planted import KINDS, plant
 from data.corpus import Corpus, load_stories

@@ -12,10 +12,8 @@ from typing import Any
 
 import torch
 from omegaconf import MISSING
-from probe.estimates import Estimate
-from probe.external import markdown_table
-from report.commands import test_set_name
 
+from antecedent_lab.commands import test_set_name
 from benchmarks.control_texts import permuted_files
 from benchmarks.measure import (
     head_name,
@@ -28,6 +26,8 @@ from benchmarks.measure import (
     start_benchmark,
     write_page,
 )
+from data.text_tables import markdown_table
+from probe.results import Estimate
 
 EFFECTS = ("n", "mass", "rise", "matched_mass", "matched_rise")
 CURVE_CAPTION = """\

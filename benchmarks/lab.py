@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.estimates import Estimate
-
 from benchmarks.measure import RESULTS, listed, row_from, row_table, run_script, start_benchmark, write_page
 from data.errors import UserError
 from lab.compare import MEASURES
+from probe.results import Estimate
 from probe.statistics import MIN_SEEDS
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.estimates import Estimate
-
 from benchmarks.measure import (
     head_name,
     listed,
@@ -18,6 +16,7 @@ from benchmarks.measure import (
     start_benchmark,
     write_page,
 )
+from probe.results import Estimate
 from probe.verdict import SUPPORTED
 
 QUESTIONS = ("number", "gender", "later_cue")

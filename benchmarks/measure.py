@@ -13,10 +13,9 @@ from statistics import median
 from string import Formatter
 from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
-from probe.estimates import Estimate
-from probe.external import markdown_table
-
 from data.errors import UserError
+from data.text_tables import markdown_table
+from probe.results import Estimate
 from probe.statistics import share_interval
 from report.tables import number
 from training.command_line import one_line_errors

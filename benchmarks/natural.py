@@ -24,14 +24,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from omegaconf import MISSING
-from probe.open import OpenedRun, load_data, open_run
 
+from antecedent_lab.opened import load_data, open_run
 from benchmarks.measure import row_table, share_range, start_benchmark, write_page
 from data.corpus import validation_documents
 from data.links import LinkItem
 from model.observe import ObservableModel, TransformerView
 from probe.config import Holdouts, ProbeConfig
 from probe.natural import SIGNS, PrefixItems, make_prefix_items, measure_contrasts, prefixes_in, strongest_of_each_sign
+from probe.opened_model import OpenedRun
 from probe.scores import text_batches
 from probe.study import choose_and_test
 from probe.verdict import MAX_P

@@ -15,11 +15,9 @@ from typing import Any
 
 import torch
 from omegaconf import MISSING
-from probe.estimates import Estimate
-from probe.external import markdown_table
-from probe.open import OpenedRun, load_data, open_run
-from report.api import SHIPPED_TEXT, EnglishText, english_text
 
+from antecedent_lab.english_text import EnglishText, english_text
+from antecedent_lab.opened import load_data, open_run
 from benchmarks.control_texts import write_control
 from benchmarks.measure import (
     listed,
@@ -34,6 +32,8 @@ from data.corpus import load_corpus
 from data.errors import UserError
 from data.links import Span
 from data.next_pronoun import Passage, mixed_places
+from data.text import SHIPPED_TEXT
+from data.text_tables import markdown_table
 from data.tokenizer import encode_text
 from data.words import ENGLISH_WORD
 from model.observe import HeadEdit
@@ -42,7 +42,8 @@ from probe.config import ProbeConfig
 from probe.minimal_pairs import load_pairs, log_probabilities, outcomes
 from probe.natural import make_prefix_items
 from probe.next_pronoun import NextPronounResult, SetResult, confirm_decision, study_next_pronoun
-from probe.results import Head
+from probe.opened_model import OpenedRun
+from probe.results import Estimate, Head
 from probe.verdict import SUPPORTED
 from report.reproduce import yaml_values
 from training.checkpoint import load_checkpoint
@@ -442,7 +443,7 @@ def _evaluate(run: Path, options: _NextPronounOptions, config: ProbeConfig, page
     seed = opened.seed
     assert seed is not None
     corpus = load_data(opened, ".cache")
-    text = english_text(SHIPPED_TEXT if options.control else None, corpus)
+    text = english_text(str(SHIPPED_TEXT) if options.control else None, corpus)
 
     # Both questions
     result = _study(opened, text, "gender", config)

@@ -18,13 +18,14 @@ from random import Random
 
 import torch
 from omegaconf import MISSING
-from probe.open import open_run
-from report.api import SHIPPED_TEXT, EnglishText, english_text
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from antecedent_lab.english_text import EnglishText, english_text
+from antecedent_lab.opened import open_run
 from benchmarks.measure import listed, row_table, share_range, start_benchmark, write_page
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
+from data.text import SHIPPED_TEXT
 from data.tokenizer import end_id, word_tokenizer
 from data.words import ENGLISH_WORD
 from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, apply_edits
@@ -209,7 +210,7 @@ def _studies(
     """Yield (control, result, known head) of every model."""
     runs = [open_run(Path(run), torch.device("cpu")) for run in listed(options.runs)]
     passages = text.passages["gender"]
-    items_of = [question_items(run.model, run.tokenizer, run.start, "gender", passages, config) for run in runs]
+    items_of = [question_items(run.model, run.tokenizer, run.bos_id, "gender", passages, config) for run in runs]
 
     # Initial weights
     first = runs[0]
@@ -245,7 +246,7 @@ def main(options: _ControlOptions) -> None:
     """Study every model, count and write the page."""
     torch.set_num_threads(options.threads)
     config = replace(to_settings(ProbeConfig, yaml_values("eval/eval")["probe"], "probe."), n_untrained=2)
-    text = english_text(SHIPPED_TEXT, None)
+    text = english_text(str(SHIPPED_TEXT), None)
     # Verdicts of all models, by control
     counts: dict[str, _ControlCount] = {}
     for control, result, head in _studies(options, config, text):

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING
-from probe.estimates import Estimate
 
 from benchmarks.measure import head_name, listed, row_cell, row_from, row_table, run_script, start_benchmark, write_page
+from probe.results import Estimate
 
 
 @dataclass

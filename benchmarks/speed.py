@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 from omegaconf import MISSING
-from probe.external import markdown_table
 
 from benchmarks.measure import listed, median_range, run_command, split_records, start_benchmark, write_page
 from data.errors import UserError
+from data.text_tables import markdown_table
 
 MAX_LOSS = 1.88  # nats per character over the whole validation part
 STEPS = 2000  # in the CPU recipe of nanoGPT

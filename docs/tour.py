@@ -21,9 +21,7 @@ if not all(map(find_spec, ("torch", "hydra", "scipy", "transformers", "matplotli
 import matplotlib.pyplot as plt
 import torch
 
-from model.observe import HeadEdit
-from report.api import open_model, probe_model
-from training.metrics import load_metrics
+from antecedent_lab import HeadEdit, load_metrics, open_model, probe_model
 
 # %% [markdown]
 # ## Train

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from report.commands import MAX_TEXTS, EvalSettings, print_loss
 
+from antecedent_lab.commands import MAX_TEXTS, EvalSettings, print_loss
 from antecedent_lab.opened import load_data, open_external, open_run
 from probe.config import Items
 from probe.sentences import word_attention

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from probe.estimates import Estimate
 
 from benchmarks.calibration import CalibrationResults
 from benchmarks.english import EnglishResults
@@ -31,6 +30,7 @@ from benchmarks.next_pronoun_controls import ControlResults
 from benchmarks.real_models import RealModelsResults
 from benchmarks.reliability import ReliabilityResults
 from benchmarks.speed import SpeedResults
+from probe.results import Estimate
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 PAGES: dict[str, Any] = {

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from report.api import ProbeResult, open_model, probe_model
 
+from antecedent_lab import ProbeResult, open_model, probe_model
 from probe.verdict import SUPPORTED
 
 FOLDER = Path(os.environ.get("PUBLIC_MODELS", "no such folder"))

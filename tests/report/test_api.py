@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model.hf import export_transformers
-from report.api import ProbeResult, open_model, probe_model
-from tests.model.standard import config
 
+from antecedent_lab import ProbeResult, open_model, probe_model
 from data.english_blocks import english_texts
 from data.tokenizer import END, bpe_tokenizer
+from model.export import export_transformers
 from model.transformer import Transformer, draw_outputs
 from report.reproduce import ablation_code
 from tests.program import SMALL_PROBE, run_program
+from tests.tiny_models import config
 
 pytest.importorskip("transformers")
 SETTINGS = {"n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from probe.open import open_run
 
+from antecedent_lab.opened import open_run
 from probe.config import ProbeConfig
 from probe.results import NaturalQuestion, NaturalResult, ProbeResults, QuestionResult, ShiftResult
 from report.content import (

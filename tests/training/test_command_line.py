@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from report.commands import EvalSettings
 
+from antecedent_lab.commands import EvalSettings
 from data.config import HubConfig, StoriesConfig, TextConfig, TokensConfig
 from data.errors import printable
 from data.setting_fields import setting_info

@@ -15,8 +15,8 @@ from lab.seeds import SeedRun, SeedsResult, over_seeds
 from probe.config import ProbeConfig
 from probe.results import ProbeResults
 from report.figures import draw_comparison, draw_seeds
-from report.reproduce import command_in_this_folder
 from report.sweep_tables import LEGEND, comparison_csv, comparison_markdown, seeds_markdown
+from training.command_line import program_command
 from training.device import choose_device
 from training.files import lock, write_files
 from training.metrics import Metrics, load_metrics
@@ -101,7 +101,7 @@ def _finished_runs(sweep: Path) -> dict[Path, Metrics]:
             raise PermissionError(f"{blocked}: cannot be written; change its permissions")
     for run, metrics in runs.items():
         if not metrics.has_ended:
-            resume = command_in_this_folder("train.py", "resume=true", f"out={run}")
+            resume = program_command("train", "resume=true", f"out={run}")
             raise UserError(f"{run}: training has not ended; resume it: {resume}")
     return runs
 

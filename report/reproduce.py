@@ -1,12 +1,8 @@
 """What the report shows to make its results again: commands for a shell, and Python that removes a head."""
 
 import json
-import shlex
-import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -14,18 +10,8 @@ from omegaconf import OmegaConf
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import QuestionResult, TestedModel
+from training.command_line import program_command
 from training.settings import CONFIGS, compose_settings, flatten
-
-
-def command_in_this_folder(program: str, *arguments: str) -> str:
-    """Return a command for a shell in this folder that runs a program with the Python of this process."""
-    python = Path(sys.executable)
-    folder = Path.cwd()
-    if shutil.which("python") == str(python):
-        python = Path("python")
-    elif python.is_relative_to(folder):
-        python = python.relative_to(folder)
-    return shlex.join([str(python), program, *arguments])
 
 
 def eval_command(opened: OpenedModel, *arguments: str) -> str:
@@ -37,7 +23,7 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
         model.append("items=stories")
     if opened.tokenizer_source:
         model.append(f"tokenizer={opened.tokenizer_source}")
-    return command_in_this_folder("eval.py", *model, *arguments)
+    return program_command("eval", *model, *arguments)
 
 
 def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None) -> list[str]:
@@ -52,7 +38,7 @@ def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None) -> list
         folders = {name: settings[name] for name in ("out", "resume", "cache_dir")}
         arguments = _changed_arguments(flatten(compose_settings()) | data | folders, settings)
         group = [] if source == "stories" else [f"data={source}"]
-        commands.insert(0, command_in_this_folder("train.py", *group, *arguments))
+        commands.insert(0, program_command("train", *group, *arguments))
     return commands
 
 

@@ -208,15 +208,24 @@ def quote_text(argument: str, texts: Sequence[str]) -> str:
     return f"{name}='{escaped}'"
 
 
-def shell_command(script: str, directory: str, cache_dir: str, *settings: str) -> str:
-    """Return the line to paste into a shell that runs `script` in this Python; `directory` is run=DIR or out=DIR."""
-    # Paths in this folder are short.
-    names = []
-    for path in (Path(sys.executable), CONFIGS.parent / script):
-        is_here = path.is_relative_to(Path.cwd())
-        names.append(path.relative_to(Path.cwd()) if is_here else path)
+def program_command(program: str, *settings: str) -> str:
+    """Return the line to paste into a shell in this folder that runs train.py or eval.py (`program` without .py)."""
+    if __name__.startswith("antecedent_lab."):  # the installed package
+        return shlex.join(["antecedent-lab", program, *settings])
+    names = ["python"]
+    if shutil.which("python") != sys.executable:
+        names = [_short_path(Path(sys.executable))]
+    return shlex.join([*names, _short_path(CONFIGS.parent / f"{program}.py"), *settings])
+
+
+def _short_path(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def next_command(program: str, directory: str, cache_dir: str, *settings: str) -> str:
+    """Return the command for the next program on a run; `directory` is run=DIR or out=DIR."""
     cache = [f"cache_dir={cache_dir}"] if cache_dir != DEFAULT_CACHE else []
-    return shlex.join([*map(str, names), directory, *cache, *settings])
+    return program_command(program, directory, *cache, *settings)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from data.corpus import Corpus, load_corpus
 from data.errors import UserError
 from model.transformer import Transformer
 from training.checkpoint import drop_checkpoints_after, load_resumable, read_manifest, save_checkpoint
-from training.command_line import shell_command
+from training.command_line import next_command
 from training.device import ComputeDevice, choose_device, keep_freed_memory
 from training.distributed import (
     Distributed,
@@ -187,7 +187,7 @@ def _train(trainer: Trainer, context: RunContext | None, stop: StopRequest) -> N
     if trainer.step < run.max_steps:
         _stop_early(trainer, context)
     elif context:
-        command = shell_command("eval.py", f"run={context.folder}", run.cache_dir)
+        command = next_command("eval", f"run={context.folder}", run.cache_dir)
         context.console.print(f"done    {trainer.seconds:.0f} s of training; next: {command}")
 
 
@@ -381,5 +381,5 @@ def _stop_early(trainer: Trainer, context: RunContext | None) -> None:
     if trainer.saved_step != trainer.step and not trainer.has_diverged:
         _save(trainer, context, state, is_best=False)
     cache_dir = trainer.settings.run.cache_dir
-    command = shell_command("train.py", f"out={context.folder}", cache_dir, "resume=true")
+    command = next_command("train", f"out={context.folder}", cache_dir, "resume=true")
     context.console.print(f"stopped at step {max(0, trainer.saved_step)}; resume with: {command}")

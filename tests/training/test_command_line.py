@@ -22,9 +22,9 @@ from training.command_line import (
     check_arguments,
     error_message,
     hydra_arguments,
+    next_command,
     one_line_errors,
     quote_text,
-    shell_command,
 )
 from training.settings import CONFIGS
 
@@ -142,8 +142,8 @@ def test_control_characters_are_replaced_and_all_other_text_stays() -> None:
 
 
 def test_a_printed_command_works_in_a_shell_and_names_the_cache_only_if_it_is_another() -> None:
-    assert shlex.split(shell_command("eval.py", "run=a b", ".cache"))[1:] == ["eval.py", "run=a b"]
-    assert shlex.split(shell_command("eval.py", "run=a", "x", "open=true"))[2:] == ["run=a", "cache_dir=x", "open=true"]
+    assert shlex.split(next_command("eval", "run=a b", ".cache"))[1:] == ["eval.py", "run=a b"]
+    assert shlex.split(next_command("eval", "run=a", "x", "open=true"))[2:] == ["run=a", "cache_dir=x", "open=true"]
 
 
 # The programs

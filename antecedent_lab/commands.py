@@ -17,7 +17,7 @@ from data.errors import UserError, printable
 from data.setting_fields import check_limits, setting
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
-from data.typed_json import to_json
+from data.typed_json import from_json, to_json
 from probe.config import Items, ProbeConfig
 from probe.minimal_pairs import measure_minimal_pairs
 from probe.natural import DECIDED_SITES
@@ -139,7 +139,7 @@ def print_loss(
             losses = record
     if losses is None:
         measured = validation_loss(opened.transformer, split, config.tokens_per_batch)
-        losses = ValidationRecord(step=opened.step, whole=True, **measured)
+        losses = from_json(ValidationRecord, {"step": opened.step, "whole": True, **measured}, "loss")
     # The loss, and its distance from the entropy lower bound where that is known
     n_tokens = len(split.tokens) - 1
     log(f"loss {losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte over {n_tokens:,} validation tokens")
@@ -287,7 +287,12 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> TestS
             missing_natural.append(f"{question}, {target}: {reason}")
     if not places and not opened.is_external:
         missing_natural.append("heads chosen on the run's own validation text: run eval.py without path= first")
-    natural = NaturalResult(natural.questions, missing_natural)
+
+    # As the file has them, so that nothing is shown that it does not say.
+    shown = NaturalResult(natural.questions, missing_natural)
+    natural = from_json(NaturalResult, to_json(shown), path)
+    next_pronoun = from_json(list[NextPronounResult], to_json(next_pronoun), path)
+    confirmed = from_json(list[Confirmation], to_json(confirmed), path)
 
     lines = [*confirmation_lines(confirmed), *next_pronoun_lines(next_pronoun), "", *natural_lines(natural)]
     tables = [*next_pronoun_tables(next_pronoun), *natural_tables(natural)]

@@ -11,11 +11,10 @@ import pytest
 from tests.program import ROOT
 
 LEVELS = {"model": 0, "data": 0, "training": 1, "probe": 2, "report": 3, "lab": 3, "antecedent_lab": 4}
-APPLICATION = {f"report/{name}.py" for name in ("api", "commands", "results", "sweeps")}  # not moved yet
 OPTIONAL = {"matplotlib", "transformers", "safetensors", "sentencepiece", "pandas"}
-SLOW = {"datasets", "huggingface_hub"}  # seconds to import, and only some commands need them
+SLOW = {"datasets", "huggingface_hub", "antecedent_lab"}  # seconds to import, and only some commands need them
 # Their `main` functions are programs of their own, above all packages.
-PROGRAMS = {"model/export.py", "model/generate.py"}
+PROGRAMS = {"model/export.py", "model/generate.py", "antecedent_lab/__main__.py"}
 FILES = [path for package in LEVELS for path in sorted((ROOT / package).rglob("*.py"))]
 FILES = [path for path in FILES if str(path.relative_to(ROOT)) not in PROGRAMS]
 
@@ -35,8 +34,7 @@ def imports(nodes: list[ast.stmt] | ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_imports_only_from_its_own_level_and_those_below(path: Path) -> None:
-    name = str(path.relative_to(ROOT))
-    level = LEVELS["antecedent_lab" if name in APPLICATION else path.relative_to(ROOT).parts[0]]
+    level = LEVELS[path.relative_to(ROOT).parts[0]]
     modules = list(imports(ast.parse(path.read_text())))
     assert [name for name in modules if LEVELS.get(name.split(".")[0], 0) > level] == []
     assert not {"train", "eval", "tests", "benchmarks"} & {name.split(".")[0] for name in modules}

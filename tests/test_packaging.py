@@ -1,7 +1,10 @@
 """Packaging: the lock, the extras, the image and the workflow agree with pyproject.toml and the Makefile."""
 
+import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -58,6 +61,60 @@ def test_the_image_copies_only_files_that_exist_and_runs_as_another_user_than_ro
     sources = [line.split()[1] for line in lines if line.startswith("COPY")]
     assert sources and all((ROOT / source).exists() for source in sources)
     assert "USER 1000" in lines and 'CMD ["python", "train.py"]' in lines
+
+
+USE = """
+import sys
+from antecedent_lab import HeadEdit, ProbeConfig, open_model, probe_model
+result = probe_model(open_model(sys.argv[1]), n_bootstrap=100, n_untrained=2, n_controls=10, cache_dir=sys.argv[2])
+print(result.save("report").is_file(), HeadEdit.__module__, ProbeConfig.__module__)
+print(sorted(name for name in sys.modules if name.partition(".")[0] in ("data", "model", "probe", "report", "training")))
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder that holds the installed wheel and nothing else."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    source = folder / "source"
+    ignored = shutil.ignore_patterns("runs", ".*", "probes", "build", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, source, ignore=ignored)  # the build writes beside its source
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source], check=True)
+    [wheel] = folder.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", folder / "site", wheel], check=True)
+    return folder / "site"
+
+
+@pytest.mark.slow
+def test_the_wheel_probes_a_run_where_other_files_have_the_names_of_its_packages(
+    installed: Path, tmp_path: Path, run: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("model.py", "train.py", "data/__init__.py"):
+        (tmp_path / name).write_text("raise ImportError('a file of the user')")
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    command = [sys.executable, "-c", USE, str(run.resolve()), str((ROOT / ".cache").resolve())]
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()[-2:]
+    assert lines == ["True antecedent_lab.model.observe antecedent_lab.probe.config", "[]"]
+
+
+@pytest.mark.slow
+def test_the_wheel_has_commands_configs_and_types(installed: Path, tmp_path: Path) -> None:
+    package = installed / "antecedent_lab"
+    assert (package / "py.typed").is_file() and (package / "configs" / "train.yaml").is_file()
+    entry_points = next(installed.glob("antecedent_lab-*.dist-info")) / "entry_points.txt"
+    assert "antecedent-lab = antecedent_lab.__main__:main" in entry_points.read_text()
+    command = [sys.executable, "-m", "antecedent_lab"]
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    options: Any = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    for program in ("train", "eval"):
+        process = subprocess.run([*command, program, "--help"], **options)
+        assert process.returncode == 0 and "tokens_per_batch" in process.stdout, process.stderr
+    wrong = subprocess.run([*command, "trian"], **options)
+    assert (wrong.returncode, wrong.stderr.splitlines()[0][:35]) == (2, "error: trian: no such command; usag")
 
 
 def test_the_citation_has_the_version_and_licence_of_the_project() -> None:

@@ -22,7 +22,7 @@ from probe.interventions import (
     partner,
     swap_edges,
 )
-from tests.probe.pair_items import margin_alone, random_items, random_view
+from tests.probe.pair_items import margin_alone, pair_view, random_items
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_margins_compare_the_summed_probabilities_of_answers_and_foils() -> None
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 60, 10**6])
 def test_results_come_in_the_order_of_the_items(tokens_per_batch: int) -> None:
-    view = random_view()
+    view = pair_view()
     items = random_items()
 
     def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:

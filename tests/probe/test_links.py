@@ -80,7 +80,7 @@ def choose_and_test(model: TransformerView, question: Question) -> tuple[tuple[i
         items = [item for item in story_items(split) if question.matches(item) and item.holdout == holdout]
         scores[split] = score_heads(measure_heads(model, items, 4096))
     head = best_head(scores["dev"])
-    return head, float(scores.test.accuracy[:, *head].mean())
+    return head, float(scores["test"].accuracy[:, *head].mean())
 
 
 def test_the_head_is_chosen_on_dev_and_tested_on_the_headline(studied: LinkStudy) -> None:
@@ -145,7 +145,7 @@ def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(
         for name in ("dev", "test")
     }
     items[split] = [item for item in items[split] if (item.site, item.holdout) != ("before_repeat", holdout)]
-    results = study_links(TransformerView(story_model()), [], items["dev"], items.test, settings)
+    results = study_links(TransformerView(story_model()), [], items["dev"], items["test"], settings)
     assert [entry.question for entry in results.selected] == ["later_cue"]
 
 

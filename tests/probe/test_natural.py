@@ -27,7 +27,7 @@ from probe.natural import (
 )
 from probe.results import EdgeCut, NaturalQuestion, ShiftResult
 from probe.verdict import judged_shift
-from tests.probe.result_samples import sample_of
+from tests.blank import blank
 
 CONFIG = ProbeConfig(
     seed=0, tokens_per_batch=4096, n_bootstrap=200, n_untrained=2, n_controls=10, holdouts=Holdouts.verdict
@@ -221,11 +221,11 @@ def test_a_head_chosen_elsewhere_is_tested_on_all_prefixes() -> None:
 def test_prefixes_that_do_not_fit_are_counted() -> None:
     items = make_prefix_items(PREFIXES, TOKENIZER, end_id(TOKENIZER), 12, seed=0)
     assert items.left_out["longer than the context"] > 0
-    assert all(len(item.tokens) <= 12 for item in items.cells.after_pronoun)
+    assert all(len(item.tokens) <= 12 for item in items.cells["after_pronoun"])
 
 
 def effect(rise: tuple[float, float], difference: tuple[float, float]) -> EdgeCut:
-    return sample_of(EdgeCut, rise_interval=rise, difference_interval=difference)
+    return blank(EdgeCut, rise_interval=rise, difference_interval=difference)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def effect(rise: tuple[float, float], difference: tuple[float, float]) -> EdgeCu
 def test_the_verdict_needs_all_three_criteria(change: dict[str, Any], verdict: str) -> None:
     causal = effect((0.2, 0.3), (0.1, 0.2))
     values = {"t": 5.0, "untrained_t": 2.0, "p_corrected": 0.001, "causal": causal} | change
-    assert judged_shift(sample_of(ShiftResult, **values), sign=1).verdict == verdict
+    assert judged_shift(blank(ShiftResult, **values), sign=1).verdict == verdict
 
 
 def test_a_model_whose_readings_differ_before_the_pronoun_is_refused() -> None:

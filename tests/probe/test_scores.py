@@ -9,7 +9,6 @@ import torch
 
 from data.links import LinkItem
 from model.observe import HeadWeights, TransformerView
-from model.transformer import Transformer
 from probe.scores import (
     HeadRows,
     best_head,
@@ -21,7 +20,8 @@ from probe.scores import (
     score_heads,
 )
 from tests.probe.pair_items import link
-from tests.probe.story_items import MODEL, rows_of_scores, story_items, story_model, vocabulary
+from tests.probe.story_items import SIZES, rows_of_scores, story_items, story_model, vocabulary
+from tests.tiny_models import untrained
 
 ORDER = np.array([0, 0, 1, 1])
 MEANT = np.array([0, 1, 0, 1])  # the cells of a block
@@ -91,7 +91,7 @@ def test_items_that_are_not_whole_blocks_are_refused(index: list[int]) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> TransformerView:
-    return TransformerView(story_model(replace(MODEL, d_model=30)))
+    return TransformerView(story_model(d_model=30))
 
 
 def made_up(words: list[tuple[int, ...]], n_gold: int) -> LinkItem:
@@ -145,7 +145,7 @@ def test_strict_ignores_the_first_token_and_shares_ties(scores: list[float], str
 
 
 def test_a_head_that_writes_nothing_has_no_value_weighted_preference() -> None:
-    model = TransformerView(Transformer(MODEL, len(vocabulary()), seed=0).eval())  # output projections start at 0
+    model = TransformerView(untrained(len(vocabulary()), **SIZES))  # output projections start at 0
     rows = measure_heads(model, story_items("test", "agreement", "pronoun")[:1], 100)
     assert (rows.value_log_ratio == 0).all()
     assert (rows.log_ratio != 0).all()

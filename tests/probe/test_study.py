@@ -46,7 +46,8 @@ def test_t_does_not_depend_on_the_number_of_flips() -> None:
 def test_an_estimate_lies_within_its_interval_and_a_ratio_is_one_of_means() -> None:
     values = sample([1.0], 4).values[:, 0]
     mean = estimate_mean(values, [(CLUSTERS,)], CONFIG)
-    assert mean.low < mean.value == pytest.approx(values.mean()) < mean.high
+    assert mean.value == pytest.approx(values.mean())
+    assert mean.low < mean.value < mean.high
     ratio = estimate_ratio(2 * values, values, [(CLUSTERS,)], CONFIG)
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
     assert np.isnan(estimate_ratio(values, 0 * values, [(CLUSTERS,)], CONFIG).value)

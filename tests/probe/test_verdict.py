@@ -7,9 +7,19 @@ import numpy as np
 import pytest
 
 from probe.claim import claim_card
-from probe.results import BestBaseline, Clusters, HoldoutResult, QuestionResult, TestedModel, UntrainedScores
-from probe.verdict import Evidence, evidence_of, judge
-from tests.report.sample import filled
+from probe.results import (
+    BestBaseline,
+    CausalResult,
+    Clusters,
+    HeadType,
+    HoldoutResult,
+    MentionMass,
+    QuestionResult,
+    TestedModel,
+    UntrainedScores,
+)
+from probe.verdict import Evidence, evidence_of, judge, judged
+from tests.blank import blank
 
 MODEL = TestedModel("runs/a", 1200, "stories", {})
 
@@ -123,75 +133,45 @@ def test_a_level_needs_the_evidence_of_all_lower_levels(change: dict[str, Any], 
     assert judge(replace(COMPLETE, **change)).level == level
 
 
-def entry(**changes: Any) -> dict[str, Any]:
-    """Return an entry of probe.json's `selected` with the evidence of STRONG."""
-    test = {
-        "n_items": 188,
-        "clusters": {"frames": 29, "first_words": 13, "second_words": 17, "pairs": 43},
-        "accuracy": 0.9876,
-        "accuracy_interval": [0.961, 1.0],
-        "pair_accuracy": 0.95,
-        "block_accuracy": 0.9,
-        "pronoun_contrast": 2.0,
-        "value_weighted_contrast": 1.5,
-        "p_pair_accuracy": 0.0005,
-        "p_pronoun_contrast": 0.0005,
-        "p_corrected": 0.0005,
-        "smallest_p": 0.0005,
-        "best_baseline": {"name": "nearest", "accuracy": 0.5, "difference_interval": [0.461, 0.5]},
-        "untrained": {"n_models": 11, "accuracy": 0.47, "accuracy_interval": [0.4, 0.54]},
-    }
-    values = {
-        "question": "number",
-        "family": "agreement",
-        "site": "pronoun",
-        "layer": 1,
-        "head": 2,
-        "test": {"headline": test},
-        "selectivity": 0.49,
-        "head_type": {"previous": 0.05, "induction": 0.02},
-        "mass": {"linked": 0.8, "unlinked": 0.1},
-        "causal": {"attention_swap": 0.7, "edge_specificity": 0.3, "edge_specificity_interval": [0.2, 0.4]},
-        "weights": {},
-    } | changes
-    return values | judge(evidence_of(values)).entry()
-
-
-def test_evidence_is_read_from_probe_json_and_from_the_counts_over_seeds() -> None:
-    expected = replace(STRONG, lead=[0.461, 0.5], selectivity=0.49, edge_specificity=[0.2, 0.4])
-    assert evidence_of(entry()) == expected
-    seeds = {"n": 7, "n_supported": 5}
-    assert evidence_of(entry(), seeds) == replace(expected, n_seeds=7, n_seeds_supported=5)
-
-
-def judged(**changes: Any) -> QuestionResult:
-    """Return the result of a head with the evidence of `entry`; `changes` are fields of Evidence."""
-    verdict = judge(replace(evidence_of(entry()), **changes))
-    test = filled(
+def result(**changes: Any) -> QuestionResult:
+    """Return a result with the evidence of STRONG, without a verdict."""
+    test = blank(
         HoldoutResult,
         n_items=188,
         clusters=Clusters(29, 13, 17, 43),
         accuracy=0.9876,
         accuracy_interval=(0.961, 1.0),
-        best_baseline=BestBaseline("nearest", 0.5, (0.461, 0.5)),
-        untrained=filled(UntrainedScores, accuracy=0.47),
+        pronoun_contrast=2.0,
+        value_weighted_contrast=1.5,
+        p_pair_accuracy=0.0005,
+        p_pronoun_contrast=0.0005,
+        smallest_p=0.0005,
+        best_baseline=BestBaseline("nearest", 0.5, (0.3, 0.5)),
+        untrained=blank(UntrainedScores, accuracy=0.47),
     )
-    return filled(
-        QuestionResult,
-        question="number",
-        site="pronoun",
-        layer=1,
-        head=2,
-        test={"headline": test},
-        verdict=verdict.word,
-        evidence_level=verdict.level,
-        criteria=list(verdict.criteria),
-        reasons=list(verdict.reasons),
-    )
+    values = {
+        "question": "number",
+        "site": "pronoun",
+        "layer": 1,
+        "head": 2,
+        "test": {"headline": test},
+        "selectivity": 0.5,
+        "head_type": HeadType(0.05, 0.0, 0.0, 0.02),
+        "mass": MentionMass(0.8, 0.1),
+        "causal": blank(CausalResult, attention_swap=0.7, edge_specificity_interval=(0.2, 0.4)),
+    }
+    return blank(QuestionResult, **values | changes)
+
+
+def test_evidence_is_read_from_a_result_and_from_the_counts_over_seeds() -> None:
+    assert evidence_of(result()) == STRONG
+    assert evidence_of(result(), 7, 5) == replace(STRONG, n_seeds=7, n_seeds_supported=5)
+    untested = evidence_of(result(causal=None))
+    assert untested == replace(STRONG, attention_swap=None, edge_specificity=None)
 
 
 def test_a_supported_claim_names_head_verdict_accuracy_and_baselines() -> None:
-    claim = claim_card(judged(), MODEL).claim
+    claim = claim_card(judged(result()), MODEL).claim
     for words in ("L1H2 links a pronoun to its antecedent", "supported", "E3", "98.8 % [96.1, 100.0]", "188 items"):
         assert words in claim
     assert "nearest" in claim
@@ -199,14 +179,14 @@ def test_a_supported_claim_names_head_verdict_accuracy_and_baselines() -> None:
 
 
 def test_a_claim_that_is_not_established_says_so_and_lists_the_criteria() -> None:
-    missing = dict.fromkeys(("attention_swap", "edge_specificity", "linked_mass", "unlinked_mass"))
-    card = claim_card(judged(selectivity=0.0, previous=0.9, **missing), MODEL)
+    missing = {"selectivity": 0.0, "causal": None, "mass": MentionMass(0.0, None), "head_type": HeadType(0.9, 0, 0, 0)}
+    card = claim_card(judged(result(**missing)), MODEL)
     assert card.claim.startswith("No attention head is shown to link")
     assert "Criteria not met: selective. Criteria not measured: causal edge, rests without antecedent." in card.claim
 
 
 def test_limits_name_the_words_and_frames_of_the_test() -> None:
-    assert "29 sentence frames, 43 pairs of 13 and 17 nouns" in claim_card(judged(), MODEL).does_not_show[-1]
+    assert "29 sentence frames, 43 pairs of 13 and 17 nouns" in claim_card(judged(result()), MODEL).does_not_show[-1]
 
 
 @pytest.mark.parametrize(
@@ -214,19 +194,19 @@ def test_limits_name_the_words_and_frames_of_the_test() -> None:
     [("training data are unknown", {"source": "transformers"}), ("token_shift", {"token_shift": True})],
 )
 def test_a_limit_of_the_model_is_named_only_where_it_holds(words: str, shape: dict[str, Any]) -> None:
-    assert words in " ".join(claim_card(judged(), replace(MODEL, shape=shape)).does_not_show)
-    assert words not in " ".join(claim_card(judged(), MODEL).does_not_show)
+    assert words in " ".join(claim_card(judged(result()), replace(MODEL, shape=shape)).does_not_show)
+    assert words not in " ".join(claim_card(judged(result()), MODEL).does_not_show)
 
 
 @pytest.mark.parametrize(("interval", "is_limit"), [((1.0, 1.0), True), ((0.9, 1.0), False), ((np.nan, np.nan), False)])
 def test_a_head_without_errors_says_nothing_about_how_rare_they_are(interval: Any, is_limit: bool) -> None:
-    result = judged()
-    test = replace(result.headline, accuracy_interval=interval)
-    limits = claim_card(replace(result, test={"headline": test}), MODEL).does_not_show
+    whole = judged(result())
+    test = replace(whole.headline, accuracy_interval=interval)
+    limits = claim_card(replace(whole, test={"headline": test}), MODEL).does_not_show
     assert ("resampling shows none" in " ".join(limits)) == is_limit
 
 
 def test_an_answer_that_ignores_the_pronoun_is_a_criterion_not_met() -> None:
-    result = judged(answer_is_constant=True, attention_swap=None, edge_specificity=None)
-    assert "does not follow the pronoun" in result.reasons[0]
-    assert "Criteria not met: causal edge." in claim_card(result, MODEL).claim
+    constant = judged(result(causal=blank(CausalResult)))
+    assert "does not follow the pronoun" in constant.reasons[0]
+    assert "Criteria not met: causal edge." in claim_card(constant, MODEL).claim

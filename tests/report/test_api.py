@@ -26,7 +26,7 @@ SETTINGS = {"n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama with random weights and a tokenizer of English, as `save_pretrained` writes it."""
     rows = english_texts(None, n_frames=20, n_pairs=5, seed=0)
-    tokenizer = bpe_tokenizer((row["text"] for split in rows.values() for row in split), 800)
+    tokenizer = bpe_tokenizer((row.text for split in rows.values() for row in split), 800)
     model = Transformer(config(context_length=64), tokenizer.get_vocab_size(), seed=5)
     draw_outputs(model, seed=5)
     path = tmp_path_factory.mktemp("external") / "llama"

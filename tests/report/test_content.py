@@ -9,6 +9,7 @@ import torch
 from antecedent_lab.opened import open_run
 from probe.config import ProbeConfig
 from probe.results import NaturalQuestion, NaturalResult, ProbeResults, QuestionResult, ShiftResult
+from probe.snapshots import SnapshotHistory
 from report.content import (
     MAX_SENTENCE_CHARACTERS,
     MAX_SNAPSHOT_CHARACTERS,
@@ -49,7 +50,7 @@ def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:
 @pytest.mark.parametrize("n_steps", [4, 5, 60])
 def test_snapshots_beyond_the_limit_are_thinned_evenly_and_keep_the_last(n_steps: int) -> None:
     size = MAX_SNAPSHOT_CHARACTERS // 4
-    snapshots = {"texts": [{"text": "a"}], "steps": list(range(n_steps)), "data": [["x" * size]] * n_steps}
+    snapshots = SnapshotHistory(["a"], list(range(n_steps)), [["x" * size]] * n_steps)
     omissions: list[str] = []
     thin = thinned(snapshots, omissions)
     assert thin["steps"][0] == 0 and thin["steps"][-1] == n_steps - 1 and len(thin["data"]) == len(thin["steps"])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from data.errors import UserError
 from data.links import LinkItem
 from model.observe import HeadEdit, ObservableModel
 
@@ -38,7 +39,7 @@ def check_contract(model: ObservableModel, items: Sequence[LinkItem], n_items: i
     Fewer items are checked if their logits would take more than half a gigabyte.
 
     Raises:
-        ValueError: a limit is exceeded, or a value is not a number.
+        UserError: a limit is exceeded, or a value is not a number.
 
     """
     longest = 1 + max(len(item.tokens) for item in items)  # with one later token
@@ -57,7 +58,7 @@ def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dic
     """Return the largest violation of each of LIMITS on `tokens` [B, T] with the queries `query` [B, 1].
 
     Raises:
-        ValueError: a limit is exceeded, or a value is not a number.
+        UserError: a limit is exceeded, or a value is not a number.
 
     """
     tokens = tokens.to(model.device)
@@ -76,7 +77,7 @@ def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dic
     violations["future_logits"] = _relative_error(changed.masked_fill(is_later, 0), logits.masked_fill(is_later, 0))
     for name, (limit, problem) in LIMITS.items():
         if not violations[name] <= limit:  # nan exceeds every limit
-            raise ValueError(f"no report for this model: {problem} (error {violations[name]:.1e})")
+            raise UserError(f"no report for this model: {problem} (error {violations[name]:.1e})")
     return violations
 
 

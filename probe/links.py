@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data.errors import UserError
 from data.links import LinkItem, Word, is_flipped
 from model.observe import ObservableModel
 from probe.baselines import Rule, best_baseline, fit_rules, score_rules, selectivity
@@ -159,7 +160,7 @@ def study_links(
     is called with the name of each question before it is studied.
 
     Raises:
-        ValueError: the recorded attention is not the attention the model uses, so nothing may be reported.
+        UserError: the recorded attention is not the attention the model uses, so nothing may be reported.
 
     """
     # With few frames a question may lack items in one of the two parts; then it is left out.
@@ -426,7 +427,7 @@ def check_undecided(scores: HeadScores) -> dict[str, float]:
     """Return the largest distance from accuracy 1/2 of any head at each undecided site: exactly 0.
 
     Raises:
-        ValueError: the distance is not 0, so the row has read later tokens.
+        UserError: the distance is not 0, so the row has read later tokens.
 
     """
     distances = {}
@@ -435,7 +436,7 @@ def check_undecided(scores: HeadScores) -> dict[str, float]:
             accuracy = scores.scores(question, holdout).accuracy.mean(axis=0)  # [L, H]
             distance = float(np.abs(accuracy - 0.5).max())
             if distance > 0:
-                raise ValueError(f"no report for this model: {question.name} is decided before its cue is read")
+                raise UserError(f"no report for this model: {question.name} is decided before its cue is read")
             distances[question.name] = distance
     return distances
 

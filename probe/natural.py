@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from data.errors import UserError
 from data.links import LinkItem, link_items
 from data.natural import CLASSES, SITES, Prefix, census, contrast_texts, find_prefixes
 from data.tokenizer import encode_text, unknown_id
@@ -271,7 +272,7 @@ def measure_contrasts(model: ObservableModel, items: PrefixItems, tokens_per_bat
     """Measure every head at all sites in one pass.
 
     Raises:
-        ValueError: a head distinguishes the readings before the pronoun, so something else differs.
+        UserError: a head distinguishes the readings before the pronoun, so something else differs.
 
     """
     cells = list(items.cells.values())
@@ -298,7 +299,7 @@ def measure_contrasts(model: ObservableModel, items: PrefixItems, tokens_per_bat
     pairs = {name: values.reshape(-1, 2, *shape[1:]) for name, values in rows.items()}  # [N, 2, sites, L, H]
     before = np.abs(pairs["log_ratio"][:, :, 0].mean(axis=1))
     if not before.max(initial=0) <= EQUAL_READINGS:  # nan is no equality
-        raise ValueError("no report for this model: the two readings differ before the pronoun")
+        raise UserError("no report for this model: the two readings differ before the pronoun")
     decided = {name: values[:, :, 1:] for name, values in pairs.items()}  # [N, 2, S, L, H]
     is_right = decided["log_ratio"] > 0
     return PairContrasts(

@@ -232,7 +232,7 @@ def next_command(program: str, directory: str, cache_dir: str, *settings: str) -
 def one_line_errors() -> Iterator[None]:
     """End the program with one line on stderr and exit status 2 if the body raises an error that a user can cause.
 
-    Those are bad settings or input (ValueError, and the errors of Hydra and OmegaConf), files that cannot be read or
+    Those are bad settings or input (UserError, and the errors of Hydra and OmegaConf), files that cannot be read or
     written (OSError), missing optional packages, too little memory, and diverged training (FloatingPointError). Ctrl-C
     exits with 130 and a closed output pipe with 141. With ANTECEDENT_TRACEBACK=1 the traceback is printed instead.
     """
@@ -256,7 +256,7 @@ def one_line_errors() -> Iterator[None]:
 
 def error_message(error: Exception) -> str | None:
     """Return one printable line for an error that a user can cause, None for other errors."""
-    user_errors = (ValueError, OSError, FloatingPointError, MemoryError, ModuleNotFoundError, OmegaConfBaseException)
+    user_errors = (UserError, OSError, FloatingPointError, MemoryError, ModuleNotFoundError, OmegaConfBaseException)
     message = str(error) or type(error).__name__
     if isinstance(error, RuntimeError) and re.search(r"out of memory|can't allocate memory", message):
         message = f"out of memory; lower tokens_per_batch or the settings of model.*: {message}"

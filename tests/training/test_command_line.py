@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from antecedent_lab.commands import EvalSettings
 from data.config import HubConfig, StoriesConfig, TextConfig, TokensConfig
-from data.errors import printable
+from data.errors import UserError, printable
 from data.setting_fields import setting_info
 from probe.config import ProbeConfig
 from tests.program import ROOT, run_program
@@ -90,7 +90,7 @@ def test_flags_come_first_and_a_sweep_gets_the_directory_in_out() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        ValueError("a\nb"), FileNotFoundError(2, "No such file", "x"), FloatingPointError("a"), MemoryError(),
+        UserError("a\nb"), FileNotFoundError(2, "No such file", "x"), FloatingPointError("a"), MemoryError(),
         ModuleNotFoundError("a"), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
         RuntimeError("CUDA out of memory. Tried"),
     ],
@@ -109,7 +109,7 @@ def test_an_error_of_the_file_system_names_the_file() -> None:
     assert (error_message(PermissionError(13, "Permission denied", "/a/b")) or "").startswith("/a/b: ")
 
 
-@pytest.mark.parametrize("error", [RuntimeError("shape"), TypeError(), KeyError("x"), AssertionError()])
+@pytest.mark.parametrize("error", [ValueError("shape"), RuntimeError("shape"), TypeError(), KeyError("x")])
 def test_an_error_of_the_program_keeps_its_traceback(error: Exception) -> None:
     with pytest.raises(type(error)), one_line_errors():
         raise error
@@ -117,8 +117,8 @@ def test_an_error_of_the_program_keeps_its_traceback(error: Exception) -> None:
 
 def test_antecedent_traceback_keeps_every_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTECEDENT_TRACEBACK", "1")
-    with pytest.raises(ValueError), one_line_errors():
-        raise ValueError("x")
+    with pytest.raises(UserError), one_line_errors():
+        raise UserError("x")
 
 
 def test_ctrl_c_ends_with_status_130() -> None:
@@ -132,7 +132,7 @@ def test_another_rank_names_itself_in_its_errors(
 ) -> None:
     monkeypatch.setenv("RANK", "3")
     with pytest.raises(SystemExit), one_line_errors():
-        raise ValueError("x")
+        raise UserError("x")
     assert capsys.readouterr().err == "error: [rank 3] x\n"
 
 

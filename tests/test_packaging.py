@@ -68,7 +68,8 @@ import sys
 from antecedent_lab import HeadEdit, ProbeConfig, open_model, probe_model
 result = probe_model(open_model(sys.argv[1]), n_bootstrap=100, n_untrained=2, n_controls=10, cache_dir=sys.argv[2])
 print(result.save("report").is_file(), HeadEdit.__module__, ProbeConfig.__module__)
-print(sorted(name for name in sys.modules if name.partition(".")[0] in ("data", "model", "probe", "report", "training")))
+short = ("data", "model", "probe", "report", "training")
+print(sorted(name for name in sys.modules if name.partition(".")[0] in short))
 """
 
 

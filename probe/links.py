@@ -30,12 +30,12 @@ from probe.results import (
     BehaviourResult,
     BestBaseline,
     ContractResult,
+    DevScores,
     Head,
     HeadTable,
     HeadType,
     HoldoutResult,
     ImportanceResult,
-    MapScores,
     MedianBlock,
     MentionMass,
     QuestionResult,
@@ -64,7 +64,7 @@ from probe.study import Sample
 from probe.verdict import NOT_ESTABLISHED, judged
 from probe.weights import entropies, head_types, score_asymmetry, weights_study
 
-_MAP_SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
+_SHOWN_SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def study_link(question: Question, context: LinkContext) -> QuestionResult:
             site=question.site,
             layer=place.layer,
             head=place.head,
-            dev=MapScores(**{name: float(getattr(dev_scores, name)[:, *place].mean()) for name in _MAP_SCORES}),
+            dev=DevScores(**{name: float(getattr(dev_scores, name)[:, *place].mean()) for name in _SHOWN_SCORES}),
             test=holdouts,
             heads=heads,
             similar=similar_heads(contrasts, place),
@@ -312,7 +312,7 @@ def score_holdout(
         untrained=_untrained(question, context) if context.untrained and holdout == HEADLINE else None,
     )
     table = HeadTable(
-        **{name: getattr(scores, name).mean(axis=0).tolist() for name in _MAP_SCORES},
+        **{name: getattr(scores, name).mean(axis=0).tolist() for name in _SHOWN_SCORES},
         p_pair_accuracy=pairs.p.tolist(),
         p_pronoun_contrast=contrasts.p.tolist(),
     )

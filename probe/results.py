@@ -1,6 +1,6 @@
 """The result of a probe: what `probe_model` returns and what probe.json holds. Fields are keys, in their order.
 
-Scores are means over items; an `..._interval` is a 95 % bootstrap interval (`probe.statistics`); a table is by layer
+Scores are means over items; an `..._interval` is a 95 % bootstrap interval (`probe.statistics`); a grid is by layer
 and head, [L][H]. A value that could not be measured is None, or nan within an estimate.
 """
 
@@ -13,9 +13,9 @@ from data.typed_json import flattened, from_json, may_be_absent, to_json
 from probe.config import ProbeConfig
 from probe.items import HEADLINE
 
-SCHEMA_VERSION = 10  # of probe.json
+SCHEMA_VERSION = 10  # of probe.json; raise it with every change of a field
 Interval = tuple[float, float]
-Table = list[list[float]]
+Grid = list[list[float]]  # a value of every head, [L][H]
 
 
 class Head(NamedTuple):
@@ -64,8 +64,8 @@ class SimilarHead:
 
 
 @dataclass(frozen=True, slots=True)
-class MapScores:
-    """Scores of the attention of one head."""
+class DevScores:
+    """Scores of a head on the items that it was chosen on."""
 
     accuracy: float
     block_accuracy: float
@@ -116,16 +116,16 @@ class HoldoutResult:
     block_accuracy_interval: Interval
     pronoun_contrast: float  # half the change of the log attention ratio with the pronoun
     pronoun_contrast_interval: Interval
-    strict_accuracy: float  # antecedent above every other word
+    strict_accuracy: float  # antecedent above every other token but the first
     strict_accuracy_interval: Interval
     baselines: dict[str, RuleScores]  # by rule
     best_baseline: BestBaseline
     chance_level: float  # 95th percentile of the best head's accuracy by chance
-    accuracy_flipped: float  # on items whose antecedent is the less usual one
-    value_weighted_contrast: float
-    p_pair_accuracy: float  # corrected for all heads
-    p_pronoun_contrast: float  # the same
-    p_corrected: float  # the larger of both
+    accuracy_flipped: float  # on items whose antecedent is the second mention
+    value_weighted_contrast: float  # the pronoun contrast of weights times lengths of values; no interval
+    p_pair_accuracy: float  # of pair_accuracy above 1/2, corrected for all heads
+    p_pronoun_contrast: float  # of pronoun_contrast above 0, corrected for all heads
+    p_corrected: float  # the larger of these two
     smallest_p: float  # that is possible with so few clusters
     untrained: UntrainedScores | None = may_be_absent()  # only on the headline
 
@@ -134,11 +134,11 @@ class HoldoutResult:
 class HeadTable:
     """Scores and corrected p of every head on the headline, [L][H]."""
 
-    accuracy: Table
-    block_accuracy: Table
-    pronoun_contrast: Table
-    p_pair_accuracy: Table
-    p_pronoun_contrast: Table
+    accuracy: Grid
+    block_accuracy: Grid
+    pronoun_contrast: Grid
+    p_pair_accuracy: Grid
+    p_pronoun_contrast: Grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class QuestionResult:
     site: str
     layer: int
     head: int
-    dev: MapScores
+    dev: DevScores
     test: dict[str, HoldoutResult]  # by hold-out
     heads: HeadTable
     similar: list[SimilarHead]
@@ -391,8 +391,8 @@ class ContractResult:
 class AttentionResult:
     """Entropy of attention and asymmetry of the scores, [L][H]."""
 
-    entropy: Table
-    score_asymmetry: Table | None
+    entropy: Grid
+    score_asymmetry: Grid | None
 
 
 # Natural text: does a head's attention shift with the pronoun?
@@ -453,8 +453,8 @@ class ShiftResult:
 class ShiftTable:
     """t and corrected p of every head at every site, [S][L][H]."""
 
-    t: list[Table]
-    p: list[Table]
+    t: list[Grid]
+    p: list[Grid]
 
 
 @dataclass(frozen=True, slots=True)

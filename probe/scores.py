@@ -29,7 +29,7 @@ class Scores:
     pair_accuracy: np.ndarray  # share of the two prefixes where the head is right for both pronouns
     block_accuracy: np.ndarray  # 1 where the head is right in all four cells
     pronoun_contrast: np.ndarray  # mean over prefixes of half the change of the log ratio when the pronoun changes
-    strict_accuracy: np.ndarray  # share of cells where the antecedent gets more attention than all other tokens
+    strict_accuracy: np.ndarray  # share of cells where the antecedent gets the most, the first token aside
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
-"""The one way in which heads are studied, whatever the question.
+"""How heads are studied, whatever the question: chosen on some items, tested once on others.
 
     items        from the stories, from passages or from annotated rows, in two parts that share no document or word
     numbers      one for each item and head, measured in one pass (`Sample`)
     choose       a head, on the first part
     test         it once on the second part, corrected for the search over all heads
-    compare      with the largest t of any head of untrained models
+    compare      with heads of untrained models
     judge        by criteria that were fixed in advance (`probe.verdict`)
 
-`probe.links` asks for the attention to the antecedent, `probe.natural` for its shift with the pronoun, and
-`probe.next_pronoun` for the effect on the model's decision.
+`probe.natural` (attention that shifts with the pronoun) and `probe.next_pronoun` (effects on the model's decision) do
+these steps by `choose_and_test`. `probe.links` (attention to the antecedent) needs two tests and its own choice, by
+accuracy, and lets each untrained model choose a head too; it tests by `Sample`.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -18,12 +18,12 @@ from probe.results import (
     Criterion,
     EdgeCut,
     Estimate,
+    Grid,
     HeadTable,
     Interval,
     LevelCriterion,
     QuestionResult,
     ShiftResult,
-    Table,
 )
 from probe.statistics import MIN_SEEDS
 
@@ -292,9 +292,9 @@ def _link_level(evidence: Evidence, passed: set[str]) -> str:
     return f"E{steps.index(False) if False in steps else len(steps)}"
 
 
-def corrected_p(heads: HeadTable) -> Table:
+def corrected_p(heads: HeadTable) -> Grid:
     """Return the corrected p of every head: the larger of its two tests, because a link must pass both."""
-    p: Table = np.maximum(heads.p_pair_accuracy, heads.p_pronoun_contrast).tolist()
+    p: Grid = np.maximum(heads.p_pair_accuracy, heads.p_pronoun_contrast).tolist()
     return p
 
 

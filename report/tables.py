@@ -118,7 +118,7 @@ def summary_lines(results: ProbeResults) -> list[str]:
 
 def _attention_swap(result: QuestionResult) -> str:
     swap = None if result.causal is None else result.causal.attention_swap
-    return "–" if swap is None else f"{swap:.2f}"
+    return "–" if swap is None else f"{round(swap, 2) + 0.0:.2f}"  # -0.00 is 0.00
 
 
 def _block_set_lines(selected: Sequence[QuestionResult]) -> list[str]:
@@ -171,7 +171,7 @@ _HOLDOUT_NOTE = (
     "iid: same distribution as training; pairs: new pairs of nouns; nouns: nouns no pronoun referred to in training; "
     "frames: new sentence frames; headline: such nouns in new frames; distance: sentences in between; "
     "bystanders: more nouns. Block: all four sentences right. Strict: more attention on the antecedent than on any "
-    "other word. Agreement sieve: a rule that reads number and gender."
+    "other token but the first. Agreement sieve: a rule that reads number and gender."
 )
 
 

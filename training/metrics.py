@@ -7,7 +7,7 @@ from typing import Any
 from data.typed_json import flattened, from_json, may_be_absent
 from training.logging import read_records
 
-Table = list[list[float]]  # by layer and head
+Grid = list[list[float]]  # by layer and head
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class QuestionPoint:
     chance_level: float
     answer_accuracy: float | None = may_be_absent()
     resolved_share: float | None = may_be_absent()
-    accuracy_heads: Table
-    pronoun_contrast_heads: Table
+    accuracy_heads: Grid
+    pronoun_contrast_heads: Grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ShiftPoint:
     head: int
     pronoun_contrast: float
     t: float
-    pronoun_contrast_heads: Table
+    pronoun_contrast_heads: Grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class DecisionPoint:
     share: float
     margin: float
     follows_twin: float
-    share_heads: Table
+    share_heads: Grid
 
 
 @dataclass(frozen=True, slots=True)

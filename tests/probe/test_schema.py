@@ -3,6 +3,7 @@
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
+from zlib import crc32
 
 import pytest
 
@@ -51,6 +52,12 @@ def fields_of(kind: Any) -> set[str]:
     for argument in get_args(kind):
         names |= fields_of(argument)
     return names
+
+
+def test_a_change_of_a_field_needs_another_version() -> None:
+    """If this fails: raise SCHEMA_VERSION, then record both here."""
+    names = ",".join(sorted(fields_of(ProbeResults)))
+    assert (SCHEMA_VERSION, len(names), crc32(names.encode())) == (10, 2582, 1336919338)
 
 
 def test_every_field_is_documented() -> None:

@@ -32,7 +32,6 @@ def damaged_file_error(path: Path, remedy: str) -> Iterator[None]:
     except FileNotFoundError:
         raise UserError(f"{path}: missing; {remedy}") from None
     except UserError as error:  # it says what is wrong
-        place = "" if str(error).startswith(str(path)) else f"{path}: "
-        raise UserError(f"{place}{error}; {remedy}") from None
+        raise UserError(f"{path}: damaged ({error}); {remedy}") from None
     except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
         raise UserError(f"{path}: damaged; {remedy}") from None

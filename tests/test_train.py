@@ -7,6 +7,7 @@ import resource
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,9 +68,15 @@ def test_a_model_learns_a_text_from_a_file(cache: str, tmp_path: Path) -> None:
 
 
 def test_a_finished_run_resumed_stays_as_it_is(run: Path, cache: str) -> None:
-    old = hashes(run / "checkpoints"), (run / "metrics.jsonl").read_bytes()
-    assert run_program("train.py", f"out={run}", "resume=true", cache).status == 0
-    assert (hashes(run / "checkpoints"), (run / "metrics.jsonl").read_bytes()) == old
+    names = ("metrics.jsonl", "config.json", "environment.json")
+
+    def content() -> tuple[Any, ...]:
+        return hashes(run / "checkpoints"), *((run / name).read_bytes() for name in names)
+
+    old = content()
+    changed = "optim.learning_rate=7"
+    assert run_program("train.py", f"out={run}", "resume=true", changed, cache).status == 0
+    assert content() == old
     assert not (run / "resumes.jsonl").exists()
 
 

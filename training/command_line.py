@@ -100,7 +100,7 @@ def _fitting_fields(schemas: Sequence[type], values: Mapping[str, Any]) -> tuple
     for schema in schemas:
         if {field.name for field in fields(schema)} <= values.keys():
             fitting.append(fields(schema))
-    return max(fitting, key=len)
+    return max(fitting, key=len, default=())
 
 
 def _help_line(argument: str, field: Field) -> str:
@@ -278,5 +278,7 @@ def _hydra_message(error: HydraException, message: str) -> str:
     if unknown := re.match(r"Could not override '(?:data\.)?(.*)'.*\n.*use \+(.*)", message):
         name = unknown[1]
         sources = [source for source, schema in SCHEMAS.items() if name in schema.__dataclass_fields__]
+        if not sources:
+            return f"{unknown[2]}: a setting without a value in configs/; write it there"
         return f"{unknown[2]}: not a setting of these data; choose data={' or data='.join(sources)}"
     return message

@@ -41,7 +41,7 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class SummedLoss(nn.Module):
-    """A model with its loss in one module, so that DDP and torch.compile see both."""
+    """The training loss: a model with its loss in one module, so that DDP and torch.compile see both."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -131,9 +131,11 @@ def _open_run(
         state = inputs.state
         if state is not None:
             drop_checkpoints_after(folder / "checkpoints", trainer.step)
-            if trainer.step < run.max_steps:  # otherwise nothing is trained
+        # A finished run that is resumed trains nothing, so its files stay as they are, whatever was changed.
+        if trainer.step < run.max_steps:
+            if state is not None:
                 record_resume(folder, trainer.step, state["config"], inputs.config, machine)
-        write_run_files(folder, inputs.config, inputs.corpus.tokenizer, machine, is_new=state is None)
+            write_run_files(folder, inputs.config, inputs.corpus.tokenizer, machine, is_new=state is None)
 
         probe = make_probe(inputs.corpus, inputs.settings)
         with (

@@ -12,7 +12,7 @@ Grid = list[list[float]]  # by layer and head
 
 @dataclass(frozen=True, slots=True)
 class TrainRecord:
-    """Mean training loss since the last record, in nats/token, and what else was logged."""
+    """Loss (nats/token) and gradient norm of one training step, and what else was logged."""
 
     step: int
     loss: float

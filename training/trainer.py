@@ -26,9 +26,6 @@ from training.evaluate import SummedLoss
 from training.optim import learning_rate_factor, make_optimizers, set_learning_rates
 from training.settings import Compile, Sharding, TrainSettings
 
-MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
-
-
 # The trainer
 
 
@@ -77,7 +74,7 @@ class Trainer:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state`, or raise UserError if it does not fit; learning rates stay as they are."""
+        """Restore the result of `state`, or raise UserError if it does not fit; the optimizers keep their settings."""
         try:
             load_full_state(self.model, self.optimizers, state)
             self.step = state["step"]
@@ -163,7 +160,7 @@ def _compiled(loss: nn.Module, mode: Compile, *, is_single_cuda: bool) -> Callab
 class StepStats(NamedTuple):
     """Measurements of one training step. The tensors stay on the device, so that no step waits for it."""
 
-    loss: Tensor  # [] float32, nats per token
+    loss: Tensor  # [] float32, nats per token: what is minimised, and what is logged as the training loss
     gradient_norm: Tensor  # [] float32, before clipping
     n_tokens: int  # read by all ranks
 

@@ -63,6 +63,12 @@ def test_every_yaml_file_gives_valid_settings(choice: str) -> None:
     assert isinstance(settings, TrainSettings)
 
 
+@pytest.mark.parametrize("path", sorted((CONFIGS / "optim").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_optimizer_has_every_setting(path: Path) -> None:
+    """With a default in Python a value that is missing here would go unnoticed until somebody sets it."""
+    assert set(OmegaConf.load(path)) == {field.name for field in fields(OptimSettings)}
+
+
 def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults() -> None:
     default = compose_settings()
     experiment = compose_settings(["experiment=shakespeare/cpu_quick", "data.path=x"])

@@ -139,7 +139,7 @@ class TrainingProbe:
         points: dict[str, DecisionPoint | ShiftPoint] = {}
         if self.passages:
             name = QUESTION_NAMES["gender"]
-            points[name] = measure_next_pronoun(model, self.passages, self.run.tokens_per_batch)
+            points[name] = _measure_next_pronoun(model, self.passages, self.run.tokens_per_batch)
         for question, items in self.prefixes.items():
             points[f"{_NATURAL}{question}"] = _measure_shift(model, items, 4 * self.run.tokens_per_batch)
         return points
@@ -257,7 +257,7 @@ def _measure_shift(model: ObservableModel, items: PrefixItems, tokens_per_batch:
     return ShiftPoint(layer, head, float(mean[layer, head]), float(t[layer, head]), _table(mean))
 
 
-def measure_next_pronoun(
+def _measure_next_pronoun(
     model: ObservableModel, items: dict[str, list[PassageItem]], tokens_per_batch: int
 ) -> DecisionPoint:
     """Return the share of the next pronoun's decision that each head exchanges, not held out.

@@ -180,7 +180,7 @@ def study_links(
             importance.append(_importance(question, context, result.place))
 
     # What does not depend on a question.
-    texts = texts_of_one_length(context.test.items)
+    texts = _texts_of_one_length(context.test.items)
     asymmetry = score_asymmetry(model)
     return LinkStudy(
         contract=ContractResult(**violations, undecided=check_undecided(context.test)),
@@ -243,7 +243,7 @@ def study_link(question: Question, context: LinkContext) -> QuestionResult:
     # Test on every hold-out, and all heads on the headline.
     holdouts: dict[str, HoldoutResult] = {}
     for holdout in context.test.holdouts(question):
-        holdouts[holdout], table = score_holdout(question, holdout, context, place, rules)
+        holdouts[holdout], table = _score_holdout(question, holdout, context, place, rules)
         if holdout == HEADLINE:
             heads = table
 
@@ -282,7 +282,7 @@ def study_link(question: Question, context: LinkContext) -> QuestionResult:
     )
 
 
-def score_holdout(
+def _score_holdout(
     question: Question, holdout: str, context: LinkContext, place: Head, rules: Mapping[str, Rule]
 ) -> tuple[HoldoutResult, HeadTable]:
     """Return the scores of one head on a hold-out, and the scores and p of all heads."""
@@ -441,7 +441,7 @@ def check_undecided(scores: HeadScores) -> dict[str, float]:
     return distances
 
 
-def texts_of_one_length(items: Sequence[LinkItem], n_texts: int = 256) -> Tensor:
+def _texts_of_one_length(items: Sequence[LinkItem], n_texts: int = 256) -> Tensor:
     """Return up to `n_texts` different, evenly spaced texts [B, T] of the most common length."""
     by_length: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
     for item in items:

@@ -357,7 +357,7 @@ def study_shift(
             untrained_t=untrained_t,
             strata=_strata(tested_items, measured.contrast[(testing, *place)]),
             similar=similar_heads(measured.contrast[testing, place[0]], (place[1], place[2])),
-            causal=measure_cut(model, tested_items, place, target, config),
+            causal=_measure_cut(model, tested_items, place, target, config),
             criteria={},
             verdict="",
         )
@@ -366,7 +366,7 @@ def study_shift(
     confirmed = {}
     for target, place in chosen_elsewhere.items():
         if place[0] < measured.contrast.shape[1]:
-            confirmed[target] = confirm_shift(measured.contrast, items, place, untrained_t, config)
+            confirmed[target] = _confirm_shift(measured.contrast, items, place, untrained_t, config)
     return NaturalQuestion(
         n_prefixes=len(items.prefixes),
         n_tested=len(testing),
@@ -411,7 +411,7 @@ def _strata(items: PrefixItems, contrast: np.ndarray) -> dict[str, Stratum]:
     return strata
 
 
-def confirm_shift(
+def _confirm_shift(
     contrast: np.ndarray, items: PrefixItems, place: Place, untrained_t: float, config: ProbeConfig
 ) -> ConfirmedShift:
     """Test a head that was chosen on other texts on all prefixes: one two-sided test, without a correction."""
@@ -482,7 +482,7 @@ def _median_prefixes(items: PrefixItems, contrast: np.ndarray, site: str) -> lis
 # The causal test
 
 
-def measure_cut(
+def _measure_cut(
     model: ObservableModel, items: PrefixItems, place: Place, target: str, config: ProbeConfig
 ) -> EdgeCut | None:
     """Cut the edge from the head's site to its target, and measure the loss of the text's own next tokens.
@@ -535,7 +535,7 @@ def _cut_effects(
     target: str,
     tokens_per_batch: int,
 ) -> np.ndarray:
-    """Return rise, matched rise, mass and matched mass of each text, [N, 4], as `measure_cut` explains them."""
+    """Return rise, matched rise, mass and matched mass of each text, [N, 4], as `_measure_cut` explains them."""
     _, layer, head = place
     results = np.empty((len(texts), 4))
     for members, rows, tokens, _ in text_batches(texts, tokens_per_batch):
@@ -566,14 +566,14 @@ def _cut_effects(
         losses = []
         for edits in ([], [cut_edge(query, layer, head, is_target)], [cut_edge(query, layer, head, matched)]):
             logits = model.logits(tokens, None, edits, streams)
-            losses.append(continuation_loss(logits, tokens, query))
+            losses.append(_continuation_loss(logits, tokens, query))
         clean, cut, control = losses
         columns = (cut - clean, control - clean, mass, (weights * matched).sum(-1))
         results[members] = torch.stack(columns, dim=1).double().cpu().numpy()
     return results
 
 
-def continuation_loss(logits: Tensor, tokens: Tensor, query: Tensor) -> Tensor:
+def _continuation_loss(logits: Tensor, tokens: Tensor, query: Tensor) -> Tensor:
     """Return the mean loss [B] in nats of the N_CONTINUATION tokens after the `query` [B], from logits [B, T, V]."""
     positions = query[:, None] + torch.arange(N_CONTINUATION, device=query.device)  # [B, N_CONTINUATION]
     rows = torch.arange(len(tokens), device=query.device)[:, None]

@@ -307,13 +307,13 @@ def judged_shift(result: ShiftResult, sign: int) -> ShiftResult:
     criteria = {
         f"corrected p below {MAX_P}": is_significant,
         "|t| above that of every untrained model": abs(result.t) > result.untrained_t,
-        "cutting the edge changes the continuation's loss": has_effect(result.causal),
+        "cutting the edge changes the continuation's loss": _has_effect(result.causal),
     }
     verdict = _word(all(criteria.values()), is_significant)
     return replace(result, criteria=criteria, verdict=verdict)
 
 
-def has_effect(cut: EdgeCut | None) -> bool:
+def _has_effect(cut: EdgeCut | None) -> bool:
     """Return whether a cut changes the loss, and changes it more in that direction than the matched cut does."""
     if cut is None:
         return False

@@ -259,7 +259,7 @@ def _too_few(question: str, items: PrefixItems, seed: int) -> str:
 
 
 @dataclass(frozen=True)
-class PairContrasts:
+class _PairContrasts:
     """What every head does at every decided site. Shapes [N, S, L, H]: N prefixes, S sites, L layers, H heads."""
 
     contrast: np.ndarray
@@ -268,7 +268,7 @@ class PairContrasts:
     right: np.ndarray  # share of the two readings
 
 
-def measure_contrasts(model: ObservableModel, items: PrefixItems, tokens_per_batch: int) -> PairContrasts:
+def measure_contrasts(model: ObservableModel, items: PrefixItems, tokens_per_batch: int) -> _PairContrasts:
     """Measure every head at all sites in one pass.
 
     Raises:
@@ -302,7 +302,7 @@ def measure_contrasts(model: ObservableModel, items: PrefixItems, tokens_per_bat
         raise UserError("no report for this model: the two readings differ before the pronoun")
     decided = {name: values[:, :, 1:] for name, values in pairs.items()}  # [N, 2, S, L, H]
     is_right = decided["log_ratio"] > 0
-    return PairContrasts(
+    return _PairContrasts(
         contrast=decided["log_ratio"].mean(axis=1),
         value_contrast=decided["value_log_ratio"].mean(axis=1),
         pair_right=is_right.all(axis=1).astype(float),
@@ -389,7 +389,7 @@ def _contrasts_of(models: Iterable[ObservableModel], items: PrefixItems, config:
 
 
 def _scores_of_head(
-    measured: PairContrasts, tested_items: PrefixItems, testing: np.ndarray, place: Place, config: ProbeConfig
+    measured: _PairContrasts, tested_items: PrefixItems, testing: np.ndarray, place: Place, config: ProbeConfig
 ) -> dict[str, Any]:
     """Return the mean of each measure of a head over the tested prefixes, and its interval, as fields of a result."""
     columns = np.stack([values[(testing, *place)] for values in vars(measured).values()], axis=1)

@@ -102,7 +102,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class _Verdict:
     """What may be claimed of a head, and why no more."""
 
     word: str  # SUPPORTED, SUGGESTIVE or NOT_ESTABLISHED
@@ -151,7 +151,7 @@ def evidence_of(result: QuestionResult, n_seeds: int = 1, n_seeds_supported: int
     )
 
 
-def judge(evidence: Evidence) -> Verdict:
+def judge(evidence: Evidence) -> _Verdict:
     """Return the verdict on a link.
 
     One of the first two criteria is required because random weights can meet two of the others. A previous-token or
@@ -167,7 +167,7 @@ def judge(evidence: Evidence) -> Verdict:
     is_suggestive = is_shown and has_first and len(passed) >= _MIN_CRITERIA
     reasons = exclusions + tuple(criterion.reason for criterion in criteria if not criterion.passed)
     level = "E0" if exclusions else _link_level(evidence, passed)
-    return Verdict(_word(is_supported, is_suggestive), level, criteria, reasons)
+    return _Verdict(_word(is_supported, is_suggestive), level, criteria, reasons)
 
 
 def _link_criteria(evidence: Evidence) -> tuple[Criterion, ...]:

@@ -33,7 +33,7 @@ def main(config: DictConfig) -> int:
     elif settings.compare is not None:
         compare_variants(settings, probe, compose_settings())
     else:
-        evaluate_model(opened_model(settings), settings, probe)
+        _evaluate_model(opened_model(settings), settings, probe)
     return 0
 
 
@@ -59,7 +59,7 @@ def opened_model(settings: EvalSettings) -> OpenedModel:
     return opened
 
 
-def evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConfig) -> None:
+def _evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConfig) -> None:
     """Take a test set, show a sentence, or test the heads; for a non-causal model only measure the loss."""
     if isinstance(opened, OpenedRun) and not opened.is_causal:
         if settings.text or settings.task or settings.path:

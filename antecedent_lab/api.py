@@ -224,7 +224,7 @@ def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path:
     """Test the heads of an opened model on the stories or on English; arguments as `probe_model`."""
     if path is not None and opened.has_stories:
         raise UserError(f"path={path}: the model is tested on the stories; give items='english', or leave path out")
-    config = affordable(config, opened)
+    config = _affordable(config, opened)
     corpus = None if opened.data is None else load_data(opened, cache_dir)
     trained_on = None if opened.data is None or opened.is_external else opened.data.source
     results = ProbeResults(
@@ -238,12 +238,12 @@ def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path:
     # What the model is asked: the stories; or natural text, and blocks in English if it knows the words.
     if opened.has_stories:
         assert corpus is not None
-        items = story_items(opened, corpus, config)
+        items = _story_items(opened, corpus, config)
         results = replace(results, data=items.data)
     else:
         text = english_text(path, corpus)
-        results = probe_natural_text(opened, text, results)
-        items = english_block_items(opened, corpus, config)
+        results = _probe_natural_text(opened, text, results)
+        items = _english_block_items(opened, corpus, config)
     results = replace(results, warnings=[*results.warnings, *items.warnings])
     if items.missing and results.natural:
         results = replace(
@@ -265,14 +265,14 @@ def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path:
         behaviour=study.behaviour,
         selected=study.selected,
         importance=study.importance,
-        showcase=worked_examples(opened, study),
+        showcase=_worked_examples(opened, study),
     )
     return ProbeResult(opened, results.rounded(), {"dev": study.dev, "test": study.test})
 
 
-def affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
+def _affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
     """Return the settings of the probe, for a large model on a CPU with limits: it would take hours."""
-    if not is_large(opened) or opened.model.device.type != "cpu":
+    if not _is_large(opened) or opened.model.device.type != "cpu":
         return config
     return replace(
         config,
@@ -282,7 +282,7 @@ def affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
 
 
 @dataclass(frozen=True)
-class ProbeItems:
+class _ProbeItems:
     """Sentences with known antecedents in the tokens of a model; none if it cannot be asked."""
 
     dev: list[LinkItem]  # heads are chosen on these
@@ -292,7 +292,7 @@ class ProbeItems:
     missing: str = ""  # why there are none
 
 
-def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> ProbeItems:
+def _story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> _ProbeItems:
     """Return the stories that a model is tested on; UserError if an external model cannot read them."""
     dev_stories = load_stories(corpus, "dev")
     test_stories = load_stories(corpus, "test")
@@ -310,16 +310,16 @@ def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Pro
     else:
         leaked = Leakage(**leakage(load_texts(corpus, "train"), test_stories))
     data = TestedData(generator_version=GENERATOR_VERSION, fingerprint=corpus.fingerprint, leakage=leaked)
-    return ProbeItems(dev, test, data, warnings)
+    return _ProbeItems(dev, test, data, warnings)
 
 
-def english_block_items(opened: OpenedModel, corpus: Corpus | None, config: ProbeConfig) -> ProbeItems:
+def _english_block_items(opened: OpenedModel, corpus: Corpus | None, config: ProbeConfig) -> _ProbeItems:
     """Return the blocks in English of the words in the training text, of all words if it is not known."""
     data = TestedData(fingerprint=opened.data_fingerprint)
     if opened.only_next_pronoun:
         weights = f"{opened.n_parameters:,} weights"
         warning = f"{weights}: only the next pronoun was tested; items=english tests the rest"
-        return ProbeItems([], [], data, [warning])
+        return _ProbeItems([], [], data, [warning])
     counts = None if corpus is None else training_counts(corpus)
     sizes: dict[str, Any] = {"n_frames": N_FRAMES, "n_pairs": N_PAIRS, "seed": config.seed}
     try:
@@ -327,16 +327,16 @@ def english_block_items(opened: OpenedModel, corpus: Corpus | None, config: Prob
     except ValueError as error:  # too few known words
         if opened.is_external:
             raise UserError(f"model={opened.source}: {error}") from None
-        return ProbeItems([], [], data, [], str(error))
+        return _ProbeItems([], [], data, [], str(error))
     dev, test = items.values()
     warnings = []
     if opened.is_external:
         n_answers = sum(item.family == "english" for item in [*dev, *test])
         warnings = check_items(opened, [*dev, *test], n_answers)
-    return ProbeItems(dev, test, data, warnings)
+    return _ProbeItems(dev, test, data, warnings)
 
 
-def probe_natural_text(opened: OpenedModel, text: EnglishText, results: ProbeResults) -> ProbeResults:
+def _probe_natural_text(opened: OpenedModel, text: EnglishText, results: ProbeResults) -> ProbeResults:
     """Return `results` with what a text shows; a large model is asked for the next pronoun only."""
     config = results.settings
     next_pronoun, missing = probe_next_pronoun(opened, text, config)
@@ -350,7 +350,7 @@ def probe_natural_text(opened: OpenedModel, text: EnglishText, results: ProbeRes
     return replace(results, next_pronoun=next_pronoun, natural=NaturalResult(shifts.questions, missing))
 
 
-def worked_examples(opened: OpenedModel, study: LinkStudy) -> dict[str, list[ShowcaseExample]]:
+def _worked_examples(opened: OpenedModel, study: LinkStudy) -> dict[str, list[ShowcaseExample]]:
     """Return the worked examples of each question, measured at the head that was chosen for it."""
     showcase = {}
     for result in study.selected:
@@ -379,14 +379,14 @@ def _progress_with_time(name: str) -> Callable[[str, float], None]:
     return show
 
 
-def is_large(opened: OpenedModel) -> bool:
+def _is_large(opened: OpenedModel) -> bool:
     """Return whether every pass of a model is slow on a CPU."""
     return opened.n_parameters > LARGE_MODEL
 
 
-def max_prefixes(opened: OpenedModel) -> int:
+def _max_prefixes(opened: OpenedModel) -> int:
     """Return how many prefixes of each question are used."""
-    return MAX_PREFIXES_LARGE if is_large(opened) else MAX_PREFIXES
+    return MAX_PREFIXES_LARGE if _is_large(opened) else MAX_PREFIXES
 
 
 # Natural text
@@ -408,7 +408,7 @@ def probe_prefixes(
             prefixes,
             config,
             chosen_elsewhere=places or {},
-            limit=max_prefixes(opened),
+            limit=_max_prefixes(opened),
             progress=show_progress,
         )
     finally:
@@ -433,7 +433,7 @@ def probe_next_pronoun(
                 continue
 
             # What the same head does at the pronoun itself.
-            limit = max_prefixes(opened)
+            limit = _max_prefixes(opened)
             items = make_prefix_items(text.prefixes[question], *reader, model.context_length, config.seed, limit)
             after = after_pronoun(model, items, result.place, config)
             results.append(replace(result, after=after))

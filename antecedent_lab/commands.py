@@ -112,14 +112,14 @@ def probe_heads(
         result = probe_opened(opened, config, settings.cache_dir)
         lines = ["", *result.lines()]
         if settings.verbose:
-            lines += verbose_lines(result.results)
+            lines += _verbose_lines(result.results)
         log(printable("\n".join([*lines, *(f"note: {line}" for line in result.results.warnings)])))
         if folder is not None:
             result.save(folder, read_texts(opened.folder))
     return folder is not None
 
 
-def verbose_lines(results: ProbeResults) -> list[str]:
+def _verbose_lines(results: ProbeResults) -> list[str]:
     """Return all tables of the evidence, as lines."""
     tables = next_pronoun_tables(results.next_pronoun)
     if results.natural:
@@ -162,7 +162,7 @@ def look_at_sentence(opened: OpenedModel, text: str) -> bool:
         limit = opened.model.context_length - 1
         raise UserError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit}")
     notes = lint(text)
-    rows = nouns_before(tokenized, notes)
+    rows = _nouns_before(tokenized, notes)
     with results_folder(opened) as folder:
         results, missing = read_results(opened)
 
@@ -170,7 +170,7 @@ def look_at_sentence(opened: OpenedModel, text: str) -> bool:
         for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
             print(f"note: {printable(line)}")
         [weights] = word_attention(opened.model, [tokenized])
-        lines = sentence_lines(tokenized, weights, rows, chosen_heads(results))
+        lines = sentence_lines(tokenized, weights, rows, _chosen_heads(results))
         no_pronoun = ["note: no pronoun (it, they, she, he and their forms) in the text; the page shows its attention"]
         print(printable("\n".join(lines or no_pronoun)))
 
@@ -184,7 +184,7 @@ def look_at_sentence(opened: OpenedModel, text: str) -> bool:
     return folder is not None
 
 
-def nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int, list[str]]:
+def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int, list[str]]:
     """Return the known nouns and names before each pronoun, and before a later word that decides, by word index."""
     nouns = {}
     for note in notes:
@@ -197,7 +197,7 @@ def nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int,
     return nouns
 
 
-def chosen_heads(results: ProbeResults | None) -> dict[Head, list[str]]:
+def _chosen_heads(results: ProbeResults | None) -> dict[Head, list[str]]:
     """Return the questions for which the probe chose a head."""
     chosen: dict[Head, list[str]] = {}
     for result in results.selected if results else ():
@@ -209,7 +209,7 @@ def chosen_heads(results: ProbeResults | None) -> dict[Head, list[str]]:
 
 
 @dataclass(frozen=True)
-class TestSetReport:
+class _TestSetReport:
     """The result of one test set."""
 
     results: dict[str, Any]  # for <task>.json
@@ -221,11 +221,11 @@ def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfi
     assert settings.path is not None
     task = settings.task or Task.natural
     if task is Task.natural:
-        report = natural_report(opened, settings.path, config)
+        report = _natural_report(opened, settings.path, config)
     else:
-        words, source = words_of_training(opened, settings.cache_dir)
+        words, source = _words_of_training(opened, settings.cache_dir)
         scores = measure_minimal_pairs(opened, words, settings.path, config)
-        report = TestSetReport(scores.to_json(), minimal_pairs_lines(scores, source))
+        report = _TestSetReport(scores.to_json(), minimal_pairs_lines(scores, source))
     print(printable("\n".join(report.lines)))
 
     # Files
@@ -248,7 +248,7 @@ def test_set_name(task: str, path: str) -> str:
     return f"{task}_{re.sub(r'[^A-Za-z0-9]+', '_', files).strip('_')[:80]}"
 
 
-def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> TestSetReport:
+def _natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> _TestSetReport:
     """Return the results of a model on the English text of a path (`antecedent_lab.english_text.files_of_path`).
 
     Heads that the run's own validation text has chosen are tested too. Raises UserError if no question can be tested.
@@ -263,7 +263,7 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> TestS
             places.setdefault(question, {})[target] = (DECIDED_SITES.index(shift.site), shift.layer, shift.head)
 
     # The next pronoun
-    confirmed, not_confirmed = confirm_heads(opened, text, earlier.next_pronoun if earlier else [], config)
+    confirmed, not_confirmed = _confirm_heads(opened, text, earlier.next_pronoun if earlier else [], config)
     next_pronoun: list[NextPronounResult] = []
     missing: list[str] = []
     if text.documents:  # rows with gold links have no twins, so they only confirm a head
@@ -300,10 +300,10 @@ def natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> TestS
     # The record has the same form as probe.json.
     entries = [result.entry() for result in next_pronoun]
     results = {"selected": entries, "next_pronoun_confirmed": confirmed, **to_json(natural)}
-    return TestSetReport(results, [*lines, *table_lines(tables)])
+    return _TestSetReport(results, [*lines, *table_lines(tables)])
 
 
-def confirm_heads(
+def _confirm_heads(
     opened: OpenedModel, text: EnglishText, chosen: Sequence[NextPronounResult], config: ProbeConfig
 ) -> tuple[list[Confirmation], list[str]]:
     """Return the tests on a text of the heads that decide the next pronoun on the run's own validation text.
@@ -331,7 +331,7 @@ def confirm_heads(
     return confirmed, missing
 
 
-def words_of_training(opened: OpenedModel, cache_dir: str) -> tuple[frozenset[str] | None, str]:
+def _words_of_training(opened: OpenedModel, cache_dir: str) -> tuple[frozenset[str] | None, str]:
     """Return the words of the training text and where they were read, or None and why they are not known."""
     if opened.data is None or opened.is_external:
         return None, "the training data is unknown"

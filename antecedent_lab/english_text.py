@@ -41,7 +41,7 @@ def english_text(path: str | None, corpus: Corpus | None) -> EnglishText:
             gold = gold_prefixes(rows)
             passages = {"gender": [passage_of_gold(prefix) for prefix in gold]}
             return EnglishText([], passages, {"gender": gold}, f"{len(rows):,} rows")
-        texts = texts_of(kind, files)
+        texts = _texts_of(kind, files)
 
     # Prefixes are found in whole documents, passages in sections of them.
     documents = sections(texts, only_long=True)
@@ -80,7 +80,7 @@ def files_of_path(path: str) -> tuple[TextKind, list[Path]]:
     return (TextKind.gold if has_links else TextKind.english), files
 
 
-def texts_of(kind: TextKind, files: Sequence[Path]) -> list[str]:
+def _texts_of(kind: TextKind, files: Sequence[Path]) -> list[str]:
     """Return the documents of text files, or the passages of tables."""
     if kind is TextKind.passages:
         return [text for file in files for text in load_passages(file)]

@@ -61,7 +61,7 @@ class Batch:
         return self.tokens, self.document_ids
 
 
-class StreamBatches:
+class _StreamBatches:
     """Random crops of `context_length` tokens, drawn for each step as in nanoGPT."""
 
     def __init__(self, split: Split, *, tokens_per_batch: int, context_length: int, seed: int) -> None:
@@ -87,7 +87,7 @@ class StreamBatches:
         return self.n_rows * self.context_length
 
 
-class StoryBatches:
+class _StoryBatches:
     """Whole stories, each once per epoch in a new order, packed into rows of at most `context_length` tokens.
 
     In batches of equally long stories, all end at the same position. Models trained on such batches
@@ -142,12 +142,12 @@ def _epoch_rows(starts: np.ndarray, context_length: int, seed: int, epoch: int) 
 
 def training_batches(
     split: Split, *, tokens_per_batch: int, context_length: int, seed: int
-) -> StreamBatches | StoryBatches:
+) -> _StreamBatches | _StoryBatches:
     """Return batches of packed stories or of random crops, [tokens_per_batch / context_length, context_length]."""
     sizes = {"tokens_per_batch": tokens_per_batch, "context_length": context_length}
     if isinstance(split, StorySplit):
-        return StoryBatches(split, **sizes, seed=seed)
-    return StreamBatches(split, **sizes, seed=seed)
+        return _StoryBatches(split, **sizes, seed=seed)
+    return _StreamBatches(split, **sizes, seed=seed)
 
 
 def validation_batches(
@@ -230,7 +230,7 @@ def _next_token_batch(rows: np.ndarray) -> Batch:
     return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
-class LoadedBatch(NamedTuple):
+class _LoadedBatch(NamedTuple):
     """Some rows of a batch on the device of the model."""
 
     inputs: tuple[Tensor, ...]  # tokens [B, T] int64; packed documents: document_ids [B, T] int64
@@ -242,7 +242,12 @@ class BatchLoader:
     """Loads the rows of this process from each training batch to the device."""
 
     def __init__(
-        self, batches: StreamBatches | StoryBatches, device: torch.device, *, pad: bool = False, rows: slice = ALL_ROWS
+        self,
+        batches: _StreamBatches | _StoryBatches,
+        device: torch.device,
+        *,
+        pad: bool = False,
+        rows: slice = ALL_ROWS,
     ) -> None:
         """With `pad`, short batches get ignored rows, so that all batches have the same shape (torch.compile).
 
@@ -253,7 +258,7 @@ class BatchLoader:
         self._rows = rows
         self._min_rows = max(1, len(range(batches.n_rows)[rows])) if pad else 1
 
-    def __call__(self, index: int) -> LoadedBatch:
+    def __call__(self, index: int) -> _LoadedBatch:
         """Return the rows of this process from the batch with this index, counted from the start of training."""
         batch = self.batches.at(index, self._rows)
 
@@ -263,7 +268,7 @@ class BatchLoader:
         for tensor, fill in zip(batch.model_inputs(), (0, -1), strict=False):
             inputs.append(self._to_device(F.pad(tensor, missing, value=fill)))
         targets = self._to_device(F.pad(batch.targets, missing, value=IGNORE))
-        return LoadedBatch(tuple(inputs), targets, self.batches.n_targets(index))
+        return _LoadedBatch(tuple(inputs), targets, self.batches.n_targets(index))
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         if self._device.type == "cpu":

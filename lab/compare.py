@@ -144,7 +144,7 @@ def measured(run: VariantRun) -> dict[str, float | None]:
     return values
 
 
-def variant_name(changes: Mapping[str, Any]) -> str:
+def _variant_name(changes: Mapping[str, Any]) -> str:
     """Return the changed settings as written on the command line; "standard" if there are none."""
     texts = []
     for name, value in changes.items():
@@ -161,7 +161,7 @@ def by_variant(runs: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, d
     # The standard comes first, whatever the order of the runs.
     variants: dict[str, dict[int, str]] = {STANDARD: {}}
     for name, (seed, changes) in runs.items():
-        variants.setdefault(variant_name(changes), {})[seed] = name
+        variants.setdefault(_variant_name(changes), {})[seed] = name
 
     # Differences need a second variant and pairs of runs.
     if len(variants) < 2:
@@ -254,7 +254,7 @@ def _sentence(variant: VariantResult, standard: Mapping[str, Any]) -> str:
     """Return the result of a variant in one sentence."""
     supported = f"link head supported in {variant.n_supported} of {variant.n_tested} runs"
     if variant.name == STANDARD:
-        return f"{STANDARD} ({variant_name(standard)}): the reference of all comparisons; {supported}."
+        return f"{STANDARD} ({_variant_name(standard)}): the reference of all comparisons; {supported}."
 
     # Each measure in one of three lists.
     significant = []

@@ -65,7 +65,7 @@ def fixed_ratio(order: Sequence[int], word: int = 2, ratio: float = 0.75) -> Ten
     return value
 
 
-class WordAttention(NamedTuple):
+class _WordAttention(NamedTuple):
     """Attention among a few words."""
 
     scores: Tensor  # [T, T] relevance of the column's word to the row's word
@@ -73,7 +73,7 @@ class WordAttention(NamedTuple):
     output: Tensor  # [T, D] new values
 
 
-def relevance(*, tie_query_key: bool) -> WordAttention:
+def relevance(*, tie_query_key: bool) -> _WordAttention:
     """Return sum-normalised attention among RILEY's first three words, with keys as queries or with separate queries.
 
     With keys as queries the scores are symmetric, and the weights differ only by the sums of their rows.
@@ -84,7 +84,7 @@ def relevance(*, tie_query_key: bool) -> WordAttention:
     query, key, _ = attention.project(words)
     scores = attention_scores(query, key, scaled=False, causal=False)[0, 0]
     weights = sum_normalised(attention_scores(query, key, causal=False))[0, 0]
-    return WordAttention(scores, weights, attention(words)[0])
+    return _WordAttention(scores, weights, attention(words)[0])
 
 
 def shared_key_value(vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,7 +104,7 @@ def shared_key_value(vectors: Tensor) -> tuple[Tensor, Tensor]:
     return weights[0, 0, -1], attention(words)[0, -1]
 
 
-class Context(NamedTuple):
+class _Context(NamedTuple):
     """Two words, seen from the second."""
 
     weights: Tensor  # [2]
@@ -112,7 +112,7 @@ class Context(NamedTuple):
     output: Tensor  # [2] weights @ values
 
 
-def equal_outputs() -> tuple[Context, Context]:
+def equal_outputs() -> tuple[_Context, _Context]:
     """Return two contexts with the same output and opposite weights.
 
     In the second, both words contribute vectors of about the same length although their weights are .02 and .98.
@@ -123,12 +123,12 @@ def equal_outputs() -> tuple[Context, Context]:
     return _context(first, odds=49.0), _context(second, odds=1 / 49)
 
 
-def _context(values: Tensor, odds: float) -> Context:
+def _context(values: Tensor, odds: float) -> _Context:
     query = torch.ones(1, 1, 2, 1)
     key = torch.tensor([[[[odds], [1.0]]]]).log()
     weights = causal_attention_weights(query, key)[0, 0, -1]
     norms = (weights[:, None] * values).norm(dim=-1)
-    return Context(weights, norms, weights @ values)
+    return _Context(weights, norms, weights @ values)
 
 
 def bears(position: Position) -> tuple[Tensor, Tensor]:
@@ -149,7 +149,7 @@ def bears(position: Position) -> tuple[Tensor, Tensor]:
     return torch.stack(inputs), torch.stack(queries)
 
 
-class Saturation(NamedTuple):
+class _Saturation(NamedTuple):
     """Softmax over random scores at one head dimension."""
 
     d_k: int
@@ -158,7 +158,7 @@ class Saturation(NamedTuple):
     median_gradient: float  # median norm of the derivative of the weights with respect to the scores
 
 
-def saturation(widths: Sequence[int] = (4, 16, 64, 256, 1024)) -> list[Saturation]:
+def saturation(widths: Sequence[int] = (4, 16, 64, 256, 1024)) -> list[_Saturation]:
     """Return the softmax with and without scaling at each head dimension (Vaswani et al. 2017, section 3.2.1).
 
     The 2,000 queries, with eight keys each, are normal with variance 1, so q·k has variance d_k. Without scaling the
@@ -173,7 +173,7 @@ def saturation(widths: Sequence[int] = (4, 16, 64, 256, 1024)) -> list[Saturatio
             scores = attention_scores(query, key, scaled=scaled, causal=False)  # [2000, 1, 1, 8]
             weights = scores.softmax(dim=-1)[:, 0, 0].double()
             entropy = torch.special.entr(weights).sum(dim=-1).mean()
-            results.append(Saturation(d_k, scaled, entropy.item(), softmax_gradient(weights).median().item()))
+            results.append(_Saturation(d_k, scaled, entropy.item(), softmax_gradient(weights).median().item()))
     return results
 
 

@@ -49,7 +49,7 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExternalModel:
+class _ExternalModel:
     """A model of another program, ready to be observed."""
 
     view: TransformersView
@@ -59,7 +59,7 @@ class ExternalModel:
     facts: ModelFacts
 
 
-def open_transformers(source: str, device: torch.device, tokenizer_source: str | None = None) -> ExternalModel:
+def open_transformers(source: str, device: torch.device, tokenizer_source: str | None = None) -> _ExternalModel:
     """Load a causal language model in float32; UserError if it cannot be loaded or observed.
 
     `source` is a folder of `save_pretrained`, a name on the hub, or a checkpoint of nanoGPT or llama2.c.
@@ -86,7 +86,7 @@ def open_transformers(source: str, device: torch.device, tokenizer_source: str |
         context_length=view.context_length, vocab_size=view.vocab_size, tokenizer=tokenizer_source,
         commit=commit, sha256=_sha256(path), transformers=version("transformers"),
     )  # fmt: skip
-    return ExternalModel(view=view, tokenizer=tokenizer, bos_id=bos_id, path=path, facts=facts)
+    return _ExternalModel(view=view, tokenizer=tokenizer, bos_id=bos_id, path=path, facts=facts)
 
 
 def find_model(source: str, setting: str = "model", *, has_weights: bool = True) -> tuple[Path, str | None]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 
-class TextBatch(NamedTuple):
+class _TextBatch(NamedTuple):
     """The texts of one forward pass: N given texts, B different ones."""
 
     members: list[int]  # [N] index of each text among all given texts
@@ -30,7 +30,7 @@ def length_batches(lengths: Sequence[int], tokens_per_batch: int, n_texts: int =
         del remaining[-n_items:]
 
 
-def text_batches(texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> Iterator[TextBatch]:
+def text_batches(texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> Iterator[_TextBatch]:
     """Yield all texts in batches; equal texts share a row."""
     members: dict[tuple[int, ...], list[int]] = {}
     for i, text in enumerate(texts):
@@ -44,7 +44,7 @@ def text_batches(texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> Ite
             indices += members[text]
             rows += [row] * len(members[text])
         last = torch.tensor([len(text) - 1 for text in batch])
-        yield TextBatch(indices, rows, pad_rows(batch), last)
+        yield _TextBatch(indices, rows, pad_rows(batch), last)
 
 
 def pad_rows(rows: Sequence[Sequence[int]], padding: int = 0) -> Tensor:

@@ -77,7 +77,7 @@ Draw = Callable[[Sequence[QuestionScores], Sequence[tuple[Example, Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingProbe:
+class _TrainingProbe:
     """Measures a model at steps of its training, each time on the same items."""
 
     run: RunSettings
@@ -139,13 +139,13 @@ class TrainingProbe:
         points: dict[str, DecisionPoint | ShiftPoint] = {}
         if self.passages:
             name = QUESTION_NAMES["gender"]
-            points[name] = measure_next_pronoun(model, self.passages, self.run.tokens_per_batch)
+            points[name] = _measure_next_pronoun(model, self.passages, self.run.tokens_per_batch)
         for question, items in self.prefixes.items():
             points[f"{_NATURAL}{question}"] = _measure_shift(model, items, 4 * self.run.tokens_per_batch)
         return points
 
 
-def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> TrainingProbe | None:
+def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> _TrainingProbe | None:
     """Return the probe to run during training; None if the model is not causal or the text has nothing to test.
 
     It reads run.probe_sequences stories, or half as many prefixes. `draw` makes images at the steps with an evaluation.
@@ -159,12 +159,12 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     return probe if probe.blocks or probe.prefixes or probe.passages else None
 
 
-def _story_probe(corpus: Corpus, stories: StorySplit, settings: TrainSettings, draw: Draw | None) -> TrainingProbe:
+def _story_probe(corpus: Corpus, stories: StorySplit, settings: TrainSettings, draw: Draw | None) -> _TrainingProbe:
     tokenizer = corpus.tokenizer
     bos_id = end_id(tokenizer)
     items = link_items(load_stories(corpus, "dev"), tokenizer, bos_id)
     tokenize = partial(tokenize_text, tokenizer, bos_id=bos_id)
-    return TrainingProbe(
+    return _TrainingProbe(
         run=settings.run,
         bos_id=bos_id,
         draw=draw,
@@ -174,7 +174,7 @@ def _story_probe(corpus: Corpus, stories: StorySplit, settings: TrainSettings, d
     )
 
 
-def _text_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> TrainingProbe:
+def _text_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> _TrainingProbe:
     n_sequences = settings.run.probe_sequences
     documents = _searched_documents(corpus)
     bos_id = end_id(corpus.tokenizer)
@@ -203,7 +203,7 @@ def _text_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> T
         counts = training_counts(corpus)
         english = english_items(counts, *reader, n_frames=2 * N_DEV_FRAMES, n_pairs=N_DEV_PAIRS, seed=0, splits=["dev"])
         blocks = choose_items(english["dev"], n_sequences)
-    return TrainingProbe(
+    return _TrainingProbe(
         run=settings.run, bos_id=bos_id, draw=draw, blocks=blocks, prefixes=all_prefixes, passages=passages
     )
 
@@ -257,7 +257,7 @@ def _measure_shift(model: ObservableModel, items: PrefixItems, tokens_per_batch:
     return ShiftPoint(layer, head, float(mean[layer, head]), float(t[layer, head]), _table(mean))
 
 
-def measure_next_pronoun(
+def _measure_next_pronoun(
     model: ObservableModel, items: dict[str, list[PassageItem]], tokens_per_batch: int
 ) -> DecisionPoint:
     """Return the share of the next pronoun's decision that each head exchanges, not held out.

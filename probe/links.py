@@ -111,7 +111,7 @@ class HeadScores:
 
 
 @dataclass(frozen=True)
-class LinkContext:
+class _LinkContext:
     """Everything that a question about links is answered from."""
 
     model: ObservableModel
@@ -180,7 +180,7 @@ def study_links(
             importance.append(_importance(question, context, result.place))
 
     # What does not depend on a question.
-    texts = texts_of_one_length(context.test.items)
+    texts = _texts_of_one_length(context.test.items)
     asymmetry = score_asymmetry(model)
     return LinkStudy(
         contract=ContractResult(**violations, undecided=check_undecided(context.test)),
@@ -203,7 +203,7 @@ def make_context(
     dev: Sequence[LinkItem],
     test: Sequence[LinkItem],
     config: ProbeConfig,
-) -> LinkContext:
+) -> _LinkContext:
     """Measure every head of every model at the items of the questions; untrained models on dev and the headline."""
 
     def matching(items: Sequence[LinkItem], wanted: Sequence[Question], *holdouts: str) -> list[LinkItem]:
@@ -222,7 +222,7 @@ def make_context(
     dev_scores = measure(model, dev_items)
     test_scores = measure(model, test_items)
     of_untrained = [(measure(other, dev_items), measure(other, headline_items)) for other in untrained]
-    return LinkContext(
+    return _LinkContext(
         model=model,
         dev=dev_scores,
         test=test_scores,
@@ -232,7 +232,7 @@ def make_context(
     )
 
 
-def study_link(question: Question, context: LinkContext) -> QuestionResult:
+def study_link(question: Question, context: _LinkContext) -> QuestionResult:
     """Choose the head on dev, test it on every hold-out, run the causal tests, and judge it on the headline."""
     # Choose on dev; the rules are fitted there too.
     dev_items, dev_rows = context.dev.select(question, "iid")
@@ -243,7 +243,7 @@ def study_link(question: Question, context: LinkContext) -> QuestionResult:
     # Test on every hold-out, and all heads on the headline.
     holdouts: dict[str, HoldoutResult] = {}
     for holdout in context.test.holdouts(question):
-        holdouts[holdout], table = score_holdout(question, holdout, context, place, rules)
+        holdouts[holdout], table = _score_holdout(question, holdout, context, place, rules)
         if holdout == HEADLINE:
             heads = table
 
@@ -282,8 +282,8 @@ def study_link(question: Question, context: LinkContext) -> QuestionResult:
     )
 
 
-def score_holdout(
-    question: Question, holdout: str, context: LinkContext, place: Head, rules: Mapping[str, Rule]
+def _score_holdout(
+    question: Question, holdout: str, context: _LinkContext, place: Head, rules: Mapping[str, Rule]
 ) -> tuple[HoldoutResult, HeadTable]:
     """Return the scores of one head on a hold-out, and the scores and p of all heads."""
     items, rows = context.test.select(question, holdout)
@@ -320,7 +320,7 @@ def score_holdout(
 
 
 def _head_and_rules(
-    scores: Scores, items: Sequence[LinkItem], place: Head, rules: Mapping[str, Rule], context: LinkContext
+    scores: Scores, items: Sequence[LinkItem], place: Head, rules: Mapping[str, Rule], context: _LinkContext
 ) -> dict[str, Any]:
     """Return the fields of `HoldoutResult` about a head's scores, those of the rules, and its lead over the best."""
     rule_scores = score_rules(rules, items)
@@ -349,7 +349,7 @@ def _head_and_rules(
     return result
 
 
-def _untrained(question: Question, context: LinkContext) -> UntrainedScores:
+def _untrained(question: Question, context: _LinkContext) -> UntrainedScores:
     """Return the headline scores of the untrained models' own best dev heads: mean, interval over models, range."""
     results = []
     for dev, test in context.untrained:
@@ -369,7 +369,7 @@ def _untrained(question: Question, context: LinkContext) -> UntrainedScores:
     )
 
 
-def _median_block(question: Question, context: LinkContext, place: Head) -> MedianBlock:
+def _median_block(question: Question, context: _LinkContext, place: Head) -> MedianBlock:
     """Return the headline block of median pronoun contrast, so that the example shown is no better than half of all."""
     values = context.test.scores(question, HEADLINE).pronoun_contrast[:, *place]
     middle = int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
@@ -388,7 +388,7 @@ def _median_block(question: Question, context: LinkContext, place: Head) -> Medi
     )
 
 
-def _selectivity(question: Question, context: LinkContext, dev_rows: HeadRows) -> float:
+def _selectivity(question: Question, context: _LinkContext, dev_rows: HeadRows) -> float:
     """Return how much better the best head is than with random labels; the words must be those of dev."""
     config = context.config
     known = "iid" if "iid" in context.test.holdouts(question) else HEADLINE
@@ -398,7 +398,7 @@ def _selectivity(question: Question, context: LinkContext, dev_rows: HeadRows) -
     return selectivity(dev_items, margins[0], items, margins[1], config.n_controls, config.seed)
 
 
-def _importance(question: Question, context: LinkContext, place: Head) -> ImportanceResult:
+def _importance(question: Question, context: _LinkContext, place: Head) -> ImportanceResult:
     """Return how attention weight, value norm and causal effect agree over the headline's links."""
     items, _ = context.test.select(question, HEADLINE)
     return importance_study(
@@ -441,7 +441,7 @@ def check_undecided(scores: HeadScores) -> dict[str, float]:
     return distances
 
 
-def texts_of_one_length(items: Sequence[LinkItem], n_texts: int = 256) -> Tensor:
+def _texts_of_one_length(items: Sequence[LinkItem], n_texts: int = 256) -> Tensor:
     """Return up to `n_texts` different, evenly spaced texts [B, T] of the most common length."""
     by_length: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
     for item in items:

@@ -26,7 +26,7 @@ EDIT_COST = 1 / 30  # of an edit at the site, relative to an unedited pass over 
 
 
 @dataclass(frozen=True, slots=True)
-class SiteBatch:
+class _SiteBatch:
     """Texts that end before a pronoun; the twin of a passage is the next row. B texts, T tokens."""
 
     index: list[tuple[int, int]]  # [B] (item, text) of each row
@@ -38,7 +38,7 @@ class SiteBatch:
     partner: Tensor  # [B] row of the other text of the same passage
 
 
-def _site_batches(items: Sequence[PassageItem], tokens_per_batch: int, device: torch.device) -> Iterator[SiteBatch]:
+def _site_batches(items: Sequence[PassageItem], tokens_per_batch: int, device: torch.device) -> Iterator[_SiteBatch]:
     """Yield the items in batches of up to `tokens_per_batch` tokens, items of similar length together."""
     lengths = [max(map(len, item.texts)) for item in items]
     for chosen in length_batches(lengths, tokens_per_batch, n_texts=2):
@@ -58,7 +58,7 @@ def _site_batches(items: Sequence[PassageItem], tokens_per_batch: int, device: t
             if len(items[i].texts) == 2:
                 partner[row] = row + 1 - 2 * text
         tensors = [x.to(device) for x in (tokens, site, forms, classes, content, partner)]
-        yield SiteBatch(rows, *tensors)
+        yield _SiteBatch(rows, *tensors)
 
 
 def _cuts(mask: Tensor, heads: Sequence[Head]) -> list[SiteEdit]:
@@ -66,7 +66,7 @@ def _cuts(mask: Tensor, heads: Sequence[Head]) -> list[SiteEdit]:
     return [SiteEdit(layer, head, weights=lambda row: cut_weights(row, mask)) for layer, head in heads]
 
 
-def _exchanges(batch: SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
+def _exchanges(batch: _SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
     """Return the edits that let the weights of some heads on the mentions of both classes change places."""
 
     def exchange(row: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def _exchanges(batch: SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
     return [SiteEdit(layer, head, weights=exchange) for layer, head in heads]
 
 
-def _interchanges(batch: SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
+def _interchanges(batch: _SiteBatch, heads: Sequence[Head]) -> list[SiteEdit]:
     """Return the edits that replace the outputs of some heads by those in the other text of the passage."""
     return [SiteEdit(layer, head, output=lambda rows: rows[batch.partner]) for layer, head in heads]
 
@@ -106,7 +106,7 @@ class Sites:
         self.items = items
         self.clean = np.full((len(items), 2), np.nan)
         self._advance = advance
-        self._batches = list[tuple[SiteBatch, SitePass]]()
+        self._batches = list[tuple[_SiteBatch, SitePass]]()
         for batch in _site_batches(items, tokens_per_batch, model.device):
             site_pass = model.site_pass(batch.tokens, batch.site)
             self.clean[_places(batch)] = _margins(batch, site_pass, [[]])[0]
@@ -197,7 +197,7 @@ class Sites:
 
 
 @torch.no_grad()
-def _margins(batch: SiteBatch, site_pass: SitePass, edit_lists: Sequence[Sequence[SiteEdit]]) -> np.ndarray:
+def _margins(batch: _SiteBatch, site_pass: SitePass, edit_lists: Sequence[Sequence[SiteEdit]]) -> np.ndarray:
     """Return M = log p(first form) - log p(second form) in nats at the site, with each of E lists of edits, [E, B]."""
     n_at_once = max(1, MAX_ROWS // len(batch.site))
     found = np.empty((len(edit_lists), len(batch.site)))
@@ -210,7 +210,7 @@ def _margins(batch: SiteBatch, site_pass: SitePass, edit_lists: Sequence[Sequenc
     return found
 
 
-def _places(batch: SiteBatch) -> tuple[np.ndarray, np.ndarray]:
+def _places(batch: _SiteBatch) -> tuple[np.ndarray, np.ndarray]:
     """Return the item and the text of each row, each [B]."""
     items, texts = np.array(batch.index).T
     return items, texts

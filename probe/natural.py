@@ -259,7 +259,7 @@ def _too_few(question: str, items: PrefixItems, seed: int) -> str:
 
 
 @dataclass(frozen=True)
-class PairContrasts:
+class _PairContrasts:
     """What every head does at every decided site. Shapes [N, S, L, H]: N prefixes, S sites, L layers, H heads."""
 
     contrast: np.ndarray
@@ -268,7 +268,7 @@ class PairContrasts:
     right: np.ndarray  # share of the two readings
 
 
-def measure_contrasts(model: ObservableModel, items: PrefixItems, tokens_per_batch: int) -> PairContrasts:
+def measure_contrasts(model: ObservableModel, items: PrefixItems, tokens_per_batch: int) -> _PairContrasts:
     """Measure every head at all sites in one pass.
 
     Raises:
@@ -302,7 +302,7 @@ def measure_contrasts(model: ObservableModel, items: PrefixItems, tokens_per_bat
         raise UserError("no report for this model: the two readings differ before the pronoun")
     decided = {name: values[:, :, 1:] for name, values in pairs.items()}  # [N, 2, S, L, H]
     is_right = decided["log_ratio"] > 0
-    return PairContrasts(
+    return _PairContrasts(
         contrast=decided["log_ratio"].mean(axis=1),
         value_contrast=decided["value_log_ratio"].mean(axis=1),
         pair_right=is_right.all(axis=1).astype(float),
@@ -357,7 +357,7 @@ def study_shift(
             untrained_t=untrained_t,
             strata=_strata(tested_items, measured.contrast[(testing, *place)]),
             similar=similar_heads(measured.contrast[testing, place[0]], (place[1], place[2])),
-            causal=measure_cut(model, tested_items, place, target, config),
+            causal=_measure_cut(model, tested_items, place, target, config),
             criteria={},
             verdict="",
         )
@@ -366,7 +366,7 @@ def study_shift(
     confirmed = {}
     for target, place in chosen_elsewhere.items():
         if place[0] < measured.contrast.shape[1]:
-            confirmed[target] = confirm_shift(measured.contrast, items, place, untrained_t, config)
+            confirmed[target] = _confirm_shift(measured.contrast, items, place, untrained_t, config)
     return NaturalQuestion(
         n_prefixes=len(items.prefixes),
         n_tested=len(testing),
@@ -389,7 +389,7 @@ def _contrasts_of(models: Iterable[ObservableModel], items: PrefixItems, config:
 
 
 def _scores_of_head(
-    measured: PairContrasts, tested_items: PrefixItems, testing: np.ndarray, place: Place, config: ProbeConfig
+    measured: _PairContrasts, tested_items: PrefixItems, testing: np.ndarray, place: Place, config: ProbeConfig
 ) -> dict[str, Any]:
     """Return the mean of each measure of a head over the tested prefixes, and its interval, as fields of a result."""
     columns = np.stack([values[(testing, *place)] for values in vars(measured).values()], axis=1)
@@ -411,7 +411,7 @@ def _strata(items: PrefixItems, contrast: np.ndarray) -> dict[str, Stratum]:
     return strata
 
 
-def confirm_shift(
+def _confirm_shift(
     contrast: np.ndarray, items: PrefixItems, place: Place, untrained_t: float, config: ProbeConfig
 ) -> ConfirmedShift:
     """Test a head that was chosen on other texts on all prefixes: one two-sided test, without a correction."""
@@ -482,7 +482,7 @@ def _median_prefixes(items: PrefixItems, contrast: np.ndarray, site: str) -> lis
 # The causal test
 
 
-def measure_cut(
+def _measure_cut(
     model: ObservableModel, items: PrefixItems, place: Place, target: str, config: ProbeConfig
 ) -> EdgeCut | None:
     """Cut the edge from the head's site to its target, and measure the loss of the text's own next tokens.
@@ -535,7 +535,7 @@ def _cut_effects(
     target: str,
     tokens_per_batch: int,
 ) -> np.ndarray:
-    """Return rise, matched rise, mass and matched mass of each text, [N, 4], as `measure_cut` explains them."""
+    """Return rise, matched rise, mass and matched mass of each text, [N, 4], as `_measure_cut` explains them."""
     _, layer, head = place
     results = np.empty((len(texts), 4))
     for members, rows, tokens, _ in text_batches(texts, tokens_per_batch):
@@ -566,14 +566,14 @@ def _cut_effects(
         losses = []
         for edits in ([], [cut_edge(query, layer, head, is_target)], [cut_edge(query, layer, head, matched)]):
             logits = model.logits(tokens, None, edits, streams)
-            losses.append(continuation_loss(logits, tokens, query))
+            losses.append(_continuation_loss(logits, tokens, query))
         clean, cut, control = losses
         columns = (cut - clean, control - clean, mass, (weights * matched).sum(-1))
         results[members] = torch.stack(columns, dim=1).double().cpu().numpy()
     return results
 
 
-def continuation_loss(logits: Tensor, tokens: Tensor, query: Tensor) -> Tensor:
+def _continuation_loss(logits: Tensor, tokens: Tensor, query: Tensor) -> Tensor:
     """Return the mean loss [B] in nats of the N_CONTINUATION tokens after the `query` [B], from logits [B, T, V]."""
     positions = query[:, None] + torch.arange(N_CONTINUATION, device=query.device)  # [B, N_CONTINUATION]
     rows = torch.arange(len(tokens), device=query.device)[:, None]

@@ -52,7 +52,7 @@ class Half:
     """The items of one half of the documents, with the unedited pass of a model over them."""
 
     def __init__(
-        self, model: ObservableModel, items: Sequence[PassageItem], tokens_per_batch: int, meter: "Meter"
+        self, model: ObservableModel, items: Sequence[PassageItem], tokens_per_batch: int, meter: "_Meter"
     ) -> None:
         self.one, self.two = (PassageItems([item for item in items if item.passage.kind == kind]) for kind in KINDS)
         self.all = PassageItems([*self.one.items, *self.two.items])
@@ -71,7 +71,7 @@ class Half:
         return np.concatenate([self.sites_one.direct_effects(), self.sites_two.direct_effects()])
 
 
-class Meter:
+class _Meter:
     """Adds up the work of a study and reports which share of it is done."""
 
     def __init__(self, progress: Progress) -> None:
@@ -135,7 +135,7 @@ def question_items(
     is_choosing = random_half(documents_of, config.seed) if items else np.zeros(0, dtype=bool)
     choosing = [item for item, is_chosen in zip(items, is_choosing, strict=True) if is_chosen]
     tested = [item for item, is_chosen in zip(items, is_choosing, strict=True) if not is_chosen]
-    problem = too_few(question, (choosing, tested), left_out)
+    problem = _too_few(question, (choosing, tested), left_out)
     earlier = list[PassageItem]()
     if not problem and limits is MAX_PASSAGES:
         earlier = make(kind="two", limit=limits["two"], has_earlier=True).items
@@ -147,7 +147,7 @@ def _limits(model: ObservableModel) -> dict[str, int]:
     return MAX_PASSAGES if model.n_layer * model.n_head <= MANY_HEADS else MAX_PASSAGES_LARGE
 
 
-def too_few(question: str, halves: Sequence[Sequence[PassageItem]], left_out: dict[str, dict[str, int]]) -> str:
+def _too_few(question: str, halves: Sequence[Sequence[PassageItem]], left_out: dict[str, dict[str, int]]) -> str:
     """Return why a question cannot be tested on the choosing and the tested half, with the counts; "" if it can."""
     one, both = ("one person", "a woman and a man") if question == "gender" else ("one thing", "one and several things")
     problems = list[str]()
@@ -221,7 +221,7 @@ def study_passage_items(
     progress: Progress = lambda stage, share: None,
 ) -> NextPronounResult | str:
     """Choose a head on one half of the items and test it on the other; arguments and result as above."""
-    meter = Meter(progress)
+    meter = _Meter(progress)
     n_heads = model.n_layer * model.n_head
     n_candidates = n_heads if n_heads <= ALL_HEADS else MAX_CANDIDATES
     meter.total = _planned(len(items.choosing), len(items.tested), n_candidates, config.n_untrained)
@@ -229,7 +229,7 @@ def study_passage_items(
     # All heads, or of many those with the largest direct effect; the largest edge effect is chosen.
     meter.begin("choosing a head")
     choosing = Half(model, items.choosing, config.tokens_per_batch, meter)
-    candidates = choose_candidates(model, choosing)
+    candidates = _choose_candidates(model, choosing)
     if not candidates:
         return f"{QUESTION_NAMES[question]}: the direct effects of the heads are not known for this kind of model"
     singles = [[head] for head in candidates]
@@ -246,27 +246,27 @@ def study_passage_items(
 
     # Everything else for the chosen head, and for heads that share the work.
     meter.begin("what the head decides")
-    one = follow_twin(tested, chosen, config)
+    one = _follow_twin(tested, chosen, config)
     largest_untrained = max(tests.untrained_t, default=0.0)
-    of_head = measure_set(tested, [chosen], one.follows_twin, largest_untrained, config, float(tests.tested.p[best]))
+    of_head = _measure_set(tested, [chosen], one.follows_twin, largest_untrained, config, float(tests.tested.p[best]))
     meter.begin("sets of heads")
-    curve = grow_set(choosing, tested, candidates, config) if tested.two.items else []
+    curve = _grow_set(choosing, tested, candidates, config) if tested.two.items else []
     of_set = None
     if len(curve) > 1:
         grown = [head for head, _, _ in curve]
-        of_set = measure_set(tested, grown, one.follows_twin, largest_untrained, config)
+        of_set = _measure_set(tested, grown, one.follows_twin, largest_untrained, config)
     reaches = bool(curve) and curve[-1][1] >= MIN_SET_SHARE
 
     # Only a set that reaches its share can take the place of the head.
     judged, unit = of_head, "head"
     if reaches and of_set is not None and of_head.verdict != SUPPORTED and of_set.verdict == SUPPORTED:
         judged, unit = of_set, "set"
-    choices = [whom_it_picks("no earlier pronoun", [choosing.sites_two, tested.sites_two], config)]
+    choices = [_whom_it_picks("no earlier pronoun", [choosing.sites_two, tested.sites_two], config)]
     if items.earlier:
         earlier = Sites(model, items.earlier, config.tokens_per_batch)
-        choices.append(whom_it_picks("an earlier pronoun", [earlier], config))
-    picked = whom_it_picks("tested", [tested.sites_two], config)
-    rules = rule_accuracies(tested.two.items, documents, question)
+        choices.append(_whom_it_picks("an earlier pronoun", [earlier], config))
+    picked = _whom_it_picks("tested", [tested.sites_two], config)
+    rules = _rule_accuracies(tested.two.items, documents, question)
     clusterings = tested.all.clusterings
     return NextPronounResult(
         question=QUESTION_NAMES[question],
@@ -305,7 +305,7 @@ def study_passage_items(
         untrained_t=tests.untrained_t,
         candidates=_tested_candidates(candidates, effects, tests),
         left_out=items.left_out,
-        examples=typical_examples(tested, chosen, judged.heads),
+        examples=_typical_examples(tested, chosen, judged.heads),
     )
 
 
@@ -317,7 +317,7 @@ def _planned(n_choosing: int, n_tested: int, n_candidates: int, n_untrained: int
     return n_texts + of_cuts + of_sets
 
 
-def choose_candidates(model: ObservableModel, choosing: Half) -> list[Head]:
+def _choose_candidates(model: ObservableModel, choosing: Half) -> list[Head]:
     """Return the heads to edit: all, or of many those of the largest direct effect; none if that is not known."""
     heads = [Head(layer, head) for layer in range(model.n_layer) for head in range(model.n_head)]
     if len(heads) <= ALL_HEADS:
@@ -339,7 +339,7 @@ def _effects_of(
     items: Sequence[PassageItem],
     sets: Sequence[Sequence[Head]],
     config: ProbeConfig,
-    meter: Meter,
+    meter: _Meter,
 ) -> Iterator[Sample]:
     """Yield the edge effects of each untrained model."""
     for number, model in enumerate(models, 1):
@@ -367,7 +367,7 @@ def _effective_number(labels: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class OneEntity:
+class _OneEntity:
     """What the model and one head do in passages with one entity; fields as in `NextPronounResult`."""
 
     follows_twin: Estimate
@@ -376,7 +376,7 @@ class OneEntity:
     interchanged: Estimate
 
 
-def follow_twin(tested: Half, head: Head, config: ProbeConfig) -> OneEntity:
+def _follow_twin(tested: Half, head: Head, config: ProbeConfig) -> _OneEntity:
     """Measure whether the margin follows the twin, and what a head does there."""
     one = tested.one
     measured = tested.sites_one.measure([[head]], ["cut", "interchanged"])
@@ -386,7 +386,7 @@ def follow_twin(tested: Half, head: Head, config: ProbeConfig) -> OneEntity:
     changes_sides = measured.clean[:, 0] * measured.clean[:, 1] < 0
     is_right_in_both = (clean > 0) & changes_sides
     designs = one.designs()
-    return OneEntity(
+    return _OneEntity(
         follows_twin=estimate_mean(np.heaviside(clean, 0.5), designs, config),
         right_in_both=float(is_right_in_both.mean()),
         head_share=estimate_ratio(clean - meant_cut[:, 0], clean, designs, config),
@@ -397,7 +397,7 @@ def follow_twin(tested: Half, head: Head, config: ProbeConfig) -> OneEntity:
 # Passages with two entities: whom does the model pick?
 
 
-def whom_it_picks(stratum: str, sites: Sequence[Sites], config: ProbeConfig) -> Choice:
+def _whom_it_picks(stratum: str, sites: Sequence[Sites], config: ProbeConfig) -> Choice:
     """Return whom the model picks in the passages of some sites; they have two entities, and at least one is given."""
     items = PassageItems([item for part in sites for item in part.items])
     clean = np.concatenate([part.clean for part in sites])  # [N, 2]
@@ -417,7 +417,7 @@ def whom_it_picks(stratum: str, sites: Sequence[Sites], config: ProbeConfig) -> 
     )
 
 
-def rule_accuracies(
+def _rule_accuracies(
     items: Sequence[PassageItem], documents: Sequence[tuple[str, str]], question: str
 ) -> dict[str, float]:
     """Return how often simple rules pick the author's entity; "last words" is counted in the other documents."""
@@ -446,7 +446,7 @@ def weight_correlation(tested: Half, head: Head) -> float:
 # Heads, alone and together
 
 
-def measure_set(
+def _measure_set(
     tested: Half,
     heads: Sequence[Head],
     follows: Estimate,
@@ -496,7 +496,7 @@ def measure_set(
     )
 
 
-def grow_set(
+def _grow_set(
     choosing: Half, tested: Half, candidates: Sequence[Head], config: ProbeConfig
 ) -> list[tuple[Head, float, Estimate]]:
     """Add heads one by one, each time the one that raises the share exchanged most on the choosing half.
@@ -528,7 +528,7 @@ def grow_set(
     return curve
 
 
-def typical_examples(tested: Half, head: Head, heads: Sequence[Head], n: int = 3) -> list[PassageExample]:
+def _typical_examples(tested: Half, head: Head, heads: Sequence[Head], n: int = 3) -> list[PassageExample]:
     """Return tested passages with a typical effect of exchanging the weights of `heads`, and the weights of `head`.
 
     The candidates are the 20 % of the passages whose share exchanged is nearest to the median. Those with the highest

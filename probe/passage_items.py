@@ -101,7 +101,7 @@ def make_passage_items(
         word = content[int(rng.integers(len(content)))] if content else None
 
         # Both in the tokens of the model.
-        item = make_passage_item(passage, twin, word, tokenizer, bos_id, max_tokens, unknown)
+        item = _make_passage_item(passage, twin, word, tokenizer, bos_id, max_tokens, unknown)
         if isinstance(item, str):
             found.left_out[item] += 1
         else:
@@ -116,7 +116,7 @@ def make_passage_items(
     return found.take(np.array(kept, dtype=int))
 
 
-def make_passage_item(
+def _make_passage_item(
     passage: Passage,
     twin: Twin | None,
     word: Span | None,

@@ -724,6 +724,8 @@ class TestedData:
     fingerprint: str
     leakage: Leakage | None = may_be_absent()
 
+    __test__ = False  # its name looks like a test of pytest
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResults:

@@ -115,7 +115,7 @@ def candidates(items: Sequence[LinkItem]) -> Candidates:
     return Candidates(torch.from_numpy(positions.clip(min=0)), present, torch.from_numpy(gold))
 
 
-class ItemBatch(NamedTuple):
+class _ItemBatch(NamedTuple):
     """The texts of one forward pass: N items share B texts."""
 
     members: list[int]  # [N] index of each item among all items
@@ -125,13 +125,13 @@ class ItemBatch(NamedTuple):
     mentions: Candidates  # one row per item, N rows
 
 
-def item_batches(items: Sequence[LinkItem], tokens_per_batch: int) -> list[ItemBatch]:
+def item_batches(items: Sequence[LinkItem], tokens_per_batch: int) -> list[_ItemBatch]:
     """Return the batches that cover `items`; texts that are equal up to the query share a row."""
     texts = [item.tokens[: item.query + 1] for item in items]
     batches = []
     for members, rows, tokens, query in text_batches(texts, tokens_per_batch):
         mentions = candidates([items[i] for i in members])
-        batches.append(ItemBatch(members, torch.tensor(rows), tokens, query[:, None], mentions))
+        batches.append(_ItemBatch(members, torch.tensor(rows), tokens, query[:, None], mentions))
     return batches
 
 

@@ -1,6 +1,6 @@
 """Attention snapshots during training: every head's weights between the words of the worked examples, step by step.
 
-attention.jsonl holds one object per line: first the `SnapshotHeader`, with step -1, then one snapshot per step.
+attention.jsonl holds one object per line: first the header, with step -1, then one snapshot per step.
 """
 
 import json
@@ -21,7 +21,7 @@ _HEADER_STEP = -1
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotText:
+class _SnapshotText:
     """A text of which the attention is recorded."""
 
     text: str
@@ -29,14 +29,14 @@ class SnapshotText:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotHeader:
+class _SnapshotHeader:
     """The first line of attention.jsonl."""
 
     step: int
     version: int
     n_layer: int
     n_head: int
-    texts: list[SnapshotText]
+    texts: list[_SnapshotText]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ def choose_examples(
     return chosen
 
 
-def snapshot_header(texts: Sequence[TokenizedText], model: ObservableModel) -> SnapshotHeader:
+def snapshot_header(texts: Sequence[TokenizedText], model: ObservableModel) -> _SnapshotHeader:
     """Return the first line of attention.jsonl for a model that reads these texts."""
-    shown = [SnapshotText(text.text, text.words) for text in texts]
-    return SnapshotHeader(_HEADER_STEP, _VERSION, model.n_layer, model.n_head, shown)
+    shown = [_SnapshotText(text.text, text.words) for text in texts]
+    return _SnapshotHeader(_HEADER_STEP, _VERSION, model.n_layer, model.n_head, shown)
 
 
 def load_history(path: Path) -> SnapshotHistory | None:
@@ -85,7 +85,7 @@ def load_history(path: Path) -> SnapshotHistory | None:
         lines = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
         if not lines:
             return None
-        header: SnapshotHeader = from_json(SnapshotHeader, lines[0], "header")
+        header: _SnapshotHeader = from_json(_SnapshotHeader, lines[0], "header")
         if (header.step, header.version) != (_HEADER_STEP, _VERSION):
             raise ValueError("another version")
 

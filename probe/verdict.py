@@ -102,7 +102,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class _Verdict:
     """What may be claimed of a head, and why no more."""
 
     word: str  # SUPPORTED, SUGGESTIVE or NOT_ESTABLISHED
@@ -151,7 +151,7 @@ def evidence_of(result: QuestionResult, n_seeds: int = 1, n_seeds_supported: int
     )
 
 
-def judge(evidence: Evidence) -> Verdict:
+def judge(evidence: Evidence) -> _Verdict:
     """Return the verdict on a link.
 
     One of the first two criteria is required because random weights can meet two of the others. A previous-token or
@@ -167,7 +167,7 @@ def judge(evidence: Evidence) -> Verdict:
     is_suggestive = is_shown and has_first and len(passed) >= _MIN_CRITERIA
     reasons = exclusions + tuple(criterion.reason for criterion in criteria if not criterion.passed)
     level = "E0" if exclusions else _link_level(evidence, passed)
-    return Verdict(_word(is_supported, is_suggestive), level, criteria, reasons)
+    return _Verdict(_word(is_supported, is_suggestive), level, criteria, reasons)
 
 
 def _link_criteria(evidence: Evidence) -> tuple[Criterion, ...]:
@@ -307,13 +307,13 @@ def judged_shift(result: ShiftResult, sign: int) -> ShiftResult:
     criteria = {
         f"corrected p below {MAX_P}": is_significant,
         "|t| above that of every untrained model": abs(result.t) > result.untrained_t,
-        "cutting the edge changes the continuation's loss": has_effect(result.causal),
+        "cutting the edge changes the continuation's loss": _has_effect(result.causal),
     }
     verdict = _word(all(criteria.values()), is_significant)
     return replace(result, criteria=criteria, verdict=verdict)
 
 
-def has_effect(cut: EdgeCut | None) -> bool:
+def _has_effect(cut: EdgeCut | None) -> bool:
     """Return whether a cut changes the loss, and changes it more in that direction than the matched cut does."""
     if cut is None:
         return False

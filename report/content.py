@@ -41,11 +41,11 @@ def page_content(
     omissions: list[str] = []
 
     # Sentences in the order of their importance, because there may not be room for all
-    groups = [[own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
+    groups = [[_own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
     if results and results.natural:
-        groups += natural_sentences(opened, results.natural)
-    groups += [example_sentences(opened, question) for question in SHOWCASE]
-    groups += [median_block(opened, result) for result in results.selected] if results else []
+        groups += _natural_sentences(opened, results.natural)
+    groups += [_example_sentences(opened, question) for question in SHOWCASE]
+    groups += [_median_block(opened, result) for result in results.selected] if results else []
     sentences = within_size(groups, omissions)
 
     # Some of them also have snapshots of training.
@@ -72,7 +72,7 @@ def _with_results(content: PageContent, results: ProbeResults, opened: OpenedMod
     for result in results.selected:
         groups = (f"{result.question}-", f"median-{result.question}-")
         ids = [sentence.id for sentence in content.sentences if sentence.id.startswith(groups)]
-        questions.append(question_content(result, results.model, ids))
+        questions.append(_question_content(result, results.model, ids))
 
     # Tables that belong to no single question of the stories or the English blocks
     tables = next_pronoun_tables(results.next_pronoun)
@@ -119,7 +119,7 @@ def about(opened: OpenedModel, commands: list[str]) -> ModelFacts:
     )
 
 
-def question_content(result: QuestionResult, model: TestedModel, sentences: list[str]) -> PageQuestion:
+def _question_content(result: QuestionResult, model: TestedModel, sentences: list[str]) -> PageQuestion:
     """Return a result with its description, its claim, the corrected p of all heads and the ids of its sentences."""
     card = claim_card(result, model)
     scores = asdict(result.heads)
@@ -150,7 +150,7 @@ def opening_sentence(natural: NaturalResult, selected: Sequence[QuestionResult])
 # Sentences
 
 
-def sentence_content(
+def _sentence_content(
     opened: OpenedModel,
     text: TokenizedText,
     name: str,
@@ -183,7 +183,7 @@ def sentence_content(
     )
 
 
-def own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
+def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
     """Return the user's sentence; heads are read at its pronouns and at later words that decide what those are."""
     tokenized = opened.tokenize(text)
     notes = lint(text)
@@ -194,7 +194,7 @@ def own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
         for span in (note.clue, note.span):
             if span:
                 query[_word_at(tokenized, span)] = None
-    content = sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", [list(query)], predicts=True)
+    content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", [list(query)], predicts=True)
     return replace(content, notes=[*unknown_note(opened, tokenized), *(note.note for note in notes)])
 
 
@@ -203,7 +203,7 @@ def _word_at(text: TokenizedText, span: Span) -> int:
     return 1 + text.word_spans.index(span)
 
 
-def natural_sentences(opened: OpenedModel, natural: NaturalResult) -> list[list[PageSentence]]:
+def _natural_sentences(opened: OpenedModel, natural: NaturalResult) -> list[list[PageSentence]]:
     """Return, for every tested head, three prefixes of natural text, each with both pronouns."""
     groups = []
     for question, result in natural.questions.items():
@@ -220,7 +220,7 @@ def natural_sentences(opened: OpenedModel, natural: NaturalResult) -> list[list[
                     other = _words_at(text, example.mentions[1 - meant])
                     roles = [[len(text.words) - 1], matching, other]  # read at the last word
                     name = f"{_natural_group(question, target)}-{len(group) + 1}"
-                    group.append(replace(sentence_content(opened, text, name, title, roles), head=head))
+                    group.append(replace(_sentence_content(opened, text, name, title, roles), head=head))
             groups.append(group)
     return groups
 
@@ -236,30 +236,30 @@ def _words_at(text: TokenizedText, spans: Sequence[Span]) -> list[int]:
     return words
 
 
-def example_sentences(opened: OpenedModel, question: str) -> list[PageSentence]:
+def _example_sentences(opened: OpenedModel, question: str) -> list[PageSentence]:
     """Return the worked example of a question; no sentence if the model cannot read all of them."""
     sentences = []
     for i, example in enumerate(SHOWCASE[question], 1):
         # One sentence without the others would show nothing.
         text = opened.tokenize(example.text)
-        if unknown_words(opened, text) or not opened.fits(text):
+        if _unknown_words(opened, text) or not opened.fits(text):
             return []
         words = (example.query, example.antecedent, example.distractor)
         title = "At “{}”: the antecedent is “{}”, the distractor “{}”.".format(*words)
         roles = [[text.words.index(word)] for word in words]
         predicts = example.text.endswith(example.query)
-        sentences.append(sentence_content(opened, text, f"{question}-{i}", title, roles, predicts=predicts))
+        sentences.append(_sentence_content(opened, text, f"{question}-{i}", title, roles, predicts=predicts))
     return sentences
 
 
-def median_block(opened: OpenedModel, result: QuestionResult) -> list[PageSentence]:
+def _median_block(opened: OpenedModel, result: QuestionResult) -> list[PageSentence]:
     """Return the four sentences of a question's median block."""
     sentences = []
     for i, shown in enumerate(result.median.sentences, 1):
         text = opened.tokenize(shown.text)
         name = f"median-{result.question}-{i}"
         title = f"Sentence {i} of 4, block {result.median.block}."
-        sentences.append(sentence_content(opened, text, name, title, _roles(text, shown)))
+        sentences.append(_sentence_content(opened, text, name, title, _roles(text, shown)))
     return sentences
 
 
@@ -271,7 +271,7 @@ def _roles(text: TokenizedText, shown: ShownSentence) -> list[list[int]]:
     return roles
 
 
-def unknown_words(opened: OpenedModel, text: TokenizedText) -> list[str]:
+def _unknown_words(opened: OpenedModel, text: TokenizedText) -> list[str]:
     """Return the pieces of a text that the tokenizer replaces by its token for unknown words, each once."""
     words: dict[str, None] = {}  # an ordered set
     for token, (start, end) in zip(text.tokens[1:], text.spans, strict=True):
@@ -282,7 +282,7 @@ def unknown_words(opened: OpenedModel, text: TokenizedText) -> list[str]:
 
 def unknown_note(opened: OpenedModel, text: TokenizedText) -> list[str]:
     """Return a note that names the words outside the vocabulary, if there are any."""
-    words = unknown_words(opened, text)
+    words = _unknown_words(opened, text)
     return [f"Not in the model's vocabulary, so read as the unknown word: {', '.join(words)}."] if words else []
 
 

@@ -31,7 +31,7 @@ def score_colour(value: float, centre: float, end: float) -> Colour:
     return mixed(BLUE if share >= 0 else ORANGE, abs(share))
 
 
-def draw_boxes(rows: Sequence[Sequence[tuple[str, Colour]]], caption: str) -> np.ndarray:
+def _draw_boxes(rows: Sequence[Sequence[tuple[str, Colour]]], caption: str) -> np.ndarray:
     """Draw a caption and rows of texts in columns, each text in a box of its colour: [height, width, 3] uint8."""
     font = ImageFont.load_default(12)
     widths = []
@@ -60,7 +60,7 @@ def head_map(scores: np.ndarray, caption: str, centre: float = 0.5, end: float =
         for score in of_layer.tolist():
             row.append((f"{score:.2f}", score_colour(score, centre, end)))
         rows.append(row)
-    return draw_boxes(rows, caption)
+    return _draw_boxes(rows, caption)
 
 
 def example_block(sentences: Sequence[tuple[Example, Sequence[str], np.ndarray]], caption: str) -> np.ndarray:
@@ -76,7 +76,7 @@ def example_block(sentences: Sequence[tuple[Example, Sequence[str], np.ndarray]]
             text = f"{word} {weight:.2f}" if word in colours else word
             row.append((text, mixed(colours.get(word, GREY), float(weight))))
         rows.append(row)
-    return draw_boxes(rows, caption)
+    return _draw_boxes(rows, caption)
 
 
 def draw_snapshot(

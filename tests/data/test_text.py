@@ -94,6 +94,7 @@ def test_a_path_without_readable_files_names_the_setting(tmp_path: Path, name: s
     ("name", "content"),
     [
         ("a.txt", b"abc \xff\xfe"),
+        ("a.txt", b"The cat ran. " * 300 + b"\xed\xa0\x80"),
         ("a.txt", "utf-16".encode("utf-16")),
         ("a.txt.gz", gzip.compress(b"some text " * 999, mtime=0)[:-9]),
         ("a.jsonl", b'{"text": "a"}\n{"te'),

@@ -17,6 +17,7 @@ from data.tokenizer import (
     bpe_tokenizer,
     character_tokenizer,
     encode,
+    encode_text,
     encode_with_bos,
     end_id,
     file_tokenizer,
@@ -150,8 +151,9 @@ def test_a_tokenizer_file_with_gaps_in_its_ids_is_refused(tmp_path: Path) -> Non
 def test_text_that_a_tokenizer_cannot_encode_is_a_value_error(tmp_path: Path) -> None:
     external = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
     tokenizer, _ = file_tokenizer(save(external, tmp_path / "tokenizer.json"))
-    with pytest.raises(ValueError, match="cannot encode"):
-        encode(tokenizer, ["b"])
+    for encode_b in (lambda: encode(tokenizer, ["b"]), lambda: encode_text(tokenizer, "b")):
+        with pytest.raises(ValueError, match="cannot encode"):
+            encode_b()
 
 
 # Files of nanoGPT and llama2.c

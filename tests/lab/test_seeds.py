@@ -1,17 +1,19 @@
 """lab.seeds: what holds over training seeds."""
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
 from scipy import stats
 
+from data.errors import UserError
 from data.typed_json import from_json, to_json
+from lab import compare, seeds
 from lab.seeds import (
     CurveTimes,
     QuestionOverSeeds,
     SeedRun,
-    SeedsResult,
     Summary,
     curve_times,
     mean_over_runs,
@@ -20,7 +22,8 @@ from lab.seeds import (
 from probe.results import Estimate, Head, NaturalQuestion, NaturalResult, NextPronounResult, SetResult, ShiftResult
 from tests.blank import blank
 from tests.lab.made_up_runs import answers, five_runs, probe_results, seed_run, strong_head
-from training.metrics import Metrics
+from tests.report.sample import filled
+from training.metrics import DecisionPoint, Metrics
 
 NO_PROBE = Metrics([], [], [])
 
@@ -92,11 +95,19 @@ def test_a_resolved_share_that_ends_below_zero_never_emerges() -> None:
     assert curve_times(metrics, "number", Head(1, 1))["resolved share"] == CurveTimes()
 
 
-def test_the_results_are_read_back_from_their_json() -> None:
-    results = over_seeds(five_runs(), ["a warning"])
-    rounded: SeedsResult = from_json(SeedsResult, to_json(results), "seeds.json")
-    assert rounded.seeds == [1, 2, 3, 4, 5] and rounded.warnings == ["a warning"]
-    assert to_json(rounded) == to_json(results)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        seeds.SeedsResult, seeds.SeedHead, seeds.CurveOverSeeds, seeds.Support, seeds.DecidingHead,
+        seeds.NextPronounOverSeeds, seeds.ShiftingHead, seeds.ShiftOverSeeds, seeds.AnswersOverSeeds,
+        compare.Difference, compare.MeasureResult, DecisionPoint,
+    ],
+)  # fmt: skip
+def test_a_part_of_the_results_is_read_back_and_an_empty_one_refused(kind: type) -> None:
+    part = filled(kind)
+    assert from_json(kind, json.loads(json.dumps(to_json(part))), "part") == part
+    with pytest.raises(UserError, match="^part: no field "):
+        from_json(kind, {}, "part")
 
 
 def test_heads_in_natural_text_are_counted_by_verdict() -> None:

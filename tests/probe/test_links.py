@@ -1,5 +1,7 @@
 """The whole study: the right head is found, on the right items, and a model that breaks the contract is refused."""
 
+import csv
+import json
 from dataclasses import fields, replace
 
 import numpy as np
@@ -9,9 +11,11 @@ from model.observe import TransformerView
 from probe.config import ProbeConfig
 from probe.items import QUESTIONS, UNDECIDED, Question
 from probe.links import HeadScores, LinkStudy, check_undecided, study_links
-from probe.results import QuestionResult
+from probe.results import ProbeResults, QuestionResult
 from probe.scores import best_head, measure_heads, score_heads
 from probe.verdict import LEVELS
+from report.tables import heads_csv, items_jsonl
+from tests.blank import blank
 from tests.probe.story_items import FULL, planted, story_items, story_model, untrained_models
 from tests.probe.test_contract import ScaledLogits
 
@@ -105,6 +109,22 @@ def test_the_map_of_all_heads_contains_the_chosen_heads_scores(studied: LinkStud
         for field in fields(entry.heads):
             values = getattr(entry.heads, field.name)
             assert values[entry.layer][entry.head] == getattr(test, field.name)
+
+
+def test_the_files_for_other_programs_hold_the_scores_of_all_heads_and_each_item_of_the_chosen_one(
+    studied: LinkStudy,
+) -> None:
+    rows = list(csv.DictReader(heads_csv({"test": studied.test}).splitlines()))
+    lines = items_jsonl(blank(ProbeResults, selected=studied.selected), studied.test).splitlines()
+    items = [json.loads(line) for line in lines]
+    for entry in studied.selected:
+        place = (entry.question, "headline", str(entry.layer), str(entry.head))
+        (row,) = [row for row in rows if (row["question"], row["holdout"], row["layer"], row["head"]) == place]
+        assert float(row["accuracy"]) == pytest.approx(entry.headline.accuracy, abs=1e-6)
+        of_question = [item for item in items if item["question"] == entry.question]
+        assert len(of_question) == sum(tested.n_items for tested in entry.test.values())
+        strict = [item["strict"] for item in of_question if item["holdout"] == "headline"]
+        assert np.mean(strict) == pytest.approx(entry.headline.strict_accuracy)
 
 
 def test_half_of_the_blocks_lie_below_and_above_the_median_block(studied: LinkStudy) -> None:

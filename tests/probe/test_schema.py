@@ -1,5 +1,6 @@
 """probe.json holds the results without loss, a damaged file is named in one line, and every field is documented."""
 
+import json
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -8,6 +9,9 @@ from zlib import crc32
 import pytest
 
 from data.errors import UserError
+from data.typed_json import from_json, to_json
+from probe import results as parts
+from probe.claim import ClaimCard
 from probe.results import SCHEMA_VERSION, NextPronounResult, ProbeResults
 from tests.report.sample import filled
 
@@ -40,6 +44,23 @@ def test_a_damaged_file_is_refused_with_the_place_of_the_error(
     with pytest.raises(UserError) as error:
         ProbeResults.from_json(content)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        parts.MapScores, parts.ShownSentence, parts.MedianBlock, parts.Agreement, parts.LinkMeans,
+        parts.LinkMeansOfHead, parts.ImportanceResult, parts.ShowcaseExample, parts.ContractResult, parts.Stratum,
+        parts.ShiftTable, parts.NeededItems, parts.ConfirmedShift, parts.PrefixExample, parts.LevelCriterion,
+        parts.PassageExample, parts.Choice, parts.AfterPronoun, parts.Confirmation, parts.Leakage, parts.TestedData,
+        ClaimCard,
+    ],
+)  # fmt: skip
+def test_a_part_of_the_results_is_read_back_and_an_empty_one_refused(kind: type) -> None:
+    part = filled(kind)
+    assert from_json(kind, json.loads(json.dumps(to_json(part))), "part") == part
+    with pytest.raises(UserError, match="^part: no field "):
+        from_json(kind, {}, "part")
 
 
 def fields_of(kind: Any) -> set[str]:

@@ -11,6 +11,8 @@ from probe.results import (
     BestBaseline,
     CausalResult,
     Clusters,
+    Estimate,
+    HeadTable,
     HeadType,
     HoldoutResult,
     MentionMass,
@@ -18,7 +20,16 @@ from probe.results import (
     TestedModel,
     UntrainedScores,
 )
-from probe.verdict import Evidence, evidence_of, judge, judged
+from probe.verdict import (
+    Evidence,
+    corrected_p,
+    decision_criteria,
+    decision_verdict,
+    evidence_of,
+    is_replicated,
+    judge,
+    judged,
+)
 from tests.blank import blank
 
 MODEL = TestedModel("runs/a", 1200, "stories", {})
@@ -210,3 +221,37 @@ def test_an_answer_that_ignores_the_pronoun_is_a_criterion_not_met() -> None:
     constant = judged(result(causal=blank(CausalResult)))
     assert "does not follow the pronoun" in constant.reasons[0]
     assert "Criteria not met: causal edge." in claim_card(constant, MODEL).claim
+
+
+DECIDES: dict[str, Any] = {
+    "follows_twin": Estimate(0.9, 0.8, 1.0), "p": 0.001, "t": 9.0, "untrained_t": 5.0,
+    "meant_cut": Estimate(0.3, 0.1, 0.5), "other_cut": Estimate(-0.2, -0.3, -0.1),
+    "content_cut": Estimate(0.2, 0.1, 0.3), "share": Estimate(0.4, 0.3, 0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("level", "word", "misses"),
+    [
+        ("E0", "the model does not know", [{"follows_twin": Estimate(0.6, 0.5, 0.7)}]),
+        ("E1", "not established", [{"p": 0.01}, {"t": 5.0}, {"t": -9.0, "untrained_t": -10.0}]),
+        ("E2", "suggestive", [{"meant_cut": Estimate(0.09, 0.05, 0.5)}, {"meant_cut": Estimate(0.3, 0.02, 0.5)},
+                              {"other_cut": Estimate(-0.2, -0.3, 0.0)}, {"content_cut": Estimate(0.2, 0.0, 0.3)},
+                              {"share": Estimate(0.19, 0.1, 0.3)}, {"share": Estimate(np.nan, np.nan, np.nan)}]),
+        ("E3", "supported", [{}]),
+    ],
+)  # fmt: skip
+def test_a_decision_has_the_last_level_with_all_criteria_met(level: str, word: str, misses: list[Any]) -> None:
+    for change in misses:
+        criteria = decision_criteria(**DECIDES | change)
+        assert decision_verdict(criteria) == (level, word), change
+        assert sum(not criterion.is_met for criterion in criteria) == bool(change)
+
+
+def test_four_of_five_seeds_replicate_a_head() -> None:
+    assert is_replicated(4, 5) and not is_replicated(7, 9) and not is_replicated(4, 4)
+
+
+def test_the_corrected_p_of_a_head_is_the_larger_of_its_two_tests() -> None:
+    heads = blank(HeadTable, p_pair_accuracy=[[0.5, 0.01]], p_pronoun_contrast=[[0.2, 0.03]])
+    assert corrected_p(heads) == [[0.5, 0.03]]

@@ -75,14 +75,6 @@ def test_byte_level_bpe_gives_every_text_back(folder: Path) -> None:
     assert [tokenizer.decode(ids, skip_special_tokens=False) for ids in encode(tokenizer, TEXTS)] == TEXTS
 
 
-@pytest.mark.parametrize("content", [b"\xff", b"It \xc3(", b"ran \xed\xa0\x80", b"\xc0\xaf"])
-def test_bytes_that_are_not_utf_8_are_one_line_that_names_the_file(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "broken.txt").write_bytes(b"The cat ran. " * 300 + content)
-    arguments = [argument for argument in SMALL_TEXT if not argument.startswith("data.path")]
-    assert "broken.txt" in run_program("train.py", *arguments, "data.path=broken.txt", cwd=tmp_path).error
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.slow
 def test_a_hostile_sentence_adds_nothing_active_to_the_page_and_no_control_to_the_terminal(folder: Path) -> None:
     page = folder / "bpe" / "probe" / "report.html"

@@ -1,0 +1,81 @@
+"""antecedent_lab/saved.py: what is read from the folder of a model, and how its probe/ folder is locked."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from antecedent_lab import saved
+from antecedent_lab.saved import read_history, read_metrics, read_results, read_texts, results_folder
+from data.errors import UserError
+from probe.opened_model import OpenedModel
+from probe.results import SCHEMA_VERSION, ProbeResults, TestedData, TestedModel
+from report.reproduce import eval_command
+from tests.blank import blank
+from tests.probe.evaluated_models import SETTINGS, word_model
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> OpenedModel:
+    """An external model whose folder has a probe/ folder."""
+    (tmp_path / "probe").mkdir()
+    return replace(word_model(["a b"]), folder=tmp_path)
+
+
+def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) -> None:
+    model = TestedModel("nowhere", 0, None, {})
+    parts = {"model": model, "settings": SETTINGS, "data": TestedData(fingerprint="english")}
+    results = blank(ProbeResults, schema_version=SCHEMA_VERSION, **parts)
+    command = eval_command(opened)
+    assert read_results(opened) == (None, [f"The heads have not been tested yet: {command}"])
+    file = opened.folder / "probe" / "probe.json"
+    file.write_text(json.dumps(results.to_json()))
+    assert read_results(opened) == (results, [])
+    for change in ({"step": 1}, {"data_fingerprint": "other"}, {"shape": {"sha256": "0"}}):
+        assert "another checkpoint" in read_results(replace(opened, **change))[1][0]
+    file.write_text(json.dumps({"schema_version": SCHEMA_VERSION - 1}))
+    assert "of another version; probe again" in read_results(opened)[1][0]
+    for content in ("{", "[]", json.dumps({"schema_version": SCHEMA_VERSION})):
+        file.write_text(content)
+        with pytest.raises(UserError) as error:
+            read_results(opened)
+        assert str(error.value) == f"{file}: damaged; write it again: {command}"
+
+
+def test_a_damaged_file_of_sentences_is_a_warning(opened: OpenedModel, capsys: pytest.CaptureFixture[str]) -> None:
+    assert read_texts(opened.folder) == []
+    file = opened.folder / "probe" / "sentences.json"
+    file.write_text('["new", "old"]')
+    assert read_texts(opened.folder) == ["new", "old"]
+    for content in ("{", '{"a": 1}', "[1]", '["\\ud800"]'):
+        file.write_text(content)
+        assert read_texts(opened.folder) == []
+        assert capsys.readouterr().err == f"warning: {file}: damaged; delete it\n"
+
+
+def test_records_of_training_are_those_of_a_run(opened: OpenedModel) -> None:
+    run = replace(opened, max_steps=9)
+    assert (read_metrics(run).train, read_history(run)) == ([], None)
+    (run.folder / "metrics.jsonl").write_text('{"split": "train", "step": 3, "loss": 1.0, "gradient_norm": 2.0}\n')
+    assert [record.step for record in read_metrics(run).train] == [3]
+    for name, read in (("metrics.jsonl", read_metrics), ("attention.jsonl", read_history)):
+        (run.folder / name).write_text('{"split": "train"}\n')
+        with pytest.raises(UserError, match=f"{name}: damaged"):
+            read(run)
+    assert (read_metrics(opened).train, read_history(opened)) == ([], None)  # files of somebody else
+
+
+def test_the_results_folder_is_locked_and_records_its_model(
+    opened: OpenedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = replace(opened, owner="hub/name")
+    with results_folder(opened, subfolder="outside") as folder:
+        assert folder == opened.folder / "probe" / "outside"
+        with pytest.raises(BlockingIOError), results_folder(opened, subfolder="outside"):
+            pass
+    assert json.loads((opened.folder / saved.OWNER).read_text()) == {"model": "hub/name"}
+    monkeypatch.setattr(saved, "first_unwritable", lambda folder: folder)
+    notes: list[str] = []
+    with results_folder(opened, notes.append) as folder:
+        assert folder is None and "cannot be written" in notes[0]

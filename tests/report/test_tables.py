@@ -1,0 +1,51 @@
+"""report/tables.py: numbers, tables and lines of the results."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from probe.results import Head, ProbeResults
+from report.tables import (
+    estimate,
+    head_names,
+    model_tables,
+    question_tables,
+    sentence_lines,
+    table_lines,
+    table_of,
+)
+from tests.report.sample import filled, question_result, tokenized
+
+
+def test_numbers_and_heads_as_text() -> None:
+    assert estimate(0.9955, (0.98, 1.0)) == "0.996 [0.980, 1.000]"
+    assert estimate(-0.0001, (math.nan, 0.0)) == "-0.0001 [–, 0.000]"
+    assert estimate(None) == "–"
+    assert head_names([Head(0, 1), Head(10, 12)]) == "L0H1 + L10H12"
+
+
+def test_a_table_has_aligned_columns_below_its_title_and_a_wrapped_note() -> None:
+    columns = {"head": str, "layer": lambda head: f"{head.layer}"}
+    lines = table_lines([table_of("Heads", [Head(0, 1), Head(10, 12)], columns, "a note " * 20)])
+    assert lines[:5] == ["", "  Heads", "    head    layer", "    L0H1    0", "    L10H12  10"]
+    assert len(lines) == 7 and max(map(len, lines)) <= 120
+
+
+def test_the_attention_of_a_sentence_names_nouns_and_the_largest_weights() -> None:
+    text = tokenized("fox saw the fox . it")
+    weights = np.zeros((1, 2, 7, 7))
+    weights[0, :, 6] = [[0, 0.25, 0.125, 0, 0.5, 0, 0.125], [0, 0, 1, 0, 0, 0, 0]]
+    title, first, second = sentence_lines(text, weights, {6: ["fox"]}, {Head(0, 0): ["number"]})[1:]
+    assert title == "at “it”: the three largest weights of each head; before them the weights on fox"
+    assert first.split() == "L0H0 fox 0.75 | fox 0.50 fox 0.25 saw 0.12 ← chosen for number".split()
+    assert second.split() == "L0H1 fox 0.00 | saw 1.00".split()
+
+
+def test_the_tables_of_a_question_and_of_the_model_leave_out_what_was_not_measured() -> None:
+    result = question_result("number", "supported")
+    weights = replace(result.weights, ov_auc=None)
+    untested = replace(result, causal=None, weights=weights, similar=[], head_set=None)
+    assert [len(question_tables(each)) for each in (result, untested)] == [5, 2]
+    results = filled(ProbeResults)
+    assert [len(model_tables(each)) for each in (results, replace(results, importance=[]))] == [2, 1]

@@ -235,7 +235,7 @@ def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path:
         data=TestedData(fingerprint=opened.data_fingerprint if corpus is None else corpus.fingerprint),
     )
 
-    # What the model is asked: the stories; or natural text, and blocks in English if it knows the words.
+    # Questions for the model: the stories; or natural text, and blocks in English if it knows the words.
     if opened.has_stories:
         assert corpus is not None
         items = _story_items(opened, corpus, config)
@@ -337,7 +337,7 @@ def _english_block_items(opened: OpenedModel, corpus: Corpus | None, config: Pro
 
 
 def _probe_natural_text(opened: OpenedModel, text: EnglishText, results: ProbeResults) -> ProbeResults:
-    """Return `results` with what a text shows; a large model is asked for the next pronoun only."""
+    """Return `results` with what a text shows; a large model gets the next pronoun only."""
     config = results.settings
     next_pronoun, missing = probe_next_pronoun(opened, text, config)
     if opened.only_next_pronoun:

@@ -188,7 +188,7 @@ def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int
     """Return the known nouns and names before each pronoun, and before a later word that decides, by word index."""
     nouns = {}
     for note in notes:
-        # A head is read at the pronoun, and at the word that decides what it means.
+        # A head is read at the pronoun, and at the word that decides its meaning.
         for span in (note.span, note.clue):
             if span:
                 row = 1 + text.word_spans.index(span)

@@ -1,4 +1,4 @@
-"""The English text that a model is asked about: files of path=, a run's validation text, or the shipped one."""
+"""The English text of the questions: files of path=, a run's validation text, or the shipped one."""
 
 import glob
 from collections.abc import Sequence

@@ -63,7 +63,7 @@ class Corpus:
 class _Meta(NamedTuple):
     """The content of meta.json."""
 
-    dtype: str  # of the token ids
+    dtype: str  # type of the token ids
     n_bytes: dict[str, int]  # length of each split in UTF-8
     notes: list[str]
 

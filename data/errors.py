@@ -31,7 +31,7 @@ def damaged_file_error(path: Path, remedy: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise UserError(f"{path}: missing; {remedy}") from None
-    except UserError as error:  # it says what is wrong
+    except UserError as error:  # it names the problem
         raise UserError(f"{path}: damaged ({error}); {remedy}") from None
     except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
         raise UserError(f"{path}: damaged; {remedy}") from None

@@ -162,7 +162,7 @@ def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
     MAX_WORDS words that mentions exactly one entity of each class.
     """
     parsed = ParsedText(text, question)
-    last_sentence = -1  # of the last prefix
+    last_sentence = -1  # end of the last prefix
     for sentence, i, forms in parsed.pronouns():
         window = None if sentence == last_sentence else _window_of_two(parsed, i)
         if window is None:

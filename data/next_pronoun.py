@@ -225,10 +225,10 @@ class Counterparts:
         # Two names with as many tokens change places.
         first, second = (_surfaces(passage, group) for group in passage.mentions)
         if len(first) == len(second) == 1:
-            name, other = first[0], second[0]
-            are_names = name in FEMININE_NAMES and other in MASCULINE_NAMES
-            if are_names and self._n_tokens(name) == self._n_tokens(other):
-                return {name: other, other: name}
+            name, counterpart = first[0], second[0]
+            are_names = name in FEMININE_NAMES and counterpart in MASCULINE_NAMES
+            if are_names and self._n_tokens(name) == self._n_tokens(counterpart):
+                return {name: counterpart, counterpart: name}
 
         # Otherwise each gets a counterpart of its own.
         replacements: dict[str, str] = {}
@@ -255,26 +255,26 @@ def _counterpart(surface: str) -> str | None:
     title, space, name = surface.partition(" ")
     bare_title = title.rstrip(".")
     if bare_title in TITLES and space:
-        other = _OTHER_TITLE.get(bare_title)
+        counterpart = _OTHER_TITLE.get(bare_title)
         dot = "." if title.endswith(".") else ""
-        return other and f"{other}{dot} {name}"
-    other = COUNTERPARTS.get(surface.lower())
-    return other.capitalize() if other and surface.istitle() else other
+        return counterpart and f"{counterpart}{dot} {name}"
+    counterpart = COUNTERPARTS.get(surface.lower())
+    return counterpart.capitalize() if counterpart and surface.istitle() else counterpart
 
 
 def _other_numbers(passage: Passage) -> Mapping[str, str] | None:
     """Return the other number of each noun, if no word near it shows its number."""
     replacements = {}
     for start, end in (*passage.mentions[0], *passage.mentions[1]):
-        # A verb, an article or a number beside the noun would contradict the twin.
+        # A verb, an article or a number next to the noun would contradict the twin.
         before = ENGLISH_WORD.findall(passage.text[:start])[-_NEAR:]
         after = ENGLISH_WORD.findall(passage.text[end:])[:_NEAR]
         if _AGREEING & {word.lower() for word in (*before, *after)}:
             return None
         surface = passage.text[start:end]
         lower = surface.lower()
-        other = plural(lower) if lower in SINGULARS else PLURALS[lower]
-        replacements[surface] = other.capitalize() if surface.istitle() else other
+        counterpart = plural(lower) if lower in SINGULARS else PLURALS[lower]
+        replacements[surface] = counterpart.capitalize() if surface.istitle() else counterpart
     return replacements
 
 
@@ -357,7 +357,7 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
     """Return a rule that predicts the class of a pronoun from the last words before it, counted in `documents`.
 
     The rule returns 1 for the first class, 0 for the second: the one that is more frequent after the
-    same `n_words` words, backing off to fewer words; 1/2 where it knows nothing.
+    same `n_words` words, backing off to fewer words; 1/2 for words that it has not seen.
     """
     # The pronouns of each class after each run of words.
     counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])

@@ -20,7 +20,7 @@ from data.config import HubConfig, RowsKind, TextConfig
 from data.errors import UserError, one_line
 from data.tokenizer import END
 
-SHIPPED_TEXT = Path(__file__).resolve().parent / "tinystories" / "validation.txt.gz"  # of TinyStories
+SHIPPED_TEXT = Path(__file__).resolve().parent / "tinystories" / "validation.txt.gz"  # a part of TinyStories
 # The builders of `datasets` by file name.
 _BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 _COMPRESSED = (".gz", ".zst")

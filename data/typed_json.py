@@ -22,7 +22,7 @@ def may_be_absent() -> Any:
 
 
 def flattened() -> Any:
-    """Return a dataclass field, a dict, whose entries a file has beside the other fields. It is the last one."""
+    """Return a dataclass field, a dict, whose entries a file has next to the other fields. It is the last one."""
     return field(default_factory=dict, metadata={"flattened": True})
 
 
@@ -45,12 +45,12 @@ def to_json(value: Any) -> Any:
 
 def _object_to_json(value: Any) -> dict[str, Any]:
     written: dict[str, Any] = {}
-    for part in fields(value):
-        item = getattr(value, part.name)
-        if part.metadata.get("flattened"):
+    for entry in fields(value):
+        item = getattr(value, entry.name)
+        if entry.metadata.get("flattened"):
             written |= to_json(item)
-        elif item is not None or not part.metadata.get("absent"):
-            written[part.name] = to_json(item)
+        elif item is not None or not entry.metadata.get("absent"):
+            written[entry.name] = to_json(item)
     return written
 
 
@@ -117,15 +117,15 @@ def _object_from_json(kind: Any, value: Any, where: str) -> Any:
     hints = _hints(kind)
     remaining = dict(value)
     arguments: dict[str, Any] = {}
-    for part in fields(kind):
-        if part.metadata.get("flattened"):
-            arguments[part.name] = remaining
+    for entry in fields(kind):
+        if entry.metadata.get("flattened"):
+            arguments[entry.name] = remaining
             remaining = {}
-        elif part.name in remaining:
-            item = remaining.pop(part.name)
-            arguments[part.name] = from_json(hints[part.name], item, f"{where}.{part.name}")
-        elif _is_required(part):
-            raise UserError(f"{where}: no field {part.name}")
+        elif entry.name in remaining:
+            item = remaining.pop(entry.name)
+            arguments[entry.name] = from_json(hints[entry.name], item, f"{where}.{entry.name}")
+        elif _is_required(entry):
+            raise UserError(f"{where}: no field {entry.name}")
     if remaining:
         raise UserError(f"{where}: unknown field {next(iter(remaining))}")
     return kind(**arguments)
@@ -136,8 +136,8 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _is_required(part: Field[Any]) -> bool:
-    return part.default is MISSING and part.default_factory is MISSING
+def _is_required(entry: Field[Any]) -> bool:
+    return entry.default is MISSING and entry.default_factory is MISSING
 
 
 def _check(value: Any, kind: type, where: str, words: str) -> None:

@@ -30,7 +30,7 @@ from model.observe import (
 )
 
 _INTERFACE = "antecedent"  # name of our attention function in transformers
-# Names of attributes: of the output projection in an attention module, of the norm in a model's body.
+# Names of attributes for the output projection in an attention module, of the norm in a model's body.
 _OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 _FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
 

@@ -29,7 +29,7 @@ _SCORES = "accuracy pair_accuracy block_accuracy pronoun_contrast strict_accurac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimCard:
-    """An object of claims.json: a claim about a head, all values behind it, and what it does not show."""
+    """An object of claims.json: a claim about a head, all values behind it, and its limits."""
 
     claim: str
     question: str
@@ -46,7 +46,7 @@ class ClaimCard:
     n_items: int
     clusters: Clusters
     scores: dict[str, float]
-    intervals: dict[str, Interval | None]  # of the scores; None for a score without one
+    intervals: dict[str, Interval | None]  # intervals of the scores; None for a score without one
     best_baseline: BestBaseline
     untrained: UntrainedScores | None
     does_not_show: list[str]
@@ -90,7 +90,7 @@ def _claim(result: QuestionResult, model: TestedModel) -> str:
     level = f"evidence level {result.evidence_level} ({LEVELS[result.evidence_level]})"
     verdict = f'Question "{_words(result.question)}": {result.verdict}, {level}.'
 
-    # How often it is right, beside the best rule and untrained models
+    # Its accuracy, with those of the best rule and of untrained models
     test = result.headline
     items = _HEADLINE_ITEMS if model.trained_on == "stories" else _UNSELECTED_ITEMS
     score = (
@@ -101,7 +101,7 @@ def _claim(result: QuestionResult, model: TestedModel) -> str:
     if test.untrained is not None:
         score += f", the best heads of untrained models in {_percent(test.untrained.accuracy)}"
 
-    # What is missing for more
+    # Criteria that are missing for more
     sentences = [opening, verdict, f"{score}."]
     for outcome in ("not met", "not measured"):
         names = [_words(criterion.name) for criterion in result.criteria if criterion.outcome == outcome]

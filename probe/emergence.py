@@ -36,7 +36,7 @@ from training.settings import RunSettings, TrainSettings
 N_SIGN_FLIPS = 400  # behind the chance level
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for prefixes
 MIN_PASSAGES = 20  # passages of each kind that the curve of the next pronoun needs
-N_DEV_FRAMES = 9  # of the dev blocks in English
+N_DEV_FRAMES = 9  # sizes of the dev blocks in English
 N_DEV_PAIRS = 7
 _NATURAL = "natural_"  # before the name of a question on natural text, in metrics.jsonl
 
@@ -83,10 +83,10 @@ class _TrainingProbe:
     run: RunSettings
     bos_id: int
     draw: Draw | None  # called at the steps with an evaluation
-    blocks: dict[str, list[LinkItem]]  # of the stories or in English, by question
+    blocks: dict[str, list[LinkItem]]  # items of the stories or in English, by question
     stories: StorySplit | None = None  # the loss by token class is measured on their first ones
     examples: Examples = ()  # their attention is recorded in attention.jsonl
-    prefixes: dict[str, PrefixItems] = field(default_factory=dict)  # of natural text, by question
+    prefixes: dict[str, PrefixItems] = field(default_factory=dict)  # prefixes in natural text, by question
     passages: dict[str, list[PassageItem]] = field(default_factory=dict)  # with one and two entities
 
     def __call__(self, model: Transformer, step: int) -> ProbeRecord | None:
@@ -222,7 +222,7 @@ def _searched_documents(corpus: Corpus) -> list[str]:
 
 
 def _recorded(point: QuestionPoint | AnswerLoss | ShiftPoint | DecisionPoint) -> dict[str, Any]:
-    """Return a point as metrics.jsonl stores it, without what was not measured."""
+    """Return a point as metrics.jsonl stores it, without unmeasured values."""
     return {name: value for name, value in asdict(point).items() if value is not None}
 
 

@@ -57,7 +57,7 @@ def load_gold_rows(file: Path) -> list[GoldRow]:
         if not 0 <= line.pron_pos < len(line.context):
             raise UserError(f"{where}: pron_pos is {line.pron_pos}, but context has {len(line.context)} words")
         antecedents = _spans(line.antecedents, line.pron_pos, f"{where}: antecedents")
-        others = _spans(line.other_mentions, line.pron_pos, f"{where}: other_mentions")
+        distractors = _spans(line.other_mentions, line.pron_pos, f"{where}: other_mentions")
         if not antecedents:
             raise UserError(f"{where}: antecedents is empty")
 
@@ -66,7 +66,7 @@ def load_gold_rows(file: Path) -> list[GoldRow]:
         for i, mention in enumerate(line.other_mentions):
             entities.append(str(mention[2]) if len(mention) > 2 else f"mention {i}")
         words = line.context[: line.pron_pos + 1]
-        rows.append(GoldRow(line.doc, words, antecedents + others, entities))
+        rows.append(GoldRow(line.doc, words, antecedents + distractors, entities))
     return rows
 
 
@@ -124,7 +124,7 @@ def _gold_prefix(row: GoldRow, forms: tuple[str, str]) -> Prefix | None:
     for (start, end), entity in zip(row.mentions, row.entities, strict=True):
         mentions_of[entity].append(row.words[start:end])
     other_gender = CLASSES["gender"][1 - meant]
-    others = {entity for entity, mentions in mentions_of.items() if _gender(mentions) == other_gender}
+    of_other_gender = {entity for entity, mentions in mentions_of.items() if _gender(mentions) == other_gender}
 
     # By class, the characters of the names and nouns. A word belongs to its shortest mention only.
     text, spans = detokenize(row.words)
@@ -135,7 +135,7 @@ def _gold_prefix(row: GoldRow, forms: tuple[str, str]) -> Prefix | None:
         own = [word for word in range(start, end) if innermost[word] == i]
         is_pronoun = end - start == 1 and row.words[start].lower() in _PRONOUNS
         is_antecedent = row.entities[i] == ANTECEDENT
-        if not own or is_pronoun or not (is_antecedent or row.entities[i] in others):
+        if not own or is_pronoun or not (is_antecedent or row.entities[i] in of_other_gender):
             continue
         last = next(word for word in own if word + 1 not in own)  # the end of the first unbroken run
         side = meant if is_antecedent else 1 - meant

@@ -74,7 +74,7 @@ def measure_pairs(
 
     It is called with a batch and the unedited residual streams of its texts.
     """
-    # What is measured, batch by batch; only the numbers stay in memory.
+    # The measurements, batch by batch; only the numbers stay in memory.
     index: list[int] = []
     results: list[dict[str, np.ndarray]] = []
     for batch in _pair_batches(items, tokens_per_batch, model.device):

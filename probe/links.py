@@ -117,7 +117,7 @@ class _LinkContext:
     model: ObservableModel
     dev: HeadScores
     test: HeadScores
-    untrained: list[tuple[HeadScores, HeadScores]]  # of each untrained model on dev and on the headline
+    untrained: list[tuple[HeadScores, HeadScores]]  # for each untrained model: dev and headline
     head_types: dict[str, np.ndarray]  # [L, H] by type
     config: ProbeConfig
 

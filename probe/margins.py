@@ -22,7 +22,7 @@ from probe.passage_items import PassageItem
 from probe.results import Head
 
 MAX_ROWS = 512  # texts that are edited at once; a model with a large vocabulary needs 0.2 MB for each
-EDIT_COST = 1 / 30  # of an edit at the site, relative to an unedited pass over the text; for the remaining time
+EDIT_COST = 1 / 30  # cost of an edit at the site, relative to an unedited pass over the text; for the remaining time
 
 
 @dataclass(frozen=True, slots=True)

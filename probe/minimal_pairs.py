@@ -86,7 +86,7 @@ class MinimalPairs:
     """Scores on all files of a test set."""
 
     files: list[FileScores]
-    coverage: Coverage  # of all sentences, also of those that do not fit into the context
+    coverage: Coverage  # over all sentences, also of those that do not fit into the context
 
     def to_json(self) -> dict[str, Any]:
         """Return what minimal_pairs_....json has besides the model and the settings."""

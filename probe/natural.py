@@ -492,7 +492,7 @@ def _measure_cut(
     is compared with the loss after cutting the edge to the one other token whose weight is nearest to the target's.
     Prefixes whose two weights differ by more than a fifth are left out. None with fewer than MIN_CAUSAL prefixes.
     """
-    # Prefixes that go on long enough.
+    # Prefixes with enough text after them.
     members = list[int]()
     cells = list[LinkItem]()
     texts = list[tuple[int, ...]]()

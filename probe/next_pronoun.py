@@ -36,14 +36,14 @@ QUESTION_NAMES = {name: f"{NEXT_PRONOUN}{name}" for name in ("gender", "number")
 SITE = "before_pronoun"
 MIN_ONE = 40  # passages with one entity; fewer give no test
 MIN_TWO = 40  # the same with two
-MAX_PASSAGES = {"one": 300, "two": 300}  # of each kind; the others are left out at random
+MAX_PASSAGES = {"one": 300, "two": 300}  # limit for each kind; the others are left out at random
 MAX_PASSAGES_LARGE = {"one": 40, "two": 150}  # for a model of more than MANY_HEADS heads, which is slow
 MANY_HEADS = 128
 MIN_CLUSTERS = 9  # documents and entities of each class in the tested half: with 8 no p is below 2 / 2^8
 ALL_HEADS = 32  # with more heads than this,
 MAX_CANDIDATES = 8  # only so many are edited
 MAX_SET = 6  # heads of a set
-MIN_SET_SHARE = 0.8  # of the margin that a set must exchange
+MIN_SET_SHARE = 0.8  # share of the margin that a set must exchange
 NOT_KNOWN = Estimate(float("nan"), float("nan"), float("nan"))
 Progress = Callable[[str, float], None]  # called with the stage and the finished fraction of the study
 
@@ -541,7 +541,7 @@ def _typical_examples(tested: Half, head: Head, heads: Sequence[Head], n: int = 
     distance = np.abs(shares - np.median(shares))
     nearest = np.argsort(distance, kind="stable")[: max(n, len(shares) // 5)]
 
-    # Of these, the ones where a pronoun is likely.
+    # Among them, the ones where a pronoun is likely.
     weights = sites.entity_weights(head)  # [N, 2 texts, 2 classes]
     probabilities = sites.probabilities(heads)  # [N, 2 texts, 2 (unedited, exchanged), 2 forms]
     of_pronouns = probabilities[nearest, 0, 0].sum(-1)

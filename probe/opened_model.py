@@ -28,9 +28,9 @@ class OpenedModel:
     untrained: Callable[[int], ObservableModel]  # seed -> an untrained model of the same shape
     tokenizer: Tokenizer
     bos_id: int  # the token before every text
-    data: DataConfig | None  # of a run; for an external model the stories, or None: blocks in English
+    data: DataConfig | None  # corpus of a run; for an external model the stories, or None: blocks in English
     data_fingerprint: str
-    shape: Mapping[str, Any]  # for probe.json: model settings, or what is known of an external model
+    shape: Mapping[str, Any]  # for probe.json: model settings, or the facts about an external model
     n_parameters: int
     departures: tuple[str, ...]  # from a Llama-style decoder
     environment: Mapping[str, Any]  # versions, for the page
@@ -101,7 +101,7 @@ class OpenedModel:
         for noun in sorted((example.antecedent, example.distractor)):
             weights[noun] = float(row[text.words.index(noun)])
 
-        # A sentence that goes on after the query has its next words already.
+        # A sentence that continues after the query has its next words already.
         following = []
         if example.text.endswith(example.query):
             for token, probability in next_tokens(self.model, text.tokens, 3):

@@ -109,11 +109,11 @@ def make_passage_items(
 
     # No entity may dominate.
     n_found = len(found.items)
-    kept = cap_clusters(found.clusterings[1:], max_share, limit) if n_found else list[int]()
-    if n_found > len(kept):
+    selected = cap_clusters(found.clusterings[1:], max_share, limit) if n_found else list[int]()
+    if n_found > len(selected):
         reason = f"more than enough, or an entity in more than {max_share:.0%} of the passages"
-        found.left_out[reason] = n_found - len(kept)
-    return found.take(np.array(kept, dtype=int))
+        found.left_out[reason] = n_found - len(selected)
+    return found.take(np.array(selected, dtype=int))
 
 
 def _make_passage_item(
@@ -156,7 +156,7 @@ def _make_passage_item(
         n_first = len(groups[0])
         n_mentions = n_first + len(groups[1])
         sides = (_joined(places[:n_first]), _joined(places[n_first:n_mentions]))
-        if any(group and not kept for group, kept in zip(groups, sides, strict=True)):
+        if any(group and not selected for group, selected in zip(groups, sides, strict=True)):
             return "every mention of an entity lies outside the context"
         texts.append(tokens)
         mentions.append(sides)

@@ -13,7 +13,7 @@ from data.typed_json import flattened, from_json, may_be_absent, to_json
 from probe.config import ProbeConfig
 from probe.items import HEADLINE
 
-SCHEMA_VERSION = 10  # of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 10  # the version of probe.json; raise it with every change of a field
 Interval = tuple[float, float]
 Grid = list[list[float]]  # a value of every head, [L][H]
 
@@ -87,7 +87,7 @@ class BestBaseline:
 
     name: str
     accuracy: float
-    difference_interval: Interval  # of the head's accuracy minus the rule's
+    difference_interval: Interval  # the head's accuracy minus the rule's
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class HoldoutResult:
     chance_level: float  # 95th percentile of the best head's accuracy by chance
     accuracy_flipped: float  # on items whose antecedent is the second mention
     value_weighted_contrast: float  # the pronoun contrast of weights times lengths of values; no interval
-    p_pair_accuracy: float  # of pair_accuracy above 1/2, corrected for all heads
-    p_pronoun_contrast: float  # of pronoun_contrast above 0, corrected for all heads
+    p_pair_accuracy: float  # pair_accuracy above 1/2, corrected for all heads
+    p_pronoun_contrast: float  # pronoun_contrast above 0, corrected for all heads
     p_corrected: float  # the larger of these two
     smallest_p: float  # that is possible with so few clusters
     untrained: UntrainedScores | None = may_be_absent()  # only on the headline
@@ -532,7 +532,7 @@ class NaturalResult:
 
 @dataclass(frozen=True, slots=True)
 class LevelCriterion:
-    """A criterion of an evidence level: what was measured, and whether that is enough."""
+    """A criterion of an evidence level: the measured value, and whether it is enough."""
 
     name: str
     level: str  # the first level that needs it
@@ -546,7 +546,7 @@ class SetResult:
 
     heads: list[Head]
     edge_effect: Estimate  # nats, signed
-    p: float  # of the edge effect: corrected for all tested heads, or doubled for a set of heads
+    p: float  # for the edge effect: corrected for all tested heads, or doubled for a set of heads
     t: float
     meant_cut: Estimate  # share of the margin lost when the edge to the meant entity is cut
     other_cut: Estimate  # the same for the other entity; negative: the margin rises
@@ -565,7 +565,7 @@ class PassageExample:
     text: str
     forms: tuple[str, str]
     entities: tuple[str, str]  # the last mention of each class
-    weights: tuple[float, float]  # of the head on the mentions of each class
+    weights: tuple[float, float]  # attention of the head to the mentions of each class
     clean: tuple[float, float]  # probability of either pronoun
     exchanged: tuple[float, float]
 
@@ -601,7 +601,7 @@ class NextPronounResult:
     site: str
     layer: int
     head: int
-    verdict: str  # of the head, or of the set if only that is supported
+    verdict: str  # for the head, or for the set if only that is supported
     evidence_level: str
     unit: str  # "head" or "set": what the verdict is about
     p_corrected: float
@@ -612,16 +612,16 @@ class NextPronounResult:
     n_entities: tuple[int, int]  # different entities of each class in the tested passages
     effective_clusters: tuple[float, float, float]  # 1 / sum of squared shares: documents, entities of each class
     follows_twin: Estimate  # passages with one entity whose margin follows the twin
-    right_in_both: float  # of these, the more probable pronoun is right in passage and twin
-    head_share_of_one: Estimate  # of the margin of one entity, lost when the head's edge to it is cut
-    interchanged: Estimate  # of that margin, moved when the head's output is that of the twin
+    right_in_both: float  # share in which the more probable pronoun is right in passage and twin
+    head_share_of_one: Estimate  # share of the margin of one entity, lost when the head's edge to it is cut
+    interchanged: Estimate  # share of that margin, moved when the head's output is that of the twin
     choices: list[Choice]
     author_accuracy: Estimate  # passages with two: the model picks the person of the author's pronoun
     nearest_accuracy: float
     rules: dict[str, float]
     author_where_nearest_is_wrong: Estimate
     n_nearest_is_wrong: int
-    weight_correlation: float  # of the head's difference of attention and the model's margin, over texts of two
+    weight_correlation: float  # between the head's difference of attention and the model's margin, over texts of two
     chosen: SetResult
     head_set: SetResult | None  # two heads or more: the smallest set that exchanges enough, or the last one
     set_reaches: bool  # it exchanges enough on the choosing half; only then the verdict can be that of the set
@@ -694,7 +694,7 @@ class TestedModel:
     run: str  # the directory of the run; the folder or hub name of an external model
     step: int
     trained_on: str | None  # None: not known
-    shape: dict[str, Any] = flattened()  # settings of the model, or what is known of an external one
+    shape: dict[str, Any] = flattened()  # settings of the model, or the facts about an external one
 
     __test__ = False  # its name looks like a test of pytest
 

@@ -15,7 +15,7 @@ from data.links import LinkItem
 from probe.results import Clusters, Head, SimilarHead
 
 CONFIDENCE = 0.95  # coverage of every interval
-MIN_CLUSTERS = 5  # fewer clusters give no useful one-way bootstrap: of four, 1 draw in 64 has a single cluster
+MIN_CLUSTERS = 5  # fewer clusters give no useful one-way bootstrap: with four, 1 draw in 64 has a single cluster
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
 CLUSTERINGS = ("frames", "first_words", "second_words")  # in every test; all blocks of a pair share both words
 Design = Sequence[np.ndarray]  # clusterings, each [N], that are resampled independently of each other

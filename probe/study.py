@@ -30,8 +30,8 @@ class Sample:
     """A number of every head for each of N items, and which items depend on each other."""
 
     values: np.ndarray  # [N, ...], the other axes are those of a `Place`
-    clusterings: Sequence[np.ndarray]  # of the test, each [N]
-    designs: Sequence[Design]  # of the intervals
+    clusterings: Sequence[np.ndarray]  # each [N], for the test
+    designs: Sequence[Design]  # for the intervals
 
     def test(self, config: ProbeConfig, *, centre: float = 0.0, two_sided: bool = False) -> MaxT:
         """Return the max-T test that the means are above `centre`, or with `two_sided` differ from it."""
@@ -54,7 +54,7 @@ class HeadTests:
 
     chosen: list[Place]
     tested: MaxT
-    untrained_t: list[float]  # of each untrained model, the largest t (two-sided: |t|) of all its heads
+    untrained_t: list[float]  # for each untrained model the largest t (two-sided: |t|) of all its heads
 
 
 def choose_and_test(

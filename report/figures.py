@@ -15,7 +15,7 @@ from training.metrics import Metrics
 
 BLUE = "#0072b2"
 ORANGE = "#d55e00"
-MOST_PANELS = 6  # of seeds.png; seeds.json has all questions
+MOST_PANELS = 6  # panels of seeds.png; seeds.json has all questions
 _STYLE = {"font.size": 7, "axes.titlesize": 8, "axes.spines.top": False, "axes.spines.right": False}
 
 

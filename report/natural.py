@@ -41,7 +41,7 @@ def natural_claims(natural: NaturalResult) -> list[tuple[str, str]]:
 
 
 def _claim(question: str, target: str, shift: ShiftResult) -> str:
-    # What is claimed, by the verdict
+    # The claim, by the verdict
     pronouns = "“she” or “he”" if question == "gender" else "“it” or “they”"
     where = "At" if shift.site == "pronoun" else "At the word after"
     head = shift.place

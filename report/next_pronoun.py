@@ -45,7 +45,7 @@ def next_pronoun_lines(results: Sequence[NextPronounResult]) -> list[str]:
         "verdict": lambda result: f"{result.verdict} ({result.evidence_level})",
     })  # fmt: skip
 
-    # Under the table: one passage of each question, and what is missing or known besides
+    # Under the table: one passage of each question, and further facts
     lines = table.lines()
     for result in results:
         lines += _example_lines(result)
@@ -104,8 +104,8 @@ def _example_lines(result: NextPronounResult) -> list[str]:
     pairs = sorted(zip(example.entities, example.weights, strict=True), key=lambda pair: -pair[1])
     attends = ", ".join(f"{name} {weight:.2f}" for name, weight in pairs)
     before = _chances(example.forms, example.clean)
-    after = _chances(example.forms, example.exchanged)
-    return [f"  {shown} ___", f"    {result.place} → {attends}    next: {before}    weights exchanged: {after}"]
+    exchanged = _chances(example.forms, example.exchanged)
+    return [f"  {shown} ___", f"    {result.place} → {attends}    next: {before}    weights exchanged: {exchanged}"]
 
 
 def _chances(forms: Sequence[str], chances: Sequence[float]) -> str:
@@ -114,20 +114,20 @@ def _chances(forms: Sequence[str], chances: Sequence[float]) -> str:
 
 def _after_lines(result: NextPronounResult) -> list[str]:
     """Return what the head does right after the pronoun; none if that was not measured."""
-    after = result.after
-    if after is None:
+    at_pronoun = result.after
+    if at_pronoun is None:
         return []
     # Where it attends to
     noun = _WORDS[result.question][1]
-    looks = _direction(after.contrast, f"looks at that {noun}", f"looks at the other {noun}", "turns to neither")
-    contrast = _short(after.contrast)
-    lines = [f"right after the pronoun, {result.place} {looks}: contrast {contrast}, p {after.p:.4f}"]
+    looks = _direction(at_pronoun.contrast, f"looks at that {noun}", f"looks at the other {noun}", "turns to neither")
+    contrast = _short(at_pronoun.contrast)
+    lines = [f"right after the pronoun, {result.place} {looks}: contrast {contrast}, p {at_pronoun.p:.4f}"]
 
     # What its output does
-    if after.raises_pronoun is not None and after.raises_name is not None:
-        pronoun = _direction(after.raises_pronoun, "raises", "lowers", "does not move")
-        name = _direction(after.raises_name, "raises", "lowers", "does not move")
-        sizes = f"{after.raises_pronoun.value:.2f}, {after.raises_name.value:.2f}"
+    if at_pronoun.raises_pronoun is not None and at_pronoun.raises_name is not None:
+        pronoun = _direction(at_pronoun.raises_pronoun, "raises", "lowers", "does not move")
+        name = _direction(at_pronoun.raises_name, "raises", "lowers", "does not move")
+        sizes = f"{at_pronoun.raises_pronoun.value:.2f}, {at_pronoun.raises_name.value:.2f}"
         lines.append(f"its output {pronoun} the pronoun and {name} the name of whom it looks at ({sizes} nats)")
     return lines
 
@@ -155,7 +155,7 @@ def next_pronoun_card(result: NextPronounResult) -> dict[str, Any]:
 
 def next_pronoun_claim(result: NextPronounResult) -> str:
     """Return the claim about one question in a few sentences."""
-    # What is claimed, by the verdict
+    # The claim, by the verdict
     words, noun = _WORDS[result.question]
     judged = result.judged
     heads = head_names(judged.heads)
@@ -168,7 +168,7 @@ def next_pronoun_claim(result: NextPronounResult) -> str:
         UNKNOWN_TO_MODEL: f"The model does not know whether the next word is {words}: it ignores the {noun}.",
     }[result.verdict]
 
-    # The model, then the heads, then what is missing for the next level
+    # The model, then the heads, then the criteria of the next level
     follows = result.follows_twin
     sentences = [
         opening,
@@ -193,11 +193,11 @@ def next_pronoun_tables(results: Sequence[NextPronounResult]) -> list[Table]:
     tables = []
     for result in results:
         # Some questions lack a set of heads or a measurement after the pronoun.
-        parts = [
+        tables_of_result = [
             _decision_table(result), _choice_table(result), _edge_table(result), _criteria_table(result),
             _head_table(result), _set_table(result), *_after_table(result), _passage_table(result),
         ]  # fmt: skip
-        for table in parts:
+        for table in tables_of_result:
             tables.append(replace(table, title=f"Next pronoun, {_WORDS[result.question][0]}: {table.title}"))
     return tables
 
@@ -246,16 +246,16 @@ def _choice_table(result: NextPronounResult) -> Table:
 
 def _edge_table(result: NextPronounResult) -> Table:
     """Return what the edits of the head, and of the set if there is one, do."""
-    parts = [part for part in (result.chosen, result.head_set) if part is not None]
-    return table_of("edges", parts, {
-        "heads": lambda part: f"{'head' if part is result.chosen else 'set'} {head_names(part.heads)}",
-        "edge effect, nats": lambda part: _of(part.edge_effect),
-        "meant edge cut": lambda part: _of(part.meant_cut),
-        "other edge cut": lambda part: _of(part.other_cut),
-        "beyond a random word": lambda part: _of(part.content_cut),
-        "exchanged": lambda part: _of(part.share),
-        "flips": lambda part: _of(part.flips),
-        "verdict": lambda part: f"{part.verdict} ({part.evidence_level})",
+    edited = [tested for tested in (result.chosen, result.head_set) if tested is not None]
+    return table_of("edges", edited, {
+        "heads": lambda tested: f"{'head' if tested is result.chosen else 'set'} {head_names(tested.heads)}",
+        "edge effect, nats": lambda tested: _of(tested.edge_effect),
+        "meant edge cut": lambda tested: _of(tested.meant_cut),
+        "other edge cut": lambda tested: _of(tested.other_cut),
+        "beyond a random word": lambda tested: _of(tested.content_cut),
+        "exchanged": lambda tested: _of(tested.share),
+        "flips": lambda tested: _of(tested.flips),
+        "verdict": lambda tested: f"{tested.verdict} ({tested.evidence_level})",
     }, "Cuts and exchange: shares of the size of the margin, passages with two entities.")  # fmt: skip
 
 
@@ -286,14 +286,14 @@ def _set_table(result: NextPronounResult) -> Table:
 
 def _after_table(result: NextPronounResult) -> list[Table]:
     """Return what the head does right after the pronoun; nothing if that was not measured."""
-    after = result.after
-    if after is None:
+    at_pronoun = result.after
+    if at_pronoun is None:
         return []
-    rows = [("contrast at the pronoun", _of(after.contrast), "negative: it looks at the other entity")]
-    for name, value in (("pronoun of whom it looks at", after.raises_pronoun), ("name", after.raises_name)):
+    rows = [("contrast at the pronoun", _of(at_pronoun.contrast), "negative: it looks at the other entity")]
+    for name, value in (("pronoun of whom it looks at", at_pronoun.raises_pronoun), ("name", at_pronoun.raises_name)):
         if value is not None:
             rows.append((f"its output: {name}", _of(value), "nats per unit of attention; negative: lowered"))
-    note = f"{after.n:,} prefixes; p of the contrast {after.p:.4f}, one test. It describes the head."
+    note = f"{at_pronoun.n:,} prefixes; p of the contrast {at_pronoun.p:.4f}, one test. It describes the head."
     return [Table("the same head right after it", ("measure", "value [95 %]", ""), rows, note)]
 
 

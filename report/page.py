@@ -101,7 +101,7 @@ class PageContent:
     opening: str | None = None  # the sentence that the page opens with
     tables: list[Table] = field(default_factory=list)
     resumed: Sequence[str]
-    omissions: list[str]  # what was left out for its size
+    omissions: list[str]  # parts that are left out for their size
 
 
 # HTML

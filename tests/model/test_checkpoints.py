@@ -44,12 +44,12 @@ def by_head(x: Tensor, n_head: int) -> Tensor:
 
 def nanogpt_weights(*, bias: bool = True) -> Weights:
     kinds = {"attn.c_attn": (3 * D, D), "attn.c_proj": (D, D), "mlp.c_fc": (4 * D, D), "mlp.c_proj": (D, 4 * D)}
-    parts = {"ln_f": (D,)}
+    tensors = {"ln_f": (D,)}
     for layer in range(L):
-        parts |= {f"h.{layer}.{name}": shape for name, shape in (kinds | {"ln_1": (D,), "ln_2": (D,)}).items()}
+        tensors |= {f"h.{layer}.{name}": shape for name, shape in (kinds | {"ln_1": (D,), "ln_2": (D,)}).items()}
     shapes: dict[str, tuple[int, ...]] = {"wte.weight": (V, D), "wpe.weight": (T, D)}
-    shapes |= {f"{name}.weight": shape for name, shape in parts.items()}
-    shapes |= {f"{name}.bias": shape[:1] for name, shape in parts.items() if bias}
+    shapes |= {f"{name}.weight": shape for name, shape in tensors.items()}
+    shapes |= {f"{name}.bias": shape[:1] for name, shape in tensors.items() if bias}
     weights = random_weights({f"transformer.{name}": shape for name, shape in shapes.items()})
     return weights | {"lm_head.weight": weights["transformer.wte.weight"]}
 
@@ -64,7 +64,9 @@ def nanogpt_logits(w: Weights, tokens: Tensor) -> Tensor:
     x = w["transformer.wte.weight"][tokens] + w["transformer.wpe.weight"][: tokens.shape[1]]
     for layer in range(L):
         h = f"h.{layer}"
-        query, key, value = (by_head(part, H) for part in linear(norm(x, f"{h}.ln_1"), f"{h}.attn.c_attn").chunk(3, -1))
+        query, key, value = (
+            by_head(tensor, H) for tensor in linear(norm(x, f"{h}.ln_1"), f"{h}.attn.c_attn").chunk(3, -1)
+        )
         x = x + linear(attention(query, key, value), f"{h}.attn.c_proj")
         x = x + linear(F.gelu(linear(norm(x, f"{h}.ln_2"), f"{h}.mlp.c_fc")), f"{h}.mlp.c_proj")
     return norm(x, "ln_f") @ w["lm_head.weight"].T
@@ -123,7 +125,7 @@ def llama2c_logits(w: Weights, tokens: Tensor) -> Tensor:
         inputs = norm(x, f"layers.{layer}.attention_norm")
         query, key = (rotated(by_head(linear(inputs, f"attention.{name}"), n)) for name, n in (("wq", H), ("wk", G)))
         value = by_head(linear(inputs, "attention.wv"), G)
-        key, value = (part.repeat_interleave(H // G, dim=1) for part in (key, value))
+        key, value = (tensor.repeat_interleave(H // G, dim=1) for tensor in (key, value))
         x = x + linear(attention(query, key, value), "attention.wo")
         inputs = norm(x, f"layers.{layer}.ffn_norm")
         gated = F.silu(linear(inputs, "feed_forward.w1")) * linear(inputs, "feed_forward.w3")
@@ -134,10 +136,10 @@ def llama2c_logits(w: Weights, tokens: Tensor) -> Tensor:
 def save_llama2c(path: Path, w: Weights, *, is_tied: bool) -> Path:
     """Writes model.bin, version 0."""
     header = struct.pack("7i", D, M, L, H, G, V if is_tied else -V, T)
-    parts = [w["tok_embeddings.weight"]]
-    parts += [w[f"layers.{layer}.{name}.weight"] for name in LLAMA2C_LAYER for layer in range(L)]
-    parts += [w["norm.weight"], torch.zeros(T * K)] + ([] if is_tied else [w["output.weight"]])
-    path.write_bytes(header + b"".join(part.numpy().astype("<f4").tobytes() for part in parts))
+    tensors = [w["tok_embeddings.weight"]]
+    tensors += [w[f"layers.{layer}.{name}.weight"] for name in LLAMA2C_LAYER for layer in range(L)]
+    tensors += [w["norm.weight"], torch.zeros(T * K)] + ([] if is_tied else [w["output.weight"]])
+    path.write_bytes(header + b"".join(tensor.numpy().astype("<f4").tobytes() for tensor in tensors))
     return path
 
 

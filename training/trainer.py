@@ -26,9 +26,6 @@ from training.evaluate import SummedLoss
 from training.optim import learning_rate_factor, make_optimizers, set_learning_rates
 from training.settings import Compile, Sharding, TrainSettings
 
-MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
-
-
 # The trainer
 
 

@@ -164,7 +164,6 @@ class EnglishResults:
     training: dict[str, list[_CurvePoint]]  # by model
 
     def lines(self) -> list[str]:
-        """Return the tables of the page."""
         lines = [
             "## Validation text",
             "",

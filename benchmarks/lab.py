@@ -54,7 +54,6 @@ class LabResults:
     compare_seconds: float
 
     def lines(self) -> list[str]:
-        """Return the table, the sentences and the seconds."""
         header = " | ".join(measure.name.replace("_", " ") for measure in MEASURES)
         cells = " | ".join(f"{{means[{measure.name}]:{measure.form}}}{{star[{measure.name}]}}" for measure in MEASURES)
         template = f"{{name}} | {{n_seeds}} | {cells} | {{supported}}"

@@ -86,7 +86,6 @@ class LinkHeadResults:
         )
 
     def lines(self) -> list[str]:
-        """Return the tables of the page."""
         # One column for each token class of the stories
         seeds = ", ".join(str(row.seed) for row in self.training)
         classes = list(self.training[0].gap_by_class)

@@ -39,7 +39,7 @@ from probe.results import Choice, Estimate, Head
 from probe.verdict import SUPPORTED
 from report.reproduce import yaml_values
 from report.tables import head_names
-from training.checkpoint import load_checkpoint
+from training.metrics import load_metrics
 from training.settings import to_settings
 
 AFTER = """\
@@ -182,7 +182,6 @@ class NextPronounPage:
     number: list[str]  # verdicts about number, of any seed
 
     def lines(self) -> list[str]:
-        """Return the tables of the page."""
         # Seeds by what the head decides and whom the model picks
         decision = row_table(
             "seed | heads | verdict | share [95 %] | flips | follows twin | author's, nearest"
@@ -222,13 +221,9 @@ class NextPronounPage:
 
     def _summary(self) -> list[str]:
         supported = sum(row.verdict == SUPPORTED for row in self.decisions)
-        values = {
-            "share": [row.share.value for row in self.decisions],
-            "flips": [row.flips for row in self.decisions],
-            "follows_twin": [row.follows_twin for row in self.decisions],
-            "author_accuracy": [row.author_accuracy for row in self.decisions],
-            "nearest_accuracy": [row.nearest_accuracy for row in self.decisions],
-        }
+        values = {"share": [row.share.value for row in self.decisions]}
+        for name in ("flips", "follows_twin", "author_accuracy", "nearest_accuracy"):
+            values[name] = [getattr(row, name) for row in self.decisions]
         rows = [(name, median_range(of_seeds, 2)) for name, of_seeds in values.items()]
         sentence = f"Supported in {supported} of {len(self.decisions)} seeds. Median and range over seeds:"
         return [sentence, "", *markdown_table(("measure", "median (range)"), rows)]
@@ -273,7 +268,7 @@ def _choice_cells(number: int) -> str:
 
 def _train(run: Path, seed: int, options: _NextPronounOptions) -> None:
     """Train a run unless it is finished."""
-    if (run / "metrics.jsonl").exists() and '"whole": true' in (run / "metrics.jsonl").read_text():
+    if (run / "metrics.jsonl").exists() and load_metrics(run).has_ended:
         return
     settings = [f"seed={seed}", f"out={run}", f"threads={options.threads}", "keep_checkpoints=20", "device=cpu"]
     settings.append(f"resume={str((run / 'config.json').exists()).lower()}")
@@ -404,9 +399,8 @@ def _first_supported(opened: OpenedRun, text: EnglishText, config: ProbeConfig, 
     # The opened model is reused for every checkpoint; its own weights are put back at the end
     best = {name: weight.clone() for name, weight in opened.transformer.state_dict().items()}
     first = None
-    folder = opened.folder / "checkpoints"
-    for path in sorted(folder.glob("step_*"), key=lambda path: int(path.stem.split("_")[-1])):
-        state = torch.load(path, map_location="cpu", weights_only=True) if path.is_file() else load_checkpoint(path)
+    for path in sorted((opened.folder / "checkpoints").glob("step_*.pt")):
+        state = torch.load(path, map_location="cpu", weights_only=True)
         if state["step"] in (0, opened.step):
             continue
         # Untrained models have been asked at the last step

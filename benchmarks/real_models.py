@@ -82,7 +82,6 @@ class RealModelsResults:
     remarks: list[_ModelRemarks]
 
     def lines(self) -> list[str]:
-        """Return the table, then what is not met or not tested in each model."""
         lines = row_table(
             "model | heads | question | head | share [95 %] | flips | its verdict | heads together | follows twin"
             " | author's, nearest | n | p | seconds (CPU)",

@@ -59,7 +59,6 @@ class ReliabilityResults:
     tests: list[_PromiseRow]
 
     def lines(self) -> list[str]:
-        """Return the table of the page."""
         return row_table("test | size | result", "{test} | {size} | {result}", self.tests)
 
 

@@ -90,7 +90,6 @@ class SpeedResults:
     pairs: list[_CostPair]
 
     def lines(self) -> list[str]:
-        """Return the table of the page."""
         rows = [
             _cost_row("experiment=shakespeare/cpu_quick", [pair.ours for pair in self.pairs]),
             _cost_row("nanoGPT, CPU recipe", [pair.nanogpt for pair in self.pairs]),

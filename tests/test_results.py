@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.calibration import CalibrationResults
 from benchmarks.english import EnglishResults
-from benchmarks.lab import LabResults
-from benchmarks.link_head import LinkHeadResults
+from benchmarks.lab import LabResults, _variant_row
+from benchmarks.link_head import LinkHeadResults, _seed_head
 from benchmarks.measure import (
     Machine,
     json_text,
@@ -33,6 +33,7 @@ from benchmarks.reliability import ReliabilityResults
 from benchmarks.speed import SpeedResults
 from data.typed_json import from_json
 from probe.results import Estimate
+from tests.lab.made_up_runs import strong_head, two_variants
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 MACHINE = Machine("3.11", {"torch": "2"}, "x86_64", 2, 1, "abc", False)
@@ -104,6 +105,19 @@ def test_a_table_has_a_line_for_each_row_with_intervals_and_dashes() -> None:
         "| <b>  | 1.0 [0.0, 2.0] | 0.0001 [-1.000, 1.000] |",
     ]
     assert value_cell(rows[0].score, "percent") == "50.0 [25.0, 75.0]"
+
+
+def test_rows_are_made_from_the_results_of_a_probe_and_a_comparison() -> None:
+    result = strong_head(layer=1, head=2)
+    head = _seed_head(3, result)
+    assert (head.seed, head.head, head.accuracy.value, head.verdict) == (3, "L1H2", 0.95, "supported")
+    assert head.accuracy.low == result.headline.accuracy_interval[0]
+    compared = two_variants().variants[1]
+    row = _variant_row(compared)
+    gap = compared.measures["gap"]
+    assert gap.mean is not None and gap.interval is not None
+    assert row.means["gap"] == Estimate(gap.mean, *gap.interval)
+    assert row.n_seeds == len(compared.seeds) and row.star["gap"] == (" *" if "gap" in row.different else "")
 
 
 def test_the_texts_of_cells_and_options() -> None:

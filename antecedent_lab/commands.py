@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from report.natural import natural_lines, natural_tables
 from report.next_pronoun import confirmation_lines, next_pronoun_lines, next_pronoun_tables
 from report.page import page
 from report.tables import detail_lines, sentence_lines, table_lines
-from training.evaluate import validation_loss
+from training.evaluate import LossSummary, validation_loss
 from training.files import write_files
 from training.logging import gap_lines
 from training.metrics import Metrics, ValidationRecord
@@ -133,20 +133,18 @@ def print_loss(
     """Print the loss of a run on its whole validation text: the one that train.py printed, or measured now."""
     # The last record of this step on the whole text; train.py has none if the best step was not the last.
     split = corpus.validation
-    losses = None
+    losses: ValidationRecord | LossSummary | None = None
     for record in metrics.validation:
         if record.whole and record.step == opened.step:
             losses = record
     if losses is None:
-        measured = validation_loss(opened.transformer, split, config.tokens_per_batch)
-        losses = from_json(ValidationRecord, {"step": opened.step, "whole": True, **measured}, "loss")
+        losses = validation_loss(opened.transformer, split, config.tokens_per_batch)
     # The loss, and its distance from the entropy lower bound where that is known
     n_tokens = len(split.tokens) - 1
     log(f"loss {losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte over {n_tokens:,} validation tokens")
     for note in corpus.notes:
         log(printable(f"note: {note}"))
-    known = {name: value for name, value in asdict(losses).items() if value is not None}
-    for line in gap_lines(known, is_causal=opened.is_causal):
+    for line in gap_lines(losses.gap, losses.gap_error, losses.gap_by_class, is_causal=opened.is_causal):
         log(line)
 
 

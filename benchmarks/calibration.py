@@ -23,10 +23,9 @@ import numpy as np
 import torch
 
 from antecedent_lab.opened import load_data, open_run
-from benchmarks.measure import listed, row_table, run_script, share_range, start_benchmark, write_page
+from benchmarks.measure import row_table, run_script, share_range, start_benchmark, write_page
 from benchmarks.planted import KINDS, plant
 from data.corpus import Corpus, load_stories
-from data.errors import UserError
 from data.links import LinkItem, link_items
 from data.tokenizer import end_id
 from model.observe import TransformerView
@@ -34,9 +33,12 @@ from model.transformer import Transformer
 from probe.config import Holdouts, ProbeConfig
 from probe.items import EMPTY, HEADLINE, QUESTIONS, Question, questions_with_items
 from probe.links import make_context, study_link
-from probe.results import QuestionResult
+from probe.opened_model import OpenedRun
+from probe.results import Head, QuestionResult
 from probe.verdict import SUPPORTED
 
+N_PAIRS = 3  # word pairs per sentence frame
+MAX_STEPS = 500  # of the trained models
 STRENGTHS = (1.0, 2.0, 4.0)  # score scales: the antecedent's weight is e^2, e^4, e^8 times the distractor's
 WATCHED = [question for question in QUESTIONS if question.watched]
 LINK_HEADS = "planted link heads"
@@ -44,26 +46,18 @@ OTHER_HABITS = "planted other habits"
 CONFIG = ProbeConfig(
     seed=0, tokens_per_batch=4096, n_bootstrap=2000, n_untrained=2, n_controls=20, holdouts=Holdouts.verdict
 )
-Head = tuple[int, int]  # layer, head
 
 
 @dataclass
 class _CalibrationOptions:
-    """python -m benchmarks.calibration [runs=DIR,DIR] [n_untrained=200] [n_permuted=200] [n_planted=60] [n_pairs=3].
+    """python -m benchmarks.calibration [n_untrained=200] [n_permuted=200] [n_planted=60] [cache_dir=DIR].
 
-    - n_planted: there are a third as many heads with other habits
-    - n_pairs: word pairs per sentence frame
-    - seed=0: selects other random models
-    - max_steps=500: of the two models trained if runs= is not given
+    There are a third as many heads with other habits as planted link heads.
     """
 
-    runs: str = ""
     n_untrained: int = 200
     n_permuted: int = 200
     n_planted: int = 60
-    n_pairs: int = 3
-    seed: int = 0
-    max_steps: int = 500
     cache_dir: str = ""
 
 
@@ -115,7 +109,6 @@ class CalibrationResults:
     minutes: float
 
     def lines(self) -> list[str]:
-        """Return the table, and what it took."""
         counts = row_table(
             "models | question | supported [95 %] | in the planted head | criteria passed | smallest corrected p",
             "{group} | {question} | {supported} of {n} {interval} | {planted} | {criteria}"
@@ -141,18 +134,17 @@ def _models(
 ) -> Iterator[_ModelToProbe]:
     """Yield the models of all groups."""
     config = trained[0].config
-    first = options.seed * 10**6
     n_initial = options.n_untrained // 2
 
     # Untrained
-    for seed in range(first, first + n_initial):
+    for seed in range(n_initial):
         initial = Transformer(config, trained[0].vocab_size, seed).eval()
         yield _ModelToProbe("untrained, initial weights", initial, dev, test)
-    for seed in range(first, first + options.n_untrained - n_initial):
+    for seed in range(options.n_untrained - n_initial):
         yield _ModelToProbe("untrained, random weights", _drawn_model(trained[0], seed), dev, test)
 
     # Dev and test have their own coins: blocks of both may have the same number
-    for seed in range(first, first + options.n_permuted):
+    for seed in range(options.n_permuted):
         model = trained[seed % len(trained)]
         permuted = (_permute_labels(dev, 2 * seed), _permute_labels(test, 2 * seed + 1))
         yield _ModelToProbe("permuted labels", model, *permuted)
@@ -163,11 +155,11 @@ def _models(
     habits = [kind for kind in KINDS if kind != "coreference"]
     groups = [(LINK_HEADS, ["coreference"], options.n_planted), (OTHER_HABITS, habits, options.n_planted // 3)]
     for group, kinds, n_models in groups:
-        for seed in range(first, first + n_models):
+        for seed in range(n_models):
             strength, layer, head = places[seed % len(places)]
             kind = kinds[seed % len(kinds)]
             model = plant(config, vocabulary, kind, layer=layer, head=head, strength=strength, seed=seed)
-            yield _ModelToProbe(group, model, dev, test, planted=(layer, head))
+            yield _ModelToProbe(group, model, dev, test, planted=Head(layer, head))
 
 
 def _drawn_model(trained: Transformer, seed: int) -> Transformer:
@@ -203,10 +195,8 @@ def _permute_labels(items: Sequence[LinkItem], seed: int) -> list[LinkItem]:
     return permuted
 
 
-def _select_items(
-    corpus: Corpus, split: str, holdout: str, questions: Sequence[Question], n_pairs: int
-) -> list[LinkItem]:
-    """Return the items of some questions with `n_pairs` blocks of each frame, different pairs from frame to frame."""
+def _select_items(corpus: Corpus, split: str, holdout: str, questions: Sequence[Question]) -> list[LinkItem]:
+    """Return the items of some questions with N_PAIRS blocks of each frame, different pairs from frame to frame."""
     # Items of the questions
     rows = [row for row in load_stories(corpus, split) if row.holdout == holdout]
     items = link_items(rows, corpus.tokenizer, end_id(corpus.tokenizer))
@@ -220,17 +210,16 @@ def _select_items(
     # Frame 0 takes the first pairs, frame 1 the next ones, and so on
     wanted: set[int] = set()
     for number, of_frame in enumerate(blocks.values()):
-        wanted |= {*islice(cycle(of_frame), number * n_pairs, (number + 1) * n_pairs)}
+        wanted |= {*islice(cycle(of_frame), number * N_PAIRS, (number + 1) * N_PAIRS)}
     return [item for item in asked if item.block in wanted]
 
 
-def _train_two(folder: Path, max_steps: int) -> list[Path]:
-    """Train the default run briefly for two seeds."""
-    runs = [folder / "seed_1", folder / "seed_2"]
-    for seed, run in enumerate(runs, 1):
-        settings = [f"seed={seed}", f"out={run}", f"max_steps={max_steps}", "probe_sequences=0"]
-        run_script("train", *settings, f"cache_dir={folder / 'cache'}")
-    return runs
+def _train(seed: int, folder: Path) -> OpenedRun:
+    """Train the default run briefly."""
+    run = folder / f"seed_{seed}"
+    settings = [f"seed={seed}", f"out={run}", f"max_steps={MAX_STEPS}", "probe_sequences=0"]
+    run_script("train", *settings, f"cache_dir={folder / 'cache'}")
+    return open_run(run, torch.device("cpu"))
 
 
 def main(options: _CalibrationOptions) -> None:
@@ -238,15 +227,10 @@ def main(options: _CalibrationOptions) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        runs = [Path(run) for run in listed(options.runs)] or _train_two(folder, options.max_steps)
-        # Models of one shape, and the items of their corpus
-        opened = [open_run(run, torch.device("cpu")) for run in runs]
-        first = opened[0].settings
-        if any((run.settings.model, run.settings.data) != (first.model, first.data) for run in opened):
-            raise UserError("runs=: the runs differ in model or data settings")
+        opened = [_train(seed, folder) for seed in (1, 2)]
         corpus = load_data(opened[0], options.cache_dir or str(folder / "cache"))
-        dev = _select_items(corpus, "dev", "iid", WATCHED, options.n_pairs)
-        test = _select_items(corpus, "test", HEADLINE, [*WATCHED, EMPTY], options.n_pairs)
+        dev = _select_items(corpus, "dev", "iid", WATCHED)
+        test = _select_items(corpus, "test", HEADLINE, [*WATCHED, EMPTY])
     # Every model is probed like any other; its answers are counted by group and question
     start = time.monotonic()
     counts: dict[tuple[str, str], _GroupCount] = {}

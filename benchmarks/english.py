@@ -8,7 +8,7 @@ docs/results/english.{json,md}.
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from omegaconf import MISSING
@@ -16,20 +16,24 @@ from omegaconf import MISSING
 from antecedent_lab.commands import test_set_name
 from benchmarks.control_texts import permuted_files
 from benchmarks.measure import (
-    head_name,
     listed,
-    row_cell,
+    place_name,
+    read_probe,
     row_from,
     row_table,
     run_script,
-    split_records,
     start_benchmark,
+    value_cell,
     write_page,
 )
 from data.text_tables import markdown_table
-from probe.results import Estimate
+from data.typed_json import flattened, from_json, may_be_absent
+from probe.items import HEADLINE
+from probe.minimal_pairs import FileScores
+from probe.results import Estimate, NaturalQuestion, ProbeResults
+from training.metrics import Metrics, load_metrics
 
-EFFECTS = ("n", "mass", "rise", "matched_mass", "matched_rise")
+Content = TypeVar("Content")
 CURVE_CAPTION = """\
 At each validation loss: the head with the largest |t| on 120 prefixes of the validation text, read at the pronoun (not
 corrected for the choice of the head, so without p); in 240 sentences of the dev blocks, the block accuracy of the best
@@ -58,13 +62,24 @@ class _EnglishOptions:
     pairs: str = ""
     max_steps: str = ""
     seeds: str = "2,3,4"
-    cache_dir: str = ".cache"
     page: str = "english"
 
 
 @dataclass(frozen=True)
+class _EdgeEffect:
+    """Loss of the next tokens, in nats, when the edge to the target or to another word of the same weight is cut."""
+
+    n: int
+    mass: float
+    rise: float
+    matched_mass: float
+    matched_rise: float
+    difference: Estimate
+
+
+@dataclass(frozen=True)
 class _TurningHead:
-    """The head chosen for one target ("gender, other entity"), and the loss when its edge is cut (None: it was not)."""
+    """The head chosen for one target ("gender, other entity")."""
 
     model: str
     target: str
@@ -77,12 +92,7 @@ class _TurningHead:
     t: float
     untrained_t: float
     verdict: str
-    n: int | None
-    mass: float | None
-    rise: float | None
-    matched_mass: float | None
-    matched_rise: float | None
-    difference: Estimate | None
+    cut: _EdgeEffect | None
 
 
 @dataclass(frozen=True)
@@ -104,19 +114,10 @@ class _BlockAnswers:
     """Loss of a model, and its answers and best head in the blocks of sentences."""
 
     model: str
-    bits_per_byte: float
+    bits_per_byte: float | None
     right: Estimate | None
     head: str | None
     verdict: str
-
-
-@dataclass(frozen=True)
-class _PairAccuracy:
-    """Right minimal pairs of one file."""
-
-    model: str
-    file: str
-    accuracy: Estimate | None
 
 
 @dataclass(frozen=True)
@@ -124,16 +125,32 @@ class _CurvePoint:
     """The probe's record at one validation loss; None: not recorded."""
 
     step: int
-    bits_per_byte: float
-    gender_head: str | None
-    gender_contrast: float | None
-    gender_t: float | None
-    number_head: str | None
-    number_contrast: float | None
-    number_t: float | None
-    block_accuracy: float | None
-    right_answers: float | None
+    bits_per_byte: float | None
     induction: float
+    gender_head: str | None = may_be_absent()
+    gender_contrast: float | None = may_be_absent()
+    gender_t: float | None = may_be_absent()
+    number_head: str | None = may_be_absent()
+    number_contrast: float | None = may_be_absent()
+    number_t: float | None = may_be_absent()
+    block_accuracy: float | None = may_be_absent()
+    right_answers: float | None = may_be_absent()
+
+
+@dataclass(frozen=True)
+class _PathNatural:
+    """What eval.py path= writes about natural text."""
+
+    questions: dict[str, NaturalQuestion]
+    other: dict[str, Any] = flattened()
+
+
+@dataclass(frozen=True)
+class _PathPairs:
+    """What eval.py task=minimal_pairs writes."""
+
+    files: list[FileScores]
+    other: dict[str, Any] = flattened()
 
 
 @dataclass(frozen=True)
@@ -143,11 +160,10 @@ class EnglishResults:
     heads: list[_TurningHead]
     confirmed: dict[str, list[_ConfirmedHead]]  # by text
     blocks: list[_BlockAnswers]
-    pairs: list[_PairAccuracy]
+    pairs: dict[str, dict[str, Estimate | None]]  # right minimal pairs, by file and model
     training: dict[str, list[_CurvePoint]]  # by model
 
     def lines(self) -> list[str]:
-        """Return the tables of the page."""
         lines = [
             "## Validation text",
             "",
@@ -166,9 +182,9 @@ class EnglishResults:
             *row_table(
                 "model | question, target | head, site | prefixes | weight on the target | rise, target cut"
                 " | weight on another word | rise, other word cut | difference [95 %]",
-                "{model} | {target} | {head} | {n:,} | {mass:auto} | {rise:auto}"
-                " | {matched_mass:auto} | {matched_rise:auto} | {difference:auto}",
-                [head for head in self.heads if head.n],
+                "{model} | {target} | {head} | {cut.n:,} | {cut.mass:auto} | {cut.rise:auto}"
+                " | {cut.matched_mass:auto} | {cut.matched_rise:auto} | {cut.difference:auto}",
+                [head for head in self.heads if head.cut],
             ),
             "",
         ]
@@ -205,10 +221,10 @@ class EnglishResults:
 
     def _pair_table(self) -> list[str]:
         """Return the table of minimal pairs: a line for each file, a column for each model."""
-        rows: dict[str, list[str]] = {}
-        for pairs in self.pairs:
-            rows.setdefault(pairs.file, [pairs.file]).append(row_cell("{accuracy:percent}", pairs))
-        return markdown_table(["file", *(model.model for model in self.blocks)], list(rows.values()))
+        rows = []
+        for file, accuracies in self.pairs.items():
+            rows.append([file, *(value_cell(accuracy, "percent") for accuracy in accuracies.values())])
+        return markdown_table(["file", *(model.model for model in self.blocks)], rows)
 
 
 # Training and evaluation
@@ -217,7 +233,7 @@ class EnglishResults:
 def _train(run: Path, seed: int, text: str, options: _EnglishOptions) -> None:
     """Train a run to its end; train.py refuses a run with other settings."""
     settings = [f"seed={seed}", f"out={run}", f"data.path={text}", f"data.validation_path={options.validation}"]
-    settings += [f"cache_dir={options.cache_dir}", f"resume={str((run / 'config.json').exists()).lower()}"]
+    settings.append(f"resume={str((run / 'config.json').exists()).lower()}")
     settings += [f"max_steps={options.max_steps}"] if options.max_steps else []
     run_script("train", "experiment=english/half_hour", "device=cpu", *settings)
 
@@ -225,99 +241,80 @@ def _train(run: Path, seed: int, text: str, options: _EnglishOptions) -> None:
 def _evaluate(run: Path, model: str, options: _EnglishOptions, results: EnglishResults) -> None:
     """Run eval.py on the validation text, on the other texts and on minimal pairs; add the rows of the model."""
     # The run's own validation text
-    arguments = (f"run={run}", f"cache_dir={options.cache_dir}", "device=cpu")
+    arguments = (f"run={run}", "device=cpu")
     run_script("eval", *arguments)
-    probe = json.loads((run / "probe" / "probe.json").read_text())
-    results.heads.extend(_turning_heads(model, probe["natural"]))
-    results.blocks.append(_block_answers(model, probe, run))
-    results.training[model] = _training_curve(run)
-    # Other texts and minimal pairs, whose results are files of their own
+    probe = read_probe(run)
+    metrics = load_metrics(run)
+    assert probe.natural is not None
+    for question, target, shift in probe.natural.chosen():
+        names = {"model": model, "target": f"{question}, {target}", "head": place_name(shift)}
+        cut = row_from(_EdgeEffect, shift.causal) if shift.causal else None
+        results.heads.append(row_from(_TurningHead, shift, **names, cut=cut))
+    results.blocks.append(_block_answers(model, probe, metrics))
+    results.training[model] = _training_curve(metrics)
+
+    # Other texts, whose results are files of their own
     for path in listed(options.texts):
         run_script("eval", *arguments, f"path={path}")
-        natural = _read_outside(run, test_set_name("natural", path))
-        results.confirmed[Path(path).name] += _confirmed_heads(model, natural)
+        natural = _read_outside(_PathNatural, run, test_set_name("natural", path))
+        for question, result in natural.questions.items():
+            for target, confirmed in result.confirmed.items():
+                names = {"model": model, "target": f"{question}, {target}", "head": place_name(confirmed)}
+                results.confirmed[Path(path).name].append(row_from(_ConfirmedHead, confirmed, **names))
+
+    # Minimal pairs
     if options.pairs:
         run_script("eval", *arguments, "task=minimal_pairs", f"path={options.pairs}")
-        results.pairs.extend(_pair_accuracies(model, _read_outside(run, test_set_name("minimal_pairs", options.pairs))))
+        pairs = _read_outside(_PathPairs, run, test_set_name("minimal_pairs", options.pairs))
+        for scores in sorted(pairs.files, key=lambda scores: scores.file):
+            found = scores.accuracy
+            accuracy = Estimate(found.value, *found.interval) if found else None
+            results.pairs.setdefault(Path(scores.file).stem, {})[model] = accuracy
 
 
-def _read_outside(run: Path, name: str) -> dict[str, Any]:
-    return json.loads((run / "probe" / "outside" / f"{name}.json").read_text())
+def _read_outside(kind: type[Content], run: Path, name: str) -> Content:
+    path = run / "probe" / "outside" / f"{name}.json"
+    content: Content = from_json(kind, json.loads(path.read_text()), name)
+    return content
 
 
-def _turning_heads(model: str, natural: dict[str, Any]) -> list[_TurningHead]:
-    heads = []
-    for question, result in natural["questions"].items():
-        for target, entry in result["chosen"].items():
-            cut = entry["causal"]
-            difference = Estimate(cut["difference"], *cut["difference_interval"]) if cut else None
-            names = {"model": model, "target": f"{question}, {target}", "head": _place(entry)}
-            heads.append(
-                row_from(_TurningHead, entry | (cut or dict.fromkeys(EFFECTS)), **names, difference=difference)
-            )
-    return heads
-
-
-def _confirmed_heads(model: str, natural: dict[str, Any]) -> list[_ConfirmedHead]:
-    heads = []
-    for question, result in natural["questions"].items():
-        for target, entry in result["confirmed"].items():
-            names = {"model": model, "target": f"{question}, {target}", "head": _place(entry)}
-            heads.append(row_from(_ConfirmedHead, entry, **names))
-    return heads
-
-
-def _place(entry: dict[str, Any]) -> str:
-    return f"{head_name(entry)}, {entry['site'].replace('_', ' ')}"
-
-
-def _block_answers(model: str, probe: dict[str, Any], run: Path) -> _BlockAnswers:
+def _block_answers(model: str, probe: ProbeResults, metrics: Metrics) -> _BlockAnswers:
     # The loss of the checkpoint that is tested
-    losses = {record["step"]: record["bits_per_byte"] for record in split_records(run, "validation")}
-    loss = losses[probe["model"]["step"]]
+    losses = {record.step: record.bits_per_byte for record in metrics.validation}
+    loss = losses[probe.model.step]
     # The model's answers and its head, on new words in new frames
     right = None
-    for row in probe["behaviour"]:
-        if (row["family"], row["holdout"]) == ("english", "headline"):
-            right = Estimate(row["accuracy"], *row["interval"])
-    for entry in probe["selected"]:
-        if entry["question"] == "english":
-            return _BlockAnswers(model, loss, right, head_name(entry), entry["verdict"])
-    return _BlockAnswers(model, loss, right, None, "not tested")
+    for group in probe.behaviour:
+        if (group.family, group.holdout) == ("english", HEADLINE):
+            right = Estimate(group.accuracy, *group.interval)
+    question = probe.question("english")
+    if question is None:
+        return _BlockAnswers(model, loss, right, None, "not tested")
+    return _BlockAnswers(model, loss, right, str(question.place), question.verdict)
 
 
-def _pair_accuracies(model: str, results: dict[str, Any]) -> list[_PairAccuracy]:
-    rows = []
-    for row in sorted(results["files"], key=lambda row: row["file"]):
-        accuracy = row["accuracy"]
-        found = Estimate(accuracy["value"], *accuracy["interval"]) if accuracy else None
-        rows.append(_PairAccuracy(model, Path(row["file"]).stem, found))
-    return rows
-
-
-def _training_curve(run: Path) -> list[_CurvePoint]:
+def _training_curve(metrics: Metrics) -> list[_CurvePoint]:
     """Return the probe's records of training at the steps with a validation loss."""
     # The probe may record more steps than there are validations
-    probed = {record["step"]: record for record in split_records(run, "probe")}
+    probed = {point.step: point for point in metrics.probe}
     points = []
-    for loss in split_records(run, "validation"):
-        record = probed[loss["step"]]
-        values: dict[str, Any] = {"induction": record["head_types"]["induction"]}
-        for question in ("gender", "number"):
-            best = record.get(f"natural_{question}", {})
-            values[f"{question}_head"] = head_name(best) if best else None
-            values[f"{question}_contrast"] = best.get("pronoun_contrast")
-            values[f"{question}_t"] = best.get("t")
-        blocks = record.get("english", {})
-        values |= {"block_accuracy": blocks.get("block_accuracy"), "right_answers": blocks.get("answer_accuracy")}
-        points.append(row_from(_CurvePoint, loss, **values))
+    for loss in metrics.validation:
+        point = probed[loss.step]
+        values: dict[str, Any] = {}
+        for question, shift in point.natural.items():
+            values[f"{question}_head"] = f"L{shift.layer}H{shift.head}"
+            values[f"{question}_contrast"] = shift.pronoun_contrast
+            values[f"{question}_t"] = shift.t
+        for blocks in point.questions.values():
+            values |= {"block_accuracy": blocks.block_accuracy, "right_answers": blocks.answer_accuracy}
+        points.append(_CurvePoint(loss.step, loss.bits_per_byte, point.head_types["induction"], **values))
     return points
 
 
 def main(options: _EnglishOptions) -> None:
     """Train and test every model, write the page."""
     folder = Path(options.runs)
-    results = EnglishResults([], {Path(path).name: [] for path in listed(options.texts)}, [], [], {})
+    results = EnglishResults([], {Path(path).name: [] for path in listed(options.texts)}, [], {}, {})
     for seed in listed(options.seeds):
         run = folder / f"seed_{seed}"
         _train(run, int(seed), options.train, options)

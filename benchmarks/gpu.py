@@ -18,7 +18,7 @@ import timeit
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,27 @@ import numpy as np
 import torch
 from omegaconf import MISSING
 
-from benchmarks.measure import ROOT, head_name, listed, short_paths, split_records, start_benchmark
+from benchmarks.measure import (
+    ROOT,
+    Machine,
+    listed,
+    place_name,
+    read_probe,
+    short_paths,
+    start_benchmark,
+    this_machine,
+    value_cell,
+)
 from benchmarks.speed import write_nanogpt_data
 from data.errors import UserError
 from data.loader import Split
 from data.text_tables import markdown_table
 from model.transformer import Transformer, n_parameters
-from report.tables import estimate
+from probe.items import HEADLINE
+from probe.results import Estimate, NaturalResult
 from training.device import ComputeDevice, choose_device
 from training.files import write_atomically
-from training.run_dir import environment
+from training.metrics import load_metrics
 from training.settings import compose_settings
 from training.trainer import make_trainer, train_step, wait_for_device
 
@@ -120,20 +131,16 @@ class _GpuResults:
 
     title: str
     command: str
-    environment: dict[str, Any]
+    machine: Machine
     rows: list[_GpuRow] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
         """Write gpu.json and gpu.md."""
-        packages = ", ".join(f"{name} {version}" for name, version in self.environment["packages"].items())
-        machine = f"{self.environment['device']}, Python {self.environment['python']}, {packages}"
-        lines = [f"# {self.title}", "", f"`{self.command}`: {machine}"]
+        lines = [f"# {self.title}", "", f"`{self.command}`: {self.machine.device}, {self.machine.versions}"]
         for part, legend in LEGENDS.items():
             rows = [row for row in self.rows if row.part == part]
             # The columns of all rows, in order
-            header: dict[str, None] = {}
-            for row in rows:
-                header |= dict.fromkeys(row.cells)
+            header = list(dict.fromkeys(chain.from_iterable(row.cells for row in rows)))
             cells = []
             for row in rows:
                 cells.append([row.name, *(_cell(row.cells.get(column)) for column in header)])
@@ -312,22 +319,23 @@ def _losses(lines: list[tuple[float, str]]) -> Cells:
 
 def _verdicts(run: Path) -> Cells:
     """Return loss, contrasts and verdicts of a finished and tested run."""
-    results = json.loads((run / "probe" / "probe.json").read_text())
-    last = split_records(run, "validation")[-1]
-    cells = {"steps": last["step"], "bits per byte": last["bits_per_byte"], "seconds of training": last["seconds"]}
+    probe = read_probe(run)
+    last = load_metrics(run).validation[-1]
+    cells: Cells = {"steps": last.step, "bits per byte": last.bits_per_byte, "seconds of training": last.seconds}
     # Heads on natural text, and in the blocks
-    for target, entry in results["natural"]["questions"].get("gender", {}).get("chosen", {}).items():
-        place = f"{head_name(entry)}, {entry['site'].replace('_', ' ')}"
-        contrast = estimate(entry["contrast"], entry["contrast_interval"])
-        cells[f"natural text, {target}"] = f"{place}: {contrast}, p {entry['p_corrected']:.4f}, {entry['verdict']}"
-    for entry in results["selected"]:
-        cells["blocks"] = f"{head_name(entry)}, {entry['verdict']} ({entry['evidence_level']})"
-    for answers in results["behaviour"]:
-        if (answers["family"], answers["holdout"]) == ("english", "headline"):
-            cells["blocks, model right"] = answers["accuracy"]
+    natural = probe.natural or NaturalResult({}, [])
+    for question, target, shift in natural.chosen():
+        if question == "gender":
+            contrast = value_cell(Estimate(shift.contrast, *shift.contrast_interval), "auto")
+            verdict = f"p {shift.p_corrected:.4f}, {shift.verdict}"
+            cells |= {f"natural text, {target}": f"{place_name(shift)}: {contrast}, {verdict}"}
+    for result in probe.selected:
+        cells |= {"blocks": f"{result.place}, {result.verdict} ({result.evidence_level})"}
+    for answers in probe.behaviour:
+        if (answers.family, answers.holdout) == ("english", HEADLINE):
+            cells |= {"blocks, model right": answers.accuracy}
     # Questions with too few prefixes
-    missing = results["natural"]["missing"]
-    return cells | ({"not tested": "; ".join(missing)} if missing else {})
+    return cells | ({"not tested": "; ".join(natural.missing)} if natural.missing else {})
 
 
 def main(options: GpuOptions) -> None:
@@ -336,7 +344,7 @@ def main(options: GpuOptions) -> None:
     device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     title = "Rehearsal" if options.quick else f"Measured with device={options.device}"
     command = " ".join(["python -m benchmarks.gpu", *map(short_paths, sys.argv[1:])])
-    results = _GpuResults(title, command, environment(device, torch.get_num_threads()))
+    results = _GpuResults(title, command, this_machine(device, torch.get_num_threads()))
     # A failed program is a row too, and the next one is measured
     has_failed = False
     for part, name, measure in measurements.all():

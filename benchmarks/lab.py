@@ -8,11 +8,11 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.measure import RESULTS, listed, row_from, row_table, run_script, start_benchmark, write_page
 from data.errors import UserError
-from lab.compare import MEASURES
+from data.typed_json import from_json
+from lab.compare import MEASURES, Comparison, VariantResult
 from probe.results import Estimate
 from probe.statistics import MIN_SEEDS
 
@@ -25,21 +25,14 @@ class _LabOptions:
 
 
 @dataclass(frozen=True)
-class _VariantResult:
-    """One variant, means over seeds (None: not measured), and the sentence about it."""
+class _VariantRow:
+    """One variant, means over seeds by measure (None: not measured), and the sentence about it."""
 
     name: str
     n_seeds: int
     n_supported: int
     n_tested: int
-    gap: Estimate | None
-    resolved_share: Estimate | None
-    resolved_share_headline: Estimate | None
-    accuracy: Estimate | None
-    block_accuracy: Estimate | None
-    entropy: Estimate | None
-    gradient_norm: Estimate | None
-    asymmetry: Estimate | None
+    means: dict[str, Estimate | None]
     different: list[str]  # measures that differ from the standard
     sentence: str
 
@@ -56,14 +49,13 @@ class _VariantResult:
 class LabResults:
     """The table of the page, and how long it took."""
 
-    variants: list[_VariantResult]
+    variants: list[_VariantRow]
     train_seconds: float
     compare_seconds: float
 
     def lines(self) -> list[str]:
-        """Return the table, the sentences and the seconds."""
         header = " | ".join(measure.name.replace("_", " ") for measure in MEASURES)
-        cells = " | ".join(f"{{{measure.name}:{measure.form}}}{{star[{measure.name}]}}" for measure in MEASURES)
+        cells = " | ".join(f"{{means[{measure.name}]:{measure.form}}}{{star[{measure.name}]}}" for measure in MEASURES)
         template = f"{{name}} | {{n_seeds}} | {cells} | {{supported}}"
         return [
             *row_table(f"variant | seeds | {header} | supported", template, self.variants),
@@ -74,16 +66,18 @@ class LabResults:
         ]
 
 
-def _variant_result(entry: dict[str, Any]) -> _VariantResult:
-    """Return what the page shows of an entry of compare.json."""
+def _variant_row(variant: VariantResult) -> _VariantRow:
+    """Return what the page shows of a variant."""
     # By measure; a model that is not causal has no head
     means: dict[str, Estimate | None] = {}
     different = []
-    for name, found in entry["measures"].items():
-        means[name] = None if found["mean"] is None else Estimate(found["mean"], *found["interval"])
-        if found.get("difference", {}).get("is_significant"):
+    for name, found in variant.measures.items():
+        means[name] = None
+        if found.mean is not None and found.interval is not None:
+            means[name] = Estimate(found.mean, *found.interval)
+        if found.difference and found.difference.is_significant:
             different.append(name)
-    return row_from(_VariantResult, entry, n_seeds=len(entry["seeds"]), different=different, **means)
+    return row_from(_VariantRow, variant, n_seeds=len(variant.seeds), means=means, different=different)
 
 
 def main(options: _LabOptions) -> None:
@@ -98,9 +92,10 @@ def main(options: _LabOptions) -> None:
         sweep = ("-m", "experiment=lab/all", f"seed={options.seeds}", f"out={out}")
         training = run_script("train", *sweep, *parallel, cache)
         comparison = run_script("eval", f"compare={out}", "figures=true", cache)
-        entries = json.loads((out / "probe" / "compare.json").read_text())["variants"]
+        content = json.loads((out / "probe" / "compare.json").read_text())
         shutil.copy(out / "probe" / "figures" / "compare.png", RESULTS / "lab.png")
-    variants = [_variant_result(entry) for entry in entries]
+    compared: Comparison = from_json(Comparison, content, "compare.json")
+    variants = [_variant_row(variant) for variant in compared.variants]
     write_page("lab", "The attention lab", LabResults(variants, training.seconds, comparison.seconds), threads=1)
 
 

@@ -1,23 +1,13 @@
 """Train and probe the default run for several seeds. Writes docs/results/link_head.{json,md}."""
 
-import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from benchmarks.measure import (
-    head_name,
-    listed,
-    row_from,
-    row_table,
-    run_script,
-    split_records,
-    start_benchmark,
-    write_page,
-)
-from probe.results import Estimate
+from benchmarks.measure import listed, read_probe, row_from, row_table, run_script, start_benchmark, write_page
+from probe.results import Estimate, QuestionResult
 from probe.verdict import SUPPORTED
+from training.metrics import load_metrics
 
 QUESTIONS = ("number", "gender", "later_cue")
 
@@ -96,7 +86,6 @@ class LinkHeadResults:
         )
 
     def lines(self) -> list[str]:
-        """Return the tables of the page."""
         # One column for each token class of the stories
         seeds = ", ".join(str(row.seed) for row in self.training)
         classes = list(self.training[0].gap_by_class)
@@ -135,33 +124,35 @@ class LinkHeadResults:
         ]
 
 
-def _question_means(question: str, entries: list[dict[str, Any]]) -> _QuestionMeans:
-    """Return the means over the entries of all seeds."""
-    tests = [entry["test"]["headline"] for entry in entries]
+def _question_means(question: str, results: list[QuestionResult]) -> _QuestionMeans:
+    """Return the means over the results of all seeds."""
+    tests = [result.headline for result in results]
+    untrained = [test.untrained for test in tests if test.untrained]
 
-    def mean(*names: str) -> float:
-        values = tests
-        for name in names:
-            values = [value[name] for value in values]
-        return sum(values) / len(values)
+    def rule(name: str) -> float:
+        return _mean([test.baselines[name].accuracy for test in tests])
 
     return _QuestionMeans(
         question=question,
-        supported=sum(entry["verdict"] == SUPPORTED for entry in entries),
-        n_seeds=len(entries),
-        accuracy=mean("accuracy"),
-        block_accuracy=mean("block_accuracy"),
-        nearest=mean("baselines", "nearest", "accuracy"),
-        first=mean("baselines", "first", "accuracy"),
-        subject=mean("baselines", "subject", "accuracy"),
-        most_frequent=mean("baselines", "most frequent", "accuracy"),
-        untrained=mean("untrained", "accuracy"),
-        untrained_block=mean("untrained", "block_accuracy"),
+        supported=sum(result.verdict == SUPPORTED for result in results),
+        n_seeds=len(results),
+        accuracy=_mean([test.accuracy for test in tests]),
+        block_accuracy=_mean([test.block_accuracy for test in tests]),
+        nearest=rule("nearest"),
+        first=rule("first"),
+        subject=rule("subject"),
+        most_frequent=rule("most frequent"),
+        untrained=_mean([scores.accuracy for scores in untrained]),
+        untrained_block=_mean([scores.block_accuracy for scores in untrained]),
     )
 
 
-def _measure_seed(seed: int, folder: Path) -> tuple[_SeedTraining, list[dict[str, Any]]]:
-    """Run train.py and eval.py as a user does; return the losses and the entries of the questions."""
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _measure_seed(seed: int, folder: Path) -> tuple[_SeedTraining, list[QuestionResult]]:
+    """Run train.py and eval.py as a user does; return the losses and the results of the questions."""
     run = folder / f"seed_{seed}"
     # All seeds read the same stories: the first one writes them to the cache
     cache = f"cache_dir={folder / 'cache'}"
@@ -170,43 +161,42 @@ def _measure_seed(seed: int, folder: Path) -> tuple[_SeedTraining, list[dict[str
     # The last validation is that of the whole split
     training = row_from(
         _SeedTraining,
-        split_records(run, "validation")[-1],
+        load_metrics(run).validation[-1],
         seed=seed,
         train_seconds=trained.seconds,
         train_cpu_seconds=trained.cpu_seconds,
         eval_seconds=probed.seconds,
         eval_cpu_seconds=probed.cpu_seconds,
     )
-    selected = json.loads((run / "probe" / "probe.json").read_text())["selected"]
-    return training, [entry for entry in selected if entry["question"] in QUESTIONS]
+    return training, [result for result in read_probe(run).selected if result.question in QUESTIONS]
 
 
-def _seed_head(seed: int, entry: dict[str, Any]) -> _SeedHead:
+def _seed_head(seed: int, result: QuestionResult) -> _SeedHead:
     return row_from(
         _SeedHead,
-        entry | entry["test"]["headline"],
+        result.headline,
         seed=seed,
-        head=head_name(entry),
-        attention_swap=(entry["causal"] or {}).get("attention_swap"),
+        question=result.question,
+        head=str(result.place),
+        attention_swap=result.causal.attention_swap if result.causal else None,
+        verdict=result.verdict,
+        evidence_level=result.evidence_level,
     )
 
 
 def main(options: _LinkHeadOptions) -> None:
     """Measure every seed and write the page."""
     training: list[_SeedTraining] = []
-    entries: list[dict[str, Any]] = []
     heads: list[_SeedHead] = []
-    # The same commands for every seed
+    by_question: dict[str, list[QuestionResult]] = {question: [] for question in QUESTIONS}
     with tempfile.TemporaryDirectory() as folder:
         for seed in map(int, listed(options.seeds)):
-            of_training, of_seed = _measure_seed(seed, Path(folder))
+            of_training, results = _measure_seed(seed, Path(folder))
             training.append(of_training)
-            entries += of_seed
-            heads += [_seed_head(seed, entry) for entry in of_seed]
-    # Means over seeds, by question
-    means = []
-    for question in QUESTIONS:
-        means.append(_question_means(question, [entry for entry in entries if entry["question"] == question]))
+            for result in results:
+                heads.append(_seed_head(seed, result))
+                by_question[result.question].append(result)
+    means = [_question_means(question, results) for question, results in by_question.items()]
     write_page("link_head", "The link head over seeds", LinkHeadResults(means, heads, training), threads=2)
 
 

@@ -7,27 +7,46 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
 from string import Formatter
-from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, TypeVar, get_type_hints
 
 from data.errors import UserError
 from data.text_tables import markdown_table
-from probe.results import Estimate
+from data.typed_json import from_json, to_json
+from probe.results import ConfirmedShift, Estimate, ProbeResults, ShiftResult
 from probe.statistics import share_interval
 from report.tables import number
 from training.command_line import one_line_errors
 from training.files import write_atomically
-from training.logging import read_records
 from training.run_dir import environment
 from training.settings import settings_from_arguments
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 Row = TypeVar("Row")
-_MACHINE = ("python", "packages", "processor", "cores", "threads", "commit", "uncommitted_changes")
+Results = TypeVar("Results")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a page was measured with."""
+
+    python: str
+    packages: dict[str, str]  # versions
+    processor: str
+    cores: int
+    threads: int
+    commit: str | None
+    uncommitted_changes: bool | None
+    device: str = "cpu"
+
+    @property
+    def versions(self) -> str:
+        packages = [f"{package} {version}" for package, version in self.packages.items()]
+        return f"Python {self.python}, {', '.join(packages)}"
 
 
 class PageResults(Protocol):
@@ -84,35 +103,34 @@ def run_script(name: str, *settings: str) -> _Timing:
     return run_command([sys.executable, f"{name}.py", *settings])
 
 
-def split_records(run: Path, split: str) -> list[dict[str, Any]]:
-    """Return the records of one split of a run's metrics.jsonl, oldest first."""
-    return [record for record in read_records(run) if record["split"] == split]
+def read_probe(folder: Path) -> ProbeResults:
+    """Return the probe.json of a run, or of the folder of an external model."""
+    return ProbeResults.from_json(json.loads((folder / "probe" / "probe.json").read_text()))
 
 
 # Tables
 
 
+def value_cell(value: Any, form: str) -> str:
+    """Return a value as text: an estimate with its interval, a dash for None; "auto" rounds as the report does."""
+    if value is None:
+        return "-"
+    # The limits are rounded as the value is
+    if isinstance(value, Estimate):
+        return f"{value_cell(value.value, form)} [{value_cell(value.low, form)}, {value_cell(value.high, form)}]"
+    if form == "auto":
+        return number(value)
+    return f"{100 * value:.1f}" if form == "percent" else format(value, form)
+
+
 class _CellFormatter(Formatter):
-    """Fill in "{share:.2f}": an estimate with its interval, a dash for None; ":auto" rounds as the report does."""
+    """Fill in "{share:.2f}" with a field of the row."""
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return getattr(args[0], str(key))
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        if value is None:
-            return "-"
-        # The limits are rounded as the value is
-        if isinstance(value, Estimate):
-            limits = (value.value, value.low, value.high)
-            return "{} [{}, {}]".format(*(self.format_field(limit, format_spec) for limit in limits))
-        if format_spec == "auto":
-            return number(value)
-        return f"{100 * value:.1f}" if format_spec == "percent" else format(value, format_spec)
-
-
-def row_cell(template: str, row: Any) -> str:
-    """Return the template with the fields of a row filled in."""
-    return _CellFormatter().vformat(template, (row,), {})
+        return value_cell(value, format_spec)
 
 
 def row_table(header: str, template: str, rows: Sequence[Any]) -> list[str]:
@@ -124,7 +142,7 @@ def row_table(header: str, template: str, rows: Sequence[Any]) -> list[str]:
     columns = template.split(" | ")
     cells = []
     for row in rows:
-        cells.append([row_cell(column, row) for column in columns])
+        cells.append([_CellFormatter().vformat(column, (row,), {}) for column in columns])
     return markdown_table(header.split(" | "), cells)
 
 
@@ -133,9 +151,9 @@ def median_range(values: Sequence[float], digits: int = 1) -> str:
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def head_name(entry: Mapping[str, Any]) -> str:
-    """Return "L1H3" for an entry of probe.json."""
-    return f"L{entry['layer']}H{entry['head']}"
+def place_name(result: ShiftResult | ConfirmedShift) -> str:
+    """Return "L1H3, after the pronoun" for a head on natural text."""
+    return f"{result.place}, {result.site.replace('_', ' ')}"
 
 
 def share_range(count: int, n: int) -> str:
@@ -149,93 +167,56 @@ def short_paths(argument: str) -> str:
     return re.sub(r"[^=,:]*/(?=[^/,]+/[^/,]+)", "", argument)
 
 
-# Rows and JSON
+# Rows, JSON and pages
 
 
 def row_from(schema: type[Row], source: Any, **values: Any) -> Row:
-    """Return a row whose other fields are those of `source`, an object or the entry of a JSON file.
+    """Return a row whose other fields are those of `source`.
 
-    An estimate NAME of an entry has its limits in NAME_interval; a row with a plain number gets the estimate's value.
+    An estimate NAME may have its limits in NAME_interval there; a row with a plain number gets the estimate's value.
     """
     for name, hint in get_type_hints(schema).items():
         if name in values:
             continue
-        # An entry of a JSON file
-        if isinstance(source, Mapping):
-            value = source[name]
-            values[name] = Estimate(value, *source[f"{name}_interval"]) if hint is Estimate else value
-        # A result of the probe in this process
-        else:
-            value = getattr(source, name)
-            values[name] = value.value if hint is float and isinstance(value, Estimate) else value
+        value = getattr(source, name)
+        if hint is Estimate and not isinstance(value, Estimate):
+            value = Estimate(value, *getattr(source, f"{name}_interval"))
+        values[name] = value.value if hint is float and isinstance(value, Estimate) else value
     return schema(**values)
 
 
-def to_json(value: Any) -> Any:
-    """Return rows as JSON has them: an estimate NAME becomes NAME, NAME_low and NAME_high, None nothing."""
-    if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
-    if isinstance(value, dict):
-        return {name: to_json(item) for name, item in value.items()}
-    if not is_dataclass(value):
-        return value
-    # Numbers of one row stay side by side, as in a table
-    content = {}
-    for field in fields(value):
-        item = getattr(value, field.name)
-        if isinstance(item, Estimate):
-            content[field.name] = item.value
-            content[f"{field.name}_low"] = item.low
-            content[f"{field.name}_high"] = item.high
-        elif item is not None:
-            content[field.name] = to_json(item)
-    return content
+def read_page(schema: type[Results], page: str) -> tuple[Results, Machine]:
+    """Return the content of docs/results/PAGE.json."""
+    content = json.loads((RESULTS / f"{page}.json").read_text())
+    machine = from_json(Machine, content.pop("environment"), page)
+    return from_json(schema, content, page), machine
 
 
-def rows_from_json(schema: Any, content: Any) -> Any:
-    """Return what `to_json` was given; `schema` is its type: a dataclass, a list or dict of them, or plain."""
-    if get_origin(schema) is list:
-        [item_schema] = get_args(schema)
-        return [rows_from_json(item_schema, item) for item in content]
-    if get_origin(schema) is dict:
-        _, item_schema = get_args(schema)
-        return {name: rows_from_json(item_schema, item) for name, item in content.items()}
-    # "X | None" is read as X
-    schema = next((kind for kind in get_args(schema) if is_dataclass(kind)), schema)
-    if content is None or not is_dataclass(schema):
-        return content
-    # Absent fields are None
-    values = {}
-    for name, hint in get_type_hints(schema).items():
-        value = content.get(name)
-        if Estimate in (hint, *get_args(hint)):
-            is_known = value is not None
-            values[name] = Estimate(value, content[f"{name}_low"], content[f"{name}_high"]) if is_known else None
-        else:
-            values[name] = rows_from_json(hint, value)
-    return schema(**values)  # type: ignore[operator]
+def this_machine(device: str, threads: int) -> Machine:
+    """Return what a benchmark is measured with now."""
+    known = environment(device, threads)
+    return Machine(**{part.name: known[part.name] for part in fields(Machine)})
 
 
-def page_body(results: PageResults, machine: Mapping[str, Any]) -> str:
+def page_body(results: PageResults, machine: Machine) -> str:
     """Return the page below its command: the tables, and what they were measured with."""
-    packages = [f"{package} {version}" for package, version in machine["packages"].items()]
-    measured_with = (
-        f"Python {machine['python']}, {', '.join(packages)}; {machine['processor']}, {machine['cores']} cores, "
-        f"threads: {machine['threads']}."
-    )
+    measured_with = f"{machine.versions}; {machine.processor}, {machine.cores} cores, threads: {machine.threads}."
     return "\n".join([*results.lines(), "", measured_with]) + "\n"
+
+
+def json_text(results: Any, machine: Machine) -> str:
+    """Return the file that a page is made from: lists and objects of plain values are on one line."""
+    text = json.dumps({"environment": to_json(machine), **to_json(results)}, indent=1)
+    return re.sub(r"[\[{]\n[^][{}]*[\]}]", lambda match: re.sub(r"\n *", " ", match[0]), text) + "\n"
 
 
 def write_page(program: str, title: str, results: PageResults, threads: int, page: str = "") -> None:
     """Write docs/results/PAGE.json and .md (default: PROGRAM), print the page."""
-    machine = environment("cpu", threads)
-    machine = {name: machine[name] for name in _MACHINE}
+    machine = this_machine("cpu", threads)
     # The page holds the command without the folders of this machine
     command = " ".join([f"python -m benchmarks.{program}", *map(short_paths, sys.argv[1:])])
     text = f"# {title}\n\n```\n{command}\n```\n\n{page_body(results, machine)}"
-    # The JSON holds what the page is made from, and nothing else
-    rows = json.dumps({"environment": machine, **to_json(results)}, indent=1) + "\n"
     RESULTS.mkdir(parents=True, exist_ok=True)
-    write_atomically(RESULTS / f"{page or program}.json", rows.encode())
+    write_atomically(RESULTS / f"{page or program}.json", json_text(results, machine).encode())
     write_atomically(RESULTS / f"{page or program}.md", text.encode())
     print(text, end="")

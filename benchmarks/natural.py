@@ -46,7 +46,7 @@ CONFIG = ProbeConfig(
 
 @dataclass
 class _NaturalOptions:
-    """python -m benchmarks.natural run=DIR [n_null=200] [n_planted=18] [seed=0] [cache_dir=DIR].
+    """python -m benchmarks.natural run=DIR [n_null=200] [n_planted=18].
 
     run is a run on English (`experiment=english`), n_null the number of models of each kind without a head.
     """
@@ -54,8 +54,6 @@ class _NaturalOptions:
     run: str = MISSING
     n_null: int = 200
     n_planted: int = 18
-    seed: int = 0
-    cache_dir: str = ".cache"
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,6 @@ class NaturalErrors:
     untrained_t: float  # the largest |t| of untrained models
 
     def lines(self) -> list[str]:
-        """Return the table and the sizes."""
         rates = row_table("models | pass | 95 %", "{models} | {passed} of {n}{found} | {interval}", self.rates)
         largest = f"largest |t| of {N_UNTRAINED} untrained models: {self.untrained_t:.1f}."
         return [*rates, "", f"{self.n_prefixes:,} prefixes, half of them tested; {largest}"]
@@ -114,7 +111,7 @@ def _permuted_pronouns(contrast: np.ndarray, items: PrefixItems, seed: int) -> n
 
 
 def _token_contrasts(model: ObservableModel, cells: list[LinkItem]) -> list[np.ndarray]:
-    """Returns, for each prefix, the difference of both readings' scores at the pronoun, [L, H, tokens before it]."""
+    """Return, for each prefix, the difference of both readings' scores at the pronoun, [L, H, tokens before it]."""
     scores: list[np.ndarray] = [np.empty(0)] * len(cells)
     for batch, rows, tokens, _ in text_batches([cell.tokens for cell in cells], CONFIG.tokens_per_batch):
         # Scores of the pronoun's query for all tokens before it
@@ -167,16 +164,13 @@ def _planted_view(
     return TransformerView(model.eval())
 
 
-def _nulls(
-    opened: OpenedRun, items: PrefixItems, contrast: np.ndarray, n: int, seed: int
-) -> dict[str, Iterator[np.ndarray]]:
+def _nulls(opened: OpenedRun, items: PrefixItems, contrast: np.ndarray, n: int) -> dict[str, Iterator[np.ndarray]]:
     """Return the contrasts of every model without a head; each is computed when it is needed."""
     differences = _token_contrasts(opened.model, items.cells["pronoun"])
-    seeds = range(seed * 10**6, seed * 10**6 + n)
     return {
-        "untrained": (_contrast(opened.untrained(N_UNTRAINED + i), items) for i in seeds),
-        "permuted pronouns": (_permuted_pronouns(contrast, items, i) for i in seeds),
-        "permuted mentions": (_permuted_mentions(differences, i) for i in seeds),
+        "untrained": (_contrast(opened.untrained(N_UNTRAINED + i), items) for i in range(n)),
+        "permuted pronouns": (_permuted_pronouns(contrast, items, i) for i in range(n)),
+        "permuted mentions": (_permuted_mentions(differences, i) for i in range(n)),
     }
 
 
@@ -187,7 +181,7 @@ def _contrast(model: ObservableModel, items: PrefixItems) -> np.ndarray:
 def main(options: _NaturalOptions) -> None:
     """Test all models and write the page."""
     opened = open_run(Path(options.run), torch.device("cpu"))
-    prefixes = prefixes_in(validation_documents(load_data(opened, options.cache_dir)))["gender"]
+    prefixes = prefixes_in(validation_documents(load_data(opened, ".cache")))["gender"]
     items = make_prefix_items(prefixes, opened.tokenizer, opened.bos_id, opened.model.context_length, CONFIG.seed)
     contrast = _contrast(opened.model, items)
 
@@ -202,7 +196,7 @@ def main(options: _NaturalOptions) -> None:
     # Models without a head
     start = time.monotonic()
     rates = []
-    for name, contrasts in _nulls(opened, items, contrast, options.n_null, options.seed).items():
+    for name, contrasts in _nulls(opened, items, contrast, options.n_null).items():
         passed = [bool(_passes(null, items, untrained_t)) for null in contrasts]
         rates.append(_PassRate(name, len(passed), sum(passed)))
         print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)

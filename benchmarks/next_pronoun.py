@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 from omegaconf import MISSING
@@ -19,15 +18,7 @@ from omegaconf import MISSING
 from antecedent_lab.english_text import EnglishText, english_text
 from antecedent_lab.opened import load_data, open_run
 from benchmarks.control_texts import write_control
-from benchmarks.measure import (
-    listed,
-    median_range,
-    row_from,
-    row_table,
-    run_script,
-    start_benchmark,
-    write_page,
-)
+from benchmarks.measure import listed, median_range, row_from, row_table, run_script, start_benchmark, write_page
 from data.corpus import load_corpus
 from data.errors import UserError
 from data.links import Span
@@ -35,18 +26,20 @@ from data.next_pronoun import Passage, mixed_places
 from data.text import SHIPPED_TEXT
 from data.text_tables import markdown_table
 from data.tokenizer import encode_text
+from data.typed_json import may_be_absent
 from data.words import ENGLISH_WORD
 from model.observe import HeadEdit
 from probe.after_pronoun import after_pronoun
 from probe.config import ProbeConfig
 from probe.minimal_pairs import load_pairs, log_probabilities, outcomes
 from probe.natural import make_prefix_items
-from probe.next_pronoun import NextPronounResult, SetResult, confirm_decision, study_next_pronoun
+from probe.next_pronoun import NextPronounResult, confirm_decision, study_next_pronoun
 from probe.opened_model import OpenedRun
-from probe.results import Estimate, Head
+from probe.results import Choice, Estimate, Head
 from probe.verdict import SUPPORTED
 from report.reproduce import yaml_values
-from training.checkpoint import load_checkpoint
+from report.tables import head_names
+from training.metrics import load_metrics
 from training.settings import to_settings
 
 AFTER = """\
@@ -104,28 +97,24 @@ class _PickedEntity:
     """Whom the model picks in passages with two people: without an earlier pronoun, and with one."""
 
     seed: int
-    n: int
-    author: Estimate
-    nearest: float
-    n_wrong: int  # the last mention is wrong
-    author_where_wrong: Estimate
-    earlier_n: int
-    earlier_author: Estimate
-    earlier_nearest: float
-    earlier_n_wrong: int
-    earlier_author_where_wrong: Estimate
+    choices: list[Choice]
 
 
 @dataclass(frozen=True)
 class _TextEffect:
-    """The same heads on another text, in nats; `n` is a sentence if there are too few passages."""
+    """The same heads on another text, in nats; `problem`: too few passages."""
 
     seed: int
-    n: int | str
-    edge_effect: Estimate | None = None
-    meant_cut: Estimate | None = None
-    other_cut: Estimate | None = None
-    p: float | None = None
+    n: int = 0
+    edge_effect: Estimate | None = may_be_absent()
+    meant_cut: Estimate | None = may_be_absent()
+    other_cut: Estimate | None = may_be_absent()
+    p: float | None = may_be_absent()
+    problem: str | None = may_be_absent()
+
+    @property
+    def passages(self) -> str:
+        return self.problem or str(self.n)
 
 
 @dataclass(frozen=True)
@@ -173,9 +162,9 @@ class _FirstSupported:
     """The first kept checkpoint at which the criteria hold; None: at none."""
 
     seed: int
-    step: int | None = None
-    tokens: int | None = None
-    pronouns: int | None = None  # read so far, after entities of both genders
+    step: int | None = may_be_absent()
+    tokens: int | None = may_be_absent()
+    pronouns: int | None = may_be_absent()  # read so far, after entities of both genders
 
 
 @dataclass(frozen=True)
@@ -193,7 +182,6 @@ class NextPronounPage:
     number: list[str]  # verdicts about number, of any seed
 
     def lines(self) -> list[str]:
-        """Return the tables of the page."""
         # Seeds by what the head decides and whom the model picks
         decision = row_table(
             "seed | heads | verdict | share [95 %] | flips | follows twin | author's, nearest"
@@ -206,8 +194,7 @@ class NextPronounPage:
         names = "passages | author's | nearest | author's where nearest is wrong"
         picked = row_table(
             f"seed | {names} | earlier pronoun: {names.replace(' | ', ' | earlier pronoun: ')}",
-            "{seed} | {n} | {author:.2f} | {nearest:.2f} | {author_where_wrong:.2f} of {n_wrong} | {earlier_n}"
-            " | {earlier_author:.2f} | {earlier_nearest:.2f} | {earlier_author_where_wrong:.2f} of {earlier_n_wrong}",
+            f"{{seed}} | {_choice_cells(0)} | {_choice_cells(1)}",
             self.picked,
         )
         # The same head after the pronoun, and on shuffled words
@@ -234,13 +221,9 @@ class NextPronounPage:
 
     def _summary(self) -> list[str]:
         supported = sum(row.verdict == SUPPORTED for row in self.decisions)
-        values = {
-            "share": [row.share.value for row in self.decisions],
-            "flips": [row.flips for row in self.decisions],
-            "follows_twin": [row.follows_twin for row in self.decisions],
-            "author_accuracy": [row.author_accuracy for row in self.decisions],
-            "nearest_accuracy": [row.nearest_accuracy for row in self.decisions],
-        }
+        values = {"share": [row.share.value for row in self.decisions]}
+        for name in ("flips", "follows_twin", "author_accuracy", "nearest_accuracy"):
+            values[name] = [getattr(row, name) for row in self.decisions]
         rows = [(name, median_range(of_seeds, 2)) for name, of_seeds in values.items()]
         sentence = f"Supported in {supported} of {len(self.decisions)} seeds. Median and range over seeds:"
         return [sentence, "", *markdown_table(("measure", "median (range)"), rows)]
@@ -250,7 +233,7 @@ class NextPronounPage:
         for text, rows in self.texts.items():
             effects = row_table(
                 "seed | passages | edge effect, nats | meant edge cut | other edge cut | p",
-                "{seed} | {n} | {edge_effect:.3f} | {meant_cut:.3f} | {other_cut:.3f} | {p:.4f}",
+                "{seed} | {passages} | {edge_effect:.3f} | {meant_cut:.3f} | {other_cut:.3f} | {p:.4f}",
                 rows,
             )
             lines += [f"## The same heads on {text}", "", *effects, ""]
@@ -274,12 +257,18 @@ class NextPronounPage:
         return [*lines, "", f"Median step: {median(steps):g}."] if steps else lines
 
 
+def _choice_cells(number: int) -> str:
+    """Return the template of four columns of one stratum."""
+    cells = "{C.n} | {C.author:.2f} | {C.nearest:.2f} | {C.author_where_wrong:.2f} of {C.n_wrong}"
+    return cells.replace("C.", f"choices[{number}].")
+
+
 # Training and tests
 
 
 def _train(run: Path, seed: int, options: _NextPronounOptions) -> None:
     """Train a run unless it is finished."""
-    if (run / "metrics.jsonl").exists() and '"whole": true' in (run / "metrics.jsonl").read_text():
+    if (run / "metrics.jsonl").exists() and load_metrics(run).has_ended:
         return
     settings = [f"seed={seed}", f"out={run}", f"threads={options.threads}", "keep_checkpoints=20", "device=cpu"]
     settings.append(f"resume={str((run / 'config.json').exists()).lower()}")
@@ -305,24 +294,10 @@ def _verdict(result: NextPronounResult | str) -> str:
     return result if isinstance(result, str) else f"{result.verdict} ({result.evidence_level})"
 
 
-def _deciding(result: NextPronounResult) -> SetResult:
-    """Return the head or the heads that the verdict is about."""
-    return result.head_set if result.unit == "set" and result.head_set else result.chosen
-
-
 def _decision(seed: int, result: NextPronounResult) -> _Decision:
-    deciding = _deciding(result)
-    heads = " + ".join(f"L{layer}H{head}" for layer, head in deciding.heads)
-    return row_from(_Decision, result, seed=seed, heads=heads, share=deciding.share, flips=deciding.flips.value)
-
-
-def _picked(seed: int, result: NextPronounResult) -> _PickedEntity:
-    # Fields of both strata: passages without and with an earlier pronoun
-    values: dict[str, Any] = {}
-    for prefix, choice in zip(("", "earlier_"), result.choices, strict=True):
-        for name in ("n", "author", "nearest", "n_wrong", "author_where_wrong"):
-            values[prefix + name] = getattr(choice, name)
-    return _PickedEntity(seed=seed, **values)
+    judged = result.judged
+    heads = head_names(judged.heads)
+    return row_from(_Decision, result, seed=seed, heads=heads, share=judged.share, flips=judged.flips.value)
 
 
 def _text_effect(opened: OpenedRun, seed: int, heads: Sequence[Head], path: str, config: ProbeConfig) -> _TextEffect:
@@ -332,7 +307,9 @@ def _text_effect(opened: OpenedRun, seed: int, heads: Sequence[Head], path: str,
     found = confirm_decision(
         opened.model, opened.tokenizer, opened.bos_id, "gender", passages, heads, config, needs_twin=has_documents
     )
-    return _TextEffect(seed, found) if isinstance(found, str) else row_from(_TextEffect, found, seed=seed)
+    if isinstance(found, str):
+        return _TextEffect(seed, problem=found)
+    return row_from(_TextEffect, found, seed=seed, problem=None)
 
 
 @cache
@@ -422,9 +399,8 @@ def _first_supported(opened: OpenedRun, text: EnglishText, config: ProbeConfig, 
     # The opened model is reused for every checkpoint; its own weights are put back at the end
     best = {name: weight.clone() for name, weight in opened.transformer.state_dict().items()}
     first = None
-    folder = opened.folder / "checkpoints"
-    for path in sorted(folder.glob("step_*"), key=lambda path: int(path.stem.split("_")[-1])):
-        state = torch.load(path, map_location="cpu", weights_only=True) if path.is_file() else load_checkpoint(path)
+    for path in sorted((opened.folder / "checkpoints").glob("step_*.pt")):
+        state = torch.load(path, map_location="cpu", weights_only=True)
         if state["step"] in (0, opened.step):
             continue
         # Untrained models have been asked at the last step
@@ -451,12 +427,12 @@ def _evaluate(run: Path, options: _NextPronounOptions, config: ProbeConfig, page
         raise UserError(f"{run}: {result}")
     row = _decision(seed, result)
     page.decisions.append(row)
-    page.picked.append(_picked(seed, result))
+    page.picked.append(_PickedEntity(seed, result.choices))
     number = _study(opened, text, "number", config)
     page.number[:] = sorted({*page.number, number if isinstance(number, str) else number.verdict})
 
     # The same heads elsewhere
-    heads = _deciding(result).heads
+    heads = result.judged.heads
     for path in listed(options.texts):
         page.texts.setdefault(Path(path).name, []).append(_text_effect(opened, seed, heads, path, config))
     page.after.extend(_after_effect(opened, seed, result.place, text, config))

@@ -32,6 +32,7 @@ from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, a
 from probe.config import ProbeConfig
 from probe.next_pronoun import NextPronounResult, QuestionItems, question_items, study_next_pronoun, study_passage_items
 from probe.passage_items import PassageItem
+from probe.results import Head
 from probe.verdict import SUPPORTED
 from report.reproduce import yaml_values
 from training.settings import to_settings
@@ -39,7 +40,6 @@ from training.settings import to_settings
 FEMININE = FEMININE_NAMES | FEMININE_NOUNS
 MASCULINE = MASCULINE_NAMES | MASCULINE_NOUNS
 PLANTED = "planted"
-Head = tuple[int, int]  # layer, head
 
 
 @dataclass
@@ -50,7 +50,6 @@ class _ControlOptions:
     n_untrained: int = 200
     n_permuted: int = 200
     n_planted: int = 60
-    threads: int = 1
 
 
 @dataclass
@@ -85,7 +84,6 @@ class ControlResults:
     n_words: int  # of the text
 
     def lines(self) -> list[str]:
-        """Return the table and the number of words."""
         controls = row_table(
             "control | models | supported [95 %] | corrected p < .01 | verdicts | planted head chosen",
             "{control} | {n} | {supported} | {p_below_01} | {all_verdicts} | {found_planted}",
@@ -133,7 +131,6 @@ class CopyingModel(ObservableModel):
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights."""
         return torch.device("cpu")
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
@@ -239,12 +236,12 @@ def _studies(
         copying = CopyingModel(gains, words, seed=seed)
         blind = [CopyingModel([1.0] * n_heads, words, seed=1000 + i, knows_gender=False) for i in (0, 1)]
         planted = study_next_pronoun(copying, blind, words, end_id(words), "gender", passages, text.documents, small)
-        yield PLANTED, planted, (0, place)
+        yield PLANTED, planted, Head(0, place)
 
 
 def main(options: _ControlOptions) -> None:
     """Study every model, count and write the page."""
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1)
     config = replace(to_settings(ProbeConfig, yaml_values("eval/eval")["probe"], "probe."), n_untrained=2)
     text = english_text(str(SHIPPED_TEXT), None)
     # Verdicts of all models, by control
@@ -255,11 +252,11 @@ def main(options: _ControlOptions) -> None:
         count.n += 1
         count.verdicts[result.verdict] = count.verdicts.get(result.verdict, 0) + 1
         count.p_below_01 += result.p_corrected < 0.01
-        count.found += head == (result.layer, result.head)
+        count.found += head == result.place
     n_words = len(ENGLISH_WORD.findall(" ".join(document for _, document in text.documents)))
     title = "Controls of the study of the next pronoun"
     results = ControlResults(list(counts.values()), n_words)
-    write_page("next_pronoun_controls", title, results, options.threads)
+    write_page("next_pronoun_controls", title, results, threads=1)
 
 
 if __name__ == "__main__":

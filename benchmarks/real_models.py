@@ -4,7 +4,6 @@ Runs `python eval.py model=...` once for each, on the shipped validation text, a
 docs/results/real_models.{json,md}.
 """
 
-import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +11,27 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from benchmarks.measure import head_name, listed, row_cell, row_from, row_table, run_script, start_benchmark, write_page
-from probe.results import Estimate
+from benchmarks.measure import (
+    listed,
+    read_probe,
+    row_from,
+    row_table,
+    run_script,
+    start_benchmark,
+    value_cell,
+    write_page,
+)
+from probe.results import Estimate, NextPronounResult
+from report.tables import head_names
+
+THREADS = 2
 
 
 @dataclass
 class _RealModelsOptions:
-    """python -m benchmarks.real_models models=DIR,stories260K.bin:tok512.bin [threads=2].
-
-    models are MODEL or MODEL:TOKENIZER.
-    """
+    """python -m benchmarks.real_models models=DIR,stories260K.bin:tok512.bin, each MODEL or MODEL:TOKENIZER."""
 
     models: str = MISSING
-    threads: int = 2
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,11 @@ class _ModelAnswer:
 
     @property
     def head_set(self) -> str:
-        return row_cell("{together}: {together_share:.2f}, {together_verdict}", self) if self.together else "-"
+        return (
+            f"{self.together}: {value_cell(self.together_share, '.2f')}, {self.together_verdict}"
+            if self.together
+            else "-"
+        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,6 @@ class RealModelsResults:
     remarks: list[_ModelRemarks]
 
     def lines(self) -> list[str]:
-        """Return the table, then what is not met or not tested in each model."""
         lines = row_table(
             "model | heads | question | head | share [95 %] | flips | its verdict | heads together | follows twin"
             " | author's, nearest | n | p | seconds (CPU)",
@@ -86,59 +96,54 @@ class RealModelsResults:
         return lines
 
 
-def _answer(entry: dict[str, Any], **values: Any) -> _ModelAnswer:
-    """Return the row of an entry of probe.json."""
+def _answer(result: NextPronounResult, **values: Any) -> _ModelAnswer:
     # The head, and the set of heads if there is one
-    chosen = entry["details"]["chosen"]
-    head_set = entry["head_set"] or {"heads": [], "share": None, "verdict": "", "evidence_level": ""}
+    chosen = result.chosen
+    head_set = result.head_set
     return row_from(
         _ModelAnswer,
-        entry,
-        question=entry["question"].removeprefix("next_pronoun_"),
-        head=head_name(entry),
-        share=Estimate(**chosen["share"]),
-        flips=chosen["flips"]["value"],
-        verdict=f"{chosen['verdict']} ({chosen['evidence_level']})",
-        together=" + ".join(f"L{layer}H{head}" for layer, head in head_set["heads"]),
-        together_share=Estimate(**head_set["share"]) if entry["head_set"] else None,
-        together_verdict=f"{head_set['verdict']} ({head_set['evidence_level']})",
-        p=chosen["p"],
+        result,
+        question=result.name,
+        head=str(result.place),
+        share=chosen.share,
+        flips=chosen.flips.value,
+        verdict=f"{chosen.verdict} ({chosen.evidence_level})",
+        together=head_names(head_set.heads) if head_set else "",
+        together_share=head_set.share if head_set else None,
+        together_verdict=f"{head_set.verdict} ({head_set.evidence_level})" if head_set else "",
+        p=chosen.p,
         **values,
     )
 
 
-def _unmet(entry: dict[str, Any]) -> list[str]:
-    criteria = entry["details"]["chosen"]["criteria"]
-    return [f"{criterion['name']} ({criterion['measured']})" for criterion in criteria if not criterion["is_met"]]
-
-
-def _ask(model: str, threads: int, results: RealModelsResults) -> None:
+def _ask(model: str, results: RealModelsResults) -> None:
     """Add what eval.py finds out about a model, and the seconds it takes."""
     # The command of a user
     path, _, tokenizer = model.partition(":")
     with tempfile.TemporaryDirectory() as folder:
-        settings = [f"model={path}", f"out={folder}/out", "device=cpu", f"threads={threads}"]
+        settings = [f"model={path}", f"out={folder}/out", "device=cpu", f"threads={THREADS}"]
         settings += [f"tokenizer={tokenizer}"] if tokenizer else []
         timing = run_script("eval", *settings)
-        probe = json.loads((Path(folder) / "out" / "probe" / "probe.json").read_text())
+        probe = read_probe(Path(folder, "out"))
     # Answers, and what is missing
     name = Path(path).stem
-    n_heads = probe["model"]["n_layer"] * probe["model"]["n_head"]
-    times = {"seconds": timing.seconds, "cpu_seconds": timing.cpu_seconds}
+    n_heads = probe.model.fact("n_layer") * probe.model.fact("n_head")
     unmet: list[str] = []
-    for entry in probe["selected"]:
-        if entry["question"].startswith("next_pronoun"):
-            results.answers.append(_answer(entry, model=name, n_heads=n_heads, **times))
-            unmet += _unmet(entry)
-    results.remarks.append(_ModelRemarks(name, unmet, probe["natural"]["missing"]))
+    for result in probe.next_pronoun:
+        times = {"seconds": timing.seconds, "cpu_seconds": timing.cpu_seconds}
+        results.answers.append(_answer(result, model=name, n_heads=n_heads, **times))
+        for criterion in result.chosen.criteria:
+            if not criterion.is_met:
+                unmet.append(f"{criterion.name} ({criterion.measured})")
+    results.remarks.append(_ModelRemarks(name, unmet, probe.natural.missing if probe.natural else []))
 
 
 def main(options: _RealModelsOptions) -> None:
     """Ask every model and write the page."""
     results = RealModelsResults([], [])
     for model in listed(options.models):
-        _ask(model, options.threads, results)
-    write_page("real_models", "Models that others trained", results, options.threads)
+        _ask(model, results)
+    write_page("real_models", "Models that others trained", results, THREADS)
 
 
 if __name__ == "__main__":

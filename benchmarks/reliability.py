@@ -24,8 +24,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.measure import ROOT, row_table, split_records, start_benchmark, write_page
+from benchmarks.measure import ROOT, row_table, start_benchmark, write_page
 from training.checkpoint import load_checkpoint
+from training.metrics import load_metrics
 
 SETTINGS = """model=nano eval_every_steps=20 log_every_steps=1 tokens_per_batch=256 validation_tokens=200
 probe_sequences=16 sample_tokens=0 threads=1 data.n_train_stories=4000 data.n_validation_stories=40
@@ -58,7 +59,6 @@ class ReliabilityResults:
     tests: list[_PromiseRow]
 
     def lines(self) -> list[str]:
-        """Return the table of the page."""
         return row_table("test | size | result", "{test} | {size} | {result}", self.tests)
 
 
@@ -74,8 +74,8 @@ def _equal(first: Path, second: Path) -> bool:
     # Weights of the newest checkpoints, losses of all steps
     left = load_checkpoint(first / "checkpoints")["model"]
     right = load_checkpoint(second / "checkpoints")["model"]
-    losses = [record["loss"] for record in split_records(first, "train")]
-    other_losses = [record["loss"] for record in split_records(second, "train")]
+    losses = [record.loss for record in load_metrics(first).train]
+    other_losses = [record.loss for record in load_metrics(second).train]
     return losses == other_losses and all(torch.equal(left[name], right[name]) for name in left | right)
 
 

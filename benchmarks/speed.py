@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 from omegaconf import MISSING
 
-from benchmarks.measure import listed, median_range, run_command, split_records, start_benchmark, write_page
+from benchmarks.measure import listed, median_range, run_command, start_benchmark, write_page
 from data.errors import UserError
 from data.text_tables import markdown_table
+from training.metrics import load_metrics
 
 MAX_LOSS = 1.88  # nats per character over the whole validation part
 STEPS = 2000  # in the CPU recipe of nanoGPT
@@ -89,7 +90,6 @@ class SpeedResults:
     pairs: list[_CostPair]
 
     def lines(self) -> list[str]:
-        """Return the table of the page."""
         rows = [
             _cost_row("experiment=shakespeare/cpu_quick", [pair.ours for pair in self.pairs]),
             _cost_row("nanoGPT, CPU recipe", [pair.nanogpt for pair in self.pairs]),
@@ -121,8 +121,9 @@ def _train_ours(text: Path, seed: int, folder: Path) -> _TrainingCost:
     settings = [f"data.path={text}", f"seed={seed}", f"out={run}", f"cache_dir={folder / 'cache'}", "threads=1"]
     settings += ["experiment=shakespeare/cpu_quick", "sample_tokens=0"]
     timing = run_command([sys.executable, "-c", RUN, "perf_counter", "0", "train.py", *settings])
-    last = split_records(run, "validation")[-1]
-    return _TrainingCost(last["loss"], last["seconds"], timing.cpu_seconds)
+    last = load_metrics(run).validation[-1]
+    assert last.loss is not None and last.seconds is not None
+    return _TrainingCost(last.loss, last.seconds, timing.cpu_seconds)
 
 
 def _train_nanogpt(checkout: Path, folder: Path, offset: int) -> _TrainingCost:

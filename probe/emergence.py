@@ -129,10 +129,10 @@ class _TrainingProbe:
         # Half as many stories as the questions read are enough.
         n_tokens = int(self.stories.starts[: self.run.probe_sequences // 2 + 1][-1])
         loss = validation_loss(model, self.stories, 4 * self.run.tokens_per_batch, n_tokens)
-        if not np.isfinite(loss["loss"]):
+        if not np.isfinite(loss.loss):
             raise FloatingPointError("the validation loss is not finite")
-        names = [name for name in ("loss", "gap") if f"{name}_by_class" in loss]
-        return {f"probe_{name}": loss[f"{name}_by_class"] for name in names}
+        by_class = {"probe_loss": loss.loss_by_class, "probe_gap": loss.gap_by_class}
+        return {name: values for name, values in by_class.items() if values is not None}
 
     def _natural_points(self, model: ObservableModel) -> dict[str, DecisionPoint | ShiftPoint]:
         """Return the measures on natural text by their name in metrics.jsonl."""

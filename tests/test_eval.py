@@ -332,7 +332,7 @@ def test_the_loss_on_the_validation_text_is_that_of_training_or_measured(trained
     corpus, printed = load_data(opened, cache.removeprefix("cache_dir=")), list[str]()
     print_loss(opened, corpus, Metrics([], [], []), SETTINGS, printed.append)
     measured = validation_loss(opened.transformer, corpus.validation, SETTINGS.tokens_per_batch)
-    assert f"{measured['loss']:.4f} nats/token, {measured['bits_per_byte']:.4f} bits/byte" in printed[0]
+    assert f"{measured.loss:.4f} nats/token, {measured.bits_per_byte:.4f} bits/byte" in printed[0]
     whole = ValidationRecord(step=opened.step, loss=9.0, bits_per_byte=8.0, whole=True, gap=0.25, gap_error=0.01)
     others = [replace(whole, whole=False, loss=7.0), replace(whole, step=opened.step + 1, loss=7.0)]
     lines = list[str]()

@@ -1,20 +1,17 @@
 """The README: its commands are the ones CI runs, its tables are the measured ones, its links lead somewhere."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks.link_head import LinkHeadResults
-from benchmarks.measure import rows_from_json
+from benchmarks.measure import read_page
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-LINK_HEAD: LinkHeadResults = rows_from_json(
-    LinkHeadResults, json.loads((ROOT / "docs" / "results" / "link_head.json").read_text())
-)
+LINK_HEAD, _ = read_page(LinkHeadResults, "link_head")
 
 
 def marked(name: str) -> list[str]:

@@ -123,7 +123,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(reference: Path, tmp_path: P
     newest.write_bytes(newest.read_bytes()[:-100])
     result = train(out, cache, "resume=true", f"max_steps={N_STEPS}")
     assert result.status == 0 and newest.name in result.err
-    assert [entry["step"] for entry in read_manifest(out / "checkpoints")][-1] == N_STEPS
+    assert [entry.step for entry in read_manifest(out / "checkpoints")][-1] == N_STEPS
     assert [record["step"] for record in read_records(out) if record["split"] == "train"] == list(range(1, N_STEPS + 1))
 
 

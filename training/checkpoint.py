@@ -7,16 +7,36 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from data.errors import UserError
+from data.typed_json import from_json, to_json
 from training.files import read_json, remove_unfinished_files, write_atomically
 
 MANIFEST = "manifest.json"
 CHECKPOINT = re.compile(r"step_\d{8}\.pt")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """An entry of the manifest."""
+
+    file: str
+    step: int
+    sha256: str
+    best: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """The content of manifest.json."""
+
+    sha256: str  # of the entries
+    checkpoints: list[Checkpoint]  # oldest first
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: int) -> None:
@@ -32,15 +52,14 @@ def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: in
     step = state["step"]
 
     # Read the manifest before the file is written: without a manifest, a checkpoint is an error.
-    old_entries = [entry for entry in read_manifest(folder) if entry["step"] != step]
+    old_entries = [entry for entry in read_manifest(folder) if entry.step != step]
     path = folder / f"step_{step:08d}.pt"
     write_atomically(path, content)
 
     # One checkpoint at most is the best.
-    entries = [entry | {"best": entry["best"] and not best} for entry in old_entries]
-    checksum = hashlib.sha256(content).hexdigest()
-    entries.append({"file": path.name, "step": step, "sha256": checksum, "best": best})
-    _keep_only(folder, [entry for entry in entries if entry["best"] or entry in entries[-keep:]])
+    entries = [replace(entry, best=entry.best and not best) for entry in old_entries]
+    entries.append(Checkpoint(path.name, step, hashlib.sha256(content).hexdigest(), best))
+    _keep_only(folder, [entry for entry in entries if entry.best or entry in entries[-keep:]])
 
 
 def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:
@@ -53,10 +72,10 @@ def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder}: has no checkpoint yet")
 
     # The newest first, or the best and then the newest: sorting is stable.
-    for entry in sorted(reversed(entries), key=lambda entry: best and not entry["best"]):
-        path = folder / entry["file"]
+    for entry in sorted(reversed(entries), key=lambda entry: best and not entry.best):
+        path = folder / entry.file
         content = path.read_bytes() if path.is_file() else b""
-        if hashlib.sha256(content).hexdigest() == entry["sha256"]:
+        if hashlib.sha256(content).hexdigest() == entry.sha256:
             return _unpickled(path, content)
         problem = "damaged (sha256 differs from the manifest); using another checkpoint"
         print(f"warning: {path}: {problem}", file=sys.stderr)
@@ -84,22 +103,23 @@ def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | Non
             problem = "the checkpoints are missing; copy them from a backup, or start a new run"
             raise UserError(f"{run}: {problem}") from None
         return None
-    if not isinstance(state.get("step"), int) or not isinstance(state.get("config"), dict):
+    step = state.get("step")
+    if not isinstance(step, int) or not isinstance(state.get("config"), dict):
         raise UserError(f"{run}: the checkpoint was written by another version; start a new run")
     max_steps = config["run"]["max_steps"]
-    if state["step"] > max_steps:
-        raise UserError(f"max_steps={max_steps}: the run has already taken {state['step']} steps")
+    if step > max_steps:
+        raise UserError(f"max_steps={max_steps}: the run has already taken {step} steps")
     return state
 
 
 def drop_checkpoints_after(folder: Path, step: int) -> None:
     """Delete the checkpoints of later steps, which are damaged, and what a killed process left in `folder`."""
-    _keep_only(folder, [entry for entry in read_manifest(folder) if entry["step"] <= step])
+    _keep_only(folder, [entry for entry in read_manifest(folder) if entry.step <= step])
     remove_unfinished_files(folder)
 
 
-def read_manifest(folder: Path) -> list[dict[str, Any]]:
-    """Return {"file", "step", "sha256", "best"} of each checkpoint, oldest first; [] if there is no checkpoint.
+def read_manifest(folder: Path) -> list[Checkpoint]:
+    """Return the checkpoints, oldest first.
 
     Raises UserError if the manifest is damaged, or missing although there are checkpoints.
     """
@@ -114,10 +134,10 @@ def read_manifest(folder: Path) -> list[dict[str, Any]]:
 
     # The manifest has a checksum of its own.
     try:
-        content = json.loads(path.read_text())
-        entries = content["checkpoints"]
-        names = [entry["file"] for entry in entries]
-        is_intact = content["sha256"] == _checksum(entries) and all(map(CHECKPOINT.fullmatch, names))
+        manifest: _Manifest = from_json(_Manifest, json.loads(path.read_text()), MANIFEST)
+        entries = manifest.checkpoints
+        names = [entry.file for entry in entries]
+        is_intact = manifest.sha256 == _checksum(entries) and all(map(CHECKPOINT.fullmatch, names))
     except (ValueError, KeyError, TypeError, RecursionError):
         is_intact = False
     if not is_intact:
@@ -125,18 +145,18 @@ def read_manifest(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def _keep_only(folder: Path, entries: list[dict[str, Any]]) -> None:
+def _keep_only(folder: Path, entries: list[Checkpoint]) -> None:
     """Write the manifest, then delete the checkpoints that it does not list."""
-    content = {"sha256": _checksum(entries), "checkpoints": entries}
-    write_atomically(folder / MANIFEST, json.dumps(content, indent=1).encode())
-    files = {entry["file"] for entry in entries}
+    manifest = _Manifest(_checksum(entries), entries)
+    write_atomically(folder / MANIFEST, json.dumps(to_json(manifest), indent=1).encode())
+    files = {entry.file for entry in entries}
     for path in folder.iterdir():
         if CHECKPOINT.fullmatch(path.name) and path.name not in files:
             path.unlink()
 
 
-def _checksum(entries: Any) -> str:
-    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+def _checksum(entries: list[Checkpoint]) -> str:
+    return hashlib.sha256(json.dumps(to_json(entries), sort_keys=True).encode()).hexdigest()
 
 
 def _unpickled(path: Path, content: bytes) -> dict[str, Any]:

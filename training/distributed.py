@@ -126,7 +126,8 @@ def load_full_state(model: nn.Module, optimizers: list[torch.optim.Optimizer], s
     """Load the dicts of `full_state`, which every rank must have. Learning rates and the like stay as they are."""
     options = StateDictOptions(full_state_dict=True)
     set_model_state_dict(model, state["model"], options=options)
-    if state["optimizer"]:
+    optimizer_state = state["optimizer"]
+    if optimizer_state:
         current = get_optimizer_state_dict(model, optimizers)
-        saved = {"state": state["optimizer"], "param_groups": current["param_groups"]}
+        saved = {"state": optimizer_state, "param_groups": current["param_groups"]}
         set_optimizer_state_dict(model, optimizers, optim_state_dict=saved, options=options)

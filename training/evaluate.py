@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -110,29 +110,45 @@ def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (residuals.square().sum(0) * n_rows / (n_rows - 1 or float("nan"))).sqrt() / total
 
 
-def summarise(rows: RowLosses, classes: Sequence[str]) -> dict[str, Any]:
-    """Return the mean loss in nats per token and, if the entropy lower bound ("floor") is known, the gap to it.
+@dataclass(frozen=True, slots=True)
+class LossSummary:
+    """Mean loss in nats per token, by class for the classes that have tokens; None: not known."""
 
-    Keys: loss, floor, gap, gap_error (standard error), and each with _by_class for those of `classes` that have tokens.
-    """
+    loss: float
+    loss_by_class: dict[str, float] | None = None
+    floor: float | None = None  # the entropy lower bound
+    floor_by_class: dict[str, float] | None = None
+    gap: float | None = None  # of the loss to the bound
+    gap_error: float | None = None  # its standard error
+    gap_by_class: dict[str, float] | None = None
+    gap_error_by_class: dict[str, float] | None = None
+    bits_per_byte: float | None = None
+
+    def known(self) -> dict[str, Any]:
+        """Return the values that are known, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def summarise(rows: RowLosses, classes: Sequence[str]) -> LossSummary:
+    """Return the mean loss and, if the entropy lower bound is known, the gap to it; by class for those of `classes`."""
     sums = {"loss": rows.losses}  # [R, C]
     if rows.floors is not None:
         sums |= {"floor": rows.floors, "gap": rows.losses - rows.floors}
     columns = {name: i for i, name in enumerate(classes) if rows.counts[:, i].any()}
-    summary: dict[str, Any] = {}
-    for name, values in sums.items():
+    values: dict[str, Any] = {}
+    for name, losses in sums.items():
         # Over all tokens, and over those of each class, [C].
-        mean, error = mean_and_error(values.sum(1), rows.counts.sum(1))
-        means, errors = mean_and_error(values, rows.counts)
-        summary[name] = mean.item()
+        mean, error = mean_and_error(losses.sum(1), rows.counts.sum(1))
+        means, errors = mean_and_error(losses, rows.counts)
+        values[name] = mean.item()
         by_class = {f"{name}_by_class": means}
         if name == "gap":
-            summary["gap_error"] = error.item()
-            by_class["gap_error_by_class"] = errors
+            values |= {"gap_error": error.item()}
+            by_class |= {"gap_error_by_class": errors}
         if columns:
             for key, numbers in by_class.items():
-                summary[key] = {cls: numbers[i].item() for cls, i in columns.items()}
-    return summary
+                values[key] = {cls: numbers[i].item() for cls, i in columns.items()}
+    return LossSummary(**values)
 
 
 def validation_loss(
@@ -141,7 +157,7 @@ def validation_loss(
     tokens_per_batch: int,
     n_tokens: int | None = None,
     autocast: AbstractContextManager | None = None,
-) -> dict[str, Any]:
+) -> LossSummary:
     """Return `summarise` of about the first `n_tokens` of a split, or of all, and bits_per_byte; `model` in eval mode.
 
     `tokens_per_batch` limits a forward pass; `autocast` is its context (default: float32).
@@ -155,7 +171,7 @@ def validation_loss(
     # Only stories have classes.
     has_classes = isinstance(split, StorySplit) and split.classes is not None
     summary = summarise(rows, TOKEN_CLASSES if has_classes else ())
-    return summary | {"bits_per_byte": split.bits_per_byte(summary["loss"])}
+    return replace(summary, bits_per_byte=split.bits_per_byte(summary.loss))
 
 
 def sample_text(model: Transformer, tokenizer: Tokenizer, prompt: str, n_tokens: int, seed: int) -> str:

@@ -102,11 +102,12 @@ class RunLog:
 
     def attention(self, step: int, snapshot: dict[str, Any]) -> None:
         """Record a line of attention.jsonl; its entry "header" is written once, as step -1."""
+        values = dict(snapshot)
+        header = values.pop("header", None)
         if self._attention is None:
             self._attention = JsonLines(self._run / "attention.jsonl", self._resumed_step)
-            if self._attention.is_new and "header" in snapshot:
-                self._attention.write(-1, snapshot["header"])
-        values = {name: value for name, value in snapshot.items() if name != "header"}
+            if self._attention.is_new and header is not None:
+                self._attention.write(-1, header)
         self._attention.write(step, values)
 
     def close(self) -> None:
@@ -199,18 +200,18 @@ def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str
     return "  ".join(phrases)
 
 
-def gap_lines(measured: Mapping[str, Any], *, is_causal: bool = True) -> list[str]:
-    """Return lines for the terminal about the gap in `summarise`'s result; none if the lower bound is unknown.
+def gap_lines(
+    gap: float | None, error: float | None, by_class: Mapping[str, float] | None, *, is_causal: bool = True
+) -> list[str]:
+    """Return lines for the terminal about the gap to the lower bound; None if that is unknown.
 
     A model that is not causal attends to its own targets, so that it can have any loss.
     """
     lines = []
-    if "gap" in measured:
-        gap = measured["gap"]
-        error = measured["gap_error"]
-        by_class = [f"{name} {value:.3f}" for name, value in measured.get("gap_by_class", {}).items()]
+    if gap is not None and error is not None:
+        classes = [f"{name} {value:.3f}" for name, value in (by_class or {}).items()]
         estimate = f"{gap:.3f} ± {error:.3f} nats/token"
-        lines.append(f"gap to the entropy lower bound: {estimate}  ({'  '.join(by_class)})")
+        lines.append(f"gap to the entropy lower bound: {estimate}  ({'  '.join(classes)})")
         if is_causal and gap < -MAX_STANDARD_ERRORS * error:
             problem = "the loss is below its lower bound by more than 3 standard errors"
             lines.append(f"warning: {problem}: a bug or a leak")

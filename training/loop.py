@@ -22,7 +22,7 @@ from training.distributed import (
     Distributed,
     process_group,
 )
-from training.evaluate import MakeProbe, Probe, sample_text, validation_loss
+from training.evaluate import LossSummary, MakeProbe, Probe, sample_text, validation_loss
 from training.files import lock
 from training.logging import Console, RunLog, gap_lines, start_lines, step_line
 from training.run_dir import (
@@ -308,12 +308,12 @@ class Validation(NamedTuple):
 
     # On the first validation_tokens, the same at each step, so that it can choose the best checkpoint.
     loss: float
-    # As `validation_loss` returns it, in the last evaluation on the whole split.
-    measured: dict[str, Any]
+    # In the last evaluation on the whole split.
+    measured: LossSummary
 
     @property
     def is_finite(self) -> bool:
-        return isfinite(self.loss) and isfinite(self.measured["loss"])
+        return isfinite(self.loss) and isfinite(self.measured.loss)
 
 
 def _validate(trainer: Trainer, context: RunContext) -> Validation:
@@ -325,7 +325,7 @@ def _validate(trainer: Trainer, context: RunContext) -> Validation:
     autocast = trainer.device.autocast()
     measure = partial(validation_loss, context.model, split, tokens_per_batch, autocast=autocast)
     measured = measure(run.validation_tokens)
-    loss = measured["loss"]
+    loss = measured.loss
     if trainer.step == run.max_steps:
         measured = measure()
     return Validation(loss, measured)
@@ -342,27 +342,29 @@ def _log_validation(trainer: Trainer, context: RunContext, validation: Validatio
         text = sample_text(context.model, tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
         context.log.text(trainer.step, "sample", text)
 
-    values = validation.measured | {"whole": is_last, "seconds": round(trainer.seconds, 3)}
+    values = validation.measured.known() | {"whole": is_last, "seconds": round(trainer.seconds, 3)}
     context.log.record(trainer.step, "validation", values)
-    loss = validation.measured["loss"]
+    loss = validation.measured.loss
     context.console.print(step_line(trainer.step, loss, summary, int(trainer.skipped)))
     if is_last and not validation.is_finite:
         raise _diverged(trainer, "the validation loss is not finite")
 
 
-def _log_result(trainer: Trainer, context: RunContext, measured: dict[str, Any]) -> None:
+def _log_result(trainer: Trainer, context: RunContext, measured: LossSummary) -> None:
     """Print the gap to the entropy lower bound, and add the run to TensorBoard's table of hyperparameters."""
-    context.console.print(*gap_lines(measured, is_causal=trainer.settings.model.is_causal))
+    is_causal = trainer.settings.model.is_causal
+    lines = gap_lines(measured.gap, measured.gap_error, measured.gap_by_class, is_causal=is_causal)
+    context.console.print(*lines)
 
     # eval.py reads the best checkpoint, which need not be the last.
     checkpoints = read_manifest(context.folder / "checkpoints")
-    best_steps = [entry["step"] for entry in checkpoints if entry["best"]]
+    best_steps = [checkpoint.step for checkpoint in checkpoints if checkpoint.best]
     if best_steps and best_steps[0] != trainer.step:
         best = f"best validation loss {trainer.best_loss:.3f} at step {best_steps[0]}"
         context.console.print(f"{best}; eval.py reads that one")
 
     final = ("loss", "bits_per_byte", "gap")
-    results = {name: value for name, value in measured.items() if name in final}
+    results = {name: value for name, value in measured.known().items() if name in final}
     context.log.hyperparameters(trainer.step, result_settings(trainer.settings), results)
 
 

@@ -1,6 +1,6 @@
 """The records of metrics.jsonl as dataclasses: training, validation, and the probe during training."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class ValidationRecord:
     loss: float | None  # None: not finite
     bits_per_byte: float | None
     whole: bool  # the whole validation split, not a part
+    seconds: float | None = may_be_absent()  # of training so far
     floor: float | None = may_be_absent()
     gap: float | None = may_be_absent()
     gap_error: float | None = may_be_absent()
@@ -92,6 +93,7 @@ class ProbePoint:
     answers: dict[str, AnswerLoss]
     natural: dict[str, ShiftPoint]
     next_pronoun: dict[str, DecisionPoint]
+    head_types: dict[str, float] = field(default_factory=dict)  # the largest score of a head
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,8 @@ def load_metrics(run: Path) -> Metrics:
 
 def _probe_point(record: dict[str, Any], where: str) -> ProbePoint:
     """Return a record of the probe; its keys are names of questions, with a prefix or an ending for their kind."""
-    point = ProbePoint(record.pop("step"), {}, {}, {}, {})
+    types = from_json(dict[str, float], record.pop("head_types", {}), where)
+    point = ProbePoint(record.pop("step"), {}, {}, {}, {}, types)
     for name, value in record.items():
         place = f"{where}: {name}"
         if name.endswith("_answer"):

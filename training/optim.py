@@ -24,6 +24,7 @@ class Muon(torch.optim.Muon):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every matrix that has a gradient, unless `found_inf` is 1."""
         for group in self.param_groups:
+            rate = group["lr"]
             # Matrices of one shape are orthogonalised together.
             by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for weight in group["params"]:
@@ -33,9 +34,9 @@ class Muon(torch.optim.Muon):
                 # [N, A, B]; with FSDP the whole matrices, from all ranks.
                 momenta = torch.stack([_full(self._momentum(weight, group)) for weight in weights])
                 updates = _orthogonalise(momenta, group["ns_coefficients"], group["ns_steps"], group["eps"])
-                scale = group["lr"] * max(1, shape[0] / shape[1]) ** 0.5
+                scale = rate * max(1, shape[0] / shape[1]) ** 0.5
                 for weight, update in zip(weights, updates, strict=True):
-                    new_weight = weight * (1 - group["lr"] * group["weight_decay"])
+                    new_weight = weight * (1 - rate * group["weight_decay"])
                     new_weight.add_(_sharded_like(update.float(), weight), alpha=-scale)
                     self._assign(weight, new_weight)
 
@@ -43,11 +44,12 @@ class Muon(torch.optim.Muon):
         """Update the momentum buffer of `weight` and return its Nesterov momentum."""
         state, gradient = self.state[weight], weight.grad
         assert gradient is not None
+        momentum = group["momentum"]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight)
         buffer = state["momentum_buffer"]
-        self._assign(buffer, buffer.lerp(gradient, 1 - group["momentum"]))
-        return gradient.lerp(buffer, group["momentum"]) if group["nesterov"] else buffer
+        self._assign(buffer, buffer.lerp(gradient, 1 - momentum))
+        return gradient.lerp(buffer, momentum) if group["nesterov"] else buffer
 
     def _assign(self, old: Tensor, new: Tensor) -> None:
         """Copy `new` into `old`, unless `found_inf` is 1."""

@@ -232,7 +232,7 @@ def train_settings(config: DictConfig) -> TrainSettings:
     """Return the settings in Hydra's config; raises UserError with a one-line message."""
     values: Any = OmegaConf.to_container(config, resolve=True)
     groups = {name: values.pop(name) for name in ("model", "data", "optim")}
-    return _from_groups({"run": values} | groups)
+    return _from_groups(run=values, **groups)
 
 
 def compose_settings(overrides: Sequence[str] = ()) -> TrainSettings:
@@ -248,20 +248,20 @@ def saved_settings(config: Any) -> TrainSettings:
     if not isinstance(config, dict) or not all(isinstance(config.get(name), dict) for name in names):
         raise UserError("config.json: not the settings of a run")
     try:
-        return _from_groups(config)
+        return _from_groups(**{name: config[name] for name in names})
     except UserError as error:
         raise UserError(f"config.json: {error}; the file is damaged or another version wrote it") from None
 
 
-def _from_groups(groups: Mapping[str, Any]) -> TrainSettings:
-    source = groups["data"].get("source")
+def _from_groups(run: Any, model: Any, data: Any, optim: Any) -> TrainSettings:
+    source = data.get("source")
     if source not in SCHEMAS:
         raise UserError(f"data.source={source}: must be one of {', '.join(SCHEMAS)}")
     return TrainSettings(
-        run=to_settings(RunSettings, groups["run"]),
-        model=to_settings(ModelConfig, groups["model"], "model."),
-        data=to_settings(SCHEMAS[source], groups["data"], "data."),
-        optim=to_settings(OptimSettings, groups["optim"], "optim."),
+        run=to_settings(RunSettings, run),
+        model=to_settings(ModelConfig, model, "model."),
+        data=to_settings(SCHEMAS[source], data, "data."),
+        optim=to_settings(OptimSettings, optim, "optim."),
     )
 
 
@@ -308,7 +308,7 @@ def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: 
     for name, value in values.items():
         group, _, field = name.rpartition(".")
         groups[group or "run"][field] = value
-    return _from_groups(groups)
+    return _from_groups(**groups)
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:

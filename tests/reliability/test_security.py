@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from data.typed_json import to_json
 from tests.program import ROOT, run_program
 from training.checkpoint import load_checkpoint, read_manifest
 
@@ -119,7 +120,7 @@ def gadgets(mark: Path) -> dict[str, bytes]:
 def replace_newest_checkpoint(run: Path, content: bytes, **entry: Any) -> None:
     """Overwrites the newest checkpoint, with checksums that match; `entry` changes its entry in the manifest."""
     folder = run / "checkpoints"
-    entries = read_manifest(folder)
+    entries = to_json(read_manifest(folder))
     (folder / entries[-1]["file"]).write_bytes(content)
     entries[-1] |= {"sha256": hashlib.sha256(content).hexdigest(), **entry}
     checksum = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
@@ -136,7 +137,7 @@ def test_a_checkpoint_with_code_executes_nothing(name: str, run: Path, cache: st
     assert mark.exists(), "the file would execute nothing, so the test would show nothing"
     mark.unlink()
     for entry in read_manifest(run / "checkpoints")[:-1]:
-        (run / "checkpoints" / entry["file"]).unlink()
+        (run / "checkpoints" / entry.file).unlink()
     replace_newest_checkpoint(run, content)
     for script, argument in (("train.py", f"out={run}"), ("eval.py", f"run={run}")):
         arguments = ["resume=true", "max_steps=6"] if script == "train.py" else []

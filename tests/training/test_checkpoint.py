@@ -88,7 +88,7 @@ def with_file_limit(action: Callable[[], None], n_bytes: int) -> Callable[[], No
 def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path: Path) -> None:
     for step in range(1, 7):
         save(tmp_path, step, best=step == 2)
-    assert [(entry["step"], entry["best"]) for entry in read_manifest(tmp_path)] == [(2, True), (5, False), (6, False)]
+    assert [(entry.step, entry.best) for entry in read_manifest(tmp_path)] == [(2, True), (5, False), (6, False)]
     assert {path.name for path in tmp_path.glob("*.pt")} == {f"step_0000000{step}.pt" for step in (2, 5, 6)}
     assert load_checkpoint(tmp_path)["step"] == 6
     assert load_checkpoint(tmp_path, best=True)["step"] == 2
@@ -96,7 +96,7 @@ def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path: Path) -> None:
 
 def test_a_later_best_replaces_the_best(folder: Path) -> None:
     save(folder, 3, best=True, keep=1)
-    assert [(entry["step"], entry["best"]) for entry in read_manifest(folder)] == [(3, True)]
+    assert [(entry.step, entry.best) for entry in read_manifest(folder)] == [(3, True)]
 
 
 def test_a_folder_without_checkpoints_is_reported_as_such(tmp_path: Path) -> None:

@@ -70,18 +70,18 @@ def test_tokens_of_one_row_are_one_cluster() -> None:
 def test_the_mean_over_classes_weighted_by_their_tokens_is_the_mean_loss(model: Transformer) -> None:
     rows = row_losses(model, [random_batch(5, 9, 4)], len(TOKEN_CLASSES))
     summary, counts = summarise(rows, TOKEN_CLASSES), rows.counts.sum(0)
-    weighted = sum(summary["loss_by_class"][name] * counts[i] for i, name in enumerate(TOKEN_CLASSES)) / counts.sum()
-    assert summary["loss"] == pytest.approx(weighted.item(), rel=1e-5)
-    assert summary["gap"] == pytest.approx(summary["loss"] - summary["floor"], rel=1e-5)
+    assert summary.loss_by_class and summary.floor is not None
+    weighted = sum(summary.loss_by_class[name] * counts[i] for i, name in enumerate(TOKEN_CLASSES)) / counts.sum()
+    assert summary.loss == pytest.approx(weighted.item(), rel=1e-5)
+    assert summary.gap == pytest.approx(summary.loss - summary.floor, rel=1e-5)
 
 
 def test_a_class_without_tokens_is_left_out(model: Transformer) -> None:
     batch = random_batch(4, 9, 5)
     assert batch.classes is not None
     batch.classes[batch.classes == 0] = 1
-    assert set(summarise(row_losses(model, [batch], len(TOKEN_CLASSES)), TOKEN_CLASSES)["loss_by_class"]) == set(
-        TOKEN_CLASSES[1:]
-    )
+    summary = summarise(row_losses(model, [batch], len(TOKEN_CLASSES)), TOKEN_CLASSES)
+    assert summary.loss_by_class and set(summary.loss_by_class) == set(TOKEN_CLASSES[1:])
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 100, 10_000])
@@ -92,9 +92,9 @@ def test_validation_covers_every_token_whatever_the_batch_size(model: Transforme
     for start in range(0, 199, context):
         window = torch.from_numpy(tokens[start : start + context + 1].astype(np.int64))[None]
         total += token_losses(model(window[:, :-1]), window[:, 1:]).sum().item()
-    assert measured["loss"] == pytest.approx(total / 199, rel=1e-5)
-    assert measured["bits_per_byte"] == pytest.approx(total / math.log(2) / 100, rel=1e-5)
-    assert "gap" not in measured and "loss_by_class" not in measured
+    assert measured.loss == pytest.approx(total / 199, rel=1e-5)
+    assert measured.bits_per_byte == pytest.approx(total / math.log(2) / 100, rel=1e-5)
+    assert measured.known().keys() == {"loss", "bits_per_byte"}
 
 
 def test_a_model_that_predicts_the_true_probabilities_has_no_gap(model: Transformer) -> None:
@@ -108,20 +108,20 @@ def test_a_model_that_predicts_the_true_probabilities_has_no_gap(model: Transfor
     row_length = torch.from_numpy(tokens.astype(np.int64)).unfold(0, length + 1, length)
     expected = token_losses(model(row_length[:, :-1]), row_length[:, 1:])
     floor[1:] = expected.detach().flatten().numpy()
-    assert loss["gap"] == pytest.approx(loss["loss"])
-    assert validation_loss(model, split, 100)["gap"] == pytest.approx(0, abs=1e-6)
+    assert loss.gap == pytest.approx(loss.loss)
+    assert validation_loss(model, split, 100).gap == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize(("gap", "warns"), [(0.01, False), (-0.029, False), (-0.031, True)])
 def test_a_loss_below_its_lower_bound_by_three_standard_errors_is_a_warning(gap: float, warns: bool) -> None:
-    lines = gap_lines({"gap": gap, "gap_error": 0.01})
+    lines = gap_lines(gap, 0.01, {})
     assert any(line.startswith("warning") for line in lines) == warns
 
 
 def test_a_model_that_sees_its_targets_gets_a_note_instead_of_a_warning() -> None:
-    lines = gap_lines({"gap": -1.0, "gap_error": 0.01}, is_causal=False)
+    lines = gap_lines(-1.0, 0.01, {}, is_causal=False)
     assert [line.partition(":")[0] for line in lines[1:]] == ["note"]
 
 
 def test_without_a_lower_bound_there_is_no_gap() -> None:
-    assert gap_lines({"loss": 1.0}) == []
+    assert gap_lines(None, None, None) == []

@@ -212,16 +212,16 @@ def _studies(
     # Initial weights
     first = runs[0]
     for seed in range(options.n_untrained):
-        others = (first.untrained(1000 + 2 * seed + i) for i in (0, 1))
+        untrained = (first.untrained(1000 + 2 * seed + i) for i in (0, 1))
         model = first.untrained(10_000 + seed)
-        yield "untrained", study_passage_items(model, others, items_of[0], "gender", text.documents, config), None
+        yield "untrained", study_passage_items(model, untrained, items_of[0], "gender", text.documents, config), None
 
     # Classes exchanged in half of the documents
     for seed in range(options.n_permuted):
         run = runs[seed % len(runs)]
         permuted = _permute_classes(items_of[seed % len(runs)], seed)
-        others = (run.untrained(i) for i in (0, 1))
-        result = study_passage_items(run.model, others, permuted, "gender", text.documents, config)
+        untrained = (run.untrained(i) for i in (0, 1))
+        result = study_passage_items(run.model, untrained, permuted, "gender", text.documents, config)
         yield "permuted classes", result, None
 
     # One head that copies the gender; these models compute the logits of all positions, so batches are small

@@ -188,12 +188,12 @@ def _text_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> _
             all_prefixes[question] = items
 
     # Passages before the next pronoun, if there are enough with one and with two entities.
-    found: list[Passage] = []
+    candidates: list[Passage] = []
     for name, text in sections(documents, only_long=True):
-        found += find_passages(name, text, "gender")
+        candidates += find_passages(name, text, "gender")
     passages = {}
     for kind in KINDS:
-        passages[kind] = make_passage_items(found, kind, *reader, 0, n_sequences // 4).items
+        passages[kind] = make_passage_items(candidates, kind, *reader, 0, n_sequences // 4).items
     if min(map(len, passages.values())) < MIN_PASSAGES:
         passages = {}
 

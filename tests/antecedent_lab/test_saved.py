@@ -40,7 +40,8 @@ def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) 
         file.write_text(content)
         with pytest.raises(UserError) as error:
             read_results(opened)
-        assert str(error.value) == f"{file}: damaged; write it again: {command}"
+        message = str(error.value)
+        assert message.startswith(f"{file}: damaged") and message.endswith(f"; write it again: {command}")
 
 
 def test_a_damaged_file_of_sentences_is_a_warning(opened: OpenedModel, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +52,8 @@ def test_a_damaged_file_of_sentences_is_a_warning(opened: OpenedModel, capsys: p
     for content in ("{", '{"a": 1}', "[1]", '["\\ud800"]'):
         file.write_text(content)
         assert read_texts(opened.folder) == []
-        assert capsys.readouterr().err == f"warning: {file}: damaged; delete it\n"
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"warning: {file}: damaged") and line.endswith("; delete it")
 
 
 def test_records_of_training_are_those_of_a_run(opened: OpenedModel) -> None:

@@ -49,7 +49,7 @@ def test_a_damaged_file_is_refused_with_the_place_of_the_error(
 @pytest.mark.parametrize(
     "kind",
     [
-        parts.MapScores, parts.ShownSentence, parts.MedianBlock, parts.Agreement, parts.LinkMeans,
+        parts.DevScores, parts.ShownSentence, parts.MedianBlock, parts.Agreement, parts.LinkMeans,
         parts.LinkMeansOfHead, parts.ImportanceResult, parts.ShowcaseExample, parts.ContractResult, parts.Stratum,
         parts.ShiftTable, parts.NeededItems, parts.ConfirmedShift, parts.PrefixExample, parts.LevelCriterion,
         parts.PassageExample, parts.Choice, parts.AfterPronoun, parts.Confirmation, parts.Leakage, parts.TestedData,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ProbeConfig,
         ProbeResult,
         ProbeResults,
+        UserError,
         load_metrics,
         open_model,
         probe_model,
@@ -31,6 +32,7 @@ __all__ = [
     "ProbeConfig",
     "ProbeResult",
     "ProbeResults",
+    "UserError",
     "load_metrics",
     "open_model",
     "probe_model",
@@ -44,3 +46,8 @@ def __getattr__(name: str) -> Any:
     from antecedent_lab import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, which a notebook completes."""
+    return __all__

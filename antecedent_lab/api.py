@@ -51,7 +51,7 @@ from report.tables import claim_markdown, heads_csv, items_jsonl, summary_lines
 from training.device import choose_device
 from training.files import write_files
 from training.metrics import load_metrics
-from training.settings import Device, Precision, compose_settings, to_settings
+from training.settings import MAX_THREADS, Device, Precision, compose_settings, did_you_mean, to_settings
 
 __all__ = [
     "Head",
@@ -60,6 +60,7 @@ __all__ = [
     "ProbeConfig",
     "ProbeResult",
     "ProbeResults",
+    "UserError",
     "load_metrics",
     "open_model",
     "probe_model",
@@ -184,6 +185,8 @@ def open_model(
         raise UserError("model=: the name is empty")
     if device not in [*Device, *(kind.value for kind in Device)]:
         raise UserError(f"device={device}: must be one of {', '.join(kind.value for kind in Device)}")
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise UserError(f"threads={threads}: must be between 1 and {MAX_THREADS:,}")
     used = choose_device(Device(device), Precision.float32, threads).device
 
     # A run of train.py has everything in its folder.
@@ -202,7 +205,7 @@ def open_model(
 def probe_model(
     model: str | Path | OpenedModel, *, path: str | None = None, cache_dir: str = ".cache", **settings: Any
 ) -> ProbeResult:
-    """Test every head of a model, with baselines, corrected statistics and causal tests; write nothing.
+    """Test every head of a model, with baselines, corrected statistics and causal tests; write no results.
 
     `model` is what `open_model` returns or takes. `path` names English text for the questions about natural text
     (docs/english.md); a run on text uses its validation text. `settings` are those of `open_model` and of the group
@@ -212,10 +215,15 @@ def probe_model(
     probe = probe_defaults()
     for name in probe:
         probe[name] = settings.pop(name, probe[name])
-    allowed = () if isinstance(model, OpenedModel) else ("items", "tokenizer", "out", "device", "threads")
+    allowed = ("items", "tokenizer", "out", "device", "threads")
     for name, value in settings.items():
         if name not in allowed:
-            raise UserError(f"{name}={value}: no such setting, or the model is open already")
+            similar = did_you_mean(name, [*allowed, *probe])
+            raise UserError(f"{name}={value}: no such setting{similar}")
+        if isinstance(model, OpenedModel):
+            raise UserError(f"{name}={value}: the model is open already; give it to open_model")
+    if path == "":
+        raise UserError("path=: the name is empty")
     opened = model if isinstance(model, OpenedModel) else open_model(model, **settings)
     return probe_opened(opened, to_settings(ProbeConfig, probe, "probe."), cache_dir, path)
 
@@ -223,8 +231,9 @@ def probe_model(
 def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None) -> ProbeResult:
     """Test the heads of an opened model on the stories or on English; arguments as `probe_model`."""
     if path is not None and opened.has_stories:
-        raise UserError(f"path={path}: the model is tested on the stories; give items='english', or leave path out")
-    config = _affordable(config, opened)
+        remedy = "give items='english'" if opened.is_external else "eval.py path= tests a run on other text"
+        raise UserError(f"path={path}: the model is tested on the stories; leave path out, or {remedy}")
+    config = affordable(config, opened)
     corpus = None if opened.data is None else load_data(opened, cache_dir)
     trained_on = None if opened.data is None or opened.is_external else opened.data.source
     results = ProbeResults(
@@ -270,7 +279,7 @@ def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path:
     return ProbeResult(opened, results.rounded(), {"dev": study.dev, "test": study.test})
 
 
-def _affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
+def affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
     """Return the settings of the probe, for a large model on a CPU with limits: it would take hours."""
     if not _is_large(opened) or opened.model.device.type != "cpu":
         return config
@@ -324,7 +333,7 @@ def _english_block_items(opened: OpenedModel, corpus: Corpus | None, config: Pro
     sizes: dict[str, Any] = {"n_frames": N_FRAMES, "n_pairs": N_PAIRS, "seed": config.seed}
     try:
         items = english_items(counts, opened.tokenizer, opened.bos_id, opened.model.context_length, **sizes)
-    except ValueError as error:  # too few known words
+    except UserError as error:  # too few known words
         if opened.is_external:
             raise UserError(f"model={opened.source}: {error}") from None
         return _ProbeItems([], [], data, [], str(error))

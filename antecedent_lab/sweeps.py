@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from antecedent_lab.api import affordable
 from antecedent_lab.commands import EvalSettings, probe_heads
 from antecedent_lab.opened import load_resumes, load_run_settings, open_run
 from antecedent_lab.saved import read_results
@@ -110,7 +111,7 @@ def _probe_results(run: Path, settings: EvalSettings, config: ProbeConfig) -> Pr
     """Return the probe.json of a run; the run is tested now if it has not been with these settings."""
     opened = open_run(run, choose_device(settings.device, Precision.float32, settings.threads).device)
     results, _ = read_results(opened)
-    if results is None or results.settings != config:
+    if results is None or results.settings != affordable(config, opened):
         print(printable(f"probing {run}"), flush=True)
         probe_heads(opened, replace(settings, runs=None, compare=None, figures=False), config, lambda lines: None)
         results, _ = read_results(opened)

@@ -34,7 +34,7 @@ class StoriesConfig:
     """Generated stories with gold links."""
 
     source: str = _source()
-    seed: int = _setting("of the generator; training has its own seed")
+    seed: int = _setting("of the generator; training has its own seed", low=0)
     n_train_stories: int = _setting("stories to train on", low=4)
     n_validation_stories: int = _setting("stories of the same mix, for the validation loss", low=4)
     n_test_frames: int = _setting("frames per plot and hold-out; half as many for choosing heads", low=1)

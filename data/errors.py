@@ -8,7 +8,7 @@ from pathlib import Path
 class UserError(ValueError):
     """Something the user did: a wrong setting, a damaged file, unsuitable data. The message is one line.
 
-    The programs print the message alone and exit with status 2. Every other error keeps its traceback.
+    The programs print the message alone and exit with status 2, as for files, memory and missing packages.
     """
 
 

@@ -49,7 +49,11 @@ class SettingInfo:
             return f"at least {self.low} and below {self.below}"
         if self.above is not None and self.below is not None:
             return f"between {self.above} and {self.below}, both excluded"
-        return f"above {self.above}" if self.low is None else f"{self.low} or more"
+        if self.above is not None and self.high is not None:
+            return f"above {self.above} and at most {self.high:,}"
+        if self.low is not None or self.above is not None:
+            return f"above {self.above}" if self.low is None else f"{self.low} or more"
+        return f"at most {self.high:,}" if self.high is not None else f"below {self.below}"
 
 
 def setting(

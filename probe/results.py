@@ -1,7 +1,8 @@
-"""The result of a probe: what `probe_model` returns and what probe.json holds. Fields are keys, in their order.
+"""What a probe found out: the content of probe.json, and `results` of what `probe_model` returns.
 
-Scores are means over items; an `..._interval` is a 95 % bootstrap interval (`probe.statistics`); a grid is by layer
-and head, [L][H]. A value that could not be measured is None, or nan within an estimate.
+Fields are the keys of the file, in their order. Scores are means over items; an `..._interval` is a 95 % bootstrap
+interval (`probe.statistics`); a grid is by layer and head, [L][H]. A value that could not be measured is None, or nan
+within an estimate.
 """
 
 from collections.abc import Iterator
@@ -773,6 +774,9 @@ class ProbeResults:
             else:
                 selected.append(entry)
         results: ProbeResults = from_json(cls, value | {"selected": selected, "next_pronoun": next_pronoun}, where)
+        for result in results.selected:
+            if HEADLINE not in result.test:
+                raise UserError(f"{where}: question {result.question}: no hold-out {HEADLINE}")
         return results
 
     def rounded(self) -> "ProbeResults":

@@ -110,8 +110,9 @@ class Metrics:
         return any(record.whole for record in self.validation)
 
 
-def load_metrics(run: Path) -> Metrics:
+def load_metrics(run: str | Path) -> Metrics:
     """Return the records of a run's metrics.jsonl; UserError with one line if it is damaged."""
+    run = Path(run)
     metrics = Metrics([], [], [])
     where = str(run / "metrics.jsonl")
     for record in read_records(run):

@@ -12,6 +12,7 @@ from data.errors import UserError
 from data.typed_json import from_json, to_json
 from probe import results as parts
 from probe.claim import ClaimCard
+from probe.items import HEADLINE
 from probe.results import SCHEMA_VERSION, NextPronounResult, ProbeResults
 from tests.report.sample import filled
 
@@ -20,8 +21,16 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "probe.md").read_text()
 
 @pytest.fixture
 def results() -> ProbeResults:
+    selected = filled(parts.QuestionResult, test={HEADLINE: filled(parts.HoldoutResult)})
     next_pronoun = filled(NextPronounResult, question="next_pronoun_gender")
-    return filled(ProbeResults, schema_version=SCHEMA_VERSION, next_pronoun=[next_pronoun])
+    return filled(ProbeResults, schema_version=SCHEMA_VERSION, selected=[selected], next_pronoun=[next_pronoun])
+
+
+def test_results_without_the_headline_are_refused(results: ProbeResults) -> None:
+    content = results.to_json()
+    content["selected"][1]["test"] = {"iid": content["selected"][1]["test"][HEADLINE]}
+    with pytest.raises(UserError, match="no hold-out headline"):
+        ProbeResults.from_json(content)
 
 
 def test_a_file_has_all_that_was_found_out(results: ProbeResults) -> None:

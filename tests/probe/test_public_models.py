@@ -25,7 +25,7 @@ def needs(name: str) -> pytest.MarkDecorator:
 @pytest.fixture(scope="module")
 def stories260k() -> ProbeResult:
     opened = open_model(FOLDER / "stories260K.bin", tokenizer=str(FOLDER / "tok512.bin"), device="cpu")
-    return probe_model(opened, n_untrained=1)
+    return probe_model(opened, n_untrained=2)
 
 
 @needs("stories260K.bin")

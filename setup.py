@@ -19,7 +19,7 @@ IMPORT = re.compile(rf"^( *)from ({'|'.join((*PACKAGES, *PROGRAMS))})(?=\.\w| im
 
 
 class BuildUnderOneName(build_py):
-    """Copies the tree below antecedent_lab/ and rewrites its imports."""
+    """Copy the tree below antecedent_lab/ and rewrite its imports."""
 
     def run(self) -> None:
         root = Path(__file__).parent
@@ -31,7 +31,7 @@ class BuildUnderOneName(build_py):
         for program in PROGRAMS:
             shutil.copy(root / f"{program}.py", target)
         for path in target.rglob("*.py"):
-            path.write_text(IMPORT.sub(rf"\1from {NAME}.\2", path.read_text()))
+            path.write_text(IMPORT.sub(rf"\1from {NAME}.\2", path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 setup(packages=[NAME], cmdclass={"build_py": BuildUnderOneName})

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,6 @@ from report.content import page_content
 from report.natural import natural_claims, natural_lines
 from report.next_pronoun import next_pronoun_card, next_pronoun_claim, next_pronoun_lines
 from report.page import page
-from report.reproduce import probe_defaults
 from report.tables import claim_markdown, heads_csv, items_jsonl, summary_lines
 from training.device import choose_device
 from training.files import write_files
@@ -212,7 +211,7 @@ def probe_model(
     probe in configs/eval/eval.yaml, for example `n_untrained=10`. Raises UserError or OSError with one line.
     """
     # Settings of the probe; the others are for opening the model
-    probe = probe_defaults()
+    probe = asdict(ProbeConfig())
     for name in probe:
         probe[name] = settings.pop(name, probe[name])
     allowed = ("items", "tokenizer", "out", "device", "threads")

@@ -37,10 +37,8 @@ from probe.next_pronoun import NextPronounResult, confirm_decision, study_next_p
 from probe.opened_model import OpenedRun
 from probe.results import Choice, Estimate, Head
 from probe.verdict import SUPPORTED
-from report.reproduce import yaml_values
 from report.tables import head_names
 from training.metrics import load_metrics
-from training.settings import to_settings
 
 AFTER = """\
 The same head at the pronoun; contrast below 0: it looks at the other person. Then what its output raises if it attends
@@ -468,7 +466,7 @@ def _emergence(run: Path, steps: dict[int, int | None]) -> list[_FirstSupported]
 def main(options: _NextPronounOptions) -> None:
     """Train and test every seed, write the page."""
     torch.set_num_threads(options.threads)
-    config = to_settings(ProbeConfig, yaml_values("eval/eval")["probe"], "probe.")
+    config = ProbeConfig()
     page = NextPronounPage([], [], {}, [], {}, [], {}, [], [])
     # Rows of all seeds, in the order of the options
     steps = {}

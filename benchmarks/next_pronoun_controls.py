@@ -34,8 +34,6 @@ from probe.next_pronoun import NextPronounResult, QuestionItems, question_items,
 from probe.passage_items import PassageItem
 from probe.results import Head
 from probe.verdict import SUPPORTED
-from report.reproduce import yaml_values
-from training.settings import to_settings
 
 FEMININE = FEMININE_NAMES | FEMININE_NOUNS
 MASCULINE = MASCULINE_NAMES | MASCULINE_NOUNS
@@ -242,7 +240,7 @@ def _studies(
 def main(options: _ControlOptions) -> None:
     """Study every model, count and write the page."""
     torch.set_num_threads(1)
-    config = replace(to_settings(ProbeConfig, yaml_values("eval/eval")["probe"], "probe."), n_untrained=2)
+    config = ProbeConfig(n_untrained=2)
     text = english_text(str(SHIPPED_TEXT), None)
     # Verdicts of all models, by control
     counts: dict[str, _ControlCount] = {}

@@ -24,7 +24,7 @@ from probe.results import (
     SetResult,
 )
 from probe.statistics import CONFIDENCE, MIN_SEEDS, share_interval
-from probe.verdict import MIN_SHARE_OF_SEEDS, SUPPORTED, evidence_of, judge
+from probe.verdict import SUPPORTED, evidence_of, is_replicated, judge
 from training.metrics import Metrics
 
 _Key = TypeVar("_Key")
@@ -328,11 +328,11 @@ def _next_pronoun(runs: Sequence[SeedRun]) -> list[NextPronounOverSeeds]:
     for name, results in _in_all_runs([_by_question(run.probe.next_pronoun) for run in runs]):
         # Level E4 is about all runs.
         support = _support(name, results)
-        is_replicated = support.n >= MIN_SEEDS and support.n_supported >= MIN_SHARE_OF_SEEDS * support.n
+        has_enough = is_replicated(support.n_supported, support.n)
         heads = []
         for run, result in zip(runs, results, strict=True):
             is_no_recency = result.author_where_nearest_is_wrong.low > 0.5  # False for nan
-            has_e4 = is_replicated and result.verdict == SUPPORTED and is_no_recency
+            has_e4 = has_enough and result.verdict == SUPPORTED and is_no_recency
             head = _copied(
                 DecidingHead,
                 result,

@@ -41,7 +41,7 @@ class EditedMargins:
     """The answer margins M of N items in nats, unedited and under each edit of a head, each [N]."""
 
     clean: np.ndarray
-    partner: np.ndarray  # of the item's answers after the partner's text
+    partner: np.ndarray  # margins of the item's answers after the partner's text
     attention_swap: np.ndarray
     edge_ablation: np.ndarray
     distractor_edge_ablation: np.ndarray

@@ -1,4 +1,4 @@
-"""Everything the report page and the figures show of a model, small enough for one file."""
+"""Everything the report page shows of a model, small enough for one file."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from probe.snapshots import SnapshotHistory
 from probe.verdict import MAX_P, NOT_ESTABLISHED, corrected_p
 from report.natural import natural_claims, natural_tables
 from report.next_pronoun import next_pronoun_claim, next_pronoun_tables
-from report.page import ModelFacts, PageClaim, PageContent, PageQuestion, PageSentence
+from report.page import PageClaim, PageContent, PageModel, PageQuestion, PageSentence
 from report.reproduce import ablation_code, reproducing_commands
 from report.tables import DESCRIPTIONS, model_tables
 from training.metrics import Metrics, ProbePoint, QuestionPoint
@@ -91,7 +91,7 @@ def _with_results(content: PageContent, results: ProbeResults, opened: OpenedMod
     )
 
 
-def about(opened: OpenedModel, commands: list[str]) -> ModelFacts:
+def about(opened: OpenedModel, commands: list[str]) -> PageModel:
     """Return the name, shape, training and provenance of a model."""
     # How it was trained is known of runs only.
     model = opened.model
@@ -108,7 +108,7 @@ def about(opened: OpenedModel, commands: list[str]) -> ModelFacts:
     ]
     if opened.departures:
         facts.append(f"differs from a Llama-style model: {', '.join(opened.departures)}")
-    return ModelFacts(
+    return PageModel(
         name=opened.name,
         step="external model" if opened.is_external else f"step {opened.step:,} of {opened.max_steps:,}",
         facts=" · ".join(facts),

@@ -33,7 +33,7 @@ BADGES = {SUPPORTED: "●", SUGGESTIVE: "◐", NOT_ESTABLISHED: "○"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
+class PageModel:
     """Name, shape, training and provenance of a model."""
 
     name: str
@@ -90,7 +90,7 @@ class PageClaim:
 class PageContent:
     """Everything that the page shows."""
 
-    run: ModelFacts
+    run: PageModel
     notes: list[str]
     max_p: float
     questions: list[PageQuestion] = field(default_factory=list)
@@ -164,7 +164,7 @@ def _escape(value: Any) -> str:
     return html.escape(printable(text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"))
 
 
-def _header(run: ModelFacts) -> str:
+def _header(run: PageModel) -> str:
     name, step, facts = (f"<bdi>{_escape(text)}</bdi>" for text in (run.name, run.step, run.facts))
     return f'<p class="run"><span class="brand">Antecedent</span> {name} {step}</p>\n<p class="shape">{facts}</p>'
 
@@ -229,7 +229,7 @@ def _limits(content: PageContent) -> str:
     return "\n".join(blocks)
 
 
-def _provenance(run: ModelFacts) -> str:
+def _provenance(run: PageModel) -> str:
     """Return the commands that make this page again and the versions it was made with."""
     lines = "".join(f"<p><code><bdi>{_escape(command)}</bdi></code></p>" for command in run.commands)
     versions = ""

@@ -29,12 +29,12 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
 def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None) -> list[str]:
     """Return the commands that train a run and test it again with the same settings; `probe` is None if untested."""
     used = {} if probe is None else asdict(probe)
-    commands = [eval_command(opened, *_changed_arguments(probe_defaults(), used, "probe."))]
+    commands = [eval_command(opened, *_changed_arguments(asdict(ProbeConfig()), used, "probe."))]
     if isinstance(opened, OpenedRun):
         # A group of data has defaults of its own; the folder of the run and the like are no settings of it.
         source = opened.settings.data.source
         settings = flatten(opened.settings)
-        data = {f"data.{name}": value for name, value in yaml_values(f"data/{source}").items()}
+        data = {f"data.{name}": value for name, value in _yaml_values(f"data/{source}").items()}
         folders = {name: settings[name] for name in ("out", "resume", "cache_dir")}
         arguments = _changed_arguments(flatten(compose_settings()) | data | folders, settings)
         group = [] if source == "stories" else [f"data={source}"]
@@ -42,12 +42,7 @@ def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None) -> list
     return commands
 
 
-def probe_defaults() -> dict[str, Any]:
-    """Return the settings of the probe that eval.py starts from."""
-    return dict(yaml_values("eval/eval")["probe"])
-
-
-def yaml_values(name: str) -> dict[str, Any]:
+def _yaml_values(name: str) -> dict[str, Any]:
     """Return the values of a file in configs/."""
     values: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{name}.yaml"))
     return values

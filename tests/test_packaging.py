@@ -80,7 +80,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
     source = folder / "source"
     ignored = shutil.ignore_patterns("runs", ".*", "probes", "build", "*.egg-info", "__pycache__")
-    shutil.copytree(ROOT, source, ignore=ignored)  # the build writes beside its source
+    shutil.copytree(ROOT, source, ignore=ignored)  # the build writes to its source folder
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source], check=True)
     [wheel] = folder.glob("*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", folder / "site", wheel], check=True)

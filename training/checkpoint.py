@@ -35,7 +35,7 @@ class Checkpoint:
 class _Manifest:
     """The content of manifest.json."""
 
-    sha256: str  # of the entries
+    sha256: str  # hash of the entries
     checkpoints: list[Checkpoint]  # oldest first
 
 

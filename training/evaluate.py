@@ -118,7 +118,7 @@ class LossSummary:
     loss_by_class: dict[str, float] | None = None
     floor: float | None = None  # the entropy lower bound
     floor_by_class: dict[str, float] | None = None
-    gap: float | None = None  # of the loss to the bound
+    gap: float | None = None  # loss minus bound
     gap_error: float | None = None  # its standard error
     gap_by_class: dict[str, float] | None = None
     gap_error_by_class: dict[str, float] | None = None

@@ -100,7 +100,7 @@ def lock(folder: Path) -> FileIO:
     except OSError:  # a file system without locks
         return file
 
-    # Say who has the lock.
+    # Write the process that has the lock.
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
     return file
@@ -120,7 +120,7 @@ def write_files(
     """
     staging = folder / STAGING
     try:
-        # Write all of them beside their places.
+        # Write all files to the temporary folder.
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         staging.mkdir(parents=True)
         for name, content in files.items():

@@ -18,10 +18,7 @@ from model.transformer import Transformer
 from training.checkpoint import drop_checkpoints_after, load_resumable, read_manifest, save_checkpoint
 from training.command_line import next_command
 from training.device import ComputeDevice, choose_device, keep_freed_memory
-from training.distributed import (
-    Distributed,
-    process_group,
-)
+from training.distributed import Distributed, process_group
 from training.evaluate import LossSummary, MakeProbe, Probe, sample_text, validation_loss
 from training.files import lock
 from training.logging import Console, RunLog, gap_lines, start_lines, step_line

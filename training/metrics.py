@@ -28,7 +28,7 @@ class ValidationRecord:
     loss: float | None  # None: not finite
     bits_per_byte: float | None
     whole: bool  # the whole validation split, not a part
-    seconds: float | None = may_be_absent()  # of training so far
+    seconds: float | None = may_be_absent()  # training time up to this step
     floor: float | None = may_be_absent()
     gap: float | None = may_be_absent()
     gap_error: float | None = may_be_absent()
@@ -77,7 +77,7 @@ class DecisionPoint:
 
 @dataclass(frozen=True, slots=True)
 class AnswerLoss:
-    """Loss at the payoffs in nats: of the model and, if known, of both oracles."""
+    """Losses of the model and, if known, of both oracles at the payoffs, in nats."""
 
     model: float
     blind: float | None = may_be_absent()

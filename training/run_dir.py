@@ -141,7 +141,7 @@ def record_resume(
 
     `old_config` is config.json when the checkpoint of `step` was written; `config` and `environment` are of now.
     """
-    # What has changed: settings, versions, machine.
+    # Changed settings, versions and machine
     settings = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
     environment_file = run / "environment.json"
     old_environment = read_json(environment_file) if environment_file.exists() else environment

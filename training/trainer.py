@@ -160,7 +160,7 @@ def _compiled(loss: nn.Module, mode: Compile, *, is_single_cuda: bool) -> Callab
 class StepStats(NamedTuple):
     """Measurements of one training step. The tensors stay on the device, so that no step waits for it."""
 
-    loss: Tensor  # [] float32, nats per token: what is minimised, and what is logged as the training loss
+    loss: Tensor  # [] float32, nats per token; minimised, and logged as the training loss
     gradient_norm: Tensor  # [] float32, before clipping
     n_tokens: int  # read by all ranks
 

@@ -1,4 +1,4 @@
-"""antecedent_lab/saved.py: what is read from the folder of a model, and how its probe/ folder is locked."""
+"""antecedent_lab/saved.py: reading the folder of a model, and the lock of its probe/ folder."""
 
 import json
 from dataclasses import replace

@@ -26,7 +26,7 @@ def item(meant: int, kind: str = "two", n_texts: int = 2) -> PassageItem:
 
 
 def margins_of(clean: Any, cut: Any = None, exchanged: Any = None) -> Margins:
-    """Return the margins of items with one head; what is not given is nan."""
+    """Return the margins of items with one head; margins that are not given are nan."""
     values = np.array(clean, dtype=float)
     unknown = np.full((*values.shape, 1), np.nan)
     of_cut = np.full((*values.shape, 2, 1), np.nan) if cut is None else np.array(cut, dtype=float)[..., None]

@@ -24,7 +24,7 @@ from probe.results import (
     UntrainedScores,
 )
 from probe.sentences import SHOWCASE, Example, TokenizedText, pack_weights
-from report.page import ModelFacts, PageClaim, PageContent, PageQuestion, PageSentence
+from report.page import PageClaim, PageContent, PageModel, PageQuestion, PageSentence
 from report.tables import Table
 
 N_LAYER, N_HEAD = 2, 4
@@ -247,7 +247,7 @@ def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was ki
             sentences.append(sentence(f"{group}-{i}", group, example.text, example, place[example.text]))
     sentences += [sentence(f"yours-{i}", "yours", text) for i, text in enumerate(texts, 1)]
     return PageContent(
-        run=ModelFacts(
+        run=PageModel(
             name="default",
             step="step 1,200",
             facts="2 layers",

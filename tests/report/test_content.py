@@ -19,10 +19,10 @@ from report.content import (
     within_size,
 )
 from report.page import PageSentence
-from report.reproduce import probe_defaults, reproducing_commands
+from report.reproduce import reproducing_commands
 from tests.report.sample import filled
 from training.metrics import Metrics, ProbePoint, QuestionPoint, ShiftPoint, ValidationRecord
-from training.settings import compose_settings, flatten, to_settings
+from training.settings import compose_settings, flatten
 
 
 def losses(*steps: int) -> list[ValidationRecord]:
@@ -81,7 +81,7 @@ def test_heads_chosen_on_natural_text_have_curves() -> None:
 
 def test_the_training_command_gives_the_settings_of_the_run(trained_run: Path) -> None:
     run = open_run(trained_run, torch.device("cpu"))
-    train, probe = reproducing_commands(run, to_settings(ProbeConfig, probe_defaults() | {"n_untrained": 2}, "probe."))
+    train, probe = reproducing_commands(run, ProbeConfig(n_untrained=2))
     python, program, *arguments = shlex.split(train)
     ignored = {"out", "cache_dir"}
     used, expected = (flatten(settings) for settings in (compose_settings(arguments), run.settings))

@@ -1,4 +1,4 @@
-"""report/natural.py and report/next_pronoun.py: what is said about heads in natural text follows from the verdict."""
+"""report/natural.py and report/next_pronoun.py: sentences about heads in natural text follow from the verdict."""
 
 from dataclasses import replace
 

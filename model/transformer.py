@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from data.errors import UserError
 from model.config import ModelConfig, Position, Scale, Weighting
+from model.operations import rms_norm, rotate, summed_cross_entropy
 
 # Added to each score (weighting=sum), or a row without a positive score would divide 0 by 0.
 _SUM_EPSILON = 1e-4
@@ -28,25 +29,22 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `x` [..., D] divided by its root mean square and multiplied by the gain."""
-        return F.rms_norm(x.float(), self.gain.shape, self.gain.float(), self.eps).to(x.dtype)
+        return rms_norm(x.float(), self.gain.float(), self.eps).to(x.dtype)
 
 
-def apply_rope(x: Tensor, positions: Tensor, theta: float) -> Tensor:
-    """Rotate each pair (i, i + K/2) of `x` by an angle proportional to its position (RoPE, Su et al. 2021, eq. 34).
+def rope_tables(n_positions: int, width: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines [n_positions, width] float32 with which `rotate` applies RoPE at each position.
 
-    `x` [..., T, K] are queries or keys at `positions` [T], K even. Only differences of positions reach the scores.
+    Each pair (i, i + width/2) of a query or key turns by an angle proportional to its position (Su et al. 2021, eq.
+    34), so that only differences of positions reach the scores. `width` is even.
     """
     # In the order of operations of transformers' Llama: an exported model computes the same logits.
-    width = x.shape[-1]
-    exponents = torch.arange(0, width, 2, device=positions.device).float() / width  # [K/2]
-    frequencies = 1.0 / theta**exponents  # [K/2]
-    angles = positions[..., None].float() * frequencies  # [..., T, K/2]
-    cos = torch.cat([angles.cos(), angles.cos()], dim=-1)  # [..., T, K]
-    sin = torch.cat([-angles.sin(), angles.sin()], dim=-1)  # [..., T, K]
-
-    # Rolling is 2.5 times as fast as joining the two halves in the other order, with the same bits.
-    other_half = x.float().roll(width // 2, dims=-1)  # [..., T, K]
-    return (x.float() * cos + other_half * sin).to(x.dtype)
+    exponents = torch.arange(0, width, 2).float() / width  # [width/2]
+    frequencies = 1.0 / theta**exponents  # [width/2]
+    angles = torch.arange(n_positions)[:, None].float() * frequencies  # [n_positions, width/2]
+    cos = torch.cat([angles.cos(), angles.cos()], dim=-1)
+    sin = torch.cat([-angles.sin(), angles.sin()], dim=-1)
+    return cos, sin
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
@@ -65,9 +63,15 @@ def alibi_slopes(n_head: int) -> Tensor:
     return 2.0 ** (-8 * torch.arange(1, n_head + 1, dtype=torch.float32) / n_head)
 
 
-def document_mask(document_ids: Tensor) -> Tensor:
-    """Return the mask [B, 1, T, T] of rows with several documents [B, T], True within a document."""
-    return (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
+def document_bias(document_ids: Tensor, *, causal: bool = True) -> Tensor:
+    """Return the term [B, 1, T, T] float32 that hides other documents, and later keys if `causal`: 0 or -inf.
+
+    `document_ids` [B, T] are of rows with several documents.
+    """
+    is_visible = document_ids[:, None, :, None] == document_ids[:, None, None, :]  # [B, 1, T, T]
+    if causal:
+        is_visible = is_visible.tril()
+    return torch.zeros_like(is_visible, dtype=torch.float32).masked_fill(~is_visible, float("-inf"))
 
 
 def document_positions(document_ids: Tensor) -> Tensor:
@@ -137,7 +141,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None = None,
+    bias: Tensor | None = None,
     *,
     scaled: bool = True,
     slopes: Tensor | None = None,
@@ -145,22 +149,31 @@ def attend(
 ) -> Tensor:
     """Return softmax(scores) @ value [B, H, T, K], by PyTorch's fused kernel, which never stores the weights.
 
-    Query, key and value are [B, H, T, K]; `mask` [B, 1, T, T] is that of `document_mask` (default: each row is one
+    Query, key and value are [B, H, T, K]; `bias` [B, 1, T, T] is that of `document_bias` (default: each row is one
     document); the switches are those of `attention_scores`.
     """
-    # Without a mask the kernel needs no term for each pair of tokens, and is much faster.
-    attention = F.scaled_dot_product_attention
-    scale = query.shape[-1] ** -0.5 if scaled else 1.0
-    if slopes is None and mask is None:
-        return attention(query, key, value, is_causal=causal, scale=scale)
+    # ALiBi is one more term of the scores.
+    if slopes is not None:
+        index = torch.arange(query.shape[-2], device=query.device)
+        distance = index[:, None] - index  # [T, T]
+        penalty = _position_bias(distance, slopes, causal=causal)  # [H, T, T]
+        bias = penalty if bias is None else bias + penalty  # [B or none, H, T, T]
 
-    # Every other mask is a term that the kernel adds to the scores.
-    index = torch.arange(query.shape[-2], device=query.device)
-    distance = index[:, None] - index  # [T, T]
-    bias = _position_bias(distance, slopes, causal=causal).to(query.dtype)  # [T, T] or [H, T, T]
-    if mask is not None:
-        bias = bias.where(mask, float("-inf"))  # [B, 1 or H, T, T]
-    return attention(query, key, value, attn_mask=bias, scale=scale)
+    # In bfloat16 the gradient of this kernel takes 4 times as long on a CPU.
+    output_type = value.dtype
+    if not query.is_cuda:
+        query, key, value = query.float(), key.float(), value.float()
+    scale = query.shape[-1] ** -0.5 if scaled else 1.0
+    with torch.autocast("cpu", enabled=False):
+        output = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=None if bias is None else bias.to(query.dtype),
+            is_causal=bias is None and causal,  # without a term for each pair of tokens the kernel is much faster
+            scale=scale,
+        )
+    return output.to(output_type)
 
 
 class Attention(nn.Module):
@@ -171,18 +184,22 @@ class Attention(nn.Module):
     """
 
     slopes: Tensor | None  # [H] of ALiBi
+    cos: Tensor | None  # [context_length, K] of RoPE
+    sin: Tensor | None  # [context_length, K] of RoPE
 
     def __init__(self, config: ModelConfig) -> None:
         """Create four projections D -> D without biases; tied projections share one module."""
         super().__init__()
         self.n_head = config.n_head
-        self.theta = config.rope_theta
         self.scaled = config.scale is Scale.inverse_sqrt
         self.causal = config.is_causal
-        self.has_rope = config.position is Position.rope
         self.uses_sum_weighting = config.weighting is Weighting.sum
         slopes = alibi_slopes(config.n_head) if config.position is Position.alibi else None
         self.register_buffer("slopes", slopes, persistent=False)
+        has_rope = config.position is Position.rope
+        tables = rope_tables(config.context_length, config.d_model // config.n_head, config.rope_theta)
+        for name, table in zip(("cos", "sin"), tables, strict=True):
+            self.register_buffer(name, table if has_rope else None, persistent=False)
 
         projection = partial(nn.Linear, config.d_model, config.d_model, bias=False)
         self.query = projection()
@@ -190,34 +207,35 @@ class Attention(nn.Module):
         self.value = self.key if config.tie_key_value else projection()
         self.output = projection()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the update [B, T, D] of the residual stream from the normalised stream `x`."""
         query, key, value = self.project(x)  # each [B, H, T, K]
-        return self.merge_heads(self.weighted_values(query, key, value, mask))
+        return self.merge_heads(self.weighted_values(query, key, value, bias))
 
     def project(self, x: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query, key (rotated if RoPE is on) and value [B, H, T, K] of `x` [B, T, D].
+        """Return query, key (float32 and rotated if RoPE is on) and value [B, H, T, K] of `x` [B, T, D].
 
-        `positions` [T], or [B, 1, T] if they differ between the texts, default to 0 to T - 1.
+        `positions` [T], or [B, 1, T] if they differ between the texts, default to 0 to T - 1; all are below
+        context_length.
         """
         # One row of D numbers becomes H heads of K numbers.
         linears = (self.query, self.key, self.value)
         query, key, value = (linear(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2) for linear in linears)
-        if self.has_rope:
-            if positions is None:
-                positions = torch.arange(x.shape[1], device=x.device)
-            query, key = apply_rope(torch.stack((query, key)), positions, self.theta)
+        if self.cos is not None and self.sin is not None:
+            places = slice(x.shape[1]) if positions is None else positions
+            cos, sin = self.cos[places], self.sin[places]  # [T, K] or [B, 1, T, K]
+            query, key = (rotate(heads.float(), cos, sin).to(value.dtype) for heads in (query, key))
         return query, key, value
 
-    def weighted_values(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return weights @ value [B, H, T, K] of each head; `mask` is that of `document_mask`."""
+    def weighted_values(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return weights @ value [B, H, T, K] of each head; `bias` is that of `document_bias`."""
         if not self.uses_sum_weighting:
-            return attend(query, key, value, mask, scaled=self.scaled, slopes=self.slopes, causal=self.causal)
+            return attend(query, key, value, bias, scaled=self.scaled, slopes=self.slopes, causal=self.causal)
 
         # There is no kernel for weights without an exponential, so the whole matrix is stored.
         scores = attention_scores(query, key, causal=self.causal)  # [B, H, T, T]
-        if mask is not None:
-            scores = scores.masked_fill(~mask, float("-inf"))
+        if bias is not None:
+            scores = scores + bias
         return (sum_normalised(scores) @ value.float()).to(value.dtype)
 
     def merge_heads(self, head_output: Tensor) -> Tensor:
@@ -269,9 +287,9 @@ class Block(nn.Module):
         self.mlp = SwiGLU(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the residual stream [B, T, D] after this layer."""
-        x = x + self.dropout(self.attention(self.norm_1(x), mask))  # [B, T, D]
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return the residual stream [B, T, D] after this layer; `bias` is that of `document_bias`."""
+        x = x + self.dropout(self.attention(self.norm_1(x), bias))  # [B, T, D]
         return x + self.dropout(self.mlp(self.norm_2(x)))
 
 
@@ -293,19 +311,22 @@ class Transformer(nn.Module):
         self.final_norm = RMSNorm(config.d_model, config.norm_eps)
         _initialise(self, seed)
 
-    def forward(self, tokens: Tensor, document_ids: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, document_ids: Tensor | None = None, targets: Tensor | None = None) -> Tensor:
         """Return the logits [B, T, V] of the token after each of `tokens` [B, T]; T is at most context_length.
 
-        With `document_ids` [B, T] rows hold several documents; no token sees another document than its own.
+        With `document_ids` [B, T] rows hold several documents; no token sees another document than its own. With
+        `targets` [B, T] return their summed cross-entropy [] in nats instead, and never store all logits.
         """
-        mask, positions = None, None
+        bias, positions = None, None
         if document_ids is not None:
-            mask = document_mask(document_ids)  # [B, 1, T, T]
+            bias = document_bias(document_ids, causal=self.config.is_causal)  # [B, 1, T, T]
             positions = document_positions(document_ids)  # [B, T]
         x = self.embed(tokens, positions)  # [B, T, D]
         for block in self.blocks:
-            x = block(x, mask)
-        return self.unembed(x)
+            x = block(x, bias)
+        if targets is None:
+            return self.unembed(x)
+        return summed_cross_entropy(self.final_norm(x), self.token_embedding.weight, targets)
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """Return the residual stream [B, T, D] before the first block; `positions` [B, T] default to 0 to T - 1."""

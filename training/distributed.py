@@ -1,6 +1,7 @@
 """Several processes that train one model, started by torchrun: rank, collectives, DDP and FSDP2, full state dicts.
 
-Every process takes the same steps on its own rows of each batch. Only rank 0 evaluates and writes files.
+Every process takes the same steps on its own rows of each batch. Only rank 0 evaluates and writes files. Modules of
+torch.distributed that take half a second or more to import are imported where they are used.
 """
 
 import os
@@ -13,15 +14,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 T = TypeVar("T")
@@ -89,6 +81,9 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
 
 def shard(model: nn.Module, device: torch.device) -> None:
     """Shard the weights of `model` over all ranks with FSDP2, one group for each block and one for the rest."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for block in model.get_submodule("blocks").children():
         fully_shard(block, mesh=mesh)
@@ -98,9 +93,12 @@ def shard(model: nn.Module, device: torch.device) -> None:
 @contextmanager
 def gradient_sync(module: nn.Module, *, enabled: bool) -> Iterator[None]:
     """Average the gradients over ranks in the backward pass of the body, if enabled; else they add up locally."""
-    fsdp = next((child for child in module.modules() if isinstance(child, FSDPModule)), None)
-    if fsdp is not None:
-        fsdp.set_requires_gradient_sync(enabled)
+    if dist.is_initialized():
+        from torch.distributed.fsdp import FSDPModule
+
+        fsdp = next((child for child in module.modules() if isinstance(child, FSDPModule)), None)
+        if fsdp is not None:
+            fsdp.set_requires_gradient_sync(enabled)
     if isinstance(module, DistributedDataParallel) and not enabled:
         with module.no_sync():
             yield
@@ -113,6 +111,12 @@ def full_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dic
 
     A collective call: sharded tensors are gathered on rank 0, and the other ranks get empty dicts.
     """
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_model_state_dict,
+        get_optimizer_state_dict,
+    )
+
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     state: dict[str, Any] = {"model": get_model_state_dict(model, options=options), "optimizer": {}}
     # Before the first step torch would make up a state.
@@ -124,6 +128,13 @@ def full_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dic
 
 def load_full_state(model: nn.Module, optimizers: list[torch.optim.Optimizer], state: dict[str, Any]) -> None:
     """Load the dicts of `full_state`, which every rank must have. Learning rates and the like stay as they are."""
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_optimizer_state_dict,
+        set_model_state_dict,
+        set_optimizer_state_dict,
+    )
+
     options = StateDictOptions(full_state_dict=True)
     set_model_state_dict(model, state["model"], options=options)
     optimizer_state = state["optimizer"]

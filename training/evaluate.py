@@ -49,9 +49,7 @@ class SummedLoss(nn.Module):
 
     def forward(self, targets: Tensor, *inputs: Tensor) -> Tensor:
         """Return the summed cross-entropy of the targets [B, T] in nats, a scalar; `inputs` are those of the model."""
-        logits = self.model(*inputs)  # [B, T, V]
-        flat_logits = logits.float().flatten(0, 1)
-        return F.cross_entropy(flat_logits, targets.flatten(), ignore_index=IGNORE, reduction="sum")
+        return self.model(*inputs, targets=targets)
 
 
 @dataclass(frozen=True, slots=True)

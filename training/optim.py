@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from training.settings import Optimizer, OptimSettings
 
@@ -17,6 +16,7 @@ class Muon(torch.optim.Muon):
     The update is the same up to rounding (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).
     """
 
+    matrix_type: torch.dtype = torch.float32  # of the iteration on a CPU
     # [] float, as torch.amp.GradScaler sets it and torch's fused AdamW reads it: 1 skips the update, on the device.
     found_inf: Tensor | None = None
 
@@ -33,7 +33,12 @@ class Muon(torch.optim.Muon):
             for shape, weights in by_shape.items():
                 # [N, A, B]; with FSDP the whole matrices, from all ranks.
                 momenta = torch.stack([_full(self._momentum(weight, group)) for weight in weights])
-                updates = _orthogonalise(momenta, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                updates = _orthogonalise(
+                    momenta.to(torch.bfloat16 if momenta.is_cuda else self.matrix_type),
+                    group["ns_coefficients"],
+                    group["ns_steps"],
+                    group["eps"],
+                )
                 scale = rate * max(1, shape[0] / shape[1]) ** 0.5
                 for weight, update in zip(weights, updates, strict=True):
                     new_weight = weight * (1 - rate * group["weight_decay"])
@@ -60,13 +65,12 @@ def _orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n
     """Return `matrices` [N, A, B] with singular values near 1, by the Newton-Schulz iteration of Muon.
 
     Each matrix is divided by its norm, at least `eps`; a step is x <- a x + (b x xT + c (x xT)^2) x with the
-    coefficients (a, b, c). In bfloat16 on a GPU, in float32 on a CPU: half the time (64 x 64 to 384 x 128).
+    coefficients (a, b, c).
     """
     a, b, c = coefficients
     # The Gram matrix is that of the shorter side.
     is_tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if is_tall else matrices
-    x = x.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
     x = x / torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=eps)
     for _ in range(n_iterations):
         gram = x @ x.mT
@@ -75,18 +79,27 @@ def _orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n
 
 
 def _full(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    """Return the whole tensor of a shard, from all ranks."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def _sharded_like(tensor: Tensor, weight: Tensor) -> Tensor:
     """Return the shard of `tensor` that belongs to `weight`, or `tensor` itself without FSDP."""
-    if not isinstance(weight, DTensor):
+    if not hasattr(weight, "full_tensor"):
         return tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor  # half a second
+
+    assert isinstance(weight, DTensor)
     return distribute_tensor(tensor, weight.device_mesh, weight.placements, src_data_rank=None)
 
 
-def make_optimizers(model: nn.Module, settings: OptimSettings) -> list[torch.optim.Optimizer]:
-    """Return AdamW, and Muon if it is chosen for the matrices of the blocks; norm gains have no weight decay."""
+def make_optimizers(
+    model: nn.Module, settings: OptimSettings, matrix_type: torch.dtype = torch.float32
+) -> list[torch.optim.Optimizer]:
+    """Return AdamW, and Muon if it is chosen for the matrices of the blocks; norm gains have no weight decay.
+
+    On a CPU Muon computes in `matrix_type`, which halves its time where the processor multiplies bfloat16.
+    """
     # Sort the weights by kind.
     matrices, embeddings, gains = [], [], []
     for name, weight in model.named_parameters():
@@ -109,6 +122,7 @@ def make_optimizers(model: nn.Module, settings: OptimSettings) -> list[torch.opt
     if settings.name is Optimizer.adamw:
         return [torch.optim.AdamW([*groups, matrix_group], betas=betas, fused=True)]
     muon = Muon([matrix_group], momentum=settings.momentum)
+    muon.matrix_type = matrix_type
     return [muon, torch.optim.AdamW(groups, betas=betas, fused=True)]
 
 

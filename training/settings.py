@@ -36,7 +36,10 @@ class Device(Enum):
 
 
 class Precision(Enum):
-    """Number format of matrix products; weights and losses are always float32. auto: bfloat16 on a GPU."""
+    """Number format of matrix products; weights and losses are always float32.
+
+    auto: bfloat16 on a GPU, or a CPU, that multiplies it.
+    """
 
     auto = "auto"
     float32 = "float32"
@@ -79,7 +82,7 @@ class RunSettings:
     out: str | None = _directory("directory of the run; null: runs/TIME")
     resume: bool = _directory("continue the run in out; in a sweep, the runs that were started")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
-    precision: Precision = setting("number format of matrix products; auto: bfloat16 on a GPU, float32 on a CPU")
+    precision: Precision = setting("number format of matrix products; auto: bfloat16 on GPUs and CPUs that multiply it")
     threads: int | None = _presentation("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
     compile: Compile = setting("torch.compile; graphs: with CUDA graphs")
     sharding: Sharding = _presentation("with several processes: fsdp shards the model, none replicates it (DDP)")

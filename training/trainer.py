@@ -128,7 +128,7 @@ def make_trainer(
         shard(model, device.device)
     elif distributed.world_size > 1:
         ddp_model = DistributedDataParallel(ddp_model, gradient_as_bucket_view=True)  # no copy of the gradients
-    optimizers = make_optimizers(model, settings.optim)
+    optimizers = make_optimizers(model, settings.optim, device.dtype)
 
     is_single_cuda = device.device.type == "cuda" and distributed.world_size == 1
     loss_fn = _compiled(ddp_model, run.compile, is_single_cuda=is_single_cuda)
@@ -212,7 +212,8 @@ def _compute_gradient(trainer: Trainer) -> StepStats:
 
     # The batches of this step.
     n_micro_batches = run.gradient_accumulation_steps
-    seed_dropout(run.seed, trainer.step, trainer.distributed.rank)
+    if trainer.settings.model.dropout:
+        seed_dropout(run.seed, trainer.step, trainer.distributed.rank)  # 1.6 ms
     first = trainer.step * n_micro_batches
     micro_batches = [trainer.loader(index) for index in range(first, first + n_micro_batches)]
     n_targets = sum(batch.n_targets for batch in micro_batches)

@@ -12,19 +12,20 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.gpu import flops_per_token
 from data.errors import UserError
 from model.config import Mask, Position
+from model.operations import rotate
 from model.transformer import (
     Attention,
     RMSNorm,
     SwiGLU,
     alibi_slopes,
-    apply_rope,
     attend,
     attention_scores,
     causal_attention_weights,
-    document_mask,
+    document_bias,
     document_positions,
     load_weights,
     n_parameters,
+    rope_tables,
     sinusoids,
     sum_normalised,
 )
@@ -125,16 +126,19 @@ def test_weights_by_head_add_up_to_the_whole_projections() -> None:
 
 
 def test_rope_rotates_one_pair_by_the_position_in_radians() -> None:
-    rotated = apply_rope(torch.tensor([[1.0, 0.0]]), torch.tensor([2]), theta=10.0)
-    torch.testing.assert_close(rotated, torch.tensor([[math.cos(2), math.sin(2)]]))
+    cos, sin = rope_tables(3, width=2, theta=10.0)
+    rotated = rotate(torch.tensor([1.0, 0.0]).expand(3, 2), cos, sin)
+    torch.testing.assert_close(rotated[2], torch.tensor([math.cos(2), math.sin(2)]))
 
 
 def test_rope_keeps_lengths_and_scores_depend_on_distance_only() -> None:
     x, y = torch.randn(2, T, K, generator=torch.Generator().manual_seed(1))
-    near, far = torch.arange(T), torch.arange(T) + 11
-    torch.testing.assert_close(apply_rope(x, near, 100.0).norm(dim=-1), x.norm(dim=-1))
-    scores = apply_rope(x, near, 100.0) @ apply_rope(y, near, 100.0).T
-    torch.testing.assert_close(scores, apply_rope(x, far, 100.0) @ apply_rope(y, far, 100.0).T, rtol=1e-4, atol=1e-4)
+    cos, sin = rope_tables(T + 11, K, theta=100.0)
+    near_x, near_y = rotate(x, cos[:T], sin[:T]), rotate(y, cos[:T], sin[:T])
+    far_x, far_y = rotate(x, cos[11:], sin[11:]), rotate(y, cos[11:], sin[11:])
+    torch.testing.assert_close(near_x.norm(dim=-1), x.norm(dim=-1))
+    scores = near_x @ near_y.T
+    torch.testing.assert_close(scores, far_x @ far_y.T, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(scores, x @ y.T, atol=0.1)
 
 
@@ -149,8 +153,10 @@ def test_document_positions_restart_with_each_document() -> None:
     assert document_positions(ids).tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 0, 1]]
 
 
-def test_the_document_mask_lets_a_token_see_its_own_document() -> None:
-    assert document_mask(torch.tensor([[0, 0, 1]]))[0, 0].tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+def test_the_document_bias_hides_other_documents_and_the_future() -> None:
+    ids, hidden = torch.tensor([[0, 0, 1]]), -math.inf
+    assert document_bias(ids)[0, 0].tolist() == [[0, hidden, hidden], [0, 0, hidden], [hidden, hidden, 0]]
+    assert document_bias(ids, causal=False)[0, 0].tolist() == [[0, 0, hidden], [0, 0, hidden], [hidden, hidden, 0]]
 
 
 def test_rms_norm_by_hand() -> None:

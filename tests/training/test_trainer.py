@@ -161,7 +161,8 @@ def test_dropout_depends_on_seed_step_and_rank(arguments: tuple[int, int, int], 
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # raised inside torch.compile
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # both are raised inside torch.compile
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_the_compiled_step_gives_the_same_loss() -> None:
     losses = [train_step(small_trainer(f"compile={mode}")).loss.item() for mode in ("none", "default")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -91,19 +91,21 @@ class ProbeResult:
         """Return one row per question, for `pandas.DataFrame`."""
         rows = []
         for result in self.results.selected:
-            low, high = result.headline.accuracy_interval
+            scores = result.judged_scores
+            low, high = scores.accuracy_interval
             rows.append({
                 "question": result.question,
                 "layer": result.layer,
                 "head": result.head,
                 "verdict": result.verdict,
                 "evidence_level": result.evidence_level,
-                "accuracy": result.headline.accuracy,
+                "unit": result.unit,
+                "accuracy": scores.accuracy,
                 "accuracy_low": low,
                 "accuracy_high": high,
-                "block_accuracy": result.headline.block_accuracy,
-                "p": result.headline.p_corrected,
-                "attention_swap": None if result.causal is None else result.causal.attention_swap,
+                "block_accuracy": scores.block_accuracy,
+                "p": scores.p_corrected,
+                "attention_swap": result.judged_swap,
                 "claim": claim_card(result, self.results.model).claim,
             })  # fmt: skip
         return rows

@@ -312,11 +312,13 @@ def _questions(runs: Sequence[SeedRun]) -> list[QuestionOverSeeds]:
 
 
 def _head(seed: int, result: QuestionResult, support: Support) -> SeedHead:
-    """Return the head of one run; it is judged again, because level E4 needs other seeds with such a head."""
-    evidence = evidence_of(result, support.n, support.n_supported)
-    test = result.headline
+    """Return the head of one run; a head is judged again, because level E4 needs other seeds with such a head."""
+    level = result.evidence_level
+    if result.unit != "set":
+        level = judge(evidence_of(result, support.n, support.n_supported)).level
+    test = result.judged_scores
     scores = (test.accuracy, test.block_accuracy, test.pronoun_contrast)
-    return SeedHead(seed, *scores, *result.place, result.verdict, judge(evidence).level)
+    return SeedHead(seed, *scores, *result.place, result.verdict, level)
 
 
 def _next_pronoun(runs: Sequence[SeedRun]) -> list[NextPronounOverSeeds]:

@@ -8,6 +8,7 @@ from probe.results import (
     BestBaseline,
     Clusters,
     Criterion,
+    Head,
     Interval,
     QuestionResult,
     TestedModel,
@@ -37,6 +38,7 @@ class ClaimCard:
     site: str
     layer: int
     head: int
+    heads: list[Head]  # that the verdict is about: the one above, or several that share the work
     verdict: str
     evidence_level: str
     criteria: list[Criterion]
@@ -62,6 +64,7 @@ def claim_card(result: QuestionResult, model: TestedModel) -> ClaimCard:
         site=result.site,
         layer=result.layer,
         head=result.head,
+        heads=result.judged_heads,
         verdict=result.verdict,
         evidence_level=result.evidence_level,
         criteria=result.criteria,
@@ -82,20 +85,25 @@ def _claim(result: QuestionResult, model: TestedModel) -> str:
     """Return the claim in two or three sentences."""
     # Which head, and how sure
     link = _LINKS[result.site]
+    heads = " and ".join(map(str, result.judged_heads))
     if result.verdict == NOT_ESTABLISHED:
         opening = f"No attention head is shown to link {link}; the best candidate is {result.place}."
     else:
         verb = "links" if result.verdict == SUPPORTED else "may link"
         opening = f"Attention head {result.place} {verb} {link}."
+        if result.unit == "set":
+            opening = f"Attention heads {heads} share the work: together they link {link}."
     level = f"evidence level {result.evidence_level} ({LEVELS[result.evidence_level]})"
     verdict = f'Question "{_words(result.question)}": {result.verdict}, {level}.'
 
     # Its accuracy, with those of the best rule and of untrained models
     test = result.headline
+    scores = result.judged_scores
+    subject = f"{heads} attends" if result.unit == "head" else f"The weights of {heads} together go"
     items = _HEADLINE_ITEMS if model.trained_on == "stories" else _UNSELECTED_ITEMS
     score = (
-        f"{result.place} attends to the antecedent more than to the distractor in "
-        f"{_percent_with_interval(test.accuracy, test.accuracy_interval)} of {test.n_items} items {items}; "
+        f"{subject} to the antecedent more than to the distractor in "
+        f"{_percent_with_interval(scores.accuracy, scores.accuracy_interval)} of {test.n_items} items {items}; "
         f"the best baseline ({test.best_baseline.name}) is right in {_percent(test.best_baseline.accuracy)}"
     )
     if test.untrained is not None:
@@ -120,7 +128,7 @@ def _limits(result: QuestionResult, model: TestedModel) -> list[str]:
     limits.append(f"anything about models trained this way: that needs at least {MIN_SEEDS} training seeds")
     if model.fact("token_shift"):
         limits.append("that a head fetches the previous token: model.token_shift adds it to every position")
-    low, high = result.headline.accuracy_interval
+    low, high = result.judged_scores.accuracy_interval
     if low == high:
         limits.append("how rare errors are: there was none, so resampling shows none")
     n = result.headline.clusters

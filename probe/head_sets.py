@@ -1,7 +1,8 @@
 """The smallest set of heads that decides a question of the stories together: chosen on dev, tested on the headline.
 
 Heads can share the work, and later ones can repair the loss of one (McGrath et al. 2023). So heads are added one by
-one: each time the one that raises the joint attention swap on dev most.
+one: each time the one that raises the joint attention swap on dev most. Where the chosen head alone is not supported,
+the verdict is about the set (`probe.verdict`).
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from probe.interventions import (
     PASS_ERROR,
     PairBatch,
     answer_margins,
+    cut_edge,
     edited_margins,
     measure_pairs,
     pair_up,
@@ -26,6 +28,7 @@ from probe.results import Head, HeadSet, SetStep
 from probe.statistics import ratio_interval, story_clusters, story_designs
 
 MIN_SHARE = 0.8  # joint attention swap at which no more heads are added
+MIN_GAIN = 0.02  # a head that adds less to it does not share the work
 MAX_HEADS = 6
 MAX_CANDIDATES = 16  # in a model with more heads: those that move dev most alone
 N_DEV_PAIRS = 64  # the heads are chosen on this many pairs of dev, at most twice as many, evenly spaced
@@ -42,8 +45,8 @@ def smallest_set(
 ) -> HeadSet | None:
     """Return the smallest set of heads whose joint attention swap moves MIN_SHARE of the answer on dev.
 
-    `dev` and `test` are whole blocks of one question. `reached` is False if no head adds to the set, or it has
-    MAX_HEADS, and it moves less on dev. None if no item has a partner, or if the answer is the same for both partners.
+    `dev` and `test` are whole blocks of one question. `reached` is False if no head adds MIN_GAIN to the set, or it
+    has MAX_HEADS, and it moves less on dev. None if no item has a partner, or if the answer is the same for both.
     """
     dev_pairs, _ = pair_up(dev)
     test_pairs, _ = pair_up(test)
@@ -69,7 +72,7 @@ def smallest_set(
         sets = [[*chosen, head] for head in remaining]
         lost, total = _joint_swaps(model, dev_pairs, sets, tokens_per_batch)
         of_sets = lost.mean(axis=0) / total.mean()  # [remaining]
-        if of_sets.max() <= shares[-1]:
+        if of_sets.max() <= shares[-1] + MIN_GAIN:
             break  # no head adds to the set
         chosen.append(remaining[int(of_sets.argmax())])
         shares.append(float(of_sets.max()))
@@ -83,15 +86,22 @@ def smallest_set(
         curve.append(SetStep(head.layer, head.head, on_dev, on_test))
 
     # Both items of a pair are resampled together.
-    lost_of_pairs = lost[:, -1].reshape(-1, 2).sum(axis=1)
-    total_of_pairs = total.reshape(-1, 2).sum(axis=1)
     designs = story_designs(story_clusters(test_pairs[::2]))
-    low, high = ratio_interval(lost_of_pairs, total_of_pairs, designs, n_bootstrap, seed).tolist()
+    total_of_pairs = total.reshape(-1, 2).sum(axis=1)
+
+    def interval(values: np.ndarray) -> tuple[float, float]:
+        of_pairs = values.reshape(-1, 2).sum(axis=1)
+        low, high = ratio_interval(of_pairs, total_of_pairs, designs, n_bootstrap, seed).tolist()
+        return low, high
+
+    specificity = _joint_specificity(model, test_pairs, chosen, tokens_per_batch)
     return HeadSet(
         heads=chosen,
         reached=shares[-1] >= MIN_SHARE,
         attention_swap=tested[-1],
-        attention_swap_interval=(low, high),
+        attention_swap_interval=interval(lost[:, -1]),
+        edge_specificity=float(specificity.mean() / total.mean()),
+        edge_specificity_interval=interval(specificity),
         curve=curve,
     )
 
@@ -113,3 +123,22 @@ def _joint_swaps(
 
     results = measure_pairs(model, pairs, tokens_per_batch, measure)
     return results["moved"], results["total"]
+
+
+def _joint_specificity(
+    model: ObservableModel, pairs: Sequence[LinkItem], heads: Sequence[Head], tokens_per_batch: int
+) -> np.ndarray:
+    """Return how much more of each item's margin the edges to the antecedent carry than those to the distractor, [N].
+
+    The edges of all `heads` at the query are cut together; in nats.
+    """
+
+    def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:
+        margins = []
+        for mentions in (batch.antecedent, batch.distractor):
+            edits = [cut_edge(batch.query, layer, head, mentions) for layer, head in heads]
+            margins.append(edited_margins(model, batch, streams, *edits))
+        without_antecedent, without_distractor = margins
+        return {"specificity": without_distractor - without_antecedent}
+
+    return measure_pairs(model, pairs, tokens_per_batch, measure)["specificity"]

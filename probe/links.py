@@ -32,6 +32,7 @@ from probe.results import (
     ContractResult,
     DevScores,
     Head,
+    HeadSet,
     HeadTable,
     HeadType,
     HoldoutResult,
@@ -40,6 +41,7 @@ from probe.results import (
     MentionMass,
     QuestionResult,
     RuleScores,
+    SetScores,
     ShownSentence,
     UntrainedScores,
 )
@@ -48,11 +50,14 @@ from probe.scores import (
     Scores,
     best_head,
     check_blocks,
+    joint_log_ratio,
     measure_heads,
+    score,
     score_heads,
 )
 from probe.statistics import (
     CLUSTERINGS,
+    MaxT,
     chance_level,
     count_clusters,
     mean_interval,
@@ -61,7 +66,7 @@ from probe.statistics import (
     story_designs,
 )
 from probe.study import Sample
-from probe.verdict import NOT_ESTABLISHED, judged
+from probe.verdict import NOT_ESTABLISHED, Evidence, judged, judged_set
 from probe.weights import entropies, head_types, score_asymmetry, weights_study
 
 _SHOWN_SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
@@ -272,13 +277,81 @@ def study_link(question: Question, context: _LinkContext) -> QuestionResult:
                 unlinked=float(unlinked[:, *place].mean()) if len(unlinked) else None,
             ),
             causal=causal_study(model, items, *place, **sizes),
-            head_set=smallest_set(model, dev_items, items, **sizes) if question.watched else None,
+            head_set=_head_set(question, context, rules) if question.watched else None,
             weights=weights_study(model, items, *place, seed=context.config.seed),
+            unit="head",
             verdict="",
             evidence_level="",
             reasons=[],
             criteria=[],
         )
+    )
+
+
+def _head_set(question: Question, context: _LinkContext, rules: Mapping[str, Rule]) -> HeadSet | None:
+    """Return the smallest set of heads that decides the question, with the scores of two heads or more."""
+    dev_items, dev_rows = context.dev.select(question, "iid")
+    items, rows = context.test.select(question, HEADLINE)
+    found = smallest_set(context.model, dev_items, items, **context.sizes)
+    if found is None or len(found.heads) == 1:
+        return found
+
+    # The set is one more head, whose weights are the sum of its heads' weights: [N_b, heads + 1].
+    ratio = joint_log_ratio(rows, found.heads)
+    scores = score(ratio, ratio, (ratio > 0).astype(float))
+    of_heads = score_heads(rows)
+    clusters = story_clusters(items[::4])
+    clusterings = [clusters[name] for name in CLUSTERINGS]
+    designs = story_designs(clusters)
+
+    def test(name: str, centre: float) -> MaxT:
+        columns = [getattr(of_heads, name).reshape(len(clusterings[0]), -1), getattr(scores, name)[:, None]]
+        return Sample(np.hstack(columns), clusterings, designs).test(context.config, centre=centre)
+
+    pairs = test("pair_accuracy", 0.5)
+    contrasts = test("pronoun_contrast", 0.0)
+
+    # Means and intervals, and the lead over the best rule: resampled together.
+    rule_scores = score_rules(rules, items)
+    lead = scores.accuracy - rule_scores[best_baseline(rule_scores)].accuracy
+    columns = np.stack([scores.accuracy, scores.block_accuracy, scores.pronoun_contrast, lead], axis=1)
+    accuracy, block_accuracy, contrast, lead_interval = mean_interval(columns, designs, *context.resampling).T.tolist()
+
+    # The controls: random labels, and pronouns without an antecedent.
+    known = "iid" if "iid" in context.test.holdouts(question) else HEADLINE
+    known_items, known_rows = context.test.select(question, known)
+    margins = [joint_log_ratio(part, found.heads)[:, None, None] for part in (dev_rows, known_rows)]
+    config = context.config
+    unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
+    of_set = SetScores(
+        accuracy=float(scores.accuracy.mean()),
+        accuracy_interval=tuple(accuracy),
+        block_accuracy=float(scores.block_accuracy.mean()),
+        block_accuracy_interval=tuple(block_accuracy),
+        pronoun_contrast=float(scores.pronoun_contrast.mean()),
+        pronoun_contrast_interval=tuple(contrast),
+        lead_interval=tuple(lead_interval),
+        p_pair_accuracy=float(pairs.p[-1]),
+        p_pronoun_contrast=float(contrasts.p[-1]),
+        p_corrected=float(max(pairs.p[-1], contrasts.p[-1])),
+        smallest_p=max(pairs.smallest_p, contrasts.smallest_p),
+        selectivity=selectivity(dev_items, margins[0], known_items, margins[1], config.n_controls, config.seed),
+        mass=MentionMass(
+            linked=sum(float(rows.mass[:, *head].mean()) for head in found.heads),
+            unlinked=sum(float(unlinked[:, *head].mean()) for head in found.heads) if len(unlinked) else None,
+        ),
+    )
+    members = [_member_evidence(context, rows, of_heads, head) for head in found.heads]
+    return judged_set(replace(found, scores=of_set), members, clusters=count_clusters(clusters))
+
+
+def _member_evidence(context: _LinkContext, rows: HeadRows, scores: Scores, head: Head) -> Evidence:
+    """Return what can exclude one head of a set from any claim; `rows` and `scores` are those of the headline."""
+    return Evidence(
+        previous=float(context.head_types["previous"][head]),
+        induction=float(context.head_types["induction"][head]),
+        pronoun_contrast=float(scores.pronoun_contrast[:, *head].mean()),
+        value_weighted_contrast=float(rows.value_log_ratio[:, *head].mean()),
     )
 
 

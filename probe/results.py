@@ -14,7 +14,7 @@ from data.typed_json import flattened, from_json, may_be_absent, to_json
 from probe.config import ProbeConfig
 from probe.items import HEADLINE
 
-SCHEMA_VERSION = 10  # the version of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 11  # the version of probe.json; raise it with every change of a field
 Interval = tuple[float, float]
 Grid = list[list[float]]  # a value of every head, [L][H]
 
@@ -231,25 +231,6 @@ class SetStep:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadSet:
-    """The smallest set of heads that decides the answer together (`probe.head_sets`)."""
-
-    heads: list[Head]
-    reached: bool
-    attention_swap: float
-    attention_swap_interval: Interval
-    curve: list[SetStep]
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsResult:
-    """Do the head's value and output matrices raise the right answers? .5 by chance."""
-
-    ov_auc: float | None
-    ov_auc_interval: Interval | None
-
-
-@dataclass(frozen=True, slots=True)
 class Criterion:
     """One of the five criteria of "supported"."""
 
@@ -259,6 +240,55 @@ class Criterion:
     passed: bool
     outcome: str  # "met", "not met" or "not measured"
     reason: str  # why it is not met; empty if it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetScores:
+    """What the heads of a set do together on the headline: their attention weights are added.
+
+    Fields as in `HoldoutResult` and `QuestionResult`; the p are corrected for all heads and the set.
+    """
+
+    accuracy: float
+    accuracy_interval: Interval
+    block_accuracy: float
+    block_accuracy_interval: Interval
+    pronoun_contrast: float
+    pronoun_contrast_interval: Interval
+    lead_interval: Interval  # accuracy minus that of the best baseline
+    p_pair_accuracy: float
+    p_pronoun_contrast: float
+    p_corrected: float
+    smallest_p: float
+    selectivity: float
+    mass: MentionMass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSet:
+    """The smallest set of heads that decides the answer together (`probe.head_sets`)."""
+
+    heads: list[Head]
+    reached: bool
+    attention_swap: float
+    attention_swap_interval: Interval
+    edge_specificity: float  # all edges to the antecedent cut, minus all edges to the distractor cut
+    edge_specificity_interval: Interval
+    curve: list[SetStep]
+    # Two heads or more: the same criteria for the set as one unit.
+    scores: SetScores | None = None
+    verdict: str = ""
+    evidence_level: str = ""
+    reasons: list[str] = field(default_factory=list)
+    criteria: list[Criterion] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsResult:
+    """Do the head's value and output matrices raise the right answers? .5 by chance."""
+
+    ov_auc: float | None
+    ov_auc_interval: Interval | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +311,7 @@ class QuestionResult:
     causal: CausalResult | None
     head_set: HeadSet | None
     weights: WeightsResult
+    unit: str  # what the verdict is about: "head", the chosen one, or "set", if heads share the work
     verdict: str
     evidence_level: str
     reasons: list[str]
@@ -290,6 +321,24 @@ class QuestionResult:
     def place(self) -> Head:
         """The chosen head."""
         return Head(self.layer, self.head)
+
+    @property
+    def judged_heads(self) -> list[Head]:
+        """The heads that the verdict is about: the chosen one, or those of the set."""
+        return self.head_set.heads if self.unit == "set" and self.head_set else [self.place]
+
+    @property
+    def judged_scores(self) -> "HoldoutResult | SetScores":
+        """The headline scores of these heads."""
+        scores = self.head_set.scores if self.unit == "set" and self.head_set else None
+        return scores or self.headline
+
+    @property
+    def judged_swap(self) -> float | None:
+        """Their attention swap; None without a causal test."""
+        if self.unit == "set" and self.head_set:
+            return self.head_set.attention_swap
+        return None if self.causal is None else self.causal.attention_swap
 
     @property
     def headline(self) -> HoldoutResult:

@@ -48,6 +48,18 @@ class HeadRows:
         return HeadRows(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
+def joint_log_ratio(rows: HeadRows, heads: Sequence[Head]) -> np.ndarray:
+    """Return the log ratio [N] of several heads whose attention weights are added."""
+    antecedents, distractors = np.zeros((2, len(rows.mass)))
+    for head in heads:
+        # The share of the weight on mentions that is on antecedents.
+        share = 1 / (1 + np.exp(-rows.log_ratio[:, *head].astype(np.float64)))
+        antecedents += rows.mass[:, *head] * share
+        distractors += rows.mass[:, *head] * (1 - share)
+    tiny = np.finfo(np.float64).tiny
+    return np.log(antecedents + tiny) - np.log(distractors + tiny)
+
+
 def score(log_ratio: np.ndarray, attention_margin: np.ndarray, strict: np.ndarray) -> Scores:
     """Score whole blocks of items, in the cell order of `check_blocks`; arguments [4 N_b, ...] as in `HeadRows`."""
 

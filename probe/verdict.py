@@ -4,6 +4,7 @@ The bars were fixed before anything was measured against them. They are our conv
 
     question             supported               suggestive
     link (stories)       all five criteria       two to four, one of them of the first two
+                         (a head, or a set of heads that share the work)
     attention shift      all three criteria      the first, alone or with one other
     next pronoun         all of E1, E2 and E3    all of E1 and E2
 """
@@ -15,10 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from probe.results import (
+    Clusters,
     Criterion,
     EdgeCut,
     Estimate,
     Grid,
+    HeadSet,
     HeadTable,
     Interval,
     LevelCriterion,
@@ -112,10 +115,24 @@ class _Verdict:
 
 
 def judged(result: QuestionResult) -> QuestionResult:
-    """Return a result with its verdict, evidence level, criteria and reasons."""
+    """Return a result with its unit, verdict, evidence level, criteria and reasons.
+
+    The unit is the chosen head. If it is not supported, but the smallest set of heads is, the unit is the set.
+    """
     verdict = judge(evidence_of(result))
+    head_set = result.head_set
+    if verdict.word != SUPPORTED and head_set is not None and head_set.verdict == SUPPORTED:
+        return replace(
+            result,
+            unit="set",
+            verdict=head_set.verdict,
+            evidence_level=head_set.evidence_level,
+            reasons=head_set.reasons,
+            criteria=head_set.criteria,
+        )
     return replace(
         result,
+        unit="head",
         verdict=verdict.word,
         evidence_level=verdict.level,
         reasons=list(verdict.reasons),
@@ -123,16 +140,52 @@ def judged(result: QuestionResult) -> QuestionResult:
     )
 
 
+def judged_set(head_set: HeadSet, members: Sequence[Evidence], clusters: Clusters) -> HeadSet:
+    """Return a set of two heads or more with its verdict, by the same criteria and bars as one head.
+
+    `members` are the measurements of each head that can exclude it: an excluded head excludes the set. The level is at
+    most E3, because E4 is about one head.
+    """
+    scores = head_set.scores
+    assert scores is not None
+    evidence = Evidence(
+        p_pair_accuracy=scores.p_pair_accuracy,
+        p_pronoun_contrast=scores.p_pronoun_contrast,
+        smallest_p=scores.smallest_p,
+        n_clusters=_n_clusters(clusters),
+        lead=scores.lead_interval,
+        selectivity=scores.selectivity,
+        attention_swap=head_set.attention_swap,
+        edge_specificity=head_set.edge_specificity_interval,
+        linked_mass=scores.mass.linked,
+        unlinked_mass=scores.mass.unlinked,
+    )
+    exclusions: list[str] = []
+    for head, member in zip(head_set.heads, members, strict=True):
+        exclusions += [f"{head}: {reason}" for reason in _exclusions(member)]
+    verdict = judge(evidence, tuple(exclusions))
+    return replace(
+        head_set,
+        verdict=verdict.word,
+        evidence_level=verdict.level,
+        reasons=list(verdict.reasons),
+        criteria=list(verdict.criteria),
+    )
+
+
+def _n_clusters(clusters: Clusters) -> int:
+    return min(clusters.frames, clusters.first_words, clusters.second_words, clusters.pairs)
+
+
 def evidence_of(result: QuestionResult, n_seeds: int = 1, n_seeds_supported: int = 0) -> Evidence:
     """Return the evidence on the headline hold-out, and over training seeds if there are several."""
     test = result.headline
     causal = result.causal
-    clusters = test.clusters
     return Evidence(
         p_pair_accuracy=test.p_pair_accuracy,
         p_pronoun_contrast=test.p_pronoun_contrast,
         smallest_p=test.smallest_p,
-        n_clusters=min(clusters.frames, clusters.first_words, clusters.second_words, clusters.pairs),
+        n_clusters=_n_clusters(test.clusters),
         lead=test.best_baseline.difference_interval,
         selectivity=result.selectivity,
         attention_swap=causal.attention_swap if causal else None,
@@ -151,15 +204,15 @@ def evidence_of(result: QuestionResult, n_seeds: int = 1, n_seeds_supported: int
     )
 
 
-def judge(evidence: Evidence) -> _Verdict:
-    """Return the verdict on a link.
+def judge(evidence: Evidence, exclusions: tuple[str, ...] = ()) -> _Verdict:
+    """Return the verdict on a link; `exclusions` are further reasons why nothing may be claimed.
 
     One of the first two criteria is required because random weights can meet two of the others. A previous-token or
     induction head, or one whose value-weighted attention contradicts its attention, gets no claim. Missing values do
     not pass.
     """
     criteria = _link_criteria(evidence)
-    exclusions = _exclusions(evidence)
+    exclusions += _exclusions(evidence)
     passed = {criterion.name for criterion in criteria if criterion.passed}
     is_shown = not exclusions
     is_supported = is_shown and len(passed) == len(criteria)

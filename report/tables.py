@@ -102,10 +102,12 @@ def summary_lines(results: ProbeResults) -> list[str]:
     if results.selected:
         table = table_of("", results.selected, {
             "question": lambda result: f"{result.question}: {DESCRIPTIONS[result.question]}",
-            "head": lambda result: str(result.place),
-            "accuracy [95 %]": lambda result: estimate(result.headline.accuracy, result.headline.accuracy_interval),
-            "block": lambda result: number(result.headline.block_accuracy),
-            "p": lambda result: f"{result.headline.p_corrected:.4f}",
+            "head": lambda result: head_names(result.judged_heads),
+            "accuracy [95 %]": lambda result: estimate(
+                result.judged_scores.accuracy, result.judged_scores.accuracy_interval
+            ),
+            "block": lambda result: number(result.judged_scores.block_accuracy),
+            "p": lambda result: f"{result.judged_scores.p_corrected:.4f}",
             "swap": _attention_swap,
             "verdict": lambda result: f"{result.verdict} ({result.evidence_level})",
         })  # fmt: skip
@@ -117,7 +119,7 @@ def summary_lines(results: ProbeResults) -> list[str]:
 
 
 def _attention_swap(result: QuestionResult) -> str:
-    swap = None if result.causal is None else result.causal.attention_swap
+    swap = result.judged_swap
     return "–" if swap is None else f"{round(swap, 2) + 0.0:.2f}"  # -0.00 is 0.00
 
 
@@ -180,7 +182,7 @@ def detail_lines(results: ProbeResults) -> list[str]:
     lines = []
     for result in results.selected:
         verdict = f"{result.verdict} ({result.evidence_level})"
-        lines += ["", "", f"{result.question}, head {result.place}: {verdict}"]
+        lines += ["", "", f"{result.question}, head {head_names(result.judged_heads)}: {verdict}"]
         lines += [f"  {reason}" for reason in result.reasons]
         lines += table_lines(question_tables(result))
     return lines + table_lines(model_tables(results))

@@ -37,6 +37,17 @@ def test_heads_that_share_the_work_are_a_set_and_one_alone_moves_half() -> None:
     assert sorted(found.heads) == [(0, 0), (0, 1)]
     first, second = found.curve
     assert first.test == pytest.approx(0.5, abs=0.02) and second.test == pytest.approx(1.0, abs=1e-4)
+    low, high = found.edge_specificity_interval
+    assert 0 < low <= found.edge_specificity <= high + 1e-9
+
+
+def test_the_edges_of_a_set_are_cut_together() -> None:
+    """Without the edge to the antecedent the pronoun's word is a coin flip, without the other nothing is lost."""
+    alone, together = (
+        smallest_set(view, noun_items(), noun_items(), **SIZES) for view in (three_heads(3.0), two_writing_heads())
+    )
+    assert alone is not None and together is not None
+    assert together.edge_specificity == pytest.approx(alone.edge_specificity, abs=0.05)
 
 
 def test_the_curve_is_given_where_no_set_moves_enough() -> None:

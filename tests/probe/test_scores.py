@@ -9,11 +9,13 @@ import torch
 
 from data.links import LinkItem
 from model.observe import HeadWeights, TransformerView
+from probe.results import Head
 from probe.scores import (
     HeadRows,
     best_head,
     check_blocks,
     item_batches,
+    joint_log_ratio,
     measure_heads,
     output_norms,
     score,
@@ -192,3 +194,13 @@ def test_the_rows_at_it_are_bit_identical_whether_tired_or_soft_follows(model: T
     assert all(tired.tokens != soft.tokens for tired, soft in zip(items[::2], items[1::2], strict=True))
     np.testing.assert_array_equal(rows.attention_margin[::2], -rows.attention_margin[1::2])
     assert (score_heads(rows).accuracy == 0.5).all()
+
+
+def test_the_weights_of_heads_are_added() -> None:
+    """Weights of .3 and .1 on the antecedent, .1 and .3 on the distractor: together a tie."""
+    log_ratio = np.log([[[3.0, 1 / 3]], [[9.0, 1.0]]])
+    rows = HeadRows(*[np.zeros_like(log_ratio)] * 6)
+    rows = replace(rows, log_ratio=log_ratio, mass=np.array([[[0.4, 0.4]], [[0.5, 0.2]]]))
+    joint = joint_log_ratio(rows, [Head(0, 0), Head(0, 1)])
+    np.testing.assert_allclose(joint, [0.0, np.log(0.55 / 0.15)], atol=1e-12)
+    np.testing.assert_allclose(joint_log_ratio(rows, [Head(0, 1)]), log_ratio[:, 0, 1], atol=1e-12)

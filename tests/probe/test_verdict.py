@@ -12,11 +12,14 @@ from probe.results import (
     CausalResult,
     Clusters,
     Estimate,
+    Head,
+    HeadSet,
     HeadTable,
     HeadType,
     HoldoutResult,
     MentionMass,
     QuestionResult,
+    SetScores,
     TestedModel,
     UntrainedScores,
 )
@@ -29,6 +32,7 @@ from probe.verdict import (
     is_replicated,
     judge,
     judged,
+    judged_set,
 )
 from tests.blank import blank
 
@@ -194,6 +198,70 @@ def test_a_claim_that_is_not_established_says_so_and_lists_the_criteria() -> Non
     card = claim_card(judged(result(**missing)), MODEL)
     assert card.claim.startswith("No attention head is shown to link")
     assert "Criteria not met: selective. Criteria not measured: causal edge, rests without antecedent." in card.claim
+
+
+# What is measured of each head of a set.
+MEMBER = Evidence(previous=0.05, induction=0.02, pronoun_contrast=2.0, value_weighted_contrast=1.5)
+
+
+def head_set(*members: Evidence, attention_swap: float = 0.9, **scores: Any) -> HeadSet:
+    """Return the judged set of two heads with the evidence of STRONG."""
+    values = {
+        "accuracy": 0.973,
+        "accuracy_interval": (0.912, 1.0),
+        "p_pair_accuracy": 0.002,
+        "p_pronoun_contrast": 0.001,
+        "smallest_p": 0.0005,
+        "lead_interval": (0.3, 0.5),
+        "selectivity": 0.5,
+        "mass": MentionMass(1.8, 0.2),
+    }
+    found = blank(
+        HeadSet,
+        heads=[Head(1, 2), Head(0, 1)],
+        attention_swap=attention_swap,
+        edge_specificity_interval=(0.3, 0.5),
+        scores=blank(SetScores, **values | scores),
+    )
+    return judged_set(found, members or (MEMBER, MEMBER), Clusters(29, 13, 17, 43))
+
+
+def weak(**changes: Any) -> QuestionResult:
+    """Return a result whose head meets all criteria but the causal one."""
+    return result(causal=blank(CausalResult, attention_swap=0.16, edge_specificity_interval=(0.2, 0.4)), **changes)
+
+
+def test_a_set_is_the_unit_if_it_is_supported_and_the_head_alone_is_not() -> None:
+    shared = judged(weak(head_set=head_set()))
+    assert (shared.unit, shared.verdict, shared.evidence_level) == ("set", "supported", "E3")
+    assert (shared.judged_heads, shared.judged_swap) == ([(1, 2), (0, 1)], 0.9)
+    claim = claim_card(shared, MODEL).claim
+    assert claim.startswith("Attention heads L1H2 and L0H1 share the work: together they link a pronoun")
+    assert "97.3 % [91.2, 100.0]" in claim
+
+
+def test_a_head_that_is_supported_alone_is_the_unit() -> None:
+    alone = judged(result(head_set=head_set()))
+    assert (alone.unit, alone.verdict, alone.judged_heads, alone.judged_swap) == ("head", "supported", [(1, 2)], 0.7)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        head_set(p_pair_accuracy=0.01),
+        head_set(lead_interval=(0.0, 0.5)),
+        head_set(selectivity=0.15),
+        head_set(attention_swap=0.2),
+        head_set(mass=MentionMass(1.0, 0.5)),
+        head_set(MEMBER, replace(MEMBER, induction=0.5)),
+        head_set(MEMBER, replace(MEMBER, value_weighted_contrast=-0.1)),
+    ],
+    ids=["p", "lead", "selectivity", "swap", "rest", "induction head", "contradicting values"],
+)
+def test_a_set_needs_what_a_head_needs(found: HeadSet) -> None:
+    assert found.verdict != "supported"
+    still = judged(weak(head_set=found))
+    assert (still.unit, still.verdict, still.evidence_level) == ("head", "suggestive", "E2")
 
 
 def test_limits_name_the_words_and_frames_of_the_test() -> None:

@@ -254,8 +254,8 @@ def is_due(step: int, interval: int, max_steps: int) -> bool:
 
 
 def is_probe_step(step: int, max_steps: int) -> bool:
-    """Return True at step 0 and at max_steps / 2^(i / 2), i = 0 to 16."""
-    return step == 0 or step in {round(max_steps * 2 ** (-i / 2)) for i in range(17)}
+    """Return True at step 0 and at max_steps / 2^i, i = 0 to 8."""
+    return step == 0 or step in {round(max_steps / 2**i) for i in range(9)}
 
 
 def _evaluate_and_save(trainer: Trainer, context: RunContext | None) -> None:

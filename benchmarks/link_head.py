@@ -1,5 +1,10 @@
-"""Train and probe the default run for several seeds. Writes docs/results/link_head.{json,md}."""
+"""Train and probe the default run for several seeds. Writes docs/results/NAME.{json,md}.
 
+The seconds of the two commands are comparable only if nothing else runs on the machine.
+"""
+
+import json
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +12,7 @@ from pathlib import Path
 from benchmarks.measure import listed, read_probe, row_from, row_table, run_script, start_benchmark, write_page
 from probe.results import Estimate, QuestionResult
 from probe.verdict import SUPPORTED
+from report.tables import head_names
 from training.metrics import load_metrics
 
 QUESTIONS = ("number", "gender", "later_cue")
@@ -14,9 +20,12 @@ QUESTIONS = ("number", "gender", "later_cue")
 
 @dataclass
 class _LinkHeadOptions:
-    """python -m benchmarks.link_head [seeds=1,2,3,4,5]."""
+    """python -m benchmarks.link_head [seeds=1,2,3,4,5] [precision=auto] [threads=2] [name=link_head]."""
 
     seeds: str = "1,2,3,4,5"
+    precision: str = "auto"
+    threads: int = 2
+    name: str = "link_head"
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class _SeedTraining:
 
 @dataclass(frozen=True)
 class _SeedHead:
-    """The head of one seed and question, on the headline hold-out."""
+    """The head, or the set of heads, that one seed's verdict is about, on the headline hold-out."""
 
     seed: int
     question: str
@@ -56,6 +65,7 @@ class _QuestionMeans:
 
     question: str
     supported: int
+    as_a_set: int  # of these, heads that share the work
     n_seeds: int
     accuracy: float
     block_accuracy: float
@@ -72,15 +82,16 @@ class LinkHeadResults:
     """The tables of the page."""
 
     means: list[_QuestionMeans]
+    precision: str
     heads: list[_SeedHead]
     training: list[_SeedTraining]
 
     def summary(self) -> list[str]:
         """Return the table of means, which README.md has too."""
         return row_table(
-            "question | supported | accuracy | block accuracy | nearest | first | subject | most frequent"
+            "question | supported | as a set | accuracy | block accuracy | nearest | first | subject | most frequent"
             " | untrained models | their block accuracy",
-            "{question} | {supported} of {n_seeds} | {accuracy:.3f} | {block_accuracy:.3f} | {nearest:.3f}"
+            "{question} | {supported} of {n_seeds} | {as_a_set} | {accuracy:.3f} | {block_accuracy:.3f} | {nearest:.3f}"
             " | {first:.3f} | {subject:.3f} | {most_frequent:.3f} | {untrained:.3f} | {untrained_block:.3f}",
             self.means,
         )
@@ -91,9 +102,9 @@ class LinkHeadResults:
         classes = list(self.training[0].gap_by_class)
         by_class = " | ".join(f"{{gap_by_class[{name}]:.3f}}" for name in classes)
         return [
-            f"Default run, seeds {seeds}. Heads are chosen on the dev split and tested once",
-            "on the headline hold-out: nouns, names and frames that training never used with a pronoun. Means over"
-            " seeds:",
+            f"Default run in {self.precision}, seeds {seeds}. Heads are chosen on the dev split and tested once on the",
+            "headline hold-out: nouns, names and frames that training never used with a pronoun. As a set: heads that",
+            "share the work, judged together. Means over seeds:",
             "",
             *self.summary(),
             "",
@@ -127,6 +138,8 @@ class LinkHeadResults:
 def _question_means(question: str, results: list[QuestionResult]) -> _QuestionMeans:
     """Return the means over the results of all seeds."""
     tests = [result.headline for result in results]
+    scores = [result.judged_scores for result in results]
+    supported = [result for result in results if result.verdict == SUPPORTED]
     untrained = [test.untrained for test in tests if test.untrained]
 
     def rule(name: str) -> float:
@@ -134,16 +147,17 @@ def _question_means(question: str, results: list[QuestionResult]) -> _QuestionMe
 
     return _QuestionMeans(
         question=question,
-        supported=sum(result.verdict == SUPPORTED for result in results),
+        supported=len(supported),
+        as_a_set=sum(result.unit == "set" for result in supported),
         n_seeds=len(results),
-        accuracy=_mean([test.accuracy for test in tests]),
-        block_accuracy=_mean([test.block_accuracy for test in tests]),
+        accuracy=_mean([of_seed.accuracy for of_seed in scores]),
+        block_accuracy=_mean([of_seed.block_accuracy for of_seed in scores]),
         nearest=rule("nearest"),
         first=rule("first"),
         subject=rule("subject"),
         most_frequent=rule("most frequent"),
-        untrained=_mean([scores.accuracy for scores in untrained]),
-        untrained_block=_mean([scores.block_accuracy for scores in untrained]),
+        untrained=_mean([of_seed.accuracy for of_seed in untrained]),
+        untrained_block=_mean([of_seed.block_accuracy for of_seed in untrained]),
     )
 
 
@@ -151,13 +165,16 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def _measure_seed(seed: int, folder: Path) -> tuple[_SeedTraining, list[QuestionResult]]:
-    """Run train.py and eval.py as a user does; return the losses and the results of the questions."""
+def _measure_seed(
+    seed: int, folder: Path, options: _LinkHeadOptions
+) -> tuple[_SeedTraining, list[QuestionResult], str]:
+    """Run train.py and eval.py as a user does; return the losses, the results of the questions and the precision."""
     run = folder / f"seed_{seed}"
     # All seeds read the same stories: the first one writes them to the cache
-    cache = f"cache_dir={folder / 'cache'}"
-    trained = run_script("train", f"seed={seed}", f"out={run}", cache)
-    probed = run_script("eval", f"run={run}", cache)
+    machine = [f"cache_dir={folder / 'cache'}", f"threads={options.threads}"]
+    trained = run_script("train", f"seed={seed}", f"out={run}", f"precision={options.precision}", *machine)
+    probed = run_script("eval", f"run={run}", *machine)
+    device = json.loads((run / "environment.json").read_text())["device"]
     # The last validation is that of the whole split
     training = row_from(
         _SeedTraining,
@@ -168,17 +185,18 @@ def _measure_seed(seed: int, folder: Path) -> tuple[_SeedTraining, list[Question
         eval_seconds=probed.seconds,
         eval_cpu_seconds=probed.cpu_seconds,
     )
-    return training, [result for result in read_probe(run).selected if result.question in QUESTIONS]
+    results = [result for result in read_probe(run).selected if result.question in QUESTIONS]
+    return training, results, device.rpartition(", ")[2]
 
 
 def _seed_head(seed: int, result: QuestionResult) -> _SeedHead:
     return row_from(
         _SeedHead,
-        result.headline,
+        result.judged_scores,
         seed=seed,
         question=result.question,
-        head=str(result.place),
-        attention_swap=result.causal.attention_swap if result.causal else None,
+        head=head_names(result.judged_heads),
+        attention_swap=result.judged_swap,
         verdict=result.verdict,
         evidence_level=result.evidence_level,
     )
@@ -191,13 +209,15 @@ def main(options: _LinkHeadOptions) -> None:
     by_question: dict[str, list[QuestionResult]] = {question: [] for question in QUESTIONS}
     with tempfile.TemporaryDirectory() as folder:
         for seed in map(int, listed(options.seeds)):
-            of_training, results = _measure_seed(seed, Path(folder))
+            of_training, results, precision = _measure_seed(seed, Path(folder), options)
             training.append(of_training)
             for result in results:
                 heads.append(_seed_head(seed, result))
                 by_question[result.question].append(result)
+                print(f"seed {seed}: {result.question} {result.verdict}, {result.unit}", file=sys.stderr, flush=True)
     means = [_question_means(question, results) for question, results in by_question.items()]
-    write_page("link_head", "The link head over seeds", LinkHeadResults(means, heads, training), threads=2)
+    results_page = LinkHeadResults(means, precision, heads, training)
+    write_page(options.name, "The link head over seeds", results_page, threads=options.threads)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class PageResults(Protocol):
 
 
 @dataclass(frozen=True)
-class _Timing:
+class Timing:
     """One command that has ended: wall seconds, CPU-seconds (user and system) and its standard output."""
 
     seconds: float
@@ -80,7 +80,7 @@ def listed(text: str) -> list[str]:
     return [part for part in text.split(",") if part]
 
 
-def run_command(command: Sequence[str], cwd: Path = ROOT) -> _Timing:
+def run_command(command: Sequence[str], cwd: Path = ROOT) -> Timing:
     """Run a command to its end; print its last lines and raise UserError if it fails.
 
     The CPU-seconds are those of all child processes that end meanwhile, so commands must not overlap.
@@ -95,10 +95,10 @@ def run_command(command: Sequence[str], cwd: Path = ROOT) -> _Timing:
         raise UserError(f"exit status {process.returncode} of {' '.join(command[:4])} ...")
     # User and system time of the command and of all that it started
     cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return _Timing(seconds, cpu_seconds, process.stdout)
+    return Timing(seconds, cpu_seconds, process.stdout)
 
 
-def run_script(name: str, *settings: str) -> _Timing:
+def run_script(name: str, *settings: str) -> Timing:
     """Run train.py or eval.py (`name` without .py) as a user does."""
     return run_command([sys.executable, f"{name}.py", *settings])
 

@@ -24,7 +24,7 @@ from probe.interventions import (
     partner,
     swap_edges,
 )
-from probe.results import Head, HeadSet, SetStep
+from probe.results import Head, HeadSet, Interval, SetStep
 from probe.statistics import ratio_interval, story_clusters, story_designs
 
 MIN_SHARE = 0.8  # joint attention swap at which no more heads are added
@@ -85,25 +85,53 @@ def smallest_set(
     for head, on_dev, on_test in zip(chosen, shares, tested, strict=True):
         curve.append(SetStep(head.layer, head.head, on_dev, on_test))
 
-    # Both items of a pair are resampled together.
-    designs = story_designs(story_clusters(test_pairs[::2]))
-    total_of_pairs = total.reshape(-1, 2).sum(axis=1)
-
-    def interval(values: np.ndarray) -> tuple[float, float]:
-        of_pairs = values.reshape(-1, 2).sum(axis=1)
-        low, high = ratio_interval(of_pairs, total_of_pairs, designs, n_bootstrap, seed).tolist()
-        return low, high
-
-    specificity = _joint_specificity(model, test_pairs, chosen, tokens_per_batch)
     return HeadSet(
         heads=chosen,
         reached=shares[-1] >= MIN_SHARE,
         attention_swap=tested[-1],
-        attention_swap_interval=interval(lost[:, -1]),
-        edge_specificity=float(specificity.mean() / total.mean()),
-        edge_specificity_interval=interval(specificity),
+        attention_swap_interval=_interval(lost[:, -1], total, test_pairs, n_bootstrap, seed),
         curve=curve,
     )
+
+
+def joint_specificity(
+    model: ObservableModel,
+    items: Sequence[LinkItem],
+    heads: Sequence[Head],
+    *,
+    tokens_per_batch: int,
+    n_bootstrap: int,
+    seed: int,
+) -> tuple[float, Interval]:
+    """Return how much more of the answer the edges to the antecedent carry than those to the distractor.
+
+    The edges of all `heads` at the query are cut together. A share, as the attention swap, with its interval; `items`
+    are those of `smallest_set`'s test.
+    """
+
+    def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:
+        clean, total = _clean_margins(model, batch, streams)
+        margins = []
+        for mentions in (batch.antecedent, batch.distractor):
+            edits = [cut_edge(batch.query, layer, head, mentions) for layer, head in heads]
+            margins.append(edited_margins(model, batch, streams, *edits))
+        without_antecedent, without_distractor = margins
+        return {"specificity": without_distractor - without_antecedent, "total": total}
+
+    pairs, _ = pair_up(items)
+    results = measure_pairs(model, pairs, tokens_per_batch, measure)
+    specificity, total = results["specificity"], results["total"]
+    return float(specificity.mean() / total.mean()), _interval(specificity, total, pairs, n_bootstrap, seed)
+
+
+def _interval(
+    values: np.ndarray, total: np.ndarray, pairs: Sequence[LinkItem], n_bootstrap: int, seed: int
+) -> Interval:
+    """Return the interval of the ratio of two means over items [N]; both items of a pair are resampled together."""
+    values, total = (part.reshape(-1, 2).sum(axis=1) for part in (values, total))
+    designs = story_designs(story_clusters(pairs[::2]))
+    low, high = ratio_interval(values, total, designs, n_bootstrap, seed).tolist()
+    return low, high
 
 
 def _joint_swaps(
@@ -112,33 +140,19 @@ def _joint_swaps(
     """Return what each set of heads moves of each item's margin [N, C], and the whole difference [N], in nats."""
 
     def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:
-        clean_logits = model.logits(batch.tokens, batch.payoff, (), streams)
-        clean = answer_margins(clean_logits, batch.answers, batch.foils)
-        of_partner = answer_margins(partner(clean_logits), batch.answers, batch.foils)
+        clean, total = _clean_margins(model, batch, streams)
         moved = []
         for heads in sets:
             edits = [swap_edges(batch, layer, head) for layer, head in heads]
             moved.append(clean - edited_margins(model, batch, streams, *edits))
-        return {"moved": torch.stack(moved, dim=1), "total": clean - of_partner}
+        return {"moved": torch.stack(moved, dim=1), "total": total}
 
     results = measure_pairs(model, pairs, tokens_per_batch, measure)
     return results["moved"], results["total"]
 
 
-def _joint_specificity(
-    model: ObservableModel, pairs: Sequence[LinkItem], heads: Sequence[Head], tokens_per_batch: int
-) -> np.ndarray:
-    """Return how much more of each item's margin the edges to the antecedent carry than those to the distractor, [N].
-
-    The edges of all `heads` at the query are cut together; in nats.
-    """
-
-    def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:
-        margins = []
-        for mentions in (batch.antecedent, batch.distractor):
-            edits = [cut_edge(batch.query, layer, head, mentions) for layer, head in heads]
-            margins.append(edited_margins(model, batch, streams, *edits))
-        without_antecedent, without_distractor = margins
-        return {"specificity": without_distractor - without_antecedent}
-
-    return measure_pairs(model, pairs, tokens_per_batch, measure)["specificity"]
+def _clean_margins(model: ObservableModel, batch: PairBatch, streams: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the margins [B] of unedited passes, and their difference from those after the partner's text."""
+    logits = model.logits(batch.tokens, batch.payoff, (), streams)
+    clean = answer_margins(logits, batch.answers, batch.foils)
+    return clean, clean - answer_margins(partner(logits), batch.answers, batch.foils)

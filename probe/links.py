@@ -22,7 +22,7 @@ from probe.behaviour import behaviour_study
 from probe.causal import causal_study
 from probe.config import ProbeConfig
 from probe.contract import check_contract
-from probe.head_sets import smallest_set
+from probe.head_sets import joint_specificity, smallest_set
 from probe.importance import importance_study
 from probe.items import EMPTY, HEADLINE, QUESTIONS, UNDECIDED, Question, questions_with_items
 from probe.results import (
@@ -66,7 +66,7 @@ from probe.statistics import (
     story_designs,
 )
 from probe.study import Sample
-from probe.verdict import NOT_ESTABLISHED, Evidence, judged, judged_set
+from probe.verdict import NOT_ESTABLISHED, SUPPORTED, Evidence, judged, judged_set
 from probe.weights import entropies, head_types, score_asymmetry, weights_study
 
 _SHOWN_SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
@@ -258,7 +258,7 @@ def study_link(question: Question, context: _LinkContext) -> QuestionResult:
     unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
     types = {name: float(values[place]) for name, values in context.head_types.items()}
     model, sizes = context.model, context.sizes
-    return judged(
+    result = judged(
         QuestionResult(
             question=question.name,
             family=question.family,
@@ -277,7 +277,7 @@ def study_link(question: Question, context: _LinkContext) -> QuestionResult:
                 unlinked=float(unlinked[:, *place].mean()) if len(unlinked) else None,
             ),
             causal=causal_study(model, items, *place, **sizes),
-            head_set=_head_set(question, context, rules) if question.watched else None,
+            head_set=smallest_set(model, dev_items, items, **sizes) if question.watched else None,
             weights=weights_study(model, items, *place, seed=context.config.seed),
             unit="head",
             verdict="",
@@ -287,14 +287,17 @@ def study_link(question: Question, context: _LinkContext) -> QuestionResult:
         )
     )
 
+    # Heads may share the work, so that none is supported alone.
+    found = result.head_set
+    if result.verdict == SUPPORTED or found is None or len(found.heads) == 1:
+        return result
+    return judged(replace(result, head_set=_tested_set(found, question, context, rules)))
 
-def _head_set(question: Question, context: _LinkContext, rules: Mapping[str, Rule]) -> HeadSet | None:
-    """Return the smallest set of heads that decides the question, with the scores of two heads or more."""
+
+def _tested_set(found: HeadSet, question: Question, context: _LinkContext, rules: Mapping[str, Rule]) -> HeadSet:
+    """Return a set of two heads or more with its scores and its verdict."""
     dev_items, dev_rows = context.dev.select(question, "iid")
     items, rows = context.test.select(question, HEADLINE)
-    found = smallest_set(context.model, dev_items, items, **context.sizes)
-    if found is None or len(found.heads) == 1:
-        return found
 
     # The set is one more head, whose weights are the sum of its heads' weights: [N_b, heads + 1].
     ratio = joint_log_ratio(rows, found.heads)
@@ -323,6 +326,7 @@ def _head_set(question: Question, context: _LinkContext, rules: Mapping[str, Rul
     margins = [joint_log_ratio(part, found.heads)[:, None, None] for part in (dev_rows, known_rows)]
     config = context.config
     unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
+    specificity, specificity_interval = joint_specificity(context.model, items, found.heads, **context.sizes)
     of_set = SetScores(
         accuracy=float(scores.accuracy.mean()),
         accuracy_interval=tuple(accuracy),
@@ -340,6 +344,8 @@ def _head_set(question: Question, context: _LinkContext, rules: Mapping[str, Rul
             linked=sum(float(rows.mass[:, *head].mean()) for head in found.heads),
             unlinked=sum(float(unlinked[:, *head].mean()) for head in found.heads) if len(unlinked) else None,
         ),
+        edge_specificity=specificity,
+        edge_specificity_interval=specificity_interval,
     )
     members = [_member_evidence(context, rows, of_heads, head) for head in found.heads]
     return judged_set(replace(found, scores=of_set), members, clusters=count_clusters(clusters))

@@ -262,6 +262,8 @@ class SetScores:
     smallest_p: float
     selectivity: float
     mass: MentionMass
+    edge_specificity: float  # all edges to the antecedent cut, minus all edges to the distractor cut
+    edge_specificity_interval: Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,10 +274,8 @@ class HeadSet:
     reached: bool
     attention_swap: float
     attention_swap_interval: Interval
-    edge_specificity: float  # all edges to the antecedent cut, minus all edges to the distractor cut
-    edge_specificity_interval: Interval
     curve: list[SetStep]
-    # Two heads or more: the same criteria for the set as one unit.
+    # If the chosen head alone is not supported, and the set has two heads or more: the same criteria for the set.
     scores: SetScores | None = None
     verdict: str = ""
     evidence_level: str = ""

@@ -156,7 +156,7 @@ def judged_set(head_set: HeadSet, members: Sequence[Evidence], clusters: Cluster
         lead=scores.lead_interval,
         selectivity=scores.selectivity,
         attention_swap=head_set.attention_swap,
-        edge_specificity=head_set.edge_specificity_interval,
+        edge_specificity=scores.edge_specificity_interval,
         linked_mass=scores.mass.linked,
         unlinked_mass=scores.mass.unlinked,
     )

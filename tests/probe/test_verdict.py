@@ -215,12 +215,12 @@ def head_set(*members: Evidence, attention_swap: float = 0.9, **scores: Any) -> 
         "lead_interval": (0.3, 0.5),
         "selectivity": 0.5,
         "mass": MentionMass(1.8, 0.2),
+        "edge_specificity_interval": (0.3, 0.5),
     }
     found = blank(
         HeadSet,
         heads=[Head(1, 2), Head(0, 1)],
         attention_swap=attention_swap,
-        edge_specificity_interval=(0.3, 0.5),
         scores=blank(SetScores, **values | scores),
     )
     return judged_set(found, members or (MEMBER, MEMBER), Clusters(29, 13, 17, 43))
@@ -252,11 +252,12 @@ def test_a_head_that_is_supported_alone_is_the_unit() -> None:
         head_set(lead_interval=(0.0, 0.5)),
         head_set(selectivity=0.15),
         head_set(attention_swap=0.2),
+        head_set(edge_specificity_interval=(0.0, 0.5)),
         head_set(mass=MentionMass(1.0, 0.5)),
         head_set(MEMBER, replace(MEMBER, induction=0.5)),
         head_set(MEMBER, replace(MEMBER, value_weighted_contrast=-0.1)),
     ],
-    ids=["p", "lead", "selectivity", "swap", "rest", "induction head", "contradicting values"],
+    ids=["p", "lead", "selectivity", "swap", "specificity", "rest", "induction head", "contradicting values"],
 )
 def test_a_set_needs_what_a_head_needs(found: HeadSet) -> None:
     assert found.verdict != "supported"

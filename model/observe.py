@@ -91,7 +91,7 @@ class ObservableModel(Protocol):
         edits: Sequence[HeadEdit] = (),
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
-        """Return float32 logits [B, T, V] of `tokens` [B, T], or [B, V] at `positions` [B] only.
+        """Return float32 logits [B, T, V] of `tokens` [B, T], or [B, V] at `positions` [B], [B, n, V] at [B, n].
 
         With `streams`, which is `residual_stream(tokens)`, an edited pass may start at the lowest edited layer.
         """
@@ -144,13 +144,13 @@ class SitePass:
         """Return the logits [B, V] of the token after the site."""
         return self.edited_logits([edits])[0]
 
-    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]]) -> Tensor:
-        """Return the logits [E, B, V] with each of E lists of edits."""
+    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:
+        """Return the logits [E, B, V] with each of E lists of edits, or [E, B, n] of the tokens `words` [B, n] only."""
         found = []
         for edits in edit_lists:
             whole = [edit.at(self._site) for edit in edits]
             found.append(self._model.logits(self._tokens, self._site, whole, self._streams))
-        return torch.stack(found)
+        return of_words(torch.stack(found), words)
 
     def records(self) -> list[SiteRecord]:
         """Return what the heads of each layer computed at the site."""
@@ -198,7 +198,8 @@ class TransformerView(ObservableModel):
             layer_edits = [edit for edit in edits if edit.layer == layer]
             x = _edited_block(block, x, layer_edits) if layer_edits else block(x)
         if positions is not None:
-            x = x[torch.arange(len(x), device=x.device), positions]  # [B, D]
+            rows = torch.arange(len(x), device=x.device)
+            x = x[rows if positions.ndim == 1 else rows[:, None], positions]  # [B, D] or [B, n, D]
         return self.model.unembed(x).float()
 
     @torch.no_grad()
@@ -266,7 +267,7 @@ class TransformerSitePass(SitePass):
         self._final = x[rows, site]  # [B, D]
 
     @torch.no_grad()
-    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]]) -> Tensor:
+    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:
         # Every list has its own copy of the texts, from the lowest edited layer on.
         n_lists, n_texts = len(edit_lists), len(self._site)
         edited_layers = [edit.layer for edits in edit_lists for edit in edits]
@@ -292,7 +293,7 @@ class TransformerSitePass(SitePass):
 
             x = x + block.attention.merge_heads(head_output[:, :, None].to(x.dtype))
             x = x + block.mlp(block.norm_2(x))
-        return self._transformer.unembed(x[:, 0]).float().unflatten(0, (n_lists, n_texts))
+        return of_words(self._transformer.unembed(x[:, 0]).float().unflatten(0, (n_lists, n_texts)), words)
 
     @torch.no_grad()
     def records(self) -> list[SiteRecord]:
@@ -309,6 +310,11 @@ class TransformerSitePass(SitePass):
 
     def final_stream(self) -> Tensor:
         return self._final
+
+
+def of_words(logits: Tensor, words: Tensor | None) -> Tensor:
+    """Return the logits [E, B, n] of the tokens `words` [B, n] from all of them [E, B, V]; without `words` all."""
+    return logits if words is None else logits.gather(2, words.expand(len(logits), -1, -1))
 
 
 def edit_rows(

@@ -27,9 +27,14 @@ from model.observe import (
     SiteRecord,
     apply_edits,
     edit_rows,
+    of_words,
 )
 
 _INTERFACE = "antecedent"  # name of our attention function in transformers
+# In a smaller vocabulary the output layer takes so little time that it computes the logits of all words.
+_MANY_WORDS = 8192
+# In a model with fewer layers, one pass for all edits takes no longer than one for each lowest edited layer.
+_MANY_LAYERS = 8
 # Names of attributes for the output projection in an attention module, of the norm in a model's body.
 _OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 _FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
@@ -210,9 +215,18 @@ class TransformersView(ObservableModel):
         names = {module: name for name, module in model.named_modules()}
         parents = [names[module].rpartition(".")[0] for module in self._modules]
         self._layers = [model.get_submodule(parent) for parent in parents]
+        self._returns_tuple = False  # whether a layer returns the stream as the first of a tuple
         scores, values, _ = first_pass.layers[0]
         self.n_head = scores.shape[1]
         self._head_dim = values.shape[-1]
+        self.starts_late = self.n_layer >= _MANY_LAYERS and self._is_same_from_the_middle(tokens, logits)
+
+    def _is_same_from_the_middle(self, tokens: Tensor, logits: Tensor) -> bool:
+        """Return whether a pass that starts at the middle layer gives the `logits` of the whole pass over `tokens`."""
+        middle = self.n_layer // 2
+        streams = self.residual_stream(tokens)
+        with self.starting_at(middle, streams[middle]):
+            return _are_near(self._run(self.model, tokens).logits, logits)
 
     @property
     def device(self) -> torch.device:
@@ -225,20 +239,28 @@ class TransformersView(ObservableModel):
         edits: Sequence[HeadEdit] = (),
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
-        """Return float32 logits [B, T, V], or [B, V] at `positions` [B]; the pass is always whole."""
-        if positions is None:
-            return self._run(self.model, tokens, _Pass(edits)).logits
-        return self._logits_at(tokens, positions, _Pass(edits))
+        """Return float32 logits; with `streams` the pass over a deep model starts at the lowest edited layer."""
+        first = 0
+        if streams is not None and self.starts_late:
+            first = min((edit.layer for edit in edits), default=self.n_layer)
+        with ExitStack() as stack:
+            if streams is not None and first > 0:
+                stack.enter_context(self.starting_at(first, streams[first]))
+            if positions is None:
+                return self._run(self.model, tokens, _Pass(edits)).logits
+            return self._logits_at(tokens, positions, _Pass(edits))
 
     def _logits_at(self, tokens: Tensor, positions: Tensor, current: _Pass) -> Tensor:
-        """Return the logits [B, V] at `positions` [B]; the output layer computes no others."""
-        rows = torch.arange(len(tokens), device=tokens.device)
+        """Return the logits [B, V] at `positions` [B], or [B, n, V] at [B, n]; the output layer computes no others."""
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        places = positions.reshape(len(tokens), -1)  # [B, n]
 
         def select(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-            return (inputs[0][rows, positions][:, None],)
+            return (inputs[0][rows, places],)
 
         with self.model.get_output_embeddings().register_forward_pre_hook(select):
-            return self._run(self.model, tokens, current).logits[:, 0]
+            logits: Tensor = self._run(self.model, tokens, current).logits
+        return logits if positions.ndim > 1 else logits[:, 0]
 
     def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
         """Return a pass over the site alone, unless this model gives other logits that way."""
@@ -255,20 +277,68 @@ class TransformersView(ObservableModel):
         return [LayerRecord(*current.layers[layer], inputs[layer]) for layer in range(self.n_layer)]
 
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
-        with _keeping_inputs(self._layers) as streams, self.keeping_final_stream() as final:
+        with self.keeping_streams() as streams:
             self._run(self.model.base_model, tokens)
-        return [*streams, *final]
+        return streams
 
     @contextmanager
-    def keeping_final_stream(self) -> Iterator[list[Tensor]]:
-        """Yield a list that receives the residual stream [B, T, D] after the last layer in each pass."""
+    def keeping_streams(self, *index: Tensor) -> Iterator[list[Tensor]]:
+        """Yield a list that receives the residual stream before each layer and after the last in a pass.
+
+        L + 1 times [B, T, D], or of that what the tensors of `index` select.
+        """
         streams: list[Tensor] = []
 
-        def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
-            streams.append(output if isinstance(output, Tensor) else output[0])
+        def keep(stream: Tensor) -> None:
+            streams.append(stream[index] if index else stream)
 
-        with self._layers[-1].register_forward_hook(keep_output):
+        def keep_input(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+            keep(_layer_input(args, kwargs))
+
+        def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
+            self._returns_tuple = not isinstance(output, Tensor)
+            keep(output[0] if self._returns_tuple else output)
+
+        with ExitStack() as hooks:
+            for layer in self._layers:
+                hooks.enter_context(layer.register_forward_pre_hook(keep_input, with_kwargs=True))
+            hooks.enter_context(self._layers[-1].register_forward_hook(keep_output))
             yield streams
+
+    @contextmanager
+    def starting_at(self, first: int, stream: Tensor) -> Iterator[None]:
+        """Let passes begin at the layer `first` > 0 with the residual stream `stream` [B, T, D]."""
+
+        def idle(*_: Any, **__: Any) -> Any:
+            return (stream,) if self._returns_tuple else stream
+
+        with ExitStack() as stack:
+            for layer in self._layers[:first]:
+                layer.forward = idle  # of this object; its class keeps the real one
+                stack.callback(delattr, layer, "forward")
+            yield
+
+    @contextmanager
+    def answering(self, words: Tensor) -> Iterator[None]:
+        """Let the output layer compute the logits of `words` [B, n] only, in passes over one token of each text.
+
+        What the model does with its logits afterwards, a bound or a factor for example, it does with these.
+        """
+        layer: Any = self.model.get_output_embeddings()
+        weight = layer.weight[words]  # [B, n, D]
+        streams: list[Tensor] = []
+
+        def take_stream(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+            streams.append(inputs[0])  # [B, 1, D]
+            return (inputs[0][:0],)
+
+        def answer(*_: Any) -> Tensor:
+            logits = streams.pop() @ weight.mT  # [B, 1, n]
+            bias = getattr(layer, "bias", None)
+            return logits if bias is None else logits + bias[words][:, None]
+
+        with layer.register_forward_pre_hook(take_stream), layer.register_forward_hook(answer):
+            yield
 
     def head_weights(self, layer: int) -> HeadWeights:
         module: Any = self._modules[layer]
@@ -340,34 +410,56 @@ class TransformersSitePass(SitePass):
         self._site = site
         self._tokens = tokens[rows, site]  # [B]
         kept = _Pass(site=site)
-        with view.keeping_final_stream() as streams:
+        with view.keeping_streams(rows, site) as streams:
             self._clean = view._logits_at(tokens, site, kept).float()  # [B, V]
-        self._final = streams[0][rows, site]  # [B, D]
+        self._streams = streams  # before each layer and after the last, L + 1 times [B, D]
         self._sites = kept.sites
 
     def agrees(self) -> bool:
         """Return whether a pass over the site alone gives the logits of the whole pass."""
         return _are_near(self._run([[]])[0], self._clean)
 
-    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]]) -> Tensor:
+    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:
+        clean = of_words(self._clean[None], words)  # [1, B, V or n]
         if not any(edit_lists):
-            return self._clean.expand(len(edit_lists), -1, -1)
-        return self._run(edit_lists)
+            return clean.expand(len(edit_lists), -1, -1)
+        if not self._view.starts_late:
+            return self._run(edit_lists, words)
 
-    def _run(self, edit_lists: Sequence[Sequence[SiteEdit]]) -> Tensor:
-        """Return the logits [E, B, V] of a pass over the tokens at the site."""
+        # The lists with the same lowest edited layer together: nothing below it changes.
+        by_layer: dict[int, list[int]] = {}
+        for i, edits in enumerate(edit_lists):
+            if edits:
+                by_layer.setdefault(min(edit.layer for edit in edits), []).append(i)
+        logits = clean.repeat(len(edit_lists), 1, 1)  # [E, B, V or n]
+        for first, members in by_layer.items():
+            logits[members] = self._run([edit_lists[i] for i in members], words, first)
+        return logits
+
+    def _run(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None, first: int = 0) -> Tensor:
+        """Return the logits [E, B, V] of a pass over the tokens at the site, or [E, B, n] of `words` [B, n] only.
+
+        The pass starts at the layer `first`, with the unedited stream.
+        """
         n_lists = len(edit_lists)
         tokens = self._tokens.repeat(n_lists)[:, None]  # [E * B, 1]
         positions = self._site.repeat(n_lists)[:, None]  # [E * B, 1]
         current = _Pass(site=self._site, sites=self._sites, edit_lists=edit_lists)
-        output = self._view._run(self._view.model, tokens, current, position_ids=positions)
-        return output.logits[:, 0].float().unflatten(0, (n_lists, -1))
+        has_few = words is not None and self._view.vocab_size > _MANY_WORDS
+        with ExitStack() as stack:
+            if words is not None and has_few:
+                stack.enter_context(self._view.answering(words.repeat(n_lists, 1)))
+            if first > 0:
+                stack.enter_context(self._view.starting_at(first, self._streams[first].repeat(n_lists, 1)[:, None]))
+            output = self._view._run(self._view.model, tokens, current, position_ids=positions)
+        logits = output.logits[:, 0].float().unflatten(0, (n_lists, -1))
+        return logits if has_few else of_words(logits, words)
 
     def records(self) -> list[SiteRecord]:
         return [self._sites[layer].record for layer in range(self._view.n_layer)]
 
     def final_stream(self) -> Tensor:
-        return self._final
+        return self._streams[-1]
 
 
 @contextmanager
@@ -376,12 +468,18 @@ def _keeping_inputs(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     inputs: list[Tensor] = []
 
     def keep(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-        inputs.append(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
+        inputs.append(_layer_input(args, kwargs))
 
     with ExitStack() as hooks:
         for module in modules:
             hooks.enter_context(module.register_forward_pre_hook(keep, with_kwargs=True))
         yield inputs
+
+
+def _layer_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Return the hidden states [B, T, D] that a layer is called with."""
+    stream: Tensor = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+    return stream
 
 
 def _are_near(logits: Tensor, expected: Tensor) -> bool:

@@ -203,8 +203,7 @@ def _margins(batch: _SiteBatch, site_pass: SitePass, edit_lists: Sequence[Sequen
     found = np.empty((len(edit_lists), len(batch.site)))
     for start in range(0, len(edit_lists), n_at_once):
         chunk = edit_lists[start : start + n_at_once]
-        logits = site_pass.edited_logits(chunk)  # [E, B, V]
-        of_forms = logits.gather(2, batch.forms.expand(len(chunk), -1, -1))  # [E, B, 2]
+        of_forms = site_pass.edited_logits(chunk, batch.forms)  # [E, B, 2]
         difference = of_forms[..., 0] - of_forms[..., 1]
         found[start : start + len(chunk)] = difference.double().cpu().numpy()
     return found

@@ -1,5 +1,7 @@
 """model/transformers_view.py: models of transformers against their own eager attention."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from functools import cache
 from typing import Any
@@ -8,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.observe import HeadEdit, SitePass
+from model.observe import HeadEdit, SiteEdit, SitePass
 from model.transformers_view import TransformersSitePass, TransformersView
-from tests.model.site_passes import check_against_whole_passes, exchange
+from tests.model.site_passes import SITE, check_against_whole_passes, cut_first, exchange, texts
 
 transformers = pytest.importorskip("transformers")
 L, H, G, D, V, T = 3, 4, 2, 32, 37, 11  # G: heads of keys and values where they are grouped
@@ -87,6 +89,80 @@ def test_an_edge_exchanged_in_one_head_moves_the_logits_from_its_query_on_only(m
 @each_type
 def test_the_pass_over_the_site_alone_equals_whole_passes_with_the_same_edits(model_type: str) -> None:
     check_against_whole_passes(make_view(model_type), TransformersSitePass, 1e-4)
+
+
+MANY_LAYERS, MANY_WORDS = 9, 9000  # enough for the passes that leave out what an edit does not change
+DEEP = {"llama": {**GROUPED, "num_hidden_layers": MANY_LAYERS}, "gpt2": {**SHAPES["gpt2"], "n_layer": MANY_LAYERS}}
+DEEP["gemma2"] = {**SHAPES["gemma2"], "num_hidden_layers": MANY_LAYERS, "final_logit_softcapping": 3.0}
+DEEP = {model_type: {**shape, "vocab_size": MANY_WORDS} for model_type, shape in DEEP.items()}
+each_deep_type = pytest.mark.parametrize("model_type", DEEP)
+
+
+@cache
+def make_deep_view(model_type: str) -> TransformersView:
+    config = transformers.AutoConfig.for_model(model_type, **DEEP[model_type], **SPECIAL)
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight.normal_(0, 0.15)
+    return TransformersView(model)
+
+
+@contextmanager
+def counting(modules: list[Any]) -> Iterator[list[int]]:
+    """Yield a list that receives the index of a module each time that it computes."""
+    calls: list[int] = []
+    with ExitStack() as hooks:
+        for i, module in enumerate(modules):
+            hooks.enter_context(module.register_forward_hook(lambda *_, i=i: calls.append(i)))
+        yield calls
+
+
+@each_deep_type
+def test_an_edited_pass_of_a_deep_model_runs_the_layers_from_the_edit_on_only(model_type: str) -> None:
+    view = make_deep_view(model_type)
+    check_against_whole_passes(view, TransformersSitePass, 1e-4)
+    site_pass = view.site_pass(texts(), SITE)
+    with counting(view._modules) as calls:
+        site_pass.edited_logits([[], [SiteEdit(7, 0, weights=cut_first)], [SiteEdit(6, 1, weights=cut_first)]])
+    assert sorted(calls) == [6, 7, 7, 8, 8]
+    # Whole passes over the text, from the streams before the layers
+    edits = [HeadEdit(5, 2, weights=lambda weights: exchange(weights, 3, [1, 2]))]
+    streams = view.residual_stream(texts())
+    with counting(view._modules) as calls:
+        late = view.logits(texts(), None, edits, streams)
+        clean = view.logits(texts(), None, [], streams)
+    assert calls == [5, 6, 7, 8]
+    torch.testing.assert_close(late, view.logits(texts(), None, edits), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(clean, view.logits(texts()), rtol=1e-4, atol=1e-5)
+    assert (late - clean).abs().max() > 1e-3
+
+
+@each_deep_type
+def test_edits_of_many_heads_at_once_and_of_some_words_equal_one_by_one(model_type: str) -> None:
+    """The tolerance is that of float32 sums of another order: a product of other shape adds in other blocks."""
+    view = make_deep_view(model_type)
+    site_pass = view.site_pass(texts(), SITE)
+    words = torch.tensor([[4, 8999], [11, 2], [8500, 3], [7, 7]])
+    lists = [[SiteEdit(layer, head, weights=cut_first)] for layer in range(MANY_LAYERS) for head in range(H)]
+    together = site_pass.edited_logits(lists, words)
+    assert together.shape == (len(lists), len(words), 2)
+    for i, edits in enumerate(lists):
+        alone = site_pass.logits(edits).gather(1, words)
+        torch.testing.assert_close(together[i], alone, rtol=1e-4, atol=1e-5)
+    assert together.std(dim=0).min() > 1e-4  # the heads differ
+
+
+@each_deep_type
+def test_a_layer_is_itself_again_after_a_pass_that_left_it_out(model_type: str) -> None:
+    view = make_deep_view(model_type)
+    before = view.logits(texts())
+    with pytest.raises(ZeroDivisionError), view.starting_at(4, torch.zeros(1)):
+        raise ZeroDivisionError
+    torch.testing.assert_close(view.logits(texts()), before, rtol=0, atol=0)
+    assert all("forward" not in vars(layer) for layer in view._layers)
 
 
 def test_a_model_that_mixes_positions_outside_attention_gets_whole_passes() -> None:

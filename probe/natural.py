@@ -20,7 +20,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from data.errors import UserError
 from data.links import LinkItem, link_items
@@ -563,21 +562,14 @@ def _cut_effects(
 
         # The loss with all edges, without the target's, and without the matched one's.
         streams = model.residual_stream(tokens)
+        positions = query[:, None] + torch.arange(N_CONTINUATION, device=query.device)  # [B, N_CONTINUATION]
+        targets = tokens.gather(1, positions + 1)
         losses = []
         for edits in ([], [cut_edge(query, layer, head, is_target)], [cut_edge(query, layer, head, matched)]):
-            logits = model.logits(tokens, None, edits, streams)
-            losses.append(_continuation_loss(logits, tokens, query))
+            logits = model.logits(tokens, positions, edits, streams)  # [B, N_CONTINUATION, V]
+            of_tokens = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+            losses.append(of_tokens.unflatten(0, targets.shape).mean(-1))
         clean, cut, control = losses
         columns = (cut - clean, control - clean, mass, (weights * matched).sum(-1))
         results[members] = torch.stack(columns, dim=1).double().cpu().numpy()
     return results
-
-
-def _continuation_loss(logits: Tensor, tokens: Tensor, query: Tensor) -> Tensor:
-    """Return the mean loss [B] in nats of the N_CONTINUATION tokens after the `query` [B], from logits [B, T, V]."""
-    positions = query[:, None] + torch.arange(N_CONTINUATION, device=query.device)  # [B, N_CONTINUATION]
-    rows = torch.arange(len(tokens), device=query.device)[:, None]
-    predicted = logits[rows, positions].flatten(0, 1)
-    targets = tokens[rows, positions + 1].flatten()
-    losses = F.cross_entropy(predicted, targets, reduction="none")
-    return losses.unflatten(0, positions.shape).mean(-1)

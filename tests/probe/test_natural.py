@@ -115,7 +115,7 @@ class FakeModel(ObservableModel):
                 weights = edit.weights(weights)
             seen = (weights * (self.name_class[tokens] != 0)[:, None]).sum(-1)  # [B, T]
             logits[:, :-1].scatter_(2, tokens[:, 1:, None], 5 * seen[:, :-1, None])
-        return logits
+        return logits if positions is None else logits[torch.arange(len(tokens))[:, None], positions]
 
     def head_weights(self, layer: int) -> HeadWeights:
         return HeadWeights(None, None, None, torch.ones(self.n_head, WIDTH, WIDTH))

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from antecedent_lab.api import probe_next_pronoun, probe_opened, probe_prefixes
+from antecedent_lab.api import affordable, probe_next_pronoun, probe_opened, probe_prefixes
 from antecedent_lab.english_text import EnglishText, english_text
 from antecedent_lab.opened import load_data
 from antecedent_lab.saved import PAGE, TEXTS, read_history, read_metrics, read_results, read_texts, results_folder
@@ -217,6 +217,7 @@ class _TestSetReport:
 def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
     """Take a test set of other authors, print its table and write it to probe/outside/TASK_FILE.{json,md}."""
     assert settings.path is not None
+    config = affordable(config, opened)
     task = settings.task or Task.natural
     if task is Task.natural:
         report = _natural_report(opened, settings.path, config)

@@ -3,14 +3,16 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from antecedent_lab.english_text import EnglishText, english_text
 from antecedent_lab.opened import LARGE_MODEL, check_items, load_data, open_external, open_run
+from antecedent_lab.progress import StudyProgress
 from antecedent_lab.saved import PAGE, read_history, read_metrics
 from data.corpus import Corpus, load_stories, load_texts, training_counts
 from data.english_blocks import english_items
@@ -25,8 +27,8 @@ from probe.after_pronoun import after_pronoun
 from probe.claim import claim_card
 from probe.config import Holdouts, Items, ProbeConfig
 from probe.links import HeadScores, LinkStudy, study_links
-from probe.natural import MAX_PREFIXES, make_prefix_items, study_prefixes
-from probe.next_pronoun import study_next_pronoun
+from probe.natural import MAX_PREFIXES, MIN_PREFIXES, make_prefix_items, study_prefixes
+from probe.next_pronoun import Progress, planned_work, question_items, study_next_pronoun
 from probe.opened_model import OpenedModel
 from probe.results import (
     SCHEMA_VERSION,
@@ -349,11 +351,12 @@ def _english_block_items(opened: OpenedModel, corpus: Corpus | None, config: Pro
 def _probe_natural_text(opened: OpenedModel, text: EnglishText, results: ProbeResults) -> ProbeResults:
     """Return `results` with what a text shows; a large model gets the next pronoun only."""
     config = results.settings
-    next_pronoun, missing = probe_next_pronoun(opened, text, config)
-    if opened.only_next_pronoun:
-        natural = NaturalResult({}, missing)
-        return replace(results, next_pronoun=next_pronoun, natural=natural)
-    shifts = probe_prefixes(opened, text.prefixes, config)
+    with study_progress(opened, text, config, has_shifts=not opened.only_next_pronoun) as progress:
+        next_pronoun, missing = probe_next_pronoun(opened, text, config, progress)
+        if opened.only_next_pronoun:
+            natural = NaturalResult({}, missing)
+            return replace(results, next_pronoun=next_pronoun, natural=natural)
+        shifts = probe_prefixes(opened, text.prefixes, config, progress=progress)
     missing += shifts.missing
     if not next_pronoun:
         missing.append(f"the text has {text.contents}")
@@ -402,13 +405,59 @@ def _max_prefixes(opened: OpenedModel) -> int:
 # Natural text
 
 
+@contextmanager
+def study_progress(
+    opened: OpenedModel, text: EnglishText, config: ProbeConfig, *, has_shifts: bool
+) -> Iterator[StudyProgress | None]:
+    """Yield the progress of all studies of a text, None for a small model; without `has_shifts` of the next pronoun."""
+    if not _is_large(opened):
+        yield None
+        return
+
+    # The work of each study, in unedited passes over one text.
+    work: dict[str, float] = {}
+    for question, passages in text.passages.items():
+        items = question_items(opened.model, opened.tokenizer, opened.bos_id, question, passages, config)
+        work[_next_pronoun_name(question)] = planned_work(opened.model, items, config)
+    for question, prefixes in text.prefixes.items():
+        n_prefixes = min(len(prefixes), _max_prefixes(opened))
+        if has_shifts and n_prefixes >= MIN_PREFIXES:
+            # Both readings, those of the tested half in each untrained model, and six passes for the cuts
+            work[_shift_name(question)] = n_prefixes * (2 + config.n_untrained + 6)
+
+    progress = StudyProgress(work)
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+def _next_pronoun_name(question: str) -> str:
+    return f"the next pronoun ({question})"
+
+
+def _shift_name(question: str) -> str:
+    return f"{question} in natural text"
+
+
 def probe_prefixes(
     opened: OpenedModel,
     prefixes: Mapping[str, Sequence[Prefix]],
     config: ProbeConfig,
     places: Mapping[str, Mapping[str, Place]] | None = None,
+    progress: StudyProgress | None = None,
 ) -> NaturalResult:
-    """Return the result of `study_prefixes`, with progress on a terminal; `places` are heads chosen elsewhere."""
+    """Return the result of `study_prefixes`; `places` are heads chosen elsewhere.
+
+    `progress` is that of a large model; otherwise the question is shown on a terminal.
+    """
+
+    def show(study: str) -> None:
+        if progress is None:
+            show_progress(study)
+        else:
+            progress.show(study, "which head turns with it", 0.0)
+
     try:
         return study_prefixes(
             opened.model,
@@ -419,16 +468,19 @@ def probe_prefixes(
             config,
             chosen_elsewhere=places or {},
             limit=_max_prefixes(opened),
-            progress=show_progress,
+            progress=show,
         )
     finally:
         show_progress("")
 
 
 def probe_next_pronoun(
-    opened: OpenedModel, text: EnglishText, config: ProbeConfig
+    opened: OpenedModel, text: EnglishText, config: ProbeConfig, progress: StudyProgress | None = None
 ) -> tuple[list[NextPronounResult], list[str]]:
-    """Return the results on the next pronoun, and a sentence for each question that cannot be tested."""
+    """Return the results on the next pronoun, and a sentence for each question that cannot be tested.
+
+    `progress` is that of a large model; otherwise the stage is shown on a terminal.
+    """
     model = opened.model
     reader = (opened.tokenizer, opened.bos_id)
     results: list[NextPronounResult] = []
@@ -436,8 +488,9 @@ def probe_next_pronoun(
     try:
         for question, passages in text.passages.items():
             untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
-            progress = _progress_with_time(f"the next pronoun ({question})")
-            result = study_next_pronoun(model, untrained, *reader, question, passages, text.documents, config, progress)
+            name = _next_pronoun_name(question)
+            show: Progress = _progress_with_time(name) if progress is None else partial(progress.show, name)
+            result = study_next_pronoun(model, untrained, *reader, question, passages, text.documents, config, show)
             if isinstance(result, str):
                 missing.append(result)
                 continue

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from antecedent_lab.api import affordable, probe_next_pronoun, probe_opened, probe_prefixes
+from antecedent_lab.api import affordable, probe_next_pronoun, probe_opened, probe_prefixes, study_progress
 from antecedent_lab.english_text import EnglishText, english_text
 from antecedent_lab.opened import load_data
 from antecedent_lab.saved import PAGE, TEXTS, read_history, read_metrics, read_results, read_texts, results_folder
@@ -265,12 +265,13 @@ def _natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> _Tes
     confirmed, not_confirmed = _confirm_heads(opened, text, earlier.next_pronoun if earlier else [], config)
     next_pronoun: list[NextPronounResult] = []
     missing: list[str] = []
-    if text.documents:  # rows with gold links have no twins, so they only confirm a head
-        next_pronoun, missing = probe_next_pronoun(opened, text, config)
-    missing += not_confirmed
+    with study_progress(opened, text, config, has_shifts=True) as progress:
+        if text.documents:  # rows with gold links have no twins, so they only confirm a head
+            next_pronoun, missing = probe_next_pronoun(opened, text, config, progress)
 
-    # The shift of attention at the pronoun
-    natural = probe_prefixes(opened, text.prefixes, config, places)
+        # The shift of attention at the pronoun
+        natural = probe_prefixes(opened, text.prefixes, config, places, progress)
+    missing += not_confirmed
     missing_natural = [*missing, *natural.missing]
 
     # Was anything tested?

@@ -222,9 +222,7 @@ def study_passage_items(
 ) -> NextPronounResult | str:
     """Choose a head on one half of the items and test it on the other; arguments and result as above."""
     meter = _Meter(progress)
-    n_heads = model.n_layer * model.n_head
-    n_candidates = n_heads if n_heads <= ALL_HEADS else MAX_CANDIDATES
-    meter.total = _planned(len(items.choosing), len(items.tested), n_candidates, config.n_untrained)
+    meter.total = planned_work(model, items, config)
 
     # All heads, or of many those with the largest direct effect; the largest edge effect is chosen.
     meter.begin("choosing a head")
@@ -309,9 +307,14 @@ def study_passage_items(
     )
 
 
-def _planned(n_choosing: int, n_tested: int, n_candidates: int, n_untrained: int) -> float:
-    """Return about how much work a study is, in unedited passes over one text."""
-    n_texts = 2 * (n_choosing + n_tested * (1 + n_untrained))
+def planned_work(model: ObservableModel, items: QuestionItems, config: ProbeConfig) -> float:
+    """Return about how much work a study is, in unedited passes over one text; 0 if it cannot be made."""
+    if items.problem:
+        return 0.0
+    n_heads = model.n_layer * model.n_head
+    n_candidates = n_heads if n_heads <= ALL_HEADS else MAX_CANDIDATES
+    n_choosing, n_tested = len(items.choosing), len(items.tested)
+    n_texts = 2 * (n_choosing + n_tested * (1 + config.n_untrained))
     of_cuts = 2 * n_candidates * EDIT_COST * n_texts
     of_sets = MAX_SET * n_candidates * EDIT_COST * n_choosing
     return n_texts + of_cuts + of_sets

@@ -46,7 +46,7 @@ from probe.sentences import SHOWCASE
 from probe.study import Place
 from report.content import page_content
 from report.natural import natural_claims, natural_lines
-from report.next_pronoun import next_pronoun_card, next_pronoun_claim, next_pronoun_lines
+from report.next_pronoun import next_pronoun_card, next_pronoun_claim, next_pronoun_lines, screening_notes
 from report.page import page
 from report.tables import claim_markdown, heads_csv, items_jsonl, summary_lines
 from training.device import choose_device
@@ -353,6 +353,8 @@ def _probe_natural_text(opened: OpenedModel, text: EnglishText, results: ProbeRe
     config = results.settings
     with study_progress(opened, text, config, has_shifts=not opened.only_next_pronoun) as progress:
         next_pronoun, missing = probe_next_pronoun(opened, text, config, progress)
+        notes = screening_notes(next_pronoun, opened.model.n_layer * opened.model.n_head)
+        results = replace(results, warnings=[*results.warnings, *notes])
         if opened.only_next_pronoun:
             natural = NaturalResult({}, missing)
             return replace(results, next_pronoun=next_pronoun, natural=natural)

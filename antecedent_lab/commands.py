@@ -28,7 +28,7 @@ from probe.sentences import TokenizedText, word_attention
 from report.content import page_content, unknown_note
 from report.minimal_pairs import minimal_pairs_lines
 from report.natural import natural_lines, natural_tables
-from report.next_pronoun import confirmation_lines, next_pronoun_lines, next_pronoun_tables
+from report.next_pronoun import confirmation_lines, next_pronoun_lines, next_pronoun_tables, screening_notes
 from report.page import page
 from report.tables import detail_lines, sentence_lines, table_lines
 from training.evaluate import LossSummary, validation_loss
@@ -300,6 +300,10 @@ def _natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> _Tes
     # The record has the same form as probe.json.
     entries = [result.entry() for result in next_pronoun]
     results = {"selected": entries, "next_pronoun_confirmed": confirmed, **to_json(natural)}
+    notes = screening_notes(next_pronoun, opened.model.n_layer * opened.model.n_head)
+    if notes:
+        results["warnings"] = notes
+        lines += ["", *(f"note: {note}" for note in notes)]
     return _TestSetReport(results, [*lines, *table_lines(tables)])
 
 

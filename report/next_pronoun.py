@@ -25,6 +25,8 @@ _LIMITS = [
     "that another run has such a head at the same index",
     "anything beyond its passages and the words of the lexicon, in which gender is binary",
 ]
+# With more heads the results say how the edited ones were found. In smaller models the files stay as they were.
+NOTED_HEADS = 64
 _LONGEST_EXAMPLE = 75  # characters of a passage on the terminal
 
 
@@ -137,6 +139,23 @@ def _direction(value: Estimate, positive: str, negative: str, unknown: str) -> s
     if value.low > 0:
         return positive
     return negative if value.high < 0 else unknown
+
+
+def screening_notes(results: Sequence[NextPronounResult], n_heads: int) -> list[str]:
+    """Return how the heads that were edited were found among `n_heads`, a sentence for each question.
+
+    None for a model of up to NOTED_HEADS heads.
+    """
+    notes: list[str] = []
+    for result in results if n_heads > NOTED_HEADS else ():
+        # The candidates are in the order of their direct effects.
+        heads = [head for head, *_ in result.candidates]
+        rank = 1 + heads.index(result.place)
+        notes.append(
+            f"{result.question}: of {n_heads} heads only {len(heads)} were edited, those with the largest direct "
+            f"effect on the documents that choose the head; {result.place} has number {rank} of these effects"
+        )
+    return notes
 
 
 # Claims

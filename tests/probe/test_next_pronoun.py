@@ -23,7 +23,7 @@ from probe.next_pronoun import study_next_pronoun
 from probe.passage_items import PassageItems, make_passage_items
 from probe.results import NextPronounResult
 from probe.verdict import MIN_EXCHANGE, NOT_ESTABLISHED, SUPPORTED, UNKNOWN_TO_MODEL
-from report.next_pronoun import next_pronoun_lines
+from report.next_pronoun import NOTED_HEADS, next_pronoun_lines, screening_notes
 from tests.probe.evaluated_models import SIZES
 from tests.tiny_models import make_uniform, random_view, untrained
 
@@ -192,6 +192,33 @@ def test_the_head_is_found_among_many_by_its_direct_effect() -> None:
     effects, margins = sites.direct_effects(), sites.clean  # [N, 1, 2], [N, 2]
     assert effects[:, 0, 0] == pytest.approx(2 * effects[:, 0, 1], rel=1e-4)
     assert effects.sum((1, 2)) == pytest.approx(np.abs(margins[:, 0] - margins[:, 1]) / 2, abs=1e-5)
+
+
+def test_the_notes_say_how_a_planted_head_was_found_among_many() -> None:
+    n_heads = NOTED_HEADS + 6
+    gains = [0.1] * n_heads
+    gains[50], gains[9] = 5.0, 8.0
+    found = planted(*gains)
+    [note] = screening_notes([found], n_heads)
+    assert (found.head, found.candidates[1][0]) == (9, (0, 50))  # in the order of their effects
+    assert note.startswith(f"next_pronoun_gender: of {n_heads} heads only {next_pronoun.MAX_CANDIDATES} were edited")
+    assert note.endswith("L0H9 has number 1 of these effects")
+    assert screening_notes([found], NOTED_HEADS) == []  # the files of smaller models stay as they were
+
+
+def test_the_edited_heads_do_not_depend_on_the_tested_half() -> None:
+    gains = [0.1 + 0.01 * i for i in range(next_pronoun.ALL_HEADS + 1)]
+    model = copying_model(gains)
+    items = next_pronoun.question_items(model, TOKENIZER, START, "gender", PASSAGES, CONFIG)
+    # The tested half with the classes exchanged: there every head has the opposite effect.
+    coins = [replace(item, forms=item.forms[::-1]) for item in items.tested]
+    candidates = []
+    for tested in (items.tested, coins):
+        changed = replace(items, tested=tested)
+        result = next_pronoun.study_passage_items(model, [model], changed, "gender", DOCUMENTS, CONFIG)
+        assert isinstance(result, NextPronounResult)
+        candidates.append([head for head, *_ in result.candidates])
+    assert candidates[0] == candidates[1] == [(0, len(gains) - 1 - i) for i in range(next_pronoun.MAX_CANDIDATES)]
 
 
 def test_too_few_passages_are_a_sentence_with_the_counts() -> None:

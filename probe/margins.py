@@ -101,17 +101,18 @@ class Sites:
         tokens_per_batch: int,
         advance: Callable[[float], None] = lambda texts: None,
     ) -> None:
-        """Run the unedited pass; `advance` is called with the number of texts after each batch."""
+        """Run the unedited pass; `advance` is called after each batch with its share of the tokens, in texts."""
         self.model = model
         self.items = items
         self.clean = np.full((len(items), 2), np.nan)
         self._advance = advance
         self._batches = list[tuple[_SiteBatch, SitePass]]()
+        lengths = [len(text) for item in items for text in item.texts]
         for batch in _site_batches(items, tokens_per_batch, model.device):
             site_pass = model.site_pass(batch.tokens, batch.site)
             self.clean[_places(batch)] = _margins(batch, site_pass, [[]])[0]
             self._batches.append((batch, site_pass))
-            advance(len(batch.index))
+            advance(len(lengths) * float((batch.site + 1).sum()) / sum(lengths))
 
     def measure(self, sets: Sequence[Sequence[Head]], edits: Collection[str]) -> Margins:
         """Return the margins with the heads of each of C sets edited together; `edits` are names of `Margins`."""

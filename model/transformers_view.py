@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
@@ -413,7 +413,8 @@ class TransformersSitePass(SitePass):
         with view.keeping_streams(rows, site) as streams:
             self._clean = view._logits_at(tokens, site, kept).float()  # [B, V]
         self._streams = streams  # before each layer and after the last, L + 1 times [B, D]
-        self._sites = kept.sites
+        # The passes of a small model stay what they were, to the last bit.
+        self._sites = _compact(kept.sites) if view.starts_late else kept.sites
 
     def agrees(self) -> bool:
         """Return whether a pass over the site alone gives the logits of the whole pass."""
@@ -460,6 +461,22 @@ class TransformersSitePass(SitePass):
 
     def final_stream(self) -> Tensor:
         return self._streams[-1]
+
+
+def _compact(sites: dict[int, _Site]) -> dict[int, _Site]:
+    """Return the same sites with the keys of all layers in one piece of memory, and the values in another.
+
+    Small pieces that stay between large ones that go would keep the memory of both.
+    """
+    shapes = {(site.keys.shape, site.values.shape) for site in sites.values()}
+    if len(shapes) > 1:
+        return sites
+    keys = torch.stack([site.keys for site in sites.values()])  # [L, B, G, T, K]
+    values = torch.stack([site.values for site in sites.values()])
+    compact = {}
+    for i, (layer, site) in enumerate(sites.items()):
+        compact[layer] = replace(site, keys=keys[i], values=values[i])
+    return compact
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from antecedent_lab.english_text import EnglishText, english_text
 from antecedent_lab.opened import LARGE_MODEL, check_items, load_data, open_external, open_run
 from antecedent_lab.progress import StudyProgress
 from antecedent_lab.saved import PAGE, read_history, read_metrics
-from data.corpus import Corpus, load_stories, load_texts, training_counts
+from data.corpus import Corpus, load_stories, load_training_texts, training_counts
 from data.english_blocks import english_items
 from data.errors import UserError
 from data.links import LinkItem, link_items
@@ -320,7 +320,7 @@ def _story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> _P
         links = [link for story in [*dev_stories, *test_stories] for link in story.links]
         warnings = check_items(opened, [*dev, *test], sum(link.payoff is not None for link in links))
     else:
-        leaked = Leakage(**leakage(load_texts(corpus, "train"), test_stories))
+        leaked = Leakage(**leakage(load_training_texts(corpus), test_stories))
     data = TestedData(generator_version=GENERATOR_VERSION, fingerprint=corpus.fingerprint, leakage=leaked)
     return _ProbeItems(dev, test, data, warnings)
 

@@ -1,8 +1,8 @@
 """Corpora: tokenized once into a cache folder named by a hash of their content, then memory-mapped.
 
 A folder holds train.bin and validation.bin (flat token ids), tokenizer.json, meta.json and, for
-stories, the start of each story, the class and the floor of each validation token, and the stories
-with their gold links.
+stories, the start of each story, the class and the floor of each validation token, the training
+texts, and the stories with their gold links of each split that was used.
 """
 
 import hashlib
@@ -16,16 +16,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import datasets
 import numpy as np
-from tokenizers import Encoding, Tokenizer, models
+from tokenizers import Tokenizer, models
 from tqdm import tqdm
 
 from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig, TokensConfig
 from data.errors import UserError
 from data.links import LinkedText
 from data.loader import Split, StorySplit
-from data.stories import GENERATOR_VERSION, as_dataset, floors, generate_split, stories_of
+from data.stories import GENERATOR_VERSION, floors, generate_split, read_stories, write_stories
 from data.stories.lexicon import word_classes
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
 from data.tokenizer import END, UNKNOWN, encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
@@ -45,6 +44,7 @@ _COUNTED_CHUNK = 2**16
 _SEARCHED_TOKENS = 20_000_000
 _SEARCHED_CHUNK = 2**18
 _BATCH_PIECES = 128  # tokenized at a time
+_TRAINING_TEXTS = "train_stories.txt"  # one per line
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def _token_files(config: TokensConfig) -> list[Path]:
         if not path.is_file():
             problem = f"no {path.name} in it; give a folder text-... of cache_dir"
             raise UserError(f"data.path={config.path}: {problem}")
-    if (folder / "stories").exists():
+    if (folder / "train_starts.npy").exists():
         raise UserError(f"data.path={config.path}: has stories; use data=stories")
 
     # meta.json is read first: it has the type of the ids.
@@ -159,25 +159,29 @@ def corpus_folder(source: str, fingerprint: str, cache_dir: Path) -> Path:
 
 
 def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
-    """Return the stories of a split with their gold links; dev, test and test_others are generated at first use."""
-    return stories_of(_story_rows(corpus, split).to_list())
-
-
-def load_texts(corpus: Corpus, split: str) -> list[str]:
-    """Return the texts of the stories of a split."""
-    return _story_rows(corpus, split)["text"][:]
-
-
-def _story_rows(corpus: Corpus, split: str) -> datasets.Dataset:
+    """Return the stories of a split with their gold links, which are generated at first use."""
     config = corpus.config
-    folder = corpus.folder / "stories" / split
     assert isinstance(config, StoriesConfig)  # other texts have no gold links
+    path = corpus.folder / f"{split}_stories.jsonl"
+    if path.exists():
+        return read_stories(path)
 
-    def write(path: Path) -> None:
-        _save_stories(generate_split(config, split), split, config, corpus.tokenizer, path)
+    stories = generate_split(config, split)
+    texts = [story.text for story in stories]
+    _encode_stories(texts, split, config, corpus.tokenizer)  # raises an error for unknown words
+    _write_once(path, lambda temporary: write_stories(stories, temporary))
+    return stories
 
-    _write_once(folder, write)
-    return datasets.load_from_disk(str(folder))
+
+def load_training_texts(corpus: Corpus) -> list[str]:
+    """Return the texts of the training stories."""
+    config = corpus.config
+    assert isinstance(config, StoriesConfig)
+    path = corpus.folder / _TRAINING_TEXTS
+    if not path.exists():  # the folder is of an earlier version
+        texts = [story.text for story in generate_split(config, "train", has_links=False)]
+        _write_once(path, lambda temporary: temporary.write_text("\n".join(texts)))
+    return path.read_text().split("\n")
 
 
 def validation_documents(corpus: Corpus) -> list[str]:
@@ -241,19 +245,18 @@ def _decoded_chunks(tokenizer: Tokenizer, tokens: np.ndarray, size: int) -> Iter
 # Folders
 
 
-def _write_once(folder: Path, write: Callable[[Path], object]) -> None:
-    """Write a folder under a temporary name and rename it, so that an existing folder is always complete."""
-    if folder.is_dir():
+def _write_once(target: Path, write: Callable[[Path], object]) -> None:
+    """Write a folder or file under a temporary name and rename it, so that what exists is always complete."""
+    if target.exists():
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder.parent) as temporary:
-        path = Path(temporary) / folder.name
-        path.mkdir()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=target.parent) as temporary:
+        path = Path(temporary) / target.name
         write(path)
         try:
-            path.rename(folder)
+            path.rename(target)
         except OSError:
-            if not folder.is_dir():  # otherwise another process has written the same content
+            if not target.exists():  # otherwise another process has written the same content
                 raise
 
 
@@ -290,52 +293,58 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
         f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache",
         flush=True,
     )
-    train = generate_split(config, "train")
+    train = generate_split(config, "train", has_links=False)
     validation = generate_split(config, "validation", train)
-    tokenizer = word_tokenizer(story.text for story in train)
+    texts = {
+        split: [story.text for story in stories] for split, stories in (("train", train), ("validation", validation))
+    }
+    folder.mkdir()
+    (folder / _TRAINING_TEXTS).write_text("\n".join(texts["train"]))
+    tokenizer = word_tokenizer(texts["train"])
     tokenizer.save(str(folder / "tokenizer.json"))
 
-    end = end_id(tokenizer)
+    # A flat stream with END before each story and after the last.
     n_bytes = {}
-    for split, stories in zip(SPLITS, (train, validation), strict=True):
-        encodings = _save_stories(stories, split, config, tokenizer, folder / "stories" / split)
-        n_bytes[split] = sum(len(story.text.encode()) for story in stories)
-
-        # A flat stream with END before each story and after the last.
-        ids: list[int] = []
-        starts = [0]
-        for encoding in encodings:
-            ids += [end, *encoding.ids]
-            starts.append(len(ids))
-        tokens = np.array([*ids, end], _dtype(tokenizer))
+    for split in SPLITS:
+        tokens, starts = _encode_stories(texts[split], split, config, tokenizer)
         tokens.tofile(folder / f"{split}.bin")
-        np.save(folder / f"{split}_starts.npy", np.array(starts))
+        np.save(folder / f"{split}_starts.npy", starts)
+        n_bytes[split] = sum(len(text.encode()) for text in texts[split])
 
-        if split == "validation":
-            classes = _token_classes(stories, tokenizer, tokens, starts)
-            np.save(folder / "validation_classes.npy", classes)
-            floor = np.concatenate([[np.nan], *floors(config, [story.text for story in stories])])
-            assert len(floor) == len(tokens)  # one value per target; the first token is none
-            np.save(folder / "validation_floor.npy", floor.astype(np.float32))
+    # Only the validation loss is split by class and compared with the floor.
+    classes = _token_classes(validation, tokenizer, tokens, starts)
+    np.save(folder / "validation_classes.npy", classes)
+    floor = np.concatenate([[np.nan], *floors(config, texts["validation"])])
+    assert len(floor) == len(tokens)  # one value per target; the first token is none
+    np.save(folder / "validation_floor.npy", floor.astype(np.float32))
     _write_meta(folder, tokenizer, n_bytes, [])
 
 
-def _save_stories(
-    stories: list[LinkedText], split: str, config: StoriesConfig, tokenizer: Tokenizer, folder: Path
-) -> list[Encoding]:
-    """Write the stories as a dataset and return their tokens, without offsets."""
-    encodings = tokenizer.encode_batch_fast([story.text for story in stories])
-    unknown = tokenizer.token_to_id(UNKNOWN)
-    if any(unknown in encoding.ids for encoding in encodings):
+def _encode_stories(
+    texts: list[str], split: str, config: StoriesConfig, tokenizer: Tokenizer
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of all stories with END before each and after the last, and the start of each and the end.
+
+    A dictionary gives the same ids as the word tokenizer in a third of the time. Raise UserError if
+    a word has no token.
+    """
+    ids_of_words = tokenizer.get_vocab()
+    end = end_id(tokenizer)
+    ids: list[int] = []
+    starts = [0]
+    try:
+        for text in texts:
+            ids.append(end)
+            ids.extend([ids_of_words[word] for word in words_of(text)])
+            starts.append(len(ids))
+    except KeyError:
         problem = f"the training stories lack words of the {split} stories; set it higher"
-        raise UserError(f"data.n_train_stories={config.n_train_stories}: {problem}")
-    datasets.disable_progress_bars()
-    as_dataset(stories).save_to_disk(str(folder))
-    return encodings
+        raise UserError(f"data.n_train_stories={config.n_train_stories}: {problem}") from None
+    return np.array([*ids, end], _dtype(tokenizer)), np.array(starts)
 
 
 def _token_classes(
-    stories: list[LinkedText], tokenizer: Tokenizer, tokens: np.ndarray, starts: list[int]
+    stories: list[LinkedText], tokenizer: Tokenizer, tokens: np.ndarray, starts: np.ndarray
 ) -> np.ndarray:
     """Return the class of each token [N]: that of its word, or "payoff" where a gold link says so."""
     # The class of each word, [vocab_size]
@@ -358,6 +367,7 @@ def _token_classes(
 
 
 def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -> None:
+    folder.mkdir()
     # Measure the text first: the validation part may start inside the training text.
     texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
     n_characters, validation_start = _measure(texts, config.validation_fraction)

@@ -14,16 +14,16 @@ half of the stories. Which frames, pairs and words training never uses is decide
 """
 
 import gc
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import chain
+from pathlib import Path
 from random import Random
 from typing import Any
-
-from datasets import Dataset
 
 from data.config import StoriesConfig
 from data.links import Link, LinkedText
@@ -55,20 +55,23 @@ def _garbage_collection_off() -> Iterator[None]:
 
 
 @_garbage_collection_off()
-def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | None = None) -> list[LinkedText]:
+def generate_split(
+    config: StoriesConfig, split: str, train: list[LinkedText] | None = None, *, has_links: bool = True
+) -> list[LinkedText]:
     """Return the stories of one split; the same config gives the same stories on every machine.
 
     Train and validation follow the configured mix of plots; validation excludes texts of `train`,
     which is generated again if None. Test contains, for every plot and the hold-outs iid and
     headline, `n_test_frames` frames x `n_test_pairs` pairs x 4 cells; test_others the same for the
     other hold-outs; dev half as many frames, with held-out words and frames of its own. Links of
-    dev and test include the surprisal of each oracle at the payoff.
+    dev and test include the surprisal of each oracle at the payoff. Without `has_links`, the
+    training stories have no links.
     """
     # The mix of training.
     if split == "train":
-        return _sample_mix(config, "train", config.n_train_stories)
+        return _sample_mix(config, "train", config.n_train_stories, has_links=has_links)
     if split == "validation":
-        train = train or generate_split(config, "train")
+        train = train or generate_split(config, "train", has_links=False)
         plain_texts = {story.text for story in train if story.family == "no_pronoun"}
         return _sample_mix(config, "validation", config.n_validation_stories, exclude=plain_texts)
 
@@ -77,35 +80,35 @@ def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | 
     return [_with_surprisal(config, cells, story) for story in _sample_design(config, split)]
 
 
+def write_stories(stories: Iterable[LinkedText], path: Path) -> None:
+    """Write one line of JSON per story, with its links as a list of objects."""
+    with path.open("w") as stream:
+        for story in stories:
+            stream.write(json.dumps(story, default=_values) + "\n")
+
+
+def _values(row: LinkedText | Link) -> dict[str, Any]:  # dataclasses.asdict would copy every number
+    return {field.name: getattr(row, field.name) for field in fields(row)}
+
+
 @_garbage_collection_off()
-def as_dataset(stories: list[LinkedText]) -> Dataset:
-    """Return one row per story, with its links as a list of structs."""
-    columns: dict[str, list[Any]] = {}
-    for field in fields(LinkedText):
-        columns[field.name] = [getattr(story, field.name) for story in stories]
-    columns |= {"links": [[*map(_link_row, story.links)] for story in stories]}
-    return Dataset.from_dict(columns)
-
-
-def _link_row(link: Link) -> dict[str, Any]:  # dataclasses.asdict would copy every number
-    return {field.name: getattr(link, field.name) for field in fields(Link)}
-
-
-def stories_of(rows: Iterable[Mapping[str, Any]]) -> list[LinkedText]:
-    """Return the stories in rows of `as_dataset`, which have lists in place of tuples."""
+def read_stories(path: Path) -> list[LinkedText]:
+    """Return the stories of a file of `write_stories`."""
     stories = []
-    for row in rows:
-        values = dict(row)
-        links = tuple(_link(link) for link in values.pop("links"))
-        stories.append(LinkedText(links=links, **values))
+    with path.open() as stream:
+        for line in stream:
+            values = json.loads(line)
+            links = tuple(_link(link) for link in values.pop("links"))
+            stories.append(LinkedText(links=links, **values))
     return stories
 
 
-def _link(row: Mapping[str, Any]) -> Link:
-    return Link(**{name: _tuples(value) for name, value in row.items()})
+def _link(values: dict[str, Any]) -> Link:
+    return Link(**{name: _tuples(value) for name, value in values.items()})
 
 
 def _tuples(value: Any) -> Any:
+    """Return a value with tuples in place of the lists of JSON."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
@@ -113,7 +116,7 @@ def _tuples(value: Any) -> Any:
 def floors(config: StoriesConfig, texts: Iterable[str]) -> list[list[float]]:
     """Return, per validation text, -log p in nats of every word and of the end by the Bayes-optimal predictor."""
     floor = _floor(config, "dev", "iid")
-    return [floor.surprisal(text)[0] for text in texts]
+    return [floor.surprisal(text) for text in texts]
 
 
 def plot_shares(config: StoriesConfig) -> dict[str, float]:
@@ -148,7 +151,7 @@ def _with_surprisal(config: StoriesConfig, split: str, story: LinkedText) -> Lin
         return story
 
     floor = _floor(config, split, story.holdout)
-    _, oracles = floor.surprisal(story.text, positions.values())
+    oracles = floor.oracles(story.text, positions.values())
     links = []
     for link in story.links:
         values = oracles[positions[link.payoff]] if link.payoff else link.surprisal
@@ -156,7 +159,9 @@ def _with_surprisal(config: StoriesConfig, split: str, story: LinkedText) -> Lin
     return replace(story, links=tuple(links))
 
 
-def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[str] = frozenset()) -> list[LinkedText]:
+def _sample_mix(
+    config: StoriesConfig, split: str, n_stories: int, exclude: Set[str] = frozenset(), *, has_links: bool = True
+) -> list[LinkedText]:
     """Return blocks of the configured mix of plots in random order, without the texts `exclude`."""
     rng = Random(f"{config.seed} {split}")
     training_language = language_of(config, "train", "iid")
@@ -169,7 +174,7 @@ def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[
         if plot.has_pronoun:
             for _ in range(round(n_stories * share / _CELLS)):
                 frame = rng.choice(frames_of(plot, language.population))
-                block = sample_block(rng, language, plot, frame, minimal_pairs=False)
+                block = sample_block(rng, language, plot, frame, minimal_pairs=False, has_links=has_links)
                 blocks.append(_resample(rng, block, skew))
             continue
         # Stories with a pronoun are separated by frame and pair; the others by their text alone.

@@ -8,16 +8,19 @@ from random import Random
 
 from data.links import Link, LinkedText, Span
 from data.stories.frames import Frame, subject
-from data.stories.grammar import Bindings, Derivation, sample
+from data.stories.grammar import Bindings, SlotPlaces, sample
 from data.stories.language import Language, MentionPair, frames_of, pairs_of, placement
 from data.stories.plots import LinkSpec, Plot
 
 
-def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, minimal_pairs: bool) -> list[LinkedText]:
+def sample_block(
+    rng: Random, language: Language, plot: Plot, frame: Frame, *, minimal_pairs: bool, has_links: bool = True
+) -> list[LinkedText]:
     """Return the four cells of a block, with a pair drawn from the language's split and hold-out.
 
     With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe
-    needs. Otherwise the cells differ in everything but frame and pair, as training needs.
+    needs. Otherwise the cells differ in everything but frame and pair, as training needs. Without
+    `has_links`, the stories have no links; their text is the same.
     """
     pair = _sample_pair(rng, language, plot, frame)
     seed = rng.random()
@@ -26,7 +29,7 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, m
         for meant in (0, 1):
             # The same seed makes the same draws in the same order.
             cell_rng = Random(seed) if minimal_pairs else rng
-            cells.append(_sample_cell(cell_rng, language, plot, frame, pair, order, meant))
+            cells.append(_sample_cell(cell_rng, language, plot, frame, pair, order, meant, has_links))
     return cells
 
 
@@ -43,7 +46,14 @@ def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> M
 
 
 def _sample_cell(
-    rng: Random, language: Language, plot: Plot, frame: Frame, pair: MentionPair, order: int, meant: int
+    rng: Random,
+    language: Language,
+    plot: Plot,
+    frame: Frame,
+    pair: MentionPair,
+    order: int,
+    meant: int,
+    has_links: bool,
 ) -> LinkedText:
     # The members of the pair in the slots A and B.
     slots = (order, 1 - order)
@@ -62,10 +72,14 @@ def _sample_cell(
         "MEANT": "A" if slots[0] == meant else "B",
     }
     derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
-    specs = [spec for spec in plot.links if not _is_cue(spec, derivation)]
+    links: list[Link] = []
+    if has_links:
+        places = derivation.slot_places()
+        specs = [spec for spec in plot.links if not _is_cue(spec, places)]
+        links = [_link(language, plot, spec, places, derivation.bindings) for spec in specs]
     return LinkedText(
         text=derivation.text,
-        links=tuple(_link(language, plot, spec, derivation) for spec in specs),
+        links=tuple(links),
         family=plot.family,
         holdout=language.population.holdout,
         frame=frame[0],
@@ -102,16 +116,16 @@ def _pair_name(pair: MentionPair) -> str:
     return f"{pair[0].word} {pair[1].word}"
 
 
-def _link(language: Language, plot: Plot, spec: LinkSpec, derivation: Derivation) -> Link:
-    bindings, spans = derivation.bindings, derivation.spans
-    query = _query(spec, derivation)
+def _link(language: Language, plot: Plot, spec: LinkSpec, places: SlotPlaces, bindings: Bindings) -> Link:
+    spans = places.spans
+    query = _query(spec, places)
 
     # The mentions before the query; bystanders D and E are distractors too.
     meant, other = spec.candidates if bindings["MEANT"] == "A" else spec.candidates[::-1]
-    antecedents = _mentions(plot, derivation, meant, query)
+    antecedents = _mentions(plot, places, meant, query)
     distractors: tuple[Span, ...] = ()
     for slot in (other, "D", "E"):
-        distractors += _mentions(plot, derivation, slot, query)
+        distractors += _mentions(plot, places, slot, query)
     if plot.family == "no_antecedent":
         distractors = antecedents + distractors
         antecedents = ()
@@ -119,7 +133,7 @@ def _link(language: Language, plot: Plot, spec: LinkSpec, derivation: Derivation
     subject_slot = subject(bindings["FRAME"])
     subjects: tuple[Span, ...] = ()
     if subject_slot in spec.candidates:
-        subjects = _mentions(plot, derivation, subject_slot, query)
+        subjects = _mentions(plot, places, subject_slot, query)
     # The words that the antecedent allows at the payoff, and those that only the other allows.
     answers, foils = _answers(language, spec.payoff, bindings) if spec.payoff else ((), ())
     return Link(
@@ -136,16 +150,16 @@ def _link(language: Language, plot: Plot, spec: LinkSpec, derivation: Derivation
     )
 
 
-def _query(spec: LinkSpec, derivation: Derivation) -> Span:
+def _query(spec: LinkSpec, places: SlotPlaces) -> Span:
     if spec.query.startswith("<"):
-        return derivation.previous[spec.query[1:]][0]
-    return derivation.spans[spec.query][0]
+        return places.previous[spec.query[1:]][0]
+    return places.spans[spec.query][0]
 
 
-def _is_cue(spec: LinkSpec, derivation: Derivation) -> bool:
+def _is_cue(spec: LinkSpec, places: SlotPlaces) -> bool:
     """Return True if the word before the repeated mention is the deciding word, whose site is "cue" already."""
-    cues = derivation.spans.get("ADJECTIVE", [])
-    return spec.site == "before_repeat" and _query(spec, derivation) in cues
+    cues = places.spans.get("ADJECTIVE", [])
+    return spec.site == "before_repeat" and _query(spec, places) in cues
 
 
 def _answers(language: Language, slot: str, bindings: Bindings) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -156,9 +170,9 @@ def _answers(language: Language, slot: str, bindings: Bindings) -> tuple[tuple[s
     return answers, tuple(word for word in foils if word not in answers)
 
 
-def _mentions(plot: Plot, derivation: Derivation, slot: str, query: Span) -> tuple[Span, ...]:
+def _mentions(plot: Plot, places: SlotPlaces, slot: str, query: Span) -> tuple[Span, ...]:
     """Return the mentions of a slot up to the query; the slot of a couple stands for both members."""
     # Only mentions before the query can be attended to.
     slots = (slot, "C") if slot == "A" and plot.pools == "couple" else (slot,)
-    spans = [span for name in slots for span in derivation.spans.get(name, []) if span[1] <= query[0]]
+    spans = [span for name in slots for span in places.spans.get(name, []) if span[1] <= query[0]]
     return tuple(sorted(spans))

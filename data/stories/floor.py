@@ -9,17 +9,21 @@ is the antecedent.
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
 from data.errors import UserError
-from data.stories.grammar import Option, Symbols, is_slot
+from data.stories.grammar import Option, Options, Symbols, is_slot
 from data.stories.language import START, Language
 from data.tokenizer import END
 from data.words import words_of
 
 _MIN_INDEXED = 8  # options of a slot; shorter lists are searched
+_Bindings = tuple[tuple[str, str], ...]  # sorted by name
+# A way to derive a word as the first of some symbols: its probability, the symbols after the word, the bindings then.
+# No symbols (None): all were derived without a word.
+_Start = tuple[float, Symbols | None, _Bindings]
 
 
 @dataclass(slots=True, eq=False)  # one object per distinct state, so identity is equality
@@ -27,9 +31,14 @@ class _State:
     """The symbols that are still to be derived, and the bindings."""
 
     symbols: Symbols
-    bindings: tuple[tuple[str, str], ...]
+    bindings: _Bindings
     # Cache: (probability, next state) by the next word.
     successors: dict[str, list[tuple[float, "_State"]]] = field(default_factory=dict)
+    only_word: str = field(init=False)  # the only possible next word; "": there can be several
+
+    def __post_init__(self) -> None:
+        """A first symbol that is no slot is the next word."""
+        self.only_word = "" if not self.symbols or is_slot(self.symbols[0]) else self.symbols[0]
 
 
 @dataclass(slots=True)
@@ -47,7 +56,8 @@ class Floor:
     def __init__(self, language: Language) -> None:
         self._language = language
         self._state = cache(_State)  # one object for the same symbols and bindings
-        self._indexes: dict[int, tuple[list[Option], dict[str, list[Option]]]] = {}
+        self._slot_starts = cache(self._starts_of_slot)
+        self._indexes: dict[int, tuple[Options, dict[str, list[Option]]]] = {}
         # Beliefs in a single state, shared by all texts that lead to it.
         self._certain: dict[_State, _Belief] = {}
         self.start = _Belief({self._state((*START, END), ()): 1.0})
@@ -68,33 +78,48 @@ class Floor:
         """Return p(word, state after it) for every state after `word`; the values sum to p(word)."""
         joint: dict[_State, float] = defaultdict(float)
         for state, weight in states.items():
+            if state.only_word and state.only_word != word:
+                continue
             if word not in state.successors:
-                state.successors[word] = self._derive(state.symbols, state.bindings, word)
+                starts = self._starts(state.symbols, state.bindings, word)
+                state.successors[word] = [
+                    (p, self._state(rest, after)) for p, rest, after in starts if rest is not None
+                ]
             for probability, successor in state.successors[word]:
                 joint[successor] += weight * probability
         return joint
 
-    def _derive(self, symbols: Symbols, bindings: tuple[tuple[str, str], ...], word: str) -> list[tuple[float, _State]]:
-        """Return (probability, state after `word`) for every derivation of `symbols` that starts with `word`."""
+    def _starts(self, symbols: Symbols, bindings: _Bindings, word: str) -> list[_Start]:
+        """Return every way to derive `word` as the first word of `symbols`."""
         if not symbols:
-            return []
-        first = symbols[0]
+            return [(1.0, None, bindings)]
         rest = symbols[1:]
-        if not is_slot(first):
-            return [(1.0, self._state(rest, bindings))] if first == word else []
+        if not is_slot(symbols[0]):
+            return [(1.0, rest, bindings)] if symbols[0] == word else []
 
-        # A slot: follow each option that can start with the word.
-        options = self._language.rules(first[1:-1], dict(bindings))
-        derivations = []
+        # The rest follows the slot's own symbols, or it begins if the slot has no word.
+        starts: list[_Start] = []
+        for probability, slot_rest, after in self._slot_starts(symbols[0], bindings, word):
+            if slot_rest is not None:
+                starts.append((probability, slot_rest + rest, after))
+                continue
+            for later_probability, later_rest, later in self._starts(rest, after, word):
+                starts.append((probability * later_probability, later_rest, later))
+        return starts
+
+    def _starts_of_slot(self, slot: str, bindings: _Bindings, word: str) -> list[_Start]:
+        """Return `_starts` of one slot alone, which hundreds of frames share."""
+        options = self._language.rules(slot[1:-1], dict(bindings))
+        starts: list[_Start] = []
         for option in self._options_for(word, options):
             updated = bindings
             if option.binds:
                 updated = tuple(sorted((dict(bindings) | dict(option.binds)).items()))
-            for probability, state in self._derive(option.symbols + rest, updated, word):
-                derivations.append((option.probability * probability, state))
-        return derivations
+            for probability, rest, after in self._starts(option.symbols, updated, word):
+                starts.append((option.probability * probability, rest, after))
+        return starts
 
-    def _options_for(self, word: str, options: list[Option]) -> list[Option]:
+    def _options_for(self, word: str, options: Options) -> list[Option]:
         """Return the options that can start with `word`; long lists are indexed by their first word."""
         if len(options) < _MIN_INDEXED:
             return options
@@ -108,27 +133,36 @@ class Floor:
         _, index = self._indexes[id(options)]
         return index.get(word, []) + index.get("", [])
 
-    def surprisal(self, text: str, payoffs: Collection[int] = ()) -> tuple[list[float], dict[int, tuple[float, float]]]:
-        """Return -log p in nats of every word and of the end, and of each payoff for each of data.links.ORACLES.
+    def surprisal(self, text: str) -> list[float]:
+        """Return -log p in nats of every word and of the end; UserError if the grammar cannot produce the text."""
+        words = [*words_of(text), END]
+        return [surprisal for surprisal, _ in self._read(words, text)]
 
-        `payoffs` are positions of words. Raise UserError if the grammar cannot produce the text.
+    def oracles(self, text: str, payoffs: Collection[int]) -> dict[int, tuple[float, float]]:
+        """Return -log p in nats of the words at the positions `payoffs` for each of data.links.ORACLES.
+
+        Raise UserError if the grammar cannot produce the text up to the last of them.
         """
-        belief = self.start
-        surprisal: list[float] = []
+        words = words_of(text)[: max(payoffs) + 1]
         oracles = {}
-        for i, word in enumerate([*words_of(text), END]):
+        for i, (surprisal, belief) in enumerate(self._read(words, text)):
+            if i in payoffs:
+                # The words before are known, the antecedent is not.
+                without_antecedent = self._without_antecedent(belief.states)
+                blind = sum(self._joint(without_antecedent, words[i]).values())
+                oracles[i] = (-math.log(blind), surprisal)
+        return oracles
+
+    def _read(self, words: list[str], text: str) -> Iterator[tuple[float, _Belief]]:
+        """Yield -log p in nats of each word and the belief before it."""
+        belief = self.start
+        for i, word in enumerate(words):
             probability, posterior = self.update(belief, word)
             if not probability > 0:
                 place = f"{word!r} at word {i + 1} of {text!r}"
                 raise UserError(f"the grammar of the stories does not allow {place}")
-            surprisal.append(-math.log(probability))
-            if i in payoffs:
-                # The words before are known, the antecedent is not.
-                without_antecedent = self._without_antecedent(belief.states)
-                blind = sum(self._joint(without_antecedent, word).values())
-                oracles[i] = (-math.log(blind), surprisal[-1])
+            yield -math.log(probability), belief
             belief = posterior
-        return surprisal, oracles
 
     def _without_antecedent(self, states: Mapping[_State, float]) -> dict[_State, float]:
         """Return the belief in which each of the two candidates is the antecedent with probability 1/2."""

@@ -6,9 +6,11 @@ slots read. So every word depends only on the words and bindings before it, and 
 of the next word can be computed.
 """
 
+from bisect import bisect
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
 
 from data.links import Span
@@ -26,7 +28,20 @@ class Option:
     binds: tuple[tuple[str, str], ...] = ()  # (name, value) pairs for the slots to the right
 
 
-Rules = Callable[[str, Bindings], list[Option]]  # from a slot without braces and the bindings so far
+class Options(list[Option]):
+    """All replacements of a slot."""
+
+    def __init__(self, options: Iterable[Option]) -> None:
+        """The probabilities are added up once for all draws."""
+        super().__init__(options)
+        self._cumulative = list(accumulate(option.probability for option in self))
+
+    def draw(self, rng: Random) -> Option:
+        """Return the option that `rng.choices` with the probabilities as weights would return."""
+        return self[bisect(self._cumulative, rng.random() * self._cumulative[-1], 0, len(self) - 1)]
+
+
+Rules = Callable[[str, Bindings], Options]  # from a slot without braces and the bindings so far
 
 
 def is_slot(symbol: str) -> bool:
@@ -35,13 +50,42 @@ def is_slot(symbol: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Derivation:
-    """A finished story, with the positions of all slots in its text."""
+class SlotPlaces:
+    """The positions of all slots in the text of a story."""
 
-    text: str
     spans: dict[str, list[Span]]  # per slot, the characters of each use, in order
     previous: dict[str, list[Span]]  # per slot, the word before each use
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """A finished story."""
+
+    words: list[str]  # and marks
+    uses: list[tuple[str, int, int]]  # slots in the order of their ends, with their words [first, end)
     bindings: dict[str, str]
+
+    @property
+    def text(self) -> str:
+        """The words, with no space before a mark."""
+        return " ".join(self.words).replace(" .", ".").replace(" ,", ",")
+
+    def slot_places(self) -> SlotPlaces:
+        """Return where the text has each slot that produced a word."""
+        # The characters of each word.
+        words: list[Span] = []
+        end = 0
+        for word in self.words:
+            start = end if word in ".," or not end else end + 1
+            end = start + len(word)
+            words.append((start, end))
+
+        spans: dict[str, list[Span]] = defaultdict(list)
+        previous: dict[str, list[Span]] = defaultdict(list)
+        for slot, first, stop in self.uses:
+            spans[slot].append((words[first][0], words[stop - 1][1]))
+            previous[slot].append(words[first - 1])
+        return SlotPlaces(dict(spans), dict(previous))
 
 
 def sample(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Derivation:
@@ -49,29 +93,29 @@ def sample(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Der
     bindings = dict(bindings)
     # A tuple marks the end of a slot: (slot, index of its first word).
     stack: list[str | tuple[str, int]] = [*reversed(start)]
-    text = ""
-    words: list[Span] = []
-    spans: dict[str, list[Span]] = defaultdict(list)
-    previous: dict[str, list[Span]] = defaultdict(list)
+    words: list[str] = []
+    uses: list[tuple[str, int, int]] = []
     while stack:
         symbol = stack.pop()
         if isinstance(symbol, tuple):
-            # The slot is finished: note its characters, unless it produced no word.
+            # The slot is finished: note its words, unless it produced none.
             slot, first = symbol
             if first < len(words):
-                spans[slot].append((words[first][0], words[-1][1]))
-                previous[slot].append(words[first - 1])
+                uses.append((slot, first, len(words)))
         elif is_slot(symbol):
             # Replace the slot by one of its options; a certain option draws nothing.
             slot = symbol[1:-1]
             options = rules(slot, bindings)
-            option = options[0]
-            if len(options) > 1:
-                option = rng.choices(options, [option.probability for option in options])[0]
-            bindings.update(option.binds)
-            stack.append((slot, len(words)))
-            stack.extend(reversed(option.symbols))
+            option = options[0] if len(options) == 1 else options.draw(rng)
+            symbols = option.symbols
+            if option.binds:
+                bindings.update(option.binds)
+            if len(symbols) == 1 and not is_slot(symbols[0]):  # most slots: finished at once
+                uses.append((slot, len(words), len(words) + 1))
+                words.append(symbols[0])
+            else:
+                stack.append((slot, len(words)))
+                stack.extend(symbols[::-1])
         else:
-            text += symbol if symbol in ".," or not text else f" {symbol}"
-            words.append((len(text) - len(symbol), len(text)))
-    return Derivation(text, dict(spans), dict(previous), bindings)
+            words.append(symbol)
+    return Derivation(words, uses, bindings)

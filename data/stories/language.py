@@ -8,14 +8,14 @@ a dev story is as probable as a training story.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
-from itertools import chain, product
-from typing import Any
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import chain, groupby, product
+from typing import Any, TypeVar
 
 from data.stories import frames, lexicon
 from data.stories.frames import Frame
-from data.stories.grammar import Bindings, Option, Symbols, is_slot
+from data.stories.grammar import Bindings, Option, Options, Symbols, is_slot
 from data.stories.lexicon import FOODS, NAMES, NOUNS, PRONOUN_FORMS, REFERENTS, RESTS, STATES, Referent, unit_hash
 from data.stories.plots import PLOTS, Plot
 
@@ -146,34 +146,34 @@ def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
     return ("dev" if cell < 0.05 else "test" if cell < 0.1 else "train"), "iid"
 
 
-@dataclass(slots=True, eq=False)
+_T = TypeVar("_T")
+_Rule = Callable[["Language", Bindings], Options]
+
+
 class Language:
     """The grammar of one population."""
 
-    population: Population
-    _cache: dict[tuple, Any] = field(default_factory=dict)
+    def __init__(self, population: Population) -> None:
+        self.population = population
+        self._rules: dict[str, Options | _Rule] = {}  # by slot
+        self._made: dict[tuple, Any] = {}
 
-    def rules(self, slot: str, bindings: Bindings) -> list[Option]:
+    def rules(self, slot: str, bindings: Bindings) -> Options:
         """Return the options of a slot, given the bindings to its left."""
-        # Mentions and pronouns depend on the pair; other names are bound or have a rule.
-        name, _, form = slot.partition(".")
-        if name in _PARTNERS:
-            return self._mention(name, form, bindings)
-        if name == "PRONOUN":
-            return self._pronoun(form, bindings)
-        if name in bindings:
-            return [Option(1.0, tuple(bindings[name].split()))]
-        rule = _RULES[name]
-        return rule if isinstance(rule, list) else rule(self, bindings)
+        rule = self._rules.get(slot)
+        if rule is None:
+            rule = self._rules[slot] = _rule_of(slot)
+        return rule if isinstance(rule, Options) else rule(self, bindings)
 
     def plot(self, bindings: Bindings) -> Plot:
         return PLOTS[bindings["PLOT"]]
 
-    def cached(self, *key: object, make: Callable[[], Any]) -> Any:
-        """Return what `make` returned for the first call with `key`."""
-        if key not in self._cache:
-            self._cache[key] = make()
-        return self._cache[key]
+    def once(self, make: Callable[..., _T], *arguments: Any) -> _T:
+        """Return `make(self, *arguments)`, which is called once for the same arguments."""
+        key = (make, *arguments)
+        if key not in self._made:
+            self._made[key] = make(self, *arguments)
+        return self._made[key]
 
     def prior(self, bindings: Bindings) -> list[tuple[str, float]]:
         """Return (slot, probability of being the antecedent), in order of mention; one slot if MEANT is bound."""
@@ -194,67 +194,91 @@ class Language:
                 words.append(first)
         return tuple(dict.fromkeys(words))
 
-    def _mention(self, name: str, form: str, bindings: Bindings) -> list[Option]:
-        """Return the options of a mention; the word is drawn at its first use and bound."""
-        if name in bindings:
-            word = bindings[name]
-            return self.cached(name, form, word, make=lambda: _inflected(word, form))
-        # The first use: draw the word, given that of its partner, and inflect it.
-        plot = self.plot(bindings)
-        partner = bindings.get(_PARTNERS[name], "")
 
-        def make() -> list[Option]:
-            options = []
-            for draw in _by_frequency(self._words(plot, name, partner)):
-                word = draw.symbols[0]
-                for inflected in _inflected(word, form):
-                    probability = draw.probability * inflected.probability
-                    options.append(Option(probability, inflected.symbols, ((name, word),)))
-            return options
+def _rule_of(slot: str) -> Options | _Rule:
+    """Return the rule of a slot with its form, such as A.was; mentions and pronouns depend on the pair."""
+    name, _, form = slot.partition(".")
+    if name in _PARTNERS:
+        return partial(_mention, name, form)
+    if name == "PRONOUN":
+        return partial(_pronoun, form)
+    return _RULES[name]
 
-        return self.cached(plot.name, name, partner, form, make=make)
 
-    def _words(self, plot: Plot, name: str, partner: str) -> Counter[str]:
-        """Count the words that a mention can be, given its partner's word ("" if the partner is not drawn yet)."""
-        if name in "AB":
-            counts: dict[str, Counter[str]] = self.cached(
-                "PAIRS", plot.name, name, make=lambda: self._words_by_partner(plot, name)
-            )
-            return counts[partner]
-        if name == "C":  # boys with the same held-out split as the girl
-            girl = REFERENTS[partner]
-            boys = [boy for boy in NAMES[1] if boy.held_out == girl.held_out]
-            known = [boy for boy in boys if boy.held_out or not _is_held_out_pair((girl, boy))]
-            return Counter(boy.word for boy in known)
-        return Counter(word for word in _companions(plot, name) if word != partner)
+def _mention(name: str, form: str, language: Language, bindings: Bindings) -> Options:
+    """Return the options of a mention; the word is drawn at its first use and bound."""
+    if name in bindings:
+        return language.once(_inflected, bindings[name], form)
+    partner = bindings.get(_PARTNERS[name], "")
+    return language.once(_first_mention, bindings["PLOT"], name, partner, form)
 
-    def _words_by_partner(self, plot: Plot, name: str) -> dict[str, Counter[str]]:
-        """Count the words of mention A or B (`name`) for each word of the other; the key "" counts all pairs."""
-        counts: dict[str, Counter[str]] = defaultdict(Counter)
-        for pair in pairs_of(plot, self.population):
-            for a, b in [pair] if plot.fixed_roles else [pair, pair[::-1]]:
-                word, partner = (a.word, b.word) if name == "A" else (b.word, a.word)
-                counts[""][word] += 1
-                counts[partner][word] += 1
-        return counts
 
-    def _pronoun(self, form: str, bindings: Bindings) -> list[Option]:
-        """Return the options of a pronoun; the first pronoun of a story draws the antecedent and binds MEANT."""
-        options = []
-        if "A" not in bindings:  # the pronoun comes before its referent {A}
-            for a in self._mention("A", "", bindings):
-                word = self._pronoun_word("A", form, {**bindings, **dict(a.binds)})
-                options.append(Option(a.probability, (word,), a.binds + _A_IS_MEANT))
-            return options
-        for slot, probability in self.prior(bindings):
-            word = self._pronoun_word(slot, form, bindings)
-            options.append(Option(probability, (word,), (("MEANT", slot),)))
-        return options
+def _first_mention(language: Language, plot_name: str, name: str, partner: str, form: str) -> Options:
+    """Draw the word of a mention, given that of its partner, and inflect it."""
+    options = []
+    for draw in _by_frequency(_words(language, PLOTS[plot_name], name, partner)):
+        word = draw.symbols[0]
+        for inflected in language.once(_inflected, word, form):
+            probability = draw.probability * inflected.probability
+            options.append(Option(probability, inflected.symbols, ((name, word),)))
+    return Options(options)
 
-    def _pronoun_word(self, slot: str, form: str, bindings: Bindings) -> str:
-        is_couple = slot == "A" and self.plot(bindings).pools == "couple"
-        pronoun = "They" if is_couple else REFERENTS[bindings[slot]].pronoun
-        return PRONOUN_FORMS[pronoun][form] if form else pronoun
+
+def _words(language: Language, plot: Plot, name: str, partner: str) -> Counter[str]:
+    """Count the words that a mention can be, given its partner's word ("" if the partner is not drawn yet)."""
+    if name in "AB":
+        return language.once(_words_by_partner, plot.name, name)[partner]
+    if name == "C":  # boys with the same held-out split as the girl
+        girl = REFERENTS[partner]
+        boys = [boy for boy in NAMES[1] if boy.held_out == girl.held_out]
+        known = [boy for boy in boys if boy.held_out or not _is_held_out_pair((girl, boy))]
+        return Counter(boy.word for boy in known)
+    return Counter(word for word in _companions(plot, name) if word != partner)
+
+
+def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str, Counter[str]]:
+    """Count the words of mention A or B (`name`) for each word of the other; the key "" counts all pairs."""
+    plot = PLOTS[plot_name]
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    # A pair that is drawn more often is there several times in a row.
+    for _, same_pairs in groupby(pairs_of(plot, language.population), key=id):
+        pair, *repeated = same_pairs
+        for a, b in [pair] if plot.fixed_roles else [pair, pair[::-1]]:
+            word, partner = (a.word, b.word) if name == "A" else (b.word, a.word)
+            counts[""][word] += 1 + len(repeated)
+            counts[partner][word] += 1 + len(repeated)
+    return counts
+
+
+# The bindings on which a pronoun depends.
+_PRONOUN_BINDINGS = ("PLOT", "FIRST", "MEANT", "A", "B")
+
+
+def _pronoun(form: str, language: Language, bindings: Bindings) -> Options:
+    """Return the options of a pronoun; the first pronoun of a story draws the antecedent and binds MEANT."""
+    return language.once(_pronoun_options, form, *map(bindings.get, _PRONOUN_BINDINGS))
+
+
+def _pronoun_options(language: Language, form: str, *values: str | None) -> Options:
+    # As bindings again, without those that are not made yet.
+    bindings = {name: value for name, value in zip(_PRONOUN_BINDINGS, values, strict=True) if value is not None}
+    plot = language.plot(bindings)
+    options = []
+    if "A" not in bindings:  # the pronoun comes before its referent {A}
+        for a in _mention("A", "", language, bindings):
+            word = _pronoun_word(plot, "A", form, dict(a.binds))
+            options.append(Option(a.probability, (word,), a.binds + _A_IS_MEANT))
+        return Options(options)
+    for slot, probability in language.prior(bindings):
+        word = _pronoun_word(plot, slot, form, bindings)
+        options.append(Option(probability, (word,), (("MEANT", slot),)))
+    return Options(options)
+
+
+def _pronoun_word(plot: Plot, slot: str, form: str, bindings: Bindings) -> str:
+    is_couple = slot == "A" and plot.pools == "couple"
+    pronoun = "They" if is_couple else REFERENTS[bindings[slot]].pronoun
+    return PRONOUN_FORMS[pronoun][form] if form else pronoun
 
 
 def _companions(plot: Plot, name: str) -> tuple[str, ...]:
@@ -268,14 +292,14 @@ def _companions(plot: Plot, name: str) -> tuple[str, ...]:
     return tuple(FOODS if name in "FG" else STATES)
 
 
-def _inflected(word: str, form: str) -> list[Option]:
+def _inflected(language: Language, word: str, form: str) -> Options:
     """Return the options of a slot such as {A.was} whose mention is known."""
     if not form:
-        return [Option(1.0, (word,))]
+        return _uniform(word)
     referent = REFERENTS[word]
     child = "girl" if referent.pronoun == "She" else "boy"
     if form == "gendered":
-        return [Option(0.5, (word,)), Option(0.5, ("a", child, "named", word))]
+        return _uniform(word, f"a {child} named {word}")
     if form == "child":
         inflected = child
     elif form == "kind":
@@ -286,87 +310,103 @@ def _inflected(word: str, form: str) -> list[Option]:
         inflected = "some"
     else:
         inflected = "an" if word[0] in "aeiou" else "a"
-    return [Option(1.0, (inflected,))]
+    return _uniform(inflected)
 
 
-_Rule = Callable[[Language, Bindings], list[Option]]
+def _uniform(*texts: str) -> Options:
+    return Options(Option(1 / len(texts), tuple(text.split())) for text in texts)
 
 
-def _uniform(*texts: str) -> list[Option]:
-    return [Option(1 / len(texts), tuple(text.split())) for text in texts]
+def _by_frequency(words: Counter[str]) -> Options:
+    total = words.total()
+    return Options(Option(n / total, (word,)) for word, n in words.items())
 
 
-def _by_frequency(words: Counter[str]) -> list[Option]:
-    return [Option(n / words.total(), (word,)) for word, n in words.items()]
-
-
-def _if_meant(options_a: list[Option], options_b: list[Option]) -> _Rule:
+def _if_meant(options_a: Options, options_b: Options) -> _Rule:
     """Return the rule of a slot that depends on which of A and B is the antecedent."""
     return lambda language, bindings: options_a if bindings["MEANT"] == "A" else options_b
 
 
-def _mention_again(form: str = "") -> list[Option]:
-    return [Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB"]
+def _mention_again(form: str = "") -> Options:
+    return Options(Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB")
 
 
-def _plot(language: Language, bindings: Bindings) -> list[Option]:
+def _plot(language: Language, bindings: Bindings) -> Options:
+    return language.once(_plots)
+
+
+def _plots(language: Language) -> Options:
     # Plots without a share are no options: their stories are impossible.
     shares = language.population.shares
     total = sum(share for _, share in shares)
     options = []
     for name, share in shares:
         options.append(Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)))
-    return options
+    return Options(options)
 
 
-def _frame(language: Language, bindings: Bindings) -> list[Option]:
+def _frame(language: Language, bindings: Bindings) -> Options:
+    if "FRAME" in bindings:
+        return language.once(_known_frame, bindings["FRAME"])
+    return language.once(_frames_of_plot, bindings["PLOT"])
+
+
+def _known_frame(language: Language, text: str) -> Options:
+    return _uniform(text)
+
+
+def _frames_of_plot(language: Language, plot_name: str) -> Options:
     """Draw a frame; if its two orders differ, draws the order and binds the first mention."""
-    plot = language.plot(bindings)
-
-    def make() -> list[Option]:
-        texts = frames_of(plot, language.population)
-        if not plot.two_orders:
-            return _uniform(*(text for text, _ in texts))
-        options = []
-        for frame in texts:
-            for text, first in zip(frame, "AB", strict=True):
-                options.append(Option(0.5 / len(texts), tuple(text.split()), (("FIRST", first),)))
-        return options
-
-    return language.cached("FRAME", plot.name, make=make)
+    plot = PLOTS[plot_name]
+    texts = frames_of(plot, language.population)
+    if not plot.two_orders:
+        return _uniform(*(text for text, _ in texts))
+    options = []
+    for frame in texts:
+        for text, first in zip(frame, "AB", strict=True):
+            options.append(Option(0.5 / len(texts), tuple(text.split()), (("FIRST", first),)))
+    return Options(options)
 
 
-def _fillers(language: Language, bindings: Bindings) -> list[Option]:
+def _fillers(language: Language, bindings: Bindings) -> Options:
+    return language.once(_filler_numbers)
+
+
+def _filler_numbers(language: Language) -> Options:
     """Draw the number of neutral sentences before the pronoun."""
     numbers = Counter((3, 4, 5) if language.population.holdout == "distance" else (0, 0, 0, 1, 2))
-    return [Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items()]
+    return Options(Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items())
 
 
-def _filler(language: Language, bindings: Bindings) -> list[Option]:
+def _filler(language: Language, bindings: Bindings) -> Options:
+    return language.once(_unused_fillers, bindings.get("USED", ""))
+
+
+def _unused_fillers(language: Language, used: str) -> Options:
     """Draw a neutral sentence that the story has not used yet, and bind the set of used sentences."""
-    used = bindings.get("USED", "").split()
-
-    def make() -> list[Option]:
-        unused = {str(i): text for i, text in enumerate(frames.FILLERS) if str(i) not in used}
-        options = []
-        for i, text in unused.items():
-            now_used = " ".join(sorted([*used, i]))
-            options.append(Option(1 / len(unused), tuple(text.split()), (("USED", now_used),)))
-        return options
-
-    return language.cached("FILLER", *used, make=make)
+    used_numbers = used.split()
+    unused = {str(i): text for i, text in enumerate(frames.FILLERS) if str(i) not in used_numbers}
+    options = []
+    for i, text in unused.items():
+        now_used = " ".join(sorted([*used_numbers, i]))
+        options.append(Option(1 / len(unused), tuple(text.split()), (("USED", now_used),)))
+    return Options(options)
 
 
-def _bystanders(language: Language, bindings: Bindings) -> list[Option]:
+def _bystanders(language: Language, bindings: Bindings) -> Options:
+    return language.once(_bystander_sentences, bindings["PLOT"])
+
+
+def _bystander_sentences(language: Language, plot_name: str) -> Options:
     population = language.population
     least = 2 if population.holdout == "bystanders" else 0
     numbers = range(least, least + population.n_bystanders + 1)
-    article = "" if language.plot(bindings).pools in ("number", "animals") else "The"
+    article = "" if PLOTS[plot_name].pools in ("number", "animals") else "The"
     sentences = [f"{article} {{{name}}} {{{name}.was}} {{PLACE}} ." for name in "DE"]
-    return [Option(1 / len(numbers), tuple(" ".join(sentences[:n]).split())) for n in numbers]
+    return _uniform(*(" ".join(sentences[:n]) for n in numbers))
 
 
-def _verb(language: Language, bindings: Bindings) -> list[Option]:
+def _verb(language: Language, bindings: Bindings) -> Options:
     """Draw a payoff verb of the antecedent; a couple has the verbs of both members."""
     plot = language.plot(bindings)
     meant = bindings["MEANT"]
@@ -376,36 +416,44 @@ def _verb(language: Language, bindings: Bindings) -> list[Option]:
         verbs = STATES[bindings["S" if meant == "A" else "T"]]
     else:
         verbs = REFERENTS[bindings[meant]].verbs
-    return language.cached("VERB", *verbs, make=lambda: _by_frequency(Counter(verbs)))
+    return language.once(_one_of, verbs)
 
 
-def _not_meant(language: Language, bindings: Bindings) -> list[Option]:
+def _one_of(language: Language, words: tuple[str, ...]) -> Options:
+    return _by_frequency(Counter(words))
+
+
+def _not_meant(language: Language, bindings: Bindings) -> Options:
     """Mention the candidate that is not the antecedent; binds MEANT if it is still open."""
+    return language.once(_others, tuple(language.prior(bindings)))
+
+
+def _others(language: Language, prior: tuple[tuple[str, float], ...]) -> Options:
     others = {"A": "{B}", "B": "{A}"}
-    return [Option(p, (others[slot],), (("MEANT", slot),)) for slot, p in language.prior(bindings)]
+    return Options(Option(p, (others[slot],), (("MEANT", slot),)) for slot, p in prior)
 
 
-def _nothing(language: Language, bindings: Bindings) -> list[Option]:
+def _nothing(language: Language, bindings: Bindings) -> Options:
     """Continue a pronoun without an antecedent: "it was raining", "they say rain is good"."""
     return _SAYINGS if REFERENTS[bindings[bindings["MEANT"]]].plural else _WEATHER
 
 
-def _introduction(language: Language, bindings: Bindings) -> list[Option]:
+def _introduction(language: Language, bindings: Bindings) -> Options:
+    return language.once(_introductions, bindings["PLOT"])
+
+
+def _introductions(language: Language, plot_name: str) -> Options:
     """Draw the only mention {A} of a plot without a pronoun."""
-    plot = language.plot(bindings)
-
-    def make() -> list[Option]:
-        pools = _word_pools(plot.pools)[0]
-        options = []
-        for pool in pools:
-            total = sum(map(_weight, pool))
-            for referent in pool:
-                probability = _weight(referent) / total / len(pools)
-                symbols = tuple(plot.introductions[referent.kind].split())
-                options.append(Option(probability, symbols, (("A", referent.word), *_A_IS_MEANT)))
-        return options
-
-    return language.cached("INTRODUCTION", plot.name, make=make)
+    plot = PLOTS[plot_name]
+    pools = _word_pools(plot.pools)[0]
+    options = []
+    for pool in pools:
+        total = sum(map(_weight, pool))
+        for referent in pool:
+            probability = _weight(referent) / total / len(pools)
+            symbols = tuple(plot.introductions[referent.kind].split())
+            options.append(Option(probability, symbols, (("A", referent.word), *_A_IS_MEANT)))
+    return Options(options)
 
 
 _PETS = tuple(noun.word for noun, _ in NOUNS if noun.kind == "animal" and not noun.held_out)
@@ -413,7 +461,7 @@ _WEATHER = _uniform(*(f"was {weather}" for weather in "raining snowing late earl
 _SAYINGS = _uniform(
     "say rain is good", "say snow is near", "say winter is long", "say summer is short", "say noon is late"
 )
-_RULES: dict[str, list[Option] | _Rule] = {
+_RULES: dict[str, Options | _Rule] = {
     "OPENER": _uniform(*frames.OPENERS),
     "PLOT": _plot,
     "FRAME": _frame,

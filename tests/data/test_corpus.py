@@ -16,7 +16,7 @@ from data.corpus import (
     Corpus,
     load_corpus,
     load_stories,
-    load_texts,
+    load_training_texts,
     training_counts,
     training_words,
     validation_documents,
@@ -179,11 +179,25 @@ def test_stories_are_concatenated_with_an_end_token_before_each(corpus: Corpus) 
 
 def test_dev_stories_are_generated_at_their_first_use(tmp_path: Path) -> None:
     corpus = load_corpus(CONFIG, tmp_path)
-    assert {path.name for path in (corpus.folder / "stories").iterdir()} == {"train", "validation"}
+    assert list(corpus.folder.glob("*_stories.jsonl")) == []
     rows = load_stories(corpus, "dev")
     assert {row.holdout for row in rows} == {"iid", "headline"} and any(row.links for row in rows)
+    assert [path.name for path in corpus.folder.glob("*_stories.jsonl")] == ["dev_stories.jsonl"]
     assert load_stories(corpus, "dev") == rows
-    assert load_texts(corpus, "dev") == [row.text for row in rows]
+
+
+def test_training_texts_are_generated_again_in_a_folder_without_them(corpus: Corpus) -> None:
+    texts = load_training_texts(corpus)
+    assert texts == [row.text for row in load_stories(corpus, "train")]
+    (corpus.folder / "train_stories.txt").unlink()
+    assert load_training_texts(corpus) == texts
+
+
+def test_the_tokens_of_stories_are_those_of_the_tokenizer(corpus: Corpus) -> None:
+    encodings = corpus.tokenizer.encode_batch(load_training_texts(corpus))
+    end = end_id(corpus.tokenizer)
+    tokens = [token for encoding in encodings for token in (end, *encoding.ids)]
+    assert corpus.train.tokens.tolist() == [*tokens, end]
 
 
 def test_the_class_of_a_payoff_is_payoff(corpus: Corpus) -> None:
@@ -197,7 +211,7 @@ def test_the_class_of_a_payoff_is_payoff(corpus: Corpus) -> None:
 def test_the_floor_belongs_to_the_tokens_of_its_story(corpus: Corpus) -> None:
     split = corpus.validation
     floor = Floor(language_of(CONFIG, "dev", "iid"))
-    texts = load_texts(corpus, "validation")
+    texts = [row.text for row in load_stories(corpus, "validation")]
     assert np.isnan(split.floor[0]) and (split.floor[1:] > -1e-6).all()
     for i in range(0, len(texts), 23):
         targets = slice(split.starts[i] + 1, split.starts[i + 1] + 1)
@@ -205,7 +219,7 @@ def test_the_floor_belongs_to_the_tokens_of_its_story(corpus: Corpus) -> None:
             *words_of(texts[i]),
             END,
         ]
-        np.testing.assert_allclose(split.floor[targets], floor.surprisal(texts[i])[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(split.floor[targets], floor.surprisal(texts[i]), rtol=1e-5, atol=1e-6)
 
 
 def test_items_end_at_their_query_or_before_their_payoff(corpus: Corpus) -> None:

@@ -118,7 +118,7 @@ def largest_error(small: Language, texts: Texts) -> float:
     for text in texts:
         ended = (*text, END)
         exact = [-math.log(prefixes[ended[: i + 1]] / prefixes[ended[:i]]) for i in range(len(ended))]
-        largest = max(largest, float(np.abs(np.subtract(floor.surprisal(" ".join(text))[0], exact)).max()))
+        largest = max(largest, float(np.abs(np.subtract(floor.surprisal(" ".join(text)), exact)).max()))
     return largest
 
 
@@ -173,7 +173,7 @@ def test_the_mean_surprisal_of_sampled_stories_is_the_entropy() -> None:
     texts, floor = all_texts(small.rules)[0], Floor(small)
     samples = [sample(small.rules, rng, START, {}).text for _ in range(1500)]
     assert_sampled_from(samples, texts)
-    surprisal = [sum(floor.surprisal(text)[0]) for text in samples]
+    surprisal = [sum(floor.surprisal(text)) for text in samples]
     entropy = -sum(probability * math.log(probability) for probability in texts.values())
     assert abs(np.mean(surprisal) - entropy) < 3 * np.std(surprisal) / len(samples) ** 0.5
 
@@ -212,6 +212,6 @@ def test_at_a_payoff_bayes_chooses_among_the_antecedents_verbs_and_blind_among_t
 def test_without_an_antecedent_blind_and_bayes_agree(ending: str) -> None:
     text = f"One sunny day, the cat {ending}"
     n = len(words_of(text))
-    _, oracles = Floor(language_of(FULL, "test", "iid")).surprisal(text, range(5, n))
+    oracles = Floor(language_of(FULL, "test", "iid")).oracles(text, range(5, n))
     for position in (n - 2, n - 1):
         assert oracles[position][0] == pytest.approx(oracles[position][1], abs=1e-9)

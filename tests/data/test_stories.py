@@ -3,12 +3,13 @@
 import re
 from collections import Counter, defaultdict
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from data.links import ORACLES, LinkedText, Span
-from data.stories import as_dataset, assert_balanced, generate_split, language_of, plot_shares, stories_of
+from data.stories import assert_balanced, generate_split, language_of, plot_shares, read_stories, write_stories
 from data.stories.blocks import sample_block
 from data.stories.frames import base_frame, held_out
 from data.stories.grammar import sample
@@ -255,9 +256,17 @@ def test_no_training_story_refers_back_to_a_held_out_word_among_two(stories: dic
     assert n[True, 2] == 0 < min(n[False, 2], n[True, 1], n[False, 1])
 
 
-def test_stories_are_the_same_after_a_dataset() -> None:
+def test_stories_are_the_same_after_a_file(tmp_path: Path) -> None:
     stories = generate_split(SMALL, "test")[:40] + generate_split(SMALL, "train")[:40]
-    assert stories_of(as_dataset(stories)) == stories
+    write_stories(stories, tmp_path / "stories.jsonl")
+    assert read_stories(tmp_path / "stories.jsonl") == stories
+
+
+def test_training_stories_have_the_same_text_without_links() -> None:
+    linked = generate_split(SMALL, "train")
+    plain = generate_split(SMALL, "train", has_links=False)
+    assert any(story.links for story in linked)
+    assert plain == [replace(story, links=()) for story in linked]
 
 
 def test_the_seed_alone_changes_the_stories() -> None:

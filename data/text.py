@@ -11,10 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import datasets
 import fsspec
-import huggingface_hub
-from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from data.config import HubConfig, RowsKind, TextConfig
 from data.errors import UserError, one_line
@@ -152,6 +149,8 @@ def _read_text(file: Path) -> Iterator[Piece]:
 
 def _open_rows(file: Path, column: str) -> Any:
     """Return the rows of a file, streamed: `datasets` then keeps no copy."""
+    import datasets  # a second to import, and stories do not need it
+
     builder = str(_builder(file))
     options: dict[str, Any] = {}
     if builder == "csv":  # "NA" is a text
@@ -232,6 +231,9 @@ def pin_revision(config: HubConfig) -> HubConfig:
 
 def _ask_hub(config: HubConfig) -> str:
     """Return the commit of a dataset. It fails in seconds without network, where `datasets` retries for 23."""
+    import huggingface_hub  # slow to import, and only texts of the hub need it
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
     # Every way in which the hub can fail has a line that says what to do.
     name = f"data.name={config.name}"
     try:
@@ -273,6 +275,8 @@ def hub_texts(config: HubConfig, cache_dir: Path) -> Texts:
 
 
 def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: Path) -> Callable[[], Iterable[Piece]]:
+    import datasets  # a second to import, and stories do not need it
+
     # With a limit the beginning is streamed, otherwise `datasets` keeps the split in its cache.
     _silence()
     is_local = Path(config.name).is_dir()
@@ -300,6 +304,9 @@ def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: 
 
 def _silence() -> None:
     """Turn off the log of `datasets`, whose exceptions become one line here, and its progress bars in a log file."""
+    import datasets  # a second to import, and stories do not need it
+    import huggingface_hub
+
     datasets.logging.set_verbosity(logging.CRITICAL)
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from data.errors import UserError
 from data.typed_json import may_be_absent
@@ -230,6 +229,8 @@ def difference(differences: Sequence[float]) -> Difference:
     The test exchanges the two runs of a seed in all 2^n ways (99,999 random ways beyond 16 seeds). A difference is
     significant if its interval excludes 0 and p <= .05 or, if n is too small for that, p is the smallest possible one.
     """
+    from scipy import stats  # half a second to import, and only comparisons of variants need it
+
     # Rounding removes the errors of the subtraction, so that equal runs differ by exactly 0.
     values = np.round(np.asarray(differences, dtype=float), 12)
     n = len(values)

@@ -11,7 +11,7 @@ from math import isnan
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from probe.emergence import half_rise
 from probe.results import (
@@ -217,7 +217,8 @@ def mean_over_runs(values: Sequence[float | None], *, is_share: bool = False) ->
     # Student's t for the mean of few runs.
     interval = None
     if len(numbers) >= MIN_SEEDS:
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(numbers) - 1) * stats.sem(numbers))
+        t = special.stdtrit(len(numbers) - 1, (1 + CONFIDENCE) / 2)
+        half = float(t * (np.std(numbers, ddof=1) / np.sqrt(len(numbers))))
         interval = (mean - half, mean + half)
     if interval and is_share:
         interval = (max(0.0, interval[0]), min(1.0, interval[1]))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from data.links import LinkItem
 from probe.results import Clusters, Head, SimilarHead
@@ -314,13 +314,15 @@ def _sign_patterns(n_clusters: int, n_flips: int, seed: int) -> np.ndarray:
 
 def share_interval(n_successes: int, n: int) -> tuple[float, float]:
     """Return the exact 95 % interval of a share of n independent cases (Clopper & Pearson 1934)."""
+    from scipy import stats  # half a second to import, and only tables over seeds need it
+
     interval = stats.binomtest(n_successes, n).proportion_ci(CONFIDENCE, method="exact")
     return float(interval.low), float(interval.high)
 
 
 def wilson_interval(share: float, n: int) -> tuple[float, float]:
     """Return the 95 % interval of a share of n independent items in which a tie may count half (Wilson 1927)."""
-    z = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+    z = float(special.ndtri((1 + CONFIDENCE) / 2))  # a quantile of the normal distribution
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * float(np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)))
     return max(0.0, centre - half), min(1.0, centre + half)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from data.links import LinkItem
@@ -58,12 +57,14 @@ def answer_areas(
     if logits is None:
         return np.empty(0)
 
-    # The area is the share of pairs (own answer, other answer) in which the own one is raised more: U / (n m).
+    # The area is the share of pairs (own answer, other answer) in which the own one is raised more; a tie is half.
     areas = []
     for word, raised in zip(words, logits.double().cpu().numpy(), strict=True):
         is_answer = np.array([target in answers[word] for target in targets])
-        u = stats.mannwhitneyu(raised[is_answer], raised[~is_answer]).statistic
-        areas.append(u / (is_answer.sum() * (~is_answer).sum()))
+        others = np.sort(raised[~is_answer])
+        n_lower, n_not_higher = (np.searchsorted(others, raised[is_answer], side) for side in ("left", "right"))
+        n_pairs = (n_lower.sum() + n_not_higher.sum()) / 2
+        areas.append(n_pairs / (is_answer.sum() * (~is_answer).sum()))
     return np.array(areas)
 
 

@@ -12,7 +12,7 @@ from tests.program import ROOT
 
 LEVELS = {"model": 0, "data": 0, "training": 1, "probe": 2, "report": 3, "lab": 3, "antecedent_lab": 4}
 OPTIONAL = {"matplotlib", "transformers", "safetensors", "sentencepiece", "pandas"}
-SLOW = {"datasets", "huggingface_hub", "antecedent_lab"}  # seconds to import, and only some commands need them
+SLOW = {"datasets", "huggingface_hub", "scipy", "antecedent_lab"}  # seconds to import, and only some commands need them
 # Their `main` functions are programs of their own, above all packages.
 PROGRAMS = {"model/export.py", "model/generate.py", "antecedent_lab/__main__.py"}
 FILES = [path for package in LEVELS for path in sorted((ROOT / package).rglob("*.py"))]
@@ -56,3 +56,11 @@ def test_importing_a_module_prints_nothing_and_sets_nothing() -> None:
     code += "assert (dict(os.environ), torch.get_num_threads(), torch.initial_seed()) == before"
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (process.returncode, process.stdout, process.stderr) == (0, "", ""), process.stderr
+
+
+@pytest.mark.parametrize("program", ["train", "eval"])
+def test_a_program_starts_without_the_slow_packages(program: str) -> None:
+    slow = ["scipy.stats", "pandas", "datasets", "huggingface_hub", "matplotlib", "transformers"]
+    code = f"import sys, {program}\nprint([name for name in {slow} if name in sys.modules])"
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (process.stdout, process.stderr) == ("[]\n", "")

@@ -10,7 +10,6 @@ from shlex import quote
 from typing import Any
 
 import numpy as np
-from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from data.corpus import Corpus
@@ -67,6 +66,8 @@ class RunLog:
         # events of earlier files from purge_step on.
         if any(f".{int(time.time())}." in path.name for path in (run / "tb").glob("events*")):
             time.sleep(1)
+        from torch.utils.tensorboard import SummaryWriter  # half a second, and only train.py writes
+
         self.board = SummaryWriter(str(run / "tb"), purge_step=resumed_step + 1)
 
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:

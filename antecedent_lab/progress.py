@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from tqdm import tqdm
 
-_KILOBYTES = 1 if sys.platform == "darwin" else 1024  # bytes of a unit of ru_maxrss
+_BYTES_PER_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes of a unit of ru_maxrss
 
 
 class StudyProgress:
@@ -30,7 +30,12 @@ class StudyProgress:
         self._bar = tqdm(total=100, leave=False, disable=None, bar_format=bar)
 
     def show(self, study: str, stage: str, share: float) -> None:
-        """Show that a study is at a stage, with `share` of its own work done; a study begins with 0."""
+        """Show that a study is at a stage, with `share` of its own work done; a study begins with 0.
+
+        A study without known work changes nothing.
+        """
+        if study not in self._work:
+            return
         if share == 0 and not self._is_estimated and self._share == 0:
             self._start = time.monotonic()  # reading the text before is not part of the rate
 
@@ -40,12 +45,12 @@ class StudyProgress:
             if name == study:
                 break
             before += amount
-        done = (before + share * self._work.get(study, 0.0)) / self._total
+        done = (before + share * self._work[study]) / self._total
         self._share = max(self._share, min(1.0, done))
 
         # The first measured batch gives the estimate, and a new stage a line in a log.
         name = f"{study}: {stage}"
-        if not self._is_estimated and self._share > 0:
+        if not self._is_estimated and share > 0:
             self._is_estimated = True
             self._print(f"about {_duration(self._left())} for this model and text, by the first batch")
         elif self._is_estimated and name != self._stage and self._bar.disable:
@@ -60,7 +65,7 @@ class StudyProgress:
         self._bar.close()
         if self._is_estimated:
             used = resource.getrusage(resource.RUSAGE_SELF)
-            memory = used.ru_maxrss * _KILOBYTES / 1e9
+            memory = used.ru_maxrss * _BYTES_PER_UNIT / 1e9
             seconds = time.monotonic() - self._start
             cpu = used.ru_utime + used.ru_stime
             self._log(

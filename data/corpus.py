@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, models
 from tqdm import tqdm
 
 from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig, TokensConfig
-from data.errors import UserError
+from data.errors import UserError, damaged_file_error
 from data.links import LinkedText
 from data.loader import Split, StorySplit
 from data.stories import GENERATOR_VERSION, floors, generate_split, read_stories, write_stories
@@ -164,7 +164,8 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     assert isinstance(config, StoriesConfig)  # other texts have no gold links
     path = corpus.folder / f"{split}_stories.jsonl"
     if path.exists():
-        return read_stories(path)
+        with damaged_file_error(path, "delete it"):
+            return read_stories(path)
 
     stories = generate_split(config, split)
     texts = [story.text for story in stories]
@@ -181,7 +182,10 @@ def load_training_texts(corpus: Corpus) -> list[str]:
     if not path.exists():  # the folder is of an earlier version
         texts = [story.text for story in generate_split(config, "train", has_links=False)]
         _write_once(path, lambda temporary: temporary.write_text("\n".join(texts)))
-    return path.read_text().split("\n")
+    texts = path.read_text().split("\n")
+    if len(texts) != len(np.load(corpus.folder / "train_starts.npy")) - 1:
+        raise UserError(f"{path}: damaged; delete it")
+    return texts
 
 
 def validation_documents(corpus: Corpus) -> list[str]:

@@ -54,7 +54,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class SeedHead:
-    """The head of one run for one question, with its scores on the headline hold-out."""
+    """The head of one run for one question, with the headline scores of the heads that its verdict is about."""
 
     seed: int
     accuracy: float
@@ -62,6 +62,7 @@ class SeedHead:
     pronoun_contrast: float
     layer: int
     head: int
+    heads: list[Head]  # that the verdict is about
     verdict: str
     evidence_level: str  # judged with all seeds, so it can be E4
 
@@ -291,10 +292,11 @@ def _questions(runs: Sequence[SeedRun]) -> list[QuestionOverSeeds]:
         support = _support(name, results)
 
         # Each run's own head: its scores, and when it emerged.
+        n_alone = sum(result.verdict == SUPPORTED and result.unit != "set" for result in results)
         heads = []
         times = []
         for run, result in zip(runs, results, strict=True):
-            heads.append(_head(run.seed, result, support))
+            heads.append(_head(run.seed, result, support.n, n_alone))
             times.append(curve_times(run.metrics, name, result.place))
 
         # Means over the runs.
@@ -312,14 +314,17 @@ def _questions(runs: Sequence[SeedRun]) -> list[QuestionOverSeeds]:
     return questions
 
 
-def _head(seed: int, result: QuestionResult, support: Support) -> SeedHead:
-    """Return the head of one run; a head is judged again, because level E4 needs other seeds with such a head."""
+def _head(seed: int, result: QuestionResult, n_seeds: int, n_supported: int) -> SeedHead:
+    """Return the head of one run; a head is judged again, because level E4 needs other seeds with such a head.
+
+    `n_supported` is the number of seeds in which one head alone is supported.
+    """
     level = result.evidence_level
     if result.unit != "set":
-        level = judge(evidence_of(result, support.n, support.n_supported)).level
+        level = judge(evidence_of(result, n_seeds, n_supported)).level
     test = result.judged_scores
     scores = (test.accuracy, test.block_accuracy, test.pronoun_contrast)
-    return SeedHead(seed, *scores, *result.place, result.verdict, level)
+    return SeedHead(seed, *scores, *result.place, result.judged_heads, result.verdict, level)
 
 
 def _next_pronoun(runs: Sequence[SeedRun]) -> list[NextPronounOverSeeds]:

@@ -1,6 +1,6 @@
-"""Operations with a hand-written gradient: autograd's chains of small operations cost more than the model's own sums.
+"""Operations with a hand-written gradient: autograd's many small operations would cost more than the matrix products.
 
-The forward passes compute what the formulas in model/transformer.py say, in float32; only the gradients are shorter.
+Norms, rotations and the softmax of the loss are in float32, matrix products in the type of autocast.
 """
 
 from typing import Any
@@ -78,7 +78,7 @@ class _Rotation(Function):
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate each pair (i, i + K/2) of `x` [..., T, K] float32.
 
-    `cos` and `sin` [..., T, K] are those of the angle of each pair, twice; the first half of `sin` is negated.
+    `cos` and `sin` [..., T, K] have the cosine and sine of each pair's angle in both halves, the first sine negated.
     """
     return _Rotation.apply(x, cos, sin)
 
@@ -124,10 +124,10 @@ def _loss_and_gradient(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]
     probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)  # [N, V]
     largest = logits.amax(dim=-1, keepdim=True).float()
     log_sums = largest - probabilities.amax(dim=-1, keepdim=True).log()  # [N, 1]
-    losses = (log_sums - logits.gather(1, places).float()) * has_loss
+    losses = (log_sums - logits.gather(1, places).float()).masked_fill(~has_loss, 0)
 
     # The gradient is the softmax minus 1 at the target, and 0 without a loss.
-    gradient = probabilities.mul_(has_loss)
+    gradient = probabilities.masked_fill_(~has_loss, 0)
     gradient.scatter_add_(1, places, -has_loss.float())
     return losses.sum(), gradient.to(logits.dtype)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from data.links import LinkItem, Word
+from probe.results import Head
 from probe.scores import Scores, best_head, score
 
 Rule = Callable[[LinkItem], float]  # 1 if it prefers the antecedent, -1 a distractor, 0 a tie
@@ -108,13 +109,15 @@ def selectivity(
     test_margin: np.ndarray,
     n_controls: int,
     seed: int,
+    tested: Head | None = None,
 ) -> float:
     """Return the accuracy on the real labels minus the mean accuracy on control tasks (Hewitt & Liang 2019).
 
     A control task: words are ranked at random, and the higher-ranked word of a pair is gold in all four cells. The
     ranks are the same in dev and test, so a head that prefers some words to others can solve it. A pure link head has
     accuracy 1/2 on any ranks, so its selectivity is 1/2. For each of `n_controls` rankings the best head is chosen on
-    dev by `best_head` and scored on test; both are whole blocks, with the margins [N, L, H] of `HeadRows`.
+    dev by `best_head` and scored on test; both are whole blocks, with the margins [N, L, H] of `HeadRows`. So is the
+    head for the real labels, unless `tested` names it.
     """
     # The place of both words of each item's pair in the list of all words, [N].
     items = [*dev, *test]
@@ -122,10 +125,10 @@ def selectivity(
     first, second = places.reshape(-1, 2).T
     meant = np.array([item.meant for item in items])  # 0: the first word is gold, 1: the second
 
-    def accuracy(labels: np.ndarray) -> float:
-        """Return the test accuracy of the head that is best on dev, with other gold words: 0 or 1, [N]."""
+    def accuracy(labels: np.ndarray, place: Head | None = None) -> float:
+        """Return the test accuracy of a head, or of the best on dev, with other gold words: 0 or 1, [N]."""
         signs = np.where(labels == meant, 1.0, -1.0)[:, None, None]
-        layer, head = best_head(_score_margin(dev_margin * signs[: len(dev)]))
+        layer, head = place or best_head(_score_margin(dev_margin * signs[: len(dev)]))
         scores = _score_margin(test_margin * signs[len(dev) :])
         return float(scores.accuracy[:, layer, head].mean())
 
@@ -134,7 +137,7 @@ def selectivity(
     for _ in range(n_controls):
         rank = rng.permutation(len(words))
         controls.append(accuracy(rank[second] > rank[first]))
-    return accuracy(meant) - float(np.mean(controls))
+    return accuracy(meant, tested) - float(np.mean(controls))
 
 
 def _score_margin(margin: np.ndarray) -> Scores:

@@ -38,7 +38,7 @@ class ClaimCard:
     site: str
     layer: int
     head: int
-    heads: list[Head]  # that the verdict is about: the one above, or several that share the work
+    heads: list[Head]  # that the verdict is about
     verdict: str
     evidence_level: str
     criteria: list[Criterion]
@@ -47,7 +47,7 @@ class ClaimCard:
     holdout: str
     n_items: int
     clusters: Clusters
-    scores: dict[str, float]
+    scores: dict[str, float]  # of these heads
     intervals: dict[str, Interval | None]  # intervals of the scores; None for a score without one
     best_baseline: BestBaseline
     untrained: UntrainedScores | None
@@ -57,6 +57,7 @@ class ClaimCard:
 def claim_card(result: QuestionResult, model: TestedModel) -> ClaimCard:
     """Return the claim card of a judged head."""
     test = result.headline
+    scores = result.judged_scores
     return ClaimCard(
         claim=_claim(result, model),
         question=result.question,
@@ -73,8 +74,8 @@ def claim_card(result: QuestionResult, model: TestedModel) -> ClaimCard:
         holdout=HEADLINE,
         n_items=test.n_items,
         clusters=test.clusters,
-        scores={name: getattr(test, name) for name in _SCORES},
-        intervals={name: getattr(test, f"{name}_interval", None) for name in _SCORES},
+        scores={name: getattr(scores, name) for name in _SCORES if hasattr(scores, name)},
+        intervals={name: getattr(scores, f"{name}_interval", None) for name in _SCORES if hasattr(scores, name)},
         best_baseline=test.best_baseline,
         untrained=test.untrained,
         does_not_show=_limits(result, model),
@@ -92,7 +93,7 @@ def _claim(result: QuestionResult, model: TestedModel) -> str:
         verb = "links" if result.verdict == SUPPORTED else "may link"
         opening = f"Attention head {result.place} {verb} {link}."
         if result.unit == "set":
-            opening = f"Attention heads {heads} share the work: together they link {link}."
+            opening = f"Attention heads {heads} together link {link}."
     level = f"evidence level {result.evidence_level} ({LEVELS[result.evidence_level]})"
     verdict = f'Question "{_words(result.question)}": {result.verdict}, {level}.'
 

@@ -1,4 +1,4 @@
-"""The smallest set of heads that decides a question of the stories together: chosen on dev, tested on the headline.
+"""Heads that decide a question of the stories together: added one by one on dev, tested on the headline.
 
 Heads can share the work, and later ones can repair the loss of one (McGrath et al. 2023). So heads are added one by
 one: each time the one that raises the joint attention swap on dev most. Where the chosen head alone is not supported,
@@ -64,6 +64,10 @@ def smallest_set(
     order = np.argsort(-alone, kind="stable")[:MAX_CANDIDATES]
     candidates = [heads[i] for i in order]
 
+    # What all of them can move together, at the query.
+    lost, total = _joint_swaps(model, dev_pairs, [candidates], tokens_per_batch)
+    of_all = float(lost.mean() / total.mean())
+
     # Add heads one by one.
     chosen = [candidates[0]]
     shares = [float(alone[order[0]])]
@@ -88,6 +92,7 @@ def smallest_set(
     return HeadSet(
         heads=chosen,
         reached=shares[-1] >= MIN_SHARE,
+        all_heads_dev=of_all,
         attention_swap=tested[-1],
         attention_swap_interval=_interval(lost[:, -1], total, test_pairs, n_bootstrap, seed),
         curve=curve,

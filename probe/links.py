@@ -181,7 +181,12 @@ def study_links(
         progress(question.name)
         result = study_link(question, context)
         selected.append(result)
-        if question.watched and result.causal is not None and result.verdict != NOT_ESTABLISHED:
+        if (
+            question.watched
+            and result.causal is not None
+            and result.unit == "head"
+            and result.verdict != NOT_ESTABLISHED
+        ):
             importance.append(_importance(question, context, result.place))
 
     # What does not depend on a question.
@@ -291,15 +296,17 @@ def study_link(question: Question, context: _LinkContext) -> QuestionResult:
     found = result.head_set
     if result.verdict == SUPPORTED or found is None or len(found.heads) == 1:
         return result
-    return judged(replace(result, head_set=_tested_set(found, question, context, rules)))
+    return judged(replace(result, head_set=_tested_set(result, found, question, context, rules)))
 
 
-def _tested_set(found: HeadSet, question: Question, context: _LinkContext, rules: Mapping[str, Rule]) -> HeadSet:
-    """Return a set of two heads or more with its scores and its verdict."""
+def _tested_set(
+    result: QuestionResult, found: HeadSet, question: Question, context: _LinkContext, rules: Mapping[str, Rule]
+) -> HeadSet:
+    """Return a set of two heads or more with its scores and its verdict; `result` is that of the chosen head."""
     dev_items, dev_rows = context.dev.select(question, "iid")
     items, rows = context.test.select(question, HEADLINE)
 
-    # The set is one more head, whose weights are the sum of its heads' weights: [N_b, heads + 1].
+    # The set is one more column, whose weights are the sum of its heads' weights: [N_b, heads + 1].
     ratio = joint_log_ratio(rows, found.heads)
     scores = score(ratio, ratio, (ratio > 0).astype(float))
     of_heads = score_heads(rows)
@@ -311,8 +318,11 @@ def _tested_set(found: HeadSet, question: Question, context: _LinkContext, rules
         columns = [getattr(of_heads, name).reshape(len(clusterings[0]), -1), getattr(scores, name)[:, None]]
         return Sample(np.hstack(columns), clusterings, designs).test(context.config, centre=centre)
 
+    # Doubled, because the set is tested after the head.
     pairs = test("pair_accuracy", 0.5)
     contrasts = test("pronoun_contrast", 0.0)
+    p_pair = min(1.0, 2 * float(pairs.p[-1]))
+    p_contrast = min(1.0, 2 * float(contrasts.p[-1]))
 
     # Means and intervals, and the lead over the best rule: resampled together.
     rule_scores = score_rules(rules, items)
@@ -320,14 +330,21 @@ def _tested_set(found: HeadSet, question: Question, context: _LinkContext, rules
     columns = np.stack([scores.accuracy, scores.block_accuracy, scores.pronoun_contrast, lead], axis=1)
     accuracy, block_accuracy, contrast, lead_interval = mean_interval(columns, designs, *context.resampling).T.tolist()
 
-    # The controls: random labels, and pronouns without an antecedent.
+    # The control with random labels may choose any head, or the set: columns as above, [N, 1, heads + 1].
     known = "iid" if "iid" in context.test.holdouts(question) else HEADLINE
     known_items, known_rows = context.test.select(question, known)
-    margins = [joint_log_ratio(part, found.heads)[:, None, None] for part in (dev_rows, known_rows)]
+    margins = []
+    for part in (dev_rows, known_rows):
+        of_set = joint_log_ratio(part, found.heads)[:, None]
+        margins.append(np.hstack([part.attention_margin.reshape(len(of_set), -1), of_set])[:, None])
+    set_column = Head(0, margins[0].shape[-1] - 1)
     config = context.config
+
+    # At pronouns without an antecedent every head of the set has to rest.
     unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
+    shares = [float(unlinked[:, *head].mean() / rows.mass[:, *head].mean()) for head in found.heads]
     specificity, specificity_interval = joint_specificity(context.model, items, found.heads, **context.sizes)
-    of_set = SetScores(
+    set_scores = SetScores(
         accuracy=float(scores.accuracy.mean()),
         accuracy_interval=tuple(accuracy),
         block_accuracy=float(scores.block_accuracy.mean()),
@@ -335,20 +352,22 @@ def _tested_set(found: HeadSet, question: Question, context: _LinkContext, rules
         pronoun_contrast=float(scores.pronoun_contrast.mean()),
         pronoun_contrast_interval=tuple(contrast),
         lead_interval=tuple(lead_interval),
-        p_pair_accuracy=float(pairs.p[-1]),
-        p_pronoun_contrast=float(contrasts.p[-1]),
-        p_corrected=float(max(pairs.p[-1], contrasts.p[-1])),
-        smallest_p=max(pairs.smallest_p, contrasts.smallest_p),
-        selectivity=selectivity(dev_items, margins[0], known_items, margins[1], config.n_controls, config.seed),
-        mass=MentionMass(
-            linked=sum(float(rows.mass[:, *head].mean()) for head in found.heads),
-            unlinked=sum(float(unlinked[:, *head].mean()) for head in found.heads) if len(unlinked) else None,
+        p_pair_accuracy=p_pair,
+        p_pronoun_contrast=p_contrast,
+        p_corrected=max(p_pair, p_contrast),
+        smallest_p=2 * max(pairs.smallest_p, contrasts.smallest_p),
+        selectivity=selectivity(
+            dev_items, margins[0], known_items, margins[1], config.n_controls, config.seed, set_column
         ),
+        unlinked_share=max(shares) if len(unlinked) else None,
         edge_specificity=specificity,
         edge_specificity_interval=specificity_interval,
     )
     members = [_member_evidence(context, rows, of_heads, head) for head in found.heads]
-    return judged_set(replace(found, scores=of_set), members, clusters=count_clusters(clusters))
+    is_constant = result.causal is not None and result.causal.attention_swap is None
+    return judged_set(
+        replace(found, scores=set_scores), members, count_clusters(clusters), answer_is_constant=is_constant
+    )
 
 
 def _member_evidence(context: _LinkContext, rows: HeadRows, scores: Scores, head: Head) -> Evidence:

@@ -246,7 +246,8 @@ class Criterion:
 class SetScores:
     """What the heads of a set do together on the headline: their attention weights are added.
 
-    Fields as in `HoldoutResult` and `QuestionResult`; the p are corrected for all heads and the set.
+    Fields as in `HoldoutResult` and `QuestionResult`. The p are corrected as if the set were one more head, and
+    doubled, because the set is tested after the head.
     """
 
     accuracy: float
@@ -261,21 +262,22 @@ class SetScores:
     p_corrected: float
     smallest_p: float
     selectivity: float
-    mass: MentionMass
+    unlinked_share: float | None  # weight on mentions without an antecedent, relative to with one: the worst head's
     edge_specificity: float  # all edges to the antecedent cut, minus all edges to the distractor cut
     edge_specificity_interval: Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSet:
-    """The smallest set of heads that decides the answer together (`probe.head_sets`)."""
+    """Heads that decide the answer together, added one by one (`probe.head_sets`)."""
 
     heads: list[Head]
     reached: bool
+    all_heads_dev: float  # joint attention swap of all heads on dev, in a large model of 16 candidates
     attention_swap: float
     attention_swap_interval: Interval
     curve: list[SetStep]
-    # If the chosen head alone is not supported, and the set has two heads or more: the same criteria for the set.
+    # Filled only if the chosen head is not supported and the set has two heads or more.
     scores: SetScores | None = None
     verdict: str = ""
     evidence_level: str = ""
@@ -323,21 +325,24 @@ class QuestionResult:
         return Head(self.layer, self.head)
 
     @property
+    def _judged_set(self) -> HeadSet | None:
+        return self.head_set if self.unit == "set" else None
+
+    @property
     def judged_heads(self) -> list[Head]:
         """The heads that the verdict is about: the chosen one, or those of the set."""
-        return self.head_set.heads if self.unit == "set" and self.head_set else [self.place]
+        return self._judged_set.heads if self._judged_set else [self.place]
 
     @property
     def judged_scores(self) -> "HoldoutResult | SetScores":
         """The headline scores of these heads."""
-        scores = self.head_set.scores if self.unit == "set" and self.head_set else None
-        return scores or self.headline
+        return (self._judged_set and self._judged_set.scores) or self.headline
 
     @property
     def judged_swap(self) -> float | None:
         """Their attention swap; None without a causal test."""
-        if self.unit == "set" and self.head_set:
-            return self.head_set.attention_swap
+        if self._judged_set:
+            return self._judged_set.attention_swap
         return None if self.causal is None else self.causal.attention_swap
 
     @property

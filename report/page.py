@@ -18,7 +18,7 @@ from data.errors import printable
 from data.typed_json import may_be_absent, to_json
 from probe.results import Head, QuestionResult
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
-from report.tables import Table, question_tables
+from report.tables import Table, head_names, question_tables
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("page_data", "page_elements", "page_heads", "page_sentences", "page_training", "page")  # in this order
@@ -203,7 +203,8 @@ def _evidence(content: PageContent) -> str:
     blocks = [] if _is_tested(content) else ['<p class="lead">No claim was tested for this model.</p>']
     for i, question in enumerate(content.questions):
         result = question.result
-        lead = _escape(f"Question {result.question}, head {result.place}, chosen on dev sentences.")
+        heads = head_names(result.judged_heads)
+        lead = _escape(f"Question {result.question}, head {heads}, chosen on dev sentences.")
         tables = "\n".join(map(_table, question_tables(result)))
         code = f"<h3>Remove this head</h3>\n<pre><code>{_escape(question.ablation)}</code></pre>"
         blocks.append(f'<div data-question="{i}">\n<p class="lead"><bdi>{lead}</bdi></p>\n{tables}\n{code}\n</div>')

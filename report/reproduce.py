@@ -58,13 +58,14 @@ def _changed_arguments(defaults: Mapping[str, Any], used: Mapping[str, Any], pre
 
 
 def ablation_code(result: QuestionResult, model: TestedModel) -> str:
-    """Return Python that removes the head of a result from the model that was tested."""
+    """Return Python that removes the heads that a verdict is about from the model that was tested."""
     tokenizer = f", tokenizer={model.fact('tokenizer')!r}" if model.fact("tokenizer") else ""
     example = result.median.sentences[0].text
+    edits = [f"HeadEdit({layer}, {head}, output=torch.zeros_like)" for layer, head in result.judged_heads]
     return "\n".join([
         "import torch; from antecedent_lab import HeadEdit, open_model",
         f"opened = open_model({model.run!r}{tokenizer}, device='cpu')",
         f"tokens = torch.tensor([opened.tokenize({example!r}).tokens])",
-        f"edit = HeadEdit(layer={result.layer}, head={result.head}, output=torch.zeros_like)",
-        "print(opened.model.logits(tokens, edits=[edit]) - opened.model.logits(tokens))",
+        f"edits = [{', '.join(edits)}]  # layer, head",
+        "print(opened.model.logits(tokens, edits=edits) - opened.model.logits(tokens))",
     ])  # fmt: skip

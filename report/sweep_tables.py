@@ -71,7 +71,7 @@ def _question_rows(results: SeedsResult) -> list[list[str]]:
         row = [question.question, _supported(question), _counts(question.verdicts)]
         for score in question.scores.values():
             row.append(_mean(score, ".3f"))
-        heads = [f"{Head(head.layer, head.head)} {head.evidence_level}" for head in question.heads]
+        heads = [f"{'+'.join(map(str, head.heads))} {head.evidence_level}" for head in question.heads]
         rows.append([*row, " ".join(heads)])
     return rows
 

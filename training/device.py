@@ -24,7 +24,7 @@ class ComputeDevice:
 
 
 def choose_device(device: Device, precision: Precision, threads: int | None = None) -> ComputeDevice:
-    """Return the device and dtype; "auto" means CUDA if there is a device, and bfloat16 where it is multiplied.
+    """Return the device and dtype; "auto" means CUDA if there is a device, and bfloat16 where there are instructions.
 
     Raises UserError if this machine has no such device; `threads` is for the CPU, None for torch's default.
     """

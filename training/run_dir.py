@@ -155,6 +155,8 @@ def record_resume(
     write_atomically(resumes, old_lines + json.dumps(record).encode() + b"\n")
 
     # Warn.
+    if device := machine_changes.pop("device", None):
+        print(f"warning: computes on {device[1]} from step {step} on (before: {device[0]})", file=sys.stderr)
     if machine_changes:
         names = ", ".join(machine_changes)
         print(f"warning: losses may differ in the last bits: {names} changed", file=sys.stderr)

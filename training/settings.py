@@ -38,7 +38,7 @@ class Device(Enum):
 class Precision(Enum):
     """Number format of matrix products; weights and losses are always float32.
 
-    auto: bfloat16 on a GPU, or a CPU, that multiplies it.
+    auto: bfloat16 if the GPU or CPU has instructions for it, else float32.
     """
 
     auto = "auto"
@@ -82,7 +82,9 @@ class RunSettings:
     out: str | None = _directory("directory of the run; null: runs/TIME")
     resume: bool = _directory("continue the run in out; in a sweep, the runs that were started")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
-    precision: Precision = setting("number format of matrix products; auto: bfloat16 on GPUs and CPUs that multiply it")
+    precision: Precision = setting(
+        "number format of matrix products; auto: bfloat16 if the device has instructions for it"
+    )
     threads: int | None = _presentation("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
     compile: Compile = setting("torch.compile; graphs: with CUDA graphs")
     sharding: Sharding = _presentation("with several processes: fsdp shards the model, none replicates it (DDP)")

@@ -20,6 +20,7 @@ from probe.results import (
     MentionMass,
     QuestionResult,
     SetScores,
+    SetStep,
     TestedModel,
     UntrainedScores,
 )
@@ -204,7 +205,13 @@ def test_a_claim_that_is_not_established_says_so_and_lists_the_criteria() -> Non
 MEMBER = Evidence(previous=0.05, induction=0.02, pronoun_contrast=2.0, value_weighted_contrast=1.5)
 
 
-def head_set(*members: Evidence, attention_swap: float = 0.9, **scores: Any) -> HeadSet:
+def head_set(
+    *members: Evidence,
+    attention_swap: float = 0.9,
+    all_heads_dev: float = 0.7,
+    answer_is_constant: bool = False,
+    **scores: Any,
+) -> HeadSet:
     """Return the judged set of two heads with the evidence of STRONG."""
     values = {
         "accuracy": 0.973,
@@ -214,16 +221,20 @@ def head_set(*members: Evidence, attention_swap: float = 0.9, **scores: Any) -> 
         "smallest_p": 0.0005,
         "lead_interval": (0.3, 0.5),
         "selectivity": 0.5,
-        "mass": MentionMass(1.8, 0.2),
+        "unlinked_share": 0.2,
         "edge_specificity_interval": (0.3, 0.5),
     }
     found = blank(
         HeadSet,
         heads=[Head(1, 2), Head(0, 1)],
         attention_swap=attention_swap,
+        all_heads_dev=all_heads_dev,
+        curve=[SetStep(1, 2, 0.4, 0.4), SetStep(0, 1, 0.6, 0.9)],
         scores=blank(SetScores, **values | scores),
     )
-    return judged_set(found, members or (MEMBER, MEMBER), Clusters(29, 13, 17, 43))
+    return judged_set(
+        found, members or (MEMBER, MEMBER), Clusters(29, 13, 17, 43), answer_is_constant=answer_is_constant
+    )
 
 
 def weak(**changes: Any) -> QuestionResult:
@@ -236,7 +247,7 @@ def test_a_set_is_the_unit_if_it_is_supported_and_the_head_alone_is_not() -> Non
     assert (shared.unit, shared.verdict, shared.evidence_level) == ("set", "supported", "E3")
     assert (shared.judged_heads, shared.judged_swap) == ([(1, 2), (0, 1)], 0.9)
     claim = claim_card(shared, MODEL).claim
-    assert claim.startswith("Attention heads L1H2 and L0H1 share the work: together they link a pronoun")
+    assert claim.startswith("Attention heads L1H2 and L0H1 together link a pronoun")
     assert "97.3 % [91.2, 100.0]" in claim
 
 
@@ -253,14 +264,26 @@ def test_a_head_that_is_supported_alone_is_the_unit() -> None:
         head_set(selectivity=0.15),
         head_set(attention_swap=0.2),
         head_set(edge_specificity_interval=(0.0, 0.5)),
-        head_set(mass=MentionMass(1.0, 0.5)),
+        head_set(unlinked_share=0.5),
+        head_set(all_heads_dev=0.8),
+        head_set(answer_is_constant=True),
         head_set(MEMBER, replace(MEMBER, induction=0.5)),
         head_set(MEMBER, replace(MEMBER, value_weighted_contrast=-0.1)),
     ],
-    ids=["p", "lead", "selectivity", "swap", "specificity", "rest", "induction head", "contradicting values"],
+    ids=[
+        "p",
+        "lead",
+        "selectivity",
+        "swap",
+        "specificity",
+        "rest",
+        "less than all heads",
+        "constant answer",
+        "induction head",
+        "contradicting values",
+    ],
 )
 def test_a_set_needs_what_a_head_needs(found: HeadSet) -> None:
-    assert found.verdict != "supported"
     still = judged(weak(head_set=found))
     assert (still.unit, still.verdict, still.evidence_level) == ("head", "suggestive", "E2")
 

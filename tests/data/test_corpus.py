@@ -170,6 +170,20 @@ def test_validation_documents_are_the_texts_between_end_tokens(load: Callable[..
     assert validation_documents(corpus) == documents[-3:]
 
 
+def test_damaged_story_files_are_refused_by_name(corpus: Corpus) -> None:
+    load_stories(corpus, "dev")
+    for name, read in (
+        ("dev_stories.jsonl", lambda: load_stories(corpus, "dev")),
+        ("train_stories.txt", lambda: load_training_texts(corpus)),
+    ):
+        path = corpus.folder / name
+        content = path.read_text()
+        path.write_text(content[:3000])
+        with pytest.raises(ValueError, match=f"{name}: damaged"):
+            read()
+        path.write_text(content)
+
+
 def test_stories_are_concatenated_with_an_end_token_before_each(corpus: Corpus) -> None:
     end = end_id(corpus.tokenizer)
     for split in (corpus.train, corpus.validation):

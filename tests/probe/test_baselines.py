@@ -17,6 +17,7 @@ from probe.baselines import (
     score_rules,
     selectivity,
 )
+from probe.results import Head
 from tests.probe.story_items import story_items, two_candidates
 
 
@@ -102,6 +103,12 @@ def margins(items: list[LinkItem], kinds: list[str]) -> np.ndarray:
 def test_a_link_head_has_selectivity_one_half(dev: list[LinkItem], test: list[LinkItem]) -> None:
     result = selectivity(dev, margins(dev, ["link"]), test, margins(test, ["link"]), n_controls=7, seed=0)
     assert result == 0.5  # accuracy 1, on control tasks 1/2
+
+
+def test_a_named_head_is_scored_and_the_control_tasks_may_choose_any(dev: list[LinkItem], test: list[LinkItem]) -> None:
+    heads = margins(dev, ["link", "tie"]), margins(test, ["link", "tie"])
+    of_link, of_tie = (selectivity(dev, heads[0], test, heads[1], 7, 0, Head(0, head)) for head in (0, 1))
+    assert (of_link, of_tie) == (0.5, 0.0)
 
 
 def test_a_head_that_ranks_the_words_as_the_control_task_does_has_no_selectivity(

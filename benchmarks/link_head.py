@@ -217,7 +217,7 @@ def main(options: _LinkHeadOptions) -> None:
                 print(f"seed {seed}: {result.question} {result.verdict}, {result.unit}", file=sys.stderr, flush=True)
     means = [_question_means(question, results) for question, results in by_question.items()]
     results_page = LinkHeadResults(means, precision, heads, training)
-    write_page(options.name, "The link head over seeds", results_page, threads=options.threads)
+    write_page("link_head", "The link head over seeds", results_page, options.threads, page=options.name)
 
 
 if __name__ == "__main__":

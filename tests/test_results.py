@@ -43,6 +43,7 @@ PAGES: dict[str, Any] = {
     "english_books": EnglishResults,
     "lab": LabResults,
     "link_head": LinkHeadResults,
+    "link_head_float32": LinkHeadResults,
     "natural": NaturalErrors,
     "next_pronoun": NextPronounPage,
     "next_pronoun_coin": NextPronounPage,

@@ -72,7 +72,7 @@ def test_the_code_that_the_report_shows_removes_the_head(result: ProbeResult) ->
     with redirect_stdout(io.StringIO()) as output:
         exec(ablation_code(head, result.results.model), names)
     assert "tensor([[[" in output.getvalue()
-    edited = names["opened"].model.logits(names["tokens"], edits=[names["edit"]])
+    edited = names["opened"].model.logits(names["tokens"], edits=names["edits"])
     assert (edited - names["opened"].model.logits(names["tokens"])).abs().max() > 0
 
 

@@ -34,11 +34,12 @@ RECIPE = """config/train_shakespeare_char.py --device=cpu --compile=False --eval
 # Both programs read a clock around each step. This runner makes that clock count CPU-seconds, and adds a number to the
 # seed and sets autocast, for which nanoGPT has no setting on a CPU.
 RUN = """
-import runpy, sys, time, torch
+import contextlib, runpy, sys, time, torch
 clock, offset, precision, manual_seed = sys.argv[1], int(sys.argv[2]), sys.argv[3], torch.manual_seed
 setattr(time, clock, time.process_time)
 torch.manual_seed = lambda seed: manual_seed(seed + offset)
-torch.set_autocast_enabled("cpu", precision == "bfloat16")
+if precision == "bfloat16":  # around the forward pass, where nanoGPT has autocast on a GPU and nothing on a CPU
+    contextlib.nullcontext = lambda: torch.autocast("cpu", torch.bfloat16)
 sys.argv = sys.argv[4:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

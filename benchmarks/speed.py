@@ -3,12 +3,9 @@
 Trains on the characters of tiny Shakespeare by `experiment=shakespeare/cpu_quick` and by nanoGPT's own CPU recipe (a
 checkout of github.com/karpathy/nanoGPT, in which nothing is written), one thread, one after the other for each seed.
 The figures are the CPU-seconds of the training loop without evaluations, and the mean loss over the whole validation
-part in windows that do not overlap. nanoGPT computes in float32 on a CPU; a short trial tells whether it is faster in
-bfloat16 on this one, and then it gets that, by autocast. Writes docs/results/speed.{json,md}; needs
-requirements-dev.txt.
+part in windows that do not overlap. Writes docs/results/speed.{json,md}. Needs requirements-dev.txt.
 """
 
-import json
 import pickle
 import re
 import statistics
@@ -20,27 +17,24 @@ from pathlib import Path
 import numpy as np
 from omegaconf import MISSING
 
-from benchmarks.measure import Timing, listed, median_range, run_command, start_benchmark, write_page
+from benchmarks.measure import listed, median_range, run_command, start_benchmark, write_page
 from data.errors import UserError
 from data.text_tables import markdown_table
 from training.metrics import load_metrics
 
 MAX_LOSS = 1.88  # nats per character over the whole validation part
 STEPS = 2000  # in the CPU recipe of nanoGPT
-TRIAL_STEPS = 60  # in each number format
 # The README of nanoGPT, "I only have a macbook", with evaluations at the first and the last step only.
 RECIPE = """config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 --log_interval=1
 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --dropout=0.0""".split()
 # Both programs read a clock around each step. This runner makes that clock count CPU-seconds, and adds a number to the
-# seed and sets autocast, for which nanoGPT has no setting on a CPU.
+# seed, for which nanoGPT has no setting.
 RUN = """
-import contextlib, runpy, sys, time, torch
-clock, offset, precision, manual_seed = sys.argv[1], int(sys.argv[2]), sys.argv[3], torch.manual_seed
+import runpy, sys, time, torch
+clock, offset, manual_seed = sys.argv[1], int(sys.argv[2]), torch.manual_seed
 setattr(time, clock, time.process_time)
 torch.manual_seed = lambda seed: manual_seed(seed + offset)
-if precision == "bfloat16":  # around the forward pass, where nanoGPT has autocast on a GPU and nothing on a CPU
-    contextlib.nullcontext = lambda: torch.autocast("cpu", torch.bfloat16)
-sys.argv = sys.argv[4:]
+sys.argv = sys.argv[3:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 SCORE_NANOGPT = """
@@ -92,8 +86,6 @@ class SpeedResults:
     """The table of the page."""
 
     commit: str  # of nanoGPT
-    precision: str  # of ours
-    nanogpt_trial: dict[str, float]  # milliseconds of a step of nanoGPT, by number format
     seeds: list[int]
     pairs: list[_CostPair]
 
@@ -104,12 +96,10 @@ class SpeedResults:
         ]
         ratios = [pair.nanogpt.loop / pair.ours.loop for pair in self.pairs]
         n_reached = sum(pair.ours.loss <= MAX_LOSS for pair in self.pairs)
-        trial = ", ".join(f"{name} {milliseconds:.1f}" for name, milliseconds in self.nanogpt_trial.items())
         header = ["recipe", "full validation loss, nats", "training loop, CPU-s", "whole process, CPU-s"]
         return [
             f"Characters of tiny Shakespeare, one thread, seeds {', '.join(map(str, self.seeds))}; median (range).",
-            f"Ours computes in {self.precision}, nanoGPT (commit {self.commit}) in the faster of two formats here,",
-            f"{fastest(self.nanogpt_trial)} (CPU-ms of a step in a trial of {TRIAL_STEPS} steps: {trial}).",
+            f"nanoGPT is commit {self.commit}; both compute in float32.",
             "",
             *markdown_table(header, rows),
             "",
@@ -124,52 +114,33 @@ def _cost_row(title: str, costs: list[_TrainingCost]) -> list[str]:
     return [title, loss, loop, median_range([cost.process for cost in costs])]
 
 
-def fastest(milliseconds: dict[str, float]) -> str:
-    """Return the number format with the shortest step."""
-    return min(milliseconds, key=lambda name: milliseconds[name])
-
-
-def _train_ours(text: Path, seed: int, folder: Path) -> tuple[_TrainingCost, str]:
-    """Train the quick recipe on one thread; return its cost and the number format that precision=auto chose."""
+def _train_ours(text: Path, seed: int, folder: Path) -> _TrainingCost:
+    """Train the quick recipe on one thread."""
     run = folder / f"ours_{seed}"
     # The clock of each step counts CPU-seconds
     settings = [f"data.path={text}", f"seed={seed}", f"out={run}", f"cache_dir={folder / 'cache'}", "threads=1"]
-    settings += ["experiment=shakespeare/cpu_quick", "sample_tokens=0"]
-    timing = run_command([sys.executable, "-c", RUN, "perf_counter", "0", "float32", "train.py", *settings])
+    settings += ["experiment=shakespeare/cpu_quick", "sample_tokens=0", "precision=float32"]
+    timing = run_command([sys.executable, "-c", RUN, "perf_counter", "0", "train.py", *settings])
     last = load_metrics(run).validation[-1]
     assert last.loss is not None and last.seconds is not None
-    precision = json.loads((run / "environment.json").read_text())["device"].rpartition(", ")[2]
-    return _TrainingCost(last.loss, last.seconds, timing.cpu_seconds), precision
+    return _TrainingCost(last.loss, last.seconds, timing.cpu_seconds)
 
 
-def _run_nanogpt(checkout: Path, folder: Path, offset: int, precision: str, n_steps: int) -> Timing:
-    """Train nanoGPT by its CPU recipe on one thread."""
-    options = [f"--dataset={folder / 'text'}", f"--out_dir={folder / 'nanogpt'}"]
-    options += [f"--max_iters={n_steps}", f"--lr_decay_iters={STEPS}", f"--eval_interval={n_steps}"]
-    command = [sys.executable, "-c", RUN, "time", str(offset), precision, "train.py", *RECIPE, *options]
-    return run_command(command, checkout)
-
-
-def _try_nanogpt(checkout: Path, folder: Path) -> dict[str, float]:
-    """Return the CPU-milliseconds of a step of nanoGPT in each number format, the better of two trials."""
-    milliseconds = {"float32": float("inf"), "bfloat16": float("inf")}
-    for precision in 2 * list(milliseconds):
-        timing = _run_nanogpt(checkout, folder, 0, precision, TRIAL_STEPS)
-        step = 1000 * _loop_seconds(timing.output, TRIAL_STEPS) / TRIAL_STEPS
-        milliseconds[precision] = min(milliseconds[precision], step)
-    return milliseconds
-
-
-def _train_nanogpt(checkout: Path, folder: Path, offset: int, precision: str) -> _TrainingCost:
+def _train_nanogpt(checkout: Path, folder: Path, offset: int) -> _TrainingCost:
     """Train nanoGPT by its CPU recipe on one thread, then measure the loss on the whole validation part."""
-    timing = _run_nanogpt(checkout, folder, offset, precision, STEPS)
+    out = folder / "nanogpt"
+    data = folder / "text"
+    options = [f"--dataset={data}", f"--out_dir={out}"]
+    options += [f"--max_iters={STEPS}", f"--lr_decay_iters={STEPS}", f"--eval_interval={STEPS}"]
+    command = [sys.executable, "-c", RUN, "time", str(offset), "train.py", *RECIPE, *options]
+    timing = run_command(command, checkout)
     # The whole validation part, in windows that do not overlap
-    score = [sys.executable, "-c", SCORE_NANOGPT, str(folder / "nanogpt" / "ckpt.pt"), str(folder / "text" / "val.bin")]
+    score = [sys.executable, "-c", SCORE_NANOGPT, str(out / "ckpt.pt"), str(data / "val.bin")]
     loss = float(run_command(score, checkout).output.splitlines()[-1])
-    return _TrainingCost(loss, _loop_seconds(timing.output, STEPS), timing.cpu_seconds)
+    return _TrainingCost(loss, _loop_seconds(timing.output), timing.cpu_seconds)
 
 
-def _loop_seconds(output: str, n_steps: int) -> float:
+def _loop_seconds(output: str) -> float:
     """Return the seconds of nanoGPT's loop from the milliseconds that it prints for each step.
 
     Its first and last step contain an evaluation; the median of the others stands for the first, the last is extra.
@@ -177,9 +148,9 @@ def _loop_seconds(output: str, n_steps: int) -> float:
     # Every step must be there, or the sum would be too small
     printed = re.findall(r"^iter (\d+): .* time ([\d.]+)ms", output, re.MULTILINE)
     milliseconds = {int(step): float(duration) for step, duration in printed}
-    if milliseconds.keys() != {*range(n_steps + 1)}:
-        raise UserError(f"nanoGPT printed {len(milliseconds)} steps instead of {n_steps + 1}")
-    steps = [milliseconds[step] for step in range(1, n_steps)]
+    if milliseconds.keys() != {*range(STEPS + 1)}:
+        raise UserError(f"nanoGPT printed {len(milliseconds)} steps instead of {STEPS + 1}")
+    steps = [milliseconds[step] for step in range(1, STEPS)]
     return (sum(steps) + statistics.median(steps)) / 1000
 
 
@@ -211,13 +182,11 @@ def main(options: _SpeedOptions) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_nanogpt_data(text, folder / "text")
-        trial = _try_nanogpt(checkout, folder)
         for seed in seeds:
-            ours, precision = _train_ours(text, seed, folder)
-            pairs.append(_CostPair(ours, _train_nanogpt(checkout, folder, seed - 1, fastest(trial))))
+            pairs.append(_CostPair(_train_ours(text, seed, folder), _train_nanogpt(checkout, folder, seed - 1)))
             print(f"seed {seed}: {pairs[-1]}", file=sys.stderr, flush=True)
     commit = run_command(["git", "rev-parse", "--short", "HEAD"], checkout).output.strip()
-    write_page("speed", "Speed compared with nanoGPT", SpeedResults(commit, precision, trial, seeds, pairs), threads=1)
+    write_page("speed", "Speed compared with nanoGPT", SpeedResults(commit, seeds, pairs), threads=1)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class _QuestionMeans:
 
     question: str
     supported: int
-    as_a_set: int  # of these, heads that share the work
+    as_a_set: int  # how many of the supported are sets of heads
     n_seeds: int
     accuracy: float
     block_accuracy: float

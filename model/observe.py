@@ -91,7 +91,7 @@ class ObservableModel(Protocol):
         edits: Sequence[HeadEdit] = (),
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
-        """Return float32 logits [B, T, V] of `tokens` [B, T], or [B, V] at `positions` [B], [B, n, V] at [B, n].
+        """Return float32 logits [B, T, V] of `tokens` [B, T]; [B, V] at `positions` [B], or [B, n, V] at [B, n].
 
         With `streams`, which is `residual_stream(tokens)`, an edited pass may start at the lowest edited layer.
         """

@@ -47,7 +47,7 @@ class ClaimCard:
     holdout: str
     n_items: int
     clusters: Clusters
-    scores: dict[str, float]  # of these heads
+    scores: dict[str, float]  # of `heads`
     intervals: dict[str, Interval | None]  # intervals of the scores; None for a score without one
     best_baseline: BestBaseline
     untrained: UntrainedScores | None

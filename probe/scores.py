@@ -49,7 +49,7 @@ class HeadRows:
 
 
 def joint_log_ratio(rows: HeadRows, heads: Sequence[Head]) -> np.ndarray:
-    """Return the log ratio [N] of several heads whose attention weights are added."""
+    """Return the log ratio [N] of the summed attention weights of several heads."""
     antecedents, distractors = np.zeros((2, len(rows.mass)))
     for head in heads:
         # The share of the weight on mentions that is on antecedents.

@@ -50,7 +50,7 @@ MIN_SELECTIVITY = 0.15  # a pure link head has 1/2; Hewitt & Liang 2019 give no 
 MIN_ATTENTION_SWAP = 0.2  # a fifth of the answer depends on which of the two mentions this head attends to
 MAX_UNLINKED_MASS = 0.5  # weight on nouns without an antecedent, as a share of the weight with one
 MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its own target, on random tokens
-MIN_SHARE_OF_ALL = 0.8  # a set is judged if it moves so much of what all heads at the query move together, on dev
+MIN_SHARE_OF_ALL = 0.8  # attention swap of a set on dev, as a share of that of all heads together
 MIN_DENOISING = 0.5  # at least half of the answer is restored
 _MIN_CRITERIA = 2  # for "suggestive"
 
@@ -119,8 +119,8 @@ class _Verdict:
 def judged(result: QuestionResult) -> QuestionResult:
     """Return a result with its unit, verdict, evidence level, criteria and reasons.
 
-    The unit is the chosen head. If it is not supported, but a set of heads is that moves MIN_SHARE_OF_ALL
-    of what all heads move, the unit is the set.
+    The unit is the chosen head. It is the set of heads if the head is not supported, the set is, and the set's
+    attention swap on dev is at least MIN_SHARE_OF_ALL of that of all heads.
     """
     verdict = judge(evidence_of(result))
     head_set = result.head_set
@@ -167,7 +167,7 @@ def judged_set(
         attention_swap=None if answer_is_constant else head_set.attention_swap,
         edge_specificity=None if answer_is_constant else scores.edge_specificity_interval,
         answer_is_constant=answer_is_constant,
-        linked_mass=1.0,
+        linked_mass=1.0,  # unlinked_share is relative to it already
         unlinked_mass=scores.unlinked_share,
     )
     exclusions: list[str] = []

@@ -16,7 +16,7 @@ class Muon(torch.optim.Muon):
     The update is the same up to rounding (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).
     """
 
-    matrix_type: torch.dtype = torch.float32  # of the iteration on a CPU
+    matrix_type: torch.dtype = torch.float32  # number format of the Newton-Schulz iteration on a CPU
     # [] float, as torch.amp.GradScaler sets it and torch's fused AdamW reads it: 1 skips the update, on the device.
     found_inf: Tensor | None = None
 

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
         ProbeResult,
         ProbeResults,
         UserError,
+        cut_link,
+        exchange_links,
         load_metrics,
         open_model,
         probe_model,
+        remove_head,
     )
 
 __all__ = [
@@ -33,9 +36,12 @@ __all__ = [
     "ProbeResult",
     "ProbeResults",
     "UserError",
+    "cut_link",
+    "exchange_links",
     "load_metrics",
     "open_model",
     "probe_model",
+    "remove_head",
 ]
 
 

@@ -1,5 +1,6 @@
 """The probe from Python: `probe_model` returns what eval.py prints and writes, for any model (docs/usage.md)."""
 
+import html
 import json
 import sys
 import time
@@ -26,6 +27,7 @@ from model.observe import HeadEdit
 from probe.after_pronoun import after_pronoun
 from probe.claim import claim_card
 from probe.config import Holdouts, Items, ProbeConfig
+from probe.interventions import cut_link, exchange_links, remove_head
 from probe.links import HeadScores, LinkStudy, study_links
 from probe.natural import MAX_PREFIXES, MIN_PREFIXES, make_prefix_items, study_prefixes
 from probe.next_pronoun import Progress, planned_work, question_items, study_next_pronoun
@@ -62,9 +64,12 @@ __all__ = [
     "ProbeResult",
     "ProbeResults",
     "UserError",
+    "cut_link",
+    "exchange_links",
     "load_metrics",
     "open_model",
     "probe_model",
+    "remove_head",
 ]
 N_FRAMES = 20  # test frames of the blocks in English
 N_PAIRS = 5  # pairs of names per frame
@@ -124,23 +129,33 @@ class ProbeResult:
         """Return the lines that eval.py prints as one text."""
         return "\n".join([*self.lines(), *(f"note: {warning}" for warning in self.results.warnings)])
 
-    __repr__ = __str__  # what a notebook shows
+    __repr__ = __str__  # what a console shows
 
-    def save(self, folder: str | Path, texts: Sequence[str] = ()) -> Path:
+    def page(self, texts: Sequence[str] = (), *, live: bool | None = None) -> str:
+        """Return the report as HTML; arguments as `save`."""
+        records = (read_metrics(self.opened), read_history(self.opened))
+        return page(page_content(self.opened, self.results, *records, texts, live=live))
+
+    def _repr_html_(self) -> str:
+        """Return the report in a frame, which a notebook shows; its script cannot reach the notebook."""
+        allowed = 'sandbox="allow-scripts allow-downloads"'
+        style = 'style="width: 100%; height: 60rem; border: 0"'
+        return f'<iframe title="Antecedent" {allowed} {style} srcdoc="{html.escape(self.page())}"></iframe>'
+
+    def save(self, folder: str | Path, texts: Sequence[str] = (), *, live: bool | None = None) -> Path:
         """Write probe.json, the report and the other files of eval.py to `folder`, all or none; return the report.
 
-        `texts` are sentences that the report also shows; the model reads them now.
+        `texts` are sentences that the report also shows; the model reads them now. `live`: whether the report has the
+        model itself, to type sentences into (None: if it has at most 500,000 weights).
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        records = (read_metrics(self.opened), read_history(self.opened))
-        content = page_content(self.opened, self.results, *records, texts)
         files: dict[str, str | bytes] = {
             "probe.json": json.dumps(self.results.to_json(), indent=2) + "\n",
             **self._claim_files(),
             "heads.csv": heads_csv(self.scores),
             "items.jsonl": items_jsonl(self.results, self.scores["test"]) if self.scores else "",
-            PAGE: page(content),
+            PAGE: self.page(texts, live=live),
         }
         write_files(folder, files, "probe.json")
         return folder / PAGE

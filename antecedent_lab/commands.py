@@ -26,6 +26,7 @@ from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Confirmation, Head, NaturalResult, NextPronounResult, ProbeResults
 from probe.sentences import TokenizedText, word_attention
 from report.content import page_content, unknown_note
+from report.live import check_live
 from report.minimal_pairs import minimal_pairs_lines
 from report.natural import natural_lines, natural_tables
 from report.next_pronoun import confirmation_lines, next_pronoun_lines, next_pronoun_tables, screening_notes
@@ -61,6 +62,7 @@ class EvalSettings:
     text: str | None = setting("a sentence of your own, whose attention is printed instead of a test")
     task: Task | None = setting("what the files of path= are; null: natural, English text")
     path: str | None = setting("files to test on: a file, a folder or a glob; several separated by commas")
+    live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
     open: bool = setting("show the page in a browser")
     figures: bool = setting("of a sweep: also draw a PNG; needs matplotlib")
     verbose: bool = setting("print every hold-out, baseline and importance measure")
@@ -86,6 +88,7 @@ class EvalSettings:
             ("items", is_task, "only without task= and path="),
             ("tokenizer", self.tokenizer == "", "the name is empty"),
             ("text", is_sweep or is_task, "needs one model, without task= and path="),
+            ("live", is_sweep or is_task, "is for the page of one model, without task= and path="),
             ("open", is_sweep or is_task, "opens the page of one model, without task= and path="),
             ("figures", not is_sweep, "only for runs= and compare=; the page of a model shows its curves"),
         ]
@@ -107,6 +110,7 @@ def probe_heads(
     """Test the heads of a model, print the results and write the probe/ folder; False if it cannot be written."""
     if isinstance(opened, OpenedRun) and not opened.has_stories:
         print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), config, log)
+    check_live(opened, settings.live)
     # The folder is locked before minutes of work begin.
     with results_folder(opened, log) as folder:
         result = probe_opened(opened, config, settings.cache_dir)
@@ -115,7 +119,7 @@ def probe_heads(
             lines += _verbose_lines(result.results)
         log(printable("\n".join([*lines, *(f"note: {line}" for line in result.results.warnings)])))
         if folder is not None:
-            result.save(folder, read_texts(opened.folder))
+            result.save(folder, read_texts(opened.folder), live=settings.live)
     return folder is not None
 
 
@@ -148,11 +152,12 @@ def print_loss(
         log(line)
 
 
-def look_at_sentence(opened: OpenedModel, text: str) -> bool:
+def look_at_sentence(opened: OpenedModel, text: str, live: bool | None = None) -> bool:
     """Print the attention of every head at the pronouns of the user's sentence, and add the sentence to the page.
 
-    Return whether the page could be written; UserError if the text is empty or too long.
+    `live` as in `page_content`. Return whether the page could be written; UserError if the text is empty or too long.
     """
+    check_live(opened, live)
     if not text.strip():
         raise UserError("text=: the text is empty")
     tokenized = opened.tokenize(text)
@@ -177,7 +182,7 @@ def look_at_sentence(opened: OpenedModel, text: str) -> bool:
             earlier = [shown for shown in read_texts(opened.folder) if shown != text]
             texts = [text, *earlier][:MAX_TEXTS]
             records = (read_metrics(opened), read_history(opened))
-            content = page_content(opened, results, *records, texts, missing)
+            content = page_content(opened, results, *records, texts, missing, live)
             write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
     return folder is not None
 

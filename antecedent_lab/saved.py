@@ -11,11 +11,11 @@ from antecedent_lab.opened import OWNER
 from data.errors import UserError, damaged_file_error
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults
-from probe.snapshots import HISTORY_FILE, SnapshotHistory, load_history
 from report.reproduce import eval_command
 from training.files import lock, write_json
 from training.metrics import Metrics, load_metrics
 from training.run_dir import first_unwritable
+from training.weight_history import HISTORY_FILE, WeightHistory, load_weight_history
 
 PAGE = "report.html"
 TEXTS = "sentences.json"  # the user's sentences, newest first
@@ -90,9 +90,11 @@ def read_metrics(opened: OpenedModel) -> Metrics:
         return load_metrics(opened.folder)
 
 
-def read_history(opened: OpenedModel) -> SnapshotHistory | None:
-    """Return the attention of the worked examples during training; None without any."""
-    return None if opened.is_external else load_history(opened.folder / HISTORY_FILE)
+def read_history(opened: OpenedModel) -> WeightHistory | None:
+    """Return the weights of a run during training; None if they were not recorded."""
+    if opened.is_external:
+        return None
+    return load_weight_history(opened.folder / HISTORY_FILE, opened.n_parameters)
 
 
 def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> None:

@@ -24,8 +24,7 @@ from probe.next_pronoun import QUESTION_NAMES
 from probe.passage_items import PassageItem, make_passage_items
 from probe.results import Head
 from probe.scores import best_head, check_blocks, measure_heads, score_heads
-from probe.sentences import Example, pack_weights, tokenize_text, word_attention
-from probe.snapshots import Examples, choose_examples, snapshot_header
+from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText, tokenize_text, word_attention
 from probe.statistics import CLUSTERINGS, chance_level, largest, max_t_test, story_clusters
 from probe.weights import head_types
 from training.evaluate import ProbeRecord, validation_loss
@@ -72,6 +71,7 @@ class QuestionScores:
         return f"{self.name} {Head(self.layer, self.head)} accuracy {accuracy}"
 
 
+Examples = Sequence[tuple[Example, TokenizedText]]
 # Draws TensorBoard images by tag from the scores and, per example, its words and the attention [L, H, W, W].
 Draw = Callable[[Sequence[QuestionScores], Sequence[tuple[Example, Sequence[str], np.ndarray]]], dict[str, np.ndarray]]
 
@@ -85,7 +85,7 @@ class _TrainingProbe:
     draw: Draw | None  # called at the steps with an evaluation
     blocks: dict[str, list[LinkItem]]  # items of the stories or in English, by question
     stories: StorySplit | None = None  # the loss by token class is measured on their first ones
-    examples: Examples = ()  # their attention is recorded in attention.jsonl
+    examples: Examples = ()  # whose attention is drawn
     prefixes: dict[str, PrefixItems] = field(default_factory=dict)  # prefixes in natural text, by question
     passages: dict[str, list[PassageItem]] = field(default_factory=dict)  # with one and two entities
 
@@ -109,18 +109,13 @@ class _TrainingProbe:
             values |= question.values()
             summary.append(question.summary())
 
-        # Attention between the words of the examples, for attention.jsonl and TensorBoard.
-        texts = [text for _, text in self.examples]
-        attention = word_attention(view, texts)
-        snapshot = None
-        if texts:
-            data = [pack_weights(weights) for weights in attention]
-            snapshot = {"header": asdict(snapshot_header(texts, view)), "data": data}
+        # Attention between the words of the examples, for TensorBoard.
         images = {}
         if self.draw and questions and is_due(step, self.run.eval_every_steps, self.run.max_steps):
+            attention = word_attention(view, [text for _, text in self.examples])
             shown = [(example, text.words, w) for (example, text), w in zip(self.examples, attention, strict=True)]
             images = self.draw(questions, shown)
-        return ProbeRecord(values, images, snapshot, summary)
+        return ProbeRecord(values, images, summary)
 
     def _losses(self, model: Transformer) -> dict[str, Any]:
         """Return the loss on stories and its gap to the lower bound by token class, as metrics.jsonl stores them."""
@@ -143,6 +138,19 @@ class _TrainingProbe:
         for question, items in self.prefixes.items():
             points[f"{_NATURAL}{question}"] = _measure_shift(model, items, 4 * self.run.tokens_per_batch)
         return points
+
+
+def choose_examples(
+    tokenize: Callable[[str], TokenizedText], unknown_token: int | None, context_length: int
+) -> Examples:
+    """Return the worked examples, one per text, that fit the context and have no unknown token."""
+    by_text = {example.text: example for example in (*EXAMPLE_BLOCK, *TIRED_OR_SOFT)}
+    chosen = []
+    for text, example in by_text.items():
+        tokenized = tokenize(text)
+        if len(tokenized.tokens) <= context_length and unknown_token not in tokenized.tokens:
+            chosen.append((example, tokenized))
+    return chosen
 
 
 def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> _TrainingProbe | None:

@@ -160,6 +160,39 @@ def edit_query_row(query: Tensor, layer: int, head: int, change: Callable[[Tenso
     return HeadEdit(layer, head, weights=weights)
 
 
+def remove_head(layer: int, head: int) -> HeadEdit:
+    """Return the edit that sets the output of a head to 0 at every token."""
+    return HeadEdit(layer, head, output=torch.zeros_like)
+
+
+def cut_link(layer: int, head: int, token: int, targets: Sequence[int]) -> HeadEdit:
+    """Return the edit that cuts the links of a head from one token to others, as `cut_weights`, in every text."""
+    return _edit_token(layer, head, token, lambda row: cut_weights(row, _mask(row, targets)))
+
+
+def exchange_links(layer: int, head: int, token: int, left: Sequence[int], right: Sequence[int]) -> HeadEdit:
+    """Return the edit by which two sets of tokens exchange a head's weights at one token, as `exchange_weights`."""
+    return _edit_token(layer, head, token, lambda row: exchange_weights(row, _mask(row, left), _mask(row, right)))
+
+
+def _edit_token(layer: int, head: int, token: int, change: Callable[[Tensor], Tensor]) -> HeadEdit:
+    """Return an edit that applies `change` ([B, T] -> [B, T]) to a head's weights at the same token of every text."""
+
+    def weights(attention: Tensor) -> Tensor:
+        edited = attention.clone()
+        edited[:, token] = change(attention[:, token])
+        return edited
+
+    return HeadEdit(layer, head, weights=weights)
+
+
+def _mask(row: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Return a mask [B, T] that is True at some tokens."""
+    mask = torch.zeros_like(row, dtype=torch.bool)
+    mask[:, list(tokens)] = True
+    return mask
+
+
 def swap_edges(batch: PairBatch, layer: int, head: int) -> HeadEdit:
     """Return the attention swap: antecedent and distractor exchange their weights at the query."""
     return edit_query_row(

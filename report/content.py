@@ -1,7 +1,6 @@
 """Everything the report page shows of a model, small enough for one file."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,31 +11,33 @@ from probe.items import HEADLINE
 from probe.opened_model import OpenedModel
 from probe.results import NaturalResult, ProbeResults, QuestionResult, ShownSentence, TestedModel
 from probe.sentences import SHOWCASE, TokenizedText, next_tokens, pack_weights, word_attention
-from probe.snapshots import SnapshotHistory
 from probe.verdict import MAX_P, NOT_ESTABLISHED, corrected_p
+from report.live import live_content
 from report.natural import natural_claims, natural_tables
 from report.next_pronoun import next_pronoun_claim, next_pronoun_tables
 from report.page import PageClaim, PageContent, PageModel, PageQuestion, PageSentence
 from report.reproduce import ablation_code, reproducing_commands
 from report.tables import DESCRIPTIONS, model_tables
 from training.metrics import Metrics, ProbePoint, QuestionPoint
+from training.weight_history import WeightHistory
 
 MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
-MAX_SNAPSHOT_CHARACTERS = 1_500_000
 
 
 def page_content(
     opened: OpenedModel,
     results: ProbeResults | None,
     metrics: Metrics,
-    history: SnapshotHistory | None,
+    history: WeightHistory | None,
     texts: Sequence[str] = (),
     notes: Sequence[str] = (),
+    live: bool | None = None,
 ) -> PageContent:
     """Return the content of the page, with a note for everything that was left out for its size.
 
     The model reads every sentence now. `results` are those of this checkpoint (None: no claim is shown), `metrics` and
-    `history` the records of training, `texts` the user's sentences.
+    `history` the records of training, `texts` the user's sentences. `live`: whether the page has the model itself
+    (None: if it is small).
     """
     omissions: list[str] = []
 
@@ -48,18 +49,16 @@ def page_content(
     groups += [_median_block(opened, result) for result in results.selected] if results else []
     sentences = within_size(groups, omissions)
 
-    # Some of them also have snapshots of training.
-    snapshots = thinned(history, omissions)
-    places = {text: i for i, text in enumerate(snapshots["texts"])} if snapshots else {}
-    sentences = [replace(sentence, snapshot=places.get(sentence.text)) for sentence in sentences]
+    shown_texts = [opened.tokenize(sentence.text) for sentence in sentences]
 
     content = PageContent(
         run=about(opened, reproducing_commands(opened, results.settings if results else None)),
         notes=list(notes),
         max_p=MAX_P,
         sentences=sentences,
-        training=training_content(metrics, snapshots, results),
+        training=training_content(metrics, results),
         resumed=opened.resumed,
+        live=live_content(opened, results, history, shown_texts, live, omissions),
         omissions=omissions,
     )
     return content if results is None else _with_results(content, results, opened)
@@ -307,30 +306,7 @@ def within_size(groups: Sequence[list[PageSentence]], omissions: list[str]) -> l
 # Training
 
 
-def thinned(history: SnapshotHistory | None, omissions: list[str]) -> dict[str, Any] | None:
-    """Return the snapshots as the page holds them: every n-th step and the last if there is no room for all."""
-    if history is None or not history.steps:
-        return None
-    steps = history.steps
-    data = history.data
-
-    # The last snapshot is kept, because it is the trained model's.
-    size = sum(len(text) for step in data for text in step)
-    stride = max(1, math.ceil(size / MAX_SNAPSHOT_CHARACTERS))
-    selected = sorted({*range(0, len(steps), stride), len(steps) - 1})
-    if len(selected) < len(steps):
-        n_omitted = len(steps) - len(selected)
-        omissions.append(f"{n_omitted} of {len(steps)} snapshots of training; {len(selected)} are selected.")
-    return {
-        "texts": history.texts,
-        "steps": [steps[i] for i in selected],
-        "data": [data[i] for i in selected],
-    }
-
-
-def training_content(
-    metrics: Metrics, snapshots: Mapping[str, Any] | None, results: ProbeResults | None
-) -> dict[str, Any] | None:
+def training_content(metrics: Metrics, results: ProbeResults | None) -> dict[str, Any] | None:
     """Return the curves of training; None without a validation loss. `results` name heads that get curves too."""
     # A loss that is not finite is None: training diverged there.
     losses = [record for record in metrics.validation if record.loss is not None]
@@ -354,7 +330,6 @@ def training_content(
             "validation": [record.loss for record in losses],
             "floor": _complete([record.floor for record in losses]),
         },
-        "snapshots": snapshots,
     }
 
 

@@ -23,19 +23,27 @@ function showQuestion() {
 }
 
 document.documentElement.classList.add("scripts");
-document.getElementById("explorer").hidden = content.sentences.length === 0 && !question();
-document.getElementById("attention").hidden = content.sentences.length === 0;
+const largerType = button("Larger type", () => {
+  const isLarger = document.documentElement.classList.toggle("larger");
+  largerType.setAttribute("aria-pressed", String(isLarger));
+}, { "aria-pressed": "false" });
+show("type-size", largerType);
+document.getElementById("explorer").hidden = sentences.size === 0 && !question() && !live;
+document.getElementById("attention").hidden = content.sentences.length === 0 && !live;
 document.getElementById("training").hidden = !training;
 document.getElementById("slider").hidden = steps.length === 0;
 if (question()) Object.assign(state, { layer: question().layer, head: question().head });
 else state.score = "weight";
 const linked = sentences.get(location.hash.slice(1)) ?? sentences.get(content.opening); // report.html#yours-1
+drawLive();
 selectSentence(linked ?? [...groupsNow().values()][0]?.[0]);
 redrawOn("question", showQuestion);
-redrawOn("question layer head score time sentence query target", drawHeads);
+redrawOn("question layer head score time sentence query target edits revision", drawHeads);
 redrawOn("question sentence", drawGroups);
-redrawOn("question sentence layer head time query", drawCards);
-redrawOn("sentence layer head time score query target", drawSentence);
+redrawOn("question sentence layer head time query edits revision", drawCards);
+redrawOn("sentence layer head time score query target edits revision", drawSentence);
 redrawOn("question layer head time", drawCharts);
 for (const draw of [drawQuestions, drawScoreChoice, drawSlider]) draw();
 for (const { draw } of views) draw();
+openLink();
+addEventListener("hashchange", () => openLink() || selectSentence(sentences.get(location.hash.slice(1)) ?? sentences.get(state.sentence)));

@@ -18,14 +18,31 @@ from data.errors import printable
 from data.typed_json import may_be_absent, to_json
 from probe.results import Head, QuestionResult
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
+from report.live import Live
 from report.tables import Table, head_names, question_tables
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("page_data", "page_elements", "page_heads", "page_sentences", "page_training", "page")  # in this order
+SCRIPTS = (  # in this order
+    "page_model",
+    "page_tokens",
+    "page_data",
+    "page_elements",
+    "page_live_model",
+    "page_heads",
+    "page_sentences",
+    "page_save",
+    "page_training",
+    "page_live",
+    "page",
+)
 
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
 LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
 
+LIVE_LEAD = (
+    "Type a sentence, remove a head or cut a link, and see which word the model expects next. "
+    "One sentence is an illustration (n = 1), not a test: the verdict above stays as it is."
+)
 BADGES = {SUPPORTED: "●", SUGGESTIVE: "◐", NOT_ESTABLISHED: "○"}
 
 
@@ -75,7 +92,6 @@ class PageSentence:
     next: list[tuple[str, float]]  # the most probable next tokens
     weights: str  # of `pack_weights`
     head: Head | None = may_be_absent()  # that is selected with the sentence
-    snapshot: int | None = None  # its place in the snapshots of training
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +118,7 @@ class PageContent:
     tables: list[Table] = field(default_factory=list)
     resumed: Sequence[str]
     omissions: list[str]  # parts that are left out for their size
+    live: Live = Live(None, "")
 
 
 # HTML
@@ -113,10 +130,7 @@ def page(content: PageContent) -> str:
     Every text is escaped, and the Content-Security-Policy allows this script and this style and nothing else. The
     result can be encoded as UTF-8 whatever the content holds.
     """
-    # The files of the script share one scope.
-    script = "\n".join((FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
-    script = f'\n(function () {{\n"use strict";\n{script}\n}})();\n'
-    style = (FOLDER / "page.css").read_text(encoding="utf-8")
+    script, style = script_text(), style_text()
 
     # The template names its blanks {{name}}.
     heading = "What each head attends to"
@@ -128,10 +142,11 @@ def page(content: PageContent) -> str:
         "header": _header(content.run),
         "claims": _claims(content),
         "notes": "".join(f'<p class="note"><bdi>{_escape(note)}</bdi></p>' for note in content.notes),
+        "live": _live(content.live),
         "evidence": _evidence(content),
         "limits": _limits(content),
         "provenance": _provenance(content.run),
-        "policy": _policy(script, style),
+        "policy": policy(script, style),
         "style": style,
         "script": script,
         "content": _embedded_json(content),
@@ -139,6 +154,17 @@ def page(content: PageContent) -> str:
     # One pass, so that a value that contains {{...}} stays as it is.
     template = (FOLDER / "page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda blank: blanks[blank[1]], template)
+
+
+def script_text() -> str:
+    """Return the script of the page; its files share one scope."""
+    script = "\n".join((FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
+    return f'\n(function () {{\n"use strict";\n{script}\n}})();\n'
+
+
+def style_text() -> str:
+    """Return the style of the page."""
+    return (FOLDER / "page.css").read_text(encoding="utf-8")
 
 
 def _is_tested(content: PageContent) -> bool:
@@ -151,7 +177,7 @@ def _embedded_json(content: PageContent) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _policy(script: str, style: str) -> str:
+def policy(script: str, style: str) -> str:
     """Return the Content-Security-Policy that allows exactly this script and this style."""
     hashes = [b64encode(hashlib.sha256(source.encode()).digest()).decode() for source in (script, style)]
     sources = "script-src 'sha256-{}'; style-src 'sha256-{}'".format(*hashes)
@@ -196,6 +222,18 @@ def _claim(verdict: str, about: str, text: str) -> str:
         if part:
             lines.append(f'<p class="{kind}"><bdi>{_escape(part)}</bdi></p>')
     return "\n".join(lines)
+
+
+def _live(live: Live) -> str:
+    """Return the frame of the live section, which the script fills, or the reason why there is none."""
+    if live.model is None:
+        return f'<p class="rule live-reason"><bdi>{_escape(live.reason)}</bdi></p>' if live.reason else ""
+    return (
+        '<section id="live" class="scripted" aria-labelledby="live-title">\n'
+        '<h2 id="live-title">Your own sentence</h2>\n'
+        f'<p class="lead">The model runs in this page, without a network. {_escape(LIVE_LEAD)}</p>\n'
+        '<div id="live-body"></div>\n</section>'
+    )
 
 
 def _evidence(content: PageContent) -> str:

@@ -17,6 +17,9 @@ const state = {
   sentence: null,
   query: null,
   target: null,
+  edits: [], // of the live model, as in page_live_model.js
+  pair: null, // two words whose probabilities the user compares; null: those of comparedWords
+  revision: 0, // counts the changes of the live sentences and of what is computed about them
 };
 const views = []; // {inputs: names in `state`, draw}
 
@@ -43,16 +46,12 @@ function decode(data) {
   return decoded.get(data);
 }
 
-function hasSnapshots(sentence) {
-  return Boolean(training?.snapshots && sentence.snapshot !== null);
-}
-
-// The weights [words] of one word on every word, as probe/sentences.py packs them: row r of a head is words 0 to r.
-// They are those of the last snapshot at or before the slider's step, or of the trained model.
+// The weights [words] of one word on every word. The live model computes those of live sentences and of earlier steps;
+// the others are as probe/sentences.py packs them: row r of a head is words 0 to r.
 function attentionRow(sentence, row, layer = state.layer, head = state.head) {
-  const isEarlier = state.time !== END && hasSnapshots(sentence);
-  const index = isEarlier ? training.snapshots.steps.findLastIndex((step) => step <= steps[state.time]) : -1;
-  const view = decode(index < 0 ? sentence.weights : training.snapshots.data[index][sentence.snapshot]);
+  const pass = livePass(sentence);
+  if (pass) return wordRow(pass, row, layer, head);
+  const view = decode(sentence.weights);
   const n = sentence.words.length;
   const offset = ((layer * nHead + head) * n * (n + 1) + row * (row + 1)) / 2;
   return Float64Array.from({ length: n }, (_, word) => (word > row ? 0 : view.getUint16(2 * (offset + word), true) / 65535));
@@ -99,6 +98,7 @@ const SCORES = {
     means: "share of blocks in which all four sentences are right (two orders of the nouns × two pronouns)",
   },
   weight: { name: "attention weight", centre: 0, means: "" },
+  effect: { name: "effect of removing it", centre: 0, means: "" },
 };
 
 function trainingCurves() {
@@ -109,6 +109,7 @@ function trainingCurves() {
 // Scores [layers][heads] at the slider's step; null if they were not measured then.
 function scoresNow() {
   if (state.score === "weight") return attentionOfLink();
+  if (state.score === "effect") return effectsNow();
   if (state.time === END) return question().heads[state.score];
   return trainingCurves()?.[state.score]?.[state.time] ?? null;
 }

@@ -39,6 +39,12 @@ function number(value) {
   return value?.toFixed(2).replace("-0.00", "0.00") ?? "–";
 }
 
+function button(text, act, attributes = {}) {
+  const node = element("button", { type: "button", ...attributes }, text);
+  node.addEventListener("click", act);
+  return node;
+}
+
 function menu(legend, options, selected, select) {
   const items = options.map(([value, text]) => element("option", { value, selected: value === selected }, text));
   const list = element("select", {}, ...items);

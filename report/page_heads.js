@@ -1,8 +1,11 @@
 // All heads as a grid of buttons (layers down, heads across), coloured by one score.
 
+const SCORES_OF_SENTENCE = ["weight", "effect"]; // of the selected sentence, not of the test
+
 function drawScoreChoice() {
-  const names = content.questions.length ? Object.keys(SCORES) : ["weight"];
-  const options = names.filter((name) => name !== "weight" || content.sentences.length).map((name) => [name, SCORES[name].name]);
+  const possible = { weight: content.sentences.length > 0 || live, effect: live };
+  const names = Object.keys(SCORES).filter((name) => possible[name] ?? content.questions.length);
+  const options = names.map((name) => [name, SCORES[name].name]);
   show("score-choice", options.length > 1 ? menu("Colour by", options, state.score, (score) => update({ score })) : null);
 }
 
@@ -28,7 +31,7 @@ function drawHeads() {
 function headButton(layer, head, scores) {
   const value = scores ? scores[layer][head] : null;
   const isSelected = layer === state.layer && head === state.head;
-  const isMarked = state.time === END && state.score !== "weight" && isSignificant(layer, head);
+  const isMarked = state.time === END && !SCORES_OF_SENTENCE.includes(state.score) && isSignificant(layer, head);
   const button = element(
     "button",
     {
@@ -59,7 +62,7 @@ function headLabel(layer, head, value, isMarked) {
 // -1: full orange (to the distractor), 0: no colour, 1: full blue (to the antecedent).
 function tintOf(value, scores) {
   if (value === null) return 0;
-  if (state.score === "pronoun_contrast") return value / Math.max(0.1, ...scores.flat().map(Math.abs));
+  if (["pronoun_contrast", "effect"].includes(state.score)) return value / Math.max(0.1, ...scores.flat().map(Math.abs));
   const { centre } = SCORES[state.score];
   return Math.max(-1, Math.min(1, (value - centre) / (1 - centre)));
 }
@@ -77,6 +80,7 @@ function legend(scores) {
 }
 
 function meaning(scores) {
+  if (state.score === "effect") return effectMeaning();
   if (state.score === "weight") {
     const sentence = sentences.get(state.sentence);
     if (!sentence) return "";

@@ -26,13 +26,14 @@ const GROUPS = {
       ]),
     ),
   ),
+  live: ["Your live sentence", "The model computes these weights now, in this page, with your changes."],
   yours: ["Your sentences", "The page does not know the antecedents here, so it shows the words with the most attention."],
 };
 
 // The sentences of the question first, then the others; a median block belongs to one question only.
 function groupsNow() {
   const first = (question()?.sentences ?? []).map((id) => sentences.get(id));
-  const others = content.sentences.filter((sentence) => !first.includes(sentence) && (sentence.group !== "median" || !question()));
+  const others = [...sentences.values()].filter((sentence) => !first.includes(sentence) && (sentence.group !== "median" || !question()));
   return Map.groupBy([...first, ...others], ({ group }) => group);
 }
 
@@ -146,16 +147,16 @@ function drawSentence() {
   if (!sentence) return show("sentence");
   const hadFocus = document.getElementById("words")?.contains(document.activeElement);
   const matrix = sentence.words.length <= MOST_MATRIX ? matrixPicture(sentence) : null;
-  show("sentence", aboutSentence(sentence), wordButtons(sentence), targetMenu(sentence), matrix);
+  show("sentence", aboutSentence(sentence), wordButtons(sentence), targetMenu(sentence), matrix, saveButtons(sentence));
   if (hadFocus) document.querySelector("#words [tabindex='0']").focus();
 }
 
 function aboutSentence(sentence) {
   const note = (text, kind = "rule") => element("p", { class: kind }, element("bdi", {}, text.slice(0, 1000)));
-  const expected = sentence.next.filter(([, chance]) => chance >= 0.005).map(([text, chance]) => `${label(text)} ${number(chance)}`);
+  const expected = nextNow(sentence).filter(([, chance]) => chance >= 0.005).map(([text, chance]) => `${label(text)} ${number(chance)}`);
   const lines = [note(sentence.title), ...[...new Set(sentence.notes)].slice(0, 5).map((text) => note(text, "note"))];
   if (expected.length) lines.push(note(`Most probable next words: ${expected.join(", ")}`));
-  if (state.time !== END && !hasSnapshots(sentence)) lines.push(note("No snapshots of this sentence: its weights are those of the trained model at every step."));
+  if (state.time !== END && !hasHistory()) lines.push(note("This file has no weights of earlier steps: the attention is that of the trained model at every step."));
   return element("div", { class: "about" }, ...lines);
 }
 

@@ -5,7 +5,7 @@ const HEIGHT = 200;
 const EDGE = { left: 40, right: 12, top: 12, bottom: 24 };
 
 function drawSlider() {
-  if (!training?.snapshots) document.querySelector("#training .lead")?.remove(); // nothing above moves
+  if (!hasHistory()) document.querySelector("#training .lead")?.remove(); // nothing above moves
   if (!steps.length) return;
   const range = element("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: END, "aria-label": "Training step" });
   range.addEventListener("input", () => update({ time: Number(range.value) }));

@@ -61,9 +61,9 @@ def ablation_code(result: QuestionResult, model: TestedModel) -> str:
     """Return Python that removes the heads that a verdict is about from the model that was tested."""
     tokenizer = f", tokenizer={model.fact('tokenizer')!r}" if model.fact("tokenizer") else ""
     example = result.median.sentences[0].text
-    edits = [f"HeadEdit({layer}, {head}, output=torch.zeros_like)" for layer, head in result.judged_heads]
+    edits = [f"remove_head({layer}, {head})" for layer, head in result.judged_heads]
     return "\n".join([
-        "import torch; from antecedent_lab import HeadEdit, open_model",
+        "import torch; from antecedent_lab import open_model, remove_head",
         f"opened = open_model({model.run!r}{tokenizer}, device='cpu')",
         f"tokens = torch.tensor([opened.tokenize({example!r}).tokens])",
         f"edits = [{', '.join(edits)}]  # layer, head",

@@ -25,7 +25,6 @@ class ProbeRecord:
 
     values: dict[str, Any]  # recorded in metrics.jsonl with split "probe"
     images: dict[str, np.ndarray]  # TensorBoard tag -> [height, width, 3] uint8
-    snapshot: dict[str, Any] | None  # recorded in attention.jsonl
     summary: list[str]  # per question: "number L1H0 accuracy 0.98 (chance level 0.61)"
 
 

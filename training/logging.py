@@ -1,4 +1,4 @@
-"""Record of a run: metrics.jsonl (exact), attention.jsonl, TensorBoard, and the lines on the terminal."""
+"""Record of a run: metrics.jsonl (exact), weights.jsonl, TensorBoard, and the lines on the terminal."""
 
 import json
 import sys
@@ -17,6 +17,7 @@ from data.errors import UserError
 from model.transformer import Transformer, n_parameters
 from training.files import with_path, write_atomically
 from training.settings import TrainSettings
+from training.weight_history import HISTORY_FILE
 
 MAX_STANDARD_ERRORS = 3  # a loss that lies so far below its lower bound is no chance result
 NOT_PLOTTED = {"layer", "head", "seconds", "whole"}
@@ -36,7 +37,6 @@ class JsonLines:
         elif resumed_step > 0:
             print(f"warning: {path}: missing; the records up to step {resumed_step} are lost", file=sys.stderr)
         self._file = path.open("ab")
-        self.is_new = self._file.tell() == 0
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Append one object; numbers that are not finite become null."""
@@ -58,7 +58,7 @@ class RunLog:
     def __init__(self, run: Path, resumed_step: int = -1) -> None:
         """Open the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
-        self._attention: JsonLines | None = None  # opened at the first line; a text has none
+        self._weights: JsonLines | None = None  # opened at the first line; a large model has none
         self._run = run
         self._resumed_step = resumed_step
 
@@ -101,18 +101,14 @@ class RunLog:
         """Show `text` in TensorBoard as a code block, so that none of it is taken for Markdown."""
         self.board.add_text(tag, "\n".join(f"    {line}" for line in text.splitlines()), step)
 
-    def attention(self, step: int, snapshot: dict[str, Any]) -> None:
-        """Record a line of attention.jsonl; its entry "header" is written once, as step -1."""
-        values = dict(snapshot)
-        header = values.pop("header", None)
-        if self._attention is None:
-            self._attention = JsonLines(self._run / "attention.jsonl", self._resumed_step)
-            if self._attention.is_new and header is not None:
-                self._attention.write(-1, header)
-        self._attention.write(step, values)
+    def weights(self, step: int, packed: str) -> None:
+        """Record a line of weights.jsonl; `packed` is of `pack_parameters`."""
+        if self._weights is None:
+            self._weights = JsonLines(self._run / HISTORY_FILE, self._resumed_step)
+        self._weights.write(step, {"weights": packed})
 
     def close(self) -> None:
-        for record in (self._metrics, self._attention, self.board):
+        for record in (self._metrics, self._weights, self.board):
             if record is not None:
                 record.close()
 

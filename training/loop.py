@@ -14,7 +14,7 @@ import torch
 
 from data.corpus import Corpus, load_corpus
 from data.errors import UserError
-from model.transformer import Transformer
+from model.transformer import Transformer, n_parameters
 from training.checkpoint import drop_checkpoints_after, load_resumable, read_manifest, save_checkpoint
 from training.command_line import next_command
 from training.device import ComputeDevice, choose_device, keep_freed_memory
@@ -33,6 +33,7 @@ from training.run_dir import (
 from training.settings import Device, Sharding, TrainSettings, result_settings
 from training.stop import StopRequest
 from training.trainer import StepStats, Trainer, make_trainer, train_step, wait_for_device
+from training.weight_history import MAX_HISTORY_WEIGHTS, pack_parameters
 
 MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
 
@@ -288,14 +289,14 @@ def _evaluate_and_save(trainer: Trainer, context: RunContext | None) -> None:
 
 
 def _probe(context: RunContext, step: int) -> list[str]:
-    """Probe the model, record the result, and return its summary."""
+    """Record the weights of a small model, probe it, record the result, and return its summary."""
+    if n_parameters(context.model) <= MAX_HISTORY_WEIGHTS:
+        context.log.weights(step, pack_parameters(context.model, torch.float16))
     record = context.probe(context.model, step) if context.probe else None
     if record is None:
         return []
     context.log.record(step, "probe", record.values)
     context.log.images(step, record.images)
-    if record.snapshot is not None:
-        context.log.attention(step, record.snapshot)
     context.console.status = record.summary[0] if record.summary else ""
     return record.summary
 

@@ -1,7 +1,7 @@
 """The directory of a run: created once, locked while a process writes, found again later.
 
-It holds config.json, tokenizer.json, environment.json, metrics.jsonl, attention.jsonl (of stories), checkpoints/, tb/,
-probe/ and, after a resume, resumes.jsonl.
+It holds config.json, tokenizer.json, environment.json, metrics.jsonl, weights.jsonl (of a small model), checkpoints/,
+tb/, probe/ and, after a resume, resumes.jsonl.
 """
 
 import json

@@ -61,7 +61,7 @@ def test_records_of_training_are_those_of_a_run(opened: OpenedModel) -> None:
     assert (read_metrics(run).train, read_history(run)) == ([], None)
     (run.folder / "metrics.jsonl").write_text('{"split": "train", "step": 3, "loss": 1.0, "gradient_norm": 2.0}\n')
     assert [record.step for record in read_metrics(run).train] == [3]
-    for name, read in (("metrics.jsonl", read_metrics), ("attention.jsonl", read_history)):
+    for name, read in (("metrics.jsonl", read_metrics), ("weights.jsonl", read_history)):
         (run.folder / name).write_text('{"split": "train"}\n')
         with pytest.raises(UserError, match=f"{name}: damaged"):
             read(run)

@@ -12,11 +12,13 @@ from data.corpus import Corpus, load_corpus
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.english_blocks import english_texts
 from data.links import ORACLES, LinkItem
+from data.words import word_spans
 from model.config import Mask
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.behaviour import measure_payoffs, oracle_losses, resolved_share
-from probe.emergence import choose_items, half_rise, measure_questions, training_probe
+from probe.emergence import choose_examples, choose_items, half_rise, measure_questions, training_probe
+from probe.sentences import TokenizedText
 from tests.probe.pair_items import link
 from tests.tiny_models import config, random_view
 
@@ -142,7 +144,6 @@ def test_a_training_probe_reads_every_question_and_draws_only_at_evaluations(cor
     assert [bool(reading.images) for reading in readings.values()] == [False, True, True]
     assert {"number", "gender", "number_answer", "head_types", "probe_loss"} <= set(readings[8].values)
     assert len(readings[8].summary) == 2
-    assert len(readings[8].snapshot["data"]) == 4  # "tired" and "soft" are unknown here
     with torch.no_grad():
         model.token_embedding.weight.fill_(torch.nan)
     assert probe(model, 16) is None
@@ -166,3 +167,24 @@ def test_the_first_crossing_after_the_start_value_counts() -> None:
 def test_a_curve_that_does_not_change_has_no_half_rise() -> None:
     assert half_rise(STEPS, [0.0] * 9) is None
     assert half_rise([], []) is None
+
+
+@pytest.mark.parametrize(
+    ("unknown", "context_length", "endings"),
+    [
+        (None, 23, ["uses. It", "es. They", " cat. It", "at. They", "as tired", "was soft"]),
+        (1, 23, ["uses. It", " cat. It", "as tired", "was soft"]),
+        (1, 14, ["uses. It", " cat. It"]),
+        (None, 3, []),
+    ],
+)
+def test_examples_without_unknown_tokens_that_fit_the_context_are_chosen_once(
+    unknown: int | None, context_length: int, endings: list[str]
+) -> None:
+    def tokenize(text: str) -> TokenizedText:
+        words = word_spans(text)
+        spans = [span for _, span in words]
+        return TokenizedText(text, [0] + [1 if word == "They" else 2 for word, _ in words], spans, spans)
+
+    chosen = choose_examples(tokenize, unknown, context_length)
+    assert [example.text[-8:] for example, _ in chosen] == endings

@@ -58,6 +58,13 @@ def test_word_attention_of_single_token_words_is_the_softmax_of_the_scores() -> 
     np.testing.assert_allclose(word_attention(model, [text])[0], scores.softmax(-1).numpy(), rtol=1e-5)
 
 
+def test_a_batch_of_texts_gives_the_attention_of_each_text_alone() -> None:
+    view = random_view()
+    texts = [TEXT, TokenizedText("cats", [0, 1, 2], [(0, 3), (3, 4)], [(0, 4)])]
+    for weights, text in zip(word_attention(view, texts), texts, strict=True):
+        np.testing.assert_allclose(weights, word_attention(view, [text])[0], rtol=1e-5, atol=1e-6)
+
+
 def test_next_tokens_are_the_most_probable_ones() -> None:
     model = random_view()
     probabilities = model.logits(torch.tensor([[0, 4, 5]]))[0, -1].softmax(-1)

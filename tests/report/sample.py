@@ -8,7 +8,9 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
+import torch
 
+from data.tokenizer import end_id, word_tokenizer
 from data.words import word_spans
 from probe.results import (
     CausalResult,
@@ -23,9 +25,12 @@ from probe.results import (
     SimilarHead,
     UntrainedScores,
 )
-from probe.sentences import SHOWCASE, Example, TokenizedText, pack_weights
+from probe.sentences import SHOWCASE, START, Example, TokenizedText, pack_weights
+from report.live import Live, LiveModel, live_tokenizer, plain_shape
 from report.page import PageClaim, PageContent, PageModel, PageQuestion, PageSentence
 from report.tables import Table
+from tests.tiny_models import random_model
+from training.weight_history import pack_parameters
 
 N_LAYER, N_HEAD = 2, 4
 LINK_HEAD = (0, 1)
@@ -94,9 +99,7 @@ def positions(example: Example) -> list[int]:
     return [words.index(word) for word in (example.query, example.antecedent, example.distractor)]
 
 
-def sentence(
-    name: str, group: str, text: str, example: Example | None = None, snapshot: int | None = None
-) -> PageSentence:
+def sentence(name: str, group: str, text: str, example: Example | None = None) -> PageSentence:
     """Return a sentence with random attention, in which the link head of an example has learned to link."""
     words = tokenized(text).words
     query = positions(example) if example else []
@@ -112,7 +115,6 @@ def sentence(
         notes=[] if example else ["A note."],
         next=[("pounced", 0.31), ("purred", 0.22)],
         weights=pack_weights(attention(len(words), *query[:2])),
-        snapshot=snapshot,
     )
 
 
@@ -195,17 +197,14 @@ def question(name: str, verdict: str) -> PageQuestion:
 
 
 def training() -> dict[str, Any]:
-    """Return curves and snapshots in which the link head appears around step 600."""
+    """Return curves in which the link head appears around step 600."""
     rise = [float(1 / (1 + np.exp(-(step - 600) / 80))) for step in STEPS]
-    first = {example.text: example for examples in SHOWCASE.values() for example in reversed(examples)}
-    links = [(len(tokenized(text).words), *positions(example)[:2]) for text, example in first.items()]
     curves = {
         "accuracy": [heads(i, 0.5, 0.5 + 0.49 * share) for i, share in enumerate(rise)],
         "pronoun_contrast": [heads(i, 0, 1.7 * share) for i, share in enumerate(rise)],
         "chance_level": [0.65] * len(STEPS),
         "resolved_share": [-6 * (1 - share) + share for share in rise],
     }
-    data = [[pack_weights(attention(*link, strength=share)) for link in links] for share in rise]
     return {
         "steps": STEPS,
         "curves": {
@@ -233,18 +232,47 @@ def training() -> dict[str, Any]:
             }
         ],
         "loss": {"steps": [0, 600, 1200], "validation": [6.5, 1.2, 1.09], "floor": [1.06] * 3},
-        "snapshots": {"texts": list(first), "steps": STEPS, "data": data},
     }
+
+
+def live_model() -> LiveModel:
+    """Return a model with random weights that knows the examples' words, and two others as its earlier steps."""
+    texts = [example.text for examples in SHOWCASE.values() for example in examples]
+    tokenizer = word_tokenizer([*texts, "The dog and the bus slept. She he them"])
+    sizes = {"n_layer": N_LAYER, "n_head": N_HEAD, "d_model": 32, "d_mlp": 48, "context_length": 24}
+    models = [random_model(tokenizer.get_vocab_size(), seed, **sizes) for seed in (1, 2, 3)]
+    described = live_tokenizer(tokenizer, end_id(tokenizer))
+    assert described is not None
+    return LiveModel(
+        source="runs/default",
+        step=STEPS[-1],
+        shape=plain_shape(models[0].config),
+        parameters=[(name, parameter.numel()) for name, parameter in models[0].named_parameters()],
+        type="float32",
+        weights=pack_parameters(models[0], torch.float32),
+        rounding="",
+        earlier_steps=[STEPS[0], STEPS[6]],
+        earlier=[pack_parameters(model, torch.float16) for model in models[1:]],
+        tokenizer=described,
+        start_name=START,
+        text=texts[0],
+        head=None,
+        pair=[],
+    )
+
+
+def live_content() -> PageContent:
+    """Return the content of a page with a live model."""
+    return replace(content(), live=Live(live_model(), ""))
 
 
 def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was kind.",)) -> PageContent:
     """Return the content of a page with two questions, both worked examples and the user's sentences."""
     curves = training()
-    place = {text: i for i, text in enumerate(curves["snapshots"]["texts"])}
     sentences = []
     for group, examples in SHOWCASE.items():
         for i, example in enumerate(examples, 1):
-            sentences.append(sentence(f"{group}-{i}", group, example.text, example, place[example.text]))
+            sentences.append(sentence(f"{group}-{i}", group, example.text, example))
     sentences += [sentence(f"yours-{i}", "yours", text) for i, text in enumerate(texts, 1)]
     return PageContent(
         run=PageModel(

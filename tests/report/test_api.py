@@ -16,6 +16,7 @@ from model.export import export_transformers
 from model.transformer import Transformer, draw_outputs
 from report.reproduce import ablation_code
 from tests.program import SMALL_PROBE, run_program
+from tests.report.browser import Markup
 from tests.tiny_models import config
 
 pytest.importorskip("transformers")
@@ -74,6 +75,14 @@ def test_the_code_that_the_report_shows_removes_the_head(result: ProbeResult) ->
     assert "tensor([[[" in output.getvalue()
     edited = names["opened"].model.logits(names["tokens"], edits=names["edits"])
     assert (edited - names["opened"].model.logits(names["tokens"])).abs().max() > 0
+
+
+def test_a_notebook_shows_the_report_in_a_frame_of_its_own(result: ProbeResult) -> None:
+    frame = Markup(result._repr_html_())
+    assert frame.tags == ["iframe"]
+    attributes = dict(frame.attributes)
+    assert attributes["srcdoc"] == result.page() and "allow-same-origin" not in attributes["sandbox"]
+    assert "trained elsewhere" in attributes["srcdoc"]  # no live model of another program
 
 
 def test_natural_text_is_tested_with_a_path(folder: Path, tmp_path: Path) -> None:

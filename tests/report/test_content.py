@@ -9,12 +9,9 @@ import torch
 from antecedent_lab.opened import open_run
 from probe.config import ProbeConfig
 from probe.results import NaturalQuestion, NaturalResult, ProbeResults, QuestionResult, ShiftResult
-from probe.snapshots import SnapshotHistory
 from report.content import (
     MAX_SENTENCE_CHARACTERS,
-    MAX_SNAPSHOT_CHARACTERS,
     opening_sentence,
-    thinned,
     training_content,
     within_size,
 )
@@ -47,20 +44,9 @@ def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:
     assert within_size([small, big, small], omissions) == small + small and omissions[0].startswith("2 sentences")
 
 
-@pytest.mark.parametrize("n_steps", [4, 5, 60])
-def test_snapshots_beyond_the_limit_are_thinned_evenly_and_keep_the_last(n_steps: int) -> None:
-    size = MAX_SNAPSHOT_CHARACTERS // 4
-    snapshots = SnapshotHistory(["a"], list(range(n_steps)), [["x" * size]] * n_steps)
-    omissions: list[str] = []
-    thin = thinned(snapshots, omissions)
-    assert thin["steps"][0] == 0 and thin["steps"][-1] == n_steps - 1 and len(thin["data"]) == len(thin["steps"])
-    assert sum(len(step[0]) for step in thin["data"][:-1]) <= MAX_SNAPSHOT_CHARACTERS
-    assert bool(omissions) == (len(thin["steps"]) < n_steps)
-
-
 def test_records_become_curves_of_every_head() -> None:
     metrics = Metrics([], losses(0, 8), [probe_point(0, 0.5), probe_point(8, 0.9)])
-    content = training_content(metrics, None, None)
+    content = training_content(metrics, None)
     assert content["steps"] == [0, 8] and content["loss"]["floor"] == [1.0, 1.0]
     assert content["curves"]["number"]["accuracy"] == [[[0.5]], [[0.9]]]
     assert content["curves"]["number"]["resolved_share"] == [0.5, 0.9]
@@ -74,7 +60,7 @@ def test_heads_chosen_on_natural_text_have_curves() -> None:
         "other entity": filled(ShiftResult, site="pronoun", layer=0, head=0, p_corrected=0.5),
     }
     results = filled(ProbeResults, natural=natural_results(gender=shifts))
-    (curve,) = training_content(metrics, None, results)["natural"]
+    (curve,) = training_content(metrics, results)["natural"]
     assert (curve["question"], curve["contrast"]) == ("gender", [[[0.0]], [[0.8]]])
     assert curve["chosen"] == [{"target": "other entity", "layer": 0, "head": 0}]
 

@@ -151,17 +151,12 @@ def test_a_click_in_the_matrix_colours_the_heads_by_that_weight(show: Show) -> N
         assert head_scores(view) == pytest.approx(weights_of("number-1")[:, :, 1, 0].ravel(), abs=0.0051)
 
 
-def test_the_slider_shows_the_scores_and_the_attention_of_that_step(show: Show) -> None:
+def test_the_slider_shows_the_scores_of_that_step(show: Show) -> None:
     with show() as view:
         step = 3
         view.page.locator("#step").fill(str(step))
         accuracy = CONTENT.training["curves"]["number"]["accuracy"][step]
         assert head_scores(view) == pytest.approx(sum(accuracy, []), abs=0.0051)
-        sentence = CONTENT.sentences[0]
-        shape = (sample.N_LAYER, sample.N_HEAD, len(sentence.words))
-        data = CONTENT.training["snapshots"]["data"][step][sentence.snapshot]
-        weights = sample.unpacked(data, shape)[0, 1, sentence.query[0]]
-        assert word_weights(view) == pytest.approx(weights, abs=0.0051)
 
 
 def test_the_chart_of_the_resolved_share_shows_values_below_minus_one(show: Show) -> None:
@@ -199,10 +194,7 @@ def test_the_charts_have_the_heads_chosen_on_natural_text_and_the_answers(show: 
         assert charts.filter(has_text="The model's answers").count() == 0
         view.page.get_by_label("Question").select_option(index=1)  # without a resolved share
         assert charts.filter(has_text="The model's answers 1.00").count() == 1
-        assert view.page.locator("#training .lead").count() == 1
-    content = replace(CONTENT, training=CONTENT.training | {"snapshots": None})
-    with show(content) as view:
-        assert view.page.locator("#training .lead").count() == 0
+        assert view.page.locator("#training .lead").count() == 0  # no weights of earlier steps
 
 
 def test_choosing_a_question_shows_its_claim_its_head_and_its_sentences(show: Show) -> None:

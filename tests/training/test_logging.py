@@ -69,13 +69,14 @@ def test_numbers_that_are_not_finite_are_null_in_metrics_and_no_point_in_tensorb
     assert events_of(tmp_path).Tags()["scalars"] == ["rate/train"]
 
 
-def test_the_header_of_attention_is_written_once(tmp_path: Path) -> None:
-    for resumed_step, step in ((-1, 0), (0, 1)):
+def test_weights_after_the_resumed_step_are_recorded_again(tmp_path: Path) -> None:
+    for resumed_step, recorded in ((-1, (0, 1, 2)), (1, (2, 4))):
         log = RunLog(tmp_path, resumed_step)
-        log.attention(step, {"header": {"texts": ["a"]}, "data": [step]})
+        for step in recorded:
+            log.weights(step, f"{resumed_step}")
         log.close()
-    lines = [json.loads(line) for line in (tmp_path / "attention.jsonl").read_text().splitlines()]
-    assert lines == [{"step": -1, "texts": ["a"]}, {"step": 0, "data": [0]}, {"step": 1, "data": [1]}]
+    lines = [json.loads(line) for line in (tmp_path / "weights.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["weights"]) for line in lines] == [(0, "-1"), (1, "-1"), (2, "1"), (4, "1")]
 
 
 def test_missing_records_of_a_resumed_run_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

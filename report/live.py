@@ -1,0 +1,218 @@
+"""The live model of the report page: weights and tokenizer with which the page's script runs the model itself."""
+
+import json
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from data.config import TokenizerKind
+from data.errors import UserError
+from model.config import ModelConfig
+from model.observe import TransformerView
+from model.transformer import Transformer
+from probe.opened_model import OpenedModel, OpenedRun
+from probe.results import Head, ProbeResults
+from probe.sentences import EXAMPLE_BLOCK, START, TokenizedText
+from training.weight_history import MAX_HISTORY_WEIGHTS, WeightHistory, pack_parameters
+
+MAX_LIVE_WEIGHTS = 3_000_000  # 8 MB as base64 of float16
+MAX_UNASKED_WEIGHTS = 1_000_000  # of a model that the page has unless the user refuses it
+MAX_HISTORY_CHARACTERS = 3_500_000  # base64 of the weights at earlier steps
+
+# A pronoun of each class, whose probabilities the page compares after a text in English.
+_PRONOUN_PAIR = ("she", "he")
+_ENGLISH_TEXT = "Lily and Tom went to the park. Tom found a red ball."
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTokenizer:
+    """A tokenizer that the page's script can run."""
+
+    kind: str  # "words", "characters" or "bpe"
+    vocabulary: list[str]  # by id
+    merges: list[str]  # of "bpe": "left right", in the order in which they were learned
+    start: int  # the token before every text
+    unknown: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveModel:
+    """A model that the page's script runs."""
+
+    source: str  # the run's directory, for the Python that the page shows
+    step: int
+    shape: dict[str, Any]  # the settings of the model
+    parameters: list[tuple[str, int]]  # name and size, in the order of the weights
+    type: str  # of the weights: "float32" or "float16"
+    weights: str  # base64
+    rounding: str  # what float16 changes; "" for float32
+    earlier_steps: list[int]
+    earlier: list[str]  # base64 of the float16 weights at these steps
+    tokenizer: LiveTokenizer
+    start_name: str  # of the start token among the words of a sentence
+    text: str  # the sentence that the page begins with
+    head: Head | None  # that is selected with the sentence; None: that of the page
+    pair: list[str]  # two words whose probabilities are compared; empty: chosen for each text
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The live model, or the reason why the page has none."""
+
+    model: LiveModel | None
+    reason: str
+
+
+def live_content(
+    opened: OpenedModel,
+    results: ProbeResults | None,
+    history: WeightHistory | None,
+    texts: Sequence[TokenizedText],
+    wanted: bool | None,
+    omissions: list[str],
+) -> Live:
+    """Return the live model of the page, if the page can run it and the user wants it.
+
+    `wanted` None: if it has at most MAX_UNASKED_WEIGHTS. The page begins with the head and an example of the next
+    pronoun, if `results` have one. What rounding to float16 changes is measured on `texts`.
+    """
+    if wanted is False:
+        return Live(None, "")
+    tokenizer = live_tokenizer(opened.tokenizer, opened.bos_id)
+    reason = _obstacle(opened, tokenizer)
+    if reason or not isinstance(opened, OpenedRun) or tokenizer is None:
+        return Live(None, f"No live model: {reason}.")
+    if wanted is None and opened.n_parameters > MAX_UNASKED_WEIGHTS:
+        megabytes = opened.n_parameters * 8 / 3 / 1e6
+        remedy = f"eval.py run={opened.source} live=true writes it, about {megabytes:.0f} MB larger"
+        return Live(None, f"No live model in this file: {remedy}.")
+
+    # A sentence to begin with
+    text, head = (EXAMPLE_BLOCK[0].text if opened.has_stories else _ENGLISH_TEXT), None
+    decisions = results.next_pronoun if results else []
+    if decisions:
+        head = decisions[0].place
+        text = decisions[0].examples[0].text.rstrip() if decisions[0].examples else text
+
+    # Small models are exact; half the digits make larger ones half as long.
+    model = opened.transformer
+    is_small = opened.n_parameters <= MAX_HISTORY_WEIGHTS
+    kind = torch.float32 if is_small else torch.float16
+    steps, earlier = _thinned(history, opened.step, omissions) if is_small else ([], [])
+    return Live(
+        LiveModel(
+            source=opened.source,
+            step=opened.step,
+            shape=plain_shape(model.config),
+            parameters=[(name, parameter.numel()) for name, parameter in model.named_parameters()],
+            type="float32" if is_small else "float16",
+            weights=pack_parameters(model, kind),
+            rounding="" if is_small else _rounding(model, texts),
+            earlier_steps=steps,
+            earlier=earlier,
+            tokenizer=tokenizer,
+            start_name=START,
+            text=text,
+            head=head,
+            pair=[] if opened.has_stories else list(_PRONOUN_PAIR),
+        ),
+        "",
+    )
+
+
+def check_live(opened: OpenedModel, wanted: bool | None) -> None:
+    """Raise UserError if the page must have a live model (`wanted`) but cannot."""
+    reason = _obstacle(opened, live_tokenizer(opened.tokenizer, opened.bos_id))
+    if wanted and reason:
+        raise UserError(f"live=true: {reason}")
+
+
+def _obstacle(opened: OpenedModel, tokenizer: LiveTokenizer | None) -> str:
+    """Return why the page cannot run a model, "" if it can."""
+    if not isinstance(opened, OpenedRun):
+        return "the page runs models of train.py only, and this one was trained elsewhere"
+    if not opened.is_causal:
+        return "model.mask=none has no next word and no attention to interpret"
+    if opened.n_parameters > MAX_LIVE_WEIGHTS:
+        return f"the page runs models of up to {MAX_LIVE_WEIGHTS:,} weights, and this one has {opened.n_parameters:,}"
+    if getattr(opened.settings.data, "tokenizer", None) is TokenizerKind.file or tokenizer is None:
+        return "its tokenizer is none of those that train.py makes"
+    return ""
+
+
+def plain_shape(config: ModelConfig) -> dict[str, Any]:
+    """Return the settings of a model as JSON values."""
+    return {name: getattr(value, "value", value) for name, value in asdict(config).items()}
+
+
+def live_tokenizer(tokenizer: Tokenizer, start: int) -> LiveTokenizer | None:
+    """Return what the page needs to run a tokenizer, None if it is none of the three that train.py makes.
+
+    `start` is the token before every text.
+    """
+    content = json.loads(tokenizer.to_str())
+    model = content["model"]
+    before = content["pre_tokenizer"] or {}
+    if content["normalizer"] is not None:
+        return None
+
+    # Which of data/tokenizer.py?
+    kinds = {"WordLevel Whitespace": "words", "WordLevel Split": "characters", "BPE ByteLevel": "bpe"}
+    kind = kinds.get(f"{model['type']} {before.get('type')}")
+    if kind == "characters" and (before["pattern"], before["behavior"]) != ({"Regex": r"[\s\S]"}, "Isolated"):
+        return None
+    variants = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+    is_plain = not before.get("add_prefix_space") and before.get("use_regex", True)
+    if kind == "bpe" and (not is_plain or any(model.get(name) for name in variants)):
+        return None
+    if kind is None:
+        return None
+
+    ids = tokenizer.get_vocab()
+    vocabulary = sorted(ids, key=lambda token: ids[token])
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model.get("merges", ())]
+    unknown = ids.get(model["unk_token"]) if model.get("unk_token") else None
+    if [ids[token] for token in vocabulary] != list(range(len(vocabulary))):
+        return None
+    return LiveTokenizer(kind, vocabulary, merges, start, unknown)
+
+
+@torch.no_grad()
+def _rounding(model: Transformer, texts: Sequence[TokenizedText]) -> str:
+    """Return a sentence on what float16 weights change, measured on some texts."""
+    rounded = deepcopy(model)
+    for parameter in rounded.parameters():
+        parameter.copy_(parameter.half().float())
+    attention, chance = 0.0, 0.0
+    for text in texts:
+        tokens = torch.tensor([text.tokens], device=next(model.parameters()).device)
+        exact, half = TransformerView(model), TransformerView(rounded)
+        weights = [view.attention_scores(tokens).softmax(-1) for view in (exact, half)]
+        probabilities = [view.logits(tokens).softmax(-1) for view in (exact, half)]
+        attention = max(attention, float((weights[0] - weights[1]).abs().max()))
+        chance = max(chance, float((probabilities[0] - probabilities[1]).abs().max()))
+    return (
+        "The weights in this file are rounded to float16. In the sentences of this page no attention weight changes "
+        f"by more than {attention:.1e} and no probability by more than {chance:.1e}."
+    )
+
+
+def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> tuple[list[int], list[str]]:
+    """Return steps other than `last` with their weights, evenly chosen if there is no room for all."""
+    if history is None:
+        return [], []
+    steps, data = [], []
+    for step, weights in zip(history.steps, history.data, strict=True):
+        if step != last:
+            steps.append(step)
+            data.append(weights)
+    room = MAX_HISTORY_CHARACTERS // max(1, len(data[0])) if data else 0
+    if len(steps) <= room:
+        return steps, data
+    omissions.append(f"the weights at {len(steps) - room} of {len(steps)} steps of training, for their size")
+    chosen = torch.linspace(0, len(steps) - 1, room).round().int().tolist()
+    return [steps[i] for i in chosen], [data[i] for i in chosen]

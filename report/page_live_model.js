@@ -1,0 +1,184 @@
+// The live model behind the page: which weights compute what is shown, and the passes, kept for a while.
+// An edit of the page names words: {kind, layer, head, query, target, other}; runModel's edits name tokens.
+
+const live = content.live.model;
+const liveTokenizer = live ? openTokenizer(live.tokenizer) : null;
+const liveModels = new Map(); // opened models by step
+const readings = new Map(); // texts as the model reads them, by text
+const passes = new Map(); // {reading, run} by text, step and edits
+const MOST_PASSES = 60; // that are kept
+
+function hasHistory() {
+  return Boolean(live && live.earlier_steps.length);
+}
+
+// The step whose weights compute what the slider shows: the last recorded one at or before it.
+function liveStep() {
+  if (!hasHistory() || state.time === END) return live.step;
+  const recorded = [...live.earlier_steps, live.step].sort((a, b) => a - b);
+  return recorded.findLast((step) => step <= steps[state.time]) ?? recorded[0];
+}
+
+function liveModel(step) {
+  if (!liveModels.has(step)) {
+    const index = live.earlier_steps.indexOf(step);
+    const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier[index], "float16"];
+    liveModels.set(step, openModel(live.shape, live.parameters, data, type));
+  }
+  return liveModels.get(step);
+}
+
+function reading(text) {
+  if (!readings.has(text)) readings.set(text, readText(liveTokenizer, text, live.start_name));
+  return readings.get(text);
+}
+
+function isLive(sentence) {
+  return sentence.group === "live";
+}
+
+// The pass that computes a sentence's attention; null if the stored weights are shown.
+function livePass(sentence) {
+  if (!live || !(isLive(sentence) || (hasHistory() && state.time !== END))) return null;
+  return passOf(sentence.text, isLive(sentence) ? state.edits : []);
+}
+
+function passOf(text, edits, step = liveStep()) {
+  const key = JSON.stringify([text, step, edits]);
+  if (!passes.has(key)) {
+    const read = reading(text);
+    const inTokens = edits.map((edit) => tokenEdit(read, edit)).filter((edit) => edit !== null);
+    const base = inTokens.length && inTokens.every(({ row }) => row !== undefined) ? passOf(text, [], step).run : null;
+    if (passes.size >= MOST_PASSES) passes.delete(passes.keys().next().value);
+    passes.set(key, { reading: read, run: runModel(liveModel(step), read.tokens, inTokens, base) });
+  }
+  return passes.get(key);
+}
+
+// The tokens of an edit: read at the last token of its word; null if the text has no such words.
+function tokenEdit({ members }, { kind, layer, head, query, target, other }) {
+  if (kind === "remove") return { kind, layer, head };
+  const [row, left, right] = [members[query]?.at(-1), members[target], kind === "exchange" ? members[other] : []];
+  if (row === undefined || !left?.length || (kind === "exchange" && !right?.length)) return null;
+  if (left === right || [...left, ...right].some((token) => token > row)) return null;
+  return { kind, layer, head, row, left, right };
+}
+
+// The weights [words] of one word on every word, as word_attention of probe/sentences.py.
+function wordRow({ reading: { members, tokens }, run }, row, layer, head) {
+  const last = members[row].at(-1);
+  if (last === undefined) return new Float64Array(members.length);
+  const weights = run.weights[layer][head].subarray(last * tokens.length, (last + 1) * tokens.length);
+  return Float64Array.from(members, (of) => of.reduce((sum, token) => sum + weights[token], 0));
+}
+
+// Probabilities
+
+function chancesOf({ run }) {
+  return softmax(logitsOf(run));
+}
+
+// The n most probable next words with their probabilities.
+function nextWords(pass, n) {
+  const chances = chancesOf(pass);
+  const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
+  return best.map((id) => [textOfToken(liveTokenizer, id), chances[id]]);
+}
+
+// Next words of a sentence at the slider's step, where these are shown.
+function nextNow(sentence) {
+  const pass = livePass(sentence);
+  if (!pass || !(isLive(sentence) || sentence.next.length)) return sentence.next;
+  return nextWords(pass, 5);
+}
+
+// The tokens that write a word alone: after a space or not, with a small or a capital letter.
+function formsOf(text) {
+  const capital = text.slice(0, 1).toUpperCase() + text.slice(1);
+  const ids = new Set();
+  for (const form of [text, ` ${text}`, capital, ` ${capital}`]) {
+    const tokens = tokensOf(liveTokenizer, form);
+    if (tokens.length === 1 && tokens[0].id !== liveTokenizer.unknown) ids.add(tokens[0].id);
+  }
+  return [...ids];
+}
+
+// The chance that each of two words is next, and the log of their ratio in nats; null without both words.
+function comparison(pass, [left, right]) {
+  const chances = chancesOf(pass);
+  const [ofLeft, ofRight] = [left, right].map((text) => formsOf(text).reduce((sum, id) => sum + chances[id], 0));
+  return ofLeft && ofRight ? { left: ofLeft, right: ofRight, logOdds: Math.log(ofLeft / ofRight) } : null;
+}
+
+// The two words that are compared after a sentence: those of the user or of the page. Otherwise the word that the model
+// expects, and the one that it expects after the other pronoun; without a pronoun at the end, the two most probable ones.
+function comparedWords(text) {
+  const chosen = state.pair ?? live.pair;
+  if (chosen.length === 2) return chosen;
+  const [[first], [second]] = nextWords(passOf(text, []), 2);
+  const { words, spans } = reading(text);
+  const other = OTHER_PRONOUN[words.at(-1).toLowerCase()];
+  if (!other || !text.trim().endsWith(words.at(-1))) return [first, second];
+  const [[ofTwin]] = nextWords(passOf(withWords(text, spans, [[words.length - 1, other]]), []), 1);
+  return [first, ofTwin === first ? second : ofTwin];
+}
+
+// What removing each head changes: the log-odds of the compared words after the sentence, [layers][heads] in nats
+
+const effects = new Map(); // by text, step, edits and words
+let effectTimer = null;
+
+function effectsNow() {
+  const sentence = sentences.get(state.sentence);
+  if (!sentence || !live || reading(sentence.text).tokens.length > live.shape.context_length) return null;
+  const [text, edits, step] = [sentence.text, isLive(sentence) ? state.edits : [], liveStep()];
+  const words = comparedWords(text);
+  const key = JSON.stringify([text, step, edits, words]);
+  if (!effects.has(key)) effects.set(key, perHead(() => null));
+  const found = effects.get(key);
+  clearTimeout(effectTimer);
+  if (found.flat().some((value) => value === null)) effectTimer = setTimeout(() => measureEffects(found, text, edits, step, words), 0);
+  return found;
+}
+
+// Remove one head after the other, for at most 30 ms before the page may answer the user again.
+function measureEffects(found, text, edits, step, words) {
+  const before = comparison(passOf(text, edits, step), words)?.logOdds ?? NaN;
+  const start = performance.now();
+  for (const [layer, row] of found.entries()) {
+    for (const head of row.keys()) {
+      if (row[head] !== null || performance.now() - start > 30) continue;
+      const removed = passOf(text, [...edits, { kind: "remove", layer, head }], step);
+      row[head] = (comparison(removed, words)?.logOdds ?? NaN) - before;
+    }
+  }
+  update({ revision: state.revision + 1 });
+}
+
+function effectMeaning() {
+  const sentence = sentences.get(state.sentence);
+  if (!sentence) return "";
+  const [left, right] = comparedWords(sentence.text).map((word) => label(word));
+  return `Change of log p(${left}) − log p(${right}) after the sentence below when the head is removed, in nats. One sentence is an illustration, not a test.`;
+}
+
+// The link whose cut changes the log-odds most: from the last word of the text to any word, in any head.
+function decidingLink(text) {
+  const { words, members } = reading(text);
+  const query = words.length - 1;
+  const pair = comparedWords(text);
+  const before = comparison(passOf(text, []), pair)?.logOdds;
+  if (before === undefined) return null;
+  let best = null;
+  const base = passOf(text, []).run;
+  perHead((layer, head) => {
+    members.forEach((left, target) => {
+      const edit = tokenEdit({ members }, { kind: "cut", layer, head, query, target });
+      if (!edit || target === 0) return; // heads rest at the start
+      const run = runModel(base.model, base.tokens, [edit], base);
+      const change = Math.abs(comparison({ run }, pair).logOdds - before);
+      if (!best || change > best.change) best = { layer, head, query, target, change };
+    });
+  });
+  return best;
+}

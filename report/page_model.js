@@ -1,0 +1,248 @@
+// The model in the page: model/transformer.py for one text, with edits of single heads. It knows no page and no document.
+// T tokens, D d_model, H heads, K = D / H, V vocabulary. A matrix [rows, columns] is one Float32Array, row after row.
+
+function bytesOf(base64) {
+  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+}
+
+// Little-endian float16 as float32, by a table of all 65,536 values.
+const HALVES = Float32Array.from({ length: 65536 }, (_, bits) => {
+  const [sign, exponent, fraction] = [bits >> 15 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
+});
+
+function floatsOf(base64, type) {
+  const view = new DataView(bytesOf(base64).buffer);
+  if (type === "float16") return Float32Array.from({ length: view.byteLength / 2 }, (_, i) => HALVES[view.getUint16(2 * i, true)]);
+  return Float32Array.from({ length: view.byteLength / 4 }, (_, i) => view.getFloat32(4 * i, true));
+}
+
+// `shape`: the settings of the model; `parameters`: [name, number of weights] in the order of `data`.
+function openModel(shape, parameters, data, type) {
+  const all = floatsOf(data, type);
+  const weights = {};
+  let end = 0;
+  for (const [name, size] of parameters) weights[name] = all.subarray(end, (end += size));
+  if (end !== all.length) throw new Error(`${all.length} weights, but the model has ${end}`);
+  const layers = Array.from({ length: shape.n_layer }, (_, layer) => {
+    const of = (name) => weights[`blocks.${layer}.${name}`];
+    // Tied projections are stored once.
+    const query = of("attention.query.weight");
+    const key = of("attention.key.weight") ?? query;
+    const value = of("attention.value.weight") ?? key;
+    const mlp = { gate: of("mlp.gate.weight"), up: of("mlp.up.weight"), down: of("mlp.down.weight") };
+    return { query, key, value, output: of("attention.output.weight"), norm_1: of("norm_1.gain"), norm_2: of("norm_2.gain"), ...mlp };
+  });
+  return { shape, weights, layers, width: shape.d_model / shape.n_head };
+}
+
+// The pass over `tokens`. `edits` change the attention of one head, in their order:
+//   {layer, head, kind: "remove"}                        its output is 0 at every token
+//   {layer, head, kind: "cut", row, left}                at token `row` the weights on the tokens `left` are 0
+//   {layer, head, kind: "exchange", row, left, right}    at token `row` the two sets of tokens exchange their weights
+// With `base`, the unedited pass over the same tokens, rows before the first edited one are taken from it.
+function runModel(model, tokens, edits = [], base = null) {
+  const { shape, layers } = model;
+  const [n, width] = [tokens.length, shape.d_model];
+  const firstEdited = Math.min(n, ...edits.map((edit) => edit.row ?? 0));
+  const first = base ? firstEdited : 0;
+  if (first === n && base) return base;
+  const x = embed(model, tokens);
+  const run = { model, tokens, keys: [], values: [], weights: [], stream: x };
+  layers.forEach((layer, index) => {
+    // Attention reads the normalised stream and adds to it.
+    const input = normalised(x, layer.norm_1, shape.norm_eps, first);
+    const query = product(input, layer.query, width, first);
+    const key = product(input, layer.key, width, first);
+    const value = product(input, layer.value, width, first);
+    if (shape.position === "rope") {
+      rotate(query, model, first);
+      rotate(key, model, first);
+    }
+    if (base) {
+      key.set(base.keys[index].subarray(0, first * width));
+      value.set(base.values[index].subarray(0, first * width));
+    }
+    run.keys.push(key);
+    run.values.push(value);
+    const ofLayer = edits.filter((edit) => edit.layer === index);
+    const earlier = base ? base.weights[index] : null;
+    const { output, weights } = attention(model, query, key, value, ofLayer, first, earlier);
+    run.weights.push(weights);
+    add(x, product(output, layer.output, width, first), first * width);
+
+    // The MLP: silu(gate) * up, projected down.
+    const middle = normalised(x, layer.norm_2, shape.norm_eps, first);
+    const gate = product(middle, layer.gate, width, first);
+    const up = product(middle, layer.up, width, first);
+    for (let i = first * shape.d_mlp; i < gate.length; i++) gate[i] = (gate[i] / (1 + Math.exp(-gate[i]))) * up[i];
+    add(x, product(gate, layer.down, shape.d_mlp, first), first * width);
+  });
+  if (base) x.set(base.stream.subarray(0, first * width));
+  return run;
+}
+
+// Logits [V] of the token after `position`, default: the last.
+function logitsOf({ model, stream }, position = stream.length / model.shape.d_model - 1) {
+  const width = model.shape.d_model;
+  const row = stream.subarray(position * width, (position + 1) * width);
+  return product(normalised(row, model.weights["final_norm.gain"], model.shape.norm_eps), model.weights["token_embedding.weight"], width);
+}
+
+function softmax(scores) {
+  const largestScore = scores.reduce((a, b) => Math.max(a, b));
+  const powers = Float64Array.from(scores, (score) => Math.exp(score - largestScore));
+  const sum = powers.reduce((a, b) => a + b);
+  return powers.map((power) => power / sum);
+}
+
+// x [rows, inside] times the transpose of `weight` [outside, inside], from the row `first` on.
+function product(x, weight, inside, first = 0) {
+  const [rows, outside] = [x.length / inside, weight.length / inside];
+  const result = new Float32Array(rows * outside);
+  const whole = inside - (inside % 4);
+  for (let row = first; row < rows; row++) {
+    const at = row * inside;
+    for (let out = 0; out < outside; out++) {
+      const from = out * inside;
+      // Four sums at a time take half the time of one.
+      let [a, b, c, d] = [0, 0, 0, 0];
+      for (let i = 0; i < whole; i += 4) {
+        a += x[at + i] * weight[from + i];
+        b += x[at + i + 1] * weight[from + i + 1];
+        c += x[at + i + 2] * weight[from + i + 2];
+        d += x[at + i + 3] * weight[from + i + 3];
+      }
+      for (let i = whole; i < inside; i++) a += x[at + i] * weight[from + i];
+      result[row * outside + out] = a + b + (c + d);
+    }
+  }
+  return result;
+}
+
+function add(x, update, from) {
+  for (let i = from; i < x.length; i++) x[i] += update[i];
+}
+
+// RMSNorm of each row.
+function normalised(x, gain, eps, first = 0) {
+  const width = gain.length;
+  const result = new Float32Array(x.length);
+  for (let at = first * width; at < x.length; at += width) {
+    let sum = 0;
+    for (let i = 0; i < width; i++) sum += x[at + i] * x[at + i];
+    const scale = 1 / Math.sqrt(sum / width + eps);
+    for (let i = 0; i < width; i++) result[at + i] = x[at + i] * scale * gain[i];
+  }
+  return result;
+}
+
+function embed({ shape, weights }, tokens) {
+  const width = shape.d_model;
+  const table = weights["token_embedding.weight"];
+  const x = new Float32Array(tokens.length * width);
+  tokens.forEach((token, position) => {
+    for (let i = 0; i < width; i++) {
+      let value = table[token * width + i];
+      if (shape.token_shift && position) value += weights.shift[i] * table[tokens[position - 1] * width + i];
+      if (shape.position === "learned") value += weights["position_embedding.weight"][position * width + i];
+      if (shape.position === "sinusoidal") value += sinusoid(position, i, width);
+      x[position * width + i] = value;
+    }
+  });
+  return x;
+}
+
+// Sines in the first half of the width, cosines in the second.
+function sinusoid(position, i, width) {
+  const half = Math.floor(width / 2);
+  const angle = Math.fround(position * Math.fround(10000 ** (-(i % half) / half)));
+  return (i < half ? Math.sin(angle) : Math.cos(angle)) / Math.sqrt(width);
+}
+
+// RoPE, in place: the pair (i, i + K/2) turns by its angle. torch computes the angles in float32, so they are rounded here.
+function rotate(x, { shape, width }, first) {
+  const half = width / 2;
+  const frequencies = Array.from({ length: half }, (_, i) =>
+    Math.fround(1 / Math.fround(shape.rope_theta ** Math.fround((2 * i) / width))),
+  );
+  for (let position = first; position < x.length / shape.d_model; position++) {
+    frequencies.forEach((frequency, i) => {
+      const angle = Math.fround(position * frequency);
+      const [cos, sin] = [Math.fround(Math.cos(angle)), Math.fround(Math.sin(angle))];
+      for (let head = 0; head < shape.n_head; head++) {
+        const at = position * shape.d_model + head * width + i;
+        const [left, right] = [x[at], x[at + half]];
+        x[at] = left * cos - right * sin;
+        x[at + half] = right * cos + left * sin;
+      }
+    });
+  }
+}
+
+// The concatenated heads [T, D], and the weights of each head [T, T].
+function attention(model, query, key, value, edits, first, earlier) {
+  const { shape, width } = model;
+  const rows = query.length / shape.d_model;
+  const output = new Float32Array(query.length);
+  const weights = [];
+  for (let head = 0; head < shape.n_head; head++) {
+    const ofHead = edits.filter((edit) => edit.head === head);
+    const isRemoved = ofHead.some((edit) => edit.kind === "remove");
+    const all = new Float32Array(rows * rows);
+    if (earlier) all.set(earlier[head].subarray(0, first * rows));
+    for (let row = first; row < rows; row++) {
+      const ofRow = all.subarray(row * rows, row * rows + row + 1);
+      setWeights(ofRow, model, query, key, head);
+      for (const edit of ofHead) {
+        if (edit.row !== row) continue;
+        if (edit.kind === "cut") cutWeights(ofRow, edit.left);
+        if (edit.kind === "exchange") exchangeWeights(ofRow, edit.left, edit.right);
+      }
+      if (isRemoved) continue;
+      const to = row * shape.d_model + head * width;
+      ofRow.forEach((weight, token) => {
+        const from = token * shape.d_model + head * width;
+        for (let i = 0; i < width; i++) output[to + i] += weight * value[from + i];
+      });
+    }
+    weights.push(all);
+  }
+  return { output, weights };
+}
+
+// The weights of the last of these tokens on all of them; they sum to 1.
+function setWeights(weights, { shape, width }, query, key, head) {
+  const row = weights.length - 1;
+  const scale = shape.scale === "none" ? 1 : 1 / Math.sqrt(width);
+  const slope = shape.position === "alibi" ? 2 ** ((-8 * (head + 1)) / shape.n_head) : 0;
+  const at = row * shape.d_model + head * width;
+  for (let token = 0; token <= row; token++) {
+    const from = token * shape.d_model + head * width;
+    let score = 0;
+    for (let i = 0; i < width; i++) score += query[at + i] * key[from + i];
+    weights[token] = score * scale - slope * (row - token);
+  }
+  if (shape.weighting === "sum") weights.forEach((score, i) => (weights[i] = Math.max(score, 0) + 1e-4));
+  else weights.set(softmax(weights));
+  const sum = weights.reduce((a, b) => a + b);
+  weights.forEach((weight, i) => (weights[i] = weight / sum));
+}
+
+// As cut_weights and exchange_weights of probe/interventions.py.
+function cutWeights(weights, left) {
+  for (const token of left) weights[token] = 0;
+  const sum = weights.reduce((a, b) => a + b);
+  weights.forEach((weight, i) => (weights[i] = weight / Math.max(sum, 1e-37)));
+}
+
+function exchangeWeights(weights, left, right) {
+  const total = (tokens) => tokens.reduce((sum, token) => sum + weights[token], 0);
+  const [ofLeft, ofRight] = [total(left), total(right)];
+  const distribute = (tokens, before, after) => {
+    for (const token of tokens) weights[token] = after * (before > 0 ? weights[token] / before : 1 / tokens.length);
+  };
+  distribute(left, ofLeft, ofRight);
+  distribute(right, ofRight, ofLeft);
+}

@@ -1,0 +1,49 @@
+// Saves a picture of the page as SVG or PNG, with the colours that it has now.
+
+const DRAWN = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "font", "text-anchor"];
+
+function saveButtons(sentence) {
+  const pictures = [["lines", () => linesPicture(sentence, 14)]];
+  if (sentence.words.length <= MOST_MATRIX) pictures.push(["matrix", () => matrixPicture(sentence).querySelector("svg")]);
+  const buttons = pictures.flatMap(([name, draw]) =>
+    ["SVG", "PNG"].map((type) => button(`Save ${name} as ${type}`, () => savePicture(draw(), `${headName(state.layer, state.head)}-${name}`, type))),
+  );
+  return element("p", { class: "actions" }, ...buttons);
+}
+
+function savePicture(picture, name, type) {
+  const { text, width, height } = standalone(picture);
+  const address = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+  if (type === "SVG") return saveFile(address, `${name}.svg`);
+  const image = new Image();
+  image.addEventListener("load", () => {
+    const canvas = element("canvas", { width: 2 * width, height: 2 * height });
+    canvas.getContext("2d").drawImage(image, 0, 0, 2 * width, 2 * height);
+    saveFile(canvas.toDataURL("image/png"), `${name}.png`);
+  });
+  image.src = address;
+}
+
+// The SVG file of a picture: its styles become attributes, and it gets the page's background.
+function standalone(picture) {
+  const frame = element("div", { class: "offscreen" }, picture); // styles exist in the document only
+  document.body.append(frame);
+  for (const node of picture.querySelectorAll("*")) {
+    const style = getComputedStyle(node);
+    for (const name of DRAWN) node.setAttribute(name, style.getPropertyValue(name));
+    node.removeAttribute("class");
+  }
+  frame.remove();
+  picture.removeAttribute("class");
+  picture.removeAttribute("aria-hidden");
+  const [, , width, height] = picture.getAttribute("viewBox").split(" ").map(Number);
+  const [wide, high] = [Math.ceil(2 * width), Math.ceil(2 * height)];
+  const paper = getComputedStyle(document.body).backgroundColor;
+  picture.prepend(shape("rect", { width, height, fill: paper }));
+  fill(picture, { width: wide, height: high }, []);
+  return { text: new XMLSerializer().serializeToString(picture), width: wide, height: high };
+}
+
+function saveFile(address, name) {
+  element("a", { href: address, download: name }).click();
+}

@@ -1,0 +1,136 @@
+"""The two reports in docs/: up to date with the script, consistent in themselves, and working offline."""
+
+import json
+import re
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from benchmarks.example_reports import REPORTS, with_present_script
+from model.config import ModelConfig
+from model.observe import TransformerView
+from model.transformer import Transformer
+from probe.sentences import TokenizedText, next_tokens, tokenize_text, word_attention
+from tests.report.browser import opened, running
+from tests.report.sample import unpacked
+from training.settings import to_settings
+
+browser = pytest.fixture(running, scope="module")
+each_report = pytest.mark.parametrize("name", REPORTS)
+
+
+def content_of(name: str) -> dict[str, Any]:
+    page = REPORTS[name].read_text(encoding="utf-8")
+    return json.loads(re.search(r'<script type="application/json" id="content">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def model_of(live: dict[str, Any]) -> TransformerView:
+    """Return the model that a report holds."""
+    model = Transformer(to_settings(ModelConfig, live["shape"], "model."), len(live["tokenizer"]["vocabulary"]), 0)
+    numbers = np.frombuffer(b64decode(live["weights"]), {"float32": "<f4", "float16": "<f2"}[live["type"]])
+    parts = torch.from_numpy(numbers.astype(np.float32)).split([size for _, size in live["parameters"]])
+    with torch.no_grad():
+        for parameter, part in zip(model.parameters(), parts, strict=True):
+            parameter.copy_(part.view_as(parameter))
+    return TransformerView(model.eval())
+
+
+def read(live: dict[str, Any], text: str) -> TokenizedText:
+    """Return the tokens of a text, by the tokenizer that a report holds."""
+    described = live["tokenizer"]
+    ids = {token: i for i, token in enumerate(described["vocabulary"])}
+    if described["kind"] == "words":
+        tokenizer = Tokenizer(models.WordLevel(ids, unk_token=described["vocabulary"][described["unknown"]]))
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    else:
+        tokenizer = Tokenizer(models.BPE(ids, [tuple(pair.split(" ")) for pair in described["merges"]]))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+    return tokenize_text(tokenizer, text, described["start"])
+
+
+@each_report
+def test_a_report_has_the_present_script_and_style(name: str) -> None:
+    page = REPORTS[name].read_text(encoding="utf-8")
+    assert page == with_present_script(page), "python -m benchmarks.example_reports refresh"
+
+
+@each_report
+def test_the_model_in_a_report_computes_the_attention_in_it(name: str) -> None:
+    content = content_of(name)
+    live = content["live"]["model"]
+    model = model_of(live)
+    tolerance = 2e-5 if live["type"] == "float32" else 1e-2  # of two bytes per weight, and of the rounding to float16
+    assert len(content["sentences"]) >= 5
+    for sentence in content["sentences"]:
+        [weights] = word_attention(model, [read(live, sentence["text"])])
+        stored = unpacked(sentence["weights"], weights.shape[:3])
+        np.testing.assert_allclose(weights, stored, atol=tolerance)
+
+
+@each_report
+def test_a_report_names_no_folder_of_its_maker_and_is_small_enough(name: str) -> None:
+    page = REPORTS[name].read_text(encoding="utf-8")
+    assert "/tmp" not in page and "/home" not in page and "/root" not in page
+    history = sum(map(len, content_of(name)["live"]["model"]["earlier"]))
+    assert len(page) <= 5_000_000 and (name == "english" or len(page) - history <= 1_300_000)
+
+
+@each_report
+def test_a_report_opens_from_disk_without_a_network_and_runs_its_model(name: str, browser: Any, tmp_path: Path) -> None:
+    live = content_of(name)["live"]["model"]
+    with opened(browser, REPORTS[name].read_text(encoding="utf-8"), tmp_path) as view:
+        shown = view.page.locator("#live-next li").all_inner_texts()
+        expected = next_tokens(model_of(live), read(live, live["text"]).tokens, 5)
+        assert [float(text.split()[-1]) for text in shown] == pytest.approx([p for _, p in expected], abs=0.0051)
+        view.check()
+
+
+def test_the_english_report_compares_she_and_he_and_cutting_the_deciding_link_changes_them(
+    browser: Any, tmp_path: Path
+) -> None:
+    with opened(browser, REPORTS["english"].read_text(encoding="utf-8"), tmp_path) as view:
+        odds = view.page.locator("#live-odds")
+        before = odds.inner_text()
+        assert re.match(r"p\(she\) 0\.\d\d, p\(he\) 0\.\d\d", before)
+        view.page.get_by_role("button", name="Find the link that decides").click()
+        view.page.get_by_role("button", name="Cut this link").click()
+        first, second = (float(text) for text in re.findall(r"= (-?\d+\.\d\d)", odds.inner_text()))
+        assert abs(first - second) > 0.5
+        view.check()
+
+
+def test_the_answers_of_the_worksheet_are_those_of_the_page(browser: Any, tmp_path: Path) -> None:
+    worksheet = (REPORTS["stories"].parent / "worksheet.md").read_text()
+    rows = re.findall(r"^\| `(#text=.*?)` \| (.*?) \|$", worksheet, re.MULTILINE)
+    assert len(rows) >= 5
+    with opened(browser, REPORTS["stories"].read_text(encoding="utf-8"), tmp_path) as view:
+        for address, expected in rows:
+            view.page.goto("about:blank")
+            view.page.goto(f"{view.url}{address}")
+            first = view.page.locator("#live-next li").first.inner_text()
+            assert " ".join(first.split()) == expected, address
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_at_an_earlier_step_the_page_computes_with_the_weights_of_that_step(
+    step: int, browser: Any, tmp_path: Path
+) -> None:
+    content = content_of("stories")
+    live = content["live"]["model"]
+    model = model_of(live | {"weights": live["earlier"][step], "type": "float16"})
+    sentence = content["sentences"][0]
+    text = read(live, sentence["text"])
+    head = content["questions"][0]
+    with opened(browser, REPORTS["stories"].read_text(encoding="utf-8"), tmp_path) as view:
+        position = content["training"]["steps"].index(live["earlier_steps"][step])
+        view.page.locator("#step").fill(str(position))
+        texts = view.page.locator("#words button small").all_inner_texts()
+        row = word_attention(model, [text])[0][head["layer"], head["head"], sentence["query"][0]]
+        shown = [float(text) if text.strip() else 0.0 for text in texts]
+        assert shown == pytest.approx([weight if weight >= 0.005 else 0 for weight in row], abs=0.0051)

@@ -1,0 +1,385 @@
+"""The live section of the report page: what it shows after typing and after each change is what torch computes."""
+
+import re
+from base64 import b64decode
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from model.observe import HeadEdit, TransformerView
+from model.transformer import Transformer
+from probe.interventions import cut_link, exchange_links, remove_head
+from probe.sentences import EXAMPLE_BLOCK, next_tokens, tokenize_text, word_attention
+from report.live import Live
+from report.page import page
+from tests.report import sample
+from tests.report.browser import Markup, Opened, opened, running
+from tests.tiny_models import config
+
+CONTENT = sample.live_content()
+LIVE = CONTENT.live.model
+TEXT = EXAMPLE_BLOCK[0].text  # "One sunny day, the cat sat near the buses. It"
+Show = Callable[..., AbstractContextManager[Opened]]
+
+browser = pytest.fixture(running, scope="module")
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Show:
+    return lambda content=CONTENT, **settings: opened(browser, page(content), tmp_path, **settings)
+
+
+def view_of(weights: str, kind: str) -> TransformerView:
+    """Return the model whose weights the page holds."""
+    shape = {name: LIVE.shape[name] for name in ("n_layer", "n_head", "d_model", "d_mlp", "context_length")}
+    model = Transformer(config(**shape), len(LIVE.tokenizer.vocabulary), 0).eval()
+    numbers = torch.from_numpy(np.frombuffer(b64decode(weights), kind).astype(np.float32))
+    with torch.no_grad():
+        for parameter, part in zip(
+            model.parameters(), numbers.split([size for _, size in LIVE.parameters]), strict=True
+        ):
+            parameter.copy_(part.view_as(parameter))
+    return TransformerView(model)
+
+
+VIEW = view_of(LIVE.weights, "<f4")
+
+
+def tokenizer() -> Tokenizer:
+    vocabulary = {word: i for i, word in enumerate(LIVE.tokenizer.vocabulary)}
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unknown|>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return made
+
+
+def tokens_of(text: str) -> list[int]:
+    return tokenize_text(tokenizer(), text, LIVE.tokenizer.start).tokens
+
+
+def next_words(view: Opened, name: str = "live-next") -> list[str]:
+    """Return the listed next words with their probabilities: "purred 0.29"."""
+    return [" ".join(text.split()) for text in view.page.locator(f"#{name} li").all_inner_texts()]
+
+
+def expected_words(text: str, edits: list[HeadEdit] | None = None, model: TransformerView = VIEW) -> list[str]:
+    chances = model.logits(torch.tensor([tokens_of(text)]), edits=edits or [])[0, -1].softmax(-1).topk(5)
+    words = [LIVE.tokenizer.vocabulary[i] for i in chances.indices.tolist()]
+    return [f"{word} {chance:.2f}" for word, chance in zip(words, chances.values.tolist(), strict=True)]
+
+
+def select(view: Opened, label: str, value: str) -> None:
+    field(view, label).select_option(value)
+
+
+def field(view: Opened, label: str) -> Any:
+    """Return the menu or the field of the live section with this label."""
+    return view.page.locator("#live").get_by_role("combobox", name=label, exact=True)
+
+
+def word_weights(view: Opened) -> list[float]:
+    texts = view.page.locator("#words button small").all_inner_texts()
+    return [float(text) if text.strip() else 0.0 for text in texts]
+
+
+# Numbers
+
+
+def test_a_typed_sentence_shows_the_attention_and_the_next_words_of_the_model(show: Show) -> None:
+    text = "One sunny day, the buses sat near the cat. They"
+    with show() as view:
+        assert next_words(view) == expected_words(TEXT)
+        view.page.locator("#live-text").fill(text)
+        assert next_words(view) == expected_words(text)
+        read = tokenize_text(tokenizer(), text, LIVE.tokenizer.start)
+        [weights] = word_attention(VIEW, [read])
+        for layer, head in ((0, 1), (1, 2)):
+            view.page.locator(f"[data-head=L{layer}H{head}]").click()
+            row = weights[layer, head, read.words.index("They")]
+            assert word_weights(view) == pytest.approx([w if w >= 0.005 else 0 for w in row], abs=0.0051)
+        assert next_tokens(VIEW, read.tokens, 1)[0][1] == pytest.approx(
+            float(next_words(view)[0].split()[1]), abs=0.0051
+        )
+        view.check()
+
+
+def test_every_change_shows_what_torch_computes_and_can_be_undone(show: Show) -> None:
+    words = tokenize_text(tokenizer(), TEXT, LIVE.tokenizer.start).words
+    it, cat, buses = (words.index(word) for word in ("It", "cat", "buses"))
+    edits: list[HeadEdit] = []
+    with show() as view:
+        live = view.page.locator("#live")
+        select(view, "Head", "L1H2")
+        live.get_by_role("button", name="Remove this head").click()
+        edits.append(remove_head(1, 2))
+        assert next_words(view) == expected_words(TEXT, edits)
+        assert next_words(view, "live-before") == expected_words(TEXT)
+
+        select(view, "Head", "L0H1")
+        select(view, "Its link from", f"{it} It")
+        select(view, "to", f"{cat} cat")
+        live.get_by_role("button", name="Cut this link").click()
+        edits.append(cut_link(0, 1, it, [cat]))
+        assert next_words(view) == expected_words(TEXT, edits)
+
+        select(view, "Head", "L0H3")
+        select(view, "with", f"{buses} buses")
+        live.get_by_role("button", name="Exchange it").click()
+        edits.append(exchange_links(0, 3, it, [cat], [buses]))
+        assert next_words(view) == expected_words(TEXT, edits)
+        assert live.locator(".edits li").count() == 3
+
+        live.get_by_role("button", name="Undo: L0H1").click()
+        assert next_words(view) == expected_words(TEXT, [edits[0], edits[2]])
+        live.get_by_role("button", name="Reset all changes").click()
+        assert next_words(view) == expected_words(TEXT) and view.page.locator("#live-before").count() == 0
+        view.check()
+
+
+def test_the_heads_are_coloured_by_the_effect_of_removing_each(show: Show) -> None:
+    with show() as view:
+        for label, word in (("Compare", "cat"), ("and", "buses")):
+            field(view, label).fill(word)
+            field(view, label).press("Tab")
+        view.page.locator("#live-text").fill(TEXT)
+        view.page.get_by_label("Colour by").select_option("effect of removing it")
+        view.page.wait_for_function("!document.querySelector('#heads-grid').innerText.includes('–')")
+        shown = [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
+        ids = [LIVE.tokenizer.vocabulary.index(word) for word in ("cat", "buses")]
+        tokens = torch.tensor([tokens_of(TEXT)])
+
+        def odds(edits: list[HeadEdit]) -> float:
+            logits = VIEW.logits(tokens, edits=edits)[0, -1]
+            return float(logits[ids[0]] - logits[ids[1]])
+
+        places = [(layer, head) for layer in range(sample.N_LAYER) for head in range(sample.N_HEAD)]
+        expected = [odds([remove_head(*place)]) - odds([]) for place in places]
+        assert shown == pytest.approx(expected, abs=0.0051)
+
+
+def test_the_deciding_link_is_the_one_whose_cut_changes_most(show: Show) -> None:
+    tokens = tokens_of(TEXT)
+    ids = [LIVE.tokenizer.vocabulary.index(word) for word in ("cat", "buses")]
+
+    def odds(edits: list[HeadEdit]) -> float:
+        logits = VIEW.logits(torch.tensor([tokens]), edits=edits)[0, -1]
+        return float(logits[ids[0]] - logits[ids[1]])
+
+    changes = {}
+    for layer in range(sample.N_LAYER):
+        for head in range(sample.N_HEAD):
+            for target in range(1, len(tokens)):
+                cut = cut_link(layer, head, len(tokens) - 1, [target])
+                changes[layer, head, target] = abs(odds([cut]) - odds([]))
+    layer, head, target = max(changes, key=lambda place: changes[place])
+    with show() as view:
+        for label, word in (("Compare", "cat"), ("and", "buses")):
+            field(view, label).fill(word)
+            field(view, label).press("Tab")
+        view.page.locator("#live").get_by_role("button", name="Find the link that decides").click()
+        assert field(view, "Head").input_value() == f"{layer}.{head}"
+        assert field(view, "to").input_value() == str(target)
+
+
+def test_the_slider_shows_every_sentence_with_the_weights_of_that_step(show: Show) -> None:
+    earlier = view_of(LIVE.earlier[0], "<f2")
+    with show() as view:
+        view.page.locator("#step").fill("3")  # between the recorded steps
+        assert next_words(view) == expected_words(TEXT, model=earlier)
+        read = tokenize_text(tokenizer(), TEXT, LIVE.tokenizer.start)
+        row = word_attention(earlier, [read])[0][0, 1, read.words.index("It")]
+        assert word_weights(view) == pytest.approx(
+            [w if w >= 0.005 else 0 for w in row], abs=0.0051
+        )  # a stored sentence
+        last = len(sample.STEPS)
+        view.page.locator("#step").fill(str(last - 1))  # the step of the checkpoint itself
+        assert next_words(view) == expected_words(TEXT)
+        assert view.page.locator("#training .lead").count() == 1
+
+
+# Words
+
+
+def test_a_word_can_be_exchanged_and_the_four_sentences_made(show: Show) -> None:
+    with show() as view:
+        live = view.page.locator("#live")
+        live.get_by_text("Change a word, or make").click()
+        select(view, "Word", "6 cat")
+        field(view, "becomes").fill("dog")
+        live.get_by_role("button", name="Exchange the word").click()
+        assert view.page.locator("#live-text").input_value() == TEXT.replace("cat", "dog")
+
+        select(view, "The pronoun", "12 It")
+        field(view, "means").first.select_option("6 dog")
+        field(view, "the other pronoun").fill("they")
+        field(view, "means").last.select_option("10 buses")
+        live.get_by_role("button", name="Make the four sentences").click()
+        texts = [text.split("\n")[0] for text in view.page.locator(".card").all_inner_texts()]
+        near = "One sunny day, the {} sat near the {}. {}"
+        block = [("dog", "buses", "It"), ("dog", "buses", "They"), ("buses", "dog", "It"), ("buses", "dog", "They")]
+        assert texts == [near.format(*words) for words in block]
+        names = [view.page.locator(".card").nth(i).locator(".bar-name").all_inner_texts() for i in range(4)]
+        assert names == [["dog", "buses"], ["buses", "dog"]] * 2  # antecedent, distractor
+        view.check()
+
+
+def test_unknown_words_and_a_text_beyond_the_context_are_named(show: Show) -> None:
+    with show() as view:
+        view.page.locator("#live-text").fill("The zebra sat")
+        assert "zebra" in view.page.locator("#live-notes").inner_text()
+        view.page.locator("#live-text").fill("the cat " * 20)
+        assert "reads 23 tokens" in view.page.locator("#live-notes").inner_text()
+        assert next_words(view) == expected_words(" ".join(["the cat"] * 20)[: 8 * 11 + 3])
+        view.check()
+
+
+def test_an_empty_text_shows_the_first_words_of_a_text(show: Show) -> None:
+    with show() as view:
+        view.page.locator("#live-text").fill("")
+        assert next_words(view) == expected_words("")
+        view.check()
+
+
+# Links, code and files
+
+
+def open_part(view: Opened) -> None:
+    view.page.get_by_text("Link, Python and rounding").click()
+
+
+def test_a_link_restores_text_head_changes_and_step(show: Show) -> None:
+    state = "#text=The+cat+slept.+It&head=L1H3&query=4&target=2&remove=L0H1&exchange=L1H3.4.2.1&pair=cat,dog&step=16"
+    with show() as view:
+        view.page.goto(view.url + state)
+        view.page.reload()
+        assert view.page.locator("#live-text").input_value() == "The cat slept. It"
+        assert view.page.locator("[aria-pressed=true][data-head]").get_attribute("data-head") == "L1H3"
+        assert view.page.locator("#live .edits li").count() == 2
+        assert "step 16" in view.page.locator("#step-name").inner_text()
+        words = next_words(view)
+        open_part(view)
+        link = view.page.locator("#live-link").input_value()
+        view.page.goto("about:blank")
+        view.page.goto(link)
+        open_part(view)
+        assert next_words(view) == words and view.page.locator("#live-link").input_value() == link
+        view.page.goto(f"{view.url}#text=The+dog")  # the text alone is enough
+        view.page.wait_for_function("document.getElementById('live-text').value === 'The dog'")
+        assert view.page.locator("#live .edits li").count() == 0
+
+
+@pytest.mark.parametrize(
+    "state", ["text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99", "text=a&cut=L0H0&exchange=x&remove=", "text=%ff%00"]
+)
+def test_a_link_with_impossible_values_is_harmless(show: Show, state: str) -> None:
+    with show() as view:
+        view.page.goto(f"{view.url}#{state}")
+        view.page.reload()
+        assert len(next_words(view)) == 5 and view.complaints == []
+
+
+def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    with show() as view:
+        view.page.goto(f"{view.url}#text=The+cat+slept.+It&remove=L0H1&exchange=L1H3.4.2.1&cut=L0H0.5.3")
+        view.page.reload()
+        expected = next_words(view)
+        open_part(view)
+        code = view.page.locator("#live-code").text_content()
+
+    class Run:
+        model = VIEW
+        tokenize = staticmethod(lambda text: tokenize_text(tokenizer(), text, LIVE.tokenizer.start))
+        decode = staticmethod(lambda token: LIVE.tokenizer.vocabulary[token])
+
+    printed: list[str] = []
+    monkeypatch.setattr("antecedent_lab.api.open_model", lambda name, device: Run)
+    exec(code, {"print": lambda *parts: printed.append(f"{parts[0]} {parts[1]:.2f}")})  # the page's own lines
+    assert printed == expected
+
+
+def test_pictures_are_saved_as_svg_and_png(show: Show, tmp_path: Path) -> None:
+    with show() as view:
+        for name, start in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
+            with view.page.expect_download() as download:
+                view.page.get_by_role("button", name=f"Save lines as {name}").click()
+            download.value.save_as(tmp_path / name)
+            content = (tmp_path / name).read_bytes()
+            assert content.startswith(start) and len(content) > 2000
+        svg = (tmp_path / "SVG").read_text()
+        assert "cat" in svg and "rgb(" in svg and "class=" not in svg
+        assert view.complaints == []
+
+
+# The page
+
+
+def test_hostile_texts_stay_text(show: Show) -> None:
+    hostile = [*sample.HOSTILE[:-1], "\ud800 lone", "x" * 6000, "\u2028\u2029"]
+    vocabulary = [*LIVE.tokenizer.vocabulary[:-4], *sample.HOSTILE[:4]]
+    model = replace(LIVE, tokenizer=replace(LIVE.tokenizer, vocabulary=vocabulary), source=sample.HOSTILE[0])
+    content = replace(CONTENT, live=Live(model, ""))
+    assert set(Markup(page(content)).tags) == set(Markup(page(CONTENT)).tags)
+    with show(content) as view:
+        for text in hostile:
+            view.page.locator("#live-text").evaluate(
+                "(field, text) => { field.value = text; field.dispatchEvent(new Event('input')); }", text
+            )
+            assert view.page.locator("#live-next li").count() == 5
+        assert view.page.locator("img, iframe, base").count() == 0
+        assert view.page.evaluate("window.hacked") is None
+        view.check()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
+def test_the_edited_page_passes_an_accessibility_check(show: Show, scheme: str, width: int) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    with show(color_scheme=scheme, viewport={"width": width, "height": 800}) as view:
+        for summary in view.page.locator("summary").all():
+            summary.click()
+        view.page.locator("#live-text").fill(f"{TEXT} zebra")
+        view.page.get_by_role("button", name="Remove this head").click()
+        violations = axe.Axe().run(view.page).response["violations"]
+        assert [violation["id"] for violation in violations] == []
+        assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        view.page.get_by_role("button", name="Larger type").click()
+        assert view.page.evaluate("getComputedStyle(document.documentElement).fontSize") == "24px"
+        assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
+    with show() as view:
+        view.page.locator("#live-text").focus()
+        reached = []
+        for _ in range(12):
+            view.page.keyboard.press("Tab")
+            reached.append(view.page.evaluate("document.activeElement.dataset.name ?? document.activeElement.tagName"))
+        assert {"remove", "cut", "exchange", "find", "SELECT", "INPUT", "SUMMARY"} <= set(reached)
+        view.page.locator("[data-name=remove]").focus()
+        view.page.keyboard.press("Enter")
+        assert view.page.evaluate("document.activeElement.dataset.name") == "remove"  # the focus stays
+        assert view.page.locator("#live .edits li").count() == 1
+
+
+def test_a_page_without_a_live_model_says_why_and_has_no_field(show: Show) -> None:
+    with show(replace(CONTENT, live=Live(None, "No live model: <b>trained</b> elsewhere."))) as view:
+        assert view.page.locator(".live-reason").inner_text() == "No live model: <b>trained</b> elsewhere."
+        assert view.page.locator("#live-text").count() == 0
+        view.check()
+
+
+def test_without_scripts_the_page_has_no_live_section(show: Show) -> None:
+    with show(java_script_enabled=False) as view:
+        assert not view.page.locator("#live").is_visible()
+        assert view.page.locator(".claim").first.is_visible()
+
+
+def test_the_policy_allows_no_more_than_before() -> None:
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page(CONTENT))[1]
+    assert not re.search(r"unsafe|wasm|blob:|https?:", policy)
+    assert policy.startswith("default-src 'none'; ") and policy.count("sha256-") == 2

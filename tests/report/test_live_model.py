@@ -1,0 +1,301 @@
+"""The model and the tokenizers of the report page, run in a real browser, against torch and tokenizers."""
+
+import random
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from data.tokenizer import bpe_tokenizer, character_tokenizer, encode_with_bos, end_id, word_tokenizer
+from model.config import Scale, Weighting
+from model.observe import HeadEdit, TransformerView
+from model.transformer import Transformer
+from probe.interventions import cut_link, exchange_links, remove_head
+from probe.sentences import between_words, tokenize_text
+from report.live import live_tokenizer, plain_shape
+from report.page import FOLDER
+from tests.report.browser import running
+from tests.tiny_models import VARIANTS, random_model
+from training.weight_history import pack_parameters
+
+DEFAULT = {"n_head": 2, "d_model": 64, "d_mlp": 192, "context_length": 64}
+ENGLISH = {"n_head": 4, "d_model": 128, "d_mlp": 344, "context_length": 128}
+Edit = dict[str, Any]
+
+# Run every case of `task` and return, as base64 of float32, the logits at every token and the weights of every head.
+RUN = """(task) => {
+  const model = openModel(task.shape, task.parameters, task.data, task.type);
+  return task.cases.map(({ tokens, edits }) => {
+    const base = edits.every(({ row }) => row !== undefined) ? runModel(model, tokens) : null;
+    const run = runModel(model, tokens, edits, base);
+    const parts = [...tokens.map((_, i) => logitsOf(run, i)), ...run.weights.flat()];
+    const bytes = parts.map((part) => new Uint8Array(part.buffer, part.byteOffset, part.byteLength));
+    let text = "";
+    for (const part of bytes) for (const byte of part) text += String.fromCharCode(byte);
+    return btoa(text);
+  });
+}"""
+READ = """({ tokenizer, texts }) => {
+  const opened = openTokenizer(tokenizer);
+  return texts.map((text) => {
+    const { tokens, words, members } = readText(opened, text, "(start)");
+    return { tokens, spans: tokensOf(opened, text).map(({ start, end }) => [start, end]), words, members };
+  });
+}"""
+
+browser = pytest.fixture(running, scope="module")
+
+
+@pytest.fixture(scope="module")
+def script(browser: Any) -> Iterator[Callable[[str, Any], Any]]:
+    """Run JavaScript with the functions of the page's model and tokenizers."""
+    page = browser.new_page()
+    for name in ("page_model", "page_tokens"):
+        page.add_script_tag(content=(FOLDER / f"{name}.js").read_text())
+    yield page.evaluate
+    page.close()
+
+
+# The model
+
+
+def edits_of(model: Transformer, tokens: list[int], rng: random.Random) -> list[list[Edit]]:
+    """Return no edit, and each kind of edit of each head."""
+    found: list[list[Edit]] = [[]]
+    for layer in range(model.config.n_layer):
+        for head in range(model.config.n_head):
+            place = {"layer": layer, "head": head}
+            row = rng.randrange(1, len(tokens))
+            left, right = rng.sample(range(row + 1), 2)
+            found += [
+                [place | {"kind": "remove"}],
+                [place | {"kind": "cut", "row": row, "left": [left]}],
+                [place | {"kind": "exchange", "row": row, "left": [left], "right": [right]}],
+            ]
+    found.append([*found[2], *found[-1]])  # two at a time
+    return found
+
+
+def head_edit(edit: Edit) -> HeadEdit:
+    place = (edit["layer"], edit["head"])
+    if edit["kind"] == "remove":
+        return remove_head(*place)
+    if edit["kind"] == "cut":
+        return cut_link(*place, edit["row"], edit["left"])
+    return exchange_links(*place, edit["row"], edit["left"], edit["right"])
+
+
+def task_of(model: Transformer, cases: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "shape": plain_shape(model.config),
+        "parameters": [(name, parameter.numel()) for name, parameter in model.named_parameters()],
+        "data": pack_parameters(model, torch.float32),
+        "type": "float32",
+        "cases": cases,
+    }
+
+
+def largest_differences(
+    script: Callable[[str, Any], Any],
+    model: Transformer,
+    n_texts: int,
+    n_edited: int,
+    task: dict[str, Any] | None = None,
+) -> tuple[float, float]:
+    """Return how far the page's logits and unedited attention weights are from torch's, on random texts.
+
+    Every edit is tried on the first `n_edited` texts. `task` has other weights than the model. The sum weighting makes
+    a step of 0.0001 where a score is 0, and scores that are not scaled have large errors of rounding. There, three
+    times what rounding the weights once more changes is not counted.
+    """
+    rng = random.Random(0)
+    view = TransformerView(model)
+    rounded = TransformerView(rounded_again(model))
+    is_steep = model.config.weighting is Weighting.sum or model.config.scale is Scale.none
+    cases = []
+    for number in range(n_texts):
+        length = rng.randrange(2, min(64, model.config.context_length) + 1)
+        tokens = [rng.randrange(model.vocab_size) for _ in range(length)]
+        edit_lists = edits_of(model, tokens, rng) if number < n_edited else [[]]
+        cases += [{"tokens": tokens, "edits": edits} for edits in edit_lists]
+
+    of_logits, of_attention = 0.0, 0.0
+    results = script(RUN, (task or task_of(model, [])) | {"cases": cases})
+    for case, packed in zip(cases, results, strict=True):
+        tokens = torch.tensor([case["tokens"]])
+        numbers = np.frombuffer(b64decode(packed), "<f4")
+        edits = [head_edit(edit) for edit in case["edits"]]
+        logits = view.logits(tokens, edits=edits)[0].numpy()
+        own = 0.0
+        if is_steep:
+            own = 3 * float((rounded.logits(tokens, edits=edits)[0] - torch.from_numpy(logits)).abs().max())
+        of_logits = max(of_logits, float(np.abs(numbers[: logits.size] - logits.ravel()).max()) - own)
+        if not case["edits"]:
+            weights = view.attention_scores(tokens).softmax(-1)
+            if is_steep:
+                own = 3 * float((rounded.attention_scores(tokens).softmax(-1) - weights).abs().max())
+            difference = np.abs(numbers[logits.size :] - weights.numpy().ravel()).max()
+            of_attention = max(of_attention, float(difference) - own)
+    return of_logits, of_attention
+
+
+def rounded_again(model: Transformer) -> Transformer:
+    """Return the model with every weight changed by about one unit in the last place of a float32."""
+    changed = deepcopy(model)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in changed.parameters():
+            parameter.mul_(1 + 1.2e-7 * torch.randn(parameter.shape, generator=generator).sign())
+    return changed
+
+
+def damp(model: Transformer) -> Transformer:
+    """Make random weights as large as those of a trained model, so that scores are not all at one token."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_((parameter.shape[1] ** -0.5) / 0.3)
+    return model
+
+
+@pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
+def test_the_page_computes_what_torch_computes_for_every_variant(
+    script: Callable[[str, Any], Any], switches: dict[str, Any]
+) -> None:
+    logits, attention = largest_differences(script, damp(random_model(**DEFAULT | switches)), 50, 50)
+    assert logits <= 1e-4 and attention <= 1e-6
+
+
+@pytest.mark.parametrize("sizes", [{}, {"n_head": 8, "d_model": 64}, {"n_layer": 4}])
+def test_the_page_computes_what_torch_computes_for_other_sizes(
+    script: Callable[[str, Any], Any], sizes: dict[str, Any]
+) -> None:
+    logits, attention = largest_differences(script, damp(random_model(**sizes)), 20, 20)
+    assert logits <= 1e-4 and attention <= 1e-6
+
+
+def test_the_page_computes_what_torch_computes_for_the_shape_of_english(script: Callable[[str, Any], Any]) -> None:
+    model = damp(random_model(2048, **ENGLISH))
+    logits, attention = largest_differences(script, model, 12, 2)
+    assert logits <= 1e-4 and attention <= 1e-5
+
+
+def test_another_weight_is_noticed(script: Callable[[str, Any], Any]) -> None:
+    model = damp(random_model(**DEFAULT))
+    task = task_of(model, [])
+    numbers = bytearray(b64decode(task["data"]))
+    at = 4 * (model.token_embedding.weight.numel() + 7)  # in the first layer
+    numbers[at : at + 4] = np.float32(0.9).tobytes()
+    logits, _ = largest_differences(script, model, 3, 0, task | {"data": b64encode(bytes(numbers)).decode()})
+    assert logits > 1e-3
+
+
+def test_float16_weights_are_read_as_numpy_reads_them(script: Callable[[str, Any], Any]) -> None:
+    halves = np.concatenate([np.arange(0x7C00, dtype="<u2"), np.arange(0x8000, 0xFC00, dtype="<u2")])  # all finite ones
+    packed = b64encode(halves.tobytes()).decode()
+    read = script("(data) => Array.from(floatsOf(data, 'float16'))", packed)
+    np.testing.assert_array_equal(np.array(read, np.float32), halves.view("<f2").astype(np.float32))
+
+
+# The tokenizers
+
+SAMPLE = [
+    "The cat sat near the buses. It purred, didn't it? They'll say \"we've 12 of them\"!",
+    "Ünïcödé naïve Straße 東京 привет שלום नमस्ते 👩‍👩‍👧 e\u0301 ＡＢ ½ ² Ⅷ _under_score",
+    "tabs\tand\nlines\r\n  and   spaces\u00a0and\u2003wide\u3000ones\u0085end",
+] * 3
+HARD = (
+    " \t\n\r\u00a0\u0085\u2028\u2029\ufeff\u200b\u200c\u200d\u2003\u3000\x1c\x00'sdmtrevl.,!?-_“”…<|>endoftxaAzßİıÉ"
+    "e\u0301\u0903नम東京½²Ⅷ٣👩🏽👧🇫🇷ﬁΩ"
+)
+# Characters that this Python does not know may be letters of a newer Unicode in the browser.
+texts = st.lists(
+    st.text(
+        alphabet=st.one_of(st.sampled_from(HARD), st.characters(codec="utf-8", exclude_categories=["Cn"])), max_size=40
+    ),
+    min_size=50,
+    max_size=50,
+)
+
+
+def make_tokenizer(kind: str) -> Tokenizer:
+    if kind == "words":
+        return word_tokenizer(SAMPLE)
+    if kind == "characters":
+        return character_tokenizer(SAMPLE)
+    return bpe_tokenizer(SAMPLE, 400)
+
+
+def utf16(text: str, position: int) -> int:
+    """Return the place of a character in UTF-16 units."""
+    return len(text[:position].encode("utf-16-le")) // 2
+
+
+@pytest.mark.parametrize("kind", ["words", "characters", "bpe"])
+def test_the_page_reads_texts_as_the_tokenizer_and_the_probe_do(script: Callable[[str, Any], Any], kind: str) -> None:
+    tokenizer = make_tokenizer(kind)
+    described = live_tokenizer(tokenizer, end_id(tokenizer))
+    assert described is not None and described.kind == kind
+
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(texts)
+    def check(batch: list[str]) -> None:
+        read = script(READ, {"tokenizer": asdict(described), "texts": batch})
+        for text, found in zip(batch, read, strict=True):
+            tokens, spans = encode_with_bos(tokenizer, text)
+            assert found["tokens"] == tokens, repr(text)
+            assert found["spans"] == [[utf16(text, start), utf16(text, end)] for start, end in spans], repr(text)
+            expected = tokenize_text(tokenizer, text, end_id(tokenizer))
+            assert found["words"] == expected.words, repr(text)
+            members: list[list[int]] = [[] for _ in expected.words]
+            for token, word in enumerate(expected.word_of_token):
+                if word >= 0:
+                    members[word].append(token)
+            assert found["members"] == members, repr(text)
+
+    check()
+
+
+def test_tokenizers_of_other_programs_are_not_run() -> None:
+    from tokenizers import models, normalizers, pre_tokenizers
+
+    for change in (
+        lambda tokenizer: setattr(tokenizer, "normalizer", normalizers.Lowercase()),
+        lambda tokenizer: setattr(tokenizer, "pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=True)),
+        lambda tokenizer: setattr(tokenizer, "pre_tokenizer", pre_tokenizers.Metaspace()),
+        lambda tokenizer: setattr(tokenizer, "model", models.Unigram([("a", 0.0)])),
+    ):
+        tokenizer = make_tokenizer("bpe")
+        change(tokenizer)
+        assert live_tokenizer(tokenizer, 0) is None
+
+
+def test_the_weight_of_a_word_is_the_sum_over_its_tokens(script: Callable[[str, Any], Any]) -> None:
+    tokenizer = bpe_tokenizer(SAMPLE, 300)
+    model = damp(random_model(tokenizer.get_vocab_size(), **DEFAULT))
+    text = tokenize_text(tokenizer, "The cat sat near the buses, it purred", end_id(tokenizer))
+    assert len(text.tokens) > len(text.words)
+    weights = TransformerView(model).attention_scores(torch.tensor([text.tokens])).softmax(-1)[:, 0].numpy()
+    page = (FOLDER / "page_live_model.js").read_text()
+    word_row = page[page.index("function wordRow") : page.index("// Probabilities")]
+    tokens = {"tokenizer": asdict(live_tokenizer(tokenizer, end_id(tokenizer))), "text": text.text}
+    found = script(
+        "(task) => {"
+        + word_row
+        + """
+          const reading = readText(openTokenizer(task.tokenizer), task.text, "(start)");
+          const run = runModel(openModel(task.shape, task.parameters, task.data, task.type), reading.tokens);
+          const rowsOf = (row) => [0, 1].map((head) => Array.from(wordRow({ reading, run }, row, 1, head)));
+          return reading.words.map((_, row) => rowsOf(row));
+        }""",
+        task_of(model, []) | tokens,
+    )
+    np.testing.assert_allclose(np.array(found).transpose(1, 0, 2), between_words(weights, text)[1], atol=1e-6)

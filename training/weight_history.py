@@ -1,0 +1,62 @@
+"""The weights of a small model during training, in weights.jsonl: the report page computes with them at every step.
+
+One JSON object per line: the step, and all weights as base64 of little-endian float16, in the order of
+`named_parameters`. A tied projection is stored once.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from data.errors import damaged_file_error
+from data.typed_json import from_json
+
+HISTORY_FILE = "weights.jsonl"
+MAX_HISTORY_WEIGHTS = 500_000  # of a model whose history is recorded: 1.3 MB for each recorded step
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    step: int
+    weights: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightHistory:
+    """The content of weights.jsonl."""
+
+    steps: list[int]
+    data: list[str]  # base64 of the weights at each step
+
+
+def pack_parameters(model: nn.Module, kind: torch.dtype) -> str:
+    """Return all weights of a model as base64: little-endian numbers of `kind` (float16 or float32)."""
+    flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    numbers = flat.cpu().to(kind).numpy()
+    return b64encode(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()).decode()
+
+
+def load_weight_history(path: Path, n_weights: int) -> WeightHistory | None:
+    """Return the content of weights.jsonl of a model with `n_weights` weights; None if it has no line.
+
+    An incomplete last line, as while training runs, is ignored. Raises UserError if the file is damaged.
+    """
+    if not path.is_file():
+        return None
+    history = WeightHistory([], [])
+    with damaged_file_error(path, "delete it to continue without the weights during training"):
+        for text in path.read_text().splitlines(keepends=True):
+            if not text.endswith("\n"):
+                continue
+            line: _Line = from_json(_Line, json.loads(text), "line")
+            if len(b64decode(line.weights, validate=True)) != 2 * n_weights:
+                raise ValueError("weights of another model")
+            history.steps.append(line.step)
+            history.data.append(line.weights)
+        if history.steps != sorted(set(history.steps)):
+            raise ValueError("steps out of order")
+    return history if history.steps else None

@@ -163,13 +163,15 @@ def test_a_text_that_is_empty_or_too_long_is_refused(probed: tuple[Path, str], t
         ("path", {"path": "a", "runs": "b"}),
         ("text", {"text": "it", "runs": "a"}),
         ("open", {"open": True, "compare": "a"}),
+        ("live", {"live": True, "runs": "a"}),
+        ("live", {"live": True, "path": "a.txt"}),
         ("figures", {"figures": True, "text": "it"}),
         ("threads", {"threads": 0}),
     ],
 )
 def test_settings_that_exclude_each_other_are_refused_by_name(name: str, settings: dict[str, Any]) -> None:
     values = dict.fromkeys(
-        ("run", "runs", "compare", "model", "out", "text", "task", "path", "threads", "items", "tokenizer")
+        ("run", "runs", "compare", "model", "out", "text", "task", "path", "threads", "items", "tokenizer", "live")
     )
     flags = dict.fromkeys(("open", "figures", "verbose"), False)
     with pytest.raises(ValueError, match=f"^{name}="):

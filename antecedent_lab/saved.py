@@ -4,7 +4,7 @@ import json
 import sys
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from antecedent_lab.opened import OWNER
@@ -40,7 +40,7 @@ def results_folder(
         yield None
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with lock(folder):
+    with closing(lock(folder)):
         yield folder
         # The folder now belongs to this model.
         if opened.owner is not None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
     runs = _finished_runs(sweep)
     seeds = check_seeds({run.name: load_run_settings(run)[1] for run in runs})
     (sweep / "probe").mkdir(exist_ok=True)
-    with lock(sweep / "probe"):
+    with closing(lock(sweep / "probe")):
         records = []
         for run, metrics in runs.items():
             records.append(SeedRun(run.name, seeds[run.name], _probe_results(run, settings, config), metrics))
@@ -54,7 +55,7 @@ def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: Trai
     variants, standard = check_variants(configs, defaults)
     by_variant(variants)  # an error in the sweep is reported before minutes of probing
     (sweep / "probe").mkdir(exist_ok=True)
-    with lock(sweep / "probe"):
+    with closing(lock(sweep / "probe")):
         records = []
         for run, metrics in runs.items():
             is_causal = saved_settings(configs[run.name]).model.is_causal

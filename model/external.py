@@ -203,6 +203,10 @@ def _load_checkpoint(path: Path) -> Any:
 def _load_folder(folder: Path, source: str, device: torch.device) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
+    if (folder / "adapter_config.json").is_file():
+        problem = "is an adapter (LoRA), not a whole model"
+        raise UserError(f"{problem}: merge it (merge_and_unload of peft) and save the result")
+
     # Requests in config.json that are refused.
     values, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
     if "model_type" not in values and (folder / "checkpoints").is_dir():
@@ -222,10 +226,12 @@ def _load_folder(folder: Path, source: str, device: torch.device) -> Any:
     with torch.device("meta"):
         n_weights = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
     n_bytes = 2 * 4 * n_weights  # float32, for the model and an untrained one
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    available = None
     if device.type == "cuda":
         available = torch.cuda.mem_get_info(device)[1]
-    if n_bytes > available:
+    elif hasattr(os, "sysconf"):  # not on Windows
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if available is not None and n_bytes > available:
         raise UserError(f"needs {n_bytes:,} bytes with an untrained copy, but {device.type} has {available:,}")
 
     # The weights must be those of config.json.

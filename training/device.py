@@ -57,7 +57,7 @@ def keep_freed_memory() -> None:
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # not glibc
+    except (OSError, AttributeError, TypeError):  # not glibc; CDLL(None) is a TypeError on Windows
         return
     trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h
     mallopt(trim_threshold, 2**31 - 1)

@@ -1,7 +1,6 @@
 """Files that a crash cannot damage and other processes cannot mix up: atomic writes, JSON, locks, sets of files."""
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -10,9 +9,14 @@ import socket
 from collections.abc import Iterable, Mapping
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from data.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
 # Temporary files of `write_atomically`, left by a killed process.
@@ -59,7 +63,9 @@ def remove_unfinished_files(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush the names in `folder` to the disk."""
+    """Flush the names in `folder` to the disk, where a folder can be opened (not on Windows)."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -83,11 +89,21 @@ def write_json(path: Path, content: Any) -> None:
 # Locks
 
 
-def lock(folder: Path) -> FileIO:
-    """Lock `folder` for writing by this process until the returned file is closed or the process ends.
+class FolderLock(Protocol):
+    """A lock that ends when it is closed."""
+
+    def close(self) -> None:
+        """Unlock the folder."""
+
+
+def lock(folder: Path) -> FolderLock:
+    """Lock `folder` for writing by this process until the returned lock is closed or the process ends.
 
     Raises BlockingIOError if another process has the lock, OSError if the folder cannot be written.
     """
+    if fcntl is None:
+        return _LibraryLock(folder)
+
     # O_NOFOLLOW: in a run from somebody else the name could be a link to any file of ours.
     file = FileIO(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
     try:
@@ -95,8 +111,7 @@ def lock(folder: Path) -> FileIO:
     except BlockingIOError:
         owner = file.read(200).decode(errors="replace").strip() or "another process"
         file.close()
-        remedy = "wait until it ends, or stop it"
-        raise BlockingIOError(f"{folder}: {owner} is writing to it; {remedy}") from None
+        raise _locked(folder, owner) from None
     except OSError:  # a file system without locks
         return file
 
@@ -104,6 +119,26 @@ def lock(folder: Path) -> FileIO:
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
     return file
+
+
+class _LibraryLock:
+    """The lock of the library filelock, for systems without flock; it does not know who has the lock."""
+
+    def __init__(self, folder: Path) -> None:
+        from filelock import FileLock, Timeout  # elsewhere not needed
+
+        self._lock = FileLock(folder / LOCK)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise _locked(folder, "another process") from None
+
+    def close(self) -> None:
+        self._lock.release()
+
+
+def _locked(folder: Path, owner: str) -> BlockingIOError:
+    return BlockingIOError(f"{folder}: {owner} is writing to it; wait until it ends, or stop it")
 
 
 # Sets of files

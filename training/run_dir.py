@@ -16,13 +16,21 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from training.files import LOCK, UNFINISHED, lock, read_json, remove_unfinished_files, write_atomically, write_json
+from training.files import (
+    LOCK,
+    UNFINISHED,
+    FolderLock,
+    lock,
+    read_json,
+    remove_unfinished_files,
+    write_atomically,
+    write_json,
+)
 from training.settings import TrainSettings, changed_settings, flatten, saved_settings
 
 RUNS = Path("runs")
@@ -33,7 +41,7 @@ PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "num
 # Creating and locking
 
 
-def create_run(out: str | None) -> tuple[Path, FileIO]:
+def create_run(out: str | None) -> tuple[Path, FolderLock]:
     """Create the directory of a new run, `out` or else one in runs/ named by the time, and return its path and lock.
 
     Raises FileExistsError if `out` is not empty, BlockingIOError if another process is writing to it.

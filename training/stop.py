@@ -20,7 +20,10 @@ class StopRequest:
         self._received: int | None = None
         self._received_at = 0.0
         self._old_handlers: dict[int, Any] = {}
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, "SIGHUP"):  # not on Windows
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 self._old_handlers[number] = signal.signal(number, self._receive)
 

@@ -92,6 +92,7 @@ def add_gadget(folder: Path) -> None:
         (lambda folder: (folder / "config.json").unlink(), "config.json"),
         (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON file"),
         (lambda folder: change_config(folder, quantization_config={"bits": 4}), "quantized"),
+        (lambda folder: (folder / "adapter_config.json").write_text("{}"), "merge_and_unload"),
         (lambda folder: change_config(folder, model_type="nonsense"), "nonsense"),
         (lambda folder: change_config(folder, num_attention_heads=0), ""),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),

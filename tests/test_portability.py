@@ -1,0 +1,47 @@
+"""Training and evaluation on a system without fcntl, SIGHUP, O_NOFOLLOW, O_DIRECTORY and sysconf, such as Windows."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.program import ROOT, SMALL, SMALL_PROBE
+from training import files
+from training.files import lock
+
+# Python that takes away what Windows lacks, and then runs a program of ours.
+WITHOUT_POSIX = """
+import os, signal, sys, runpy, warnings
+warnings.filterwarnings("ignore", "only soft file lock")  # Windows has msvcrt
+sys.modules["fcntl"] = None
+del signal.SIGHUP, os.O_NOFOLLOW, os.O_DIRECTORY, os.sysconf
+sys.path.insert(0, ".")
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run_without_posix(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", WITHOUT_POSIX, *command], capture_output=True, text=True, cwd=ROOT)
+
+
+def test_a_model_is_trained_resumed_and_tested_without_posix(tmp_path: Path, cache: str) -> None:
+    out = tmp_path / "run"
+    for arguments in ([], ["resume=true", "max_steps=6"]):
+        result = run_without_posix("train.py", f"out={out}", cache, *SMALL, *arguments)
+        assert result.returncode == 0 and "Traceback" not in result.stderr, result.stderr
+    result = run_without_posix("eval.py", f"run={out}", cache, *SMALL_PROBE)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert (out / "probe" / "report.html").is_file()
+
+
+def test_without_flock_a_locked_folder_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "fcntl", None)
+    held = lock(tmp_path)
+    with pytest.raises(BlockingIOError, match="another process is writing to it"):
+        lock(tmp_path)
+    held.close()
+    lock(tmp_path).close()
+    assert os.listdir(tmp_path) in ([], [".lock"])

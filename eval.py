@@ -70,7 +70,7 @@ def _evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeCon
         run_test_set(opened, settings, probe)
         return
     if settings.text is not None:
-        has_page = look_at_sentence(opened, settings.text, settings.live)
+        has_page = look_at_sentence(opened, settings.text, settings.live, all_heads=settings.verbose)
     else:
         has_page = probe_heads(opened, settings, probe)
     if has_page:

@@ -24,14 +24,14 @@ from probe.natural import DECIDED_SITES
 from probe.next_pronoun import confirm_decision
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Confirmation, Head, NaturalResult, NextPronounResult, ProbeResults
-from probe.sentences import TokenizedText, word_attention
+from probe.sentences import TokenizedText, removal_effects, word_attention
 from report.content import page_content, unknown_note
 from report.live import check_live
 from report.minimal_pairs import minimal_pairs_lines
 from report.natural import natural_lines, natural_tables
 from report.next_pronoun import confirmation_lines, next_pronoun_lines, next_pronoun_tables, screening_notes
 from report.page import page
-from report.tables import detail_lines, sentence_lines, table_lines
+from report.tables import MOST_HEADS, detail_lines, sentence_lines, table_lines
 from training.evaluate import LossSummary, validation_loss
 from training.files import write_files
 from training.logging import gap_lines
@@ -152,10 +152,11 @@ def print_loss(
         log(line)
 
 
-def look_at_sentence(opened: OpenedModel, text: str, live: bool | None = None) -> bool:
+def look_at_sentence(opened: OpenedModel, text: str, live: bool | None = None, *, all_heads: bool = False) -> bool:
     """Print the attention of every head at the pronouns of the user's sentence, and add the sentence to the page.
 
-    `live` as in `page_content`. Return whether the page could be written; UserError if the text is empty or too long.
+    `live` as in `page_content`. Without `all_heads`, the ten heads that matter most are printed. Return whether the
+    page could be written; UserError if the text is empty or too long.
     """
     check_live(opened, live)
     if not text.strip():
@@ -173,7 +174,10 @@ def look_at_sentence(opened: OpenedModel, text: str, live: bool | None = None) -
         for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
             print(f"note: {printable(line)}")
         [weights] = word_attention(opened.model, [tokenized])
-        lines = sentence_lines(tokenized, weights, rows, _chosen_heads(results))
+        effects = None
+        if not all_heads and opened.model.n_layer * opened.model.n_head > MOST_HEADS:
+            effects = {row: removal_effects(opened.model, tokenized, row) for row in rows}
+        lines = sentence_lines(tokenized, weights, rows, _chosen_heads(results), effects)
         no_pronoun = ["note: no pronoun (it, they, she, he and their forms) in the text; the page shows its attention"]
         print(printable("\n".join(lines or no_pronoun)))
 

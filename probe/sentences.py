@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from data.links import Span
 from data.tokenizer import encode_with_bos
 from data.words import word_spans
-from model.observe import ObservableModel
+from model.observe import ObservableModel, SiteEdit
 
 START = "(start)"  # shown for the token before every text
 
@@ -130,6 +130,25 @@ def next_tokens(model: ObservableModel, tokens: Sequence[int], n: int) -> list[t
     last = torch.tensor([len(tokens) - 1], device=model.device)
     top = model.logits(inputs, last)[0].softmax(-1).topk(min(n, model.vocab_size))
     return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
+
+def removal_effects(model: ObservableModel, text: TokenizedText, word: int) -> np.ndarray:
+    """Return how much removing each head at a word changes what the model expects after it, [L, H].
+
+    The total variation distance of the two distributions: 0 for no change, 1 if they share no token. A word without
+    tokens of its own has 0 everywhere.
+    """
+    positions = [i for i, of_word in enumerate(text.word_of_token) if of_word == word]
+    effects = np.zeros((model.n_layer, model.n_head))
+    if not positions:
+        return effects
+    site = torch.tensor([positions[-1]], device=model.device)
+    one_pass = model.site_pass(torch.tensor([text.tokens], device=model.device), site)
+    before = one_pass.logits().softmax(-1)  # [1, V]
+    for layer, head in np.ndindex(*effects.shape):
+        after = one_pass.logits([SiteEdit(layer, head, output=torch.zeros_like)]).softmax(-1)
+        effects[layer, head] = float((after - before).abs().sum() / 2)
+    return effects
 
 
 def pack_weights(weights: np.ndarray) -> str:

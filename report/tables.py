@@ -371,28 +371,45 @@ def _answer_table(results: ProbeResults) -> Table:
 # A sentence of the user's
 
 
+MOST_HEADS = 10  # of a sentence, unless the user wants all
+
+
 def sentence_lines(
     text: TokenizedText,
     weights: np.ndarray,
     rows: Mapping[int, Sequence[str]],
     chosen: Mapping[Head, Sequence[str]],
+    effects: Mapping[int, np.ndarray] | None = None,
 ) -> list[str]:
     """Return the attention of every head from each of `rows`: to the candidates, and the three largest weights.
 
     `weights` are those between the words of `text`, [L, H, W, W]; `rows` the nouns that may be meant, by the index of
-    the word to read at; `chosen` the questions for which the probe chose a head.
+    the word to read at; `chosen` the questions for which the probe chose a head. With `effects` [L, H] of removing each
+    head, by row, only the MOST_HEADS largest are shown, and the chosen heads.
     """
     lines = []
     for row, nouns in rows.items():
         # A block of lines for each word to read at, a line for each head
         title = f"at “{text.words[row]}”: the three largest weights of each head"
         lines += ["", title + (f"; before them the weights on {', '.join(nouns)}" if nouns else "")]
+        heads = [Head(*place) for place in np.ndindex(*weights.shape[:2])]
+        if effects is not None:
+            of_row = effects[row]
+            heads.sort(key=lambda head: -of_row[head])
+            heads = [head for i, head in enumerate(heads) if i < MOST_HEADS or head in chosen]
+            lines.append(
+                f"  the {MOST_HEADS} that matter most; first: how much the next word changes without the head, 0 to 1"
+            )
+            lines.append("  (all heads: verbose=true)")
+
         cells = []
-        for layer, number_in_layer in np.ndindex(*weights.shape[:2]):
-            head = Head(layer, number_in_layer)
-            of_words = weights[layer, number_in_layer, row]  # [W]
+        for head in heads:
+            of_words = weights[head.layer, head.head, row]  # [W]
+            effect = [] if effects is None else [f"{effects[row][head]:.2f}"]
             note = f"← chosen for {', '.join(chosen[head])}" if head in chosen else ""
-            cells.append([f"  {head}", *_weights_on_nouns(text, row, of_words, nouns), _largest(text, of_words), note])
+            cells.append(
+                [f"  {head}", *effect, *_weights_on_nouns(text, row, of_words, nouns), _largest(text, of_words), note]
+            )
         lines += aligned(cells)
     return lines
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from model.observe import HeadEdit
 from probe.sentences import (
     EXAMPLE_BLOCK,
     TIRED_OR_SOFT,
@@ -11,6 +12,7 @@ from probe.sentences import (
     between_words,
     next_tokens,
     pack_weights,
+    removal_effects,
     word_attention,
 )
 from tests.report.sample import unpacked
@@ -71,6 +73,22 @@ def test_next_tokens_are_the_most_probable_ones() -> None:
     best = next_tokens(model, [0, 4, 5], 3)
     assert [token for token, _ in best] == probabilities.topk(3).indices.tolist()
     assert [p for _, p in best] == pytest.approx(probabilities.topk(3).values.tolist(), rel=1e-5)
+
+
+def test_the_effect_of_a_head_is_the_change_of_the_next_word_at_the_last_token_of_the_word() -> None:
+    view = random_view()
+    effects = removal_effects(view, TEXT, 1)  # "cats" ends with token 2
+    tokens = torch.tensor([TEXT.tokens])
+    before = view.logits(tokens)[0, 2].softmax(-1)
+
+    def remove(output: torch.Tensor) -> torch.Tensor:
+        return output * (torch.arange(4) != 2)[None, :, None]  # at that token only
+
+    for layer in range(view.n_layer):
+        for head in range(view.n_head):
+            after = view.logits(tokens, edits=[HeadEdit(layer, head, output=remove)])[0, 2].softmax(-1)
+            assert effects[layer, head] == pytest.approx(float((after - before).abs().sum() / 2), abs=1e-5)
+    assert effects.min() > 0.001 and effects.max() <= 1
 
 
 def test_the_example_block_crosses_order_and_pronoun() -> None:

@@ -42,6 +42,17 @@ def test_the_attention_of_a_sentence_names_nouns_and_the_largest_weights() -> No
     assert second.split() == "L0H1 fox 0.00 | saw 1.00".split()
 
 
+def test_of_many_heads_the_ten_with_the_largest_effect_and_the_chosen_ones_are_shown() -> None:
+    text = tokenized("fox saw the fox . it")
+    weights = np.full((3, 4, 7, 7), 0.5)
+    effects = np.arange(12.0).reshape(3, 4)
+    lines = sentence_lines(text, weights, {6: []}, {Head(0, 0): ["number"]}, {6: effects})
+    names = [line.split()[0] for line in lines if line.startswith("  L")]
+    assert names == [f"L{i // 4}H{i % 4}" for i in range(11, 1, -1)] + ["L0H0"]
+    assert "all heads: verbose=true" in "".join(lines)
+    assert [line.split()[1] for line in lines if line.startswith("  L")][:2] == ["11.00", "10.00"]
+
+
 def test_the_tables_of_a_question_and_of_the_model_leave_out_what_was_not_measured() -> None:
     result = question_result("number", "supported")
     weights = replace(result.weights, ov_auc=None)

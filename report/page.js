@@ -38,7 +38,7 @@ const linked = sentences.get(location.hash.slice(1)) ?? sentences.get(content.op
 drawLive();
 selectSentence(linked ?? [...groupsNow().values()][0]?.[0]);
 redrawOn("question", showQuestion);
-redrawOn("question layer head score time sentence query target edits revision", drawHeads);
+redrawOn("question layer head score time sentence query target edits revision pair", drawHeads);
 redrawOn("question sentence", drawGroups);
 redrawOn("question sentence layer head time query edits revision", drawCards);
 redrawOn("sentence layer head time score query target edits revision", drawSentence);
@@ -46,4 +46,9 @@ redrawOn("question layer head time", drawCharts);
 for (const draw of [drawQuestions, drawScoreChoice, drawSlider]) draw();
 for (const { draw } of views) draw();
 openLink();
-addEventListener("hashchange", () => openLink() || selectSentence(sentences.get(location.hash.slice(1)) ?? sentences.get(state.sentence)));
+addEventListener("hashchange", () => {
+  if (openLink()) return;
+  if (live && !location.hash) setText(live.text);
+  const named = sentences.get(location.hash.slice(1));
+  if (named) selectSentence(named);
+});

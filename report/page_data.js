@@ -17,6 +17,7 @@ const state = {
   sentence: null,
   query: null,
   target: null,
+  other: null, // the word that exchanges its weight with the target
   edits: [], // of the live model, as in page_live_model.js
   pair: null, // two words whose probabilities the user compares; null: those of comparedWords
   revision: 0, // counts the changes of the live sentences and of what is computed about them
@@ -98,7 +99,7 @@ const SCORES = {
     means: "share of blocks in which all four sentences are right (two orders of the nouns × two pronouns)",
   },
   weight: { name: "attention weight", centre: 0, means: "" },
-  effect: { name: "effect of removing it", centre: 0, means: "" },
+  effect: { name: "effect of removing each head", centre: 0, means: "" },
 };
 
 function trainingCurves() {

@@ -47,9 +47,17 @@ function button(text, act, attributes = {}) {
 
 function menu(legend, options, selected, select) {
   const items = options.map(([value, text]) => element("option", { value, selected: value === selected }, text));
-  const list = element("select", {}, ...items);
+  const list = element("select", { "data-name": legend }, ...items);
   list.addEventListener("change", () => select(options[list.selectedIndex][0]));
   return element("label", { class: "menu" }, element("span", {}, legend), list);
+}
+
+// Draw a part of the page again; the focus stays on the control of the same name, or goes to `otherwise`.
+function keepFocus(id, draw, otherwise) {
+  const part = document.getElementById(id);
+  const name = part.contains(document.activeElement) ? document.activeElement.dataset.name : null;
+  draw();
+  if (name) (part.querySelector(`[data-name="${name}"]`) ?? part.querySelector(otherwise))?.focus();
 }
 
 // One tab stop for a set of buttons; arrow keys move the focus, `columns` at a time for up and down.

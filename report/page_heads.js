@@ -68,11 +68,13 @@ function tintOf(value, scores) {
 }
 
 function legend(scores) {
+  const [left, right] = state.score === "effect" && scores ? comparedWords(sentences.get(state.sentence).text).map((word) => label(word)) : [];
   const key = (kind, text) => element("span", { class: "key" }, element("i", { class: kind }), ` ${text}`);
   const keys = [];
   if (content.questions.length) {
     keys.push(key("ring", "chosen by the probe"), key("dot", `corrected p below ${content.max_p}, trained model`));
   }
+  if (left) keys.push(key("swatch blue", `towards “${left}”`), key("swatch orange", `towards “${right}”`));
   if (["accuracy", "pronoun_contrast"].includes(state.score)) {
     keys.push(key("swatch blue", "to the antecedent"), key("swatch orange", "to the distractor"));
   }

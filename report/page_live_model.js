@@ -82,7 +82,8 @@ function chancesOf({ run }) {
 function nextWords(pass, n) {
   const chances = chancesOf(pass);
   const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
-  return best.map((id) => [textOfToken(liveTokenizer, id), chances[id]]);
+  const nameOf = (id) => ({ [liveTokenizer.unknown]: "(unknown)", [liveTokenizer.start]: "(end)" })[id] ?? textOfToken(liveTokenizer, id);
+  return best.map((id) => [nameOf(id), chances[id]]);
 }
 
 // Next words of a sentence at the slider's step, where these are shown.
@@ -107,7 +108,14 @@ function formsOf(text) {
 function comparison(pass, [left, right]) {
   const chances = chancesOf(pass);
   const [ofLeft, ofRight] = [left, right].map((text) => formsOf(text).reduce((sum, id) => sum + chances[id], 0));
-  return ofLeft && ofRight ? { left: ofLeft, right: ofRight, logOdds: Math.log(ofLeft / ofRight) } : null;
+  if (!formsOf(left).length || !formsOf(right).length) return null;
+  return { left: ofLeft, right: ofRight, logOdds: Math.log(ofLeft || 1e-300) - Math.log(ofRight || 1e-300) };
+}
+
+// The n most probable words that are one token; at every step those of the trained model, so that numbers can be followed.
+function comparable(text, n) {
+  const words = nextWords(passOf(text, [], live.step), n + 5).filter(([word]) => formsOf(word).length);
+  return [...words, ["the"], ["a"]].slice(0, n);
 }
 
 // The two words that are compared after a sentence: those of the user or of the page. Otherwise the word that the model
@@ -115,11 +123,11 @@ function comparison(pass, [left, right]) {
 function comparedWords(text) {
   const chosen = state.pair ?? live.pair;
   if (chosen.length === 2) return chosen;
-  const [[first], [second]] = nextWords(passOf(text, []), 2);
+  const [[first], [second]] = comparable(text, 2);
   const { words, spans } = reading(text);
   const other = OTHER_PRONOUN[words.at(-1).toLowerCase()];
   if (!other || !text.trim().endsWith(words.at(-1))) return [first, second];
-  const [[ofTwin]] = nextWords(passOf(withWords(text, spans, [[words.length - 1, other]]), []), 1);
+  const [[ofTwin]] = comparable(withWords(text, spans, [[words.length - 1, other]]), 1);
   return [first, ofTwin === first ? second : ofTwin];
 }
 
@@ -133,6 +141,7 @@ function effectsNow() {
   if (!sentence || !live || reading(sentence.text).tokens.length > live.shape.context_length) return null;
   const [text, edits, step] = [sentence.text, isLive(sentence) ? state.edits : [], liveStep()];
   const words = comparedWords(text);
+  if (!comparison(passOf(text, edits, step), words)) return null;
   const key = JSON.stringify([text, step, edits, words]);
   if (!effects.has(key)) effects.set(key, perHead(() => null));
   const found = effects.get(key);
@@ -143,13 +152,13 @@ function effectsNow() {
 
 // Remove one head after the other, for at most 30 ms before the page may answer the user again.
 function measureEffects(found, text, edits, step, words) {
-  const before = comparison(passOf(text, edits, step), words)?.logOdds ?? NaN;
+  const before = comparison(passOf(text, edits, step), words).logOdds;
   const start = performance.now();
   for (const [layer, row] of found.entries()) {
     for (const head of row.keys()) {
       if (row[head] !== null || performance.now() - start > 30) continue;
       const removed = passOf(text, [...edits, { kind: "remove", layer, head }], step);
-      row[head] = (comparison(removed, words)?.logOdds ?? NaN) - before;
+      row[head] = comparison(removed, words).logOdds - before;
     }
   }
   update({ revision: state.revision + 1 });
@@ -158,27 +167,31 @@ function measureEffects(found, text, edits, step, words) {
 function effectMeaning() {
   const sentence = sentences.get(state.sentence);
   if (!sentence) return "";
-  const [left, right] = comparedWords(sentence.text).map((word) => label(word));
+  const pair = comparedWords(sentence.text);
+  const [left, right] = pair.map((word) => label(word));
+  if (!pair.every((word) => formsOf(word).length)) return `“${left}” and “${right}” cannot be compared: both must be one token of this model.`;
   return `Change of log p(${left}) − log p(${right}) after the sentence below when the head is removed, in nats. One sentence is an illustration, not a test.`;
 }
 
-// The link whose cut changes the log-odds most: from the last word of the text to any word, in any head.
+// The link whose cut changes the log-odds of the compared words most, with the present changes: from the last word to any
+// other but the start, where heads rest. Null if the words cannot be compared or there is no such link.
 function decidingLink(text) {
   const { words, members } = reading(text);
   const query = words.length - 1;
   const pair = comparedWords(text);
-  const before = comparison(passOf(text, []), pair)?.logOdds;
+  const { run: base } = passOf(text, state.edits);
+  const before = comparison({ run: base }, pair)?.logOdds;
   if (before === undefined) return null;
+  const present = state.edits.map((edit) => tokenEdit({ members }, edit)).filter((edit) => edit !== null);
   let best = null;
-  const base = passOf(text, []).run;
   perHead((layer, head) => {
-    members.forEach((left, target) => {
-      const edit = tokenEdit({ members }, { kind: "cut", layer, head, query, target });
-      if (!edit || target === 0) return; // heads rest at the start
-      const run = runModel(base.model, base.tokens, [edit], base);
-      const change = Math.abs(comparison({ run }, pair).logOdds - before);
-      if (!best || change > best.change) best = { layer, head, query, target, change };
-    });
+    for (let target = 1; target <= query; target++) {
+      const cut = tokenEdit({ members }, { kind: "cut", layer, head, query, target });
+      if (!cut) continue;
+      const run = runModel(base.model, base.tokens, [...present, cut], base, cut.row);
+      const change = comparison({ run }, pair).logOdds - before;
+      if (!best || Math.abs(change) > Math.abs(best.change)) best = { layer, head, query, target, change, pair };
+    }
   });
   return best;
 }

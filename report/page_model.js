@@ -41,13 +41,12 @@ function openModel(shape, parameters, data, type) {
 //   {layer, head, kind: "remove"}                        its output is 0 at every token
 //   {layer, head, kind: "cut", row, left}                at token `row` the weights on the tokens `left` are 0
 //   {layer, head, kind: "exchange", row, left, right}    at token `row` the two sets of tokens exchange their weights
-// With `base`, the unedited pass over the same tokens, rows before the first edited one are taken from it.
-function runModel(model, tokens, edits = [], base = null) {
+// The rows before `first` are those of `base`, another pass over the same tokens. By default `base` has no edits, and
+// `first` is the first edited row.
+function runModel(model, tokens, edits = [], base = null, first = base ? Math.min(tokens.length, ...edits.map((edit) => edit.row ?? 0)) : 0) {
   const { shape, layers } = model;
-  const [n, width] = [tokens.length, shape.d_model];
-  const firstEdited = Math.min(n, ...edits.map((edit) => edit.row ?? 0));
-  const first = base ? firstEdited : 0;
-  if (first === n && base) return base;
+  const width = shape.d_model;
+  if (base && first === tokens.length) return base;
   const x = embed(model, tokens);
   const run = { model, tokens, keys: [], values: [], weights: [], stream: x };
   layers.forEach((layer, index) => {

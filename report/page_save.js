@@ -1,18 +1,23 @@
 // Saves a picture of the page as SVG or PNG, with the colours that it has now.
 
-const DRAWN = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "font", "text-anchor"];
+const DRAWN = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "font-family", "font-size", "font-weight", "text-anchor"];
 
 function saveButtons(sentence) {
   const pictures = [["lines", () => linesPicture(sentence, 14)]];
   if (sentence.words.length <= MOST_MATRIX) pictures.push(["matrix", () => matrixPicture(sentence).querySelector("svg")]);
   const buttons = pictures.flatMap(([name, draw]) =>
-    ["SVG", "PNG"].map((type) => button(`Save ${name} as ${type}`, () => savePicture(draw(), `${headName(state.layer, state.head)}-${name}`, type))),
+    ["SVG", "PNG"].map((type) => button(`Save ${name} as ${type}`, () => savePicture(draw(), sentence, name, type))),
   );
   return element("p", { class: "actions" }, ...buttons);
 }
 
-function savePicture(picture, name, type) {
-  const { text, width, height } = standalone(picture);
+function savePicture(picture, sentence, kind, type) {
+  const edits = isLive(sentence) ? state.edits : [];
+  const head = headName(state.layer, state.head);
+  const name = `${head}-${kind}${edits.length ? "-changed" : ""}`;
+  const changes = edits.map((edit) => editName(edit, sentence)).join("; ");
+  const facts = [`Attention of ${head}`, sentence.text, changes, live && state.time !== END ? `step ${liveStep()}` : ""];
+  const { text, width, height } = standalone(picture, facts.filter(Boolean).join(". "));
   const address = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   if (type === "SVG") return saveFile(address, `${name}.svg`);
   const image = new Image();
@@ -24,8 +29,8 @@ function savePicture(picture, name, type) {
   image.src = address;
 }
 
-// The SVG file of a picture: its styles become attributes, and it gets the page's background.
-function standalone(picture) {
+// The SVG file of a picture: its styles become attributes; it gets the page's background and a description.
+function standalone(picture, description) {
   const frame = element("div", { class: "offscreen" }, picture); // styles exist in the document only
   document.body.append(frame);
   for (const node of picture.querySelectorAll("*")) {
@@ -39,7 +44,7 @@ function standalone(picture) {
   const [, , width, height] = picture.getAttribute("viewBox").split(" ").map(Number);
   const [wide, high] = [Math.ceil(2 * width), Math.ceil(2 * height)];
   const paper = getComputedStyle(document.body).backgroundColor;
-  picture.prepend(shape("rect", { width, height, fill: paper }));
+  picture.prepend(shape("title", {}, description), shape("rect", { width, height, fill: paper }));
   fill(picture, { width: wide, height: high }, []);
   return { text: new XMLSerializer().serializeToString(picture), width: wide, height: high };
 }

@@ -45,7 +45,7 @@ function groupNow() {
 function selectSentence(sentence) {
   const leaves = sentences.get(state.sentence)?.head && question();
   const [layer, head] = sentence?.head ?? (leaves ? [question().layer, question().head] : [state.layer, state.head]);
-  update({ sentence: sentence?.id ?? null, query: null, target: null, layer, head });
+  update({ sentence: sentence?.id ?? null, query: null, target: null, other: null, layer, head });
 }
 
 function drawGroups() {
@@ -154,7 +154,7 @@ function drawSentence() {
 function aboutSentence(sentence) {
   const note = (text, kind = "rule") => element("p", { class: kind }, element("bdi", {}, text.slice(0, 1000)));
   const expected = nextNow(sentence).filter(([, chance]) => chance >= 0.005).map(([text, chance]) => `${label(text)} ${number(chance)}`);
-  const lines = [note(sentence.title), ...[...new Set(sentence.notes)].slice(0, 5).map((text) => note(text, "note"))];
+  const lines = [note(sentence.title), ...liveNotes(sentence).map((text) => note(text, "note")), ...[...new Set(sentence.notes)].slice(0, 5).map((text) => note(text, "note"))];
   if (expected.length) lines.push(note(`Most probable next words: ${expected.join(", ")}`));
   if (state.time !== END && !hasHistory()) lines.push(note("This file has no weights of earlier steps: the attention is that of the trained model at every step."));
   return element("div", { class: "about" }, ...lines);

@@ -99,7 +99,7 @@ def test_the_english_report_compares_she_and_he_and_cutting_the_deciding_link_ch
         before = odds.inner_text()
         assert re.match(r"p\(she\) 0\.\d\d, p\(he\) 0\.\d\d", before)
         view.page.get_by_role("button", name="Find the link that decides").click()
-        view.page.get_by_role("button", name="Cut this link").click()
+        view.page.get_by_role("button", name="Cut the link").click()
         first, second = (float(text) for text in re.findall(r"= (-?\d+\.\d\d)", odds.inner_text()))
         assert abs(first - second) > 0.5
         view.check()

@@ -70,7 +70,8 @@ def next_words(view: Opened, name: str = "live-next") -> list[str]:
 
 def expected_words(text: str, edits: list[HeadEdit] | None = None, model: TransformerView = VIEW) -> list[str]:
     chances = model.logits(torch.tensor([tokens_of(text)]), edits=edits or [])[0, -1].softmax(-1).topk(5)
-    words = [LIVE.tokenizer.vocabulary[i] for i in chances.indices.tolist()]
+    names = {LIVE.tokenizer.start: "(end)", LIVE.tokenizer.unknown: "(unknown)"}
+    words = [names.get(i, LIVE.tokenizer.vocabulary[i]) for i in chances.indices.tolist()]
     return [f"{word} {chance:.2f}" for word, chance in zip(words, chances.values.tolist(), strict=True)]
 
 
@@ -124,13 +125,13 @@ def test_every_change_shows_what_torch_computes_and_can_be_undone(show: Show) ->
         select(view, "Head", "L0H1")
         select(view, "Its link from", f"{it} It")
         select(view, "to", f"{cat} cat")
-        live.get_by_role("button", name="Cut this link").click()
+        live.get_by_role("button", name="Cut the link").click()
         edits.append(cut_link(0, 1, it, [cat]))
         assert next_words(view) == expected_words(TEXT, edits)
 
         select(view, "Head", "L0H3")
-        select(view, "with", f"{buses} buses")
-        live.get_by_role("button", name="Exchange it").click()
+        select(view, "or exchange its weight with that of", f"{buses} buses")
+        live.get_by_role("button", name="Exchange", exact=True).click()
         edits.append(exchange_links(0, 3, it, [cat], [buses]))
         assert next_words(view) == expected_words(TEXT, edits)
         assert live.locator(".edits li").count() == 3
@@ -148,7 +149,7 @@ def test_the_heads_are_coloured_by_the_effect_of_removing_each(show: Show) -> No
             field(view, label).fill(word)
             field(view, label).press("Tab")
         view.page.locator("#live-text").fill(TEXT)
-        view.page.get_by_label("Colour by").select_option("effect of removing it")
+        view.page.get_by_label("Colour by").select_option("effect of removing each head")
         view.page.wait_for_function("!document.querySelector('#heads-grid').innerText.includes('–')")
         shown = [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
         ids = [LIVE.tokenizer.vocabulary.index(word) for word in ("cat", "buses")]
@@ -212,13 +213,13 @@ def test_a_word_can_be_exchanged_and_the_four_sentences_made(show: Show) -> None
         live.get_by_text("Change a word, or make").click()
         select(view, "Word", "6 cat")
         field(view, "becomes").fill("dog")
-        live.get_by_role("button", name="Exchange the word").click()
+        live.get_by_role("button", name="Replace the word").click()
         assert view.page.locator("#live-text").input_value() == TEXT.replace("cat", "dog")
 
         select(view, "The pronoun", "12 It")
-        field(view, "means").first.select_option("6 dog")
-        field(view, "the other pronoun").fill("they")
-        field(view, "means").last.select_option("10 buses")
+        field(view, "means").select_option("6 dog")
+        field(view, "and the other pronoun").fill("they")
+        field(view, "means the word").select_option("10 buses")
         live.get_by_role("button", name="Make the four sentences").click()
         texts = [text.split("\n")[0] for text in view.page.locator(".card").all_inner_texts()]
         near = "One sunny day, the {} sat near the {}. {}"
@@ -250,7 +251,7 @@ def test_an_empty_text_shows_the_first_words_of_a_text(show: Show) -> None:
 
 
 def open_part(view: Opened) -> None:
-    view.page.get_by_text("Link, Python and rounding").click()
+    view.page.get_by_text("Link and Python").click()
 
 
 def test_a_link_restores_text_head_changes_and_step(show: Show) -> None:
@@ -275,7 +276,13 @@ def test_a_link_restores_text_head_changes_and_step(show: Show) -> None:
 
 
 @pytest.mark.parametrize(
-    "state", ["text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99", "text=a&cut=L0H0&exchange=x&remove=", "text=%ff%00"]
+    "state",
+    [
+        "text=The+cat&query=-1&target=1.5&cut=L0H0&step=",
+        "text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99",
+        "text=a&cut=L0H0&exchange=x&remove=",
+        "text=%ff%00",
+    ],
 )
 def test_a_link_with_impossible_values_is_harmless(show: Show, state: str) -> None:
     with show() as view:
@@ -305,15 +312,20 @@ def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.
 
 def test_pictures_are_saved_as_svg_and_png(show: Show, tmp_path: Path) -> None:
     with show() as view:
-        for name, start in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
+        for name, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
             with view.page.expect_download() as download:
                 view.page.get_by_role("button", name=f"Save lines as {name}").click()
             download.value.save_as(tmp_path / name)
             content = (tmp_path / name).read_bytes()
             assert content.startswith(start) and len(content) > 2000
         svg = (tmp_path / "SVG").read_text()
-        assert "cat" in svg and "rgb(" in svg and "class=" not in svg
+        assert "cat" in svg and "rgb(" in svg and "class=" not in svg and f"<title>Attention of L0H1. {TEXT}" in svg
+        sizes = "[...document.querySelectorAll('text')].map((node) => getComputedStyle(node).fontSize)"
+        on_page = view.page.evaluate(sizes)
         assert view.complaints == []
+        view.page.goto("about:blank")
+        view.page.set_content(svg)  # without the styles of the page
+        assert set(view.page.evaluate(sizes)) == set(on_page) == {"11px"}
 
 
 # The page
@@ -359,11 +371,64 @@ def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
         for _ in range(12):
             view.page.keyboard.press("Tab")
             reached.append(view.page.evaluate("document.activeElement.dataset.name ?? document.activeElement.tagName"))
-        assert {"remove", "cut", "exchange", "find", "SELECT", "INPUT", "SUMMARY"} <= set(reached)
+        assert {"remove", "cut", "exchange", "find", "Head", "to", "INPUT", "SUMMARY"} <= set(reached)
         view.page.locator("[data-name=remove]").focus()
         view.page.keyboard.press("Enter")
         assert view.page.evaluate("document.activeElement.dataset.name") == "remove"  # the focus stays
         assert view.page.locator("#live .edits li").count() == 1
+        for label, key in (("Head", "ArrowDown"), ("Its link from", "ArrowUp"), ("to", "ArrowUp")):
+            field(view, label).focus()
+            for _ in range(2):
+                view.page.keyboard.press(key)
+                assert view.page.evaluate("document.activeElement.dataset.name") == label
+        view.page.locator("[data-name=undo-0]").focus()
+        view.page.keyboard.press("Enter")
+        assert view.page.evaluate("document.activeElement.dataset.name") == "remove"  # the next that makes sense
+
+
+def test_the_link_of_the_buttons_stays_when_another_head_is_chosen(show: Show) -> None:
+    with show() as view:
+        for head in ("L0H0", "L0H1", "L1H3"):
+            select(view, "Head", head)
+            view.page.get_by_role("button", name="Exchange", exact=True).click()
+        changes = view.page.locator("#live .edits li").all_inner_texts()
+        words = [re.findall("“(.*?)”", change) for change in changes]
+        assert len(words) == 3 and words == [words[0]] * 3 and set(words[0]) == {"It", "cat", "buses"}
+
+
+def test_changes_of_words_that_are_gone_are_dropped_with_a_note(show: Show) -> None:
+    with show() as view:
+        view.page.get_by_role("button", name="Remove this head").click()
+        view.page.get_by_role("button", name="Cut the link").click()
+        view.page.get_by_role("button", name="Cut the link").click()  # the same again
+        assert view.page.locator("#live .edits li").count() == 2
+        view.page.locator("#live-text").fill(TEXT + " and")
+        assert view.page.locator("#live .edits li").count() == 2
+        view.page.locator("#live-text").fill("The dog slept. It")
+        assert view.page.locator("#live .edits li").count() == 1
+        assert "1 of your changes" in view.page.locator("#live-notes").inner_text()
+        assert next_words(view) == expected_words("The dog slept. It", [remove_head(0, 1)])
+
+
+def test_a_removed_head_is_named_where_its_weights_are_shown(show: Show) -> None:
+    with show() as view:
+        view.page.get_by_role("button", name="Remove this head").click()
+        assert "L0H1 is removed" in view.page.locator("#sentence").inner_text()
+        view.page.locator("[data-head=L1H0]").click()
+        assert "is removed" not in view.page.locator("#sentence").inner_text()
+
+
+def test_the_slider_keeps_the_compared_words(show: Show) -> None:
+    with show() as view:
+        words = [field(view, label).input_value() for label in ("Compare", "and")]
+        view.page.locator("#step").fill("0")
+        assert [field(view, label).input_value() for label in ("Compare", "and")] == words
+        field(view, "Compare").fill("two words")
+        field(view, "Compare").press("Tab")
+        assert "cannot be compared" in view.page.locator("#live-odds").inner_text()
+        view.page.get_by_label("Colour by").select_option("effect of removing each head")
+        assert "NaN" not in view.page.locator("#heads").inner_text()
+        assert "cannot be compared" in view.page.locator("#heads-legend").inner_text()
 
 
 def test_a_page_without_a_live_model_says_why_and_has_no_field(show: Show) -> None:

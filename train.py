@@ -12,12 +12,7 @@ from omegaconf import DictConfig
 from data.config import SCHEMAS
 from data.errors import UserError
 from model.config import ModelConfig
-from probe.emergence import training_probe
-from report.tensorboard import draw_snapshot
 from training.command_line import Groups, run_cli
-from training.files import read_json
-from training.loop import train
-from training.run_dir import find_run
 from training.settings import CONFIGS, OptimSettings, RunSettings, resumed_settings, saved_settings, train_settings
 
 GROUPS: Groups = {
@@ -42,6 +37,14 @@ def main(config: DictConfig) -> int:
         out = Path(job.sweep.dir, job.sweep.subdir)
         resume = settings.run.resume and (out / "config.json").is_file()  # a run that was not started starts now
         settings = replace(settings, run=replace(settings.run, out=str(out), resume=resume))
+
+    # These import torch: seconds that --help and a typo need not wait for.
+    from probe.emergence import training_probe
+    from report.tensorboard import draw_snapshot
+    from training.files import read_json
+    from training.loop import train
+    from training.run_dir import find_run
+
     if settings.run.resume:
         saved = saved_settings(read_json(find_run(settings.run.out) / "config.json"))
         settings = resumed_settings(settings, saved, job.overrides.task)

@@ -4,21 +4,20 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from antecedent_lab.api import affordable, probe_next_pronoun, probe_opened, probe_prefixes, study_progress
 from antecedent_lab.english_text import EnglishText, english_text
+from antecedent_lab.eval_settings import EvalSettings, Task
 from antecedent_lab.opened import load_data
 from antecedent_lab.saved import PAGE, TEXTS, read_history, read_metrics, read_results, read_texts, results_folder
 from data.corpus import Corpus, corpus_folder, training_words
 from data.errors import UserError, printable
-from data.setting_fields import check_limits, setting
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from data.typed_json import from_json, to_json
-from probe.config import Items, ProbeConfig
+from probe.config import ProbeConfig
 from probe.minimal_pairs import measure_minimal_pairs
 from probe.natural import DECIDED_SITES
 from probe.next_pronoun import confirm_decision
@@ -36,69 +35,8 @@ from training.evaluate import LossSummary, validation_loss
 from training.files import write_files
 from training.logging import gap_lines
 from training.metrics import Metrics, ValidationRecord
-from training.settings import MAX_THREADS, Device
 
 MAX_TEXTS = 12  # that a page keeps
-
-
-class Task(Enum):
-    """Test sets of other authors."""
-
-    minimal_pairs = "minimal_pairs"
-    natural = "natural"  # any English text; the task of path= alone
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvalSettings:
-    """Settings of eval.py outside the group probe (values: configs/eval/eval.yaml)."""
-
-    run: str | None = setting("directory of a run; null: the newest")
-    runs: str | None = setting("directory of a sweep over seeds")
-    compare: str | None = setting("directory of a sweep over variants and seeds")
-    model: str | None = setting("an external model: a folder of save_pretrained, a hub name, ckpt.pt or model.bin")
-    items: Items | None = setting("sentences it is tested on; null: english (a large model: only the next pronoun)")
-    tokenizer: str | None = setting("its tokenizer: a folder, a hub name, tokenizer.json or .bin, a text's characters")
-    out: str | None = setting("folder for the results about model=; null: probes/NAME")
-    text: str | None = setting("a sentence of your own, whose attention is printed instead of a test")
-    task: Task | None = setting("what the files of path= are; null: natural, English text")
-    path: str | None = setting("files to test on: a file, a folder or a glob; several separated by commas")
-    live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
-    open: bool = setting("show the page in a browser")
-    figures: bool = setting("of a sweep: also draw a PNG; needs matplotlib")
-    verbose: bool = setting("print every hold-out, baseline and importance measure")
-    device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
-    threads: int | None = setting("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
-    cache_dir: str = setting("folder for tokenized corpora")
-
-    def __post_init__(self) -> None:
-        """Check that the settings select one mode."""
-        modes = [name for name in ("run", "runs", "compare", "model") if getattr(self, name) is not None]
-        is_sweep = self.runs is not None or self.compare is not None
-        is_task = self.task is not None or self.path is not None
-        problems = [
-            *((name, True, f"cannot be combined with {modes[0]}=") for name in modes[1:]),
-            ("model", self.model == "", "the name is empty"),
-            ("out", self.out == "", "the name is empty"),
-            ("out", self.model is None, "only for model=; results of a run go into the run"),
-            ("items", self.model is None, "only for model=; a run is tested on what it was trained on"),
-            ("tokenizer", self.model is None, "only for model=; a run has its own"),
-            ("task", is_sweep or self.path is None, "needs path=, and one model"),
-            ("path", is_sweep, "needs one model"),
-            ("path", self.path == "", "the name is empty"),
-            ("items", is_task, "only without task= and path="),
-            ("tokenizer", self.tokenizer == "", "the name is empty"),
-            ("text", is_sweep or is_task, "needs one model, without task= and path="),
-            ("live", is_sweep or is_task, "is for the page of one model, without task= and path="),
-            ("open", is_sweep or is_task, "opens the page of one model, without task= and path="),
-            ("figures", not is_sweep, "only for runs= and compare=; the page of a model shows its curves"),
-        ]
-        # None and False mean that a setting is not given.
-        for name, is_wrong, problem in problems:
-            value = getattr(self, name)
-            if is_wrong and value is not None and value is not False:
-                shown = value.value if isinstance(value, Enum) else value
-                raise UserError(f"{name}={shown}: {problem}")
-        check_limits(self)
 
 
 # One model

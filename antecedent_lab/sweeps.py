@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from antecedent_lab.api import affordable
-from antecedent_lab.commands import EvalSettings, probe_heads
+from antecedent_lab.commands import probe_heads
+from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.opened import load_resumes, load_run_settings, open_run
 from antecedent_lab.saved import read_results
 from data.errors import UserError, printable

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from antecedent_lab.commands import MAX_TEXTS, EvalSettings, Task, print_loss
+from antecedent_lab.commands import MAX_TEXTS, print_loss
+from antecedent_lab.eval_settings import EvalSettings, Task
 from antecedent_lab.opened import load_data, open_external, open_run
 from probe.config import Items
 from probe.sentences import word_attention

@@ -72,3 +72,20 @@ def test_a_program_starts_without_the_slow_packages(program: str) -> None:
     code = f"import sys, {program}\nprint([name for name in {slow} if name in sys.modules])"
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (process.stdout, process.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["no_such_setting=1"]])
+@pytest.mark.parametrize("program", ["train.py", "eval.py"])
+def test_help_and_a_typo_do_not_wait_for_torch(program: str, arguments: list[str]) -> None:
+    code = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    assert not {"torch", "numpy", "datasets", "tokenizers"} & set(sys.modules)
+"""
+    command = [sys.executable, "-c", code, program, *arguments]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "Traceback" not in result.stderr
+    assert result.returncode == (0 if arguments == ["--help"] else 2)

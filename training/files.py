@@ -11,6 +11,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
+from filelock import FileLock, Timeout
+
 from data.errors import UserError
 
 try:
@@ -125,8 +127,6 @@ class _LibraryLock:
     """The lock of the library filelock, for systems without flock; it does not know who has the lock."""
 
     def __init__(self, folder: Path) -> None:
-        from filelock import FileLock, Timeout  # elsewhere not needed
-
         self._lock = FileLock(folder / LOCK)
         try:
             self._lock.acquire(timeout=0)

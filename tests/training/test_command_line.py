@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from antecedent_lab.commands import EvalSettings
+from antecedent_lab.eval_settings import EvalSettings
 from data.config import HubConfig, StoriesConfig, TextConfig, TokensConfig
 from data.errors import UserError, printable
 from data.setting_fields import setting_info

@@ -1,0 +1,66 @@
+"""What eval.py does: choose the mode that the settings select, open the model, and call it."""
+
+from antecedent_lab.commands import look_at_sentence, print_loss, probe_heads, run_test_set
+from antecedent_lab.eval_settings import EvalSettings
+from antecedent_lab.opened import load_data, open_external, open_run
+from antecedent_lab.saved import read_metrics, show_page
+from antecedent_lab.sweeps import compare_seeds, compare_variants
+from data.errors import UserError, printable
+from probe.config import Items, ProbeConfig
+from probe.opened_model import OpenedModel, OpenedRun
+from report.figures import check_matplotlib
+from training.device import choose_device
+from training.run_dir import find_run
+from training.settings import Precision, compose_settings
+
+
+def evaluate(settings: EvalSettings, probe: ProbeConfig) -> None:
+    """Run the mode that the settings select."""
+    if settings.figures:
+        check_matplotlib()
+    if settings.runs is not None:
+        compare_seeds(settings, probe)
+    elif settings.compare is not None:
+        compare_variants(settings, probe, compose_settings())
+    else:
+        _evaluate_model(_open(settings), settings, probe)
+
+
+def _open(settings: EvalSettings) -> OpenedModel:
+    """Open the model that the settings name, and print its name, step and device."""
+    device = choose_device(settings.device, Precision.float32, settings.threads)
+    opened: OpenedModel
+    if settings.model is not None:
+        stories = compose_settings().data if settings.items is Items.stories else None
+        opened = open_external(
+            settings.model,
+            settings.out,
+            stories,
+            device.device,
+            settings.tokenizer,
+            has_items=settings.items is not None,
+        )
+        line = f"model {opened.source} ({opened.model_type}); results in {opened.folder}"
+    else:
+        opened = open_run(find_run(settings.run), device.device)
+        line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"
+    print(printable(f"{line}; {device.description}"), flush=True)
+    return opened
+
+
+def _evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConfig) -> None:
+    """Take a test set, show a sentence, or test the heads; for a non-causal model only measure the loss."""
+    if isinstance(opened, OpenedRun) and not opened.is_causal:
+        if settings.text or settings.task or settings.path:
+            raise UserError("run=: with model.mask=none a word sees the next one, so only the loss can be measured")
+        print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), probe)
+        return
+    if settings.task is not None or settings.path is not None:
+        run_test_set(opened, settings, probe)
+        return
+    if settings.text is not None:
+        has_page = look_at_sentence(opened, settings.text, settings.live, all_heads=settings.verbose)
+    else:
+        has_page = probe_heads(opened, settings, probe)
+    if has_page:
+        show_page(opened, in_browser=settings.open, sentence="yours-1" if settings.text is not None else "")

@@ -1,7 +1,9 @@
 """The settings of eval.py: a module that imports nothing slow, because --help and a typo need no more."""
 
+import sys
 from dataclasses import dataclass
 from enum import Enum
+from importlib.util import find_spec
 
 from data.errors import UserError
 from data.setting_fields import check_limits, setting
@@ -40,12 +42,14 @@ class EvalSettings:
 
     def __post_init__(self) -> None:
         """Check that the settings select one mode."""
+        install = f"{sys.executable} -m pip install"
         modes = [name for name in ("run", "runs", "compare", "model") if getattr(self, name) is not None]
         is_sweep = self.runs is not None or self.compare is not None
         is_task = self.task is not None or self.path is not None
         problems = [
             *((name, True, f"cannot be combined with {modes[0]}=") for name in modes[1:]),
             ("model", self.model == "", "the name is empty"),
+            ("model", find_spec("transformers") is None, f"needs transformers: {install} '.[export]'"),
             ("out", self.out == "", "the name is empty"),
             ("out", self.model is None, "only for model=; results of a run go into the run"),
             ("items", self.model is None, "only for model=; a run is tested on what it was trained on"),

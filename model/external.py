@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -68,7 +69,7 @@ def open_transformers(source: str, device: torch.device, tokenizer_source: str |
     nanoGPT with GPT-2's vocabulary it is that of GPT-2 on the hub.
     """
     if find_spec("transformers") is None:
-        raise UserError(f"model={source}: needs transformers; pip install '.[export]'")
+        raise UserError(f"model={source}: needs transformers: {sys.executable} -m pip install '.[export]'")
 
     # The model, then a tokenizer that fits its vocabulary.
     path, commit = find_model(source)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,12 @@ def test_settings_that_exclude_each_other_are_refused_by_name(name: str, setting
     flags = dict.fromkeys(("open", "figures", "verbose"), False)
     with pytest.raises(ValueError, match=f"^{name}="):
         EvalSettings(**values | flags | {"device": Device.cpu, "cache_dir": ""} | settings)
+
+
+def test_a_missing_package_is_named_with_its_command_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antecedent_lab.eval_settings.find_spec", lambda name: None)
+    result = run_program("eval.py", "model=somewhere")
+    assert result.status == 2 and f"{sys.executable} -m pip install '.[export]'" in result.err
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "probe/probe.json"])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from antecedent_lab.saved import PAGE, read_history, read_metrics
 from data.corpus import Corpus, load_stories, load_training_texts, training_counts
 from data.english_blocks import english_items
 from data.errors import UserError
-from data.links import LinkItem, link_items
+from data.links import LinkedText, LinkItem, link_items
 from data.natural import Prefix
+from data.own_items import OWN, OwnQuestion
 from data.stories import GENERATOR_VERSION
 from data.stories.leakage import leakage
 from data.typed_json import to_json
@@ -28,6 +30,7 @@ from probe.after_pronoun import after_pronoun
 from probe.claim import claim_card
 from probe.config import Holdouts, Items, ProbeConfig
 from probe.interventions import cut_link, exchange_links, remove_head
+from probe.items import QUESTIONS, OwnWords, Question
 from probe.links import HeadScores, LinkStudy, study_links
 from probe.natural import MAX_PREFIXES, MIN_PREFIXES, make_prefix_items, study_prefixes
 from probe.next_pronoun import Progress, planned_work, question_items, study_next_pronoun
@@ -153,7 +156,7 @@ class ProbeResult:
         files: dict[str, str | bytes] = {
             "probe.json": json.dumps(self.results.to_json(), indent=2) + "\n",
             **self._claim_files(),
-            "heads.csv": heads_csv(self.scores),
+            "heads.csv": heads_csv(self.results, self.scores),
             "items.jsonl": items_jsonl(self.results, self.scores["test"]) if self.scores else "",
             PAGE: self.page(texts, live=live),
         }
@@ -279,10 +282,54 @@ def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path:
     if not items.dev:
         return ProbeResult(opened, results.rounded(), {})
 
-    # The study of links, with untrained models made one at a time, so that memory holds one of them.
+    return _studied(opened, results, items, config)
+
+
+def probe_own_question(opened: OpenedModel, own: OwnQuestion, config: ProbeConfig) -> ProbeResult:
+    """Test the heads of an opened model on a question of the user's own (data/own_items.py).
+
+    Raises UserError if the model cannot read the texts.
+    """
+    config = affordable(config, opened)
+    texts = [*own.dev, *own.test]
+    try:
+        dev, test = (link_items(part, opened.tokenizer, opened.bos_id) for part in (own.dev, own.test))
+    except UserError as error:
+        raise UserError(f"items={own.name}: {error}") from None
+    warnings = check_items(opened, [*dev, *test], sum(text.links[0].payoff is not None for text in texts))
+    if not opened.is_external:
+        warnings[0] = "The texts are the user's own: the model may have seen them in training."
+    if own.n_left_out:
+        warnings.append(f"{own.n_left_out} blocks have words of one part and a frame of the other: left out.")
+    trained_on = None if opened.data is None or opened.is_external else opened.data.source
+    results = ProbeResults(
+        schema_version=SCHEMA_VERSION,
+        model=TestedModel(opened.source, opened.step, trained_on, dict(opened.shape)),
+        settings=config,
+        warnings=[*opened.resumed, *warnings],
+        data=TestedData(fingerprint=fingerprint_of(texts)),
+    )
+    words = OwnWords(own.description, own.link, own.guards_off)
+    question = Question(own.name, OWN, OWN, (OWN,), own.description, own=words)
+    return _studied(opened, results, _ProbeItems(dev, test, results.data, []), config, [question])
+
+
+def fingerprint_of(texts: Sequence[LinkedText]) -> str:
+    """Return a hash of texts with their links."""
+    return sha256("\n".join(map(repr, texts)).encode()).hexdigest()
+
+
+def _studied(
+    opened: OpenedModel,
+    results: ProbeResults,
+    items: "_ProbeItems",
+    config: ProbeConfig,
+    questions: Sequence[Question] = QUESTIONS,
+) -> ProbeResult:
+    """Return `results` with the study of links, with untrained models made one at a time: memory holds one of them."""
     untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
     try:
-        study = study_links(opened.model, untrained, items.dev, items.test, config, show_progress)
+        study = study_links(opened.model, untrained, items.dev, items.test, config, show_progress, questions)
     finally:
         show_progress("")
     results = replace(

@@ -7,13 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from antecedent_lab.api import affordable, probe_next_pronoun, probe_opened, probe_prefixes, study_progress
+from antecedent_lab.api import (
+    affordable,
+    probe_next_pronoun,
+    probe_opened,
+    probe_own_question,
+    probe_prefixes,
+    study_progress,
+)
 from antecedent_lab.english_text import EnglishText, english_text
 from antecedent_lab.eval_settings import EvalSettings, Task
 from antecedent_lab.opened import load_data
 from antecedent_lab.saved import PAGE, TEXTS, read_history, read_metrics, read_results, read_texts, results_folder
 from data.corpus import Corpus, corpus_folder, training_words
 from data.errors import UserError, printable
+from data.own_items import load_own_question
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from data.typed_json import from_json, to_json
@@ -59,6 +67,23 @@ def probe_heads(
         if folder is not None:
             result.save(folder, read_texts(opened.folder), live=settings.live)
     return folder is not None
+
+
+def ask_own_question(opened: OpenedModel, file: str, settings: EvalSettings, config: ProbeConfig) -> None:
+    """Test the heads of a model on a question of the user's own, and write probe/own/NAME/; print its page's address.
+
+    The results of the questions that come with the program stay as they are.
+    """
+    own = load_own_question(Path(file))
+    folder_name = re.sub(r"[^A-Za-z0-9]+", "_", own.name).strip("_")[:80] or "question"
+    with results_folder(opened, subfolder=f"own/{folder_name}") as folder:
+        result = probe_own_question(opened, own, config)
+        lines = ["", *result.lines()]
+        if settings.verbose:
+            lines += _verbose_lines(result.results)
+        print(printable("\n".join([*lines, *(f"note: {line}" for line in result.results.warnings)])))
+        if folder is not None:
+            print(f"\nreport {result.save(folder).resolve().as_uri()}", flush=True)
 
 
 def _verbose_lines(results: ProbeResults) -> list[str]:

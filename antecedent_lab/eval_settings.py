@@ -26,7 +26,7 @@ class EvalSettings:
     runs: str | None = setting("directory of a sweep over seeds")
     compare: str | None = setting("directory of a sweep over variants and seeds")
     model: str | None = setting("an external model: a folder of save_pretrained, a hub name, ckpt.pt or model.bin")
-    items: Items | None = setting("sentences it is tested on; null: english (a large model: only the next pronoun)")
+    items: str | None = setting("english or stories, for model=; FILE.jsonl: a question of your own; null: english")
     tokenizer: str | None = setting("its tokenizer: a folder, a hub name, tokenizer.json or .bin, a text's characters")
     out: str | None = setting("folder for the results about model=; null: probes/NAME")
     text: str | None = setting("a sentence of your own, whose attention is printed instead of a test")
@@ -40,6 +40,11 @@ class EvalSettings:
     threads: int | None = setting("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
     cache_dir: str = setting("folder for tokenized corpora")
 
+    @property
+    def has_own_items(self) -> bool:
+        """Whether the heads are tested on a question of the user's own."""
+        return self.items is not None and self.items.endswith(".jsonl")
+
     def __post_init__(self) -> None:
         """Check that the settings select one mode."""
         install = f"{sys.executable} -m pip install"
@@ -52,7 +57,14 @@ class EvalSettings:
             ("model", find_spec("transformers") is None, f"needs transformers: {install} '.[export]'"),
             ("out", self.out == "", "the name is empty"),
             ("out", self.model is None, "only for model=; results of a run go into the run"),
-            ("items", self.model is None, "only for model=; a run is tested on what it was trained on"),
+            (
+                "items",
+                self.items not in [None, *Items] and not self.has_own_items,
+                f"not known; give {', '.join(Items)} or FILE.jsonl",
+            ),
+            ("items", self.model is None and not self.has_own_items, "only for model=; a run has its own sentences"),
+            ("text", self.has_own_items, "shows a sentence; leave items= out"),
+            ("live", self.has_own_items, "is for the page of the model; leave items= out"),
             ("tokenizer", self.model is None, "only for model=; a run has its own"),
             ("task", is_sweep or self.path is None, "needs path=, and one model"),
             ("path", is_sweep, "needs one model"),

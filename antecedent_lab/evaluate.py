@@ -1,6 +1,6 @@
 """What eval.py does: choose the mode that the settings select, open the model, and call it."""
 
-from antecedent_lab.commands import look_at_sentence, print_loss, probe_heads, run_test_set
+from antecedent_lab.commands import ask_own_question, look_at_sentence, print_loss, probe_heads, run_test_set
 from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.opened import load_data, open_external, open_run
 from antecedent_lab.saved import read_metrics, show_page
@@ -31,7 +31,7 @@ def _open(settings: EvalSettings) -> OpenedModel:
     device = choose_device(settings.device, Precision.float32, settings.threads)
     opened: OpenedModel
     if settings.model is not None:
-        stories = compose_settings().data if settings.items is Items.stories else None
+        stories = compose_settings().data if settings.items == Items.stories else None
         opened = open_external(
             settings.model,
             settings.out,
@@ -54,6 +54,9 @@ def _evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeCon
         if settings.text or settings.task or settings.path:
             raise UserError("run=: with model.mask=none a word sees the next one, so only the loss can be measured")
         print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), probe)
+        return
+    if settings.has_own_items:
+        ask_own_question(opened, str(settings.items), settings, probe)
         return
     if settings.task is not None or settings.path is not None:
         run_test_set(opened, settings, probe)

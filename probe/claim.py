@@ -85,7 +85,7 @@ def claim_card(result: QuestionResult, model: TestedModel) -> ClaimCard:
 def _claim(result: QuestionResult, model: TestedModel) -> str:
     """Return the claim in two or three sentences."""
     # Which head, and how sure
-    link = _LINKS[result.site]
+    link = result.own.link if result.own else _LINKS[result.site]
     heads = " and ".join(map(str, result.judged_heads))
     if result.verdict == NOT_ESTABLISHED:
         opening = f"No attention head is shown to link {link}; the best candidate is {result.place}."
@@ -101,7 +101,8 @@ def _claim(result: QuestionResult, model: TestedModel) -> str:
     test = result.headline
     scores = result.judged_scores
     subject = f"{heads} attends" if result.unit == "head" else f"The weights of {heads} together go"
-    items = _HEADLINE_ITEMS if model.trained_on == "stories" else _UNSELECTED_ITEMS
+    is_of_stories = model.trained_on == "stories" and result.own is None
+    items = _HEADLINE_ITEMS if is_of_stories else _UNSELECTED_ITEMS
     score = (
         f"{subject} to the antecedent more than to the distractor in "
         f"{_percent_with_interval(scores.accuracy, scores.accuracy_interval)} of {test.n_items} items {items}; "

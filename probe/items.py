@@ -13,6 +13,15 @@ HEADLINE = "headline"  # the hold-out of the verdict: new nouns in new frames
 
 
 @dataclass(frozen=True, slots=True)
+class OwnWords:
+    """How a question of the user's own is described, and which guards of the verdict it switches off."""
+
+    description: str
+    link: str  # what a head links: "a verb to its subject"
+    guards_off: list[str]  # of data.own_items.GUARDS
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """One question about every head: at this site, does it attend more to the antecedent than to the distractor?"""
 
@@ -22,6 +31,7 @@ class Question:
     levels: tuple[str, ...]
     description: str
     watched: bool = True  # if True, also probed during training
+    own: OwnWords | None = None  # of the user's own question
 
     def matches(self, item: LinkItem) -> bool:
         """Return whether `item` belongs to this question."""

@@ -157,8 +157,9 @@ def study_links(
     test: Sequence[LinkItem],
     config: ProbeConfig,
     progress: Callable[[str], None] = lambda question: None,
+    questions: Sequence[Question] = QUESTIONS,
 ) -> LinkStudy:
-    """Study all questions that have items, with `model` in float32.
+    """Study all of the `questions` that have items, with `model` in float32.
 
     Heads are chosen on the items of `dev` in the hold-out "iid" and tested on those of `test`, once. Each of the
     `untrained` models of the same shape chooses its own best head on dev; they are consumed one at a time. `progress`
@@ -169,7 +170,7 @@ def study_links(
 
     """
     # With few frames a question may lack items in one of the two parts; then it is left out.
-    questions = questions_with_items(QUESTIONS, [item for item in dev if item.holdout == "iid"])
+    questions = questions_with_items(questions, [item for item in dev if item.holdout == "iid"])
     questions = questions_with_items(questions, [item for item in test if item.holdout == HEADLINE])
     context = make_context(model, untrained, questions, dev, test, config)
     violations = check_contract(model, context.test.items)
@@ -289,6 +290,7 @@ def study_link(question: Question, context: _LinkContext) -> QuestionResult:
             evidence_level="",
             reasons=[],
             criteria=[],
+            own=question.own,
         )
     )
 
@@ -342,7 +344,9 @@ def _tested_set(
 
     # At pronouns without an antecedent every head of the set has to rest.
     unlinked = context.test.select(EMPTY, HEADLINE)[1].mass
-    shares = [float(unlinked[:, *head].mean() / rows.mass[:, *head].mean()) for head in found.heads]
+    shares = []
+    if len(unlinked):
+        shares = [float(unlinked[:, *head].mean() / rows.mass[:, *head].mean()) for head in found.heads]
     specificity, specificity_interval = joint_specificity(context.model, items, found.heads, **context.sizes)
     set_scores = SetScores(
         accuracy=float(scores.accuracy.mean()),
@@ -359,14 +363,18 @@ def _tested_set(
         selectivity=selectivity(
             dev_items, margins[0], known_items, margins[1], config.n_controls, config.seed, set_column
         ),
-        unlinked_share=max(shares) if len(unlinked) else None,
+        unlinked_share=max(shares, default=None),
         edge_specificity=specificity,
         edge_specificity_interval=specificity_interval,
     )
     members = [_member_evidence(context, rows, of_heads, head) for head in found.heads]
     is_constant = result.causal is not None and result.causal.attention_swap is None
     return judged_set(
-        replace(found, scores=set_scores), members, count_clusters(clusters), answer_is_constant=is_constant
+        replace(found, scores=set_scores),
+        members,
+        count_clusters(clusters),
+        answer_is_constant=is_constant,
+        must_rest=question.own is None or "rests_without_antecedent" not in question.own.guards_off,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from data.errors import UserError
 from data.typed_json import flattened, from_json, may_be_absent, to_json
 from probe.config import ProbeConfig
-from probe.items import HEADLINE
+from probe.items import HEADLINE, OwnWords
 
 SCHEMA_VERSION = 11  # the version of probe.json; raise it with every change of a field
 Interval = tuple[float, float]
@@ -318,6 +318,7 @@ class QuestionResult:
     evidence_level: str
     reasons: list[str]
     criteria: list[Criterion]
+    own: OwnWords | None = may_be_absent()  # the words of a question of the user's own
 
     @property
     def place(self) -> Head:

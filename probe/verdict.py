@@ -96,6 +96,7 @@ class Evidence:
     answer_is_constant: bool = False  # the same for both pronouns, so nothing is a share of its change
     linked_mass: float | None = None  # weight on all mentions at a pronoun with an antecedent
     unlinked_mass: float | None = None  # weight on all mentions at a pronoun without one
+    must_rest: bool = True  # at a pronoun without antecedent; a question of the user's own may switch this off
     previous: float | None = None  # weight on the previous token, on random tokens
     induction: float | None = None  # weight on the token after an earlier copy of the query's token
     pronoun_contrast: float | None = None
@@ -148,7 +149,12 @@ def _carries_most(head_set: HeadSet) -> bool:
 
 
 def judged_set(
-    head_set: HeadSet, members: Sequence[Evidence], clusters: Clusters, *, answer_is_constant: bool = False
+    head_set: HeadSet,
+    members: Sequence[Evidence],
+    clusters: Clusters,
+    *,
+    answer_is_constant: bool = False,
+    must_rest: bool = True,
 ) -> HeadSet:
     """Return a set of two heads or more with its verdict, by the same criteria and bars as one head.
 
@@ -169,6 +175,7 @@ def judged_set(
         answer_is_constant=answer_is_constant,
         linked_mass=1.0,  # unlinked_share is relative to it already
         unlinked_mass=scores.unlinked_share,
+        must_rest=must_rest,
     )
     exclusions: list[str] = []
     for head, member in zip(head_set.heads, members, strict=True):
@@ -191,6 +198,7 @@ def evidence_of(result: QuestionResult, n_seeds: int = 1, n_seeds_supported: int
     """Return the evidence on the headline hold-out, and over training seeds if there are several."""
     test = result.headline
     causal = result.causal
+    off = result.own.guards_off if result.own else []
     return Evidence(
         p_pair_accuracy=test.p_pair_accuracy,
         p_pronoun_contrast=test.p_pronoun_contrast,
@@ -203,14 +211,15 @@ def evidence_of(result: QuestionResult, n_seeds: int = 1, n_seeds_supported: int
         answer_is_constant=causal is not None and causal.attention_swap is None,
         linked_mass=result.mass.linked,
         unlinked_mass=result.mass.unlinked,
-        previous=result.head_type.previous,
-        induction=result.head_type.induction,
+        previous=None if "previous" in off else result.head_type.previous,
+        induction=None if "induction" in off else result.head_type.induction,
         pronoun_contrast=test.pronoun_contrast,
         value_weighted_contrast=test.value_weighted_contrast,
         denoising_patch=causal.denoising_patch if causal else None,
         ov_auc=result.weights.ov_auc_interval,
         n_seeds=n_seeds,
         n_seeds_supported=n_seeds_supported,
+        must_rest="rests_without_antecedent" not in off,
     )
 
 
@@ -234,13 +243,13 @@ def judge(evidence: Evidence, exclusions: tuple[str, ...] = ()) -> _Verdict:
 
 
 def _link_criteria(evidence: Evidence) -> tuple[Criterion, ...]:
-    return (
+    criteria = (
         _follows_pronoun(evidence),
         _beats_baselines(evidence),
         _is_selective(evidence),
         _has_causal_edge(evidence),
-        _rests_without_antecedent(evidence),
     )
+    return (*criteria, _rests_without_antecedent(evidence)) if evidence.must_rest else criteria
 
 
 def _follows_pronoun(evidence: Evidence) -> Criterion:

@@ -17,7 +17,7 @@ from report.natural import natural_claims, natural_tables
 from report.next_pronoun import next_pronoun_claim, next_pronoun_tables
 from report.page import PageClaim, PageContent, PageModel, PageQuestion, PageSentence
 from report.reproduce import ablation_code, reproducing_commands
-from report.tables import DESCRIPTIONS, model_tables
+from report.tables import DESCRIPTIONS, description, model_tables
 from training.metrics import Metrics, ProbePoint, QuestionPoint
 from training.weight_history import WeightHistory
 
@@ -124,7 +124,7 @@ def _question_content(result: QuestionResult, model: TestedModel, sentences: lis
     scores = asdict(result.heads)
     return PageQuestion(
         result=result,
-        description=DESCRIPTIONS[result.question],
+        description=description(result),
         claim=card.claim,
         does_not_show=card.does_not_show,
         holdout=HEADLINE,

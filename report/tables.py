@@ -14,7 +14,7 @@ import numpy as np
 from data.text_tables import markdown_table
 from probe.baselines import REFERENCE_RULES
 from probe.claim import ClaimCard
-from probe.items import QUESTIONS, UNDECIDED, questions_with_items
+from probe.items import QUESTIONS, UNDECIDED, Question, questions_with_items
 from probe.links import HeadScores
 from probe.results import (
     Criterion,
@@ -32,6 +32,19 @@ from probe.sentences import TokenizedText
 from probe.verdict import LEVELS
 
 DESCRIPTIONS = {question.name: question.description for question in QUESTIONS}
+
+
+def description(result: QuestionResult) -> str:
+    """Return what a question asks, in one phrase."""
+    return result.own.description if result.own else DESCRIPTIONS[result.question]
+
+
+def _questions(results: ProbeResults) -> list[Question]:
+    """Return all questions, and those of the user's own."""
+    own = [result for result in results.selected if result.own is not None]
+    return [*QUESTIONS, *(Question(each.question, each.family, each.site, (each.family,), "") for each in own)]
+
+
 _EXAMPLE_TITLES = {
     "number": "One block: 2 orders of the nouns × 2 pronouns; a link head is right in all four sentences",
     "later_cue": "Tired or soft: up to “it” both sentences are identical; the adjective decides",
@@ -101,7 +114,7 @@ def summary_lines(results: ProbeResults) -> list[str]:
     lines = []
     if results.selected:
         table = table_of("", results.selected, {
-            "question": lambda result: f"{result.question}: {DESCRIPTIONS[result.question]}",
+            "question": lambda result: f"{result.question}: {description(result)}",
             "head": lambda result: head_names(result.judged_heads),
             "accuracy [95 %]": lambda result: estimate(
                 result.judged_scores.accuracy, result.judged_scores.accuracy_interval
@@ -435,7 +448,7 @@ _ROW_FIELDS = ("log_ratio", "value_log_ratio", "attention_margin", "strict", "ma
 _MEAN_ROW_FIELDS = ("value_log_ratio", "mass", "first_mass")
 
 
-def heads_csv(readings: Mapping[str, HeadScores]) -> str:
+def heads_csv(results: ProbeResults, readings: Mapping[str, HeadScores]) -> str:
     """Return the mean scores of every head: a row for each question, hold-out, split and head."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -443,7 +456,7 @@ def heads_csv(readings: Mapping[str, HeadScores]) -> str:
     places = ("question", "family", "site", "split", "holdout", "layer", "head")
     writer.writerow([*places, "n_blocks", *names, *_MEAN_ROW_FIELDS])
     for split, reading in readings.items():
-        for question in questions_with_items((*QUESTIONS, *UNDECIDED), reading.items):
+        for question in questions_with_items((*_questions(results), *UNDECIDED), reading.items):
             for holdout in reading.holdouts(question):
                 scores = reading.scores(question, holdout)
                 _, rows = reading.select(question, holdout)
@@ -460,7 +473,7 @@ def heads_csv(readings: Mapping[str, HeadScores]) -> str:
 def items_jsonl(results: ProbeResults, reading: HeadScores) -> str:
     """Return one object for each test item of each question, with what the chosen head does at it."""
     lines = []
-    for question in QUESTIONS:
+    for question in _questions(results):
         result = results.question(question.name)
         if result is None:
             continue

@@ -114,7 +114,9 @@ def test_the_map_of_all_heads_contains_the_chosen_heads_scores(studied: LinkStud
 def test_the_files_for_other_programs_hold_the_scores_of_all_heads_and_each_item_of_the_chosen_one(
     studied: LinkStudy,
 ) -> None:
-    rows = list(csv.DictReader(heads_csv({"test": studied.test}).splitlines()))
+    rows = list(
+        csv.DictReader(heads_csv(blank(ProbeResults, selected=studied.selected), {"test": studied.test}).splitlines())
+    )
     lines = items_jsonl(blank(ProbeResults, selected=studied.selected), studied.test).splitlines()
     items = [json.loads(line) for line in lines]
     for entry in studied.selected:

@@ -1,0 +1,191 @@
+"""A question of the user's own, in a .jsonl file: blocks of four texts with the word to read at and two mentions.
+
+The first line may describe the question; every other line is one text (docs/own_question.md).
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from data.errors import UserError
+from data.links import Link, LinkedText, Span
+from data.stories.lexicon import unit_hash
+from data.test_set_files import load_lines
+
+GUARDS = ("induction", "previous", "rests_without_antecedent")  # that a question may switch off
+OWN = "own"  # family, level and site of the items
+_ABOUT = {"question", "description", "link", "guards_off"}
+_REQUIRED = ("text", "query", "antecedents", "distractors", "block", "order", "meant", "frame", "words")
+_OPTIONAL = ("answers", "foils", "payoff", "split")
+_CELLS = [(0, 0), (0, 1), (1, 0), (1, 1)]  # order and meant of the four texts of a block
+_MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
+
+
+@dataclass(frozen=True, slots=True)
+class OwnQuestion:
+    """The content of a file of items."""
+
+    name: str
+    description: str
+    link: str  # what a head links: "a verb to its subject"
+    guards_off: list[str]  # of GUARDS
+    dev: list[LinkedText]  # whole blocks, in the hold-out "iid"
+    test: list[LinkedText]  # whole blocks, in the hold-out "headline"
+    n_left_out: int  # blocks with words of one part and a frame of the other
+
+
+def load_own_question(path: Path) -> OwnQuestion:
+    """Return the question of a file; UserError names the line of the first problem.
+
+    Without the field `split`, frames and words are divided by their hashes, so that no test block shares a frame or a
+    word with dev; blocks that would are left out.
+    """
+    rows: list[tuple[str, dict[str, Any]]] = []
+    about: dict[str, Any] = {}
+    for where, line in load_lines(path).items():
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{where}: not JSON ({error})") from None
+        if not isinstance(value, dict):
+            raise UserError(f"{where}: not an object")
+        if not rows and not about and "text" not in value:
+            about = _checked_about(value, where)
+        else:
+            rows.append((where, value))
+
+    # Whole blocks, each in the part to which it belongs.
+    dev: list[LinkedText] = []
+    test: list[LinkedText] = []
+    n_left_out = 0
+    for i in range(0, len(rows), len(_CELLS)):
+        texts, split = _block(rows[i : i + len(_CELLS)])
+        if split is None:
+            n_left_out += 1
+        else:
+            (dev if split == "dev" else test).extend(texts)
+    for name, part in (("dev", dev), ("test", test)):
+        n_blocks = len(part) // len(_CELLS)
+        if n_blocks < _MIN_BLOCKS:
+            advice = "give more frames and words, or the field split"
+            raise UserError(f"{path}: {n_blocks} {name} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
+    return OwnQuestion(
+        name=str(about.get("question", path.stem)),
+        description=str(about.get("description", path.name)),
+        link=str(about.get("link", "the query to its antecedent")),
+        guards_off=list(about.get("guards_off", [])),
+        dev=dev,
+        test=test,
+        n_left_out=n_left_out,
+    )
+
+
+def _checked_about(value: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the description of a question; UserError for an unknown field or value."""
+    if unknown := sorted(value.keys() - _ABOUT):
+        raise UserError(f"{where}: unknown field {unknown[0]}; a description has {', '.join(sorted(_ABOUT))}")
+    allowed = value.get("guards_off", [])
+    if not isinstance(allowed, list) or not set(map(str, allowed)) <= set(GUARDS):
+        raise UserError(f"{where}: guards_off must be a list of {', '.join(GUARDS)}")
+    for name in ("question", "description", "link"):
+        if not isinstance(value.get(name, ""), str):
+            raise UserError(f"{where}: {name} must be text")
+    return dict(value)
+
+
+def _block(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[list[LinkedText], str | None]:
+    """Return the four texts of a block and its part, None if it belongs to neither; UserError for a wrong row."""
+    first, last = rows[0], rows[-1]
+    for where, row in rows:
+        for name in _REQUIRED:
+            if name not in row:
+                raise UserError(f"{where}: no field {name}")
+        if unknown := sorted(row.keys() - {*_REQUIRED, *_OPTIONAL}):
+            raise UserError(f"{where}: unknown field {unknown[0]}")
+    texts = [_linked_text(where, row) for where, row in rows]
+
+    # One block?
+    same = ("block", "frame", "words")
+    for where, row in rows:
+        if any(row[name] != first[1].get(name) for name in same):
+            raise UserError(f"{where}: the four texts of a block stand together, with the same {', '.join(same)}")
+    cells = [(row["order"], row["meant"]) for _, row in rows]
+    if cells != _CELLS:
+        raise UserError(f"{last[0]}: order and meant of a block must be 0 0, 0 1, 1 0, 1 1; they are {cells}")
+
+    # Its part
+    words = texts[0].pair.split()
+    split = first[1].get("split")
+    if split not in (None, "dev", "test"):
+        raise UserError(f"{first[0]}: split must be dev or test")
+    parts = {"dev" if unit_hash(OWN, part) < 0.5 else "test" for part in (texts[0].frame, *words)}
+    if split is None and len(parts) == 1:
+        (split,) = parts
+    holdout = "iid" if split == "dev" else "headline"
+    return [replace(text, holdout=holdout) for text in texts], split
+
+
+def _linked_text(where: str, row: Mapping[str, Any]) -> LinkedText:
+    """Return the text of a row with its link."""
+    text = row["text"]
+    words = row["words"]
+    if not isinstance(text, str) or not text.strip():
+        raise UserError(f"{where}: text must be text")
+    if not isinstance(words, list) or len(words) != 2 or not all(_is_word(word) for word in words):
+        raise UserError(f"{where}: words must be a list of the block's two words, without spaces")
+
+    def spans(name: str) -> tuple[Span, ...]:
+        values = row[name]
+        if not isinstance(values, list) or not values:
+            raise UserError(f"{where}: {name} must be a list of words, or of [start, end]")
+        return tuple(_span(where, name, text, value) for value in values)
+
+    def choices(name: str) -> tuple[str, ...]:
+        values = row.get(name, [])
+        if not isinstance(values, list) or not all(_is_word(value) for value in values):
+            raise UserError(f"{where}: {name} must be a list of words")
+        return tuple(values)
+
+    query = _span(where, "query", text, row["query"])
+    answers, foils = choices("answers"), choices("foils")
+    if bool(answers) != bool(foils):
+        raise UserError(f"{where}: answers and foils belong together")
+    payoff = _span(where, "payoff", text, row["payoff"]) if row.get("payoff") else None
+    if answers and payoff is None:
+        raise UserError(f"{where}: answers need the field payoff, the word of the text that is an answer")
+    link = Link(
+        level=OWN,
+        site=OWN,
+        pronoun=query,
+        query=query,
+        antecedents=spans("antecedents"),
+        distractors=spans("distractors"),
+        payoff=payoff,
+        answers=answers,
+        foils=foils,
+    )
+    pair = " ".join(words)
+    return LinkedText(text, (link,), OWN, "", str(row["frame"]), pair, row["order"], row["meant"])
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and not re.search(r"\s", value)
+
+
+def _span(where: str, name: str, text: str, value: Any) -> Span:
+    """Return the characters of a word: given as [start, end), or as a word that the text has once."""
+    if isinstance(value, list) and len(value) == 2 and all(type(place) is int for place in value):
+        start, end = value
+        if 0 <= start < end <= len(text):
+            return start, end
+        raise UserError(f"{where}: {name} [{start}, {end}] is outside the text of {len(text)} characters")
+    if not isinstance(value, str) or not value:
+        raise UserError(f"{where}: {name} must be a word of the text, or [start, end]")
+    found = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(value)}(?!\w)", text)]
+    if len(found) != 1:
+        problem = f"the text has {value!r} {len(found)} times"
+        raise UserError(f"{where}: {name}: {problem}; give [start, end]")
+    return found[0]

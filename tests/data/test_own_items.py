@@ -1,0 +1,131 @@
+"""Files with a question of the user's own."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.errors import UserError
+from data.own_items import load_own_question
+
+ABOUT = {"question": "names", "description": "she or he", "link": "a pronoun to a name", "guards_off": ["induction"]}
+FRAMES = [
+    f"{place} {{}} met {{}}. {{}} slept."
+    for place in ("Today", "Here", "Then", "Now", "Once", "Later", "Soon", "There")
+]
+PAIRS = [(she, he) for she in ("Ann", "Lily", "Mia", "Sue", "Eva") for he in ("Tom", "Ben", "Max", "Sam", "Tim")]
+
+
+def block(number: int, frame: str, pair: tuple[str, str], **changes: Any) -> list[dict[str, Any]]:
+    rows = []
+    for order in (0, 1):
+        for meant in (0, 1):
+            names = pair if order == 0 else pair[::-1]
+            pronoun = ("She", "He")[meant]
+            rows.append({
+                "text": frame.format(*names, pronoun), "query": pronoun, "antecedents": [pair[meant]],
+                "distractors": [pair[1 - meant]], "block": number, "order": order, "meant": meant, "frame": frame,
+                "words": list(pair), **changes,
+            })  # fmt: skip
+    return rows
+
+
+def rows_of(split: bool = False) -> list[dict[str, Any]]:
+    rows = []
+    for number, (frame, pair) in enumerate((frame, pair) for frame in FRAMES for pair in PAIRS):
+        part = {"split": "dev" if number % 2 else "test"} if split else {}
+        rows += block(number, frame, pair, **part)
+    return rows
+
+
+def write(path: Path, *lines: Any) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_frames_and_words_of_dev_and_test_are_disjoint(tmp_path: Path) -> None:
+    own = load_own_question(write(tmp_path / "a.jsonl", ABOUT, *rows_of()))
+    assert (own.name, own.description, own.link, own.guards_off) == tuple(ABOUT.values())
+    for values in (
+        [{text.frame for text in part} for part in (own.dev, own.test)],
+        [{word for text in part for word in text.pair.split()} for part in (own.dev, own.test)],
+    ):
+        assert values[0] and values[1] and not values[0] & values[1]
+    assert (len(own.dev) + len(own.test)) // 4 + own.n_left_out == len(FRAMES) * len(PAIRS)
+    assert {text.holdout for text in own.dev} == {"iid"} and {text.holdout for text in own.test} == {"headline"}
+    for text in own.dev:
+        (link,) = text.links
+        assert text.text[slice(*link.query)] == ("She", "He")[text.meant]
+        assert text.text[slice(*link.antecedents[0])] == text.pair.split()[text.meant]
+
+
+def test_a_file_may_divide_its_blocks_itself_and_needs_no_description(tmp_path: Path) -> None:
+    own = load_own_question(write(tmp_path / "my names.jsonl", *rows_of(split=True)))
+    assert (own.name, own.n_left_out, own.guards_off) == ("my names", 0, [])
+    assert len(own.dev) == len(own.test) == 2 * len(FRAMES) * len(PAIRS)
+
+
+def test_words_that_occur_twice_are_given_by_their_characters(tmp_path: Path) -> None:
+    rows = rows_of(split=True)
+    rows[0] |= {"text": "Ann saw Tom. Ann slept. She", "query": [24, 27], "antecedents": [[0, 3], [13, 16]]}
+    own = load_own_question(write(tmp_path / "a.jsonl", *rows))
+    assert own.test[0].links[0].antecedents == ((0, 3), (13, 16))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda row: row.pop("query"), "line 5: no field query"),
+        (lambda row: row.update(extra=1), "line 5: unknown field extra"),
+        (lambda row: row.update(query="Zoe"), "line 5: query: the text has 'Zoe' 0 times"),
+        (lambda row: row.update(query=[3, 900]), "line 5: query \\[3, 900\\] is outside"),
+        (lambda row: row.update(antecedents="Ann"), "line 5: antecedents must be a list"),
+        (lambda row: row.update(answers=["sat"]), "line 5: answers and foils belong together"),
+        (lambda row: row.update(answers=["sat"], foils=["ran"]), "line 5: answers need the field payoff"),
+        (lambda row: row.update(words=["a"]), "line 5: words must be"),
+        (lambda row: row.update(text=7), "line 5: text must be text"),
+        (lambda row: row.update(split="train"), "line 5: split must be"),
+        (lambda row: row.update(block="other"), "line 6: the four texts of a block"),
+        (lambda row: row.update(meant=1), "line 8: order and meant"),
+    ],
+)
+def test_a_wrong_row_is_named_in_one_line(tmp_path: Path, change: Callable[[dict], object], problem: str) -> None:
+    rows = rows_of(split=True)
+    change(rows[4])
+    with pytest.raises(UserError, match=problem) as error:
+        load_own_question(write(tmp_path / "a.jsonl", *rows))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ([{"question": "a", "guards_off": ["all"]}], "guards_off must be a list of induction, previous"),
+        ([{"question": "a", "colour": "red"}], "unknown field colour"),
+        ([{"question": 7}], "question must be text"),
+        ([7], "not an object"),
+        (block(0, FRAMES[0], PAIRS[0], split="dev"), "1 dev blocks, at least 2 are needed"),
+        (block(0, FRAMES[0], PAIRS[0])[:3], "order and meant of a block"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, lines: list[Any], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        load_own_question(write(tmp_path / "a.jsonl", *lines))
+
+
+def test_the_program_in_the_documentation_writes_a_file_of_whole_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parent.parent.parent / "docs/own_question.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    about, *rows = (json.loads(line) for line in Path("er_sie.jsonl").read_text().splitlines())
+    written = []
+    for i in range(0, len(rows), 4):  # too few words for a division by hash
+        written += [row | {"split": "dev" if i % 8 else "test"} for row in rows[i : i + 4]]
+    own = load_own_question(write(tmp_path / "b.jsonl", about, *written))
+    assert own.name == "er_sie" and len(own.dev) == len(own.test) == 16
+    assert own.test[0].text == "Der Hund sah die Katze. Er"

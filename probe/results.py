@@ -14,7 +14,7 @@ from data.typed_json import flattened, from_json, may_be_absent, to_json
 from probe.config import ProbeConfig
 from probe.items import HEADLINE, OwnWords
 
-SCHEMA_VERSION = 11  # the version of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 12  # the version of probe.json; raise it with every change of a field
 Interval = tuple[float, float]
 Grid = list[list[float]]  # a value of every head, [L][H]
 

@@ -94,7 +94,7 @@ def test_the_files_of_a_probe_agree(probed: tuple[Path, str]) -> None:
     folder = probed[0] / "probe"
     results = results_of(probed[0])
     names = [entry["question"] for entry in results["selected"]]
-    assert results["schema_version"] == 11 and results["showcase"]["number"][0]["query"] == "It"
+    assert results["schema_version"] == 12 and results["showcase"]["number"][0]["query"] == "It"
     assert [card["question"] for card in results_of(probed[0], "claims.json")] == names
     items = [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
     assert {item["question"] for item in items} == set(names)

@@ -149,7 +149,7 @@ class ProbeResult:
         """Write probe.json, the report and the other files of eval.py to `folder`, all or none; return the report.
 
         `texts` are sentences that the report also shows; the model reads them now. `live`: whether the report has the
-        model itself, to type sentences into (None: if it has at most 500,000 weights).
+        model itself, to type sentences into (None: if it has at most a million weights).
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -309,7 +309,7 @@ def probe_own_question(opened: OpenedModel, own: OwnQuestion, config: ProbeConfi
         warnings=[*opened.resumed, *warnings],
         data=TestedData(fingerprint=fingerprint_of(texts)),
     )
-    words = OwnWords(own.description, own.link, own.guards_off)
+    words = OwnWords(own.file, own.description, own.link, own.guards_off)
     question = Question(own.name, OWN, OWN, (OWN,), own.description, own=words)
     return _studied(opened, results, _ProbeItems(dev, test, results.data, []), config, [question])
 

@@ -18,7 +18,16 @@ from antecedent_lab.api import (
 from antecedent_lab.english_text import EnglishText, english_text
 from antecedent_lab.eval_settings import EvalSettings, Task
 from antecedent_lab.opened import load_data
-from antecedent_lab.saved import PAGE, TEXTS, read_history, read_metrics, read_results, read_texts, results_folder
+from antecedent_lab.saved import (
+    PAGE,
+    TEXTS,
+    read_history,
+    read_metrics,
+    read_results,
+    read_texts,
+    results_folder,
+    show_page,
+)
 from data.corpus import Corpus, corpus_folder, training_words
 from data.errors import UserError, printable
 from data.own_items import load_own_question
@@ -54,9 +63,9 @@ def probe_heads(
     opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
 ) -> bool:
     """Test the heads of a model, print the results and write the probe/ folder; False if it cannot be written."""
+    check_live(opened, settings.live)
     if isinstance(opened, OpenedRun) and not opened.has_stories:
         print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), config, log)
-    check_live(opened, settings.live)
     # The folder is locked before minutes of work begin.
     with results_folder(opened, log) as folder:
         result = probe_opened(opened, config, settings.cache_dir)
@@ -74,6 +83,7 @@ def ask_own_question(opened: OpenedModel, file: str, settings: EvalSettings, con
 
     The results of the questions that come with the program stay as they are.
     """
+    check_live(opened, settings.live)
     own = load_own_question(Path(file))
     folder_name = re.sub(r"[^A-Za-z0-9]+", "_", own.name).strip("_")[:80] or "question"
     with results_folder(opened, subfolder=f"own/{folder_name}") as folder:
@@ -83,7 +93,9 @@ def ask_own_question(opened: OpenedModel, file: str, settings: EvalSettings, con
             lines += _verbose_lines(result.results)
         print(printable("\n".join([*lines, *(f"note: {line}" for line in result.results.warnings)])))
         if folder is not None:
-            print(f"\nreport {result.save(folder).resolve().as_uri()}", flush=True)
+            result.save(folder, live=settings.live)
+    if folder is not None:
+        show_page(folder / PAGE, in_browser=settings.open)
 
 
 def _verbose_lines(results: ProbeResults) -> list[str]:

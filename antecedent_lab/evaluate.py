@@ -3,7 +3,7 @@
 from antecedent_lab.commands import ask_own_question, look_at_sentence, print_loss, probe_heads, run_test_set
 from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.opened import load_data, open_external, open_run
-from antecedent_lab.saved import read_metrics, show_page
+from antecedent_lab.saved import PAGE, read_metrics, show_page
 from antecedent_lab.sweeps import compare_seeds, compare_variants
 from data.errors import UserError, printable
 from probe.config import Items, ProbeConfig
@@ -66,4 +66,8 @@ def _evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeCon
     else:
         has_page = probe_heads(opened, settings, probe)
     if has_page:
-        show_page(opened, in_browser=settings.open, sentence="yours-1" if settings.text is not None else "")
+        show_page(
+            opened.folder / "probe" / PAGE,
+            in_browser=settings.open,
+            sentence="yours-1" if settings.text is not None else "",
+        )

@@ -97,9 +97,9 @@ def read_history(opened: OpenedModel) -> WeightHistory | None:
     return load_weight_history(opened.folder / HISTORY_FILE, opened.n_parameters)
 
 
-def show_page(opened: OpenedModel, *, in_browser: bool, sentence: str = "") -> None:
-    """Print the address of the page and, if wanted, open it at a sentence."""
-    address = (opened.folder / "probe" / PAGE).resolve().as_uri() + (f"#{sentence}" if sentence else "")
+def show_page(page: Path, *, in_browser: bool, sentence: str = "") -> None:
+    """Print the address of a page and, if wanted, open it at a sentence."""
+    address = page.resolve().as_uri() + (f"#{sentence}" if sentence else "")
     print(f"\nreport {address}", flush=True)
     if in_browser and not webbrowser.open(address):
         print("note: no browser found; open the address above in one")

@@ -28,6 +28,7 @@ _MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be sm
 class OwnQuestion:
     """The content of a file of items."""
 
+    file: str
     name: str
     description: str
     link: str  # what a head links: "a verb to its subject"
@@ -73,6 +74,7 @@ def load_own_question(path: Path) -> OwnQuestion:
             advice = "give more frames and words, or the field split"
             raise UserError(f"{path}: {n_blocks} {name} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
     return OwnQuestion(
+        file=str(path),
         name=str(about.get("question", path.stem)),
         description=str(about.get("description", path.name)),
         link=str(about.get("link", "the query to its antecedent")),
@@ -87,8 +89,8 @@ def _checked_about(value: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the description of a question; UserError for an unknown field or value."""
     if unknown := sorted(value.keys() - _ABOUT):
         raise UserError(f"{where}: unknown field {unknown[0]}; a description has {', '.join(sorted(_ABOUT))}")
-    allowed = value.get("guards_off", [])
-    if not isinstance(allowed, list) or not set(map(str, allowed)) <= set(GUARDS):
+    guards_off = value.get("guards_off", [])
+    if not isinstance(guards_off, list) or not set(map(str, guards_off)) <= set(GUARDS):
         raise UserError(f"{where}: guards_off must be a list of {', '.join(GUARDS)}")
     for name in ("question", "description", "link"):
         if not isinstance(value.get(name, ""), str):

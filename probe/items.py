@@ -16,9 +16,10 @@ HEADLINE = "headline"  # the hold-out of the verdict: new nouns in new frames
 class OwnWords:
     """How a question of the user's own is described, and which guards of the verdict it switches off."""
 
+    file: str
     description: str
     link: str  # what a head links: "a verb to its subject"
-    guards_off: list[str]  # of data.own_items.GUARDS
+    guards_off: list[str]  # some of data.own_items.GUARDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Question:
     levels: tuple[str, ...]
     description: str
     watched: bool = True  # if True, also probed during training
-    own: OwnWords | None = None  # of the user's own question
+    own: OwnWords | None = None  # None: a built-in question
 
     def matches(self, item: LinkItem) -> bool:
         """Return whether `item` belongs to this question."""

@@ -52,7 +52,7 @@ def page_content(
     shown_texts = [opened.tokenize(sentence.text) for sentence in sentences]
 
     content = PageContent(
-        run=about(opened, reproducing_commands(opened, results.settings if results else None)),
+        run=about(opened, _commands(opened, results)),
         notes=list(notes),
         max_p=MAX_P,
         sentences=sentences,
@@ -88,6 +88,14 @@ def _with_results(content: PageContent, results: ProbeResults, opened: OpenedMod
         opening=opening_sentence(results.natural, results.selected) if results.natural else None,
         tables=tables + model_tables(results),
     )
+
+
+def _commands(opened: OpenedModel, results: ProbeResults | None) -> list[str]:
+    """Return the commands that make the page again."""
+    if results is None:
+        return reproducing_commands(opened, None)
+    files = [result.own.file for result in results.selected if result.own is not None]
+    return reproducing_commands(opened, results.settings, files[0] if files else None)
 
 
 def about(opened: OpenedModel, commands: list[str]) -> PageModel:

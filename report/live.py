@@ -20,7 +20,7 @@ from probe.sentences import EXAMPLE_BLOCK, START, TokenizedText
 from training.weight_history import MAX_HISTORY_WEIGHTS, WeightHistory, pack_parameters
 
 MAX_LIVE_WEIGHTS = 3_000_000  # 8 MB as base64 of float16
-MAX_UNASKED_WEIGHTS = 1_000_000  # of a model that the page has unless the user refuses it
+MAX_WEIGHTS_BY_DEFAULT = 1_000_000  # the page has a model of this size unless the user says live=false
 MAX_HISTORY_CHARACTERS = 3_500_000  # base64 of the weights at earlier steps
 
 # A pronoun of each class, whose probabilities the page compares after a text in English.
@@ -47,13 +47,13 @@ class LiveModel:
     step: int
     shape: dict[str, Any]  # the settings of the model
     parameters: list[tuple[str, int]]  # name and size, in the order of the weights
-    type: str  # of the weights: "float32" or "float16"
+    type: str  # number format of the weights: "float32" or "float16"
     weights: str  # base64
     rounding: str  # what float16 changes; "" for float32
     earlier_steps: list[int]
     earlier: list[str]  # base64 of the float16 weights at these steps
     tokenizer: LiveTokenizer
-    start_name: str  # of the start token among the words of a sentence
+    start_name: str  # how a list of words shows the start token
     text: str  # the sentence that the page begins with
     head: Head | None  # that is selected with the sentence; None: that of the page
     pair: list[str]  # two words whose probabilities are compared; empty: chosen for each text
@@ -77,7 +77,7 @@ def live_content(
 ) -> Live:
     """Return the live model of the page, if the page can run it and the user wants it.
 
-    `wanted` None: if it has at most MAX_UNASKED_WEIGHTS. The page begins with the head and an example of the next
+    `wanted` None: if it has at most MAX_WEIGHTS_BY_DEFAULT. The page begins with the head and an example of the next
     pronoun, if `results` have one. What rounding to float16 changes is measured on `texts`.
     """
     if wanted is False:
@@ -86,7 +86,7 @@ def live_content(
     reason = _obstacle(opened, tokenizer)
     if reason or not isinstance(opened, OpenedRun) or tokenizer is None:
         return Live(None, f"No live model: {reason}.")
-    if wanted is None and opened.n_parameters > MAX_UNASKED_WEIGHTS:
+    if wanted is None and opened.n_parameters > MAX_WEIGHTS_BY_DEFAULT:
         megabytes = opened.n_parameters * 8 / 3 / 1e6
         remedy = f"eval.py run={opened.source} live=true writes it, about {megabytes:.0f} MB larger"
         return Live(None, f"No live model in this file: {remedy}.")
@@ -126,8 +126,8 @@ def live_content(
 
 def check_live(opened: OpenedModel, wanted: bool | None) -> None:
     """Raise UserError if the page must have a live model (`wanted`) but cannot."""
-    reason = _obstacle(opened, live_tokenizer(opened.tokenizer, opened.bos_id))
-    if wanted and reason:
+    reason = _obstacle(opened, live_tokenizer(opened.tokenizer, opened.bos_id)) if wanted else ""
+    if reason:
         raise UserError(f"live=true: {reason}")
 
 

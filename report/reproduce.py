@@ -26,10 +26,14 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
     return program_command("eval", *model, *arguments)
 
 
-def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None) -> list[str]:
-    """Return the commands that train a run and test it again with the same settings; `probe` is None if untested."""
+def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None, items: str | None = None) -> list[str]:
+    """Return the commands that train a run and test it again with the same settings; `probe` is None if untested.
+
+    `items` is the file of a question of the user's own.
+    """
     used = {} if probe is None else asdict(probe)
-    commands = [eval_command(opened, *_changed_arguments(asdict(ProbeConfig()), used, "probe."))]
+    own = [] if items is None else [f"items={items}"]
+    commands = [eval_command(opened, *own, *_changed_arguments(asdict(ProbeConfig()), used, "probe."))]
     if isinstance(opened, OpenedRun):
         # A group of data has defaults of its own; the folder of the run and the like are no settings of it.
         source = opened.settings.data.source

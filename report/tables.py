@@ -383,8 +383,7 @@ def _answer_table(results: ProbeResults) -> Table:
 
 # A sentence of the user's
 
-
-MOST_HEADS = 10  # of a sentence, unless the user wants all
+MOST_HEADS = 10  # that are printed for a sentence; verbose=true prints all
 
 
 def sentence_lines(

@@ -166,6 +166,8 @@ def test_a_text_that_is_empty_or_too_long_is_refused(probed: tuple[Path, str], t
         ("text", {"text": "it", "runs": "a"}),
         ("open", {"open": True, "compare": "a"}),
         ("live", {"live": True, "runs": "a"}),
+        ("items", {"items": "a.jsonl", "runs": "a"}),
+        ("items", {"items": "klingon", "model": "a"}),
         ("live", {"live": True, "path": "a.txt"}),
         ("figures", {"figures": True, "text": "it"}),
         ("threads", {"threads": 0}),

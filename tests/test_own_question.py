@@ -54,7 +54,8 @@ def test_the_number_question_as_a_file_has_the_result_of_the_built_in_one(run: P
     # Its own words, in the claim and on the page.
     claim = json.loads((run / "probe/own/mine/claims.json").read_text())[0]["claim"]
     assert "a pronoun to my noun" in claim and "antecedents in training" not in claim
-    assert "asked by me" in (run / "probe/own/mine/report.html").read_text()
+    page = (run / "probe/own/mine/report.html").read_text()
+    assert "asked by me" in page and f"items={items}" in page  # the command that makes it again
 
 
 def test_a_guard_that_is_off_is_no_criterion(run: Path, items: Path, cache: str) -> None:

@@ -124,7 +124,7 @@ def lock(folder: Path) -> FolderLock:
 
 
 class _LibraryLock:
-    """The lock of the library filelock, for systems without flock; it does not know who has the lock."""
+    """A lock by filelock, for systems without flock; it does not record which process has it."""
 
     def __init__(self, folder: Path) -> None:
         self._lock = FileLock(folder / LOCK)

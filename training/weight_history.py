@@ -1,4 +1,4 @@
-"""The weights of a small model during training, in weights.jsonl: the report page computes with them at every step.
+"""The weights of a small model during training, in weights.jsonl: the report page computes with those of some steps.
 
 One JSON object per line: the step, and all weights as base64 of little-endian float16, in the order of
 `named_parameters`. A tied projection is stored once.
@@ -16,7 +16,7 @@ from data.errors import damaged_file_error
 from data.typed_json import from_json
 
 HISTORY_FILE = "weights.jsonl"
-MAX_HISTORY_WEIGHTS = 500_000  # of a model whose history is recorded: 1.3 MB for each recorded step
+MAX_HISTORY_WEIGHTS = 500_000  # larger models are not recorded: 1.3 MB per step
 
 
 @dataclass(frozen=True, slots=True)

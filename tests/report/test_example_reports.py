@@ -65,7 +65,7 @@ def test_the_model_in_a_report_computes_the_attention_in_it(name: str) -> None:
     content = content_of(name)
     live = content["live"]["model"]
     model = model_of(live)
-    tolerance = 2e-5 if live["type"] == "float32" else 1e-2  # of two bytes per weight, and of the rounding to float16
+    tolerance = 2e-5 if live["type"] == "float32" else 1e-2  # stored in two bytes; or rounded to float16
     assert len(content["sentences"]) >= 5
     for sentence in content["sentences"]:
         [weights] = word_attention(model, [read(live, sentence["text"])])

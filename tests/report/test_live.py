@@ -1,4 +1,4 @@
-"""The live section of the report page: what it shows after typing and after each change is what torch computes."""
+"""The live section of the report page shows what torch computes, after typing and after each change."""
 
 import re
 from base64 import b64decode

@@ -72,7 +72,7 @@ def test_a_user_may_refuse_the_model_and_must_ask_for_one_that_is_not_small(
     opened: OpenedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert live_content(opened, None, None, [], False, []) == live.Live(None, "")
-    monkeypatch.setattr(live, "MAX_UNASKED_WEIGHTS", opened.n_parameters - 1)
+    monkeypatch.setattr(live, "MAX_WEIGHTS_BY_DEFAULT", opened.n_parameters - 1)
     assert "live=true writes it" in live_content(opened, None, None, [], None, []).reason
     assert live_content(opened, None, None, [], True, []).model is not None
 

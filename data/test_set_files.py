@@ -1,4 +1,4 @@
-"""Files of test sets that other authors published: found, and read line by line."""
+"""Files of test sets that other authors published, read line by line."""
 
 import csv
 import json
@@ -7,17 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from data.errors import UserError
-from data.text import text_files
 
 Row = TypeVar("Row")
-
-
-def find_files(path: str, endings: Sequence[str]) -> list[Path]:
-    """Return the files of `text_files` that have one of these endings; FileNotFoundError if there are none."""
-    files = [file for file in text_files(path, "path", endings) if file.suffix in endings]
-    if not files:
-        raise FileNotFoundError(f"path={path}: no {' or '.join(endings)} file there")
-    return files
 
 
 def load_lines(file: Path) -> dict[str, str]:

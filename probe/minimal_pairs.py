@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from data.errors import UserError
-from data.test_set_files import find_files, load_lines, load_objects, load_table
+from data.test_set_files import load_lines, load_objects, load_table
+from data.text import text_files
 from data.typed_json import to_json
 from data.words import words_of
 from model.observe import HeadEdit, ObservableModel
@@ -148,7 +149,7 @@ def measure_minimal_pairs(
     `training_words` are the words of the training text, None if it is not known.
     """
     # An error in the last file is reported before minutes of scoring.
-    pairs_of = {str(file): load_pairs(file) for file in find_files(path, (".jsonl", ".tsv", ".txt"))}
+    pairs_of = {str(file): load_pairs(file) for file in text_files(path, "path", (".jsonl", ".tsv", ".txt"))}
     all_pairs: list[Pair] = []
     files = []
     for name, pairs in pairs_of.items():

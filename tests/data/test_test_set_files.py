@@ -1,27 +1,17 @@
-"""data/test_set_files.py: find_files, load_lines, load_objects."""
+"""data/test_set_files.py: load_lines, load_objects."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from data.test_set_files import find_files, load_lines, load_objects
+from data.test_set_files import load_lines, load_objects
 
 
 @dataclass
 class Line:
     name: str
     place: int
-
-
-def test_a_named_pipe_is_not_opened(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("{}")
-    os.mkfifo(tmp_path / "b.jsonl")
-    for path in (f"{tmp_path}/*.jsonl", f"{tmp_path}"):
-        assert find_files(path, (".jsonl",)) == [tmp_path / "a.jsonl"]
-    with pytest.raises(FileNotFoundError, match="b.jsonl"):
-        find_files(f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl", (".jsonl",))
 
 
 def test_lines_are_named_by_their_place_and_blank_ones_left_out(tmp_path: Path) -> None:

@@ -82,6 +82,15 @@ def test_a_folder_a_glob_and_a_list_stand_for_files(tmp_path: Path) -> None:
     assert text_files(f"{tmp_path}/**/d.txt") == [d]
 
 
+def test_a_named_pipe_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}")
+    os.mkfifo(tmp_path / "b.jsonl")
+    for path in (f"{tmp_path}/*.jsonl", f"{tmp_path}"):
+        assert text_files(path) == [tmp_path / "a.jsonl"]
+    with pytest.raises(FileNotFoundError, match="b.jsonl"):
+        text_files(f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl")
+
+
 @pytest.mark.parametrize("name", ["missing.txt", "c.md", "folder"])
 def test_a_path_without_readable_files_names_the_setting(tmp_path: Path, name: str) -> None:
     (tmp_path / "c.md").write_text("x")

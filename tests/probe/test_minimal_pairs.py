@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from data.test_set_files import find_files
+from data.errors import UserError
+from data.text import text_files
 from model.observe import TransformerView
 from probe.minimal_pairs import (
     FileScores,
@@ -156,7 +157,15 @@ def test_multiblimp_files_are_tables_with_quotes(tmp_path: Path) -> None:
         Pair("Daar loopt de man.", "Daar lopen de man."),
         Pair('"Ik ga", zei ze.', '"Ik gaat", zei ze.'),
     ]
-    assert find_files(str(tmp_path), (".tsv",)) == [file] == find_files(str(file), (".tsv",))
+    assert text_files(str(tmp_path), "path", (".tsv",)) == [file] == text_files(str(file), "path", (".tsv",))
+
+
+@pytest.mark.parametrize("name", ["missing.tsv", "pairs.csv", "empty"])
+def test_a_path_without_pairs_names_the_endings_that_are_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / "pairs.csv").write_text("good,bad\n")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises((FileNotFoundError, UserError), match=r"^path=.*readable are \.jsonl \.tsv \.txt$"):
+        measure_minimal_pairs(word_model(TEXTS), None, str(tmp_path / name), SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,18 @@ def own_items(opened: OpenedModel, own: OwnQuestion) -> tuple[KnownItems, Questi
     warnings = check_items(opened, [*dev, *test], sum(text.links[0].payoff is not None for text in texts))
     if not opened.is_external:
         warnings[0] = "The texts are the user's own: the model may have seen them in training."
+    n_answers = sum(bool(text.links[0].answers) for text in texts)
+    if 0 < n_answers < len(texts):
+        warnings.append(f"{len(texts) - n_answers} of {len(texts)} texts have no answers: the causal tests lack them.")
     if own.n_left_out:
-        warnings.append(f"{own.n_left_out} blocks have words of one part and a frame of the other: left out.")
+        warnings.append(f"{own.n_left_out} blocks are left out: frame and words are not all in dev, or all in test.")
     if own.n_alone:
         warnings.append(f"{own.n_alone} blocks of two have no counterpart in the other order: left out.")
+    if own.n_two:
+        warnings.append(
+            "In blocks of two the sentence pattern differs between the meanings: "
+            "a head that knows the position from the pattern alone passes too."
+        )
     words = OwnWords(own.file, own.description, own.link, own.guards_off)
     question = Question(own.name, OWN, OWN, (OWN,), own.description, own=words)
     return KnownItems(dev, test, TestedData(fingerprint=_fingerprint_of(texts)), warnings), question

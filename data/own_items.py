@@ -25,6 +25,7 @@ _REQUIRED = ("text", "query", "antecedents", "distractors", "block", "order", "m
 _OPTIONAL = ("answers", "foils", "payoff", "split")
 _CELLS = [(0, 0), (0, 1), (1, 0), (1, 1)]  # order and meant of the four texts of a block
 _BLOCKS = (_CELLS, _CELLS[:2], _CELLS[2:])  # a block of two has one order
+_MAX_NAME = 80  # characters
 _MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
 
 
@@ -43,7 +44,8 @@ class OwnQuestion:
     dev: list[LinkedText]  # whole blocks, in the hold-out "iid"
     test: list[LinkedText]  # whole blocks, in the hold-out "headline"
     n_left_out: int  # blocks with words of one part and a frame of the other
-    n_alone: int  # blocks of two without a counterpart in the other order
+    n_two: int  # blocks of two
+    n_alone: int  # those without a counterpart in the other order
     places: dict[str, str]  # "FILE line N" by text, for messages
 
 
@@ -56,13 +58,8 @@ def load_own_question(path: Path) -> OwnQuestion:
     rows: list[tuple[str, dict[str, Any]]] = []
     about: dict[str, Any] = {}
     for where, line in load_lines(path).items():
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{where}: not JSON ({error})") from None
-        if not isinstance(value, dict):
-            raise UserError(f"{where}: not an object")
-        if not rows and not about and "text" not in value:
+        value = _json_object(where, line)
+        if not rows and not about and not value.keys() & set(_REQUIRED):
             about = _checked_about(value, where)
         else:
             rows.append((where, value))
@@ -70,13 +67,12 @@ def load_own_question(path: Path) -> OwnQuestion:
     # Whole blocks, each in the part to which it belongs; blocks of two are joined within their part.
     blocks: dict[str, list[_Block]] = {"dev": [], "test": []}
     n_left_out = 0
-    seen: dict[tuple[str, ...], str] = {}  # the first row of each block by its texts
+    names = _Names()
     for _, group in groupby(rows, key=_block_key):
         of_block = list(group)
         texts, split = _read_block(of_block)
-        earlier = seen.setdefault(tuple(text.text for text in texts), of_block[0][0])
-        if earlier != of_block[0][0]:
-            raise UserError(f"{of_block[0][0]}: the block is there already, at {earlier}")
+        for (where, _), text in zip(of_block, texts, strict=True):
+            names.add(where, text)
         if split is None:
             n_left_out += 1
         else:
@@ -87,9 +83,12 @@ def load_own_question(path: Path) -> OwnQuestion:
         n_blocks = len(part) // len(_CELLS)
         if n_blocks < _MIN_BLOCKS:
             advice = "give more frames and words, or the field split"
+            if n_left_out:
+                advice = f"{n_left_out} were left out, whose frame is in the other part than a word; {advice}"
             if n_alone_dev + n_alone_test:
                 advice = "a block of two needs another with the same list of words and the other value of order"
             raise UserError(f"{path}: {n_blocks} {name} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
+    _check_parts(path, dev, test)
     return OwnQuestion(
         file=str(path),
         name=str(about.get("question", path.stem)),
@@ -99,9 +98,26 @@ def load_own_question(path: Path) -> OwnQuestion:
         dev=dev,
         test=test,
         n_left_out=n_left_out,
+        n_two=sum(len(cells) == 2 for cells in chain(*blocks.values())),
         n_alone=n_alone_dev + n_alone_test,
         places={row["text"]: where for where, row in rows},
     )
+
+
+def _json_object(where: str, line: str) -> dict[str, Any]:
+    """Return the object of one line; UserError if it is none, or no text that can be written to a file."""
+    try:
+        value = json.loads(line)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: one half of a surrogate pair is no character") from None
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON ({error})") from None
+    except RecursionError:
+        raise UserError(f"{where}: not JSON (nested too deeply)") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: not an object")
+    return value
 
 
 def _checked_about(value: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -113,8 +129,10 @@ def _checked_about(value: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise UserError(f"{where}: guards_off must be a list of {', '.join(GUARDS)}")
     for name in ("question", "description", "link"):
         text = value.get(name, "a")
-        if not isinstance(text, str) or not text.strip():
-            raise UserError(f"{where}: {name} must be text")
+        if not isinstance(text, str) or not text.strip() or not text.isprintable():
+            raise UserError(f"{where}: {name} must be one line of text")
+    if len(value.get("question", "")) > _MAX_NAME:
+        raise UserError(f"{where}: question is a name of at most {_MAX_NAME} characters")
     return dict(value)
 
 
@@ -142,9 +160,10 @@ def _read_block(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[_Block, 
             raise UserError(f"{where}: the texts of a block have the same frame, words and split")
     cells = [(row["order"], row["meant"]) for _, row in rows]
     if cells not in _BLOCKS:
-        expected = "0 0, 0 1, 1 0, 1 1, or in a block of two 0 0, 0 1 or 1 0, 1 1"
+        expected = "0 0, 0 1, 1 0, 1 1, or for a block of two 0 0, 0 1 or 1 0, 1 1"
         found = ", ".join(f"{order} {meant}" for order, meant in cells)
-        raise UserError(f"{last[0]}: order and meant of a block must be {expected}; they are {found}")
+        problem = f"the block that ends here has the rows {found} (order and meant)"
+        raise UserError(f"{last[0]}: {problem}; they must be {expected}")
     for (_, meant_first), (where, meant_second) in zip(rows[::2], rows[1::2], strict=True):
         _check_antecedents(where, meant_first, meant_second)
 
@@ -161,18 +180,89 @@ def _read_block(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[_Block, 
 
 
 def _check_antecedents(where: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
-    """Raise UserError unless the antecedent of each of two texts is a distractor of the other."""
+    """Raise UserError unless two texts of one order have their antecedents exchanged, in the order that they give.
+
+    If a word could be an antecedent in both, a head that always attends to it would be right in both.
+    """
     for one, other in ((first, second), (second, first)):
-        if not _words_of(one, "antecedents") & _words_of(other, "distractors"):
-            raise UserError(f"{where}: the antecedent of each meaning must be a distractor of the other one")
+        if not _words_of(one, "antecedents") <= _words_of(other, "distractors"):
+            raise UserError(f"{where}: the antecedents of each meaning must be distractors of the other one")
+    for row, other in ((first, second), (second, first)):
+        counterparts = _words_of(other, "antecedents")
+        antecedent = min(span[0] for span in _spans(row, "antecedents"))
+        distractor = min(span[0] for span in _spans(row, "distractors") if _word(row, span) in counterparts)
+        if (antecedent < distractor) != (row["order"] == row["meant"]):
+            raise UserError(f"{where}: words[order] must stand first in the text, and words[meant] be the antecedent")
+
+
+def _spans(row: Mapping[str, Any], name: str) -> list[Span]:
+    """Return the mentions of a row that has been checked."""
+    return [_span("", name, row["text"], value) for value in row[name]]
+
+
+def _word(row: Mapping[str, Any], span: Span) -> str:
+    """Return a mention as text, in small letters."""
+    return str(row["text"][slice(*span)]).lower()
 
 
 def _words_of(row: Mapping[str, Any], name: str) -> set[str]:
-    """Return the mentions of a row as text, in small letters."""
-    words = set()
-    for value in row[name]:
-        word = value if isinstance(value, str) else row["text"][slice(*value)]
-        words.add(word.lower())
+    return {_word(row, span) for span in _spans(row, name)}
+
+
+class _Names:
+    """What the rows call the words and frames of their texts: a name of its own for each text would fake independence.
+
+    A causal model reads nothing after the query, so texts that differ only there are the same text.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}  # row by text up to the query
+        self._words: dict[str, tuple[str, str]] = {}  # word and row by mention
+        self._frames: dict[str, tuple[str, str]] = {}  # frame and row by text without its mentions
+
+    def add(self, where: str, text: LinkedText) -> None:
+        """Compare one text with the earlier ones; UserError if it is there already or has another name."""
+        (link,) = text.links
+        start = " ".join(text.text[: link.query[1]].split())
+        earlier = self._texts.setdefault(start, where)
+        if earlier != where:
+            raise UserError(f"{where}: up to the query this is the text of {earlier}")
+
+        # Every mention belongs to one word.
+        for span in link.antecedents:
+            mention = text.text[slice(*span)].lower()
+            word = text.pair.split()[text.meant]
+            known, row = self._words.setdefault(mention, (word, where))
+            if known != word:
+                raise UserError(f"{where}: {mention!r} has the word {word!r} in words, but {known!r} at {row}")
+
+        # Every text without its mentions belongs to one frame.
+        pieces, end = [], 0
+        for span in sorted((*link.antecedents, *link.distractors)):
+            pieces.append(text.text[end : span[0]])
+            end = span[1]
+        pieces.append(text.text[end : link.query[1]])
+        rest = " ".join("_".join(pieces).lower().split())
+        known, row = self._frames.setdefault(rest, (text.frame, where))
+        if known != text.frame:
+            raise UserError(f"{where}: but for the two words this is the text of {row}; it has another frame there")
+
+
+def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedText]) -> None:
+    """Raise UserError if dev and test share a frame or a word, which the field `split` allows."""
+    for name, of_dev, of_test in (
+        ("frame", {text.frame for text in dev}, {text.frame for text in test}),
+        ("word", _words_in(dev), _words_in(test)),
+    ):
+        if shared := sorted(of_dev & of_test):
+            problem = f"dev and test share the {name} {shared[0]!r}"
+            raise UserError(f"{path}: {problem}; leave out the field split, and they are divided")
+
+
+def _words_in(texts: Sequence[LinkedText]) -> set[str]:
+    words: set[str] = set()
+    for text in texts:
+        words.update(text.pair.split())
     return words
 
 
@@ -216,7 +306,7 @@ def _linked_text(where: str, row: Mapping[str, Any]) -> LinkedText:
     text = row["text"]
     words = row["words"]
     if not isinstance(text, str) or not text.strip():
-        raise UserError(f"{where}: text must be text")
+        raise UserError(f"{where}: text must be a string that is not empty")
     if not isinstance(words, list) or len(words) != 2 or not all(_is_word(word) for word in words):
         raise UserError(f"{where}: words must be a list of the block's two words, without spaces")
 
@@ -236,7 +326,7 @@ def _linked_text(where: str, row: Mapping[str, Any]) -> LinkedText:
         if type(row[name]) is not int:
             raise UserError(f"{where}: {name} must be 0 or 1")
     if not isinstance(row["frame"], str) or not row["frame"].strip():
-        raise UserError(f"{where}: frame must be text")
+        raise UserError(f"{where}: frame must be a string that is not empty")
     query = _span(where, "query", text, row["query"])
     answers, foils = choices("answers"), choices("foils")
     if bool(answers) != bool(foils):
@@ -283,6 +373,8 @@ def _span(where: str, name: str, text: str, value: Any) -> Span:
         raise UserError(f"{where}: {name} must be a word of the text, or [start, end]")
     found = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(value)}(?!\w)", text)]
     if len(found) != 1:
-        problem = f"the text has {value!r} {len(found)} times"
-        raise UserError(f"{where}: {name}: {problem}; give [start, end]")
+        problem = f"{value!r} is not in the text"
+        if found:
+            problem = f"{value!r} is in the text {len(found)} times; give [start, end]"
+        raise UserError(f"{where}: {name}: {problem}")
     return found[0]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,23 @@ def block(number: int, frame: str, pair: tuple[str, str], **changes: Any) -> lis
     return rows
 
 
+# Frames and pairs of names of each part
+FRAMES_OF = {"test": FRAMES[:4], "dev": FRAMES[4:]}
+PAIRS_OF = {
+    "test": [(she, he) for she, he in PAIRS if she in ("Ann", "Lily") and he in ("Tom", "Ben")],
+    "dev": [(she, he) for she, he in PAIRS if she not in ("Ann", "Lily") and he not in ("Tom", "Ben")],
+}
+
+
 def rows_of(split: bool = False) -> list[dict[str, Any]]:
     rows = []
-    for number, (frame, pair) in enumerate((frame, pair) for frame in FRAMES for pair in PAIRS):
-        part = {"split": "dev" if number % 2 else "test"} if split else {}
-        rows += block(number, frame, pair, **part)
+    if not split:
+        for number, (frame, pair) in enumerate(product(FRAMES, PAIRS)):
+            rows += block(number, frame, pair)
+        return rows
+    for part, frames in FRAMES_OF.items():
+        for frame, pair in product(frames, PAIRS_OF[part]):
+            rows += block(len(rows), frame, pair, split=part)
     return rows
 
 
@@ -64,7 +77,7 @@ def test_frames_and_words_of_dev_and_test_are_disjoint(tmp_path: Path) -> None:
 def test_a_file_may_divide_its_blocks_itself_and_needs_no_description(tmp_path: Path) -> None:
     own = load_own_question(write(tmp_path / "my names.jsonl", *rows_of(split=True)))
     assert (own.name, own.n_left_out, own.guards_off) == ("my names", 0, [])
-    assert len(own.dev) == len(own.test) == 2 * len(FRAMES) * len(PAIRS)
+    assert (len(own.dev), len(own.test)) == (4 * 4 * 9, 4 * 4 * 4)
 
 
 def test_words_that_occur_twice_are_given_by_their_characters(tmp_path: Path) -> None:
@@ -79,19 +92,19 @@ def test_words_that_occur_twice_are_given_by_their_characters(tmp_path: Path) ->
     [
         (lambda row: row.pop("query"), "line 5: no field query"),
         (lambda row: row.update(extra=1), "line 5: unknown field extra"),
-        (lambda row: row.update(query="Zoe"), "line 5: query: the text has 'Zoe' 0 times"),
+        (lambda row: row.update(query="Zoe"), "line 5: query: 'Zoe' is not in the text$"),
         (lambda row: row.update(query=[3, 900]), "line 5: query \\[3, 900\\] is outside"),
         (lambda row: row.update(antecedents="Ann"), "line 5: antecedents must be a list"),
         (lambda row: row.update(answers=["sat"]), "line 5: answers and foils belong together"),
         (lambda row: row.update(answers=["sat"], foils=["ran"]), "line 5: answers need the field payoff"),
         (lambda row: row.update(words=["a"]), "line 5: words must be"),
-        (lambda row: row.update(text=7), "line 5: text must be text"),
+        (lambda row: row.update(text=7), "line 5: text must be a string"),
         (lambda row: row.update(split="train"), "line 6: the texts of a block have the same frame, words and split"),
         (lambda row: row.update(meant=False), "line 5: meant must be 0 or 1"),
-        (lambda row: row.update(frame=None), "line 5: frame must be text"),
+        (lambda row: row.update(frame=None), "line 5: frame must be a string"),
         (
             lambda row: row.update(antecedents=row["distractors"], distractors=row["antecedents"]),
-            "line 6: the antecedent of each meaning",
+            "line 6: the antecedents of each meaning",
         ),
         (lambda row: row.update(distractors=["Ann"]), "line 5: the same word is antecedent and distractor"),
         (
@@ -100,8 +113,11 @@ def test_words_that_occur_twice_are_given_by_their_characters(tmp_path: Path) ->
         ),
         (lambda row: row.update(answers=["a"], foils=["b"], payoff="met"), "line 5: payoff must come after the query"),
         (lambda row: row.update(answers=["a"], foils=["b"], payoff="slept"), "line 5: payoff 'slept' is none of the"),
-        (lambda row: row.update(block="other"), "line 5: order and meant of a block must be .*; they are 0 0$"),
-        (lambda row: row.update(meant=1), "line 8: order and meant"),
+        (
+            lambda row: row.update(block="other"),
+            "line 5: the block that ends here has the rows 0 0 .*; they must be 0 0, 0 1",
+        ),
+        (lambda row: row.update(meant=1), "line 8: the block that ends here has the rows 0 1, 0 1, 1 0, 1 1 "),
         (lambda row: row.update(frame="other"), "line 6: the texts of a block have the same frame"),
         (lambda row: row.pop("block"), "line 5: no field block"),
     ],
@@ -119,10 +135,13 @@ def test_a_wrong_row_is_named_in_one_line(tmp_path: Path, change: Callable[[dict
     [
         ([{"question": "a", "guards_off": ["all"]}], "guards_off must be a list of induction, previous"),
         ([{"question": "a", "colour": "red"}], "unknown field colour"),
-        ([{"question": 7}], "question must be text"),
+        ([{"question": 7}], "question must be one line of text"),
+        ([{"question": "a\0b"}], "question must be one line of text"),
+        ([{"question": "a" * 81}], "question is a name of at most 80 characters"),
+        ([{"query": "She", "block": 0}], "line 1: no field text"),
         ([7], "not an object"),
         (block(0, FRAMES[0], PAIRS[0], split="dev"), "1 dev blocks, at least 2 are needed"),
-        (block(0, FRAMES[0], PAIRS[0])[:3], "order and meant of a block"),
+        (block(0, FRAMES[0], PAIRS[0])[:3], "the block that ends here has the rows 0 0, 0 1, 1 0 "),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, lines: list[Any], problem: str) -> None:
@@ -130,19 +149,82 @@ def test_a_wrong_file_is_refused(tmp_path: Path, lines: list[Any], problem: str)
         load_own_question(write(tmp_path / "a.jsonl", *lines))
 
 
-def test_a_block_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda row: {"text": row["text"]}, "up to the query this is the text of .* line 1$"),
+        (lambda row: {"text": f"{row['text']} And so on."}, "up to the query this is the text of .* line 1$"),
+        (lambda row: {"text": row["text"].replace(" met", "  met")}, "up to the query this is the text of .* line 1$"),
+        (
+            lambda row: {"text": f"Well. {row['text']}", "frame": "Well", "words": ["a0", "b0"]},
+            "'ann' has the word 'a0' in words, but 'Ann' at .* line 1$",
+        ),
+        (
+            lambda row: (
+                {"text": row["text"].replace("Ann", "Zoe").replace("Tom", "Bob"), "words": ["Zoe", "Bob"]}
+                | {
+                    name: [{"Ann": "Zoe", "Tom": "Bob"}[word] for word in row[name]]
+                    for name in ("antecedents", "distractors")
+                }
+            ),
+            "but for the two words this is the text of .* line 1; it has another frame there$",
+        ),
+    ],
+)
+def test_a_copy_cannot_pass_as_an_independent_block(
+    tmp_path: Path, change: Callable[[dict], dict[str, Any]], problem: str
+) -> None:
     rows = rows_of(split=True)
-    again = [row | {"block": "again", "split": "dev"} for row in rows[:4]]
-    with pytest.raises(UserError, match=r"line \d+: the block is there already, at .* line 1$"):
+    again = [row | {"frame": "other", "block": "again"} | change(row) for row in rows[:4]]
+    with pytest.raises(UserError, match=rf"line {len(rows) + 1}: {problem}"):
         load_own_question(write(tmp_path / "a.jsonl", *rows, *again))
+
+
+def test_a_word_that_is_an_antecedent_in_both_meanings_is_refused(tmp_path: Path) -> None:
+    """A head that always attends to "met" would be right in all four texts."""
+    rows = [row | {"antecedents": [*row["antecedents"], "met"]} for row in rows_of(split=True)]
+    with pytest.raises(UserError, match="line 2: the antecedents of each meaning must be distractors of the other one"):
+        load_own_question(write(tmp_path / "a.jsonl", *rows))
+
+
+def test_the_order_of_the_words_is_that_of_the_text(tmp_path: Path) -> None:
+    rows = rows_of(split=True)
+    for row in rows[:2]:
+        row["text"] = FRAMES[0].format("Tom", "Ann", row["query"])
+    with pytest.raises(UserError, match=r"line 2: words\[order\] must stand first in the text"):
+        load_own_question(write(tmp_path / "a.jsonl", *rows))
+
+
+@pytest.mark.parametrize(
+    ("part", "problem"), [(FRAMES_OF, "share the frame 'Today {} met"), (PAIRS_OF, "share the word 'Ann'")]
+)
+def test_parts_that_share_a_frame_or_a_word_are_refused(
+    tmp_path: Path, part: dict[str, list], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(part, "dev", [*part["dev"], part["test"][0]])
+    with pytest.raises(UserError, match=f"dev and test {problem}"):
+        load_own_question(write(tmp_path / "a.jsonl", *rows_of(split=True)))
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [("[" * 100_000, "nested too deeply"), ('{"text": "a \\ud800"}', "half of a surrogate pair"), ("{", "not JSON")],
+)
+def test_a_line_that_is_no_text_in_json_is_refused(tmp_path: Path, line: str, problem: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(UserError, match=f"line 1: .*{problem}"):
+        load_own_question(path)
 
 
 def two_rows(frames: dict[str, int], pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
     """Return blocks of two texts: each frame has one order."""
-    rows = []
-    for number, (frame, pair) in enumerate((frame, pair) for frame in frames for pair in pairs):
-        cells = block(number, frame, pair, split="dev" if PAIRS.index(pair) % 2 else "test")
-        rows += cells[:2] if frames[frame] == 0 else cells[2:]
+    rows: list[dict[str, Any]] = []
+    for frame, pair in product(frames, pairs):
+        for part in ("dev", "test"):
+            if frame in FRAMES_OF[part] and pair in PAIRS_OF[part]:
+                cells = block(len(rows), frame, pair, split=part)
+                rows += cells[:2] if frames[frame] == 0 else cells[2:]
     return rows
 
 
@@ -151,7 +233,7 @@ def test_blocks_of_two_with_the_same_words_in_either_order_become_blocks_of_four
     own = load_own_question(write(tmp_path / "a.jsonl", *two_rows(frames, PAIRS)))
     assert (own.n_left_out, own.n_alone) == (0, 0)
     texts = [*own.dev, *own.test]
-    assert len(texts) == 2 * len(FRAMES) * len(PAIRS)
+    assert len(texts) == 2 * 4 * (9 + 4) == 2 * own.n_two
     for i in range(0, len(texts), 4):
         cells = texts[i : i + 4]
         assert [(text.order, text.meant) for text in cells] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -162,13 +244,15 @@ def test_blocks_of_two_with_the_same_words_in_either_order_become_blocks_of_four
 
 
 def test_frames_that_are_connected_by_any_words_count_as_one(tmp_path: Path) -> None:
-    frames = [{FRAMES[0]: 0, FRAMES[1]: 1}, {FRAMES[0]: 0, FRAMES[2]: 1}]
     rows = []
-    for split, (first, second) in (("dev", PAIRS[:2]), ("test", PAIRS[2:4])):
-        for row in [*two_rows(frames[0], [first]), *two_rows(frames[1], [second])]:
-            rows.append(row | {"split": split, "block": len(rows) // 2})
+    for part, of_part in FRAMES_OF.items():
+        first, second = PAIRS_OF[part][0], PAIRS_OF[part][3]
+        rows += two_rows({of_part[0]: 0, of_part[1]: 1}, [first])
+        rows += two_rows({of_part[0]: 0, of_part[2]: 1}, [second])
+    for number, row in enumerate(rows):
+        row["block"] = number // 2
     own = load_own_question(write(tmp_path / "a.jsonl", *rows))
-    assert {text.frame for text in own.dev} == {" / ".join(sorted(FRAMES[:3]))}
+    assert {text.frame for text in own.dev} == {" / ".join(sorted(FRAMES_OF["dev"][:3]))}
 
 
 def test_a_block_of_two_without_a_counterpart_is_left_out(tmp_path: Path) -> None:
@@ -189,9 +273,14 @@ def test_the_program_in_the_documentation_writes_a_file_of_whole_blocks(
     monkeypatch.chdir(tmp_path)
     exec(code, {})
     about, *rows = (json.loads(line) for line in Path("er_sie.jsonl").read_text().splitlines())
+    # Too few words for a division by hash
+    parts = {("Hund", "Katze"): "test", ("Vogel", "Kuh"): "dev"}
     written = []
-    for i in range(0, len(rows), 4):  # too few words for a division by hash
-        written += [row | {"split": "dev" if i % 8 else "test"} for row in rows[i : i + 4]]
+    for row in rows:
+        part = parts.get(tuple(row["words"]))
+        is_test_frame = row["frame"] in ("{} sah {}.", "{} suchte {}.")
+        if part and is_test_frame == (part == "test"):
+            written.append(row | {"split": part})
     own = load_own_question(write(tmp_path / "b.jsonl", about, *written))
-    assert own.name == "er_sie" and len(own.dev) == len(own.test) == 16
+    assert own.name == "er_sie" and len(own.dev) == len(own.test) == 8
     assert own.test[0].text == "Der Hund sah die Katze. Er"

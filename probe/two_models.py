@@ -22,7 +22,7 @@ from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.head_sets import joint_swaps, screened_heads
 from probe.importance import spread_blocks
-from probe.interventions import pair_up
+from probe.interventions import PASS_ERROR, pair_up
 from probe.margins import decision
 from probe.next_pronoun import ALL_HEADS, Half, Meter, Progress, choose_candidates
 from probe.passage_items import PassageItem
@@ -195,6 +195,7 @@ def _changes(
     """Return the means of every head in both `models`, before and after, with the test of their difference."""
     before, after = models
     difference = after.values - before.values  # [N, C]
+    difference[np.abs(difference) <= PASS_ERROR] = 0  # rounding
     test = Sample(difference, before.clusterings, before.designs).test(config, two_sided=True)
     low, high = mean_interval(difference, before.designs, config.n_bootstrap, config.seed)  # [C] each
     changes = []

@@ -71,6 +71,18 @@ def test_the_same_model_twice_has_not_changed(model: Transformer, items: tuple[l
         assert (change.difference.value, change.p) == (0, 1)
 
 
+def test_rounding_is_no_change(model: Transformer, items: tuple[list[LinkItem], list[LinkItem]]) -> None:
+    rounded = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in rounded.parameters():
+            weight.mul_(1 + 2**-23)
+    views = TransformerView(model), TransformerView(rounded)
+    tokens = torch.tensor([items[1][0].tokens])
+    assert not torch.equal(*(view.logits(tokens, torch.tensor([3])) for view in views))
+    for change in compare_links(*views, *items, CONFIG):
+        assert (change.difference.value, change.p) == (0, 1), change
+
+
 def test_of_many_heads_only_candidates_of_either_model_are_edited(
     model: Transformer, items: tuple[list[LinkItem], list[LinkItem]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -373,10 +373,16 @@ def show_progress(question: str) -> None:
 
 
 def progress_with_time(name: str) -> Callable[[str, float], None]:
-    """Return a function that shows the stage of a study, its finished share, and about how long it will still take."""
+    """Return a function that shows the stage of a study, its finished share, and about how long it will still take.
+
+    A share of 0 begins to count anew.
+    """
     start = time.monotonic()
 
     def show(stage: str, share: float) -> None:
+        nonlocal start
+        if share == 0:
+            start = time.monotonic()
         show_progress(f"{name}: {stage}{time_left(start, share)}")
 
     return show

@@ -163,7 +163,7 @@ def study_links(
 
     Heads are chosen on the items of `dev` in the hold-out "iid" and tested on those of `test`, once. Each of the
     `untrained` models of the same shape chooses its own best head on dev; they are consumed one at a time. `progress`
-    is called with the name of each question before it is studied, and the finished share of the questions.
+    is called with each stage and its finished share: first reading the texts, then the questions.
 
     Raises:
         UserError: the recorded attention is not the attention the model uses, so nothing may be reported.
@@ -172,7 +172,7 @@ def study_links(
     # With few frames a question may lack items in one of the two parts; then it is left out.
     questions = questions_with_items(questions, [item for item in dev if item.holdout == "iid"])
     questions = questions_with_items(questions, [item for item in test if item.holdout == HEADLINE])
-    context = make_context(model, untrained, questions, dev, test, config)
+    context = make_context(model, untrained, questions, dev, test, config, progress)
     violations = check_contract(model, context.test.items)
 
     # One question after the other, and how importance is measured for each head that may be claimed.
@@ -214,6 +214,7 @@ def make_context(
     dev: Sequence[LinkItem],
     test: Sequence[LinkItem],
     config: ProbeConfig,
+    progress: Callable[[str, float], None] = lambda stage, share: None,
 ) -> _LinkContext:
     """Measure every head of every model at the items of the questions; untrained models on dev and the headline."""
 
@@ -230,9 +231,13 @@ def make_context(
     def measure(of_model: ObservableModel, items: Sequence[LinkItem]) -> HeadScores:
         return HeadScores(items, measure_heads(of_model, items, config.tokens_per_batch))
 
+    progress("the heads at all texts", 0.0)
     dev_scores = measure(model, dev_items)
     test_scores = measure(model, test_items)
-    of_untrained = [(measure(other, dev_items), measure(other, headline_items)) for other in untrained]
+    of_untrained = []
+    for number, other in enumerate(untrained, 1):
+        progress("untrained models", number / (1 + config.n_untrained))
+        of_untrained.append((measure(other, dev_items), measure(other, headline_items)))
     return _LinkContext(
         model=model,
         dev=dev_scores,
@@ -279,7 +284,7 @@ def study_link(question: Question, context: _LinkContext) -> QuestionResult:
             heads=heads,
             similar=similar_heads(contrasts, place),
             median=_median_block(question, context, place),
-            selectivity=_selectivity(question, context, dev_rows),
+            selectivity=_selectivity(question, context),
             head_type=HeadType(**types),
             mass=MentionMass(
                 linked=float(rows.mass[:, *place].mean()),
@@ -308,7 +313,6 @@ def _tested_set(
     result: QuestionResult, found: HeadSet, question: Question, context: _LinkContext, rules: Mapping[str, Rule]
 ) -> HeadSet:
     """Return a set of two heads or more with its scores and its verdict; `result` is that of the chosen head."""
-    dev_items, dev_rows = context.dev.select(question, "iid")
     items, rows = context.test.select(question, HEADLINE)
 
     # The set is one more column, whose weights are the sum of its heads' weights: [N_b, heads + 1].
@@ -336,10 +340,9 @@ def _tested_set(
     accuracy, block_accuracy, contrast, lead_interval = mean_interval(columns, designs, *context.resampling).T.tolist()
 
     # The control with random labels may choose any head, or the set: columns as above, [N, 1, heads + 1].
-    known = "iid" if "iid" in context.test.holdouts(question) else HEADLINE
-    known_items, known_rows = context.test.select(question, known)
+    (chosen_on, chosen_rows), (scored_on, scored_rows) = _same_words(question, context)
     margins = []
-    for part in (dev_rows, known_rows):
+    for part in (chosen_rows, scored_rows):
         of_set = joint_log_ratio(part, found.heads)[:, None]
         margins.append(np.hstack([part.attention_margin.reshape(len(of_set), -1), of_set])[:, None])
     set_column = Head(0, margins[0].shape[-1] - 1)
@@ -364,7 +367,7 @@ def _tested_set(
         p_corrected=max(p_pair, p_contrast),
         smallest_p=2 * max(pairs.smallest_p, contrasts.smallest_p),
         selectivity=selectivity(
-            dev_items, margins[0], known_items, margins[1], config.n_controls, config.seed, set_column
+            chosen_on, margins[0], scored_on, margins[1], config.n_controls, config.seed, set_column
         ),
         unlinked_share=max(shares, default=None),
         edge_specificity=specificity,
@@ -497,14 +500,29 @@ def _median_block(question: Question, context: _LinkContext, place: Head) -> Med
     )
 
 
-def _selectivity(question: Question, context: _LinkContext, dev_rows: HeadRows) -> float:
-    """Return how much better the best head is than with random labels; the words must be those of dev."""
+def _selectivity(question: Question, context: _LinkContext) -> float:
+    """Return how much better the best head is than with random labels."""
+    (chosen_on, chosen_rows), (scored_on, scored_rows) = _same_words(question, context)
+    margins = chosen_rows.attention_margin, scored_rows.attention_margin
     config = context.config
-    known = "iid" if "iid" in context.test.holdouts(question) else HEADLINE
-    dev_items, _ = context.dev.select(question, "iid")
-    items, rows = context.test.select(question, known)
-    margins = dev_rows.attention_margin, rows.attention_margin
-    return selectivity(dev_items, margins[0], items, margins[1], config.n_controls, config.seed)
+    return selectivity(chosen_on, margins[0], scored_on, margins[1], config.n_controls, config.seed)
+
+
+def _same_words(
+    question: Question, context: _LinkContext
+) -> tuple[tuple[list[LinkItem], HeadRows], tuple[list[LinkItem], HeadRows]]:
+    """Return the items on which the control task chooses a head and those on which it scores it: the same words.
+
+    A file of the user's own has no test items with the words of dev, so every second dev block of each pair is scored.
+    """
+    items, rows = context.dev.select(question, "iid")
+    if "iid" in context.test.holdouts(question):
+        return (items, rows), context.test.select(question, "iid")
+    by_pair = np.argsort([item.pair for item in items[::4]], kind="stable")
+    choosing, scoring = (
+        np.sort(4 * blocks[:, None] + np.arange(4), axis=None) for blocks in (by_pair[::2], by_pair[1::2])
+    )
+    return ([items[i] for i in choosing], rows.take(choosing)), ([items[i] for i in scoring], rows.take(scoring))
 
 
 def _importance(question: Question, context: _LinkContext, place: Head) -> ImportanceResult:

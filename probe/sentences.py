@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from tqdm import tqdm
 
 from data.links import Span
 from data.tokenizer import encode_with_bos
@@ -145,7 +146,8 @@ def removal_effects(model: ObservableModel, text: TokenizedText, word: int) -> n
     site = torch.tensor([positions[-1]], device=model.device)
     one_pass = model.site_pass(torch.tensor([text.tokens], device=model.device), site)
     before = one_pass.logits().softmax(-1)  # [1, V]
-    for layer, head in np.ndindex(*effects.shape):
+    places = tqdm(np.ndindex(*effects.shape), total=effects.size, unit="head", leave=False, delay=2, disable=None)
+    for layer, head in places:
         after = one_pass.logits([SiteEdit(layer, head, output=torch.zeros_like)]).softmax(-1)
         effects[layer, head] = float((after - before).abs().sum() / 2)
     return effects

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from data.links import LinkItem
 from model.observe import TransformerView
 from probe.config import ProbeConfig
 from probe.items import QUESTIONS, UNDECIDED, Question
@@ -169,6 +170,40 @@ def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(
     items[split] = [item for item in items[split] if (item.site, item.holdout) != ("before_repeat", holdout)]
     results = study_links(TransformerView(story_model()), [], items["dev"], items["test"], settings)
     assert [entry.question for entry in results.selected] == ["later_cue"]
+
+
+def test_without_test_items_of_known_words_selectivity_is_measured_on_two_halves_of_dev(
+    settings: ProbeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = [item for item in story_items("dev", "agreement", "pronoun") if item.holdout == "iid"]
+    dev = [*once, *(replace(item, block=item.block + 1000) for item in once)]  # every pair in two blocks
+    test = [item for item in story_items("test", "agreement", "pronoun") if item.holdout == "headline"]
+    parts: list[list[set[int]]] = []
+
+    def record(
+        chosen_on: list[LinkItem], of_chosen: np.ndarray, scored_on: list[LinkItem], of_scored: np.ndarray, *_: object
+    ) -> float:
+        assert len(chosen_on) == len(scored_on) == len(of_chosen) == len(of_scored)
+        assert {item.pair for item in chosen_on} == {item.pair for item in scored_on}
+        parts.append([{item.block for item in part} for part in (chosen_on, scored_on)])
+        return 0.5
+
+    monkeypatch.setattr("probe.links.selectivity", record)
+    results = study_links(TransformerView(planted("coreference")), [], dev, test, settings)
+    assert [entry.selectivity for entry in results.selected] == [0.5] * len(parts) and parts
+    for question, (chosen_on, scored_on) in zip(results.selected, parts, strict=True):
+        blocks = {item.block for item in dev if question_of(question).matches(item)}
+        assert chosen_on | scored_on == blocks and not chosen_on & scored_on
+
+
+def test_progress_tells_the_stages_and_their_shares(settings: ProbeConfig) -> None:
+    dev, test = (story_items(split, "agreement", "pronoun") for split in ("dev", "test"))
+    stages: list[tuple[str, float]] = []
+    models = untrained_models()
+    config = replace(settings, n_untrained=len(models))
+    study_links(TransformerView(story_model()), models, dev, test, config, lambda *stage: stages.append(stage))
+    assert stages[:3] == [("the heads at all texts", 0.0), ("untrained models", 1 / 3), ("untrained models", 2 / 3)]
+    assert stages[3:] == [("number", 0.0), ("gender", 1 / 2)]
 
 
 def test_every_payoff_counts_once_at_a_decided_site(studied: LinkStudy) -> None:

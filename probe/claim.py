@@ -24,7 +24,7 @@ _LINKS = {
     "before_repeat": "the token before a repeated mention to the first mention",
 }
 _HEADLINE_ITEMS = "with nouns that were never antecedents in training, in sentence frames that training never used"
-_UNSELECTED_ITEMS = "with nouns and sentence frames its head was not selected on"  # if the training data are unknown
+_UNSELECTED_ITEMS = "with words and sentence frames its head was not selected on"  # if the training data are unknown
 _SCORES = "accuracy pair_accuracy block_accuracy pronoun_contrast strict_accuracy value_weighted_contrast".split()
 
 
@@ -134,7 +134,7 @@ def _limits(result: QuestionResult, model: TestedModel) -> list[str]:
     if low == high:
         limits.append("how rare errors are: there was none, so resampling shows none")
     n = result.headline.clusters
-    pairs = f"{n.pairs} pairs of {n.first_words} and {n.second_words} nouns"
+    pairs = f"{n.pairs} pairs of {n.first_words} and {n.second_words} words"
     limits.append(f"anything beyond its test sentences: {n.frames} sentence frames, {pairs}")
     return limits
 

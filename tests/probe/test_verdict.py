@@ -80,7 +80,7 @@ def test_all_five_criteria_support_a_head() -> None:
 @pytest.mark.parametrize(("name", "change"), [(name, change) for name in MISSES for change in MISSES[name]], ids=str)
 def test_a_value_at_its_bar_misses_that_criterion_alone(name: str, change: dict[str, Any]) -> None:
     verdict = judge(replace(STRONG, **change))
-    assert verdict.word == "suggestive"
+    assert verdict.word == ("not established" if name == "pronoun_flip" else "suggestive")
     assert [criterion.name for criterion in verdict.criteria if not criterion.passed] == [name]
     assert len(verdict.reasons) == 1
 
@@ -88,12 +88,12 @@ def test_a_value_at_its_bar_misses_that_criterion_alone(name: str, change: dict[
 @pytest.mark.parametrize(
     ("n_missed", "word"), [(0, "supported"), (1, "suggestive"), (3, "suggestive"), (4, "not established")]
 )
-def test_two_to_four_criteria_are_suggestive(n_missed: int, word: str) -> None:
+def test_the_first_criterion_and_another_are_suggestive(n_missed: int, word: str) -> None:
     assert judge(with_misses(FIRST_MISS[::-1][:n_missed])).word == word
 
 
-def test_without_the_two_accuracy_criteria_nothing_is_suggestive() -> None:
-    assert judge(with_misses(FIRST_MISS[:2])).word == "not established"
+def test_without_a_small_p_nothing_is_suggestive() -> None:
+    assert judge(with_misses(FIRST_MISS[:1])).word == "not established"
 
 
 @pytest.mark.parametrize("change", [{"previous": 0.41}, {"induction": 0.5}, {"value_weighted_contrast": -0.1}])
@@ -124,7 +124,7 @@ def test_unknown_value_weights_do_not_exclude_a_claim() -> None:
 
 def test_too_few_clusters_are_named_in_the_reason() -> None:
     few = replace(STRONG, p_pair_accuracy=1 / 64, p_pronoun_contrast=1 / 64, smallest_p=1 / 64, n_clusters=6)
-    assert "6 clusters" in judge(few).reasons[0]
+    assert judge(few).reasons[0].endswith("with 6 different frames or words no p can be below 0.016")
 
 
 COMPLETE = replace(STRONG, denoising_patch=0.8, ov_auc=(0.7, 0.9), n_seeds=5, n_seeds_supported=4)
@@ -289,7 +289,7 @@ def test_a_set_needs_what_a_head_needs(found: HeadSet) -> None:
 
 
 def test_limits_name_the_words_and_frames_of_the_test() -> None:
-    assert "29 sentence frames, 43 pairs of 13 and 17 nouns" in claim_card(judged(result()), MODEL).does_not_show[-1]
+    assert "29 sentence frames, 43 pairs of 13 and 17 words" in claim_card(judged(result()), MODEL).does_not_show[-1]
 
 
 @pytest.mark.parametrize(

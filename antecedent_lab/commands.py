@@ -1,13 +1,13 @@
 """The modes of eval.py for one model: test its heads, measure its loss, look at a sentence, take a test set."""
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from antecedent_lab.api import (
+    ProbeResult,
     affordable,
     probe_next_pronoun,
     probe_opened,
@@ -21,6 +21,7 @@ from antecedent_lab.opened import load_data
 from antecedent_lab.saved import (
     PAGE,
     TEXTS,
+    folder_name,
     read_history,
     read_metrics,
     read_results,
@@ -69,12 +70,7 @@ def probe_heads(
     # The folder is locked before minutes of work begin.
     with results_folder(opened, log) as folder:
         result = probe_opened(opened, config, settings.cache_dir)
-        lines = ["", *result.lines()]
-        if settings.verbose:
-            lines += _verbose_lines(result.results)
-        log(printable("\n".join([*lines, *(f"note: {line}" for line in result.results.warnings)])))
-        if folder is not None:
-            result.save(folder, read_texts(opened.folder), live=settings.live)
+        _print_and_save(result, folder, settings, log, read_texts(opened.folder))
     return folder is not None
 
 
@@ -85,17 +81,29 @@ def ask_own_question(opened: OpenedModel, file: str, settings: EvalSettings, con
     """
     check_live(opened, settings.live)
     own = load_own_question(Path(file))
-    folder_name = re.sub(r"[^A-Za-z0-9]+", "_", own.name).strip("_")[:80] or "question"
-    with results_folder(opened, subfolder=f"own/{folder_name}") as folder:
+    with results_folder(opened, subfolder=f"own/{folder_name(own.name)}") as folder:
         result = probe_own_question(opened, own, config)
+        _print_and_save(result, folder, settings, print)
+    if folder is not None:
+        show_page(folder / PAGE, in_browser=settings.open)
+
+
+def _print_and_save(
+    result: ProbeResult,
+    folder: Path | None,
+    settings: EvalSettings,
+    log: Callable[[str], None],
+    texts: Sequence[str] = (),
+) -> None:
+    """Write results to a folder, and print them; the files are there before the reader of the lines can end."""
+    try:
+        if folder is not None:
+            result.save(folder, texts, live=settings.live)
+    finally:  # minutes of work are shown on a full disk too
         lines = ["", *result.lines()]
         if settings.verbose:
             lines += _verbose_lines(result.results)
-        print(printable("\n".join([*lines, *(f"note: {line}" for line in result.results.warnings)])))
-        if folder is not None:
-            result.save(folder, live=settings.live)
-    if folder is not None:
-        show_page(folder / PAGE, in_browser=settings.open)
+        log(printable("\n".join([*lines, *(f"note: {line}" for line in result.results.warnings)])))
 
 
 def _verbose_lines(results: ProbeResults) -> list[str]:
@@ -180,10 +188,10 @@ def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int
 
 
 def _chosen_heads(results: ProbeResults | None) -> dict[Head, list[str]]:
-    """Return the questions for which the probe chose a head."""
+    """Return the questions for which the probe chose a head, with the verdict on it."""
     chosen: dict[Head, list[str]] = {}
     for result in results.selected if results else ():
-        chosen.setdefault(result.place, []).append(result.question)
+        chosen.setdefault(result.place, []).append(f"{result.question} ({result.verdict})")
     return chosen
 
 
@@ -209,26 +217,29 @@ def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfi
         words, source = _words_of_training(opened, settings.cache_dir)
         scores = measure_minimal_pairs(opened, words, settings.path, config)
         report = _TestSetReport(scores.to_json(), minimal_pairs_lines(scores, source))
-    print(printable("\n".join(report.lines)))
 
-    # Files
+    # Files first: the reader of the printed lines may end early.
     name = test_set_name(task.value, settings.path)
     about = {"path": settings.path, "run": opened.source, "step": opened.step}
     record = {"task": task.value, **about, "settings": config, **report.results}
     with results_folder(opened, subfolder="outside") as folder:
+        try:
+            if folder is not None:
+                files = {
+                    f"{name}.json": json.dumps(to_json(record), indent=2) + "\n",
+                    f"{name}.md": "\n".join(report.lines) + "\n",
+                }
+                write_files(folder, files, f"{name}.json")
+        finally:
+            print(printable("\n".join(report.lines)))
         if folder is not None:
-            files = {
-                f"{name}.json": json.dumps(to_json(record), indent=2) + "\n",
-                f"{name}.md": "\n".join(report.lines) + "\n",
-            }
-            write_files(folder, files, f"{name}.json")
             print(f"\nwrote {folder / name}.json and .md")
 
 
 def test_set_name(task: str, path: str) -> str:
     """Return the name of the results of a test set, for example natural_litbank_dev."""
     files = "_".join(Path(part.strip()).stem for part in path.split(","))
-    return f"{task}_{re.sub(r'[^A-Za-z0-9]+', '_', files).strip('_')[:80]}"
+    return f"{task}_{folder_name(files)}"
 
 
 def _natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> _TestSetReport:

@@ -44,7 +44,7 @@ class EvalSettings:
     @property
     def has_own_items(self) -> bool:
         """Whether the heads are tested on a question of the user's own."""
-        return self.items is not None and self.items.endswith(".jsonl")
+        return self.items is not None and self.items.lower().endswith(".jsonl")
 
     def __post_init__(self) -> None:
         """Check that the settings select one mode."""
@@ -69,7 +69,7 @@ class EvalSettings:
             ("live", self.before is not None, "is for the page of one model"),
             ("open", self.before is not None, "is for the page of one model"),
             ("text", self.has_own_items, "shows a sentence; leave items= out"),
-            ("tokenizer", self.model is None, "only for model=; a run has its own"),
+            ("tokenizer", self.model is None and self.before is None, "only for model= and before=; a run has its own"),
             ("task", is_sweep or self.path is None, "needs path=, and one model"),
             ("path", is_sweep, "needs one model"),
             ("path", self.path == "", "the name is empty"),

@@ -319,7 +319,5 @@ def check_items(opened: OpenedModel, items: Sequence[LinkItem], n_answers: int) 
     n_lost = n_answers - sum(item.payoff is not None for item in items)
     if n_lost:
         where = f"In {n_lost:,} of {n_answers:,} items"
-        warnings.append(
-            f"{where} the tokens do not tell both answers apart, so the model's answer is not tested there."
-        )
+        warnings.append(f"{where} both answers begin with the same tokens, so the model's answer is not tested there.")
     return warnings

@@ -1,10 +1,11 @@
 """The probe/ folder of a run or an external model: locked, read, and written as a whole."""
 
 import json
+import re
 import sys
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from antecedent_lab.opened import OWNER
@@ -12,13 +13,20 @@ from data.errors import UserError, damaged_file_error
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults
 from report.reproduce import eval_command
-from training.files import lock, write_json
+from training.files import LOCK, lock, write_json
 from training.metrics import Metrics, load_metrics
 from training.run_dir import first_unwritable
 from training.weight_history import HISTORY_FILE, WeightHistory, load_weight_history
 
 PAGE = "report.html"
 TEXTS = "sentences.json"  # the user's sentences, newest first
+MAX_FOLDER_NAME = 120  # bytes
+
+
+def folder_name(text: str) -> str:
+    """Return the name of a folder for any text: its letters and digits in any script, joined by "_"."""
+    name = re.sub(r"\W+", "_", text).strip("_").encode()[:MAX_FOLDER_NAME]
+    return name.decode(errors="ignore") or "model"
 
 
 @contextmanager
@@ -27,9 +35,11 @@ def results_folder(
 ) -> Iterator[Path | None]:
     """Yield the locked folder for results; None, after a note, if a run of another user cannot be written.
 
-    Raises BlockingIOError if another process writes there.
+    If nothing is written to a new folder, because of a mistake or a signal, it is removed. Raises BlockingIOError if
+    another process writes there.
     """
     folder = opened.folder / "probe" / subfolder
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     if opened.owner is not None:
         opened.folder.mkdir(parents=True, exist_ok=True)
 
@@ -40,11 +50,24 @@ def results_folder(
         yield None
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with closing(lock(folder)):
-        yield folder
-        # The folder now belongs to this model.
-        if opened.owner is not None:
-            write_json(opened.folder / OWNER, {"model": opened.owner})
+    try:
+        with closing(lock(folder)):
+            yield folder
+            # The folder now belongs to this model.
+            if opened.owner is not None:
+                write_json(opened.folder / OWNER, {"model": opened.owner})
+    except BaseException:
+        _remove_empty(created)
+        raise
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove new folders, the innermost first, that hold at most a lock."""
+    for folder in folders:
+        with suppress(OSError):
+            if [path.name for path in folder.iterdir()] == [LOCK]:
+                (folder / LOCK).unlink()
+            folder.rmdir()
 
 
 def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:

@@ -1,7 +1,6 @@
 """Two models side by side on the same items, for example before and after fine-tuning."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +9,7 @@ from antecedent_lab.api import affordable, progress_with_time, show_progress, te
 from antecedent_lab.english_text import EnglishText, english_text
 from antecedent_lab.known_items import KnownItems, english_block_items, own_items, story_items
 from antecedent_lab.opened import load_data
-from antecedent_lab.saved import results_folder
+from antecedent_lab.saved import folder_name, results_folder
 from data.errors import UserError, printable
 from data.links import LinkItem
 from data.own_items import OwnQuestion
@@ -102,18 +101,19 @@ def print_comparison(
     all_rows: bool,
 ) -> None:
     """Compare two models, print the tables and write probe/compared/NAME of the second one."""
-    name = re.sub(r"[^A-Za-z0-9]+", "_", before.name).strip("_")[:80] or "model"
-    name += f"_{own.name}" if own else ""
+    name = folder_name(f"{before.name}_{own.name}" if own else before.name)
     with results_folder(after, subfolder=f"compared/{name}") as folder:
         result = compare_models(before, after, own=own, config=config, cache_dir=cache_dir)
-        lines = comparison_lines(result, all_rows=all_rows)
-        print(printable("\n".join(lines)))
+        try:
+            if folder is not None:
+                files = {
+                    "comparison.json": json.dumps(to_json(result), indent=2) + "\n",
+                    "comparison.md": "\n".join(["```", *comparison_lines(result, all_rows=True), "```", ""]),
+                }
+                write_files(folder, files, "comparison.json")
+        finally:
+            print(printable("\n".join(comparison_lines(result, all_rows=all_rows))))
         if folder is not None:
-            files = {
-                "comparison.json": json.dumps(to_json(result), indent=2) + "\n",
-                "comparison.md": "\n".join(["```", *comparison_lines(result, all_rows=True), "```", ""]),
-            }
-            write_files(folder, files, "comparison.json")
             print(f"\nwrote {folder}/comparison.json and .md")
 
 
@@ -135,7 +135,8 @@ def _check_comparable(before: OpenedModel, after: OpenedModel) -> None:
     for opened in (before, after):
         shapes.append(f"{opened.model.n_layer} layers of {opened.model.n_head} heads")
     if shapes[0] != shapes[1]:
-        raise UserError(f"before={before.source}: has {shapes[0]}, {after.source} has {shapes[1]}; heads are compared")
+        problem = f"has {shapes[0]}, {after.source} has {shapes[1]}"
+        raise UserError(f"before={before.source}: {problem}; models are compared head by head")
 
 
 def _same_items(

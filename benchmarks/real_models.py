@@ -141,8 +141,10 @@ def _place(name: str, local: str) -> str:
     if local and copy.exists():
         return str(copy)
     if name.endswith(".bin") and not Path(name).exists():
-        owner, repository, *path = name.split("/")
-        file = "/".join(path)
+        owner, _, rest = name.partition("/")
+        repository, _, file = rest.partition("/")
+        if not (owner and file):
+            raise FileNotFoundError(f"{name}: no such file")
         return str(Path(snapshot_download(f"{owner}/{repository}", allow_patterns=file), file))
     return name
 

@@ -78,10 +78,13 @@ def _with_results(content: PageContent, results: ProbeResults, opened: OpenedMod
     if results.natural:
         tables += natural_tables(results.natural)
 
-    # Warnings of a run are about its resumed training, which the page shows elsewhere.
+    # How a run was resumed is shown elsewhere on the page.
+    warnings = [warning for warning in results.warnings if warning not in opened.resumed]
+    own = [result.own.link for result in results.selected if result.own is not None]
     return replace(
         content,
-        notes=[*content.notes, *(results.warnings if opened.is_external else ())],
+        notes=[*content.notes, *warnings],
+        link=own[0] if own else content.link,
         questions=questions,
         next_pronoun=[PageClaim(result.verdict, next_pronoun_claim(result)) for result in results.next_pronoun],
         natural=natural_claims(results.natural) if results.natural else [],

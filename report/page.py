@@ -114,6 +114,7 @@ class PageContent:
     training: dict[str, Any] | None  # `report.content.training_content`, for the script
     next_pronoun: list[PageClaim] = field(default_factory=list)
     natural: list[tuple[str, str]] = field(default_factory=list)  # verdict and claim
+    link: str = "a pronoun to its antecedent"  # that the heads are tested for
     opening: str | None = None  # the sentence that the page opens with
     tables: list[Table] = field(default_factory=list)
     resumed: Sequence[str]
@@ -135,10 +136,10 @@ def page(content: PageContent) -> str:
     # The template names its blanks {{name}}.
     heading = "What each head attends to"
     if _is_tested(content):
-        heading = "Which attention head links a pronoun to its antecedent?"
+        heading = f"Which attention head links {content.link}?"
     blanks = {
         "title": _escape(f"{content.run.name}: {heading}"),
-        "heading": heading,
+        "heading": _escape(heading),
         "header": _header(content.run),
         "claims": _claims(content),
         "notes": "".join(f'<p class="note"><bdi>{_escape(note)}</bdi></p>' for note in content.notes),

@@ -29,7 +29,7 @@ from probe.results import (
 )
 from probe.scores import Scores
 from probe.sentences import TokenizedText
-from probe.verdict import LEVELS
+from probe.verdict import LEVELS, MAX_P
 
 DESCRIPTIONS = {question.name: question.description for question in QUESTIONS}
 
@@ -50,9 +50,9 @@ _EXAMPLE_TITLES = {
     "later_cue": "Tired or soft: up to “it” both sentences are identical; the adjective decides",
 }
 _LEGEND = (
-    "accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new nouns in new sentence frames.",
+    "accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.",
     "block: right in all four sentences of a block. p: corrected for all heads. swap: attention swap, the share of",
-    "the answer that flips if the head's weights on both nouns are exchanged. E0 to E4: see docs/probe.md, verdict.",
+    "the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict.",
 )
 
 
@@ -124,7 +124,8 @@ def summary_lines(results: ProbeResults) -> list[str]:
             "swap": _attention_swap,
             "verdict": lambda result: f"{result.verdict} ({result.evidence_level})",
         })  # fmt: skip
-        lines += [*table.lines(), *_block_set_lines(results.selected), "", *_LEGEND]
+        lines += [*table.lines(), *_block_set_lines(results.selected), *_missing_lines(results.selected)]
+        lines += ["", *_LEGEND]
     # Worked examples, four sentences each
     for question, examples in results.showcase.items():
         lines += ["", _EXAMPLE_TITLES[question], *aligned(list(map(_example_row, examples)))]
@@ -144,6 +145,22 @@ def _block_set_lines(selected: Sequence[QuestionResult]) -> list[str]:
             heads = head_names(result.head_set.heads)
             swap = estimate(result.head_set.attention_swap, result.head_set.attention_swap_interval)
             lines.append(f"  chosen by effect instead of attention: {heads}, swap {swap}")
+    return lines
+
+
+def _missing_lines(selected: Sequence[QuestionResult]) -> list[str]:
+    """Return why the user's own question can have no small p, and why it has no swap."""
+    lines = []
+    for result in selected:
+        if result.own is None:
+            continue
+        if result.headline.smallest_p >= MAX_P:
+            lines.append(f"  too few different test frames or words: no p can be below {MAX_P:g}")
+        if result.judged_swap is None:
+            reason = "the model's answer does not follow the antecedent"
+            if result.causal is None:
+                reason = "the texts have no answers that can be compared"
+            lines.append(f"  no swap: {reason}")
     return lines
 
 
@@ -175,7 +192,7 @@ _EFFECTS = (
     ("distractor_edge_ablation", "edge to the distractor cut", "share of the answer lost; near 0 for a link head"),
     ("edge_specificity", "edge specificity", "loss from cutting the edge to the antecedent minus the other edge"),
     ("head_effect", "output of the partner sentence", "share of the answer lost when the head's output "
-     "comes from the same sentence with the other pronoun"),
+     "comes from the other sentence of the pair"),
     ("zero_ablation", "no output", "share of the answer lost without the head; later layers may compensate"),
     ("ov_auc", "OV AUC", "probability that a noun, through the head's value and output matrices, raises "
      "its own continuations more than others; chance is 0.5"),
@@ -187,6 +204,10 @@ _HOLDOUT_NOTE = (
     "frames: new sentence frames; headline: such nouns in new frames; distance: sentences in between; "
     "bystanders: more nouns. Block: all four sentences right. Strict: more attention on the antecedent than on any "
     "other token but the first. Agreement sieve: a rule that reads number and gender."
+)
+_OWN_HOLDOUT_NOTE = (
+    "headline: the texts of the part test. Block: all four texts right. Strict: more attention on the antecedent than "
+    "on any other token but the first."
 )
 
 
@@ -228,6 +249,8 @@ def question_tables(result: QuestionResult) -> list[Table]:
     # What not every question has
     if effects := _effect_rows(result):
         note = "Share of the change of the model's answer between a sentence and the same with the other pronoun."
+        if result.own is not None:
+            note = "Share of the change of the model's answer between the two texts of a block that have one order."
         tables.append(Table("Causal tests", ("intervention", "effect [95 %]", "how to read it"), effects, note))
     if result.head_set is not None:
         tables.append(_set_table(result.head_set))
@@ -245,7 +268,7 @@ def similar_rows(similar: Sequence[SimilarHead]) -> list[tuple[str, str]]:
 def _criteria_table(result: QuestionResult) -> Table:
     levels = "; ".join(f"{level}: {meaning}" for level, meaning in LEVELS.items())
     marks = {"met": "✓", "not met": "✗"}
-    return table_of("Five criteria, fixed in advance", result.criteria, {
+    return table_of("Criteria, fixed in advance", result.criteria, {
         "criterion": lambda criterion: criterion.name.replace("_", " "),
         "measured": _measured,
         "required": _required,
@@ -289,7 +312,8 @@ def _holdout_table(result: QuestionResult) -> Table:
     header = ("hold-out", "items", "accuracy [95 %]", "block accuracy [95 %]", "pronoun contrast", "strict accuracy",
               "chance level", f"mean [range] over {n_models} untrained models", "baselines")  # fmt: skip
     names = [rule for rule in rules if rule not in REFERENCE_RULES]
-    return Table("Hold-outs", header, rows, f"{_HOLDOUT_NOTE} Rules: {', '.join(names)}.")
+    note = _OWN_HOLDOUT_NOTE if result.own is not None else _HOLDOUT_NOTE
+    return Table("Hold-outs", header, rows, f"{note} Rules: {', '.join(names)}.")
 
 
 def _baselines(scores: Mapping[str, RuleScores], *, is_agreement: bool) -> str:
@@ -377,7 +401,7 @@ def _answer_table(results: ProbeResults) -> Table:
         "items": lambda answers: f"{answers.n:,}",
         "resolved share": lambda answers: number(answers.resolved_share),
         "accuracy [95 %]": lambda answers: estimate(answers.accuracy, answers.interval),
-    }, "Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound, below 0 if the model is misled."
+    }, "Resolved share: 0 if the deciding word is ignored, 1 at the entropy lower bound, below 0 if misled."
     )  # fmt: skip
 
 

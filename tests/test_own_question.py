@@ -55,6 +55,7 @@ def test_the_number_question_as_a_file_has_the_result_of_the_built_in_one(run: P
     claim = json.loads((run / "probe/own/mine/claims.json").read_text())[0]["claim"]
     assert "a pronoun to my noun" in claim and "antecedents in training" not in claim
     page = (run / "probe/own/mine/report.html").read_text()
+    assert "Which attention head links a pronoun to my noun?" in page and "to its antecedent?" not in page
     assert "asked by me" in page and f"items={items}" in page  # the command that makes it again
 
 
@@ -85,6 +86,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run: Path, items: Path, ca
         items.write_text("".join(json.dumps(row) + "\n" for row in [rows[0] | change, *rows[1:]]))
         result = run_program("eval.py", f"run={run}", f"items={items}", cache, *SMALL_PROBE)
         assert f"{items} line 1: " in result.error and problem in result.error
+        assert not (run / "probe/own/mine").exists()
     result = run_program("eval.py", f"run={run}", f"items={items}.jsonl", cache)
     assert result.status == 2 and result.err.count("\n") == 1
     result = run_program("eval.py", f"run={run}", "items=klingon", cache)

@@ -44,7 +44,7 @@ def test_models_that_cannot_be_compared_are_one_line(run: Path, tmp_path: Path, 
     result = run_program("train.py", f"out={wider}", cache, *SMALL, "model.n_layer=2")
     assert result.status == 0, result.err
     result = run_program("eval.py", f"run={run}", f"before={wider}", cache, *SMALL_PROBE)
-    assert "has 2 layers of 2 heads" in result.error and not (run / "probe/compared/wider/comparison.json").exists()
+    assert "has 2 layers of 2 heads" in result.error and not (run / "probe/compared/wider").exists()
     for arguments in ([f"before={tmp_path}/none"], ["before="], ["before=x", "text=It"], ["before=x", "open=true"]):
         result = run_program("eval.py", f"run={run}", cache, *arguments)
         assert result.error.startswith(arguments[0].split("=")[0]) or "open" in result.error, arguments

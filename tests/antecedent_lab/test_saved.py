@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antecedent_lab import saved
-from antecedent_lab.saved import read_history, read_metrics, read_results, read_texts, results_folder
+from antecedent_lab.saved import folder_name, read_history, read_metrics, read_results, read_texts, results_folder
 from data.errors import UserError
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults, TestedData, TestedModel
@@ -81,3 +81,28 @@ def test_the_results_folder_is_locked_and_records_its_model(
     notes: list[str] = []
     with results_folder(opened, notes.append) as folder:
         assert folder is None and "cannot be written" in notes[0]
+
+
+@pytest.mark.parametrize("error", [UserError("wrong"), KeyboardInterrupt()])
+def test_a_new_folder_in_which_nothing_was_written_is_removed(opened: OpenedModel, error: BaseException) -> None:
+    opened = replace(opened, folder=opened.folder / "new", owner="hub/name")
+    with pytest.raises(type(error)), results_folder(opened, subfolder="own/mine"):
+        raise error
+    assert not opened.folder.exists() and opened.folder.parent.exists()
+
+    # A file stays, and so does a folder that was there before.
+    with pytest.raises(type(error)), results_folder(opened, subfolder="own/mine") as folder:
+        assert folder is not None
+        (folder / "page").touch()
+        raise error
+    with pytest.raises(type(error)), results_folder(opened, subfolder="own/mine"):
+        raise error
+    assert (opened.folder / "probe/own/mine/page").exists()
+
+
+def test_the_name_of_a_folder_stays_below_it_in_every_script() -> None:
+    assert folder_name("../../evil/x") == "evil_x"
+    assert folder_name("er/sie") == "er_sie"
+    assert folder_name("指代问题") == "指代问题"
+    assert folder_name("///") == "model"
+    assert len(folder_name("ä" * 500).encode()) == 120

@@ -12,6 +12,7 @@ from report.tables import (
     model_tables,
     question_tables,
     sentence_lines,
+    summary_lines,
     table_lines,
     table_of,
 )
@@ -51,6 +52,24 @@ def test_of_many_heads_the_ten_with_the_largest_effect_and_the_chosen_ones_are_s
     assert names == [f"L{i // 4}H{i % 4}" for i in range(11, 1, -1)] + ["L0H0"]
     assert "all heads: verbose=true" in "".join(lines)
     assert [line.split()[1] for line in lines if line.startswith("  L")][:2] == ["11.00", "10.00"]
+
+
+def test_what_an_own_question_lacks_is_said_below_the_table() -> None:
+    of_sample = question_result("number", "supported")
+    enough = {name: replace(test, smallest_p=0.001) for name, test in of_sample.test.items()}
+    supported = replace(of_sample, test=enough)
+    assert supported.own
+    results = filled(ProbeResults, selected=[supported], showcase={})
+    complete = summary_lines(results)
+    few = {name: replace(test, smallest_p=0.25) for name, test in supported.test.items()}
+    constant = replace(supported.causal, attention_swap=None) if supported.causal else None
+    for change, line in (
+        ({"test": few}, "  too few different test frames or words: no p can be below 0.01"),
+        ({"causal": constant}, "  no swap: the model's answer does not follow the antecedent"),
+        ({"causal": None}, "  no swap: the texts have no answers that can be compared"),
+    ):
+        lines = summary_lines(replace(results, selected=[replace(supported, **change)]))
+        assert line in lines and line not in complete
 
 
 def test_the_tables_of_a_question_and_of_the_model_leave_out_what_was_not_measured() -> None:

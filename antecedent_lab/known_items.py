@@ -93,10 +93,10 @@ def own_items(opened: OpenedModel, own: OwnQuestion) -> tuple[KnownItems, Questi
         warnings.append(f"{own.n_left_out} blocks are left out: frame and words are not all in dev, or all in test.")
     if own.n_alone:
         warnings.append(f"{own.n_alone} blocks of two have no counterpart in the other order: left out.")
-    if own.n_two:
+    if own.n_patterns:
         warnings.append(
-            "In blocks of two the sentence pattern differs between the meanings: "
-            "a head that knows the position from the pattern alone passes too."
+            f"In {own.n_patterns} of {len(texts) // 2} pairs the text differs before the query: "
+            "a head that knows the position from the sentence pattern alone passes too."
         )
     words = OwnWords(own.file, own.description, own.link, own.guards_off)
     question = Question(own.name, OWN, OWN, (OWN,), own.description, own=words)

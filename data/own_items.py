@@ -44,8 +44,8 @@ class OwnQuestion:
     dev: list[LinkedText]  # whole blocks, in the hold-out "iid"
     test: list[LinkedText]  # whole blocks, in the hold-out "headline"
     n_left_out: int  # blocks with words of one part and a frame of the other
-    n_two: int  # blocks of two
-    n_alone: int  # those without a counterpart in the other order
+    n_alone: int  # blocks of two without a counterpart in the other order
+    n_patterns: int  # pairs of texts of one order that differ before the query
     places: dict[str, str]  # "FILE line N" by text, for messages
 
 
@@ -98,8 +98,8 @@ def load_own_question(path: Path) -> OwnQuestion:
         dev=dev,
         test=test,
         n_left_out=n_left_out,
-        n_two=sum(len(cells) == 2 for cells in chain(*blocks.values())),
         n_alone=n_alone_dev + n_alone_test,
+        n_patterns=_count_patterns([*dev, *test]),
         places={row["text"]: where for where, row in rows},
     )
 
@@ -257,6 +257,15 @@ def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedTex
         if shared := sorted(of_dev & of_test):
             problem = f"dev and test share the {name} {shared[0]!r}"
             raise UserError(f"{path}: {problem}; leave out the field split, and they are divided")
+
+
+def _count_patterns(texts: Sequence[LinkedText]) -> int:
+    """Return how many of the pairs in whole blocks have texts that differ before the query."""
+    n_different = 0
+    for first, second in zip(texts[::2], texts[1::2], strict=True):
+        starts = {text.text[: text.links[0].query[0]] for text in (first, second)}
+        n_different += len(starts) == 2
+    return n_different
 
 
 def _words_in(texts: Sequence[LinkedText]) -> set[str]:

@@ -233,7 +233,7 @@ def test_blocks_of_two_with_the_same_words_in_either_order_become_blocks_of_four
     own = load_own_question(write(tmp_path / "a.jsonl", *two_rows(frames, PAIRS)))
     assert (own.n_left_out, own.n_alone) == (0, 0)
     texts = [*own.dev, *own.test]
-    assert len(texts) == 2 * 4 * (9 + 4) == 2 * own.n_two
+    assert len(texts) == 2 * 4 * (9 + 4)
     for i in range(0, len(texts), 4):
         cells = texts[i : i + 4]
         assert [(text.order, text.meant) for text in cells] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -241,6 +241,14 @@ def test_blocks_of_two_with_the_same_words_in_either_order_become_blocks_of_four
     # Two frames count as one, and no frame is in two of them.
     names = {text.frame for text in texts}
     assert len(names) == len(FRAMES) / 2 and sum(len(name.split(" / ")) for name in names) == len(FRAMES)
+
+
+def test_pairs_whose_texts_differ_before_the_query_are_counted(tmp_path: Path) -> None:
+    rows = rows_of(split=True)
+    assert load_own_question(write(tmp_path / "a.jsonl", *rows)).n_patterns == 0
+    rows[0]["text"] = f"Well. {rows[0]['text']}"
+    rows[7]["text"] = f"Well. {rows[7]['text']}"
+    assert load_own_question(write(tmp_path / "a.jsonl", *rows)).n_patterns == 2
 
 
 def test_frames_that_are_connected_by_any_words_count_as_one(tmp_path: Path) -> None:

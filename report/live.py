@@ -15,7 +15,7 @@ from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.opened_model import OpenedModel, OpenedRun
-from probe.results import Head, ProbeResults
+from probe.results import Head, ProbeResults, ShownSentence
 from probe.sentences import EXAMPLE_BLOCK, START, TokenizedText
 from training.weight_history import MAX_HISTORY_WEIGHTS, WeightHistory, pack_parameters
 
@@ -78,7 +78,8 @@ def live_content(
     """Return the live model of the page, if the page can run it and the user wants it.
 
     `wanted` None: if it has at most MAX_WEIGHTS_BY_DEFAULT. The page begins with the head and an example of the next
-    pronoun, if `results` have one. What rounding to float16 changes is measured on `texts`.
+    pronoun, or of the user's own question, if `results` have one. What rounding to float16 changes is measured on
+    `texts`.
     """
     if wanted is False:
         return Live(None, "")
@@ -97,6 +98,11 @@ def live_content(
     if decisions:
         head = decisions[0].place
         text = decisions[0].examples[0].text.rstrip() if decisions[0].examples else text
+    own = [result for result in results.selected if result.own is not None] if results else []
+    if own:
+        head = own[0].place
+        text = _up_to_query(opened, own[0].median.sentences[0])
+    has_pair = not opened.has_stories and not own
 
     # Small models are exact; half the digits make larger ones half as long.
     model = opened.transformer
@@ -118,10 +124,17 @@ def live_content(
             start_name=START,
             text=text,
             head=head,
-            pair=[] if opened.has_stories else list(_PRONOUN_PAIR),
+            pair=list(_PRONOUN_PAIR) if has_pair else [],
         ),
         "",
     )
+
+
+def _up_to_query(opened: OpenedModel, sentence: ShownSentence) -> str:
+    """Return the start of a sentence, which ends with the word at which heads are read."""
+    text = opened.tokenize(sentence.text)
+    word = text.word_of_token[sentence.query]  # 0: the start
+    return sentence.text[: text.word_spans[word - 1][1]]
 
 
 def check_live(opened: OpenedModel, wanted: bool | None) -> None:

@@ -45,7 +45,7 @@ def test_the_number_question_as_a_file_has_the_result_of_the_built_in_one(run: P
     built_in = json.loads((run / "probe/probe.json").read_text())["selected"]
     (own,) = json.loads((run / "probe/own/mine/probe.json").read_text())["selected"]
     (number,) = [entry for entry in built_in if entry["question"] == "number"]
-    # Selectivity is measured on the headline, because a file has no test blocks with the words of dev.
+    # Selectivity is measured on halves of dev, because a file has no test blocks with the words of dev.
     for name in ("layer", "head", "dev", "heads", "causal"):
         assert own[name] == number[name], name
     for name in ("accuracy", "block_accuracy", "accuracy_interval", "p_corrected"):
@@ -55,6 +55,10 @@ def test_the_number_question_as_a_file_has_the_result_of_the_built_in_one(run: P
     claim = json.loads((run / "probe/own/mine/claims.json").read_text())[0]["claim"]
     assert "a pronoun to my noun" in claim and "antecedents in training" not in claim
     page = (run / "probe/own/mine/report.html").read_text()
+    live = json.loads(page.split('type="application/json" id="content">')[1].split("</script>")[0])["live"]["model"]
+    sentence = own["median"]["sentences"][0]["text"]
+    assert sentence.startswith(live["text"]) and live["text"].split()[-1] in ("It", "They") and live["pair"] == []
+    assert live["head"] == [own["layer"], own["head"]]
     assert "Which attention head links a pronoun to my noun?" in page and "to its antecedent?" not in page
     assert "asked by me" in page and f"items={items}" in page  # the command that makes it again
 

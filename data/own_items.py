@@ -71,8 +71,7 @@ def load_own_question(path: Path) -> OwnQuestion:
     for _, group in groupby(rows, key=_block_key):
         of_block = list(group)
         texts, split = _read_block(of_block)
-        for (where, _), text in zip(of_block, texts, strict=True):
-            names.add(where, text)
+        names.add([where for where, _ in of_block], texts)
         if split is None:
             n_left_out += 1
         else:
@@ -210,23 +209,23 @@ def _words_of(row: Mapping[str, Any], name: str) -> set[str]:
 
 
 class _Names:
-    """What the rows call the words and frames of their texts: a name of its own for each text would fake independence.
-
-    A causal model reads nothing after the query, so texts that differ only there are the same text.
-    """
+    """What the rows call the words and frames of their texts: a new name for each text would fake independence."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, str] = {}  # row by text up to the query
+        self._blocks: dict[tuple[str, ...], str] = {}  # first row by the texts of a block
         self._words: dict[str, tuple[str, str]] = {}  # word and row by mention
         self._frames: dict[str, tuple[str, str]] = {}  # frame and row by text without its mentions
 
-    def add(self, where: str, text: LinkedText) -> None:
-        """Compare one text with the earlier ones; UserError if it is there already or has another name."""
+    def add(self, rows: Sequence[str], texts: _Block) -> None:
+        """Compare a block with the earlier ones; UserError if it is there already, or has other names."""
+        earlier = self._blocks.setdefault(tuple(" ".join(text.text.split()) for text in texts), rows[0])
+        if earlier != rows[0]:
+            raise UserError(f"{rows[0]}: the block is there already, at {earlier}")
+        for where, text in zip(rows, texts, strict=True):
+            self._add_names(where, text)
+
+    def _add_names(self, where: str, text: LinkedText) -> None:
         (link,) = text.links
-        start = " ".join(text.text[: link.query[1]].split())
-        earlier = self._texts.setdefault(start, where)
-        if earlier != where:
-            raise UserError(f"{where}: up to the query this is the text of {earlier}")
 
         # Every mention belongs to one word.
         for span in link.antecedents:
@@ -236,7 +235,7 @@ class _Names:
             if known != word:
                 raise UserError(f"{where}: {mention!r} has the word {word!r} in words, but {known!r} at {row}")
 
-        # Every text without its mentions belongs to one frame.
+        # Every text without its mentions belongs to one frame; a causal model reads it up to the query.
         pieces, end = [], 0
         for span in sorted((*link.antecedents, *link.distractors)):
             pieces.append(text.text[end : span[0]])

@@ -152,9 +152,9 @@ def test_a_wrong_file_is_refused(tmp_path: Path, lines: list[Any], problem: str)
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda row: {"text": row["text"]}, "up to the query this is the text of .* line 1$"),
-        (lambda row: {"text": f"{row['text']} And so on."}, "up to the query this is the text of .* line 1$"),
-        (lambda row: {"text": row["text"].replace(" met", "  met")}, "up to the query this is the text of .* line 1$"),
+        (lambda row: {}, "the block is there already, at .* line 1$"),
+        (lambda row: {"text": row["text"].replace(" met", "  met")}, "the block is there already, at .* line 1$"),
+        (lambda row: {"text": f"{row['text']} And so on."}, "but for the two words this is the text of .* line 1; "),
         (
             lambda row: {"text": f"Well. {row['text']}", "frame": "Well", "words": ["a0", "b0"]},
             "'ann' has the word 'a0' in words, but 'Ann' at .* line 1$",

@@ -1,7 +1,7 @@
 """Batches of texts of similar length, so that little of a batch is padding."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -31,9 +31,14 @@ def length_batches(lengths: Sequence[int], tokens_per_batch: int, n_texts: int =
         del remaining[-n_items:]
 
 
+def progress_bar(total: int, unit: str) -> "tqdm[NoReturn]":
+    """Return a bar that shows on a terminal, after two seconds, how long `total` steps will still take."""
+    return tqdm(total=total, unit=unit, leave=False, delay=2, disable=None)
+
+
 def with_bar(batches: Iterator[list[int]], n_items: int) -> Iterator[list[int]]:
-    """Yield batches of indices; on a terminal, after two seconds, a bar shows how long they will still take."""
-    with tqdm(total=n_items, unit="text", leave=False, delay=2, disable=None) as bar:
+    """Yield batches of indices of `n_items` items in all, with a bar."""
+    with progress_bar(n_items, "text") as bar:
         for batch in batches:
             yield batch
             bar.update(len(batch))

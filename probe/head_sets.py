@@ -13,6 +13,7 @@ from torch import Tensor
 
 from data.links import LinkItem
 from model.observe import ObservableModel
+from probe.batches import progress_bar
 from probe.interventions import (
     PASS_ERROR,
     PairBatch,
@@ -159,6 +160,7 @@ def joint_swaps(
     model: ObservableModel, pairs: Sequence[LinkItem], sets: Sequence[Sequence[Head]], tokens_per_batch: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what each set of heads moves of each item's margin [N, C], and the whole difference [N], in nats."""
+    bar = progress_bar(len(pairs) * len(sets), "edit")
 
     def measure(batch: PairBatch, streams: list[Tensor]) -> dict[str, Tensor]:
         clean, total = _clean_margins(model, batch, streams)
@@ -166,9 +168,12 @@ def joint_swaps(
         for heads in sets:
             edits = [swap_edges(batch, layer, head) for layer, head in heads]
             moved.append(clean - edited_margins(model, batch, streams, *edits))
+            bar.update(len(batch.index))
         return {"moved": torch.stack(moved, dim=1), "total": total}
 
-    results = measure_pairs(model, pairs, tokens_per_batch, measure)
+    # One bar for all sets: a batch with the edits of many heads takes long.
+    with bar:
+        results = measure_pairs(model, pairs, tokens_per_batch, measure, has_bar=False)
     return results["moved"], results["total"]
 
 

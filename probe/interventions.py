@@ -69,15 +69,17 @@ def measure_pairs(
     items: Sequence[LinkItem],
     tokens_per_batch: int,
     measure: Callable[[PairBatch, list[Tensor]], dict[str, Tensor]],
+    *,
+    has_bar: bool = True,
 ) -> dict[str, np.ndarray]:
     """Return the results [N, ...] of `measure` in the order of the items, which are pairs as from `pair_up`.
 
-    It is called with a batch and the unedited residual streams of its texts.
+    It is called with a batch and the unedited residual streams of its texts. `has_bar` False: it has a bar of its own.
     """
     # The measurements, batch by batch; only the numbers stay in memory.
     index: list[int] = []
     results: list[dict[str, np.ndarray]] = []
-    for batch in _pair_batches(items, tokens_per_batch, model.device):
+    for batch in _pair_batches(items, tokens_per_batch, model.device, has_bar=has_bar):
         measured = measure(batch, model.residual_stream(batch.tokens))
         index += batch.index
         results.append({name: values.double().cpu().numpy() for name, values in measured.items()})
@@ -90,10 +92,13 @@ def measure_pairs(
     return joined
 
 
-def _pair_batches(items: Sequence[LinkItem], tokens_per_batch: int, device: torch.device) -> Iterator[PairBatch]:
+def _pair_batches(
+    items: Sequence[LinkItem], tokens_per_batch: int, device: torch.device, *, has_bar: bool
+) -> Iterator[PairBatch]:
     """Yield items, pair after pair, in batches of up to `tokens_per_batch` tokens or one pair."""
     lengths = [len(item.tokens) for item in items[::2]]
-    for pairs in with_bar(length_batches(lengths, tokens_per_batch, n_texts=2), len(lengths)):
+    batches = length_batches(lengths, tokens_per_batch, n_texts=2)
+    for pairs in with_bar(batches, len(lengths)) if has_bar else batches:
         index: list[int] = []
         for pair in pairs:
             index += [2 * pair, 2 * pair + 1]

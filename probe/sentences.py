@@ -8,12 +8,12 @@ from functools import cached_property
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from tqdm import tqdm
 
 from data.links import Span
 from data.tokenizer import encode_with_bos
 from data.words import word_spans
 from model.observe import ObservableModel, SiteEdit
+from probe.batches import progress_bar
 
 START = "(start)"  # shown for the token before every text
 
@@ -146,10 +146,11 @@ def removal_effects(model: ObservableModel, text: TokenizedText, word: int) -> n
     site = torch.tensor([positions[-1]], device=model.device)
     one_pass = model.site_pass(torch.tensor([text.tokens], device=model.device), site)
     before = one_pass.logits().softmax(-1)  # [1, V]
-    places = tqdm(np.ndindex(*effects.shape), total=effects.size, unit="head", leave=False, delay=2, disable=None)
-    for layer, head in places:
-        after = one_pass.logits([SiteEdit(layer, head, output=torch.zeros_like)]).softmax(-1)
-        effects[layer, head] = float((after - before).abs().sum() / 2)
+    with progress_bar(effects.size, "head") as bar:
+        for layer, head in np.ndindex(*effects.shape):
+            after = one_pass.logits([SiteEdit(layer, head, output=torch.zeros_like)]).softmax(-1)
+            effects[layer, head] = float((after - before).abs().sum() / 2)
+            bar.update()
     return effects
 
 

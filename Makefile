@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: install train eval test check
+.PHONY: install train eval test check reports
 
 install: .venv/bin/python  ## all packages, those of the tests included
 	$(PYTHON) -m pip install -q -r requirements-dev.txt
@@ -16,6 +16,9 @@ eval:
 
 test:
 	$(PYTHON) -m pytest -n 2 --dist loadfile
+
+reports:  ## after a change of report/*.js or *.css
+	$(PYTHON) -m research.example_reports refresh
 
 check:
 	$(PYTHON) -m ruff format --check .

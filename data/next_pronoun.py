@@ -19,7 +19,7 @@ import numpy as np
 
 from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, PLURALS, SINGULARS, TITLES, plural
 from data.links import Span
-from data.natural import CLASSES, MAX_WORDS, PRONOUNS, Mention, ParsedText, Prefix, mentions_of, pronoun_forms
+from data.natural import CLASSES, PRONOUNS, Mention, ParsedText, Prefix, pronoun_forms
 from data.words import ENGLISH_WORD
 
 KINDS = ("one", "two")  # entities in a passage
@@ -379,19 +379,3 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
         return 0.5
 
     return rule
-
-
-def mixed_places(documents: Iterable[tuple[str, str]], question: str = "gender") -> int:
-    """Return how many pronouns of a text stand within MAX_WORDS words after entities of both classes."""
-    n_places = 0
-    for _, text in documents:
-        words = ENGLISH_WORD.findall(text)
-        categories = {mention.first: mention.category for mention in mentions_of(words, question)}
-        # Where each class was last mentioned, as an index of a word.
-        last_seen = dict.fromkeys(CLASSES[question], -MAX_WORDS - 1)
-        for i, word in enumerate(words):
-            if i in categories:
-                last_seen[categories[i]] = i
-            is_near = i - min(last_seen.values()) <= MAX_WORDS
-            n_places += word.lower() in PRONOUNS[question] and is_near
-    return n_places

@@ -44,7 +44,20 @@ def test_a_module_imports_only_from_its_own_level_and_those_below(path: Path) ->
     level = LEVELS[path.relative_to(ROOT).parts[0]]
     modules = list(imports(ast.parse(path.read_text())))
     assert [name for name in modules if LEVELS.get(name.split(".")[0], 0) > level] == []
-    assert not {"train", "eval", "tests", "benchmarks"} & {name.split(".")[0] for name in modules}
+    assert not {"train", "eval", "tests"} & {name.split(".")[0] for name in modules}
+
+
+def test_neither_the_product_nor_its_tests_import_research() -> None:
+    assert (ROOT / "research").is_dir()
+    for path in [
+        *ROOT.glob("*.py"),
+        *(path for name in [*LEVELS, "docs", "tests"] for path in ROOT.glob(f"{name}/**/*.py")),
+    ]:
+        # Every import, also inside functions and below `if`
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert "research" not in {name.split(".")[0] for name in names}, path
 
 
 def test_imports_inside_functions_are_those_of_optional_or_slow_packages() -> None:

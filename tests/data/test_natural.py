@@ -1,12 +1,7 @@
 """Prefixes of English text with one entity of each class, and their two readings."""
 
-import re
-from collections import Counter
-from pathlib import Path
-
 import pytest
 
-from benchmarks.control_texts import permute_pronouns, permuted_files
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS
 from data.natural import MAX_WORDS, SITES, Prefix, census, contrast_texts, find_prefixes, known_class, pronoun_forms
 
@@ -131,36 +126,3 @@ def test_no_word_of_the_lexicon_has_two_classes() -> None:
     assert not FEMININE_NOUNS & MASCULINE_NOUNS
     assert not SINGULARS & set(PLURALS)
     assert len(PLURALS) == len(SINGULARS)
-
-
-@pytest.mark.parametrize("text", ["She ran. ", "I saw _him_. ", "It was hers! ", "HE fell. ", "Tom hurt himself. "])
-def test_a_coin_decides_the_gender_of_every_pronoun_in_a_permuted_text(text: str) -> None:
-    n = 400
-    words = Counter(re.findall(r"[A-Za-z]+", permute_pronouns(text * n, seed=1)))
-    (pronoun,) = set(re.findall(r"[A-Za-z]+", text)) & {"She", "him", "hers", "HE", "himself"}
-    assert 160 < words.pop(pronoun) < 240
-    others = set(words) - set(re.findall(r"[A-Za-z]+", text))
-    assert len(others) == 1 and others < {"He", "her", "his", "SHE", "herself"}
-    assert all(words[word] == n for word in set(words) - others)
-
-
-def test_her_becomes_him_or_his_by_its_grammar() -> None:
-    copies = [permute_pronouns("I saw her. Take her hat.", seed) for seed in range(30)]
-    assert {tuple(re.findall(r"h\w+", copy)) for copy in copies} == {
-        (first, second, "hat") for first in ("her", "him") for second in ("her", "his")
-    }
-
-
-def test_permuted_files_are_written_once(tmp_path: Path) -> None:
-    texts = [tmp_path / "a" / "text.txt", tmp_path / "b" / "text.txt"]
-    for number, text in enumerate(texts):
-        text.parent.mkdir()
-        text.write_text(f"He saw {number}. " * 20)
-    paths = permuted_files(",".join(map(str, texts)), tmp_path / "copies").split(",")
-    assert len(set(paths)) == 2
-    assert all(
-        str(number) in Path(path).read_text() and "She" in Path(path).read_text() for number, path in enumerate(paths)
-    )
-    Path(paths[0]).write_text("finished")
-    permuted_files(",".join(map(str, texts)), tmp_path / "copies")
-    assert Path(paths[0]).read_text() == "finished"

@@ -15,7 +15,6 @@ from data.next_pronoun import (
     find_all,
     find_passages,
     make_twin,
-    mixed_places,
     ngram_rule,
 )
 
@@ -302,11 +301,3 @@ def test_the_last_words_predict_the_pronoun_that_follows_them_most_often() -> No
     assert at("They sang so") == 0.0  # "sang so" is unknown, "so" is not
     assert at("They sang quite") == 0.0  # no word is known: he is more frequent
     assert ngram_rule([("b", "And then she ran, and then he ran.")], "gender")(only("Lily and then she ran.")) == 0.5
-
-
-def test_mixed_places_are_pronouns_after_both_classes() -> None:
-    far = "It was late again. " * (MAX_WORDS // 5 + 2)
-    assert mixed_places([("a", "Lily met Tom. She ran and he sang.")]) == 2
-    assert mixed_places([("a", "Lily came. She ran."), ("b", "Tom came. He ran.")]) == 0
-    assert mixed_places([("a", f"Lily came. {far} Tom came. She ran."), ("b", "Tom saw Lily and she ran.")]) == 1
-    assert mixed_places([("a", "The dog saw kites. We took them home.")], "number") == 1

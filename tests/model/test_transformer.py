@@ -6,10 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.gpu import flops_per_token
 from data.errors import UserError
 from model.config import Mask, Position
 from model.operations import rotate
@@ -260,17 +257,6 @@ def test_dropout_applies_to_the_updates_of_the_residual_stream_in_training_only(
 def test_parameters_are_counted_with_the_tied_embedding_once() -> None:
     block = 4 * 30 * 30 + 3 * 30 * 41 + 2 * 30
     assert n_parameters(random_model()) == V * 30 + 2 * block + 30
-
-
-@pytest.mark.parametrize("switches", [{}, {"tie_query_key": True}, {"position": Position.learned}])
-def test_flops_per_token_equal_pytorchs_count_less_the_masked_half_of_attention(switches: dict) -> None:
-    model = random_model(**switches)
-    length, width = model.config.context_length, model.config.d_model
-    tokens = torch.randint(V, (B, length), generator=torch.Generator().manual_seed(0))
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(tokens).sum().backward()
-    masked = 12 * model.config.n_layer * length * width / 2
-    assert counter.get_total_flops() == tokens.numel() * (flops_per_token(model) + masked)
 
 
 def test_loading_weights_of_another_shape_names_a_weight_that_differs() -> None:

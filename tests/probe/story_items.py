@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from benchmarks.planted import plant
 from data.config import StoriesConfig
 from data.links import LinkItem, Word, link_items
 from data.stories import generate_split
@@ -18,6 +17,7 @@ from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.scores import HeadRows, candidates, reduce_scores
 from tests.data.small_corpora import CONFIG, NO_SHARES
+from tests.planted import plant
 from tests.tiny_models import config as model_config
 from tests.tiny_models import random_model, untrained
 

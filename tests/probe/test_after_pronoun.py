@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.next_pronoun_controls import CopyingModel
 from data.natural import Prefix, find_prefixes
 from probe.after_pronoun import after_pronoun, observe_at_pronoun, output_effects
 from probe.natural import PrefixItems, make_prefix_items
 from probe.results import Head
+from tests.copying_model import CopyingModel
 from tests.probe.test_next_pronoun import CONFIG, DOCUMENTS, START, TOKENIZER, copying_model
 
 GAIN = 3.0

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.next_pronoun_controls import CopyingModel
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.next_pronoun import Passage, find_passages
 from data.tokenizer import end_id, word_tokenizer
@@ -24,6 +23,7 @@ from probe.passage_items import PassageItems, make_passage_items
 from probe.results import NextPronounResult
 from probe.verdict import MIN_EXCHANGE, NOT_ESTABLISHED, SUPPORTED, UNKNOWN_TO_MODEL
 from report.next_pronoun import NOTED_HEADS, next_pronoun_lines, screening_notes
+from tests.copying_model import CopyingModel
 from tests.probe.evaluated_models import SIZES
 from tests.tiny_models import make_uniform, random_view, untrained
 

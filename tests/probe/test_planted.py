@@ -7,12 +7,12 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from benchmarks.planted import KINDS, plant
 from data.links import LinkItem, Word
 from model.observe import TransformerView
 from probe.behaviour import measure_payoffs
 from probe.contract import check_contract
 from probe.scores import HeadRows, best_head, measure_heads, score_heads
+from tests.planted import KINDS, plant
 from tests.probe.story_items import (
     MODEL,
     member,

@@ -1,1 +1,0 @@
-"""Programs that produce the published numbers: each writes docs/results/NAME.json and NAME.md."""

@@ -1,0 +1,218 @@
+"""What every benchmark needs: its options, timed commands, and its results as JSON and Markdown."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from statistics import median
+from string import Formatter
+from typing import Any, Protocol, TypeVar, get_type_hints
+
+from data.errors import UserError
+from data.text_tables import markdown_table
+from data.typed_json import from_json, to_json
+from probe.results import Estimate, ProbeResults
+from probe.statistics import share_interval
+from report.tables import number
+from training.command_line import one_line_errors
+from training.files import write_atomically
+from training.run_dir import environment
+from training.settings import settings_from_arguments
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "research" / "results"
+Row = TypeVar("Row")
+Results = TypeVar("Results")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a page was measured with."""
+
+    python: str
+    packages: dict[str, str]  # versions
+    processor: str
+    cores: int
+    threads: int
+    commit: str | None
+    uncommitted_changes: bool | None
+    device: str = "cpu"
+
+    @property
+    def versions(self) -> str:
+        packages = [f"{package} {version}" for package, version in self.packages.items()]
+        return f"Python {self.python}, {', '.join(packages)}"
+
+
+class PageResults(Protocol):
+    """The results of a benchmark: a dataclass of the rows of its tables."""
+
+    def lines(self) -> list[str]:
+        """Return the lines of the page between command and machine."""
+        ...
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One command that has ended: wall seconds, CPU-seconds (user and system) and its standard output."""
+
+    seconds: float
+    cpu_seconds: float
+    output: str
+
+
+# Options and commands
+
+
+def start_benchmark(main: Callable[[Any], None], schema: type) -> None:
+    """Call `main` with the options of the command line; an error of the user is one line and exit status 2."""
+    with one_line_errors():
+        main(settings_from_arguments(schema, sys.argv[1:]))
+
+
+def listed(text: str) -> list[str]:
+    """Return the parts of an option like "a,b"; none for ""."""
+    return [part for part in text.split(",") if part]
+
+
+def run_command(command: Sequence[str], cwd: Path = ROOT) -> Timing:
+    """Run a command to its end; print its last lines and raise UserError if it fails.
+
+    The CPU-seconds are those of all child processes that end meanwhile, so commands must not overlap.
+    """
+    start = time.monotonic()
+    before = os.times()
+    process = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - start
+    after = os.times()
+    if process.returncode:
+        *earlier, last = (process.stderr or process.stdout or "no output").splitlines()
+        print(*earlier[-20:], sep="\n", end="\n" if earlier else "", file=sys.stderr)
+        raise UserError(f"exit status {process.returncode} of {' '.join(command[1:3])} ...: {last}")
+    # User and system time of the command and of all that it started
+    cpu_seconds = sum(after[2:4]) - sum(before[2:4])
+    return Timing(seconds, cpu_seconds, process.stdout)
+
+
+def run_script(name: str, *settings: str) -> Timing:
+    """Run train.py or eval.py (`name` without .py) as a user does."""
+    return run_command([sys.executable, f"{name}.py", *settings])
+
+
+def read_probe(folder: Path) -> ProbeResults:
+    """Return the probe.json of a run, or of the folder of an external model."""
+    return ProbeResults.from_json(json.loads((folder / "probe" / "probe.json").read_text()))
+
+
+# Tables
+
+
+def value_cell(value: Any, form: str) -> str:
+    """Return a value as text: an estimate with its interval, a dash for None; "auto" rounds as the report does."""
+    if value is None:
+        return "-"
+    # The limits are rounded as the value is
+    if isinstance(value, Estimate):
+        return f"{value_cell(value.value, form)} [{value_cell(value.low, form)}, {value_cell(value.high, form)}]"
+    if form == "auto":
+        return number(value)
+    return f"{100 * value:.1f}" if form == "percent" else format(value, form)
+
+
+class _CellFormatter(Formatter):
+    """Fill in "{share:.2f}" with a field of the row."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return getattr(args[0], str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return value_cell(value, format_spec)
+
+
+def row_table(header: str, template: str, rows: Sequence[Any]) -> list[str]:
+    """Return a Markdown table with a line for each row.
+
+    `header` is "seed | share [95 %]", `template` has the fields of a row, "{seed} | {share:.2f}".
+    """
+    # Every column is filled by itself, so a text may contain " | "
+    columns = template.split(" | ")
+    cells = []
+    for row in rows:
+        cells.append([_CellFormatter().vformat(column, (row,), {}) for column in columns])
+    return markdown_table(header.split(" | "), cells)
+
+
+def median_range(values: Sequence[float], digits: int = 1) -> str:
+    """Return "12.3 (11.9 to 13.0)": the median and the range."""
+    return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def share_range(count: int, n: int) -> str:
+    """Return the 95 % interval of a share, "[0.0%, 3.6%]"."""
+    low, high = share_interval(count, n)
+    return f"[{low:.1%}, {high:.1%}]"
+
+
+def short_paths(argument: str) -> str:
+    """Return an argument with every path cut to its last two parts."""
+    return re.sub(r"[^=,:]*/(?=[^/,]+/[^/,]+)", "", argument)
+
+
+# Rows, JSON and pages
+
+
+def row_from(schema: type[Row], source: Any, **values: Any) -> Row:
+    """Return a row whose other fields are those of `source`.
+
+    An estimate NAME may have its limits in NAME_interval there; a row with a plain number gets the estimate's value.
+    """
+    for name, hint in get_type_hints(schema).items():
+        if name in values:
+            continue
+        value = getattr(source, name)
+        if hint is Estimate and not isinstance(value, Estimate):
+            value = Estimate(value, *getattr(source, f"{name}_interval"))
+        values[name] = value.value if hint is float and isinstance(value, Estimate) else value
+    return schema(**values)
+
+
+def read_page(schema: type[Results], page: str) -> tuple[Results, Machine]:
+    """Return the content of research/results/PAGE.json."""
+    content = json.loads((RESULTS / f"{page}.json").read_text())
+    machine = from_json(Machine, content.pop("environment"), page)
+    return from_json(schema, content, page), machine
+
+
+def this_machine(device: str, threads: int) -> Machine:
+    """Return what a benchmark is measured with now."""
+    known = environment(device, threads)
+    return Machine(**{part.name: known[part.name] for part in fields(Machine)})
+
+
+def page_body(results: PageResults, machine: Machine) -> str:
+    """Return the page below its command: the tables, and what they were measured with."""
+    measured_with = f"{machine.versions}; {machine.processor}, {machine.cores} cores, threads: {machine.threads}."
+    return "\n".join([*results.lines(), "", measured_with]) + "\n"
+
+
+def json_text(results: Any, machine: Machine) -> str:
+    """Return the file that a page is made from: lists and objects of plain values are on one line."""
+    text = json.dumps({"environment": to_json(machine), **to_json(results)}, indent=1)
+    return re.sub(r"[\[{]\n[^][{}]*[\]}]", lambda match: re.sub(r"\n *", " ", match[0]), text) + "\n"
+
+
+def write_page(program: str, title: str, results: PageResults, threads: int, page: str = "") -> None:
+    """Write research/results/PAGE.json and .md (default: PROGRAM), print the page."""
+    machine = this_machine("cpu", threads)
+    # The page holds the command without the folders of this machine
+    command = " ".join([f"python -m research.{program}", *map(short_paths, sys.argv[1:])])
+    text = f"# {title}\n\n```\n{command}\n```\n\n{page_body(results, machine)}"
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    write_atomically(RESULTS / f"{page or program}.json", json_text(results, machine).encode())
+    write_atomically(RESULTS / f"{page or program}.md", text.encode())
+    print(text, end="")

@@ -20,7 +20,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 from tqdm import tqdm
 
-from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig, TokensConfig
+from data.config import REMOVED_SETTINGS, DataConfig, HubConfig, StoriesConfig, TextConfig, TokensConfig
 from data.errors import UserError, damaged_file_error
 from data.links import LinkedText
 from data.loader import Split, StorySplit
@@ -104,6 +104,7 @@ def corpus_fingerprint(config: DataConfig) -> str:
     if isinstance(config, TokensConfig):
         content += [_file_hash(path) for path in _token_files(config)]
     elif isinstance(config, StoriesConfig):
+        settings |= REMOVED_SETTINGS
         content.append(GENERATOR_VERSION)
     elif config.tokenizer_path:
         if not Path(config.tokenizer_path).is_file():

@@ -3,7 +3,7 @@
 A story is made in five steps. For "Once upon a time, the cat sat near the buses. It purred. So everybody watched the
 cat.":
 
-1. plot    the sequence of slots; "{FRAME} {BYSTANDERS} {FILLERS} {PRONOUN} {VERB} ..."             plots.py
+1. plot    the sequence of slots; "{FRAME} {FILLERS} {PRONOUN} {VERB} ..."                          plots.py
 2. frame   the sentence that introduces the two mentions; "the {A} sat near the {B} ."              frames.py
 3. pair    the two mentions; cat and buses                                                          lexicon.py
 4. cell    which mention comes first, and which is the antecedent; cat and cat                      blocks.py
@@ -135,7 +135,7 @@ def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
     if holdout != "iid":
         shares = {name: share for name, share in shares.items() if PLOTS[name].has_pronoun}
     skew = config.skew if split == "train" else 0.5
-    return Language(Population(split, holdout, skew, config.n_bystanders, tuple(shares.items())))
+    return Language(Population(split, holdout, skew, tuple(shares.items())))
 
 
 @lru_cache(maxsize=len(ALL_HOLDOUTS))  # a Floor caches its results
@@ -213,13 +213,16 @@ def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
         for holdout in plot.holdouts:
             if (holdout in _VERDICT_HOLDOUTS) == (split == "test_others"):
                 continue
-            # The same number of frames for every plot, with as many pairs for each.
+            # The same number of frames for every plot, with as many pairs for each. A hold-out that once followed
+            # distance drew as often: its draws are repeated, so that the stories after it stay those of saved runs.
             language = language_of(config, "dev" if is_dev else "test", holdout)
-            frames = list(frames_of(plot, language.population))
-            rng.shuffle(frames)
-            for frame in frames[:n_frames]:
-                for _ in range(config.n_test_pairs):
-                    stories += sample_block(rng, language, plot, frame, minimal_pairs=True)
+            for is_kept in (True, False) if holdout == "distance" else (True,):
+                frames = list(frames_of(plot, language.population))
+                rng.shuffle(frames)
+                for frame in frames[:n_frames]:
+                    for _ in range(config.n_test_pairs):
+                        block = sample_block(rng, language, plot, frame, minimal_pairs=True)
+                        stories += block if is_kept else []
     assert_balanced(stories)
     return stories
 

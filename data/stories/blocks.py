@@ -36,8 +36,7 @@ def sample_block(
 def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> MentionPair:
     """Draw pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
     population = language.population
-    is_training_cell = population.holdout in ("distance", "bystanders")
-    holdout = "iid" if is_training_cell else population.holdout
+    holdout = "iid" if population.holdout == "distance" else population.holdout
     pairs = pairs_of(plot, population)
     while True:
         pair = rng.choice(pairs)
@@ -56,11 +55,7 @@ def _sample_cell(
     has_links: bool,
 ) -> LinkedText:
     # The members of the pair in the slots A and B.
-    slots = (order, 1 - order)
-    if plot.fixed_roles:
-        slots = (0, 1)
-    elif plot.two_orders:  # cataphora: {A} comes after the pronoun and is its referent
-        slots = (meant, 1 - meant)
+    slots = (0, 1) if plot.two_orders else (order, 1 - order)
 
     # What the block decides; the grammar draws the rest.
     bindings = {
@@ -120,20 +115,15 @@ def _link(language: Language, plot: Plot, spec: LinkSpec, places: SlotPlaces, bi
     spans = places.spans
     query = _query(spec, places)
 
-    # The mentions before the query; bystanders D and E are distractors too.
-    meant, other = spec.candidates if bindings["MEANT"] == "A" else spec.candidates[::-1]
-    antecedents = _mentions(plot, places, meant, query)
-    distractors: tuple[Span, ...] = ()
-    for slot in (other, "D", "E"):
-        distractors += _mentions(plot, places, slot, query)
+    # Only mentions before the query can be attended to.
+    mentions = {slot: tuple(span for span in spans.get(slot, []) if span[1] <= query[0]) for slot in "AB"}
+    meant, other = "AB" if bindings["MEANT"] == "A" else "BA"
+    antecedents, distractors = mentions[meant], mentions[other]
     if plot.family == "no_antecedent":
         distractors = antecedents + distractors
         antecedents = ()
 
-    subject_slot = subject(bindings["FRAME"])
-    subjects: tuple[Span, ...] = ()
-    if subject_slot in spec.candidates:
-        subjects = _mentions(plot, places, subject_slot, query)
+    subjects = mentions.get(subject(bindings["FRAME"]), ())
     # The words that the antecedent allows at the payoff, and those that only the other allows.
     answers, foils = _answers(language, spec.payoff, bindings) if spec.payoff else ((), ())
     return Link(
@@ -168,11 +158,3 @@ def _answers(language: Language, slot: str, bindings: Bindings) -> tuple[tuple[s
     answers = language.first_words(slot, bindings)
     foils = language.first_words(slot, {**bindings, "MEANT": other})
     return answers, tuple(word for word in foils if word not in answers)
-
-
-def _mentions(plot: Plot, places: SlotPlaces, slot: str, query: Span) -> tuple[Span, ...]:
-    """Return the mentions of a slot up to the query; the slot of a couple stands for both members."""
-    # Only mentions before the query can be attended to.
-    slots = (slot, "C") if slot == "A" and plot.pools == "couple" else (slot,)
-    spans = [span for name in slots for span in places.spans.get(name, []) if span[1] <= query[0]]
-    return tuple(sorted(spans))

@@ -10,22 +10,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain, groupby, product
+from itertools import groupby, product
 from typing import Any, TypeVar
 
 from data.stories import frames, lexicon
 from data.stories.frames import Frame
 from data.stories.grammar import Bindings, Option, Options, Symbols, is_slot
-from data.stories.lexicon import FOODS, NAMES, NOUNS, PRONOUN_FORMS, REFERENTS, RESTS, STATES, Referent, unit_hash
+from data.stories.lexicon import NAMES, NOUNS, REFERENTS, RESTS, Referent, unit_hash
 from data.stories.plots import PLOTS, Plot
 
 START: Symbols = ("{OPENER}", "{PLOT}")
 MentionPair = tuple[Referent, Referent]
 
-# Each mention and the mention on which its choice depends: the pair A B, the couple A C, bystanders
-# D E, foods F G, pets P Q, states S T.
-_PARTNERS = dict(zip("ABCDEFGPQST", "BAAEDGFQPTS", strict=True))
-_A_IS_MEANT = (("MEANT", "A"),)
+_PARTNERS = {"A": "B", "B": "A"}  # the mention on which the choice of a mention depends
 # Stories without a pronoun use held-out words this much more often than other words.
 _HELD_OUT_WEIGHT = 8
 
@@ -37,7 +34,6 @@ class Population:
     split: str = "train"  # whose held-out words and frames are used
     holdout: str = "iid"
     skew: float = 0.5  # the probability that the first mention is the antecedent
-    n_bystanders: int = 0  # maximum number of mentions that no pronoun can refer to
     # (plot, share); plots without a share are never generated.
     shares: tuple[tuple[str, float], ...] = ()
 
@@ -64,39 +60,22 @@ def pairs_of(plot: Plot, population: Population) -> tuple[MentionPair, ...]:
 def _pairs(plot_name: str, split: str, held_out_pairs: bool) -> tuple[MentionPair, ...]:
     plot = PLOTS[plot_name]
     pairs: list[MentionPair] = []
-    for pool_a, pool_b in _word_pools(plot.pools):
-        for pair in product(pool_a, pool_b):
-            # Two words of one pool form one pair: (a, b) and (b, a) would give the same stories.
-            if pool_a is pool_b and pair[0].word >= pair[1].word:
-                continue
-            if plot.has_pronoun:
-                is_in_split = pair[0].held_out == split
-                is_in_holdout = bool(split) or _is_held_out_pair(pair) == held_out_pairs
-                if _valid(pair) and is_in_split and is_in_holdout:
-                    pairs.append(pair)
-            elif _valid_without_pronoun(pair) and not (plot.refers_by_kind and pair[0].held_out):
-                pairs += [pair] * (_weight(pair[0]) * _weight(pair[1]))
+    for pair in product(*_word_pools(plot.pools)):
+        if plot.has_pronoun:
+            is_in_split = pair[0].held_out == split
+            is_in_holdout = bool(split) or _is_held_out_pair(pair) == held_out_pairs
+            if _valid(pair) and is_in_split and is_in_holdout:
+                pairs.append(pair)
+        elif _valid_without_pronoun(pair) and not (plot.refers_by_kind and pair[0].held_out):
+            pairs += [pair] * (_weight(pair[0]) * _weight(pair[1]))
     return tuple(pairs)
 
 
-def _word_pools(kind: str) -> list[tuple[tuple[Referent, ...], tuple[Referent, ...]]]:
-    """Return the pools (for the first member, for the second) from which a pair is drawn."""
+def _word_pools(kind: str) -> tuple[tuple[Referent, ...], tuple[Referent, ...]]:
+    """Return the words for the first member of a pair and those for the second."""
     singular, plural = zip(*NOUNS, strict=True)
-    animals, plural_animals = (tuple(filter(_is_animal, pool)) for pool in (singular, plural))
-    girls, boys = NAMES
-    return {
-        "number": [(singular, plural)],
-        "animals": [(animals, plural_animals)],
-        "gender": [(girls, boys)],
-        "rest": [(animals, RESTS)],
-        "couple": [(girls, singular)],
-        "singular": [(singular, singular)],
-        "same gender": [(girls, girls), (boys, boys)],
-    }[kind]
-
-
-def _is_animal(noun: Referent) -> bool:
-    return noun.kind == "animal"
+    animals = tuple(noun for noun in singular if noun.kind == "animal")
+    return {"number": (singular, plural), "gender": NAMES, "rest": (animals, RESTS)}[kind]
 
 
 def _valid(pair: MentionPair) -> bool:
@@ -216,24 +195,12 @@ def _mention(name: str, form: str, language: Language, bindings: Bindings) -> Op
 def _first_mention(language: Language, plot_name: str, name: str, partner: str, form: str) -> Options:
     """Draw the word of a mention, given that of its partner, and inflect it."""
     options = []
-    for draw in _by_frequency(_words(language, PLOTS[plot_name], name, partner)):
+    for draw in _by_frequency(language.once(_words_by_partner, plot_name, name)[partner]):
         word = draw.symbols[0]
         for inflected in language.once(_inflected, word, form):
             probability = draw.probability * inflected.probability
             options.append(Option(probability, inflected.symbols, ((name, word),)))
     return Options(options)
-
-
-def _words(language: Language, plot: Plot, name: str, partner: str) -> Counter[str]:
-    """Count the words that a mention can be, given its partner's word ("" if the partner is not drawn yet)."""
-    if name in "AB":
-        return language.once(_words_by_partner, plot.name, name)[partner]
-    if name == "C":  # boys with the same held-out split as the girl
-        girl = REFERENTS[partner]
-        boys = [boy for boy in NAMES[1] if boy.held_out == girl.held_out]
-        known = [boy for boy in boys if boy.held_out or not _is_held_out_pair((girl, boy))]
-        return Counter(boy.word for boy in known)
-    return Counter(word for word in _companions(plot, name) if word != partner)
 
 
 def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str, Counter[str]]:
@@ -243,7 +210,7 @@ def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str
     # A pair that is drawn more often is there several times in a row.
     for _, same_pairs in groupby(pairs_of(plot, language.population), key=id):
         pair, *repeated = same_pairs
-        for a, b in [pair] if plot.fixed_roles else [pair, pair[::-1]]:
+        for a, b in [pair] if plot.two_orders else [pair, pair[::-1]]:
             word, partner = (a.word, b.word) if name == "A" else (b.word, a.word)
             counts[""][word] += 1 + len(repeated)
             counts[partner][word] += 1 + len(repeated)
@@ -251,7 +218,7 @@ def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str
 
 
 # The bindings on which a pronoun depends.
-_PRONOUN_BINDINGS = ("PLOT", "FIRST", "MEANT", "A", "B")
+_PRONOUN_BINDINGS = ("FIRST", "MEANT", "A", "B")
 
 
 def _pronoun(form: str, language: Language, bindings: Bindings) -> Options:
@@ -262,34 +229,12 @@ def _pronoun(form: str, language: Language, bindings: Bindings) -> Options:
 def _pronoun_options(language: Language, form: str, *values: str | None) -> Options:
     # As bindings again, without those that are not made yet.
     bindings = {name: value for name, value in zip(_PRONOUN_BINDINGS, values, strict=True) if value is not None}
-    plot = language.plot(bindings)
     options = []
-    if "A" not in bindings:  # the pronoun comes before its referent {A}
-        for a in _mention("A", "", language, bindings):
-            word = _pronoun_word(plot, "A", form, dict(a.binds))
-            options.append(Option(a.probability, (word,), a.binds + _A_IS_MEANT))
-        return Options(options)
     for slot, probability in language.prior(bindings):
-        word = _pronoun_word(plot, slot, form, bindings)
+        pronoun = REFERENTS[bindings[slot]].pronoun
+        word = pronoun.lower() if form == "lower" else pronoun
         options.append(Option(probability, (word,), (("MEANT", slot),)))
     return Options(options)
-
-
-def _pronoun_word(plot: Plot, slot: str, form: str, bindings: Bindings) -> str:
-    is_couple = slot == "A" and plot.pools == "couple"
-    pronoun = "They" if is_couple else REFERENTS[bindings[slot]].pronoun
-    return PRONOUN_FORMS[pronoun][form] if form else pronoun
-
-
-def _companions(plot: Plot, name: str) -> tuple[str, ...]:
-    """Return the words for bystanders, pets, foods and states; no pronoun of the plot can refer to a bystander."""
-    if name in "DE":
-        pools = zip(*NOUNS, strict=True) if plot.pools in ("gender", "same gender") else NAMES
-        referents = chain.from_iterable(pools)
-        return tuple(referent.word for referent in referents if not referent.held_out)
-    if name in "PQ":
-        return _PETS
-    return tuple(FOODS if name in "FG" else STATES)
 
 
 def _inflected(language: Language, word: str, form: str) -> Options:
@@ -393,44 +338,13 @@ def _unused_fillers(language: Language, used: str) -> Options:
     return Options(options)
 
 
-def _bystanders(language: Language, bindings: Bindings) -> Options:
-    return language.once(_bystander_sentences, bindings["PLOT"])
-
-
-def _bystander_sentences(language: Language, plot_name: str) -> Options:
-    population = language.population
-    least = 2 if population.holdout == "bystanders" else 0
-    numbers = range(least, least + population.n_bystanders + 1)
-    article = "" if PLOTS[plot_name].pools in ("number", "animals") else "The"
-    sentences = [f"{article} {{{name}}} {{{name}.was}} {{PLACE}} ." for name in "DE"]
-    return _uniform(*(" ".join(sentences[:n]) for n in numbers))
-
-
 def _verb(language: Language, bindings: Bindings) -> Options:
-    """Draw a payoff verb of the antecedent; a couple has the verbs of both members."""
-    plot = language.plot(bindings)
-    meant = bindings["MEANT"]
-    if plot.pools == "couple" and meant == "A":
-        verbs = REFERENTS[bindings["A"]].verbs + REFERENTS[bindings["C"]].verbs
-    elif plot.level == "state":
-        verbs = STATES[bindings["S" if meant == "A" else "T"]]
-    else:
-        verbs = REFERENTS[bindings[meant]].verbs
-    return language.once(_one_of, verbs)
+    """Draw a payoff verb of the antecedent."""
+    return language.once(_one_of, REFERENTS[bindings[bindings["MEANT"]]].verbs)
 
 
 def _one_of(language: Language, words: tuple[str, ...]) -> Options:
     return _by_frequency(Counter(words))
-
-
-def _not_meant(language: Language, bindings: Bindings) -> Options:
-    """Mention the candidate that is not the antecedent; binds MEANT if it is still open."""
-    return language.once(_others, tuple(language.prior(bindings)))
-
-
-def _others(language: Language, prior: tuple[tuple[str, float], ...]) -> Options:
-    others = {"A": "{B}", "B": "{A}"}
-    return Options(Option(p, (others[slot],), (("MEANT", slot),)) for slot, p in prior)
 
 
 def _nothing(language: Language, bindings: Bindings) -> Options:
@@ -445,18 +359,17 @@ def _introduction(language: Language, bindings: Bindings) -> Options:
 def _introductions(language: Language, plot_name: str) -> Options:
     """Draw the only mention {A} of a plot without a pronoun."""
     plot = PLOTS[plot_name]
-    pools = _word_pools(plot.pools)[0]
+    pools = _word_pools(plot.pools)
     options = []
     for pool in pools:
         total = sum(map(_weight, pool))
         for referent in pool:
             probability = _weight(referent) / total / len(pools)
             symbols = tuple(plot.introductions[referent.kind].split())
-            options.append(Option(probability, symbols, (("A", referent.word), *_A_IS_MEANT)))
+            options.append(Option(probability, symbols, (("A", referent.word), ("MEANT", "A"))))
     return Options(options)
 
 
-_PETS = tuple(noun.word for noun, _ in NOUNS if noun.kind == "animal" and not noun.held_out)
 _WEATHER = _uniform(*(f"was {weather}" for weather in "raining snowing late early cold noon windy dark".split()))
 _SAYINGS = _uniform(
     "say rain is good", "say snow is near", "say winter is long", "say summer is short", "say noon is late"
@@ -467,23 +380,11 @@ _RULES: dict[str, Options | _Rule] = {
     "FRAME": _frame,
     "FILLERS": _fillers,
     "FILLER": _filler,
-    "BYSTANDERS": _bystanders,
     "PLACE": _uniform(*frames.PLACES),
     "POSTURE": _uniform(*frames.POSTURES),
     "VERB": _verb,
     "ENDING": _uniform(*frames.ENDINGS),
     "REPEAT": _if_meant(_uniform("{A}"), _uniform("{B}")),
-    # attribute and ownership
-    "OWNED": _if_meant(_uniform("{F}"), _uniform("{G}")),
-    "CONDITION": _uniform("gone", "sweet", "fresh", "good", "warm", "ready"),
-    "PET": _if_meant(_uniform("{P}"), _uniform("{Q}")),
-    "CALLED": _uniform("called", "fed", "brushed", "hugged"),
-    "IT": _uniform("it"),
-    "NOT_MEANT": _not_meant,
-    "ACTION": _uniform("washed", "called", "helped", "thanked", "tickled"),
-    "RESULT": _uniform("clean", "glad", "proud", "awake", "ready"),
-    # several_pronouns and ambiguous
-    "LOOK": _uniform("new", "clean", "fine", "strange", "pretty", "famous"),
     "DEED": _uniform("watched", "followed", "liked", "noticed", "remembered"),
     # later_cue
     # Three of four repeat the noun right after the cue, where the head at the cue decides the next word.

@@ -181,7 +181,7 @@ def load_training_texts(corpus: Corpus) -> list[str]:
     assert isinstance(config, StoriesConfig)
     path = corpus.folder / _TRAINING_TEXTS
     if not path.exists():  # the folder is of an earlier version
-        texts = [story.text for story in generate_split(config, "train", has_links=False)]
+        texts = [story.text for story in generate_split(config, "train")]
         _write_once(path, lambda temporary: temporary.write_text("\n".join(texts)))
     texts = path.read_text().split("\n")
     if len(texts) != len(np.load(corpus.folder / "train_starts.npy")) - 1:
@@ -298,7 +298,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
         f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache",
         flush=True,
     )
-    train = generate_split(config, "train", has_links=False)
+    train = generate_split(config, "train")
     validation = generate_split(config, "validation", train)
     texts = {
         split: [story.text for story in stories] for split, stories in (("train", train), ("validation", validation))

@@ -13,14 +13,12 @@ from data.stories.language import Language, MentionPair, frames_of, pairs_of, pl
 from data.stories.plots import LinkSpec, Plot
 
 
-def sample_block(
-    rng: Random, language: Language, plot: Plot, frame: Frame, *, minimal_pairs: bool, has_links: bool = True
-) -> list[LinkedText]:
+def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, minimal_pairs: bool) -> list[LinkedText]:
     """Return the four cells of a block, with a pair drawn from the language's split and hold-out.
 
     With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe
-    needs. Otherwise the cells differ in everything but frame and pair, as training needs. Without
-    `has_links`, the stories have no links; their text is the same.
+    needs. Otherwise the cells differ in everything but frame and pair, as training needs. Stories of
+    the training split have no links.
     """
     pair = _sample_pair(rng, language, plot, frame)
     seed = rng.random()
@@ -29,7 +27,7 @@ def sample_block(
         for meant in (0, 1):
             # The same seed makes the same draws in the same order.
             cell_rng = Random(seed) if minimal_pairs else rng
-            cells.append(_sample_cell(cell_rng, language, plot, frame, pair, order, meant, has_links))
+            cells.append(_sample_cell(cell_rng, language, plot, frame, pair, order, meant))
     return cells
 
 
@@ -52,7 +50,6 @@ def _sample_cell(
     pair: MentionPair,
     order: int,
     meant: int,
-    has_links: bool,
 ) -> LinkedText:
     # The members of the pair in the slots A and B.
     slots = (0, 1) if plot.two_orders else (order, 1 - order)
@@ -68,7 +65,7 @@ def _sample_cell(
     }
     derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     links: list[Link] = []
-    if has_links:
+    if language.population.split != "train":
         places = derivation.slot_places()
         specs = [spec for spec in plot.links if not _is_cue(spec, places)]
         links = [_link(language, plot, spec, places, derivation.bindings) for spec in specs]

@@ -16,6 +16,7 @@ from functools import cache
 from data.errors import UserError
 from data.stories.grammar import Option, Options, Symbols, is_slot
 from data.stories.language import START, Language
+from data.stories.plots import PLOTS
 from data.tokenizer import END
 from data.words import words_of
 
@@ -170,7 +171,7 @@ class Floor:
         belief: dict[_State, float] = defaultdict(float)
         for state, weight in states.items():
             bindings = dict(state.bindings)
-            family = self._language.plot(bindings).family
+            family = PLOTS[bindings["PLOT"]].family
             if "MEANT" not in bindings or family in ("no_antecedent", "no_pronoun"):
                 belief[state] += weight
                 continue

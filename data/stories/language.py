@@ -141,11 +141,9 @@ class Language:
         """Return the options of a slot, given the bindings to its left."""
         rule = self._rules.get(slot)
         if rule is None:
-            rule = self._rules[slot] = _rule_of(slot)
+            name, _, form = slot.partition(".")
+            rule = self._rules[slot] = partial(_mention, name, form) if name in _PARTNERS else _RULES[slot]
         return rule if isinstance(rule, Options) else rule(self, bindings)
-
-    def plot(self, bindings: Bindings) -> Plot:
-        return PLOTS[bindings["PLOT"]]
 
     def once(self, make: Callable[..., _T], *arguments: Any) -> _T:
         """Return `make(self, *arguments)`, which is called once for the same arguments."""
@@ -153,14 +151,6 @@ class Language:
         if key not in self._made:
             self._made[key] = make(self, *arguments)
         return self._made[key]
-
-    def prior(self, bindings: Bindings) -> list[tuple[str, float]]:
-        """Return (slot, probability of being the antecedent), in order of mention; one slot if MEANT is bound."""
-        if "MEANT" in bindings:
-            return [(bindings["MEANT"], 1.0)]
-        skew = self.population.skew
-        first, second = ("A", "B") if bindings.get("FIRST", "A") == "A" else ("B", "A")
-        return [(first, skew), (second, 1 - skew)]
 
     def first_words(self, slot: str, bindings: Bindings) -> tuple[str, ...]:
         """Return the words with which a slot can start."""
@@ -174,14 +164,13 @@ class Language:
         return tuple(dict.fromkeys(words))
 
 
-def _rule_of(slot: str) -> Options | _Rule:
-    """Return the rule of a slot with its form, such as A.was; mentions and pronouns depend on the pair."""
-    name, _, form = slot.partition(".")
-    if name in _PARTNERS:
-        return partial(_mention, name, form)
-    if name == "PRONOUN":
-        return partial(_pronoun, form)
-    return _RULES[name]
+def _depends_on(*names: str) -> Callable[[Callable[..., Options]], _Rule]:
+    """Return the rule of a slot whose options are made once for the same values of these bindings."""
+
+    def rule_of(make: Callable[..., Options]) -> _Rule:
+        return lambda language, bindings: language.once(make, *map(bindings.get, names))
+
+    return rule_of
 
 
 def _mention(name: str, form: str, language: Language, bindings: Bindings) -> Options:
@@ -217,24 +206,19 @@ def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str
     return counts
 
 
-# The bindings on which a pronoun depends.
-_PRONOUN_BINDINGS = ("FIRST", "MEANT", "A", "B")
+def _pronouns(form: Callable[[str], str]) -> _Rule:
+    """Return the rule of a pronoun in one form; it draws the antecedent and binds MEANT."""
 
+    @_depends_on("FIRST", "MEANT", "A", "B")
+    def options(language: Language, first: str | None, meant: str | None, a: str, b: str) -> Options:
+        # The probability of each mention to be the antecedent, in order of mention.
+        skew = language.population.skew
+        prior = [(slot, skew if i == 0 else 1 - skew) for i, slot in enumerate("BA" if first == "B" else "AB")]
+        slots = [(meant, 1.0)] if meant else prior
+        words = {"A": form(REFERENTS[a].pronoun), "B": form(REFERENTS[b].pronoun)}
+        return Options(Option(probability, (words[slot],), (("MEANT", slot),)) for slot, probability in slots)
 
-def _pronoun(form: str, language: Language, bindings: Bindings) -> Options:
-    """Return the options of a pronoun; the first pronoun of a story draws the antecedent and binds MEANT."""
-    return language.once(_pronoun_options, form, *map(bindings.get, _PRONOUN_BINDINGS))
-
-
-def _pronoun_options(language: Language, form: str, *values: str | None) -> Options:
-    # As bindings again, without those that are not made yet.
-    bindings = {name: value for name, value in zip(_PRONOUN_BINDINGS, values, strict=True) if value is not None}
-    options = []
-    for slot, probability in language.prior(bindings):
-        pronoun = REFERENTS[bindings[slot]].pronoun
-        word = pronoun.lower() if form == "lower" else pronoun
-        options.append(Option(probability, (word,), (("MEANT", slot),)))
-    return Options(options)
+    return options
 
 
 def _inflected(language: Language, word: str, form: str) -> Options:
@@ -276,11 +260,8 @@ def _mention_again(form: str = "") -> Options:
     return Options(Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB")
 
 
-def _plot(language: Language, bindings: Bindings) -> Options:
-    return language.once(_plots)
-
-
-def _plots(language: Language) -> Options:
+@_depends_on()
+def _plot(language: Language) -> Options:
     # Plots without a share are no options: their stories are impossible.
     shares = language.population.shares
     total = sum(share for _, share in shares)
@@ -290,18 +271,11 @@ def _plots(language: Language) -> Options:
     return Options(options)
 
 
-def _frame(language: Language, bindings: Bindings) -> Options:
-    if "FRAME" in bindings:
-        return language.once(_known_frame, bindings["FRAME"])
-    return language.once(_frames_of_plot, bindings["PLOT"])
-
-
-def _known_frame(language: Language, text: str) -> Options:
-    return _uniform(text)
-
-
-def _frames_of_plot(language: Language, plot_name: str) -> Options:
-    """Draw a frame; if its two orders differ, draws the order and binds the first mention."""
+@_depends_on("PLOT", "FRAME")
+def _frame(language: Language, plot_name: str, known: str | None) -> Options:
+    """Draw a frame; if its two orders differ, draw the order and bind the first mention."""
+    if known is not None:
+        return _uniform(known)
     plot = PLOTS[plot_name]
     texts = frames_of(plot, language.population)
     if not plot.two_orders:
@@ -313,23 +287,17 @@ def _frames_of_plot(language: Language, plot_name: str) -> Options:
     return Options(options)
 
 
-def _fillers(language: Language, bindings: Bindings) -> Options:
-    return language.once(_filler_numbers)
-
-
-def _filler_numbers(language: Language) -> Options:
+@_depends_on()
+def _fillers(language: Language) -> Options:
     """Draw the number of neutral sentences before the pronoun."""
     numbers = Counter((3, 4, 5) if language.population.holdout == "distance" else (0, 0, 0, 1, 2))
     return Options(Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items())
 
 
-def _filler(language: Language, bindings: Bindings) -> Options:
-    return language.once(_unused_fillers, bindings.get("USED", ""))
-
-
-def _unused_fillers(language: Language, used: str) -> Options:
+@_depends_on("USED")
+def _filler(language: Language, used: str | None) -> Options:
     """Draw a neutral sentence that the story has not used yet, and bind the set of used sentences."""
-    used_numbers = used.split()
+    used_numbers = (used or "").split()
     unused = {str(i): text for i, text in enumerate(frames.FILLERS) if str(i) not in used_numbers}
     options = []
     for i, text in unused.items():
@@ -338,13 +306,10 @@ def _unused_fillers(language: Language, used: str) -> Options:
     return Options(options)
 
 
-def _verb(language: Language, bindings: Bindings) -> Options:
+@_depends_on("MEANT", "A", "B")
+def _verb(language: Language, meant: str, a: str, b: str | None) -> Options:
     """Draw a payoff verb of the antecedent."""
-    return language.once(_one_of, REFERENTS[bindings[bindings["MEANT"]]].verbs)
-
-
-def _one_of(language: Language, words: tuple[str, ...]) -> Options:
-    return _by_frequency(Counter(words))
+    return _uniform(*REFERENTS[a if meant == "A" or b is None else b].verbs)
 
 
 def _nothing(language: Language, bindings: Bindings) -> Options:
@@ -352,11 +317,8 @@ def _nothing(language: Language, bindings: Bindings) -> Options:
     return _SAYINGS if REFERENTS[bindings[bindings["MEANT"]]].plural else _WEATHER
 
 
-def _introduction(language: Language, bindings: Bindings) -> Options:
-    return language.once(_introductions, bindings["PLOT"])
-
-
-def _introductions(language: Language, plot_name: str) -> Options:
+@_depends_on("PLOT")
+def _introduction(language: Language, plot_name: str) -> Options:
     """Draw the only mention {A} of a plot without a pronoun."""
     plot = PLOTS[plot_name]
     pools = _word_pools(plot.pools)
@@ -382,6 +344,8 @@ _RULES: dict[str, Options | _Rule] = {
     "FILLER": _filler,
     "PLACE": _uniform(*frames.PLACES),
     "POSTURE": _uniform(*frames.POSTURES),
+    "PRONOUN": _pronouns(str),
+    "PRONOUN.lower": _pronouns(str.lower),
     "VERB": _verb,
     "ENDING": _uniform(*frames.ENDINGS),
     "REPEAT": _if_meant(_uniform("{A}"), _uniform("{B}")),

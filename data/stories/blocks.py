@@ -10,6 +10,7 @@ from data.links import Link, LinkedText, Span
 from data.stories.frames import Frame, subject
 from data.stories.grammar import Bindings, SlotPlaces, sample
 from data.stories.language import Language, MentionPair, frames_of, pairs_of, placement
+from data.stories.lexicon import REFERENTS
 from data.stories.plots import LinkSpec, Plot
 
 
@@ -43,13 +44,7 @@ def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> M
 
 
 def _sample_cell(
-    rng: Random,
-    language: Language,
-    plot: Plot,
-    frame: Frame,
-    pair: MentionPair,
-    order: int,
-    meant: int,
+    rng: Random, language: Language, plot: Plot, frame: Frame, pair: MentionPair, order: int, meant: int
 ) -> LinkedText:
     # The members of the pair in the slots A and B.
     slots = (0, 1) if plot.two_orders else (order, 1 - order)
@@ -68,7 +63,7 @@ def _sample_cell(
     if language.population.split != "train":
         places = derivation.slot_places()
         specs = [spec for spec in plot.links if not _is_cue(spec, places)]
-        links = [_link(language, plot, spec, places, derivation.bindings) for spec in specs]
+        links = [_link(plot, spec, places, derivation.bindings) for spec in specs]
     return LinkedText(
         text=derivation.text,
         links=tuple(links),
@@ -108,7 +103,7 @@ def _pair_name(pair: MentionPair) -> str:
     return f"{pair[0].word} {pair[1].word}"
 
 
-def _link(language: Language, plot: Plot, spec: LinkSpec, places: SlotPlaces, bindings: Bindings) -> Link:
+def _link(plot: Plot, spec: LinkSpec, places: SlotPlaces, bindings: Bindings) -> Link:
     spans = places.spans
     query = _query(spec, places)
 
@@ -122,7 +117,10 @@ def _link(language: Language, plot: Plot, spec: LinkSpec, places: SlotPlaces, bi
 
     subjects = mentions.get(subject(bindings["FRAME"]), ())
     # The words that the antecedent allows at the payoff, and those that only the other allows.
-    answers, foils = _answers(language, spec.payoff, bindings) if spec.payoff else ((), ())
+    fitting: list[tuple[str, ...]] = [(), ()]
+    if spec.payoff:
+        referents = [REFERENTS[bindings[slot]] for slot in (meant, other)]
+        fitting = [referent.verbs if spec.payoff == "VERB" else (referent.word,) for referent in referents]
     return Link(
         level=plot.level,
         site=spec.site,
@@ -132,8 +130,8 @@ def _link(language: Language, plot: Plot, spec: LinkSpec, places: SlotPlaces, bi
         distractors=distractors,
         subject=subjects[0] if subjects else None,
         payoff=spans[spec.payoff][0] if spec.payoff else None,
-        answers=answers,
-        foils=foils,
+        answers=fitting[0],
+        foils=tuple(word for word in fitting[1] if word not in fitting[0]),
     )
 
 
@@ -147,11 +145,3 @@ def _is_cue(spec: LinkSpec, places: SlotPlaces) -> bool:
     """Return True if the word before the repeated mention is the deciding word, whose site is "cue" already."""
     cues = places.spans.get("ADJECTIVE", [])
     return spec.site == "before_repeat" and _query(spec, places) in cues
-
-
-def _answers(language: Language, slot: str, bindings: Bindings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the possible words of a payoff, and the words that only the other antecedent would allow."""
-    other = "B" if bindings["MEANT"] == "A" else "A"
-    answers = language.first_words(slot, bindings)
-    foils = language.first_words(slot, {**bindings, "MEANT": other})
-    return answers, tuple(word for word in foils if word not in answers)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from data.stories import frames, lexicon
 from data.stories.frames import Frame
-from data.stories.grammar import Bindings, Option, Options, Symbols, is_slot
+from data.stories.grammar import Bindings, Option, Options, Symbols
 from data.stories.lexicon import NAMES, NOUNS, REFERENTS, RESTS, Referent, unit_hash
 from data.stories.plots import PLOTS, Plot
 
@@ -151,17 +151,6 @@ class Language:
         if key not in self._made:
             self._made[key] = make(self, *arguments)
         return self._made[key]
-
-    def first_words(self, slot: str, bindings: Bindings) -> tuple[str, ...]:
-        """Return the words with which a slot can start."""
-        words: list[str] = []
-        for option in self.rules(slot, bindings):
-            first = option.symbols[0]
-            if is_slot(first):
-                words += self.first_words(first[1:-1], {**bindings, **dict(option.binds)})
-            else:
-                words.append(first)
-        return tuple(dict.fromkeys(words))
 
 
 def _depends_on(*names: str) -> Callable[[Callable[..., Options]], _Rule]:

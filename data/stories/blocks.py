@@ -4,11 +4,12 @@ The cells share a frame and a pair, so every cue other than the pronoun itself (
 gender, noun) points to the antecedent in exactly half of every block.
 """
 
+from collections.abc import Mapping
 from random import Random
 
 from data.links import Link, LinkedText, Span
 from data.stories.frames import Frame, subject
-from data.stories.grammar import Bindings, SlotPlaces, sample
+from data.stories.grammar import Bindings, sample
 from data.stories.language import Language, MentionPair, frames_of, pairs_of, placement
 from data.stories.lexicon import REFERENTS
 from data.stories.plots import LinkSpec, Plot
@@ -62,7 +63,9 @@ def _sample_cell(
     links: list[Link] = []
     if language.population.split != "train":
         places = derivation.slot_places()
-        specs = [spec for spec in plot.links if not _is_cue(spec, places)]
+        # Where the deciding word stands right before the repeated mention, its site is "cue" already.
+        cues = places.get("ADJECTIVE", [])
+        specs = [spec for spec in plot.links if spec.site != "before_repeat" or places[spec.query][0] not in cues]
         links = [_link(plot, spec, places, derivation.bindings) for spec in specs]
     return LinkedText(
         text=derivation.text,
@@ -103,12 +106,11 @@ def _pair_name(pair: MentionPair) -> str:
     return f"{pair[0].word} {pair[1].word}"
 
 
-def _link(plot: Plot, spec: LinkSpec, places: SlotPlaces, bindings: Bindings) -> Link:
-    spans = places.spans
-    query = _query(spec, places)
+def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings: Bindings) -> Link:
+    query = places[spec.query][0]
 
     # Only mentions before the query can be attended to.
-    mentions = {slot: tuple(span for span in spans.get(slot, []) if span[1] <= query[0]) for slot in "AB"}
+    mentions = {slot: tuple(span for span in places.get(slot, []) if span[1] <= query[0]) for slot in "AB"}
     meant, other = "AB" if bindings["MEANT"] == "A" else "BA"
     antecedents, distractors = mentions[meant], mentions[other]
     if plot.family == "no_antecedent":
@@ -124,24 +126,12 @@ def _link(plot: Plot, spec: LinkSpec, places: SlotPlaces, bindings: Bindings) ->
     return Link(
         level=plot.level,
         site=spec.site,
-        pronoun=next(uses[0] for slot, uses in spans.items() if slot.startswith("PRONOUN")),
+        pronoun=next(uses[0] for slot, uses in places.items() if slot.startswith("PRONOUN")),
         query=query,
         antecedents=antecedents,
         distractors=distractors,
         subject=subjects[0] if subjects else None,
-        payoff=spans[spec.payoff][0] if spec.payoff else None,
+        payoff=places[spec.payoff][0] if spec.payoff else None,
         answers=fitting[0],
         foils=tuple(word for word in fitting[1] if word not in fitting[0]),
     )
-
-
-def _query(spec: LinkSpec, places: SlotPlaces) -> Span:
-    if spec.query.startswith("<"):
-        return places.previous[spec.query[1:]][0]
-    return places.spans[spec.query][0]
-
-
-def _is_cue(spec: LinkSpec, places: SlotPlaces) -> bool:
-    """Return True if the word before the repeated mention is the deciding word, whose site is "cue" already."""
-    cues = places.spans.get("ADJECTIVE", [])
-    return spec.site == "before_repeat" and _query(spec, places) in cues

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from data.config import StoriesConfig, TextConfig
-from data.config import REMOVED_SETTINGS
+from data.config import REMOVED_SETTINGS, StoriesConfig, TextConfig
 from data.errors import UserError
 from model.config import ModelConfig
 from probe.config import ProbeConfig

@@ -109,12 +109,8 @@ def floors(config: StoriesConfig, texts: Iterable[str]) -> list[list[float]]:
 
 def plot_shares(config: StoriesConfig) -> dict[str, float]:
     """Return the share of every plot among the stories."""
-    shares = config.shares()
-    plots: dict[str, float] = {}
-    for kind, parts in SHARES.items():
-        if shares[kind]:
-            plots |= {plot: shares[kind] * part for plot, part in parts.items()}
-    return plots
+    kinds = [(share, SHARES[kind]) for kind, share in config.shares().items() if share]
+    return {plot: share * part for share, parts in kinds for plot, part in parts.items()}
 
 
 def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:

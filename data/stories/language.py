@@ -254,10 +254,7 @@ def _plot(language: Language) -> Options:
     # Plots without a share are no options: their stories are impossible.
     shares = language.population.shares
     total = sum(share for _, share in shares)
-    options = []
-    for name, share in shares:
-        options.append(Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)))
-    return Options(options)
+    return Options(Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)) for name, share in shares)
 
 
 @_depends_on("PLOT", "FRAME")

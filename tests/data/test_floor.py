@@ -161,17 +161,6 @@ def test_blocks_are_sampled_with_the_probabilities_of_the_grammar(name: str) -> 
     assert_sampled_from([draw() for _ in range(700)], all_texts(small.rules)[0])
 
 
-@pytest.mark.usefixtures("small")
-def test_the_mean_surprisal_of_sampled_stories_is_the_entropy() -> None:
-    small, rng = small_language("agreement number", "later_cue", "no_pronoun name"), Random(1)
-    texts, floor = all_texts(small.rules)[0], Floor(small)
-    samples = [sample(small.rules, rng, START, {}).text for _ in range(1500)]
-    assert_sampled_from(samples, texts)
-    surprisal = [sum(floor.surprisal(text)) for text in samples]
-    entropy = -sum(probability * math.log(probability) for probability in texts.values())
-    assert abs(np.mean(surprisal) - entropy) < 3 * np.std(surprisal) / len(samples) ** 0.5
-
-
 def test_the_probabilities_of_the_next_word_sum_to_one_in_the_full_language() -> None:
     full, rng = language_of(CONFIG, "train", "iid"), Random(0)
     texts = [sample(full.rules, rng, START, {}).text for _ in range(1500)]

@@ -177,14 +177,6 @@ def test_dev_and_test_share_no_held_out_word_frame_or_cell(stories: dict) -> Non
         assert dev and test and not dev & test
 
 
-@pytest.mark.parametrize("derived", ["agreement told_gender", "no_pronoun names"])
-def test_a_derived_frame_is_held_out_with_its_base_frame(derived: str) -> None:
-    splits = {frame[0]: held_out(frame[0]) for frame in PLOTS["agreement gender"].frames}
-    derived_frames = {frame[0] for frame in PLOTS[derived].frames}
-    assert not derived_frames & set(splits)
-    assert all(held_out(text) == splits[base_frame(text)] for text in derived_frames)
-
-
 def test_every_family_has_its_share_of_the_training_stories(stories: dict) -> None:
     shares = plot_shares(FULL)
     assert set(shares) == set(PLOTS) and sum(shares.values()) == pytest.approx(1)

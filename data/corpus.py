@@ -20,7 +20,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 from tqdm import tqdm
 
-from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig, TokensConfig
+from data.config import REMOVED_SETTINGS, DataConfig, HubConfig, StoriesConfig, TextConfig, TokensConfig
 from data.errors import UserError, damaged_file_error
 from data.links import LinkedText
 from data.loader import Split, StorySplit
@@ -104,6 +104,7 @@ def corpus_fingerprint(config: DataConfig) -> str:
     if isinstance(config, TokensConfig):
         content += [_file_hash(path) for path in _token_files(config)]
     elif isinstance(config, StoriesConfig):
+        settings |= REMOVED_SETTINGS
         content.append(GENERATOR_VERSION)
     elif config.tokenizer_path:
         if not Path(config.tokenizer_path).is_file():
@@ -180,7 +181,7 @@ def load_training_texts(corpus: Corpus) -> list[str]:
     assert isinstance(config, StoriesConfig)
     path = corpus.folder / _TRAINING_TEXTS
     if not path.exists():  # the folder is of an earlier version
-        texts = [story.text for story in generate_split(config, "train", has_links=False)]
+        texts = [story.text for story in generate_split(config, "train")]
         _write_once(path, lambda temporary: temporary.write_text("\n".join(texts)))
     texts = path.read_text().split("\n")
     if len(texts) != len(np.load(corpus.folder / "train_starts.npy")) - 1:
@@ -297,7 +298,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
         f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache",
         flush=True,
     )
-    train = generate_split(config, "train", has_links=False)
+    train = generate_split(config, "train")
     validation = generate_split(config, "validation", train)
     texts = {
         split: [story.text for story in stories] for split, stories in (("train", train), ("validation", validation))

@@ -27,7 +27,7 @@ class Link:
     Spans count characters and so fit every tokenizer.
     """
 
-    level: str  # what decides: number, gender, told_gender, state, before, after, object, ...
+    level: str  # what decides: number, gender, told_gender, later_cue, ...
     site: str  # where the head is read: before_pronoun, pronoun, cue, before_repeat
     pronoun: Span
     query: Span  # the word of the site

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from data.errors import UserError
-from data.links import LinkItem, Word, is_flipped
+from data.links import LinkItem, is_flipped
 from model.observe import ObservableModel
 from probe.baselines import Rule, best_baseline, fit_rules, score_rules, selectivity
 from probe.behaviour import behaviour_study
@@ -225,7 +225,7 @@ def make_context(
     # The trained model reads every hold-out, and the sites at which nothing is decided yet.
     dev_items = matching(dev, questions, "iid")
     test_items = matching(test, (*questions, EMPTY))
-    test_items += without_bystanders(matching(test, UNDECIDED, "iid"))
+    test_items += matching(test, UNDECIDED, "iid")
     headline_items = matching(test, questions, HEADLINE)
 
     def measure(of_model: ObservableModel, items: Sequence[LinkItem]) -> HeadScores:
@@ -531,23 +531,6 @@ def _importance(question: Question, context: _LinkContext, place: Head) -> Impor
     return importance_study(
         context.model, items, place.layer, place.head, question=question.name, holdout=HEADLINE, **context.sizes
     )
-
-
-def without_bystanders(items: Sequence[LinkItem]) -> list[LinkItem]:
-    """Return the items without distractors that no cell of the same block and order means.
-
-    At undecided sites a head that prefers such a distractor is wrong in both cells, so its accuracy would fall below
-    1/2 although it has read nothing.
-    """
-    meant: dict[tuple[str, int, int], set[Word]] = defaultdict(set)
-    for item in items:
-        meant[item.site, item.block, item.order].update(item.antecedents)
-    reduced = []
-    for item in items:
-        words = meant[item.site, item.block, item.order]
-        distractors = tuple(word for word in item.distractors if word in words)
-        reduced.append(replace(item, distractors=distractors))
-    return reduced
 
 
 def check_undecided(scores: HeadScores) -> dict[str, float]:

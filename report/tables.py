@@ -201,9 +201,9 @@ _EFFECTS = (
 )  # fmt: skip
 _HOLDOUT_NOTE = (
     "iid: same distribution as training; pairs: new pairs of nouns; nouns: nouns no pronoun referred to in training; "
-    "frames: new sentence frames; headline: such nouns in new frames; distance: sentences in between; "
-    "bystanders: more nouns. Block: all four sentences right. Strict: more attention on the antecedent than on any "
-    "other token but the first. Agreement sieve: a rule that reads number and gender."
+    "frames: new sentence frames; headline: such nouns in new frames; distance: sentences in between. "
+    "Block: all four sentences right. Strict: more attention on the antecedent than on any other token but the first. "
+    "Agreement sieve: a rule that reads number and gender."
 )
 _OWN_HOLDOUT_NOTE = (
     "headline: the texts of the part test. Block: all four texts right. Strict: more attention on the antecedent than "

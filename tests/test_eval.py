@@ -114,7 +114,7 @@ def test_the_page_shows_the_scores_of_probe_json(probed: tuple[Path, str]) -> No
 def test_all_hold_outs_are_tested_if_asked_for(run: Path) -> None:
     assert evaluate(run, "probe.holdouts=all").status == 0
     tested = {entry["question"]: set(entry["test"]) for entry in results_of(run)["selected"]}
-    assert tested["number"] == {"iid", "pairs", "nouns", "frames", "headline", "distance", "bystanders"}
+    assert tested["number"] == {"iid", "pairs", "nouns", "frames", "headline", "distance"}
 
 
 # A sentence of the user's

@@ -16,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from data.config import SCHEMAS, DataConfig
+from data.config import REMOVED_SETTINGS, SCHEMAS, DataConfig
 from data.errors import UserError
 from data.setting_fields import Resume, SettingInfo, check_limits, setting, setting_info
 from model.config import ModelConfig
@@ -253,7 +253,9 @@ def saved_settings(config: Any) -> TrainSettings:
     if not isinstance(config, dict) or not all(isinstance(config.get(name), dict) for name in names):
         raise UserError("config.json: not the settings of a run")
     try:
-        return _from_groups(**{name: config[name] for name in names})
+        groups = {name: config[name] for name in names}
+        groups["data"] = dict(entry for entry in groups["data"].items() if entry not in REMOVED_SETTINGS.items())
+        return _from_groups(**groups)
     except UserError as error:
         raise UserError(f"config.json: {error}; the file is damaged or another version wrote it") from None
 

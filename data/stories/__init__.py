@@ -3,7 +3,7 @@
 A story is made in five steps. For "Once upon a time, the cat sat near the buses. It purred. So everybody watched the
 cat.":
 
-1. plot    the sequence of slots; "{FRAME} {BYSTANDERS} {FILLERS} {PRONOUN} {VERB} ..."             plots.py
+1. plot    the sequence of slots; "{FRAME} {FILLERS} {PRONOUN} {VERB} ..."                          plots.py
 2. frame   the sentence that introduces the two mentions; "the {A} sat near the {B} ."              frames.py
 3. pair    the two mentions; cat and buses                                                          lexicon.py
 4. cell    which mention comes first, and which is the antecedent; cat and cat                      blocks.py
@@ -41,11 +41,8 @@ _VERDICT_HOLDOUTS = ("iid", "headline")
 
 
 @contextmanager
-def _garbage_collection_off() -> Iterator[None]:
-    """Generation makes millions of objects without cycles, which the collector would search again and again.
-
-    Many of them stay in caches until the end of the process, so the collector leaves them out from then on.
-    """
+def _without_collector() -> Iterator[None]:
+    """Halve the time: millions of objects without cycles, many of them cached, would be searched again and again."""
     gc.disable()
     try:
         yield
@@ -54,24 +51,20 @@ def _garbage_collection_off() -> Iterator[None]:
         gc.enable()
 
 
-@_garbage_collection_off()
-def generate_split(
-    config: StoriesConfig, split: str, train: list[LinkedText] | None = None, *, has_links: bool = True
-) -> list[LinkedText]:
+@_without_collector()
+def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | None = None) -> list[LinkedText]:
     """Return the stories of one split; the same config gives the same stories on every machine.
 
-    Train and validation follow the configured mix of plots; validation excludes texts of `train`,
-    which is generated again if None. Test contains, for every plot and the hold-outs iid and
-    headline, `n_test_frames` frames x `n_test_pairs` pairs x 4 cells; test_others the same for the
-    other hold-outs; dev half as many frames, with held-out words and frames of its own. Links of
-    dev and test include the surprisal of each oracle at the payoff. Without `has_links`, the
-    training stories have no links.
+    Train and validation follow the configured mix of plots; train has no links, and validation excludes texts of
+    `train`, which is generated again if None. Test contains, for every plot and the hold-outs iid and headline,
+    `n_test_frames` frames x `n_test_pairs` pairs x 4 cells; test_others the same for the other hold-outs; dev half as
+    many frames, with held-out words and frames of its own. Links of dev and test have the surprisal of each oracle.
     """
     # The mix of training.
     if split == "train":
-        return _sample_mix(config, "train", config.n_train_stories, has_links=has_links)
+        return _sample_mix(config, "train", config.n_train_stories)
     if split == "validation":
-        train = train or generate_split(config, "train", has_links=False)
+        train = train or generate_split(config, "train")
         plain_texts = {story.text for story in train if story.family == "no_pronoun"}
         return _sample_mix(config, "validation", config.n_validation_stories, exclude=plain_texts)
 
@@ -91,20 +84,15 @@ def _values(row: LinkedText | Link) -> dict[str, Any]:  # dataclasses.asdict wou
     return {field.name: getattr(row, field.name) for field in fields(row)}
 
 
-@_garbage_collection_off()
 def read_stories(path: Path) -> list[LinkedText]:
     """Return the stories of a file of `write_stories`."""
-    stories = []
     with path.open() as stream:
-        for line in stream:
-            values = json.loads(line)
-            links = tuple(_link(link) for link in values.pop("links"))
-            stories.append(LinkedText(links=links, **values))
-    return stories
+        return [json.loads(line, object_hook=_linked) for line in stream]
 
 
-def _link(values: dict[str, Any]) -> Link:
-    return Link(**{name: _tuples(value) for name, value in values.items()})
+def _linked(values: dict[str, Any]) -> LinkedText | Link:
+    kind = LinkedText if "links" in values else Link
+    return kind(**{name: _tuples(value) for name, value in values.items()})
 
 
 def _tuples(value: Any) -> Any:
@@ -112,7 +100,7 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-@_garbage_collection_off()
+@_without_collector()
 def floors(config: StoriesConfig, texts: Iterable[str]) -> list[list[float]]:
     """Return, per validation text, -log p in nats of every word and of the end by the Bayes-optimal predictor."""
     floor = _floor(config, "dev", "iid")
@@ -121,12 +109,8 @@ def floors(config: StoriesConfig, texts: Iterable[str]) -> list[list[float]]:
 
 def plot_shares(config: StoriesConfig) -> dict[str, float]:
     """Return the share of every plot among the stories."""
-    shares = config.shares()
-    plots: dict[str, float] = {}
-    for kind, parts in SHARES.items():
-        if shares[kind]:
-            plots |= {plot: shares[kind] * part for plot, part in parts.items()}
-    return plots
+    kinds = [(share, SHARES[kind]) for kind, share in config.shares().items() if share]
+    return {plot: share * part for share, parts in kinds for plot, part in parts.items()}
 
 
 def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
@@ -135,7 +119,7 @@ def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
     if holdout != "iid":
         shares = {name: share for name, share in shares.items() if PLOTS[name].has_pronoun}
     skew = config.skew if split == "train" else 0.5
-    return Language(Population(split, holdout, skew, config.n_bystanders, tuple(shares.items())))
+    return Language(Population(split, holdout, skew, tuple(shares.items())))
 
 
 @lru_cache(maxsize=len(ALL_HOLDOUTS))  # a Floor caches its results
@@ -159,9 +143,7 @@ def _with_surprisal(config: StoriesConfig, split: str, story: LinkedText) -> Lin
     return replace(story, links=tuple(links))
 
 
-def _sample_mix(
-    config: StoriesConfig, split: str, n_stories: int, exclude: Set[str] = frozenset(), *, has_links: bool = True
-) -> list[LinkedText]:
+def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[str] = frozenset()) -> list[LinkedText]:
     """Return blocks of the configured mix of plots in random order, without the texts `exclude`."""
     rng = Random(f"{config.seed} {split}")
     training_language = language_of(config, "train", "iid")
@@ -174,7 +156,7 @@ def _sample_mix(
         if plot.has_pronoun:
             for _ in range(round(n_stories * share / _CELLS)):
                 frame = rng.choice(frames_of(plot, language.population))
-                block = sample_block(rng, language, plot, frame, minimal_pairs=False, has_links=has_links)
+                block = sample_block(rng, language, plot, frame, minimal_pairs=False)
                 blocks.append(_resample(rng, block, skew))
             continue
         # Stories with a pronoun are separated by frame and pair; the others by their text alone.
@@ -213,13 +195,16 @@ def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
         for holdout in plot.holdouts:
             if (holdout in _VERDICT_HOLDOUTS) == (split == "test_others"):
                 continue
-            # The same number of frames for every plot, with as many pairs for each.
+            # The same number of frames for every plot, with as many pairs for each. A hold-out that once followed
+            # distance drew as often: its draws are repeated, so that the stories after it stay those of saved runs.
             language = language_of(config, "dev" if is_dev else "test", holdout)
-            frames = list(frames_of(plot, language.population))
-            rng.shuffle(frames)
-            for frame in frames[:n_frames]:
-                for _ in range(config.n_test_pairs):
-                    stories += sample_block(rng, language, plot, frame, minimal_pairs=True)
+            for is_kept in (True, False) if holdout == "distance" else (True,):
+                frames = list(frames_of(plot, language.population))
+                rng.shuffle(frames)
+                for frame in frames[:n_frames]:
+                    for _ in range(config.n_test_pairs):
+                        block = sample_block(rng, language, plot, frame, minimal_pairs=True)
+                        stories += block if is_kept else []
     assert_balanced(stories)
     return stories
 
@@ -239,9 +224,10 @@ def assert_balanced(stories: list[LinkedText]) -> None:
     # For each story of a group: is the cue right?
     cues_by_group: dict[tuple[str, str, str], list[tuple[bool, ...]]] = defaultdict(list)
     for story in stories:
-        if story.links:
+        if story.family != "no_pronoun":
+            level = story.links[0].level if story.links else ""
             cues = (story.order == story.meant, story.order == 0, story.meant == 0)
-            cues_by_group[story.family, story.links[0].level, story.holdout].append(cues)
+            cues_by_group[story.family, level, story.holdout].append(cues)
     for group, rows in cues_by_group.items():
         for cue, is_true in zip(_CUES, zip(*rows, strict=True), strict=True):
             if 2 * sum(is_true) != len(rows):

@@ -4,23 +4,23 @@ The cells share a frame and a pair, so every cue other than the pronoun itself (
 gender, noun) points to the antecedent in exactly half of every block.
 """
 
+from collections.abc import Mapping
 from random import Random
 
 from data.links import Link, LinkedText, Span
 from data.stories.frames import Frame, subject
-from data.stories.grammar import Bindings, SlotPlaces, sample
+from data.stories.grammar import Bindings, sample
 from data.stories.language import Language, MentionPair, frames_of, pairs_of, placement
+from data.stories.lexicon import REFERENTS
 from data.stories.plots import LinkSpec, Plot
 
 
-def sample_block(
-    rng: Random, language: Language, plot: Plot, frame: Frame, *, minimal_pairs: bool, has_links: bool = True
-) -> list[LinkedText]:
+def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, minimal_pairs: bool) -> list[LinkedText]:
     """Return the four cells of a block, with a pair drawn from the language's split and hold-out.
 
     With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe
-    needs. Otherwise the cells differ in everything but frame and pair, as training needs. Without
-    `has_links`, the stories have no links; their text is the same.
+    needs. Otherwise the cells differ in everything but frame and pair, as training needs. Stories of
+    the training split have no links.
     """
     pair = _sample_pair(rng, language, plot, frame)
     seed = rng.random()
@@ -29,15 +29,14 @@ def sample_block(
         for meant in (0, 1):
             # The same seed makes the same draws in the same order.
             cell_rng = Random(seed) if minimal_pairs else rng
-            cells.append(_sample_cell(cell_rng, language, plot, frame, pair, order, meant, has_links))
+            cells.append(_sample_cell(cell_rng, language, plot, frame, pair, order, meant))
     return cells
 
 
 def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> MentionPair:
     """Draw pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
     population = language.population
-    is_training_cell = population.holdout in ("distance", "bystanders")
-    holdout = "iid" if is_training_cell else population.holdout
+    holdout = "iid" if population.holdout == "distance" else population.holdout
     pairs = pairs_of(plot, population)
     while True:
         pair = rng.choice(pairs)
@@ -46,21 +45,10 @@ def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> M
 
 
 def _sample_cell(
-    rng: Random,
-    language: Language,
-    plot: Plot,
-    frame: Frame,
-    pair: MentionPair,
-    order: int,
-    meant: int,
-    has_links: bool,
+    rng: Random, language: Language, plot: Plot, frame: Frame, pair: MentionPair, order: int, meant: int
 ) -> LinkedText:
     # The members of the pair in the slots A and B.
-    slots = (order, 1 - order)
-    if plot.fixed_roles:
-        slots = (0, 1)
-    elif plot.two_orders:  # cataphora: {A} comes after the pronoun and is its referent
-        slots = (meant, 1 - meant)
+    slots = (0, 1) if plot.two_orders else (order, 1 - order)
 
     # What the block decides; the grammar draws the rest.
     bindings = {
@@ -73,10 +61,12 @@ def _sample_cell(
     }
     derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     links: list[Link] = []
-    if has_links:
+    if language.population.split != "train":
         places = derivation.slot_places()
-        specs = [spec for spec in plot.links if not _is_cue(spec, places)]
-        links = [_link(language, plot, spec, places, derivation.bindings) for spec in specs]
+        # Where the deciding word stands right before the repeated mention, its site is "cue" already.
+        cues = places.get("ADJECTIVE", [])
+        specs = [spec for spec in plot.links if spec.site != "before_repeat" or places[spec.query][0] not in cues]
+        links = [_link(plot, spec, places, derivation.bindings) for spec in specs]
     return LinkedText(
         text=derivation.text,
         links=tuple(links),
@@ -116,63 +106,32 @@ def _pair_name(pair: MentionPair) -> str:
     return f"{pair[0].word} {pair[1].word}"
 
 
-def _link(language: Language, plot: Plot, spec: LinkSpec, places: SlotPlaces, bindings: Bindings) -> Link:
-    spans = places.spans
-    query = _query(spec, places)
+def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings: Bindings) -> Link:
+    query = places[spec.query][0]
 
-    # The mentions before the query; bystanders D and E are distractors too.
-    meant, other = spec.candidates if bindings["MEANT"] == "A" else spec.candidates[::-1]
-    antecedents = _mentions(plot, places, meant, query)
-    distractors: tuple[Span, ...] = ()
-    for slot in (other, "D", "E"):
-        distractors += _mentions(plot, places, slot, query)
+    # Only mentions before the query can be attended to.
+    mentions = {slot: tuple(span for span in places.get(slot, []) if span[1] <= query[0]) for slot in "AB"}
+    meant, other = "AB" if bindings["MEANT"] == "A" else "BA"
+    antecedents, distractors = mentions[meant], mentions[other]
     if plot.family == "no_antecedent":
         distractors = antecedents + distractors
         antecedents = ()
 
-    subject_slot = subject(bindings["FRAME"])
-    subjects: tuple[Span, ...] = ()
-    if subject_slot in spec.candidates:
-        subjects = _mentions(plot, places, subject_slot, query)
+    subjects = mentions.get(subject(bindings["FRAME"]), ())
     # The words that the antecedent allows at the payoff, and those that only the other allows.
-    answers, foils = _answers(language, spec.payoff, bindings) if spec.payoff else ((), ())
+    fitting: list[tuple[str, ...]] = [(), ()]
+    if spec.payoff:
+        referents = [REFERENTS[bindings[slot]] for slot in (meant, other)]
+        fitting = [referent.verbs if spec.payoff == "VERB" else (referent.word,) for referent in referents]
     return Link(
         level=plot.level,
         site=spec.site,
-        pronoun=next(uses[0] for slot, uses in spans.items() if slot.startswith("PRONOUN")),
+        pronoun=next(uses[0] for slot, uses in places.items() if slot.startswith("PRONOUN")),
         query=query,
         antecedents=antecedents,
         distractors=distractors,
         subject=subjects[0] if subjects else None,
-        payoff=spans[spec.payoff][0] if spec.payoff else None,
-        answers=answers,
-        foils=foils,
+        payoff=places[spec.payoff][0] if spec.payoff else None,
+        answers=fitting[0],
+        foils=tuple(word for word in fitting[1] if word not in fitting[0]),
     )
-
-
-def _query(spec: LinkSpec, places: SlotPlaces) -> Span:
-    if spec.query.startswith("<"):
-        return places.previous[spec.query[1:]][0]
-    return places.spans[spec.query][0]
-
-
-def _is_cue(spec: LinkSpec, places: SlotPlaces) -> bool:
-    """Return True if the word before the repeated mention is the deciding word, whose site is "cue" already."""
-    cues = places.spans.get("ADJECTIVE", [])
-    return spec.site == "before_repeat" and _query(spec, places) in cues
-
-
-def _answers(language: Language, slot: str, bindings: Bindings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the possible words of a payoff, and the words that only the other antecedent would allow."""
-    other = "B" if bindings["MEANT"] == "A" else "A"
-    answers = language.first_words(slot, bindings)
-    foils = language.first_words(slot, {**bindings, "MEANT": other})
-    return answers, tuple(word for word in foils if word not in answers)
-
-
-def _mentions(plot: Plot, places: SlotPlaces, slot: str, query: Span) -> tuple[Span, ...]:
-    """Return the mentions of a slot up to the query; the slot of a couple stands for both members."""
-    # Only mentions before the query can be attended to.
-    slots = (slot, "C") if slot == "A" and plot.pools == "couple" else (slot,)
-    spans = [span for name in slots for span in places.spans.get(name, []) if span[1] <= query[0]]
-    return tuple(sorted(spans))

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from data.errors import UserError
-from data.stories.grammar import Option, Options, Symbols, is_slot
+from data.stories.grammar import Symbols, is_slot
 from data.stories.language import START, Language
+from data.stories.plots import PLOTS
 from data.tokenizer import END
 from data.words import words_of
 
-_MIN_INDEXED = 8  # options of a slot; shorter lists are searched
 _Bindings = tuple[tuple[str, str], ...]  # sorted by name
 # A way to derive a word as the first of some symbols: its probability, the symbols after the word, the bindings then.
 # No symbols (None): all were derived without a word.
@@ -57,7 +57,6 @@ class Floor:
         self._language = language
         self._state = cache(_State)  # one object for the same symbols and bindings
         self._slot_starts = cache(self._starts_of_slot)
-        self._indexes: dict[int, tuple[Options, dict[str, list[Option]]]] = {}
         # Beliefs in a single state, shared by all texts that lead to it.
         self._certain: dict[_State, _Belief] = {}
         self.start = _Belief({self._state((*START, END), ()): 1.0})
@@ -111,27 +110,13 @@ class Floor:
         """Return `_starts` of one slot alone, which hundreds of frames share."""
         options = self._language.rules(slot[1:-1], dict(bindings))
         starts: list[_Start] = []
-        for option in self._options_for(word, options):
+        for option in options:
             updated = bindings
             if option.binds:
                 updated = tuple(sorted((dict(bindings) | dict(option.binds)).items()))
             for probability, rest, after in self._starts(option.symbols, updated, word):
                 starts.append((option.probability * probability, rest, after))
         return starts
-
-    def _options_for(self, word: str, options: Options) -> list[Option]:
-        """Return the options that can start with `word`; long lists are indexed by their first word."""
-        if len(options) < _MIN_INDEXED:
-            return options
-        if id(options) not in self._indexes:
-            index: dict[str, list[Option]] = defaultdict(list)
-            for option in options:
-                is_word = option.symbols and not is_slot(option.symbols[0])
-                index[option.symbols[0] if is_word else ""].append(option)
-            # The reference to `options` keeps the id valid.
-            self._indexes[id(options)] = (options, index)
-        _, index = self._indexes[id(options)]
-        return index.get(word, []) + index.get("", [])
 
     def surprisal(self, text: str) -> list[float]:
         """Return -log p in nats of every word and of the end; UserError if the grammar cannot produce the text."""
@@ -170,7 +155,7 @@ class Floor:
         belief: dict[_State, float] = defaultdict(float)
         for state, weight in states.items():
             bindings = dict(state.bindings)
-            family = self._language.plot(bindings).family
+            family = PLOTS[bindings["PLOT"]].family
             if "MEANT" not in bindings or family in ("no_antecedent", "no_pronoun"):
                 belief[state] += weight
                 continue

@@ -1,8 +1,7 @@
 """The sentences of the stories: openers, fillers, endings, and the frames that introduce the mentions.
 
 Slots of a frame: {A} and {B} are the two mentions, {A.a} the indefinite article, {A.was} "was" or "were", {A.child}
-"girl" or "boy", {A.gendered} the name with or without "a girl named" in front; {S} and {T} are states of A and B;
-{F} and {G} their foods; {P} and {Q} their pets; {C} is a second person.
+"girl" or "boy", {A.gendered} the name with or without "a girl named" in front.
 
 A frame is a pair of texts, one per order of mention. If both are the same text, {A} is always mentioned first. If they
 differ, {A} is always the first member of the pair.
@@ -48,14 +47,6 @@ PLACES = (
 )  # fmt: skip
 _TWO_PLACES = [pair for pair in product(PLACES, PLACES) if pair[0] != pair[1]][::2]
 _MEETINGS = ("met", "saw", "helped", "visited", "followed", "called", "thanked", "knew", "liked", "passed")
-_CONJUNCTIONS = ("and", ", and", ", but", ", while")
-_TAILS = (" .", " that day .", " last week .", " as usual .")
-_LIKES = (
-    "liked", "had", "wanted", "bought", "picked", "carried", "found", "kept", "got", "chose", "brought", "took",
-)  # fmt: skip
-_BELONGS = ("belonged to", "went to", "was for", "lived with", "stayed with", "was given to", "was sold to", "ran to")
-_OWNS = ("had", "owned", "kept", "found", "got", "bought", "fed", "raised")
-OWNING = (*_OWNS, *_BELONGS)  # the verbs between an animal and its owner
 
 
 def _frames(text: str, other_order: str = "", **choices: Sequence[str]) -> tuple[Frame, ...]:
@@ -81,12 +72,6 @@ NOUN_FRAMES = (
         f"the {{A}} {{A.was}} {place} and the {{B}} {{B.was}} {place_2} ." for place, place_2 in _TWO_PLACES
     ),
 )
-# The same with a state before each noun: "the hungry cat".
-STATE_FRAMES = _same_for_both_orders(
-    text.replace("the {A}", "the {S} {A}").replace("the {B}", "the {T} {B}")
-    for text, _ in NOUN_FRAMES
-    if "the {A}" in text and "the {B}" in text
-)
 # Two names.
 NAME_FRAMES = (
     *_frames("{A} POSTURE PREP {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
@@ -108,34 +93,14 @@ REST_FRAMES = _frames(
     LAY=_LYING_POSTURES,
     ON=("on", "under", "near", "beside", "behind", "by", "next to", "close to"),
 )
-# The foods {F} and {G} with their owners: each food before its owner, each owner before the food.
-FOOD_BEFORE_OWNER_FRAMES = _frames(
-    "THERE {F} FOR {A} AND {G} FOR {B}TAIL",
-    THERE=("there were", "we saw", "we found", "we left", "we put", "we kept"),
-    FOR=("for", "with", "near", "by", "beside", "behind"),
-    AND=_CONJUNCTIONS[:2],
-    TAIL=_TAILS,
-)
-OWNER_BEFORE_FOOD_FRAMES = _frames("{A} LIKED {F} AND {B} LIKED {G}TAIL", LIKED=_LIKES, AND=_CONJUNCTIONS, TAIL=_TAILS)
-# The pets {P} and {Q} with their owners: each pet before its owner, each owner before the pet.
-PET_BEFORE_OWNER_FRAMES = _frames(
-    "the {P} WENT {A} AND the {Q} WENT {B}TAIL", WENT=_BELONGS, AND=_CONJUNCTIONS, TAIL=_TAILS
-)
-OWNER_BEFORE_PET_FRAMES = _frames(
-    "{A} HAD {P.a} {P} AND {B} HAD {Q.a} {Q}TAIL", HAD=_OWNS, AND=_CONJUNCTIONS, TAIL=_TAILS
-)
-# A girl {A} meets a boy {C} near a noun {B}: couple first, noun first.
-COUPLE_FRAMES = _frames("{A} MET {C} PREP the {B} .", "PREP the {B} , {A} MET {C} .", MET=_MEETINGS, PREP=_PREPOSITIONS)
-# The mention {B} alone; {A} comes after the pronoun.
-SINGLE_MENTION_FRAMES = _frames("the {B} {B.was} PLACE .", "there {B.was} {B.a} {B} PLACE .", PLACE=PLACES)
 
 
 def subject(text: str) -> str:
     """Return the slot of the grammatical subject of a frame: "A", "B", or "" if there is none or more than one."""
     words = text.split()
-    if words[0] == "we" or "and" in words or ", but" in text or ", while" in text:
+    if words[0] == "we" or "and" in words:
         return ""
-    if text.startswith(("the {A}", "the {S} {A}", "{A}", "there {A.was}", "a {A.child}")):
+    if text.startswith(("the {A}", "{A}", "there {A.was}", "a {A.child}")):
         return "A"
     if text.startswith(("the {B}", "there {B.was}")):
         return "B"
@@ -144,9 +109,8 @@ def subject(text: str) -> str:
 
 
 def base_frame(text: str) -> str:
-    """Return a frame without stated genders and states: the frame from which it was derived."""
-    text = re.sub(r"a {(.).child} named {.}|{(.)} the {..child}|{(.).gendered}", r"{\1\2\3}", text)
-    return re.sub(r"{[ST]} ", "", text)
+    """Return a frame without stated genders: the frame from which it was derived."""
+    return re.sub(r"a {(.).child} named {.}|{(.)} the {..child}|{(.).gendered}", r"{\1\2\3}", text)
 
 
 def held_out(text: str) -> str:

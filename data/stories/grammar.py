@@ -50,14 +50,6 @@ def is_slot(symbol: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotPlaces:
-    """The positions of all slots in the text of a story."""
-
-    spans: dict[str, list[Span]]  # per slot, the characters of each use, in order
-    previous: dict[str, list[Span]]  # per slot, the word before each use
-
-
-@dataclass(frozen=True, slots=True)
 class Derivation:
     """A finished story."""
 
@@ -70,8 +62,8 @@ class Derivation:
         """The words, with no space before a mark."""
         return " ".join(self.words).replace(" .", ".").replace(" ,", ",")
 
-    def slot_places(self) -> SlotPlaces:
-        """Return where the text has each slot that produced a word."""
+    def slot_places(self) -> dict[str, list[Span]]:
+        """Return the characters of each use of a slot, in order; under "<SLOT", those of the word before each use."""
         # The characters of each word.
         words: list[Span] = []
         end = 0
@@ -80,12 +72,11 @@ class Derivation:
             end = start + len(word)
             words.append((start, end))
 
-        spans: dict[str, list[Span]] = defaultdict(list)
-        previous: dict[str, list[Span]] = defaultdict(list)
+        places: dict[str, list[Span]] = defaultdict(list)
         for slot, first, stop in self.uses:
-            spans[slot].append((words[first][0], words[stop - 1][1]))
-            previous[slot].append(words[first - 1])
-        return SlotPlaces(dict(spans), dict(previous))
+            places[slot].append((words[first][0], words[stop - 1][1]))
+            places[f"<{slot}"].append(words[first - 1])
+        return dict(places)
 
 
 def sample(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Derivation:

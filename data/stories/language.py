@@ -10,22 +10,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain, groupby, product
+from itertools import groupby, product
 from typing import Any, TypeVar
 
 from data.stories import frames, lexicon
 from data.stories.frames import Frame
-from data.stories.grammar import Bindings, Option, Options, Symbols, is_slot
-from data.stories.lexicon import FOODS, NAMES, NOUNS, PRONOUN_FORMS, REFERENTS, RESTS, STATES, Referent, unit_hash
+from data.stories.grammar import Bindings, Option, Options, Symbols
+from data.stories.lexicon import NAMES, NOUNS, REFERENTS, RESTS, Referent, unit_hash
 from data.stories.plots import PLOTS, Plot
 
 START: Symbols = ("{OPENER}", "{PLOT}")
 MentionPair = tuple[Referent, Referent]
 
-# Each mention and the mention on which its choice depends: the pair A B, the couple A C, bystanders
-# D E, foods F G, pets P Q, states S T.
-_PARTNERS = dict(zip("ABCDEFGPQST", "BAAEDGFQPTS", strict=True))
-_A_IS_MEANT = (("MEANT", "A"),)
+_PARTNERS = {"A": "B", "B": "A"}  # the mention on which the choice of a mention depends
 # Stories without a pronoun use held-out words this much more often than other words.
 _HELD_OUT_WEIGHT = 8
 
@@ -37,7 +34,6 @@ class Population:
     split: str = "train"  # whose held-out words and frames are used
     holdout: str = "iid"
     skew: float = 0.5  # the probability that the first mention is the antecedent
-    n_bystanders: int = 0  # maximum number of mentions that no pronoun can refer to
     # (plot, share); plots without a share are never generated.
     shares: tuple[tuple[str, float], ...] = ()
 
@@ -64,39 +60,22 @@ def pairs_of(plot: Plot, population: Population) -> tuple[MentionPair, ...]:
 def _pairs(plot_name: str, split: str, held_out_pairs: bool) -> tuple[MentionPair, ...]:
     plot = PLOTS[plot_name]
     pairs: list[MentionPair] = []
-    for pool_a, pool_b in _word_pools(plot.pools):
-        for pair in product(pool_a, pool_b):
-            # Two words of one pool form one pair: (a, b) and (b, a) would give the same stories.
-            if pool_a is pool_b and pair[0].word >= pair[1].word:
-                continue
-            if plot.has_pronoun:
-                is_in_split = pair[0].held_out == split
-                is_in_holdout = bool(split) or _is_held_out_pair(pair) == held_out_pairs
-                if _valid(pair) and is_in_split and is_in_holdout:
-                    pairs.append(pair)
-            elif _valid_without_pronoun(pair) and not (plot.refers_by_kind and pair[0].held_out):
-                pairs += [pair] * (_weight(pair[0]) * _weight(pair[1]))
+    for pair in product(*_word_pools(plot.pools)):
+        if plot.has_pronoun:
+            is_in_split = pair[0].held_out == split
+            is_in_holdout = bool(split) or _is_held_out_pair(pair) == held_out_pairs
+            if _valid(pair) and is_in_split and is_in_holdout:
+                pairs.append(pair)
+        elif _valid_without_pronoun(pair) and not (plot.refers_by_kind and pair[0].held_out):
+            pairs += [pair] * (_weight(pair[0]) * _weight(pair[1]))
     return tuple(pairs)
 
 
-def _word_pools(kind: str) -> list[tuple[tuple[Referent, ...], tuple[Referent, ...]]]:
-    """Return the pools (for the first member, for the second) from which a pair is drawn."""
+def _word_pools(kind: str) -> tuple[tuple[Referent, ...], tuple[Referent, ...]]:
+    """Return the words for the first member of a pair and those for the second."""
     singular, plural = zip(*NOUNS, strict=True)
-    animals, plural_animals = (tuple(filter(_is_animal, pool)) for pool in (singular, plural))
-    girls, boys = NAMES
-    return {
-        "number": [(singular, plural)],
-        "animals": [(animals, plural_animals)],
-        "gender": [(girls, boys)],
-        "rest": [(animals, RESTS)],
-        "couple": [(girls, singular)],
-        "singular": [(singular, singular)],
-        "same gender": [(girls, girls), (boys, boys)],
-    }[kind]
-
-
-def _is_animal(noun: Referent) -> bool:
-    return noun.kind == "animal"
+    animals = tuple(noun for noun in singular if noun.kind == "animal")
+    return {"number": (singular, plural), "gender": NAMES, "rest": (animals, RESTS)}[kind]
 
 
 def _valid(pair: MentionPair) -> bool:
@@ -162,11 +141,9 @@ class Language:
         """Return the options of a slot, given the bindings to its left."""
         rule = self._rules.get(slot)
         if rule is None:
-            rule = self._rules[slot] = _rule_of(slot)
+            name, _, form = slot.partition(".")
+            rule = self._rules[slot] = partial(_mention, name, form) if name in _PARTNERS else _RULES[slot]
         return rule if isinstance(rule, Options) else rule(self, bindings)
-
-    def plot(self, bindings: Bindings) -> Plot:
-        return PLOTS[bindings["PLOT"]]
 
     def once(self, make: Callable[..., _T], *arguments: Any) -> _T:
         """Return `make(self, *arguments)`, which is called once for the same arguments."""
@@ -175,34 +152,14 @@ class Language:
             self._made[key] = make(self, *arguments)
         return self._made[key]
 
-    def prior(self, bindings: Bindings) -> list[tuple[str, float]]:
-        """Return (slot, probability of being the antecedent), in order of mention; one slot if MEANT is bound."""
-        if "MEANT" in bindings:
-            return [(bindings["MEANT"], 1.0)]
-        skew = self.population.skew
-        first, second = ("A", "B") if bindings.get("FIRST", "A") == "A" else ("B", "A")
-        return [(first, skew), (second, 1 - skew)]
 
-    def first_words(self, slot: str, bindings: Bindings) -> tuple[str, ...]:
-        """Return the words with which a slot can start."""
-        words: list[str] = []
-        for option in self.rules(slot, bindings):
-            first = option.symbols[0]
-            if is_slot(first):
-                words += self.first_words(first[1:-1], {**bindings, **dict(option.binds)})
-            else:
-                words.append(first)
-        return tuple(dict.fromkeys(words))
+def _depends_on(*names: str) -> Callable[[Callable[..., Options]], _Rule]:
+    """Return the rule of a slot whose options are made once for the same values of these bindings."""
 
+    def rule_of(make: Callable[..., Options]) -> _Rule:
+        return lambda language, bindings: language.once(make, *map(bindings.get, names))
 
-def _rule_of(slot: str) -> Options | _Rule:
-    """Return the rule of a slot with its form, such as A.was; mentions and pronouns depend on the pair."""
-    name, _, form = slot.partition(".")
-    if name in _PARTNERS:
-        return partial(_mention, name, form)
-    if name == "PRONOUN":
-        return partial(_pronoun, form)
-    return _RULES[name]
+    return rule_of
 
 
 def _mention(name: str, form: str, language: Language, bindings: Bindings) -> Options:
@@ -216,24 +173,12 @@ def _mention(name: str, form: str, language: Language, bindings: Bindings) -> Op
 def _first_mention(language: Language, plot_name: str, name: str, partner: str, form: str) -> Options:
     """Draw the word of a mention, given that of its partner, and inflect it."""
     options = []
-    for draw in _by_frequency(_words(language, PLOTS[plot_name], name, partner)):
+    for draw in _by_frequency(language.once(_words_by_partner, plot_name, name)[partner]):
         word = draw.symbols[0]
         for inflected in language.once(_inflected, word, form):
             probability = draw.probability * inflected.probability
             options.append(Option(probability, inflected.symbols, ((name, word),)))
     return Options(options)
-
-
-def _words(language: Language, plot: Plot, name: str, partner: str) -> Counter[str]:
-    """Count the words that a mention can be, given its partner's word ("" if the partner is not drawn yet)."""
-    if name in "AB":
-        return language.once(_words_by_partner, plot.name, name)[partner]
-    if name == "C":  # boys with the same held-out split as the girl
-        girl = REFERENTS[partner]
-        boys = [boy for boy in NAMES[1] if boy.held_out == girl.held_out]
-        known = [boy for boy in boys if boy.held_out or not _is_held_out_pair((girl, boy))]
-        return Counter(boy.word for boy in known)
-    return Counter(word for word in _companions(plot, name) if word != partner)
 
 
 def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str, Counter[str]]:
@@ -243,53 +188,26 @@ def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str
     # A pair that is drawn more often is there several times in a row.
     for _, same_pairs in groupby(pairs_of(plot, language.population), key=id):
         pair, *repeated = same_pairs
-        for a, b in [pair] if plot.fixed_roles else [pair, pair[::-1]]:
+        for a, b in [pair] if plot.two_orders else [pair, pair[::-1]]:
             word, partner = (a.word, b.word) if name == "A" else (b.word, a.word)
             counts[""][word] += 1 + len(repeated)
             counts[partner][word] += 1 + len(repeated)
     return counts
 
 
-# The bindings on which a pronoun depends.
-_PRONOUN_BINDINGS = ("PLOT", "FIRST", "MEANT", "A", "B")
+def _pronouns(form: Callable[[str], str]) -> _Rule:
+    """Return the rule of a pronoun in one form; it draws the antecedent and binds MEANT."""
 
+    @_depends_on("FIRST", "MEANT", "A", "B")
+    def options(language: Language, first: str | None, meant: str | None, a: str, b: str) -> Options:
+        # The probability of each mention to be the antecedent, in order of mention.
+        skew = language.population.skew
+        prior = [(slot, skew if i == 0 else 1 - skew) for i, slot in enumerate("BA" if first == "B" else "AB")]
+        slots = [(meant, 1.0)] if meant else prior
+        words = {"A": form(REFERENTS[a].pronoun), "B": form(REFERENTS[b].pronoun)}
+        return Options(Option(probability, (words[slot],), (("MEANT", slot),)) for slot, probability in slots)
 
-def _pronoun(form: str, language: Language, bindings: Bindings) -> Options:
-    """Return the options of a pronoun; the first pronoun of a story draws the antecedent and binds MEANT."""
-    return language.once(_pronoun_options, form, *map(bindings.get, _PRONOUN_BINDINGS))
-
-
-def _pronoun_options(language: Language, form: str, *values: str | None) -> Options:
-    # As bindings again, without those that are not made yet.
-    bindings = {name: value for name, value in zip(_PRONOUN_BINDINGS, values, strict=True) if value is not None}
-    plot = language.plot(bindings)
-    options = []
-    if "A" not in bindings:  # the pronoun comes before its referent {A}
-        for a in _mention("A", "", language, bindings):
-            word = _pronoun_word(plot, "A", form, dict(a.binds))
-            options.append(Option(a.probability, (word,), a.binds + _A_IS_MEANT))
-        return Options(options)
-    for slot, probability in language.prior(bindings):
-        word = _pronoun_word(plot, slot, form, bindings)
-        options.append(Option(probability, (word,), (("MEANT", slot),)))
-    return Options(options)
-
-
-def _pronoun_word(plot: Plot, slot: str, form: str, bindings: Bindings) -> str:
-    is_couple = slot == "A" and plot.pools == "couple"
-    pronoun = "They" if is_couple else REFERENTS[bindings[slot]].pronoun
-    return PRONOUN_FORMS[pronoun][form] if form else pronoun
-
-
-def _companions(plot: Plot, name: str) -> tuple[str, ...]:
-    """Return the words for bystanders, pets, foods and states; no pronoun of the plot can refer to a bystander."""
-    if name in "DE":
-        pools = zip(*NOUNS, strict=True) if plot.pools in ("gender", "same gender") else NAMES
-        referents = chain.from_iterable(pools)
-        return tuple(referent.word for referent in referents if not referent.held_out)
-    if name in "PQ":
-        return _PETS
-    return tuple(FOODS if name in "FG" else STATES)
+    return options
 
 
 def _inflected(language: Language, word: str, form: str) -> Options:
@@ -331,32 +249,19 @@ def _mention_again(form: str = "") -> Options:
     return Options(Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB")
 
 
-def _plot(language: Language, bindings: Bindings) -> Options:
-    return language.once(_plots)
-
-
-def _plots(language: Language) -> Options:
+@_depends_on()
+def _plot(language: Language) -> Options:
     # Plots without a share are no options: their stories are impossible.
     shares = language.population.shares
     total = sum(share for _, share in shares)
-    options = []
-    for name, share in shares:
-        options.append(Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)))
-    return Options(options)
+    return Options(Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)) for name, share in shares)
 
 
-def _frame(language: Language, bindings: Bindings) -> Options:
-    if "FRAME" in bindings:
-        return language.once(_known_frame, bindings["FRAME"])
-    return language.once(_frames_of_plot, bindings["PLOT"])
-
-
-def _known_frame(language: Language, text: str) -> Options:
-    return _uniform(text)
-
-
-def _frames_of_plot(language: Language, plot_name: str) -> Options:
-    """Draw a frame; if its two orders differ, draws the order and binds the first mention."""
+@_depends_on("PLOT", "FRAME")
+def _frame(language: Language, plot_name: str, known: str | None) -> Options:
+    """Draw a frame; if its two orders differ, draw the order and bind the first mention."""
+    if known is not None:
+        return _uniform(known)
     plot = PLOTS[plot_name]
     texts = frames_of(plot, language.population)
     if not plot.two_orders:
@@ -368,23 +273,17 @@ def _frames_of_plot(language: Language, plot_name: str) -> Options:
     return Options(options)
 
 
-def _fillers(language: Language, bindings: Bindings) -> Options:
-    return language.once(_filler_numbers)
-
-
-def _filler_numbers(language: Language) -> Options:
+@_depends_on()
+def _fillers(language: Language) -> Options:
     """Draw the number of neutral sentences before the pronoun."""
     numbers = Counter((3, 4, 5) if language.population.holdout == "distance" else (0, 0, 0, 1, 2))
     return Options(Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items())
 
 
-def _filler(language: Language, bindings: Bindings) -> Options:
-    return language.once(_unused_fillers, bindings.get("USED", ""))
-
-
-def _unused_fillers(language: Language, used: str) -> Options:
+@_depends_on("USED")
+def _filler(language: Language, used: str | None) -> Options:
     """Draw a neutral sentence that the story has not used yet, and bind the set of used sentences."""
-    used_numbers = used.split()
+    used_numbers = (used or "").split()
     unused = {str(i): text for i, text in enumerate(frames.FILLERS) if str(i) not in used_numbers}
     options = []
     for i, text in unused.items():
@@ -393,44 +292,10 @@ def _unused_fillers(language: Language, used: str) -> Options:
     return Options(options)
 
 
-def _bystanders(language: Language, bindings: Bindings) -> Options:
-    return language.once(_bystander_sentences, bindings["PLOT"])
-
-
-def _bystander_sentences(language: Language, plot_name: str) -> Options:
-    population = language.population
-    least = 2 if population.holdout == "bystanders" else 0
-    numbers = range(least, least + population.n_bystanders + 1)
-    article = "" if PLOTS[plot_name].pools in ("number", "animals") else "The"
-    sentences = [f"{article} {{{name}}} {{{name}.was}} {{PLACE}} ." for name in "DE"]
-    return _uniform(*(" ".join(sentences[:n]) for n in numbers))
-
-
-def _verb(language: Language, bindings: Bindings) -> Options:
-    """Draw a payoff verb of the antecedent; a couple has the verbs of both members."""
-    plot = language.plot(bindings)
-    meant = bindings["MEANT"]
-    if plot.pools == "couple" and meant == "A":
-        verbs = REFERENTS[bindings["A"]].verbs + REFERENTS[bindings["C"]].verbs
-    elif plot.level == "state":
-        verbs = STATES[bindings["S" if meant == "A" else "T"]]
-    else:
-        verbs = REFERENTS[bindings[meant]].verbs
-    return language.once(_one_of, verbs)
-
-
-def _one_of(language: Language, words: tuple[str, ...]) -> Options:
-    return _by_frequency(Counter(words))
-
-
-def _not_meant(language: Language, bindings: Bindings) -> Options:
-    """Mention the candidate that is not the antecedent; binds MEANT if it is still open."""
-    return language.once(_others, tuple(language.prior(bindings)))
-
-
-def _others(language: Language, prior: tuple[tuple[str, float], ...]) -> Options:
-    others = {"A": "{B}", "B": "{A}"}
-    return Options(Option(p, (others[slot],), (("MEANT", slot),)) for slot, p in prior)
+@_depends_on("MEANT", "A", "B")
+def _verb(language: Language, meant: str, a: str, b: str | None) -> Options:
+    """Draw a payoff verb of the antecedent."""
+    return _uniform(*REFERENTS[a if meant == "A" or b is None else b].verbs)
 
 
 def _nothing(language: Language, bindings: Bindings) -> Options:
@@ -438,25 +303,21 @@ def _nothing(language: Language, bindings: Bindings) -> Options:
     return _SAYINGS if REFERENTS[bindings[bindings["MEANT"]]].plural else _WEATHER
 
 
-def _introduction(language: Language, bindings: Bindings) -> Options:
-    return language.once(_introductions, bindings["PLOT"])
-
-
-def _introductions(language: Language, plot_name: str) -> Options:
+@_depends_on("PLOT")
+def _introduction(language: Language, plot_name: str) -> Options:
     """Draw the only mention {A} of a plot without a pronoun."""
     plot = PLOTS[plot_name]
-    pools = _word_pools(plot.pools)[0]
+    pools = _word_pools(plot.pools)
     options = []
     for pool in pools:
         total = sum(map(_weight, pool))
         for referent in pool:
             probability = _weight(referent) / total / len(pools)
             symbols = tuple(plot.introductions[referent.kind].split())
-            options.append(Option(probability, symbols, (("A", referent.word), *_A_IS_MEANT)))
+            options.append(Option(probability, symbols, (("A", referent.word), ("MEANT", "A"))))
     return Options(options)
 
 
-_PETS = tuple(noun.word for noun, _ in NOUNS if noun.kind == "animal" and not noun.held_out)
 _WEATHER = _uniform(*(f"was {weather}" for weather in "raining snowing late early cold noon windy dark".split()))
 _SAYINGS = _uniform(
     "say rain is good", "say snow is near", "say winter is long", "say summer is short", "say noon is late"
@@ -467,23 +328,13 @@ _RULES: dict[str, Options | _Rule] = {
     "FRAME": _frame,
     "FILLERS": _fillers,
     "FILLER": _filler,
-    "BYSTANDERS": _bystanders,
     "PLACE": _uniform(*frames.PLACES),
     "POSTURE": _uniform(*frames.POSTURES),
+    "PRONOUN": _pronouns(str),
+    "PRONOUN.lower": _pronouns(str.lower),
     "VERB": _verb,
     "ENDING": _uniform(*frames.ENDINGS),
     "REPEAT": _if_meant(_uniform("{A}"), _uniform("{B}")),
-    # attribute and ownership
-    "OWNED": _if_meant(_uniform("{F}"), _uniform("{G}")),
-    "CONDITION": _uniform("gone", "sweet", "fresh", "good", "warm", "ready"),
-    "PET": _if_meant(_uniform("{P}"), _uniform("{Q}")),
-    "CALLED": _uniform("called", "fed", "brushed", "hugged"),
-    "IT": _uniform("it"),
-    "NOT_MEANT": _not_meant,
-    "ACTION": _uniform("washed", "called", "helped", "thanked", "tickled"),
-    "RESULT": _uniform("clean", "glad", "proud", "awake", "ready"),
-    # several_pronouns and ambiguous
-    "LOOK": _uniform("new", "clean", "fine", "strange", "pretty", "famous"),
     "DEED": _uniform("watched", "followed", "liked", "noticed", "remembered"),
     # later_cue
     # Three of four repeat the noun right after the cue, where the head at the cue decides the next word.

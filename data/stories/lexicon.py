@@ -72,31 +72,9 @@ REST_WORDS = (  # things on which an animal lies
 # FEELINGS describe only animals, QUALITIES only rests.
 FEELINGS = "tired sleepy hungry thirsty scared sad happy bored lonely curious shy cold".split()
 QUALITIES = "soft fluffy cosy padded comfortable spotless new wide cheap smooth woven handmade".split()
-STATES = {  # state: its four payoff verbs
-    line.split(": ")[0]: tuple(line.split(": ")[1].split())
-    for line in (
-        "hungry: ate feasted chomped gobbled", "thirsty: drank sipped gulped slurped",
-        "sleepy: slept snored napped drowsed", "scared: fled cowered shrieked quivered",
-        "happy: rejoiced played grinned beamed", "wet: dripped shivered sloshed squelched",
-        "lost: wandered searched strayed roamed", "angry: fumed scowled glared stamped",
-        "sad: sobbed moped sulked whined", "proud: boasted posed gloated swaggered",
-    )
-}  # fmt: skip
-FOODS = (
-    "apples pears plums grapes carrots beans nuts cherries cookies pancakes noodles dumplings muffins peas berries "
-    "olives lemons peaches potatoes tomatoes onions figs turnips waffles"
-).split()
-# The forms of a pronoun inside a sentence, as an object, and as a possessive at the start of a sentence.
-PRONOUN_FORMS = {
-    "It": {"lower": "it", "object": "it", "possessive": "Its"},
-    "They": {"lower": "they", "object": "them", "possessive": "Their"},
-    "She": {"lower": "she", "object": "her", "possessive": "Her"},
-    "He": {"lower": "he", "object": "him", "possessive": "His"},
-}
 # The pronoun of every form.
-PRONOUN_OF_FORM: dict[str, str] = {}
-for _pronoun, _forms in PRONOUN_FORMS.items():
-    PRONOUN_OF_FORM |= dict.fromkeys((_pronoun, *_forms.values()), _pronoun)
+PRONOUN_OF_FORM = {"it": "It", "its": "It"} | dict.fromkeys(("they", "them", "their"), "They")
+PRONOUN_OF_FORM |= {"she": "She", "her": "She"} | dict.fromkeys(("he", "him", "his"), "He")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +150,8 @@ REFERENTS = {referent.word: referent for group in (*NOUNS, RESTS, *NAMES) for re
 
 def word_classes() -> dict[str, str]:
     """Return {word: "pronoun" or "content"} for all words but function words."""
-    content = {*REFERENTS, *FEELINGS, *QUALITIES, *STATES, *FOODS}
-    for verbs in (*STATES.values(), *(referent.verbs for referent in REFERENTS.values())):
-        content.update(verbs)
-    return dict.fromkeys(content, "content") | dict.fromkeys(PRONOUN_OF_FORM, "pronoun")
+    # The two postures count as content since the first runs, whose losses per class stay comparable.
+    content = {*REFERENTS, *FEELINGS, *QUALITIES, "slept", "napped"}
+    content.update(verb for referent in REFERENTS.values() for verb in referent.verbs)
+    pronouns = {*PRONOUN_OF_FORM, *PRONOUN_OF_FORM.values()}
+    return dict.fromkeys(content, "content") | dict.fromkeys(pronouns, "pronoun")

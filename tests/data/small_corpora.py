@@ -12,13 +12,13 @@ from data.stories import generate_split
 
 NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
 _DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_antecedent=0.06, share_no_pronoun=0.45)
-_EQUAL_SHARES = dict.fromkeys(NO_SHARES, 0.05) | {"share_no_pronoun": 1 - 0.05 * (len(NO_SHARES) - 1)}
+_EQUAL_SHARES = dict.fromkeys(NO_SHARES, 0.15) | {"share_no_pronoun": 1 - 0.15 * (len(NO_SHARES) - 1)}
 CONFIG = StoriesConfig(  # the families of the default mix
     source="stories", seed=3, n_train_stories=6000, n_validation_stories=800, n_test_frames=7, n_test_pairs=3,
-    n_bystanders=0, skew=0.5, **(NO_SHARES | _DEFAULT_SHARES),
+    skew=0.5, **(NO_SHARES | _DEFAULT_SHARES),
 )  # fmt: skip
 FULL = replace(  # all families
-    CONFIG, n_bystanders=1, n_validation_stories=200, n_test_frames=1, n_test_pairs=1, **_EQUAL_SHARES
+    CONFIG, n_validation_stories=200, n_test_frames=4, n_test_pairs=1, **_EQUAL_SHARES
 )
 SMALL = replace(FULL, n_train_stories=1200, n_validation_stories=40)
 SPLITS = ("train", "validation", "dev", "test", "test_others")

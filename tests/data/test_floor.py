@@ -27,8 +27,7 @@ SKEW = 0.7
 # One opener is there twice, as one frame is, and one filler is two others: texts with several derivations.
 SMALL_RULES = {
     "OPENER": ("One day ,", "One day ,", "At noon ,"), "ENDING": (".", "again ."), "PLACE": ("at home",),
-    "POSTURE": ("sat",), "NATURE": ("kind", "brave"), "DEED": ("liked", "watched"), "LOOK": ("new",),
-    "CALLED": ("called", "fed"), "ACTION": ("washed",), "RESULT": ("glad", "proud"), "ASIDE": ("Outside",),
+    "POSTURE": ("sat",), "NATURE": ("kind", "brave"), "DEED": ("liked", "watched"), "ASIDE": ("Outside",),
     "QUALITY": ("soft", "new"), "FEELING": ("sad",),
 }  # fmt: skip
 SMALL_FILLERS = ["All was calm .", "Time went by .", "All was calm . Time went by ."]
@@ -60,8 +59,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     adjectives = language._if_meant(language._uniform("sad", "new"), language._uniform("soft", "new"))
     monkeypatch.setitem(language._RULES, "ADJECTIVE", adjectives)
     changes = {
-        "_frames": small_frames, "_pairs": cache(language._pairs.__wrapped__), "_PETS": ("cat", "dog"),
-        "FOODS": ["pears", "figs"], "STATES": {"sad": ("wept", "ran"), "lost": ("ran",)},
+        "_frames": small_frames, "_pairs": cache(language._pairs.__wrapped__),
         "_WEATHER": language._uniform("was late", "was cold"), "_SAYINGS": language._uniform("say no"),
         "NAMES": names, "NOUNS": nouns, "RESTS": rests, "REFERENTS": referents,
         "unit_hash": lambda *strings: 0.5,
@@ -82,9 +80,9 @@ def small_frames(plot_name: str, split: str) -> tuple[frames.Frame, ...]:
     return (first, (second[0], second[0])) if plot.two_orders else (first, first, second)
 
 
-def small_language(*plots: str, n_bystanders: int = 0, skew: float = SKEW) -> Language:
+def small_language(*plots: str, skew: float = SKEW) -> Language:
     shares = tuple((name, 1.0 + i / 7) for i, name in enumerate(plots))
-    return Language(Population(skew=skew, n_bystanders=n_bystanders, shares=shares))
+    return Language(Population(skew=skew, shares=shares))
 
 
 def derivations(rules: Callable, symbols: Symbols, bindings: Mapping[str, str]) -> Iterator[tuple[list[str], float]]:
@@ -141,13 +139,9 @@ def assert_sampled_from(samples: list[str], texts: Texts) -> None:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize(
-    ("names", "n_bystanders"),
-    [*(((name,), 0) for name in PLOTS), (("agreement gender", "no_pronoun rest"), 1)],
-    ids=[*PLOTS, "two plots with bystanders"],
-)
-def test_the_filter_is_the_sum_over_all_derivations(names: tuple[str, ...], n_bystanders: int) -> None:
-    small = small_language(*names, n_bystanders=n_bystanders)
+@pytest.mark.parametrize("names", [*((name,) for name in PLOTS), ("agreement gender", "no_pronoun rest")])
+def test_the_filter_is_the_sum_over_all_derivations(names: tuple[str, ...]) -> None:
+    small = small_language(*names)
     texts, best = all_texts(small.rules)
     assert len(texts) > 10 and any(best[text] < 0.99 * probability for text, probability in texts.items())
     assert largest_error(small, texts) < 1e-9
@@ -165,17 +159,6 @@ def test_blocks_are_sampled_with_the_probabilities_of_the_grammar(name: str) -> 
         return rng.choice(sample_block(rng, small, plot, rng.choice(plot_frames), minimal_pairs=False)).text
 
     assert_sampled_from([draw() for _ in range(700)], all_texts(small.rules)[0])
-
-
-@pytest.mark.usefixtures("small")
-def test_the_mean_surprisal_of_sampled_stories_is_the_entropy() -> None:
-    small, rng = small_language("agreement number", "later_cue", "no_pronoun name", "ambiguous"), Random(1)
-    texts, floor = all_texts(small.rules)[0], Floor(small)
-    samples = [sample(small.rules, rng, START, {}).text for _ in range(1500)]
-    assert_sampled_from(samples, texts)
-    surprisal = [sum(floor.surprisal(text)) for text in samples]
-    entropy = -sum(probability * math.log(probability) for probability in texts.values())
-    assert abs(np.mean(surprisal) - entropy) < 3 * np.std(surprisal) / len(samples) ** 0.5
 
 
 def test_the_probabilities_of_the_next_word_sum_to_one_in_the_full_language() -> None:

@@ -39,5 +39,5 @@ def studied_planted() -> LinkStudy:
 
 @pytest.fixture(scope="session")
 def studied_full() -> LinkStudy:
-    """A model of random weights on every family, with bystanders."""
+    """A model of random weights on every family."""
     return study_model(story_model(), *(story_items(split, config=FULL) for split in ("dev", "test")))

@@ -22,7 +22,7 @@ from tests.tiny_models import config as model_config
 from tests.tiny_models import random_model, untrained
 
 # Every family at its least: one frame, one pair.
-FULL = replace(CONFIG, n_bystanders=1, n_test_frames=1, n_test_pairs=1, **dict.fromkeys(NO_SHARES, 1 / len(NO_SHARES)))
+FULL = replace(CONFIG, n_test_frames=1, n_test_pairs=1, **dict.fromkeys(NO_SHARES, 1 / len(NO_SHARES)))
 SIZES: dict[str, Any] = {"d_model": 48, "context_length": 64}
 MODEL = model_config(**SIZES)
 
@@ -45,11 +45,6 @@ def _items(config: StoriesConfig, split: str) -> list[LinkItem]:
 def story_items(split: str, family: str = "", site: str = "", config: StoriesConfig = CONFIG) -> list[LinkItem]:
     items = _items(config, split)
     return [item for item in items if item.family == (family or item.family) and item.site == (site or item.site)]
-
-
-def two_candidates(items: list[LinkItem]) -> list[LinkItem]:
-    """Return the items without bystanders."""
-    return [item for item in items if len(item.distractors) == 1]
 
 
 def vocabulary() -> dict[str, int]:

@@ -50,14 +50,14 @@ def view() -> TransformerView:
 
 def test_watched_questions_get_equal_numbers_of_iid_blocks_spread_evenly() -> None:
     """Left out: unwatched and undecided sites, items without an antecedent, other hold-outs."""
-    items = blocks(31) + blocks(13, 200, family="attribute", level="before")
+    items = blocks(31) + blocks(13, 200, level="gender")
     items += blocks(5, 300, family="no_antecedent", level="no_antecedent", antecedents=())
     items += blocks(5, 400, family="later_cue", level="later_cue") + blocks(9, 500, site="before_pronoun")
     items += blocks(5, 600, family="later_cue", level="later_cue", site="before_repeat")
-    items += blocks(5, 700, family="plural", level="plural", holdout="headline")
+    items += blocks(5, 700, level="told_gender", holdout="headline")
     chosen = choose_items(items, 24)
     assert {name: [item.block for item in question[::4]] for name, question in chosen.items()} == {
-        "number": [0, 10, 20], "attribute_before": [200, 204, 208],
+        "number": [0, 10, 20], "gender": [200, 204, 208],
     }  # fmt: skip
     for question in chosen.values():
         assert [(item.order, item.meant) for item in question] == list(product((0, 1), (0, 1))) * 3
@@ -104,7 +104,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     shares = dict.fromkeys((field.name for field in fields(StoriesConfig) if field.name.startswith("share_")), 0.0)
     shares |= {"share_agreement": 0.5, "share_no_pronoun": 0.5}
     sizes = {"n_train_stories": 4000, "n_validation_stories": 40, "n_test_frames": 2, "n_test_pairs": 1}
-    config = StoriesConfig(source="stories", seed=1, n_bystanders=0, skew=0.5, **sizes, **shares)
+    config = StoriesConfig(source="stories", seed=1, skew=0.5, **sizes, **shares)
     return load_corpus(config, tmp_path_factory.mktemp("cache"))
 
 

@@ -2,13 +2,11 @@
 
 from collections import Counter, defaultdict
 
-import numpy as np
 import pytest
 
 from data.links import LinkItem
 from model.observe import TransformerView
 from probe.items import EMPTY, QUESTIONS, UNDECIDED, Question, questions_with_items
-from probe.links import without_bystanders
 from probe.scores import check_blocks, measure_heads, score_heads
 from tests.data.test_links import undecided
 from tests.probe.story_items import CONFIG, FULL, story_items, story_model
@@ -64,16 +62,6 @@ def test_the_undecided_questions_are_the_sites_whose_texts_differ_only_later(con
 @pytest.mark.parametrize("question", UNDECIDED, ids=lambda question: question.name)
 def test_at_undecided_sites_every_head_has_accuracy_one_half_in_every_block(question: Question) -> None:
     for items in by_holdout(question, story_items("test", config=FULL)):
-        scores = score_heads(measure_heads(TransformerView(story_model()), without_bystanders(items), 4096))
+        scores = score_heads(measure_heads(TransformerView(story_model()), items, 4096))
         assert (scores.accuracy == 0.5).all()
         assert (scores.pair_accuracy == 0).all()
-
-
-def test_bystanders_are_removed_and_the_other_cells_antecedent_is_kept() -> None:
-    items = story_items("test", "agreement", "before_pronoun", FULL)
-    assert any(len(item.distractors) > 1 for item in items)
-    antecedents = {(item.block, item.order, item.meant): item.antecedents for item in items}
-    for item, reduced in zip(items, without_bystanders(items), strict=True):
-        assert reduced.antecedents == item.antecedents
-        assert reduced.distractors == antecedents[item.block, item.order, 1 - item.meant]
-        assert np.isin(reduced.distractors, item.distractors).all()

@@ -20,14 +20,13 @@ from tests.probe.story_items import (
     rows_of_scores,
     scores_by_word,
     story_items,
-    two_candidates,
     vocabulary,
 )
 
 
 @pytest.fixture(scope="module")
 def items() -> list[LinkItem]:
-    return two_candidates(story_items("test", "agreement", "pronoun"))
+    return story_items("test", "agreement", "pronoun")
 
 
 def coreference(item: LinkItem, word: Word) -> float:
@@ -75,7 +74,7 @@ def test_coreference_under_a_stronger_preference_for_the_first_noun_is_no_link(i
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("family", "site"), [("agreement", "pronoun"), ("later_cue", "cue")])
 def test_a_planted_transformer_has_the_scores_of_its_habit(kind: str, family: str, site: str) -> None:
-    items = two_candidates(story_items("test", family, site))
+    items = story_items("test", family, site)
     rows = measure_heads(TransformerView(planted(kind, layer=1, head=2, seed=5)), items, 4096)
     expected = {"coreference": (1, 1, 2), "coreference+first": (0.5, 0, 1.5)}.get(kind, (0.5, 0, 0))
     assert measure(rows, 1, 2) == pytest.approx(expected, abs=0.005)

@@ -14,7 +14,7 @@ from probe import two_models
 from probe.next_pronoun import question_items
 from probe.results import Head
 from probe.two_models import Change, compare_links, compare_passages
-from tests.probe.story_items import planted, story_items, two_candidates
+from tests.probe.story_items import planted, story_items
 from tests.probe.test_next_pronoun import CONFIG, DOCUMENTS, START, TOKENIZER, copying_model
 
 PLACE = Head(1, 2)  # of the planted head
@@ -22,7 +22,7 @@ PLACE = Head(1, 2)  # of the planted head
 
 @pytest.fixture(scope="module")
 def items() -> tuple[list[LinkItem], list[LinkItem]]:
-    dev, test = (two_candidates(story_items(split, "agreement", "pronoun")) for split in ("dev", "test"))
+    dev, test = (story_items(split, "agreement", "pronoun") for split in ("dev", "test"))
     return [item for item in dev if item.holdout == "iid"], [item for item in test if item.holdout == "headline"]
 
 

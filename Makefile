@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: install train eval test check
+.PHONY: install train eval test explore check
 
 install: .venv/bin/python  ## all packages, those of the tests included
 	$(PYTHON) -m pip install -q -r requirements-dev.txt
@@ -16,6 +16,9 @@ eval:
 
 test:
 	$(PYTHON) -m pytest -n 2 --dist loadfile
+
+explore:  ## the tests with random cases, with new ones
+	HYPOTHESIS_PROFILE=explore $(PYTHON) -m pytest tests/reliability/test_fuzz.py tests/report/test_live_model.py
 
 check:
 	$(PYTHON) -m ruff format --check .

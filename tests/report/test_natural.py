@@ -43,7 +43,7 @@ def test_heads_in_natural_text_are_rows_and_missing_questions_a_line() -> None:
     ],
 )
 def test_the_claim_about_the_next_pronoun_says_no_more_than_its_verdict(verdict: str, unit: str, opening: str) -> None:
-    names = {"question": "next_pronoun_gender", "verdict": verdict, "unit": unit, "evidence_level": "E2"}
+    names = {"question": "next_pronoun_gender", "verdict": verdict, "unit": unit, "evidence_level": "E3"}
     result = filled(NextPronounResult, **names)
     claim = next_pronoun_claim(result)
     assert claim.startswith(opening) and "link" not in claim and "antecedent" not in claim

@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: install train eval test check reports
+.PHONY: install train eval test explore check reports
 
 install: .venv/bin/python  ## all packages, those of the tests included
 	$(PYTHON) -m pip install -q -r requirements-dev.txt
@@ -19,6 +19,9 @@ test:
 
 reports:  ## after a change of report/*.js or *.css
 	$(PYTHON) -m research.example_reports refresh
+
+explore:  ## the tests with random cases, with new ones
+	HYPOTHESIS_PROFILE=explore $(PYTHON) -m pytest tests/reliability/test_fuzz.py tests/report/test_live_model.py
 
 check:
 	$(PYTHON) -m ruff format --check .

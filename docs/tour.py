@@ -108,7 +108,7 @@ accuracy = torch.tensor([score.accuracy_heads for score in scores])  # [steps, l
 figure, axes = plt.subplots(figsize=(6, 3.5))
 axes.plot(steps, accuracy.flatten(1), color="grey", linewidth=1)
 axes.plot(steps, accuracy[:, chosen.layer, chosen.head], linewidth=3, label=f"L{chosen.layer}H{chosen.head}")
-axes.plot(steps, [score.chance_level for score in scores], "k--", label="chance level")
+axes.plot(steps, [score.chance_level for score in scores], "k--", label="bar")
 axes.set(xlabel="training step", ylabel="accuracy on dev sentences", ylim=(0, 1.02))
 axes.legend()
 figure.tight_layout()

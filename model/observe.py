@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from data.errors import UserError
 from model.transformer import Block, Transformer
 
 Change = Callable[[Tensor], Tensor]  # the result has the shape of the argument
@@ -94,6 +95,7 @@ class ObservableModel(Protocol):
         """Return float32 logits [B, T, V] of `tokens` [B, T]; [B, V] at `positions` [B], or [B, n, V] at [B, n].
 
         With `streams`, which is `residual_stream(tokens)`, an edited pass may start at the lowest edited layer.
+        Raise UserError for `tokens` or `edits` that this model cannot take.
         """
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
@@ -122,6 +124,26 @@ class ObservableModel(Protocol):
         The norm's divisor is held fixed. The dot product of the result with a term of the residual stream is that
         term's contribution to the dot product of `direction` with the normalised stream.
         """
+
+
+def check_tokens(tokens: Tensor, longest: int) -> None:
+    """Raise UserError unless `tokens` are integers [B, T] with T from 1 to `longest`."""
+    is_whole = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)
+    if not is_whole or tokens.ndim != 2:
+        shape = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise UserError(f"tokens: must be a tensor of token ids (integers) [texts, tokens]; found {shape}")
+    if not 1 <= tokens.shape[1] <= longest:
+        raise UserError(f"tokens: the model reads 1 to {longest:,} tokens; found {tokens.shape[1]:,}")
+
+
+def check_edits(model: ObservableModel, edits: Sequence[HeadEdit]) -> None:
+    """Raise UserError unless `edits` is a list of edits of heads that `model` has."""
+    if not isinstance(edits, Sequence) or not all(isinstance(edit, HeadEdit) for edit in edits):
+        raise UserError("edits: must be a list of edits, for example [remove_head(0, 1)]")
+    for edit in edits:
+        if not (0 <= edit.layer < model.n_layer and 0 <= edit.head < model.n_head):
+            limits = f"layers 0 to {model.n_layer - 1} and heads 0 to {model.n_head - 1}"
+            raise UserError(f"edits: no head L{edit.layer}H{edit.head}; the model has {limits}")
 
 
 class SiteRecord(NamedTuple):
@@ -187,6 +209,9 @@ class TransformerView(ObservableModel):
         edits: Sequence[HeadEdit] = (),
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
+        check_tokens(tokens, self.context_length)
+        check_edits(self, edits)
+
         # The layers below the first edit need not run again if their streams are given.
         first = 0
         if streams is not None:
@@ -205,6 +230,7 @@ class TransformerView(ObservableModel):
     @torch.no_grad()
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
         """Return what attention computes, as in training, and the scores by the formula."""
+        check_tokens(tokens, self.context_length)
         records = list[LayerRecord]()
         x = self.model.embed(tokens)  # [B, T, D]
         for block in self.model.layers():
@@ -223,6 +249,7 @@ class TransformerView(ObservableModel):
 
     @torch.no_grad()
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
+        check_tokens(tokens, self.context_length)
         streams = [self.model.embed(tokens)]
         for block in self.model.layers():
             streams.append(block(streams[-1]))

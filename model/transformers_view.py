@@ -26,6 +26,8 @@ from model.observe import (
     SitePass,
     SiteRecord,
     apply_edits,
+    check_edits,
+    check_tokens,
     edit_rows,
     of_words,
 )
@@ -240,6 +242,7 @@ class TransformersView(ObservableModel):
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
         """Return float32 logits; with `streams` the pass over a deep model starts at the lowest edited layer."""
+        check_edits(self, edits)
         first = 0
         if streams is not None and self.starts_late:
             first = min((edit.layer for edit in edits), default=self.n_layer)
@@ -392,6 +395,7 @@ class TransformersView(ObservableModel):
     @torch.no_grad()
     def _run(self, module: Any, tokens: Tensor, current: _Pass | None = None, **arguments: Tensor) -> Any:
         """Return the output of the model, or of its body, which computes no logits."""
+        check_tokens(tokens, self.model.config.max_position_embeddings)  # a sliding window is no limit here
         if int(tokens.max()) >= self.vocab_size:
             raise UserError(f"token {int(tokens.max())}: the model has only {self.vocab_size:,} tokens")
         token = _current_pass.set(current)

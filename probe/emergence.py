@@ -32,7 +32,7 @@ from training.loop import is_due
 from training.metrics import AnswerLoss, DecisionPoint, QuestionPoint, ShiftPoint
 from training.settings import RunSettings, TrainSettings
 
-N_SIGN_FLIPS = 400  # behind the chance level
+N_SIGN_FLIPS = 400  # behind the bar
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for prefixes
 MIN_PASSAGES = 20  # passages of each kind that the curve of the next pronoun needs
 N_DEV_FRAMES = 9  # sizes of the dev blocks in English
@@ -67,7 +67,7 @@ class QuestionScores:
 
     def summary(self) -> str:
         """Return the best head and its accuracy in one phrase."""
-        accuracy = f"{self.point.accuracy:.2f} (chance level {self.point.chance_level:.2f})"
+        accuracy = f"{self.point.accuracy:.2f} (bar {self.point.chance_level:.2f})"
         return f"{self.name} {Head(self.layer, self.head)} accuracy {accuracy}"
 
 

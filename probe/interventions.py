@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data.errors import UserError
 from data.links import LinkItem
 from model.observe import HeadEdit, ObservableModel
 from probe.batches import length_batches, pad_rows, with_bar
@@ -171,19 +172,38 @@ def remove_head(layer: int, head: int) -> HeadEdit:
 
 
 def cut_link(layer: int, head: int, token: int, targets: Sequence[int]) -> HeadEdit:
-    """Return the edit that cuts the links of a head from one token to others, as `cut_weights`, in every text."""
+    """Return the edit that cuts the links of a head from one token to others, as `cut_weights`, in every text.
+
+    Positions count from 0, the start token. Raise UserError for a link that no text can have.
+    """
+    _check_links(token, targets)
     return _edit_token(layer, head, token, lambda row: cut_weights(row, _mask(row, targets)))
 
 
 def exchange_links(layer: int, head: int, token: int, left: Sequence[int], right: Sequence[int]) -> HeadEdit:
-    """Return the edit by which two sets of tokens exchange a head's weights at one token, as `exchange_weights`."""
+    """Return the edit by which two sets of tokens exchange a head's weights at one token, as `exchange_weights`.
+
+    Positions count from 0, the start token. Raise UserError for links that no text can have, or sets that overlap.
+    """
+    _check_links(token, left)
+    _check_links(token, right)
+    if not set(left).isdisjoint(right):
+        raise UserError(f"exchange_links: {list(left)} and {list(right)} must not share a token")
     return _edit_token(layer, head, token, lambda row: exchange_weights(row, _mask(row, left), _mask(row, right)))
+
+
+def _check_links(token: int, targets: Sequence[int]) -> None:
+    """Raise UserError unless `targets` are one or more tokens that a head can attend to from `token`."""
+    if not targets or not all(0 <= target <= token for target in targets):
+        raise UserError(f"no link from token {token} to {list(targets)}: it can have links to tokens 0 to {token} only")
 
 
 def _edit_token(layer: int, head: int, token: int, change: Callable[[Tensor], Tensor]) -> HeadEdit:
     """Return an edit that applies `change` ([B, T] -> [B, T]) to a head's weights at the same token of every text."""
 
     def weights(attention: Tensor) -> Tensor:
+        if token >= attention.shape[1]:
+            raise UserError(f"no link from token {token}: the text has tokens 0 to {attention.shape[1] - 1}")
         edited = attention.clone()
         edited[:, token] = change(attention[:, token])
         return edited

@@ -59,7 +59,7 @@ DECISION_LEVELS = {
     "E0": "the model's pronoun does not follow the entities",
     "E1": "the model's pronoun follows the entities",
     "E2": "cutting the head's edges moves the pronoun, on held-out documents",
-    "E3": "this head's link decides the pronoun",
+    "E3": "what this head copies decides the pronoun",
     "E4": "the choice is more than recency, and other seeds have such a head",
 }
 MIN_CUT = 0.10  # share of the margin that cutting the meant edge takes

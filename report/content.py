@@ -14,7 +14,7 @@ from probe.sentences import SHOWCASE, TokenizedText, next_tokens, pack_weights, 
 from probe.verdict import MAX_P, NOT_ESTABLISHED, corrected_p
 from report.live import live_content
 from report.natural import natural_claims, natural_tables
-from report.next_pronoun import next_pronoun_claim, next_pronoun_tables
+from report.next_pronoun import copied, next_pronoun_claim, next_pronoun_tables
 from report.page import PageClaim, PageContent, PageModel, PageQuestion, PageSentence
 from report.reproduce import ablation_code, reproducing_commands
 from report.tables import DESCRIPTIONS, description, model_tables
@@ -80,17 +80,25 @@ def _with_results(content: PageContent, results: ProbeResults, opened: OpenedMod
 
     # How a run was resumed is shown elsewhere on the page.
     warnings = [warning for warning in results.warnings if warning not in opened.resumed]
-    own = [result.own.link for result in results.selected if result.own is not None]
     return replace(
         content,
         notes=[*content.notes, *warnings],
-        link=own[0] if own else content.link,
+        asked=asked(results),
         questions=questions,
         next_pronoun=[PageClaim(result.verdict, next_pronoun_claim(result)) for result in results.next_pronoun],
         natural=natural_claims(results.natural) if results.natural else [],
         opening=opening_sentence(results.natural, results.selected) if results.natural else None,
         tables=tables + model_tables(results),
     )
+
+
+def asked(results: ProbeResults) -> str:
+    """Return what the heads were tested for, as the heading of the page asks: "links a pronoun to its antecedent"."""
+    own = [result.own.link for result in results.selected if result.own is not None]
+    has_link = own or any(result.verdict != NOT_ESTABLISHED for result in results.selected)
+    if results.next_pronoun and not has_link:
+        return f"copies {copied(results.next_pronoun[0])}"
+    return f"links {own[0] if own else 'a pronoun to its antecedent'}"
 
 
 def _commands(opened: OpenedModel, results: ProbeResults | None) -> list[str]:

@@ -10,8 +10,8 @@ from probe.verdict import DECISION_LEVELS, NOT_ESTABLISHED, SUGGESTIVE, SUPPORTE
 from report.tables import Table, estimate, head_names, number, table_of
 
 _WORDS = {
-    "next_pronoun_gender": ('"she" or "he"', "person"),
-    "next_pronoun_number": ('"it" or "they"', "thing"),
+    "next_pronoun_gender": ('"she" or "he"', "person", "the gender of the people"),
+    "next_pronoun_number": ('"it" or "they"', "thing", "the number of the things"),
 }
 _LEGEND = (
     "Read at the word before the pronoun. share: how much of the decision changes sides when the head's attention to",
@@ -21,6 +21,7 @@ _LEGEND = (
 )
 _LIMITS = [
     "that the model understands the text",
+    "that the head finds the person whom the author means: a head that copies from anybody passes the same criteria",
     "that the choice is more than recency: compare the author's person with the nearest mention",
     "that another run has such a head at the same index",
     "anything beyond its passages and the words of the lexicon, in which gender is binary",
@@ -172,18 +173,25 @@ def next_pronoun_card(result: NextPronounResult) -> dict[str, Any]:
     }
 
 
+def copied(result: NextPronounResult) -> str:
+    """Return what a head copies that decides this question, "the gender of the people it attends to ..."."""
+    attends = "they attend" if result.unit == "set" else "it attends"
+    return f"{_WORDS[result.question][2]} {attends} to into the next pronoun"
+
+
 def next_pronoun_claim(result: NextPronounResult) -> str:
     """Return the claim about one question in a few sentences."""
     # The claim, by the verdict
-    words, noun = _WORDS[result.question]
+    words, noun, _ = _WORDS[result.question]
+    copying = f"{copied(result)} ({words})"
     judged = result.judged
     heads = head_names(judged.heads)
     is_set = result.unit == "set"
     name = f"Heads {heads} together" if is_set else f"Attention head {heads}"
     opening = {
-        SUPPORTED: f"{name} decide{'' if is_set else 's'} whether the next word is {words}.",
-        SUGGESTIVE: f"{name} may decide whether the next word is {words}.",
-        NOT_ESTABLISHED: f"No head is shown to decide whether the next word is {words}; the best candidate is {heads}.",
+        SUPPORTED: f"{name} {'copy' if is_set else 'copies'} {copying}.",
+        SUGGESTIVE: f"{name} may copy {copying}.",
+        NOT_ESTABLISHED: f"No head is shown to copy {copying}; the best candidate is {heads}.",
         UNKNOWN_TO_MODEL: f"The model does not know whether the next word is {words}: it ignores the {noun}.",
     }[result.verdict]
 

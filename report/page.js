@@ -34,9 +34,8 @@ document.getElementById("training").hidden = !training;
 document.getElementById("slider").hidden = steps.length === 0;
 if (question()) Object.assign(state, { layer: question().layer, head: question().head });
 else state.score = "weight";
-const linked = sentences.get(location.hash.slice(1)) ?? sentences.get(content.opening); // report.html#yours-1
 drawLive();
-selectSentence(linked ?? [...groupsNow().values()][0]?.[0]);
+selectSentence(sentences.get(content.opening) ?? [...groupsNow().values()][0]?.[0]);
 redrawOn("question", showQuestion);
 redrawOn("question layer head score time sentence query target edits revision pair", drawHeads);
 redrawOn("question sentence", drawGroups);
@@ -45,10 +44,9 @@ redrawOn("sentence layer head time score query target edits revision", drawSente
 redrawOn("question layer head time", drawCharts);
 for (const draw of [drawQuestions, drawScoreChoice, drawSlider]) draw();
 for (const { draw } of views) draw();
-openLink();
+if (!openLink()) openNamed();
 addEventListener("hashchange", () => {
   if (openLink()) return;
   if (live && !location.hash) setText(live.text);
-  const named = sentences.get(location.hash.slice(1));
-  if (named) selectSentence(named);
+  openNamed();
 });

@@ -114,7 +114,7 @@ class PageContent:
     training: dict[str, Any] | None  # `report.content.training_content`, for the script
     next_pronoun: list[PageClaim] = field(default_factory=list)
     natural: list[tuple[str, str]] = field(default_factory=list)  # verdict and claim
-    link: str = "a pronoun to its antecedent"  # that the heads are tested for
+    asked: str = "links a pronoun to its antecedent"  # of the heads, in the heading
     opening: str | None = None  # the sentence that the page opens with
     tables: list[Table] = field(default_factory=list)
     resumed: Sequence[str]
@@ -136,7 +136,7 @@ def page(content: PageContent) -> str:
     # The template names its blanks {{name}}.
     heading = "What each head attends to"
     if _is_tested(content):
-        heading = f"Which attention head links {content.link}?"
+        heading = f"Which attention head {content.asked}?"
     blanks = {
         "title": _escape(f"{content.run.name}: {heading}"),
         "heading": _escape(heading),

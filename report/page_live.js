@@ -36,10 +36,11 @@ function queryIn(words) {
 
 // The text that fits the model, and what the user must know about it.
 function fitted(text) {
-  const whole = text.slice(0, LONGEST_TEXT).replace(/\p{Surrogate}/gu, "\ufffd");
+  const cut = text.slice(0, LONGEST_TEXT).replace(/\p{Surrogate}/gu, "\ufffd");
+  const whole = liveTokenizer.kind === "bpe" ? cut.replace(/ +$/, "") : cut; // its tokens begin with their space
   const limit = live.shape.context_length;
   const tokens = tokensOf(liveTokenizer, whole);
-  if (tokens.length < limit) return { text: whole, note: whole.length < text.length ? `Cut after ${LONGEST_TEXT} characters.` : "" };
+  if (tokens.length < limit) return { text: whole, note: cut.length < text.length ? `Cut after ${LONGEST_TEXT} characters.` : "" };
   const end = tokens[limit - 2].end;
   return { text: whole.slice(0, end), note: `This model reads ${limit - 1} tokens, so the text is cut after “${label(whole.slice(Math.max(0, end - 20), end))}”.` };
 }
@@ -135,8 +136,7 @@ function drawAnswers() {
   const columns = [answerList(state.edits.length ? "Next word, with your changes" : "Next word", now, "live-next")];
   if (state.edits.length) columns.unshift(answerList("Next word, as trained", passOf(text, []), "live-before"));
   const notes = [];
-  if (text !== document.getElementById("live-text").value) notes.push(`After “${short(text)}”.`);
-  if (state.time !== END && hasHistory()) notes.push(`Weights of step ${liveStep().toLocaleString("en")}, the last recorded one up to the slider.`);
+  if (text !== fitted(document.getElementById("live-text").value).text) notes.push(`After “${short(text)}”.`);
   show("live-answers", ...columns, ...notes.map((line) => element("p", { class: "rule" }, element("bdi", {}, line))));
 }
 
@@ -175,7 +175,14 @@ function oddsText(text, pair) {
   if (!before) return `“${left}” or “${right}” is not one token of this model, so they cannot be compared.`;
   const chance = (value) => (value < 0.005 ? "below 0.01" : number(value));
   const shown = (found) => `p(${left}) ${chance(found.left)}, p(${right}) ${chance(found.right)}, log p(${left}) − log p(${right}) = ${number(found.logOdds)}`;
-  return state.edits.length ? `As trained: ${shown(before)}. With your changes: ${shown(after)}.` : `${shown(before)}.`;
+  const odds = state.edits.length ? `As trained: ${shown(before)}. With your changes: ${shown(after)}.` : `${shown(before)}.`;
+  return [odds, ...pair.map(formsNote).filter(Boolean)].join(" ");
+}
+
+// The tokens that p(word) is the sum of; "" if that is the word alone.
+function formsNote(word) {
+  const forms = formsOf(word).map((id) => rawToken(liveTokenizer, id));
+  return forms.join() === word ? "" : `p(${label(word)}): ${forms.map((form) => `“${label(form)}”`).join(" + ")}.`;
 }
 
 function wordInput(legend, value, change) {
@@ -379,6 +386,15 @@ function linkNow() {
   if (state.pair) fields.set("pair", state.pair.join(","));
   if (state.time !== END) fields.set("step", steps[state.time]);
   return `${location.href.split("#")[0]}#${fields}`;
+}
+
+// A link to a stored sentence, report.html#yours-1: the sentence selected, in the field, and in view.
+function openNamed() {
+  const named = sentences.get(location.hash.slice(1));
+  if (!named) return;
+  if (live) setText(named.text);
+  selectSentence(named);
+  document.getElementById(live ? "live" : "attention").scrollIntoView();
 }
 
 // The state of a link: report.html#text=...&head=L1H0&cut=L1H0.11.6&step=1200. False if it has no text.

@@ -60,10 +60,14 @@ function bytePairs({ ids, ranks }, piece, offset) {
   return parts.map(({ text, start: from, end }) => ({ id: ids.get(text), start: from, end }));
 }
 
-// The text of a token, without spaces around it; white space alone is quoted.
-function textOfToken({ kind, vocabulary }, id) {
+function rawToken({ kind, vocabulary }, id) {
   const bytes = () => Uint8Array.from(vocabulary[id], (character) => BYTE_OF.get(character) ?? 63);
-  const text = kind === "bpe" ? new TextDecoder().decode(bytes()) : vocabulary[id];
+  return kind === "bpe" ? new TextDecoder().decode(bytes()) : vocabulary[id];
+}
+
+// The text of a token, without spaces around it; white space alone is quoted.
+function textOfToken(tokenizer, id) {
+  const text = rawToken(tokenizer, id);
   return text.trim() || JSON.stringify(text);
 }
 

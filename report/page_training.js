@@ -17,10 +17,17 @@ function drawSlider() {
   };
   show("slider", range, element("output", { for: "step", id: "step-name" }));
   redrawOn("time", () => {
-    const name = state.time === END ? "trained model, test split" : `step ${steps[state.time].toLocaleString("en")}, dev split`;
+    const name = state.time === END ? "trained model, test split" : stepName(steps[state.time]);
     range.setAttribute("aria-valuetext", name);
     show("step-name", name);
   });
+}
+
+// The step of the weights that are shown, and that of the scores where it is a later one.
+function stepName(step) {
+  const shown = hasHistory() ? liveStep() : step;
+  const scores = shown === step ? "" : `scores of step ${step.toLocaleString("en")}, `;
+  return `step ${shown.toLocaleString("en")}, ${scores}dev split`;
 }
 
 // {title, steps, lines: [{name, values, kind}], low, high}; kind "head" is the curve that the cursor follows.
@@ -35,7 +42,7 @@ function chartsNow() {
       ...otherHeads(curves[score]),
       { name, kind: "head", values: curves[score].map((heads) => heads[layer][head]) },
     ];
-    const level = { name: "chance level for the best of all heads", kind: "dashed", values: curves.chance_level };
+    const level = { name: "bar that luck passes in 1 of 20 models", kind: "dashed", values: curves.chance_level };
     charts.push({ title: "Accuracy", steps, lines: [level, ...of("accuracy")], low: 0, high: 1 });
     charts.push({ title: "Pronoun contrast", steps, lines: of("pronoun_contrast") });
     if (curves.resolved_share) {

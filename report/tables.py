@@ -310,7 +310,7 @@ def _holdout_table(result: QuestionResult) -> Table:
 
     # Reference rules are measured too, but are no baselines to beat.
     header = ("hold-out", "items", "accuracy [95 %]", "block accuracy [95 %]", "pronoun contrast", "strict accuracy",
-              "chance level", f"mean [range] over {n_models} untrained models", "baselines")  # fmt: skip
+              "bar", f"mean [range] over {n_models} untrained models", "baselines")  # fmt: skip
     names = [rule for rule in rules if rule not in REFERENCE_RULES]
     note = _OWN_HOLDOUT_NOTE if result.own is not None else _HOLDOUT_NOTE
     return Table("Hold-outs", header, rows, f"{note} Rules: {', '.join(names)}.")

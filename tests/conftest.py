@@ -6,11 +6,19 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # read when torch is imported
     os.environ.setdefault(variable, "1")
 
 from tests.program import SMALL, run_program  # noqa: E402
+
+# The same cases in every run; HYPOTHESIS_PROFILE=explore (make explore) draws new ones.
+for profile, is_fixed in (("fixed", True), ("explore", False)):
+    settings.register_profile(
+        profile, derandomize=is_fixed, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

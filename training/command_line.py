@@ -131,6 +131,12 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
     for flag, following in pairwise([*flags, ""]):
         if flag in ("-c", "--cfg") and following not in CFG_VALUES:
             raise UserError(f"{flag}: must be followed by {', '.join(CFG_VALUES)}")
+    if not {"-h", "--help"} & set(flags):
+        is_shown = bool({"-c", "--cfg"} & set(flags))
+        if "--resolve" in flags and not is_shown:
+            raise UserError("--resolve: belongs to --cfg or --help, for example --cfg job --resolve")
+        if is_shown and {"-m", "--multirun"} & set(flags):
+            raise UserError("--cfg: shows the settings of one run; leave out -m")
 
     # Each argument is a flag, a setting of Hydra, a setting of ours, or a group with its choice.
     names = [*filter(None, groups), *setting_names(groups)]

@@ -25,7 +25,7 @@ class ProbeRecord:
 
     values: dict[str, Any]  # recorded in metrics.jsonl with split "probe"
     images: dict[str, np.ndarray]  # TensorBoard tag -> [height, width, 3] uint8
-    summary: list[str]  # per question: "number L1H0 accuracy 0.98 (chance level 0.61)"
+    summary: list[str]  # per question: "number L1H0 accuracy 0.98 (bar 0.61)"
 
 
 Probe = Callable[[Transformer, int], ProbeRecord | None]  # model in eval mode, step

@@ -1,9 +1,13 @@
 """Edits of heads for the tests of observed models, and the check of a pass over the site alone."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor
 
-from model.observe import ObservableModel, SiteEdit, SitePass
+from data.errors import UserError
+from model.observe import HeadEdit, ObservableModel, SiteEdit, SitePass
 from tests.tiny_models import H, V
 
 L = 3
@@ -73,3 +77,22 @@ def check_against_whole_passes(view: ObservableModel, kind: type[SitePass], tole
     for record, expected_record in zip(fast.records(), whole.records(), strict=True):
         torch.testing.assert_close(record.weights, expected_record.weights, **near)
         torch.testing.assert_close(record.output, expected_record.output, **near)
+
+
+def check_refusals(model: ObservableModel) -> None:
+    """Edits that cannot act, and tokens that are none, are an error of one line, never the unedited logits."""
+    tokens = torch.ones(2, 4, dtype=torch.long)
+    for layer, head in ((model.n_layer, 0), (-1, 0), (0, model.n_head), (0, -1)):
+        limits = f"layers 0 to {model.n_layer - 1} and heads 0 to {model.n_head - 1}$"
+        with pytest.raises(UserError, match=f"no head L{layer}H{head}; the model has {limits}"):
+            model.logits(tokens, edits=[HeadEdit(layer, head, output=torch.zeros_like)])
+    one_edit: Any = HeadEdit(0, 0, output=torch.zeros_like)
+    for edits in (one_edit, (edit for edit in [one_edit]), [(0, 0)]):
+        with pytest.raises(UserError, match="^edits: must be a list of edits.*$"):
+            model.logits(tokens, edits=edits)
+    too_long = torch.ones(1, model.context_length + 1, dtype=torch.long)
+    wrong: list[Any] = ["The cat", [1, 2], tokens.float(), tokens[0], too_long, tokens[:, :0]]
+    for values in wrong:
+        for call in (model.logits, model.record, model.residual_stream):
+            with pytest.raises(UserError, match="^tokens: .*$"):
+                call(values)

@@ -16,6 +16,7 @@ from tests.model.site_passes import (
     SITE,
     L,
     check_against_whole_passes,
+    check_refusals,
     cut_first,
     exchange,
     move_to_first,
@@ -49,6 +50,10 @@ def test_logits_equal_the_forward_pass_also_with_an_edit_that_changes_nothing(sw
     torch.testing.assert_close(view.logits(tokens), view.model(tokens))
     same = [HeadEdit(layer, 1, weights=lambda w: w, output=lambda o: o) for layer in range(L)]
     torch.testing.assert_close(view.logits(tokens, edits=same), view.logits(tokens), rtol=1e-4, atol=1e-4)
+
+
+def test_edits_that_cannot_act_and_tokens_that_are_none_are_refused() -> None:
+    check_refusals(make_view())
 
 
 def test_an_output_edit_equals_removing_the_heads_columns_of_the_output_projection(tokens: Tensor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from model.observe import HeadEdit, SiteEdit, SitePass
 from model.transformers_view import TransformersSitePass, TransformersView
-from tests.model.site_passes import SITE, check_against_whole_passes, cut_first, exchange, texts
+from tests.model.site_passes import SITE, check_against_whole_passes, check_refusals, cut_first, exchange, texts
 
 transformers = pytest.importorskip("transformers")
 L, H, G, D, V, T = 3, 4, 2, 32, 37, 11  # G: heads of keys and values where they are grouped
@@ -63,6 +63,11 @@ def eager(model_type: str, tokens: Tensor) -> Any:
     reference.load_state_dict(make_view(model_type).model.state_dict())
     with torch.no_grad():
         return reference.eval()(tokens, output_attentions=True, output_hidden_states=True, use_cache=False)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "qwen3"])
+def test_edits_that_cannot_act_and_tokens_that_are_none_are_refused(model_type: str) -> None:
+    check_refusals(make_view(model_type))
 
 
 @each_type

@@ -1,3 +1,4 @@
+import re
 from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
@@ -143,7 +144,9 @@ def test_a_training_probe_reads_every_question_and_draws_only_at_evaluations(cor
     readings = {step: probe(model, step) for step in (8, 10, 15)}
     assert [bool(reading.images) for reading in readings.values()] == [False, True, True]
     assert {"number", "gender", "number_answer", "head_types", "probe_loss"} <= set(readings[8].values)
-    assert len(readings[8].summary) == 2
+    assert len(readings[8].summary) == 2 and re.fullmatch(
+        r".* accuracy \d\.\d\d \(bar \d\.\d\d\)", readings[8].summary[0]
+    )
     with torch.no_grad():
         model.token_embedding.weight.fill_(torch.nan)
     assert probe(model, 16) is None

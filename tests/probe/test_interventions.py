@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from data.errors import UserError
 from data.links import LinkItem
 from probe.interventions import (
     NO_TOKEN,
@@ -13,9 +14,11 @@ from probe.interventions import (
     answer_ids,
     answer_margins,
     cut_edge,
+    cut_link,
     cut_weights,
     edit_query_row,
     edited_margins,
+    exchange_links,
     exchange_weights,
     measure_pairs,
     pair_up,
@@ -23,6 +26,23 @@ from probe.interventions import (
     swap_edges,
 )
 from tests.probe.pair_items import margin_alone, pair_view, random_items
+
+
+@pytest.mark.parametrize(("token", "targets"), [(3, [4]), (3, [-1]), (3, []), (-1, [0])])
+def test_a_link_that_no_text_has_is_refused(token: int, targets: list[int]) -> None:
+    with pytest.raises(UserError, match=f"^no link from token {token} to "):
+        cut_link(0, 0, token, targets)
+    with pytest.raises(UserError, match=f"^no link from token {token} to "):
+        exchange_links(0, 0, token, [0], targets)
+
+
+def test_links_outside_the_text_and_sets_that_overlap_are_refused() -> None:
+    tokens = torch.ones(1, 5, dtype=torch.long)
+    for edit in (cut_link(0, 0, 5, [1]), exchange_links(0, 0, 5, [1], [2])):
+        with pytest.raises(UserError, match="^no link from token 5: the text has tokens 0 to 4$"):
+            pair_view().logits(tokens, edits=[edit])
+    with pytest.raises(UserError, match="must not share a token$"):
+        exchange_links(0, 0, 4, [1, 2], [2])
 
 
 @pytest.mark.parametrize(

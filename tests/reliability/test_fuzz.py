@@ -1,12 +1,13 @@
 """Any command line gives valid settings, or one line of error with exit status 2."""
 
 import io
+import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 
 from data.errors import printable
 from tests.program import process_state
@@ -34,9 +35,11 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100)
 @given(command_lines())
 @example(["-m", "seed=1,2"])
+@example(["--resolve"])
+@example(["-m", "--cfg", "job"])
 @example(["data=text", "experiment=lab/heads"])
 @example(["--cfg", "job", "--cfg"])
 @example(["-m", "hydra.sweeper.max_batch_size=0", "model=nano"])
@@ -54,3 +57,8 @@ def test_any_command_line_ends_with_status_0_or_with_one_line_of_error_and_statu
 
 def test_a_command_line_of_valid_settings_ends_with_status_0() -> None:
     assert status_and_error(["seed=3", "model=nano", "optim.learning_rate=0.1", "sample_prompt=a, b"]) == (0, "")
+
+
+def test_the_cases_are_the_same_in_every_run_unless_one_explores() -> None:
+    is_exploring = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
+    assert settings().derandomize is not is_exploring and settings().database is None

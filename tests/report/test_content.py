@@ -8,9 +8,10 @@ import torch
 
 from antecedent_lab.opened import open_run
 from probe.config import ProbeConfig
-from probe.results import NaturalQuestion, NaturalResult, ProbeResults, QuestionResult, ShiftResult
+from probe.results import NaturalQuestion, NaturalResult, NextPronounResult, ProbeResults, QuestionResult, ShiftResult
 from report.content import (
     MAX_SENTENCE_CHARACTERS,
+    asked,
     opening_sentence,
     training_content,
     within_size,
@@ -73,6 +74,15 @@ def test_the_training_command_gives_the_settings_of_the_run(trained_run: Path) -
     used, expected = (flatten(settings) for settings in (compose_settings(arguments), run.settings))
     assert program == "train.py" and {name for name in used if used[name] != expected[name]} == ignored
     assert shlex.split(probe)[1:] == ["eval.py", f"run={trained_run}", "probe.n_untrained=2"]
+
+
+@pytest.mark.parametrize(("verdict", "is_link"), [("not established", False), ("supported", True)])
+def test_the_heading_of_a_page_about_the_next_pronoun_asks_what_the_head_copies(verdict: str, is_link: bool) -> None:
+    question = filled(QuestionResult, verdict=verdict, own=None)
+    next_pronoun = filled(NextPronounResult, question="next_pronoun_gender", unit="head")
+    results = filled(ProbeResults, selected=[question], next_pronoun=[next_pronoun])
+    copies = "copies the gender of the people it attends to into the next pronoun"
+    assert asked(results) == ("links a pronoun to its antecedent" if is_link else copies)
 
 
 @pytest.mark.parametrize(

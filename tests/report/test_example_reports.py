@@ -99,10 +99,11 @@ def test_a_report_opens_from_disk_without_a_network_and_runs_its_model(name: str
 def test_the_english_report_compares_she_and_he_and_cutting_the_deciding_link_changes_them(
     browser: Any, tmp_path: Path
 ) -> None:
-    with opened(browser, REPORTS["english"].read_text(encoding="utf-8"), tmp_path) as view:
+    with opened(browser, with_present_script(REPORTS["english"].read_text(encoding="utf-8")), tmp_path) as view:
         odds = view.page.locator("#live-odds")
         before = odds.inner_text()
         assert re.match(r"p\(she\) 0\.\d\d, p\(he\) 0\.\d\d", before)
+        assert "p(she): “ she” + “She” + “ She”." in before  # the tokens that are meant
         view.page.get_by_role("button", name="Find the link that decides").click()
         view.page.get_by_role("button", name="Cut the link").click()
         first, second = (float(text) for text in re.findall(r"= (-?\d+\.\d\d)", odds.inner_text()))
@@ -110,10 +111,39 @@ def test_the_english_report_compares_she_and_he_and_cutting_the_deciding_link_ch
         view.check()
 
 
+def test_the_pages_of_the_project_show_the_numbers_of_the_report() -> None:
+    content = content_of("stories")
+    live, head = content["live"]["model"], content["questions"][0]
+    shown, weights_on_meant = [], []
+    for sentence in content["sentences"][:4]:
+        text = read(live, sentence["text"])
+        row = word_attention(model_of(live), [text])[0][head["layer"], head["head"], -1]
+        cat, buses = (row[text.words.index(noun)] for noun in ("cat", "buses"))
+        words = [word for word, _ in sentence["next"][:2]]
+        shown.append(f"| {sentence['text']} | {cat:.2f} | {buses:.2f} | {', '.join(words)} |")
+        weights_on_meant.append(f"{max(cat, buses):.2f}")
+    attention = (REPORTS["stories"].parent / "attention.md").read_text()
+    assert "\n".join(shown) in attention and f"layer {head['layer']}, head {head['head']} of the default" in attention
+    *first, last = weights_on_meant
+    readme = (REPORTS["stories"].parents[1] / "README.md").read_text()
+    assert f"{', '.join(first)} and {last}, in four sentences" in readme  # the description of the picture
+
+
+def test_a_space_at_the_end_of_an_english_sentence_changes_nothing(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, with_present_script(REPORTS["english"].read_text(encoding="utf-8")), tmp_path) as view:
+        lists = []
+        for text in ("Anna met Ben.", "Anna met Ben. "):
+            view.page.locator("#live-text").fill(text)
+            lists.append(view.page.locator("#live-answers").inner_text())
+        assert lists[0] == lists[1]
+        view.check()
+
+
 def test_the_answers_of_the_worksheet_are_those_of_the_page(browser: Any, tmp_path: Path) -> None:
     worksheet = (REPORTS["stories"].parent / "worksheet.md").read_text()
     rows = re.findall(r"^\| `(#text=.*?)` \| (.*?) \|$", worksheet, re.MULTILINE)
-    assert len(rows) >= 5
+    removals = {f"remove=L{layer}H{head}" for layer in range(2) for head in range(2)}
+    assert removals <= {address.split("&", 1)[-1] for address, _ in rows}  # answer 3b is about all of them
     with opened(browser, REPORTS["stories"].read_text(encoding="utf-8"), tmp_path) as view:
         for address, expected in rows:
             view.page.goto("about:blank")

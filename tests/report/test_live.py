@@ -191,6 +191,11 @@ def test_the_deciding_link_is_the_one_whose_cut_changes_most(show: Show) -> None
 def test_the_slider_shows_every_sentence_with_the_weights_of_that_step(show: Show) -> None:
     earlier = view_of(LIVE.earlier[0], "<f2")
     with show() as view:
+        recorded = sorted([*LIVE.earlier_steps, LIVE.step])
+        for position, step in enumerate(sample.STEPS):  # the label is the step of the weights
+            view.page.locator("#step").fill(str(position))
+            shown = max(each for each in recorded if each <= step)
+            assert view.page.locator("#step-name").inner_text().startswith(f"step {shown:,}, ")
         view.page.locator("#step").fill("3")  # between the recorded steps
         assert next_words(view) == expected_words(TEXT, model=earlier)
         read = tokenize_text(tokenizer(), TEXT, LIVE.tokenizer.start)
@@ -273,6 +278,16 @@ def test_a_link_restores_text_head_changes_and_step(show: Show) -> None:
         view.page.goto(f"{view.url}#text=The+dog")  # the text alone is enough
         view.page.wait_for_function("document.getElementById('live-text').value === 'The dog'")
         assert view.page.locator("#live .edits li").count() == 0
+
+
+def test_a_link_to_a_stored_sentence_opens_with_it_in_the_field_and_in_view(show: Show) -> None:
+    with show() as view:
+        view.page.goto(f"{view.url}#yours-1")
+        view.page.reload()
+        text = view.page.locator("#live-text")
+        assert text.input_value() == "The fox thanked the hen because it was kind."
+        assert view.page.locator(".card[aria-pressed=true]").inner_text().startswith("The fox")
+        assert text.evaluate("(field) => field.getBoundingClientRect().bottom <= innerHeight && scrollY > 0")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -245,7 +245,7 @@ def test_the_page_reads_texts_as_the_tokenizer_and_the_probe_do(script: Callable
     described = live_tokenizer(tokenizer, end_id(tokenizer))
     assert described is not None and described.kind == kind
 
-    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=20)
     @given(texts)
     def check(batch: list[str]) -> None:
         read = script(READ, {"tokenizer": asdict(described), "texts": batch})

@@ -35,17 +35,17 @@ def test_heads_in_natural_text_are_rows_and_missing_questions_a_line() -> None:
 @pytest.mark.parametrize(
     ("verdict", "unit", "opening"),
     [
-        ("supported", "head", 'Attention head L100H100 decides whether the next word is "she" or "he".'),
-        ("supported", "set", "Heads L100H100 together decide whether"),
-        ("suggestive", "head", "Attention head L100H100 may decide"),
-        ("not established", "head", "No head is shown to decide"),
+        ("supported", "head", "Attention head L100H100 copies the gender of the people it attends to into the next"),
+        ("supported", "set", "Heads L100H100 together copy the gender of the people they attend to into the next"),
+        ("suggestive", "head", "Attention head L100H100 may copy the gender of"),
+        ("not established", "head", "No head is shown to copy the gender of"),
         ("the model does not know", "head", "The model does not know"),
     ],
 )
 def test_the_claim_about_the_next_pronoun_says_no_more_than_its_verdict(verdict: str, unit: str, opening: str) -> None:
-    names = {"question": "next_pronoun_gender", "verdict": verdict, "unit": unit, "evidence_level": "E2"}
+    names = {"question": "next_pronoun_gender", "verdict": verdict, "unit": unit, "evidence_level": "E3"}
     result = filled(NextPronounResult, **names)
     claim = next_pronoun_claim(result)
-    assert claim.startswith(opening)
+    assert claim.startswith(opening) and "link" not in claim and "antecedent" not in claim
     assert next_pronoun_card(result).items() >= (names | {"claim": claim}).items()
     assert len(next_pronoun_tables([result])) == 1 + len(next_pronoun_tables([replace(result, after=None)]))

@@ -25,6 +25,7 @@ from training.command_line import (
     next_command,
     one_line_errors,
     quote_text,
+    run_cli,
 )
 from training.settings import CONFIGS
 
@@ -59,8 +60,20 @@ def test_an_argument_that_is_no_setting_or_a_setting_of_hydra_that_could_do_harm
         check_arguments([argument], GROUPS)
 
 
+@pytest.mark.parametrize("arguments", ["--resolve", "seed=2 --resolve", "--resolve --hydra-help", "-m --cfg job"])
+def test_a_flag_that_needs_or_excludes_another_is_one_line(
+    arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments.split()])
+    with pytest.raises(SystemExit) as end:
+        run_cli(lambda config: 0, GROUPS, CONFIGS, "train")
+    err = capsys.readouterr().err
+    assert end.value.code == 2 and err.startswith("error: --") and err.count("\n") == 1
+
+
 def test_sweeps_and_launchers_are_allowed() -> None:
     check_arguments(["-m", "seed=range(1,6)", "model=tiny,nano", "variant=glob(*)"], GROUPS)
+    check_arguments(["--cfg", "job", "--resolve"], GROUPS)
     check_arguments(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=x", "--cfg", "job"], GROUPS)
 
 

@@ -35,7 +35,6 @@ class EvalSettings:
     path: str | None = setting("files to test on: a file, a folder or a glob; several separated by commas")
     live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
     open: bool = setting("show the page in a browser")
-    figures: bool = setting("of a sweep: also draw a PNG; needs matplotlib")
     verbose: bool = setting("print every hold-out, baseline and importance measure")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
     threads: int | None = setting("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
@@ -78,7 +77,6 @@ class EvalSettings:
             ("text", is_sweep or is_task, "needs one model, without task= and path="),
             ("live", is_sweep or is_task, "is for the page of one model, without task= and path="),
             ("open", is_sweep or is_task, "opens the page of one model, without task= and path="),
-            ("figures", not is_sweep, "only for runs= and compare=; the page of a model shows its curves"),
         ]
         # None and False mean that a setting is not given.
         for name, is_wrong, problem in problems:

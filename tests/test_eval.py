@@ -169,7 +169,6 @@ def test_a_text_that_is_empty_or_too_long_is_refused(probed: tuple[Path, str], t
         ("items", {"items": "a.jsonl", "runs": "a"}),
         ("items", {"items": "klingon", "model": "a"}),
         ("live", {"live": True, "path": "a.txt"}),
-        ("figures", {"figures": True, "text": "it"}),
         ("before", {"before": "a", "runs": "b"}),
         ("before", {"before": "a", "text": "it"}),
         ("live", {"live": True, "before": "a"}),
@@ -194,7 +193,7 @@ def test_settings_that_exclude_each_other_are_refused_by_name(name: str, setting
             "before",
         )
     )
-    flags = dict.fromkeys(("open", "figures", "verbose"), False)
+    flags = dict.fromkeys(("open", "verbose"), False)
     with pytest.raises(ValueError, match=f"^{name}="):
         EvalSettings(**values | flags | {"device": Device.cpu, "cache_dir": ""} | settings)
 

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -146,13 +146,11 @@ def _locked(folder: Path, owner: str) -> BlockingIOError:
 # Sets of files
 
 
-def write_files(
-    folder: Path, files: Mapping[str, str | bytes], marker: str | None = None, obsolete: Iterable[str] = ()
-) -> None:
+def write_files(folder: Path, files: Mapping[str, str], marker: str | None = None) -> None:
     """Write `files`, content by path in `folder`, so that `marker` exists only if all of them are from the same call.
 
     The files are first written to a temporary folder; an error there changes nothing. Then `marker`, the path that
-    readers look for, and the `obsolete` paths are deleted, the others are moved into place, and `marker` is moved last.
+    readers look for, is deleted, the others are moved into place, and `marker` is moved last.
     Only one process may write to `folder` at a time. Raises OSError if a file cannot be written.
     """
     staging = folder / STAGING
@@ -165,15 +163,12 @@ def write_files(
                 path.parent.mkdir(parents=True, exist_ok=True)
             if (folder / name).is_dir():
                 raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(folder / name))
-            data = content.encode() if isinstance(content, str) else content
-            write_atomically(staging / name, data)
+            write_atomically(staging / name, content.encode())
 
         # From here on readers find no marker, until every file is in its place.
         if marker is not None:
             (folder / marker).unlink(missing_ok=True)
             _sync_folder((folder / marker).parent)
-        for name in obsolete:
-            (folder / name).unlink(missing_ok=True)
         for name in sorted(files, key=lambda name: name == marker):
             (staging / name).replace(folder / name)
             _sync_folder((folder / name).parent)

@@ -11,7 +11,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from antecedent_lab.eval_settings import EvalSettings
-from data.config import HubConfig, StoriesConfig, TextConfig, TokensConfig
+from data.config import HubConfig, StoriesConfig, TextConfig
 from data.errors import UserError, printable
 from data.setting_fields import setting_info
 from probe.config import ProbeConfig
@@ -165,7 +165,6 @@ def test_help_lists_the_settings_and_every_choice_of_a_group(script: str) -> Non
         ("train.py", {**GROUPS, "data": [StoriesConfig]}),
         ("train.py data=hub data.name=x", {"data": [HubConfig]}),
         ("train.py data=text data.path=x", {"data": [TextConfig]}),
-        ("train.py data=tokens data.path=x", {"data": [TokensConfig]}),
         ("eval.py", {"": [EvalSettings], "probe": [ProbeConfig]}),
     ],
 )

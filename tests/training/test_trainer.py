@@ -173,11 +173,6 @@ def test_more_processes_than_rows_are_refused() -> None:
         small_trainer("tokens_per_batch=64", distributed=Distributed(rank=1, world_size=2))
 
 
-def test_cuda_graphs_without_a_cuda_device_are_refused() -> None:
-    with pytest.raises(ValueError, match="compile=graphs"):
-        small_trainer("compile=graphs")
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_auto_without_a_cuda_device_is_the_cpu_and_cuda_is_refused() -> None:
     assert choose_device(Device.auto, Precision.float32).device.type == "cpu"

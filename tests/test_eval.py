@@ -345,7 +345,7 @@ def test_variants_of_a_sweep_are_compared(run: Path) -> None:
 def test_an_exported_run_opens_as_an_external_model_with_the_same_attention(run: Path) -> None:
     pytest.importorskip("transformers")
     folder, out = run.parent / "hf", run.parent / "results"
-    assert run_program("model/export.py", "to=hf", f"run={run}", f"out={folder}").status == 0
+    assert run_program("antecedent_lab/__main__.py", "export", f"run={run}", f"out={folder}").status == 0
     result = run_program("eval.py", f"model={folder}", f"out={out}", f"text={SENTENCE}")
     assert result.status == 0, result.err
     assert page_content(out)["run"]["step"] == "external model"

@@ -19,7 +19,7 @@ from training.checkpoint import (
 )
 from training.files import write_atomically, write_files
 
-FILES = {"a.txt": "new a", "sub/b.txt": b"new b", "marker.json": "new"}
+FILES = {"a.txt": "new a", "sub/b.txt": "new b", "marker.json": "new"}
 
 
 def state_of(step: int) -> dict[str, Any]:

@@ -8,11 +8,9 @@ import pytest
 
 from training.files import FolderLock, lock
 from training.run_dir import (
-    check_out_is_free,
     create_run,
     find_run,
     find_runs,
-    first_unwritable,
 )
 
 
@@ -45,12 +43,6 @@ def test_an_empty_directory_is_used_and_one_with_a_file_is_refused(tmp_path: Pat
     (tmp_path / "out" / "thesis.tex").touch()
     with pytest.raises(FileExistsError, match="out=out"):
         create_run("out")
-
-
-def test_files_of_a_process_killed_at_its_start_do_not_make_a_directory_count_as_used(tmp_path: Path) -> None:
-    (tmp_path / ".config.json.1234").touch()
-    (tmp_path / ".lock").touch()
-    check_out_is_free(str(tmp_path))
 
 
 def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) -> None:
@@ -90,17 +82,6 @@ def test_a_run_that_does_not_exist_is_an_error(run: str | None) -> None:
         find_run(run)
 
 
-def test_a_writable_run_has_no_folder_that_cannot_be_written() -> None:
-    assert first_unwritable(add_run("runs/a")) is None
-
-
 def test_runs_of_a_sweep_come_in_the_order_of_their_numbers() -> None:
     runs = [add_run(f"sweep/{name}") for name in ("0", "2", "10")]
     assert find_runs("sweep") == runs
-
-
-@pytest.mark.parametrize("sweep", ["", "nowhere", "runs/single"])
-def test_a_directory_that_is_no_sweep_is_an_error(sweep: str) -> None:
-    add_run("runs/single")
-    with pytest.raises(FileNotFoundError):
-        find_runs(sweep)

@@ -2,7 +2,7 @@
 
     from antecedent_lab import open_model, probe_model
 
-    result = probe_model("runs/mine")  # or a folder of save_pretrained, a name on the hub, ckpt.pt, model.bin
+    result = probe_model("runs/mine")  # or a folder of save_pretrained, or a name on the hub
     print(result)                      # what eval.py prints
     result.save("report")              # writes what eval.py writes
 

@@ -1,8 +1,8 @@
-"""The commands of the installed package: antecedent-lab train|eval, with the settings of train.py and eval.py."""
+"""The commands of the package: antecedent-lab train|eval|export; in a checkout python -m antecedent_lab."""
 
 import sys
 
-USAGE = "usage: antecedent-lab train|eval [NAME=VALUE ...]; antecedent-lab train --help lists the settings"
+USAGE = "usage: antecedent-lab train|eval|export [NAME=VALUE ...]; antecedent-lab train --help lists the settings"
 
 
 def main() -> None:
@@ -12,6 +12,8 @@ def main() -> None:
         from train import command
     elif program == "eval":
         from eval import command
+    elif program == "export":
+        from antecedent_lab.export import command
     else:
         is_help = program in ("-h", "--help")
         print(

@@ -144,7 +144,7 @@ class ProbeResult:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        files: dict[str, str | bytes] = {
+        files: dict[str, str] = {
             "probe.json": json.dumps(self.results.to_json(), indent=2) + "\n",
             **self._claim_files(),
             "heads.csv": heads_csv(self.results, self.scores),
@@ -186,9 +186,9 @@ def open_model(
     device: str | Device = Device.auto,
     threads: int | None = None,
 ) -> OpenedModel:
-    """Open a run of train.py, a model of transformers or a checkpoint of nanoGPT or llama2.c.
+    """Open a run of train.py or a model of transformers.
 
-    `model` is the directory of a run, a folder written by save_pretrained, a name on the hub, `ckpt.pt` or `model.bin`.
+    `model` is the directory of a run, a folder written by save_pretrained or a name on the hub.
     `tokenizer`: see docs/usage.md; if None, that of the model. `items`: for a model that is no run, the sentences that
     it is tested on: "english" (the default) or "stories". `out`: the folder of eval.py's results.
     Raises UserError or OSError with one line.

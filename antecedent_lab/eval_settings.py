@@ -25,17 +25,16 @@ class EvalSettings:
     run: str | None = setting("directory of a run; null: the newest")
     runs: str | None = setting("directory of a sweep over seeds")
     compare: str | None = setting("directory of a sweep over variants and seeds")
-    model: str | None = setting("an external model: a folder of save_pretrained, a hub name, ckpt.pt or model.bin")
+    model: str | None = setting("an external model: a folder of save_pretrained or a hub name")
     items: str | None = setting("english or stories, for model=; FILE.jsonl: a question of your own; null: english")
     before: str | None = setting("a run or model to compare with, item by item: for example before fine-tuning")
-    tokenizer: str | None = setting("its tokenizer: a folder, a hub name, tokenizer.json or .bin, a text's characters")
+    tokenizer: str | None = setting("its tokenizer: a folder, a hub name or tokenizer.json")
     out: str | None = setting("folder for the results about model=; null: probes/NAME")
     text: str | None = setting("a sentence of your own, whose attention is printed instead of a test")
     task: Task | None = setting("what the files of path= are; null: natural, English text")
     path: str | None = setting("files to test on: a file, a folder or a glob; several separated by commas")
     live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
     open: bool = setting("show the page in a browser")
-    figures: bool = setting("of a sweep: also draw a PNG; needs matplotlib")
     verbose: bool = setting("print every hold-out, baseline and importance measure")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
     threads: int | None = setting("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
@@ -78,7 +77,6 @@ class EvalSettings:
             ("text", is_sweep or is_task, "needs one model, without task= and path="),
             ("live", is_sweep or is_task, "is for the page of one model, without task= and path="),
             ("open", is_sweep or is_task, "opens the page of one model, without task= and path="),
-            ("figures", not is_sweep, "only for runs= and compare=; the page of a model shows its curves"),
         ]
         # None and False mean that a setting is not given.
         for name, is_wrong, problem in problems:

@@ -15,7 +15,6 @@ from data.errors import UserError, printable
 from data.own_items import load_own_question
 from probe.config import Items, ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
-from report.figures import check_matplotlib
 from training.device import choose_device
 from training.run_dir import find_run
 from training.settings import Precision, compose_settings
@@ -23,8 +22,6 @@ from training.settings import Precision, compose_settings
 
 def evaluate(settings: EvalSettings, probe: ProbeConfig) -> None:
     """Run the mode that the settings select."""
-    if settings.figures:
-        check_matplotlib()
     if settings.runs is not None:
         compare_seeds(settings, probe)
     elif settings.compare is not None:

@@ -17,7 +17,7 @@ from data.errors import UserError, damaged_file_error
 from data.links import LinkItem
 from data.tokenizer import end_id, load_tokenizer
 from data.typed_json import from_json
-from model.export import departures
+from model.config import departures
 from model.external import open_transformers
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer, draw_outputs, load_weights, n_parameters
@@ -212,8 +212,8 @@ def open_external(
     """Load a causal language model of another program and its tokenizer, to be tested on `stories` or in English.
 
     In English a large model is only asked about the next pronoun, unless `has_items`: the user has given items=.
-    `name` is a folder written by save_pretrained, a name on the hub, or a checkpoint of nanoGPT or llama2.c; results go
-    to `out` (default: probes/NAME). UserError or OSError with one line if the model cannot be loaded or observed.
+    `name` is a folder written by save_pretrained or a name on the hub; results go to `out` (default: probes/NAME).
+    UserError or OSError with one line if the model cannot be loaded or observed.
     """
     external = open_transformers(name, device, tokenizer)
     view = external.view
@@ -256,10 +256,8 @@ def open_external(
 
 
 def _folder_name(folder: Path) -> str:
-    """Return the name of a model's folder; for the export of a run, the run's name; for a file, with its folder."""
+    """Return the name of a model's folder; for the export of a run, the run's name."""
     path = folder.resolve()
-    if path.is_file():  # a checkpoint: out-shakespeare/ckpt.pt
-        return f"{path.parent.name}-{path.stem}"
     if (path.parent.name, path.name) == ("export", "hf"):
         return path.parent.parent.name
     return path.name

@@ -19,7 +19,6 @@ from lab.compare import Comparison, VariantRun, by_variant, compare_runs
 from lab.seeds import SeedRun, SeedsResult, over_seeds
 from probe.config import ProbeConfig
 from probe.results import ProbeResults
-from report.figures import draw_comparison, draw_seeds
 from report.sweep_tables import LEGEND, comparison_csv, comparison_markdown, seeds_markdown
 from training.command_line import program_command
 from training.device import choose_device
@@ -43,11 +42,10 @@ def compare_seeds(settings: EvalSettings, config: ProbeConfig) -> None:
             probe = _probe_results(run, settings, config, count)
             records.append(SeedRun(run.name, seeds[run.name], probe, metrics))
 
-        # Tables and figures show what the file says, with its six digits.
+        # The table shows what the file says, with its six digits.
         written = to_json(over_seeds(records, _resume_notes(runs)))
         results: SeedsResult = from_json(SeedsResult, written, "seeds.json")
-        picture = draw_seeds(results, list(runs.values())) if settings.figures else None
-        _write(sweep / "probe", "seeds", results, seeds_markdown(results), {}, picture)
+        _write(sweep / "probe", "seeds", results, seeds_markdown(results), {})
 
 
 def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: TrainSettings) -> None:
@@ -71,33 +69,19 @@ def compare_variants(settings: EvalSettings, config: ProbeConfig, defaults: Trai
             seed, changes = variants[run.name]
             records.append(VariantRun(run.name, seed, changes, metrics, probe))
 
-        # Tables and figures show what the file says, with its six digits.
+        # The tables show what the file says, with its six digits.
         written = to_json(compare_runs(records, standard, _resume_notes(runs)))
         results: Comparison = from_json(Comparison, written, "compare.json")
-        picture = draw_comparison(results) if settings.figures else None
         table = "\n".join([comparison_markdown(results), *LEGEND])
-        _write(sweep / "probe", "compare", results, table, {"compare.csv": comparison_csv(results)}, picture)
+        _write(sweep / "probe", "compare", results, table, {"compare.csv": comparison_csv(results)})
 
 
-def _write(
-    folder: Path,
-    name: str,
-    results: SeedsResult | Comparison,
-    table: str,
-    others: Mapping[str, str],
-    picture: bytes | None,
-) -> None:
+def _write(folder: Path, name: str, results: SeedsResult | Comparison, table: str, others: Mapping[str, str]) -> None:
     """Print the table of a sweep and write it as Markdown, with the results as JSON."""
     lines = "\n".join([table, *(f"note: {warning}" for warning in results.warnings)]) + "\n"
     print(printable(f"\n{lines}"))
     texts = {f"{name}.json": json.dumps(to_json(results), indent=2) + "\n", f"{name}.md": lines, **others}
-
-    # A figure of earlier results would contradict the new ones.
-    figure = f"figures/{name}.png"
-    if picture is None:
-        write_files(folder, texts, f"{name}.json", obsolete=[figure])
-    else:
-        write_files(folder, {**texts, figure: picture}, f"{name}.json")
+    write_files(folder, texts, f"{name}.json")
     print(f"wrote {', '.join(texts)} to {folder}")
 
 
@@ -125,7 +109,7 @@ def _probe_results(run: Path, settings: EvalSettings, config: ProbeConfig, count
     results, _ = read_results(opened)
     if results is None or results.settings != affordable(config, opened):
         print(printable(f"probing {run} ({count})"), flush=True)
-        probe_heads(opened, replace(settings, runs=None, compare=None, figures=False), config, lambda lines: None)
+        probe_heads(opened, replace(settings, runs=None, compare=None), config, lambda lines: None)
         results, _ = read_results(opened)
         assert results is not None
     return results

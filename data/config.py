@@ -10,7 +10,7 @@ from data.setting_fields import Resume, check_limits, setting
 # A checkpoint fits no other data, and runs on other data read other batches.
 _setting = partial(setting, resume=Resume.refused, orders_batches=True)
 _path = partial(setting, resume=Resume.path, orders_batches=True)
-_source = partial(_setting, "which of the four kinds of data: stories, text, hub or tokens")
+_source = partial(_setting, "which of the three kinds of data: stories, text or hub")
 
 
 class TokenizerKind(Enum):
@@ -131,18 +131,9 @@ class HubConfig(_TokenizedConfig):
         super().__post_init__()
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokensConfig:
-    """A tokenized text, to train on a machine that lacks the text: a folder of the cache (data/corpus.py)."""
-
-    source: str = _source()
-    path: str = _path("folder text-... of cache_dir, made by train.py from text on another machine")
-
-
-DataConfig = StoriesConfig | TextConfig | HubConfig | TokensConfig
+DataConfig = StoriesConfig | TextConfig | HubConfig
 SCHEMAS: dict[str, type[DataConfig]] = {
     "stories": StoriesConfig,
     "text": TextConfig,
     "hub": HubConfig,
-    "tokens": TokensConfig,
 }

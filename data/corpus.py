@@ -20,7 +20,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 from tqdm import tqdm
 
-from data.config import REMOVED_SETTINGS, DataConfig, HubConfig, StoriesConfig, TextConfig, TokensConfig
+from data.config import REMOVED_SETTINGS, DataConfig, HubConfig, StoriesConfig, TextConfig
 from data.errors import UserError, damaged_file_error
 from data.links import LinkedText
 from data.loader import Split, StorySplit
@@ -79,9 +79,7 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     fingerprint = corpus_fingerprint(config)
 
     folder = corpus_folder(config.source, fingerprint, cache_dir)
-    if isinstance(config, TokensConfig):
-        folder = Path(config.path)
-    elif isinstance(config, StoriesConfig):
+    if isinstance(config, StoriesConfig):
         _write_once(folder, lambda path: _write_stories(config, path))
     else:
         _write_once(folder, lambda path: _write_text(config, cache_dir, path))
@@ -101,9 +99,7 @@ def corpus_fingerprint(config: DataConfig) -> str:
     content: list[Any] = [_FORMAT, settings]
 
     # What the settings name: files, or the version of the generator.
-    if isinstance(config, TokensConfig):
-        content += [_file_hash(path) for path in _token_files(config)]
-    elif isinstance(config, StoriesConfig):
+    if isinstance(config, StoriesConfig):
         settings |= REMOVED_SETTINGS
         content.append(GENERATOR_VERSION)
     elif config.tokenizer_path:
@@ -114,39 +110,6 @@ def corpus_fingerprint(config: DataConfig) -> str:
         for files in config_files(config):
             content.append(files and [("".join(file.suffixes), _file_hash(file)) for file in files])
     return hashlib.sha256(json.dumps(content, default=str, sort_keys=True).encode()).hexdigest()
-
-
-def _token_files(config: TokensConfig) -> list[Path]:
-    """Return the files of a tokenized text; UserError names one that is missing or damaged."""
-    folder = Path(config.path)
-    names = ("train.bin", "validation.bin", "tokenizer.json", "meta.json")
-    files = [folder / name for name in names]
-    for path in files:
-        if not path.is_file():
-            problem = f"no {path.name} in it; give a folder text-... of cache_dir"
-            raise UserError(f"data.path={config.path}: {problem}")
-    if (folder / "train_starts.npy").exists():
-        raise UserError(f"data.path={config.path}: has stories; use data=stories")
-
-    # meta.json is read first: it has the type of the ids.
-    train, validation, tokenizer_file, meta_file = files
-    try:
-        meta = _read_meta(folder)
-        is_valid = min(int(meta.n_bytes[split]) for split in SPLITS) >= 1
-        is_valid &= meta.dtype in ("uint16", "uint32") and isinstance(meta.notes, list)
-    except (ValueError, LookupError, TypeError):
-        is_valid = False
-    if not is_valid:
-        raise UserError(f"{meta_file}: damaged; make the folder again")
-
-    # Whole ids, at least two, all of them in the vocabulary.
-    vocab_size = load_tokenizer(tokenizer_file).get_vocab_size()
-    item_size = np.dtype(meta.dtype).itemsize
-    for path in (train, validation):
-        size = path.stat().st_size
-        if size < 2 * item_size or size % item_size or np.memmap(path, meta.dtype, "r").max() >= vocab_size:
-            raise UserError(f"{path}: damaged or of another tokenizer; make the folder again")
-    return files
 
 
 def _file_hash(path: Path) -> str:

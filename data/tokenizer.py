@@ -5,12 +5,11 @@ input, and also the last target. The same characters inside a text are plain tex
 """
 
 import json
-import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Encoding, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from data.config import HubConfig, TextConfig, TokenizerKind
 from data.errors import UserError, one_line
@@ -51,21 +50,11 @@ def character_tokenizer(texts: Iterable[str]) -> Tokenizer:
     characters: set[str] = set()
     for text in texts:
         characters.update(text)
-    tokenizer = _character_tokenizer([END, UNKNOWN, *sorted(characters)], unk_token=UNKNOWN)
-    tokenizer.add_special_tokens([END])
-    return tokenizer
-
-
-def nanogpt_characters(text: str) -> Tokenizer:
-    """Return nanoGPT's tokenizer: token i is the i-th of the sorted characters of `text`."""
-    return _character_tokenizer(sorted(set(text)))
-
-
-def _character_tokenizer(characters: list[str], **options: str) -> Tokenizer:
-    vocabulary = {token: i for i, token in enumerate(characters)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, **options))
+    vocabulary = {token: i for i, token in enumerate([END, UNKNOWN, *sorted(characters)])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([END])
     return _plain(tokenizer)
 
 
@@ -137,48 +126,6 @@ def imported_tokenizer(folder: Path, setting: str) -> tuple[Tokenizer, int]:
         problem = "its tokenizer has neither bos_token nor eos_token to begin a text"
         raise UserError(f"{setting}: {problem}")
     return _plain(Tokenizer.from_str(backend.to_str())), int(bos_id)
-
-
-def llama2c_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
-    """Return the tokenizer in a `tokenizer.bin` of llama2.c; raise UserError if it is damaged.
-
-    The file: int32 longest piece, then for each token float32 score, int32 number of bytes, bytes.
-    """
-    # Read the pieces and their scores.
-    content = path.read_bytes()
-    position = 4
-    pieces = list[str]()
-    scores = list[float]()
-    for _ in range(vocab_size):
-        if position + 8 > len(content):
-            problem = f"has {len(pieces):,} tokens, but the model has {vocab_size:,}"
-            raise UserError(f"{path}: {problem}")
-        score, n_bytes = struct.unpack_from("<fi", content, position)
-        encoded = content[position + 8 : position + 8 + n_bytes]
-        if not 0 <= n_bytes == len(encoded):
-            raise UserError(f"{path}: damaged at byte {position:,}")
-        position += 8 + n_bytes
-        pieces.append(encoded.decode(errors="replace"))
-        scores.append(score)
-    vocabulary = {piece: i for i, piece in enumerate(pieces)}
-    if position < len(content) or len(vocabulary) < vocab_size:
-        raise UserError(f"{path}: is not the tokenizer of a model with {vocab_size:,} tokens")
-
-    # llama2.c merges the two pieces whose union has the best score, so every cut is a merge.
-    scored_merges: list[tuple[float, tuple[str, str]]] = []
-    for piece, i in vocabulary.items():
-        for cut in range(1, len(piece)):
-            if piece[:cut] in vocabulary and piece[cut:] in vocabulary:
-                scored_merges.append((-scores[i], (piece[:cut], piece[cut:])))
-    scored_merges.sort(key=lambda merge: merge[0])
-    merges = [merge for _, merge in scored_merges]
-
-    unknown = pieces[0]
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token=unknown, fuse_unk=True))
-    tokenizer.normalizer = normalizers.Prepend(" ")
-    steps = [decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    tokenizer.decoder = decoders.Sequence(steps)
-    return _plain(tokenizer)
 
 
 def _read(path: Path, setting: str = "") -> Tokenizer:

@@ -83,14 +83,14 @@ for name, edits in (("as it is", []), ("exchanged", [edit])):
 
 # %% [markdown]
 # ## Test another model
-# Any causal language model of transformers: a folder, a name on the hub such as "openai-community/gpt2", or a
-# checkpoint of nanoGPT or llama2.c. Without `items="stories"` it is tested on plain English. Here it is our own model,
-# exported to transformers; the head and the verdict are the same.
+# Any causal language model of transformers: a folder, or a name on the hub such as "openai-community/gpt2". Without
+# `items="stories"` it is tested on plain English. Here it is our own model, exported to transformers; the head and the
+# verdict are the same.
 
 # %%
 other = Path("runs/tour-export")
 if not other.exists():
-    subprocess.run([sys.executable, "-m", "model.export", "to=hf", f"run={run}", f"out={other}"], check=True)
+    subprocess.run([sys.executable, "-m", "antecedent_lab", "export", f"run={run}", f"out={other}"], check=True)
 imported = probe_model(other, items="stories")
 for question, head in imported.heads.items():
     print(question, head.layer, head.head, head.verdict)

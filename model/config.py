@@ -87,3 +87,25 @@ class ModelConfig:
     def is_causal(self) -> bool:
         """True if no token sees a later one."""
         return self.mask is Mask.causal
+
+
+# The values of our switches in a Llama (Touvron et al. 2023).
+_LLAMA_SWITCHES = {
+    "position": Position.rope,
+    "scale": Scale.inverse_sqrt,
+    "weighting": Weighting.softmax,
+    "mask": Mask.causal,
+    "token_shift": False,
+    "tie_query_key": False,
+    "tie_key_value": False,
+}
+
+
+def departures(config: ModelConfig) -> list[str]:
+    """Return NAME=VALUE of every switch of `config` that no Llama has."""
+    found = []
+    for name, expected in _LLAMA_SWITCHES.items():
+        value = getattr(config, name)
+        if value != expected:
+            found.append(f"model.{name}={str(value).lower()}")
+    return found

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+import zipfile
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -20,12 +21,9 @@ import torch
 from tokenizers import Tokenizer
 
 from data.errors import UserError, one_line
-from data.tokenizer import end_id, imported_tokenizer, llama2c_tokenizer, load_tokenizer, nanogpt_characters
-from model.checkpoints import check_uncompressed, read_checkpoint
+from data.tokenizer import end_id, imported_tokenizer, load_tokenizer
 from model.transformers_view import TransformersView
 
-_GPT2 = "openai-community/gpt2"  # on the hub
-_GPT2_SIZES = (50257, 50304)  # tokens in its vocabulary; nanoGPT pads it
 _FILES = ("*.json", "*.txt", "*.model")  # settings and tokenizer
 _MAX_LAYERS = 1000
 # Weights in published files that no model uses: masks, frequencies, a copy of the embedding.
@@ -56,17 +54,15 @@ class _ExternalModel:
     view: TransformersView
     tokenizer: Tokenizer  # adds nothing around a text
     bos_id: int  # the token before every text
-    path: Path  # folder, hub snapshot or checkpoint file
+    path: Path  # folder or hub snapshot
     facts: ModelFacts
 
 
 def open_transformers(source: str, device: torch.device, tokenizer_source: str | None = None) -> _ExternalModel:
     """Load a causal language model in float32; UserError if it cannot be loaded or observed.
 
-    `source` is a folder of `save_pretrained`, a name on the hub, or a checkpoint of nanoGPT or llama2.c.
-    `tokenizer_source` is a folder or a hub name with a tokenizer, a tokenizer.json, llama2.c's tokenizer.bin, or a text
-    whose sorted characters are the tokens, as in nanoGPT. If None, it is in the model's folder; for a checkpoint of
-    nanoGPT with GPT-2's vocabulary it is that of GPT-2 on the hub.
+    `source` is a folder of `save_pretrained` or a name on the hub. `tokenizer_source` is a folder or a hub name with a
+    tokenizer, or a tokenizer.json; None: the tokenizer is in the model's folder.
     """
     if find_spec("transformers") is None:
         raise UserError(f"model={source}: needs transformers: {sys.executable} -m pip install '.[export]'")
@@ -75,9 +71,9 @@ def open_transformers(source: str, device: torch.device, tokenizer_source: str |
     path, commit = find_model(source)
     view = _load(path, source, device)
     if tokenizer_source is None:
-        tokenizer, bos_id = _own_tokenizer(path, f"model={source}", view.vocab_size)
+        tokenizer, bos_id = imported_tokenizer(path, f"model={source}")
     else:
-        tokenizer, bos_id = _chosen_tokenizer(tokenizer_source, view.vocab_size)
+        tokenizer, bos_id = _chosen_tokenizer(tokenizer_source)
     if bos_id >= view.vocab_size:
         raise UserError(f"model={source}: its start token {bos_id} is outside its {view.vocab_size:,} tokens")
 
@@ -100,11 +96,10 @@ def find_model(source: str, setting: str = "model", *, has_weights: bool = True)
     path = Path(source)
     if path.is_file() and path.name in ("model.safetensors", "pytorch_model.bin"):
         raise UserError(f"{setting}={source}: give its folder")
-    if path.is_dir() or (path.is_file() and path.suffix in (".pt", ".bin")):
+    if path.is_dir():
         return path, None
     if path.exists() or source.startswith((".", "/", "~")):
-        kinds = "a folder of save_pretrained, a hub name, ckpt.pt or model.bin"
-        raise UserError(f"{setting}={source}: no such model; give {kinds}")
+        raise UserError(f"{setting}={source}: no such model; give a folder of save_pretrained or a hub name")
 
     # Everything else is a name on the hub.
     from huggingface_hub import snapshot_download
@@ -122,50 +117,16 @@ def find_model(source: str, setting: str = "model", *, has_weights: bool = True)
     return folder, folder.name
 
 
-# Tokenizers
-
-
-def _own_tokenizer(path: Path, setting: str, vocab_size: int) -> tuple[Tokenizer, int]:
-    """Return the tokenizer that comes with a model, or GPT-2's, and the token before every text."""
-    if path.is_dir():
-        return imported_tokenizer(path, setting)
-    for name in ("tokenizer.json", "tokenizer.bin"):
-        if (path.parent / name).is_file():
-            return _tokenizer_file(path.parent / name, setting, vocab_size)
-    if vocab_size not in _GPT2_SIZES:
-        raise UserError(f"{setting}: has no tokenizer beside it; give tokenizer=FILE")
-    try:
-        return imported_tokenizer(find_model(_GPT2, has_weights=False)[0], setting)
-    except ValueError:
-        problem = "needs GPT-2's tokenizer, and the hub does not provide it; give tokenizer=FOLDER"
-        raise UserError(f"{setting}: {problem}") from None
-
-
-def _chosen_tokenizer(source: str, vocab_size: int) -> tuple[Tokenizer, int]:
+def _chosen_tokenizer(source: str) -> tuple[Tokenizer, int]:
     """Return the tokenizer that the user names and the token before every text."""
     file, setting = Path(source), f"tokenizer={source}"
-    if file.suffix == ".model":
-        raise UserError(f"{setting}: give the tokenizer.bin that llama2.c's tokenizer.py makes of it")
-    if file.suffix in (".txt", ".bin", ".json"):
-        return _tokenizer_file(file, setting, vocab_size)
-    return imported_tokenizer(find_model(source, "tokenizer", has_weights=False)[0], setting)
-
-
-def _tokenizer_file(file: Path, setting: str, vocab_size: int) -> tuple[Tokenizer, int]:
-    """Return the tokenizer in a .txt, .bin or .json file and the token before every text."""
+    if file.suffix != ".json":
+        return imported_tokenizer(find_model(source, "tokenizer", has_weights=False)[0], setting)
     try:
-        if file.suffix == ".bin":
-            return llama2c_tokenizer(file, vocab_size), 1
-        if file.suffix == ".json":
-            tokenizer = load_tokenizer(file)
-            return tokenizer, end_id(tokenizer)
-        tokenizer = nanogpt_characters(file.read_text(encoding="utf-8"))
+        tokenizer = load_tokenizer(file)
+        return tokenizer, end_id(tokenizer)
     except (OSError, ValueError) as error:
         raise UserError(f"{setting}: {one_line(error)}") from None
-    n_characters = tokenizer.get_vocab_size()
-    if n_characters != vocab_size:
-        raise UserError(f"{setting}: has {n_characters} different characters, but the model has {vocab_size} tokens")
-    return tokenizer, tokenizer.token_to_id("\n") or 0  # a text begins after a line
 
 
 # Weights
@@ -178,7 +139,7 @@ def _load(path: Path, source: str, device: torch.device) -> TransformersView:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        model = _load_checkpoint(path) if path.is_file() else _load_folder(path, source, device)
+        model = _load_folder(path, source, device)
         if not all(weight.isfinite().all() for weight in model.parameters()):
             raise UserError("its weights are not finite")
         return TransformersView(model.to(device))
@@ -188,17 +149,6 @@ def _load(path: Path, source: str, device: torch.device) -> TransformersView:
         raise UserError(f"model={source}: its weights hold more than tensors and are not loaded") from None
     except Exception as error:  # transformers and the files of others raise exceptions of every type
         raise UserError(f"model={source}: {one_line(error)}") from None
-
-
-def _load_checkpoint(path: Path) -> Any:
-    try:
-        model = read_checkpoint(path)
-    except KeyError as error:
-        raise UserError(f"lacks {error.args[0]}") from None
-    except (EOFError, RuntimeError, OSError, TypeError, IndexError, AttributeError) as error:
-        raise UserError(f"is damaged or no checkpoint of nanoGPT or llama2.c: {one_line(error)}") from None
-    model.set_attn_implementation("eager")
-    return model
 
 
 def _load_folder(folder: Path, source: str, device: torch.device) -> Any:
@@ -249,8 +199,12 @@ def _load_folder(folder: Path, source: str, device: torch.device) -> Any:
 
 def _check_files(folder: Path) -> None:
     """Raise UserError if weights are compressed, or their index names a file outside the folder."""
-    for file in folder.glob("pytorch_model*.bin"):
-        check_uncompressed(file)
+    for path in folder.glob("pytorch_model*.bin"):
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                # A small compressed file could fill the memory.
+                if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                    raise UserError(f"{path.name}: its tensors are larger than the file")
     for index in folder.glob("*.index.json"):
         content = json.loads(index.read_text(encoding="utf-8"))
         files = content.get("weight_map") if isinstance(content, dict) else None
@@ -266,13 +220,10 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _sha256(path: Path) -> str:
-    """Return one digest of a checkpoint, or of settings, tokenizer and weights in a folder."""
-    files = [path]
-    if path.is_dir():
-        settings = sorted(file for pattern in _FILES for file in path.glob(pattern))
-        files = [*settings, *_weight_files(path)]
+    """Return one digest of settings, tokenizer and weights in a folder."""
+    settings = sorted(file for pattern in _FILES for file in path.glob(pattern))
     digest = hashlib.sha256()
-    for name in files:
+    for name in (*settings, *_weight_files(path)):
         with name.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()

@@ -1,1 +1,1 @@
-"""What a reader sees of a probe: the page, the tables and the figures."""
+"""What a reader sees of a probe: the page and the tables."""

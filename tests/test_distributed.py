@@ -42,7 +42,7 @@ from training.distributed import process_group
 from training.trainer import train_step
 
 with process_group(use_cuda=False) as distributed:
-    for settings in ([], ["optim=adamw"], ["sharding=fsdp"], ["sharding=fsdp", "optim=adamw"]):
+    for settings in ([], ["optim=adamw"]):
         trainer = small_trainer("tokens_per_batch=512", *settings, distributed=distributed)
         train_step(trainer)
         old_state, loss_fn = trainer.state(), trainer.loss_fn
@@ -77,23 +77,20 @@ def assert_close(out: Path, reference: Path) -> None:
     torch.testing.assert_close(states[0]["optimizer"], states[1]["optimizer"], rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("sharding", ["none", "fsdp"])
-def test_two_processes_train_as_one(sharding: str, reference: Path, tmp_path: Path, cache: str) -> None:
-    result = torchrun(f"out={tmp_path / 'run'}", cache, f"sharding={sharding}", *RUN)
+def test_two_processes_train_as_one(reference: Path, tmp_path: Path, cache: str) -> None:
+    result = torchrun(f"out={tmp_path / 'run'}", cache, *RUN)
     assert result.returncode == 0, result.stderr
     assert_close(tmp_path / "run", reference)
     assert result.stdout.count("step     3") == 1  # only rank 0 prints
 
 
-def test_a_run_resumes_with_another_number_of_processes_and_other_sharding(
-    reference: Path, tmp_path: Path, cache: str
-) -> None:
+def test_a_run_resumes_with_another_number_of_processes(reference: Path, tmp_path: Path, cache: str) -> None:
     out = f"out={tmp_path / 'run'}"
     assert run_program("train.py", out, cache, *RUN, "max_steps=3").status == 0
-    resumed = torchrun(out, cache, "sharding=fsdp", "resume=true", "max_steps=6")
+    resumed = torchrun(out, cache, "resume=true", "max_steps=6")
     assert resumed.returncode == 0, resumed.stderr
     assert load_checkpoint(tmp_path / "run" / "checkpoints")["step"] == 6
-    assert run_program("train.py", out, cache, "resume=true", "sharding=none", "max_steps=8").status == 0
+    assert run_program("train.py", out, cache, "resume=true", "max_steps=8").status == 0
 
 
 def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all(tmp_path: Path) -> None:

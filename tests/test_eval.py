@@ -169,7 +169,6 @@ def test_a_text_that_is_empty_or_too_long_is_refused(probed: tuple[Path, str], t
         ("items", {"items": "a.jsonl", "runs": "a"}),
         ("items", {"items": "klingon", "model": "a"}),
         ("live", {"live": True, "path": "a.txt"}),
-        ("figures", {"figures": True, "text": "it"}),
         ("before", {"before": "a", "runs": "b"}),
         ("before", {"before": "a", "text": "it"}),
         ("live", {"live": True, "before": "a"}),
@@ -194,7 +193,7 @@ def test_settings_that_exclude_each_other_are_refused_by_name(name: str, setting
             "before",
         )
     )
-    flags = dict.fromkeys(("open", "figures", "verbose"), False)
+    flags = dict.fromkeys(("open", "verbose"), False)
     with pytest.raises(ValueError, match=f"^{name}="):
         EvalSettings(**values | flags | {"device": Device.cpu, "cache_dir": ""} | settings)
 
@@ -346,7 +345,7 @@ def test_variants_of_a_sweep_are_compared(run: Path) -> None:
 def test_an_exported_run_opens_as_an_external_model_with_the_same_attention(run: Path) -> None:
     pytest.importorskip("transformers")
     folder, out = run.parent / "hf", run.parent / "results"
-    assert run_program("model/export.py", "to=hf", f"run={run}", f"out={folder}").status == 0
+    assert run_program("antecedent_lab/__main__.py", "export", f"run={run}", f"out={folder}").status == 0
     result = run_program("eval.py", f"model={folder}", f"out={out}", f"text={SENTENCE}")
     assert result.status == 0, result.err
     assert page_content(out)["run"]["step"] == "external model"

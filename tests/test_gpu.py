@@ -50,11 +50,10 @@ def test_bfloat16_losses_are_close_to_those_in_float32() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["default", "graphs"])
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_a_compiled_training_has_the_same_losses(mode: str, accumulation: int) -> None:
+def test_a_compiled_training_has_the_same_losses(accumulation: int) -> None:
     overrides = [f"gradient_accumulation_steps={accumulation}", "optim=adamw"]
-    assert losses(5, f"compile={mode}", *overrides) == pytest.approx(losses(5, *overrides), rel=1e-4)
+    assert losses(5, "compile=default", *overrides) == pytest.approx(losses(5, *overrides), rel=1e-4)
 
 
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
@@ -69,7 +68,7 @@ def test_training_on_a_gpu_resumes_exactly(optim: str) -> None:
     torch.testing.assert_close(weights_of(resumed), weights_of(reference), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("settings", [["optim=muon"], ["optim=adamw", "compile=default"], ["compile=graphs"]])
+@pytest.mark.parametrize("settings", [["optim=muon"], ["optim=adamw", "compile=default"]])
 def test_a_step_does_not_wait_for_the_gpu(settings: list[str]) -> None:
     trainer = small_trainer("device=cuda", "gradient_accumulation_steps=2", *settings)
     for _ in range(3):

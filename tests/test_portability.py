@@ -5,11 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.program import ROOT, SMALL, SMALL_PROBE
-from training import files
-from training.files import lock
 
 WITHOUT_POSIX = ROOT / "tests" / "without_posix"  # takes away what Windows lacks
 
@@ -32,13 +28,3 @@ def test_a_model_is_trained_resumed_and_tested_without_posix(tmp_path: Path, cac
     result = run_without_posix("eval.py", f"run={out}", cache, *SMALL_PROBE)
     assert (result.returncode, result.stderr) == (0, "")
     assert (out / "probe" / "report.html").is_file()
-
-
-def test_without_flock_a_locked_folder_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "fcntl", None)
-    held = lock(tmp_path)
-    with pytest.raises(BlockingIOError, match="another process is writing to it"):
-        lock(tmp_path)
-    held.close()
-    lock(tmp_path).close()
-    assert os.listdir(tmp_path) in ([], [".lock"])

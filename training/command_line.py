@@ -28,7 +28,6 @@ from data.setting_fields import setting_info
 from training.settings import CONFIGS, did_you_mean, enum_choices
 
 FLAGS = ("-m", "--multirun", "-c", "--cfg", "--resolve", "-h", "--help", "--hydra-help")
-COMPLETION = re.compile("(install|uninstall|query)=(bash|zsh|fish)")  # of the flag -sc
 CFG_VALUES = ("job", "hydra", "all")
 DEFAULT_CACHE = ".cache"  # cache_dir in configs/train.yaml and configs/eval/eval.yaml
 # Hydra calls the `_target_` of its launcher and sweeper with their settings. Only these may be set, to plain values, so
@@ -57,11 +56,6 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
             sys.exit(status)
 
     with one_line_errors():
-        if sys.argv[1:2] in (["-sc"], ["--shell-completion"]):
-            if not COMPLETION.fullmatch(" ".join(sys.argv[2:])):
-                raise UserError(f"{sys.argv[1]}: must be followed by install=bash, install=zsh or install=fish")
-            main()  # Hydra prints what the shell evaluates, and calls no program
-            return
         check_arguments(sys.argv[1:], groups)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing a report
 

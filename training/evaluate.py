@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from data.corpus import TOKEN_CLASSES, Corpus
 from data.loader import IGNORE, Batch, Split, StorySplit, validation_batches
 from data.tokenizer import encode_with_bos
-from model.generate import generate
+from model.sampling import sample
 from model.transformer import Transformer
 from training.settings import TrainSettings
 
@@ -172,8 +172,8 @@ def validation_loss(
 
 
 def sample_text(model: Transformer, tokenizer: Tokenizer, prompt: str, n_tokens: int, seed: int) -> str:
-    """Return `prompt` with the continuation that `model` (in eval mode) samples at temperature 1."""
+    """Return `prompt` with the continuation that `model` (in eval mode) samples."""
     start, _ = encode_with_bos(tokenizer, prompt)
     tokens = torch.tensor(start, device=next(model.parameters()).device)
-    sampled = generate(model, tokens, n_tokens, temperature=1.0, seed=seed)
+    sampled = sample(model, tokens, n_tokens, seed=seed)
     return tokenizer.decode(sampled[1:].tolist(), skip_special_tokens=False)

@@ -5,20 +5,13 @@ import json
 import os
 import re
 import shutil
-import socket
-from collections.abc import Iterable, Mapping
-from io import FileIO
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from data.errors import UserError
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
 # Temporary files of `write_atomically`, left by a killed process.
@@ -91,11 +84,12 @@ def write_json(path: Path, content: Any) -> None:
 # Locks
 
 
-class FolderLock(Protocol):
+class FolderLock(FileLock):
     """A lock that ends when it is closed."""
 
     def close(self) -> None:
         """Unlock the folder."""
+        self.release()
 
 
 def lock(folder: Path) -> FolderLock:
@@ -103,56 +97,29 @@ def lock(folder: Path) -> FolderLock:
 
     Raises BlockingIOError if another process has the lock, OSError if the folder cannot be written.
     """
-    if fcntl is None:
-        return _LibraryLock(folder)
-
-    # O_NOFOLLOW: in a run from somebody else the name could be a link to any file of ours.
-    file = FileIO(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
+    path = folder / LOCK
+    if path.is_symlink():  # in a run from somebody else it could lead to any file of ours
+        raise OSError(f"{path}: is a link; delete it")
+    folder_lock = FolderLock(path)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = file.read(200).decode(errors="replace").strip() or "another process"
-        file.close()
-        raise _locked(folder, owner) from None
-    except OSError:  # a file system without locks
-        return file
-
-    # Write the process that has the lock.
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-    return file
-
-
-class _LibraryLock:
-    """A lock by filelock, for systems without flock; it does not record which process has it."""
-
-    def __init__(self, folder: Path) -> None:
-        if (folder / LOCK).is_symlink():  # it could lead to any file of ours
-            raise OSError(f"{folder / LOCK}: is a link; delete it")
-        self._lock = FileLock(folder / LOCK)
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise _locked(folder, "another process") from None
-
-    def close(self) -> None:
-        self._lock.release()
-
-
-def _locked(folder: Path, owner: str) -> BlockingIOError:
-    return BlockingIOError(f"{folder}: {owner} is writing to it; wait until it ends, or stop it")
+        folder_lock.acquire(timeout=0)
+    except Timeout:
+        problem = "another process is writing to it; wait until it ends, or stop it"
+        raise BlockingIOError(f"{folder}: {problem}") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):  # a file system without locks
+            raise
+    return folder_lock
 
 
 # Sets of files
 
 
-def write_files(
-    folder: Path, files: Mapping[str, str | bytes], marker: str | None = None, obsolete: Iterable[str] = ()
-) -> None:
+def write_files(folder: Path, files: Mapping[str, str], marker: str | None = None) -> None:
     """Write `files`, content by path in `folder`, so that `marker` exists only if all of them are from the same call.
 
     The files are first written to a temporary folder; an error there changes nothing. Then `marker`, the path that
-    readers look for, and the `obsolete` paths are deleted, the others are moved into place, and `marker` is moved last.
+    readers look for, is deleted, the others are moved into place, and `marker` is moved last.
     Only one process may write to `folder` at a time. Raises OSError if a file cannot be written.
     """
     staging = folder / STAGING
@@ -165,15 +132,12 @@ def write_files(
                 path.parent.mkdir(parents=True, exist_ok=True)
             if (folder / name).is_dir():
                 raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(folder / name))
-            data = content.encode() if isinstance(content, str) else content
-            write_atomically(staging / name, data)
+            write_atomically(staging / name, content.encode())
 
         # From here on readers find no marker, until every file is in its place.
         if marker is not None:
             (folder / marker).unlink(missing_ok=True)
             _sync_folder((folder / marker).parent)
-        for name in obsolete:
-            (folder / name).unlink(missing_ok=True)
         for name in sorted(files, key=lambda name: name == marker):
             (staging / name).replace(folder / name)
             _sync_folder((folder / name).parent)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
@@ -30,7 +29,7 @@ from training.run_dir import (
     run_config,
     write_run_files,
 )
-from training.settings import Device, Sharding, TrainSettings, result_settings
+from training.settings import Device, TrainSettings, result_settings
 from training.stop import StopRequest
 from training.trainer import StepStats, Trainer, make_trainer, train_step, wait_for_device
 from training.weight_history import MAX_HISTORY_WEIGHTS, pack_parameters
@@ -58,7 +57,6 @@ class RunContext:
     folder: Path  # the run directory
     config: dict[str, Any]  # the content of config.json
     corpus: Corpus
-    # The trained model; with FSDP an unsharded copy, updated before each evaluation.
     model: Transformer
     probe: Probe | None
     log: RunLog
@@ -97,11 +95,7 @@ def _start_trainer(inputs: _RunInputs, device: ComputeDevice, distributed: Distr
     vocab_size = inputs.corpus.tokenizer.get_vocab_size()
     model = Transformer(settings.model, vocab_size, settings.run.seed).to(device.device)
 
-    # FSDP shards the weights in place; rank 0 evaluates an unsharded copy.
-    is_sharded = distributed.world_size > 1 and settings.run.sharding is Sharding.fsdp
-    trained_model = deepcopy(model) if is_sharded and distributed.is_main else model
-
-    trainer = make_trainer(settings, trained_model, inputs.corpus.train, device, distributed)
+    trainer = make_trainer(settings, model, inputs.corpus.train, device, distributed)
     if inputs.state is not None:
         trainer.load(inputs.state)
     return trainer, model
@@ -195,8 +189,7 @@ def _start_lines(trainer: Trainer, context: RunContext) -> list[str]:
     n_processes = trainer.distributed.world_size
     device = trainer.device.description
     if n_processes > 1:
-        sharding = "sharded (FSDP)" if trainer.is_sharded else "replicated (DDP)"
-        device += f"; {n_processes} processes, model {sharding}"
+        device += f"; {n_processes} processes (DDP)"
     return start_lines(trainer.settings, device, context.corpus, context.model, context.folder, trainer.step)
 
 
@@ -266,13 +259,8 @@ def _evaluate_and_save(trainer: Trainer, context: RunContext | None) -> None:
     if not is_evaluation and not is_probe_step(trainer.step, run.max_steps):
         return
     wait_for_device(trainer)  # or the steps in its queue would count as time of the evaluation
-
-    # Collect the state on rank 0; a collective call with FSDP.
-    state = trainer.state() if is_evaluation or trainer.is_sharded else {}
     if context is None:
         return
-    if trainer.is_sharded:
-        context.model.load_state_dict(state["model"])
 
     context.model.eval()
     summary = _probe(context, trainer.step)
@@ -282,7 +270,7 @@ def _evaluate_and_save(trainer: Trainer, context: RunContext | None) -> None:
         if isfinite(validation.loss) and not trainer.has_diverged:
             is_best = validation.loss <= trainer.best_loss
             trainer.best_loss = min(trainer.best_loss, validation.loss)
-            _save(trainer, context, state, is_best=is_best)
+            _save(trainer, context, is_best=is_best)
         if trainer.step == run.max_steps:
             _log_result(trainer, context, validation.measured)
     context.model.train()
@@ -366,9 +354,9 @@ def _log_result(trainer: Trainer, context: RunContext, measured: LossSummary) ->
     context.log.hyperparameters(trainer.step, result_settings(trainer.settings), results)
 
 
-def _save(trainer: Trainer, context: RunContext, state: dict[str, Any], *, is_best: bool) -> None:
+def _save(trainer: Trainer, context: RunContext, *, is_best: bool) -> None:
     """Save a checkpoint; the records of its step are on the disk by then."""
-    content = state | {"best_loss": trainer.best_loss, "config": context.config}
+    content = trainer.state() | {"config": context.config}
     keep = trainer.settings.run.keep_checkpoints
     save_checkpoint(context.folder / "checkpoints", content, best=is_best, keep=keep)
     trainer.saved_step = trainer.step
@@ -377,11 +365,10 @@ def _save(trainer: Trainer, context: RunContext, state: dict[str, Any], *, is_be
 def _stop_early(trainer: Trainer, context: RunContext | None) -> None:
     """Save a checkpoint when a signal stops the run, if training has not diverged."""
     wait_for_device(trainer)
-    state = trainer.state()
     if context is None:
         return
     if trainer.saved_step != trainer.step and not trainer.has_diverged:
-        _save(trainer, context, state, is_best=False)
+        _save(trainer, context, is_best=False)
     cache_dir = trainer.settings.run.cache_dir
     command = next_command("train", f"out={context.folder}", cache_dir, "resume=true")
     context.console.print(f"stopped at step {max(0, trainer.saved_step)}; resume with: {command}")

@@ -31,8 +31,7 @@ class Muon(torch.optim.Muon):
                 if weight.grad is not None:
                     by_shape[weight.shape].append(weight)
             for shape, weights in by_shape.items():
-                # [N, A, B]; with FSDP the whole matrices, from all ranks.
-                momenta = torch.stack([_full(self._momentum(weight, group)) for weight in weights])
+                momenta = torch.stack([self._momentum(weight, group) for weight in weights])  # [N, A, B]
                 updates = _orthogonalise(
                     momenta.to(torch.bfloat16 if momenta.is_cuda else self.matrix_type),
                     group["ns_coefficients"],
@@ -42,7 +41,7 @@ class Muon(torch.optim.Muon):
                 scale = rate * max(1, shape[0] / shape[1]) ** 0.5
                 for weight, update in zip(weights, updates, strict=True):
                     new_weight = weight * (1 - rate * group["weight_decay"])
-                    new_weight.add_(_sharded_like(update.float(), weight), alpha=-scale)
+                    new_weight.add_(update.float(), alpha=-scale)
                     self._assign(weight, new_weight)
 
     def _momentum(self, weight: Tensor, group: dict[str, Any]) -> Tensor:
@@ -76,21 +75,6 @@ def _orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if is_tall else x
-
-
-def _full(tensor: Tensor) -> Tensor:
-    """Return the whole tensor of a shard, from all ranks."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
-def _sharded_like(tensor: Tensor, weight: Tensor) -> Tensor:
-    """Return the shard of `tensor` that belongs to `weight`, or `tensor` itself without FSDP."""
-    if not hasattr(weight, "full_tensor"):
-        return tensor
-    from torch.distributed.tensor import DTensor, distribute_tensor  # half a second
-
-    assert isinstance(weight, DTensor)
-    return distribute_tensor(tensor, weight.device_mesh, weight.placements, src_data_rank=None)
 
 
 def make_optimizers(

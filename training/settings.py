@@ -51,14 +51,6 @@ class Compile(Enum):
 
     none = "none"
     default = "default"
-    graphs = "graphs"  # with CUDA graphs (mode="reduce-overhead"); needs a CUDA device
-
-
-class Sharding(Enum):
-    """How several processes hold the model."""
-
-    none = "none"  # a full replica in each (DDP)
-    fsdp = "fsdp"  # parameters, gradients and optimizer state sharded (FSDP2)
 
 
 class Optimizer(Enum):
@@ -86,8 +78,7 @@ class RunSettings:
         "number format of matrix products; auto: bfloat16 if the device has instructions for it"
     )
     threads: int | None = _presentation("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
-    compile: Compile = setting("torch.compile; graphs: with CUDA graphs")
-    sharding: Sharding = _presentation("with several processes: fsdp shards the model, none replicates it (DDP)")
+    compile: Compile = setting("default: torch.compile")
     max_steps: int = setting("optimizer steps", low=1)
     tokens_per_batch: int = setting("tokens of one forward pass, summed over all processes", low=1, orders_batches=True)
     gradient_accumulation_steps: int = setting("forward passes per optimizer step", low=1, orders_batches=True)

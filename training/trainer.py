@@ -1,7 +1,8 @@
 """The trainer: model, loss, batches, optimizers and counters, and the training step that changes them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,17 +15,10 @@ from data.errors import UserError
 from data.loader import BatchLoader, Split, training_batches
 from model.transformer import Transformer
 from training.device import ComputeDevice
-from training.distributed import (
-    SINGLE_PROCESS,
-    Distributed,
-    full_state,
-    gradient_sync,
-    load_full_state,
-    shard,
-)
+from training.distributed import SINGLE_PROCESS, Distributed
 from training.evaluate import SummedLoss
 from training.optim import learning_rate_factor, make_optimizers, set_learning_rates
-from training.settings import Compile, Sharding, TrainSettings
+from training.settings import Compile, TrainSettings
 
 # The trainer
 
@@ -54,18 +48,19 @@ class Trainer:
     saved_step: int = -1  # step of the newest checkpoint; -1: none
 
     @property
-    def is_sharded(self) -> bool:
-        """True if this rank has only a shard of the weights."""
-        return self.distributed.world_size > 1 and self.settings.run.sharding is Sharding.fsdp
-
-    @property
     def has_diverged(self) -> bool:
         """True if the newest weights are not worth a checkpoint. Waits for the device."""
         return bool(self.skipped_in_row >= 2)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds; a collective call if the model is sharded."""
-        return full_state(self.model, self.optimizers) | {
+        """Return what a checkpoint holds: weights and states of the optimizers by name, and the counters."""
+        names: dict[Tensor, str] = {weight: name for name, weight in self.model.named_parameters()}
+        states: dict[str, Any] = {}
+        for optimizer in self.optimizers:
+            states |= {names[weight]: _copied(state, "cpu") for weight, state in optimizer.state.items()}
+        return {
+            "model": _copied(self.model.state_dict(), "cpu"),
+            "optimizer": states,
             "step": self.step,
             "seconds": self.seconds,
             "best_loss": self.best_loss,
@@ -76,7 +71,9 @@ class Trainer:
     def load(self, state: dict[str, Any]) -> None:
         """Restore the result of `state`, or raise UserError if it does not fit; the optimizers keep their settings."""
         try:
-            load_full_state(self.model, self.optimizers, state)
+            self.model.load_state_dict(state["model"])
+            if state["optimizer"]:
+                self._load_optimizers(state["optimizer"])
             self.step = state["step"]
             self.seconds = state["seconds"]
             self.best_loss = state["best_loss"]
@@ -90,6 +87,21 @@ class Trainer:
         self.recorded_seconds = self.seconds
         self.saved_step = self.step
 
+    def _load_optimizers(self, saved: dict[str, Any]) -> None:
+        """Restore the states of the optimizers, by name of their weight; ValueError if they have other shapes."""
+        names: dict[Tensor, str] = {weight: name for name, weight in self.model.named_parameters()}
+        for optimizer in self.optimizers:
+            for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+                state = _copied(saved[names[weight]], weight.device)
+                # Averages have the shape of their weight; AdamW's counter of steps is a scalar.
+                if any(tensor.ndim and tensor.shape != weight.shape for tensor in state.values()):
+                    raise ValueError(f"the optimizer's state of {names[weight]} has another shape")
+                optimizer.state[weight] = state
+
+
+def _copied(state: Mapping[str, Tensor], device: str | torch.device) -> dict[str, Tensor]:
+    return {name: tensor.detach().to(device, copy=True) for name, tensor in state.items()}
+
 
 def make_trainer(
     settings: TrainSettings,
@@ -100,7 +112,7 @@ def make_trainer(
 ) -> Trainer:
     """Return the trainer of `model`, which is on `device`, on `split`, at step 0; it needs no run directory.
 
-    With sharding=fsdp, `model` itself is sharded. Raises UserError if a rank would get no row of a batch.
+    Raises UserError if a rank would get no row of a batch.
     """
     run = settings.run
     context_length = settings.model.context_length
@@ -122,36 +134,19 @@ def make_trainer(
         rows=slice(distributed.rank, None, distributed.world_size),
     )
 
-    # Sharding and DDP wrap the model before the optimizers see its weights.
+    # DDP averages the gradients over all processes.
     ddp_model: nn.Module = SummedLoss(model)
-    if distributed.world_size > 1 and run.sharding is Sharding.fsdp:
-        shard(model, device.device)
-    elif distributed.world_size > 1:
+    if distributed.world_size > 1:
         ddp_model = DistributedDataParallel(ddp_model, gradient_as_bucket_view=True)  # no copy of the gradients
     optimizers = make_optimizers(model, settings.optim, device.dtype)
 
-    is_single_cuda = device.device.type == "cuda" and distributed.world_size == 1
-    loss_fn = _compiled(ddp_model, run.compile, is_single_cuda=is_single_cuda)
+    loss_fn = ddp_model if run.compile is Compile.none else torch.compile(ddp_model, dynamic=False)
 
     # The counters stay on the device, so that no step has to wait for it.
     skipped, skipped_in_row = torch.zeros(2, device=device.device).unbind()
     return Trainer(
         settings, model, loss_fn, ddp_model, loader, optimizers, device, distributed, skipped, skipped_in_row
     )
-
-
-def _compiled(loss: nn.Module, mode: Compile, *, is_single_cuda: bool) -> Callable[..., Tensor]:
-    """Return `loss` compiled by torch.compile in the mode of the settings."""
-    if mode is Compile.none:
-        return loss
-    if mode is Compile.default:
-        return torch.compile(loss, dynamic=False)
-    if not is_single_cuda:
-        raise UserError("compile=graphs: needs a CUDA device and a single process; use compile=default")
-    # The gradients are outside the graph, whose next replay would overwrite them.
-    for weight in loss.parameters():
-        weight.grad = torch.zeros_like(weight)
-    return torch.compile(loss, dynamic=False, mode="reduce-overhead")
 
 
 # The training step
@@ -185,8 +180,7 @@ def train_step(trainer: Trainer) -> StepStats:
     for optimizer in trainer.optimizers:
         optimizer.found_inf = found_inf  # type: ignore[attr-defined]
         optimizer.step()
-        # A CUDA graph needs the gradients at the same addresses.
-        optimizer.zero_grad(set_to_none=run.compile is not Compile.graphs)
+        optimizer.zero_grad()
 
     # Count.
     trainer.skipped += found_inf
@@ -222,9 +216,9 @@ def _compute_gradient(trainer: Trainer) -> StepStats:
     # n_targets counts the targets of all ranks: so each rank's loss is multiplied by world_size.
     loss = torch.zeros((), device=trainer.device.device)
     for i, batch in enumerate(micro_batches):
-        if run.compile is Compile.graphs:
-            torch.compiler.cudagraph_mark_step_begin()
-        with gradient_sync(trainer.ddp_model, enabled=i == n_micro_batches - 1):
+        is_last = i == n_micro_batches - 1
+        ddp = trainer.ddp_model
+        with ddp.no_sync() if isinstance(ddp, DistributedDataParallel) and not is_last else nullcontext():
             with trainer.device.autocast():
                 micro_loss = trainer.loss_fn(batch.targets, *batch.inputs) / n_targets
             (micro_loss * world_size).backward()
@@ -233,7 +227,6 @@ def _compute_gradient(trainer: Trainer) -> StepStats:
 
     # Clip the gradient.
     norm = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.settings.optim.clip_norm)
-    norm = norm.full_tensor() if trainer.is_sharded else norm  # type: ignore[attr-defined]
     n_tokens = world_size * sum(batch.targets.numel() for batch in micro_batches)
     return StepStats(loss, norm, n_tokens)
 

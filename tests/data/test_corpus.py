@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from data.config import TokenizerKind, TokensConfig
+from data.config import TokenizerKind
 from data.corpus import (
     TOKEN_CLASSES,
     Corpus,
@@ -128,40 +128,6 @@ def test_a_text_that_cannot_be_used_is_one_line_and_leaves_no_files(
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return load_corpus(CONFIG, tmp_path_factory.mktemp("cache"))
-
-
-def tokens_of(folder: Path) -> Corpus:
-    return load_corpus(TokensConfig(source="tokens", path=str(folder)), folder / "unused")
-
-
-def test_a_corpus_folder_is_read_without_its_text_wherever_it_is(load: Callable[..., Corpus], tmp_path: Path) -> None:
-    made = load("The cat sat.\n" * 50)
-    moved = tokens_of(made.folder.rename(tmp_path / "moved"))
-    assert decoded(moved, "train") == END + "The cat sat.\n" * 45
-    assert (moved.train.n_bytes, moved.notes) == (made.train.n_bytes, made.notes)
-    (tmp_path / "moved" / "validation.bin").write_bytes(moved.validation.tokens[:-2].tobytes())
-    assert tokens_of(tmp_path / "moved").fingerprint != moved.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("train.bin", b""),
-        ("validation.bin", b"\xff\x7f" * 5),
-        ("meta.json", b"{}"),
-        ("meta.json", b"[]"),
-        ("meta.json", b'{"dtype": "uint16", "n_bytes": {"train": 0, "validation": 1}, "notes": []}'),
-        ("validation.bin", b"\x00" * 5),
-        ("train.bin", None),
-    ],
-)
-def test_a_damaged_corpus_folder_is_refused_by_name(
-    load: Callable[..., Corpus], file: str, content: bytes | None
-) -> None:
-    path = load("The cat sat.\n" * 50).folder / file
-    path.unlink() if content is None else path.write_bytes(content)
-    with pytest.raises(ValueError, match=file):
-        tokens_of(path.parent)
 
 
 def test_validation_documents_are_the_texts_between_end_tokens(load: Callable[..., Corpus]) -> None:

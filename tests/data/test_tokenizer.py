@@ -2,7 +2,6 @@
 
 import os
 import random
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -21,9 +20,7 @@ from data.tokenizer import (
     encode_with_bos,
     end_id,
     file_tokenizer,
-    llama2c_tokenizer,
     load_tokenizer,
-    nanogpt_characters,
     unknown_id,
     word_tokenizer,
 )
@@ -154,36 +151,3 @@ def test_text_that_a_tokenizer_cannot_encode_is_a_value_error(tmp_path: Path) ->
     for encode_b in (lambda: encode(tokenizer, ["b"]), lambda: encode_text(tokenizer, "b")):
         with pytest.raises(ValueError, match="cannot encode"):
             encode_b()
-
-
-# Files of nanoGPT and llama2.c
-
-
-PIECES = ["<unk>", "\n<s>\n", "\n</s>\n", *(f"<0x{byte:02X}>" for byte in range(256)), *" Lilyatecr", " L", "il", "ily"]
-PIECES += [" Lil", " Lily", "at", "cat", " cat"]
-
-
-def test_a_tokenizer_bin_merges_the_pair_with_the_best_score_and_spells_unknown_characters_in_bytes(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "tokenizer.bin"
-    scores = [0.0] * 259 + [-float(i) for i in range(len(PIECES) - 259)]
-    tokens = [
-        struct.pack("<fi", s, len(piece.encode())) + piece.encode() for s, piece in zip(scores, PIECES, strict=True)
-    ]
-    path.write_bytes(struct.pack("<i", 9) + b"".join(tokens))
-    tokenizer = llama2c_tokenizer(path, len(PIECES))
-    encoding = tokenizer.encode("Lily cat é")
-    # " L" before "il": then "ily", and " Lily" from " L" and "ily"
-    assert encoding.tokens == [" Lily", " cat", " ", "<0xC3>", "<0xA9>"]
-    assert tokenizer.decode(encoding.ids) == "Lily cat é"
-    with pytest.raises(ValueError, match="is not the tokenizer"):
-        llama2c_tokenizer(path, len(PIECES) - 1)
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(ValueError, match=r"tokenizer\.bin: damaged"):
-        llama2c_tokenizer(path, len(PIECES))
-
-
-def test_characters_are_numbered_in_their_order_as_by_nanogpt() -> None:
-    tokenizer = nanogpt_characters("hello\nworld")
-    assert tokenizer.encode("low\n").ids == [sorted(set("hello\nworld")).index(c) for c in "low\n"]

@@ -1,6 +1,5 @@
 """model/observe.py: the view of our Transformer against its own forward pass, and single heads edited."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model.config import Position, Scale, Weighting
-from model.observe import HeadEdit, SiteEdit, TransformerSitePass, TransformerView
+from model.observe import HeadEdit, TransformerSitePass, TransformerView
 from model.transformer import draw_outputs
 from tests.model.site_passes import (
     EDITS,
@@ -17,10 +16,7 @@ from tests.model.site_passes import (
     L,
     check_against_whole_passes,
     check_refusals,
-    cut_first,
     exchange,
-    move_to_first,
-    other_text,
     texts,
 )
 from tests.tiny_models import VARIANTS, H, K, V, each_variant, random_view, untrained
@@ -120,14 +116,6 @@ def test_layers_of_an_untrained_model_write_as_much_as_an_embedding_once_their_o
 @pytest.mark.parametrize("switches", [*SINGLE_SWITCHES, *VARIANTS.values()], ids=str)
 def test_the_site_pass_equals_whole_passes_with_the_same_edits(switches: dict[str, Any]) -> None:
     check_against_whole_passes(make_view(**switches), TransformerSitePass, 1e-4)
-
-
-@pytest.mark.parametrize("change", [cut_first, move_to_first])
-def test_edits_leave_the_pass_as_it_was(change: Callable[[Tensor], Tensor]) -> None:
-    site_pass = make_view().site_pass(texts(), SITE)
-    edits = [SiteEdit(0, 0, weights=change), SiteEdit(1, 1, output=other_text)]
-    clean, edited = site_pass.logits(), site_pass.logits(edits)
-    assert torch.equal(site_pass.logits(edits), edited) and torch.equal(site_pass.logits(), clean)
 
 
 def test_the_padding_changes_no_edited_logits() -> None:

@@ -1,7 +1,7 @@
 """Positive controls: models that others trained, whose head for the next pronoun is known.
 
-Their weights are not part of the project. PUBLIC_MODELS names a folder with `stories260K.bin` and `tok512.bin`
-(karpathy/llama2.c) and, optionally, `smollm2/` (SmolLM2-135M-Instruct as save_pretrained writes it).
+Their weights are not part of the project. PUBLIC_MODELS names a folder with `stories260K/` (karpathy/llama2.c, as
+research/convert.py writes it) and, optionally, `smollm2/` (SmolLM2-135M-Instruct as save_pretrained writes it).
 """
 
 import os
@@ -24,11 +24,11 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="module")
 def stories260k() -> ProbeResult:
-    opened = open_model(FOLDER / "stories260K.bin", tokenizer=str(FOLDER / "tok512.bin"), device="cpu")
+    opened = open_model(FOLDER / "stories260K", device="cpu")
     return probe_model(opened, n_untrained=2)
 
 
-@needs("stories260K.bin")
+@needs("stories260K")
 def test_one_head_of_stories260k_decides_the_next_pronoun(stories260k: ProbeResult) -> None:
     [found] = stories260k.results.next_pronoun
     assert (found.layer, found.head, found.verdict) == (4, 2, SUPPORTED)

@@ -1,4 +1,4 @@
-"""report.sweep_tables and report.figures: the tables and figures of a sweep."""
+"""report.sweep_tables: the tables of a sweep."""
 
 import csv
 import io
@@ -8,13 +8,10 @@ import pytest
 from lab.compare import MEASURES
 from lab.seeds import SeedRun, over_seeds
 from probe.results import Head, NaturalQuestion, NaturalResult, NextPronounResult, SetResult, ShiftResult
-from report.figures import check_matplotlib, draw_comparison, draw_seeds
 from report.sweep_tables import comparison_csv, comparison_markdown, seeds_markdown
 from tests.blank import blank
 from tests.lab.made_up_runs import WORSE, five_runs, probe_results, seed_run, two_variants
 from training.metrics import Metrics
-
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.parametrize(
@@ -62,13 +59,3 @@ def test_the_csv_has_every_value() -> None:
     assert len(rows) == 2 * 5 * len(MEASURES)
     (row,) = [row for row in rows if (row["run"], row["measure"]) == ("7", "gap")]
     assert float(row["value"]) == pytest.approx(WORSE[2]) and row["seed"] == "3"
-
-
-def test_the_figures_are_png_files() -> None:
-    pytest.importorskip("matplotlib")
-    check_matplotlib()
-    runs = five_runs()
-    assert draw_comparison(two_variants())[:8] == PNG
-    assert draw_seeds(over_seeds(runs), [run.metrics for run in runs])[:8] == PNG
-    unwatched = [SeedRun(run.name, run.seed, run.probe, Metrics([], [], [])) for run in runs]
-    assert draw_seeds(over_seeds(unwatched), [run.metrics for run in unwatched]) is None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from training.files import lock, read_json, remove_unfinished_files, write_json
+from training.files import lock, read_json, write_json
 
 
 def test_json_comes_back_and_damaged_json_is_an_error_that_names_the_file(tmp_path: Path) -> None:
@@ -23,10 +23,3 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path
     with pytest.raises(OSError, match=r"\.lock"):
         lock(tmp_path / "run")
     assert (tmp_path / "mine").read_text() == "mine"
-
-
-def test_only_unfinished_files_are_removed(tmp_path: Path) -> None:
-    for name in (".step_00000001.pt.77", "metrics.jsonl", ".lock", ".hidden"):
-        (tmp_path / name).touch()
-    remove_unfinished_files(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", ".lock", "metrics.jsonl"]

@@ -1,16 +1,14 @@
 """metrics.jsonl and TensorBoard hold each step once; the terminal gets a bar, a log file does not."""
 
-import io
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from training.logging import Console, JsonLines, RunLog, read_records, step_line
+from training.logging import RunLog, read_records
 
 
 def record_steps(run: Path, resumed_step: int, steps: range) -> None:
@@ -79,11 +77,6 @@ def test_weights_after_the_resumed_step_are_recorded_again(tmp_path: Path) -> No
     assert [(line["step"], line["weights"]) for line in lines] == [(0, "-1"), (1, "-1"), (2, "1"), (4, "1")]
 
 
-def test_missing_records_of_a_resumed_run_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    JsonLines(tmp_path / "metrics.jsonl", 7).close()
-    assert "metrics.jsonl" in capsys.readouterr().err
-
-
 def test_images_texts_and_hyperparameters_are_shown(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
     log.images(3, {"head_map/number": np.zeros((4, 5, 3), np.uint8)})
@@ -96,29 +89,3 @@ def test_images_texts_and_hyperparameters_are_shown(tmp_path: Path) -> None:
     (text,) = events.Tensors("sample/text_summary")
     assert text.tensor_proto.string_val[0].decode() == "    # no heading\n    <script>"
     assert events.Scalars("final/loss")[0].value == 1.5
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
-def test_the_progress_bar_is_for_terminals_only(stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", stream())
-    console = Console(0, 10)
-    console.advance(5)
-    console.show_loss(1.25)
-    console.close()
-    assert ("0/10" in sys.stderr.getvalue()) == (stream is Terminal)  # type: ignore[attr-defined]
-
-
-def test_every_printed_line_has_the_label_of_its_run(capsys: pytest.CaptureFixture[str]) -> None:
-    Console(0, 10, "[3] ").print("step 1")
-    assert capsys.readouterr().out == "[3] step 1\n"
-
-
-def test_the_line_of_an_evaluation_stays_short_with_many_questions() -> None:
-    few, many = (step_line(10, 1.5, [f"question {i} " + "x" * 30 for i in range(n)], 0) for n in (3, 20))
-    assert "question 2" in few and "17 more" in many
-    assert len(many) < len(few) + 50

@@ -2,19 +2,15 @@
 
 import os
 import threading
-from io import FileIO
 from pathlib import Path
 
 import pytest
 
-from training import files
-from training.files import lock
+from training.files import FolderLock, lock
 from training.run_dir import (
-    check_out_is_free,
     create_run,
     find_run,
     find_runs,
-    first_unwritable,
 )
 
 
@@ -27,7 +23,7 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_eight_starts_at_once_get_eight_directories() -> None:
-    runs: list[tuple[Path, FileIO]] = []
+    runs: list[tuple[Path, FolderLock]] = []
     threads = [threading.Thread(target=lambda: runs.append(create_run(None))) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -49,16 +45,9 @@ def test_an_empty_directory_is_used_and_one_with_a_file_is_refused(tmp_path: Pat
         create_run("out")
 
 
-def test_files_of_a_process_killed_at_its_start_do_not_make_a_directory_count_as_used(tmp_path: Path) -> None:
-    (tmp_path / ".config.json.1234").touch()
-    (tmp_path / ".lock").touch()
-    check_out_is_free(str(tmp_path))
-
-
 def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) -> None:
     run_lock = lock(tmp_path)
-    owner = str(os.getpid()) if files.fcntl else "another process"  # a lock of filelock does not say whose it is
-    with pytest.raises(BlockingIOError, match=owner):
+    with pytest.raises(BlockingIOError, match="another process"):
         lock(tmp_path)
     with pytest.raises(BlockingIOError):
         create_run(str(tmp_path))
@@ -93,17 +82,6 @@ def test_a_run_that_does_not_exist_is_an_error(run: str | None) -> None:
         find_run(run)
 
 
-def test_a_writable_run_has_no_folder_that_cannot_be_written() -> None:
-    assert first_unwritable(add_run("runs/a")) is None
-
-
 def test_runs_of_a_sweep_come_in_the_order_of_their_numbers() -> None:
     runs = [add_run(f"sweep/{name}") for name in ("0", "2", "10")]
     assert find_runs("sweep") == runs
-
-
-@pytest.mark.parametrize("sweep", ["", "nowhere", "runs/single"])
-def test_a_directory_that_is_no_sweep_is_an_error(sweep: str) -> None:
-    add_run("runs/single")
-    with pytest.raises(FileNotFoundError):
-        find_runs(sweep)

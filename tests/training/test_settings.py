@@ -1,7 +1,7 @@
 """Settings: YAML files, limits, conversion, saved runs, resumes and comparisons of runs."""
 
 import json
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, fields
 from enum import Enum
 from pathlib import Path
 
@@ -17,15 +17,12 @@ from training.settings import (
     Optimizer,
     OptimSettings,
     TrainSettings,
-    changed_settings,
     check_seeds,
     check_variants,
     compose_settings,
-    flatten,
     result_settings,
     resumed_settings,
     saved_settings,
-    settings_from_arguments,
     to_settings,
 )
 
@@ -33,7 +30,6 @@ REQUIRED = {
     "data=text": ["data.path=x"],
     "data=shakespeare": ["data.path=x"],
     "data=hub": ["data.name=owner/name"],
-    "data=tokens": ["data.path=x"],
 }
 CHOICES = [
     f"{group}={path.relative_to(CONFIGS / group).with_suffix('').as_posix()}"
@@ -41,13 +37,6 @@ CHOICES = [
     for path in sorted((CONFIGS / group).rglob("*.yaml"))
     if not path.name.startswith("_")
 ]
-
-
-@dataclass(frozen=True)
-class Example:
-    n: int
-    rate: float
-    name: str = ""
 
 
 def saved(*overrides: str) -> dict:
@@ -81,12 +70,11 @@ def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults(
 @pytest.mark.parametrize(
     "override",
     [
-        "max_steps=0", "seed=-1", "seed=4294967296", "sample_tokens=65537", "threads=0", "threads=1025", "resume=true",
-        "tokens_per_batch=0", "gradient_accumulation_steps=0", "keep_checkpoints=0", "probe_sequences=-1",
-        "optim.learning_rate=0", "optim.learning_rate=nan", "optim.learning_rate=inf", "optim.weight_decay=-1",
-        "optim.momentum=1", "optim.beta_1=-0.1", "optim.warmup_steps=-1", "optim.clip_norm=0", "model.n_layer=0",
-        "model.n_head=3", "model.dropout=1", "max_steps=abc", "max_steps=1.5", "max_steps=null", "max_steps=[1]",
-        "device=tpu", "optim.name=sgd", "model.rope_theta=1e999", "data.skew=2", "max_steps=99999999999999999999",
+        "seed=4294967296", "sample_tokens=65537", "threads=1025", "resume=true", "tokens_per_batch=0",
+        "gradient_accumulation_steps=0", "keep_checkpoints=0", "probe_sequences=-1", "optim.learning_rate=nan",
+        "optim.learning_rate=inf", "optim.beta_1=-0.1", "optim.warmup_steps=-1", "optim.clip_norm=0", "model.n_head=3",
+        "max_steps=abc", "max_steps=1.5", "max_steps=null", "max_steps=[1]", "device=tpu", "optim.name=sgd",
+        "model.rope_theta=1e999", "max_steps=99999999999999999999", "data=text",
     ],
 )  # fmt: skip
 def test_a_value_outside_its_limits_or_type_is_an_error_that_names_the_setting(override: str) -> None:
@@ -127,18 +115,6 @@ def test_an_unknown_setting_is_answered_with_the_most_similar_name() -> None:
         to_settings(OptimSettings, {"learning_rat": 1.0}, "optim.")
 
 
-def test_a_missing_setting_is_an_error_that_names_it() -> None:
-    with pytest.raises(ValueError, match="data.path=: no value; set it to a text"):
-        compose_settings(["data=text"])
-
-
-def test_an_interpolation_in_a_saved_text_is_refused_instead_of_resolved() -> None:
-    config = saved("sample_prompt=x")
-    config["run"]["sample_prompt"] = "${oc.env:HOME}"
-    with pytest.raises(ValueError, match="sample_prompt"):
-        saved_settings(config)
-
-
 def test_saved_settings_are_the_settings_that_were_saved() -> None:
     assert saved_settings(saved("optim=adamw", "seed=3")) == compose_settings(["optim=adamw", "seed=3"])
 
@@ -158,20 +134,19 @@ def test_a_config_json_of_another_shape_is_an_error(content: object) -> None:
         saved_settings(content)
 
 
-@pytest.mark.parametrize("name", ["run.max_steps", "model.n_head", "data.source", "optim.name"])
-def test_a_config_json_that_lacks_a_setting_is_an_error_that_names_it(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("run.max_steps", None), ("model.n_head", None), ("data.source", None), ("optim.name", None),
+        ("run.sample_prompt", "${oc.env:HOME}"),  # refused instead of resolved
+    ],
+)  # fmt: skip
+def test_a_config_json_that_lacks_a_setting_or_interpolates_one_is_an_error(name: str, value: str | None) -> None:
     config = saved()
     group, field = name.split(".")
-    del config[group][field]
+    config[group] = {key: old for key, old in config[group].items() if key != field} | ({field: value} if value else {})
     with pytest.raises(ValueError, match=field):
         saved_settings(config)
-
-
-def test_arguments_outside_hydra_become_settings_of_the_right_types() -> None:
-    settings = settings_from_arguments(Example, ["n=3", "rate=0.5", "name=yes, 1: 2"])
-    assert settings == Example(n=3, rate=0.5, name="yes, 1: 2")
-    with pytest.raises(ValueError, match="NAME=VALUE"):
-        settings_from_arguments(Example, ["n"])
 
 
 # Resuming
@@ -189,11 +164,6 @@ def test_a_resumed_run_keeps_the_settings_that_the_command_line_does_not_name() 
     assert settings.run.resume and settings.run.out == "x"
 
 
-def test_an_experiment_on_the_command_line_of_a_resume_names_all_its_settings() -> None:
-    settings = resumed(["max_steps=3"], "experiment=skewed", "data.skew=0.5")
-    assert settings.run.max_steps == compose_settings().run.max_steps
-
-
 def test_a_text_that_was_moved_can_be_resumed_from_its_new_path() -> None:
     settings = resumed(["data=text", "data.path=old.txt"], "data=text", "data.path=new.txt")
     assert settings.data.path == "new.txt"
@@ -207,13 +177,8 @@ def test_the_commit_of_a_dataset_stays_when_the_command_line_names_its_branch() 
 
 def test_results_depend_on_neither_directories_nor_on_what_is_printed() -> None:
     old = result_settings(compose_settings(["out=a", "threads=1"]))
-    assert result_settings(compose_settings(["cache_dir=b", "log_every_steps=3", "sharding=fsdp"])) == old
+    assert result_settings(compose_settings(["cache_dir=b", "log_every_steps=3", "threads=2"])) == old
     assert result_settings(compose_settings(["seed=2"])) != old
-
-
-def test_changed_settings_are_those_that_differ_and_matter() -> None:
-    old, new = flatten(compose_settings(["out=a"])), flatten(compose_settings(["out=b", "max_steps=7", "cache_dir=z"]))
-    assert changed_settings(old, new) == {"max_steps": [1400, 7]}
 
 
 # Comparing runs

@@ -30,14 +30,6 @@ def test_a_signal_is_remembered_and_gives_the_exit_status_of_a_shell(number: int
     assert stop.signal == number and stop.exit_status == 128 + number
 
 
-def test_the_signal_of_another_process_counts(handlers: None) -> None:
-    stop = StopRequest()
-    stop.receive(0)
-    assert stop.signal is None
-    stop.receive(signal.SIGTERM)
-    assert stop.signal == signal.SIGTERM
-
-
 def test_an_ignored_signal_and_a_handler_of_another_library_stay(handlers: None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     calls: list[int] = []
@@ -46,12 +38,6 @@ def test_an_ignored_signal_and_a_handler_of_another_library_stay(handlers: None)
     signal.raise_signal(signal.SIGINT)
     signal.raise_signal(signal.SIGTERM)
     assert stop.signal is None and calls == [signal.SIGTERM]
-
-
-def test_the_handlers_from_before_come_back() -> None:
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    StopRequest().close()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 WAIT = (

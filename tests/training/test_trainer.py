@@ -11,7 +11,7 @@ from tests.training.small import small_trainer, weights_of
 from training.device import choose_device
 from training.distributed import Distributed
 from training.settings import Device, Precision
-from training.trainer import Trainer, seed_dropout, train_step
+from training.trainer import Trainer, train_step
 
 
 def assert_equal(state: Any, expected: Any) -> None:
@@ -88,16 +88,6 @@ def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer(
     assert (trainer.step, trainer.skipped, trainer.skipped_in_row) == (3, 1, 1)
 
 
-def test_a_finite_step_ends_a_row_of_skipped_steps() -> None:
-    trainer = small_trainer()
-    loss = trainer.loss_fn
-    poison_loss(trainer)
-    train_step(trainer)
-    trainer.loss_fn = loss
-    train_step(trainer)
-    assert (trainer.skipped, trainer.skipped_in_row) == (1, 0)
-
-
 def test_a_step_reads_no_value_of_the_device() -> None:
     trainer = small_trainer("gradient_accumulation_steps=2")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -131,10 +121,6 @@ def test_training_resumes_bit_identically_only_if_all_of_the_state_is_restored(
     assert is_equal == (forgotten is None)
 
 
-def test_a_checkpoint_of_step_zero_holds_no_optimizer_state() -> None:
-    assert small_trainer().state()["optimizer"] == {}
-
-
 def test_a_checkpoint_of_another_model_is_refused_in_one_line() -> None:
     state = small_trainer("model.d_mlp=64").state()
     with pytest.raises(ValueError, match="does not fit") as error:
@@ -150,16 +136,6 @@ def test_settings_of_the_optimizer_are_not_taken_from_the_checkpoint() -> None:
     assert trainer.optimizers[0].param_groups[0]["momentum"] == 0.7
 
 
-@pytest.mark.parametrize(
-    ("arguments", "is_same"), [((1, 2, 3), True), ((1, 2, 4), False), ((1, 3, 3), False), ((2, 2, 3), False)]
-)
-def test_dropout_depends_on_seed_step_and_rank(arguments: tuple[int, int, int], is_same: bool) -> None:
-    seed_dropout(1, 2, 3)
-    mask = torch.rand(100)
-    seed_dropout(*arguments)
-    assert torch.equal(mask, torch.rand(100)) == is_same
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # both are raised inside torch.compile
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -173,20 +149,8 @@ def test_more_processes_than_rows_are_refused() -> None:
         small_trainer("tokens_per_batch=64", distributed=Distributed(rank=1, world_size=2))
 
 
-def test_cuda_graphs_without_a_cuda_device_are_refused() -> None:
-    with pytest.raises(ValueError, match="compile=graphs"):
-        small_trainer("compile=graphs")
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_auto_without_a_cuda_device_is_the_cpu_and_cuda_is_refused() -> None:
     assert choose_device(Device.auto, Precision.float32).device.type == "cpu"
     with pytest.raises(ValueError, match="device=cuda"):
         choose_device(Device.cuda, Precision.float32)
-
-
-@pytest.mark.parametrize("precision", [Precision.float32, Precision.bfloat16])
-def test_matrix_products_have_the_precision_of_the_settings(precision: Precision) -> None:
-    device = choose_device(Device.cpu, precision)
-    with device.autocast():
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == getattr(torch, precision.value)

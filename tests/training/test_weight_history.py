@@ -37,12 +37,6 @@ def test_a_history_is_read_back_without_an_incomplete_line(path: Path) -> None:
     assert history.data == [pack_parameters(MODEL, torch.float16)] * 3
 
 
-def test_without_a_line_there_is_no_history(tmp_path: Path) -> None:
-    assert load_weight_history(tmp_path / HISTORY_FILE, 1) is None
-    (tmp_path / HISTORY_FILE).write_text("")
-    assert load_weight_history(tmp_path / HISTORY_FILE, 1) is None
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -1,0 +1,90 @@
+"""Export a trained run for transformers: `antecedent-lab export run=DIR`, in a checkout `python -m antecedent_lab`."""
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from antecedent_lab.opened import open_run
+from data.errors import UserError, printable
+from model.export import check_is_llama, export_transformers
+from model.transformer import Transformer, n_parameters
+from training.command_line import one_line_errors
+from training.run_dir import find_run
+from training.settings import settings_from_arguments
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportSettings:
+    """Write a trained model as a folder for transformers, TransformerLens and lm-eval.
+
+    antecedent-lab export [NAME=VALUE ...]
+
+    run  directory of the run (default: the newest)
+    out  new folder (default: export/hf in the run)
+    """
+
+    run: str | None = None
+    out: str | None = None
+
+    def __post_init__(self) -> None:
+        if find_spec("transformers") is None:
+            raise UserError("export: needs transformers; pip install '.[export]'")
+
+
+def command() -> None:
+    """Export a run; everything is written to a temporary folder and renamed."""
+    with one_line_errors():
+        # Refuse what cannot be exported before anything is written.
+        settings = settings_from_arguments(ExportSettings, sys.argv[1:])
+        run = find_run(settings.run)
+        out = Path(settings.out or run / "export" / "hf")
+        if out.exists() or out.is_symlink():
+            raise FileExistsError(f"out={out}: already exists; choose another name")
+        opened = open_run(run, torch.device("cpu"))
+        check_is_llama(opened.transformer.config)
+        training = f"data={opened.settings.data.source}, step {opened.step}"
+        card = model_card(opened.transformer, training, read_claims(run, opened.step))
+
+        # A reader never sees half an export.
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".export.", dir=out.parent) as temporary:
+            path = Path(temporary, "export")
+            export_transformers(opened.transformer, path, opened.bos_id, opened.tokenizer)
+            (path / "README.md").write_text(card, encoding="utf-8")
+            path.rename(out)
+        print(printable(f"wrote {out}"))
+
+
+def model_card(model: Transformer, training: str, claims: str | None) -> str:
+    """Return README.md of an exported model; `training` names data and steps, `claims` is Markdown from the probe."""
+    config = model.config
+    return f"""---
+library_name: transformers
+pipeline_tag: text-generation
+tags: [antecedent]
+---
+
+# A Llama of {n_parameters(model):,} parameters, trained by Antecedent
+
+{config.n_layer} layers of {config.n_head} heads, width {config.d_model}, context {config.context_length}, vocabulary
+{model.vocab_size:,}. Training: {training}. The model was trained with a beginning-of-text token before every text; the
+tokenizer does not add it.
+
+## Which heads resolve pronouns
+
+{claims or "Not probed: nothing is claimed about any head."}
+"""
+
+
+def read_claims(run: Path, step: int) -> str | None:
+    """Return claims.md of the run's probe, or None if there is no probe of the checkpoint of this `step`."""
+    try:
+        probed_step = json.loads((run / "probe" / "probe.json").read_text())["model"]["step"]
+        return (run / "probe" / "claims.md").read_text().strip() if probed_step == step else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

@@ -1,0 +1,78 @@
+"""antecedent_lab/export.py: the command, its card and its refusals."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from antecedent_lab.export import ExportSettings, model_card, read_claims
+from data.tokenizer import END
+from tests.program import Result, run_program
+from tests.tiny_models import V, random_model
+
+transformers = pytest.importorskip("transformers")
+
+
+def export(*arguments: str, cwd: Path = Path()) -> Result:
+    return run_program("antecedent_lab/__main__.py", "export", *arguments, cwd=cwd.resolve())
+
+
+def test_claims_are_read_for_the_probed_step_only(tmp_path: Path) -> None:
+    assert read_claims(tmp_path, 7) is None
+    (tmp_path / "probe").mkdir()
+    (tmp_path / "probe" / "claims.md").write_text("L0H0\n")
+    (tmp_path / "probe" / "probe.json").write_text('{"model": {"step": 7}}')
+    assert read_claims(tmp_path, 7) == "L0H0" and read_claims(tmp_path, 8) is None
+    (tmp_path / "probe" / "probe.json").write_text("[")
+    assert read_claims(tmp_path, 7) is None
+
+
+def test_the_card_states_shape_training_and_claims() -> None:
+    card = model_card(random_model(), "data=stories, step 7", "Head L0H0 links")
+    assert card.startswith("---\nlibrary_name: transformers")
+    for fact in ("2 layers of 3 heads, width 30", f"vocabulary\n{V}", "data=stories, step 7", "Head L0H0 links"):
+        assert fact in card
+    assert "Not probed" in model_card(random_model(), "", None)
+
+
+def test_an_exported_run_opens_in_transformers_with_the_same_weights_and_tokens(run: Path) -> None:
+    assert export(f"run={run}").status == 0
+    folder = run / "export" / "hf"
+    llama = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    [checkpoint] = [torch.load(path, weights_only=True) for path in (run / "checkpoints").glob("*4.pt")]
+    torch.testing.assert_close(llama.get_output_embeddings().weight, checkpoint["model"]["token_embedding.weight"])
+    exported, text = transformers.AutoTokenizer.from_pretrained(folder), "The cat sat. It purred"
+    assert exported(text)["input_ids"] == Tokenizer.from_file(str(run / "tokenizer.json")).encode(text).ids
+    assert exported.bos_token == exported.eos_token == exported.pad_token == END
+    assert "step 4" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["outt=a"], "outt=a"),
+        (["run=nowhere"], "nowhere"),
+        (["out=run/config.json"], "out=run/config.json"),
+        (["out=run/config.json/new"], "run/config.json"),
+    ],
+)
+def test_an_export_that_is_not_possible_is_one_line_and_writes_nothing(
+    run: Path, arguments: list[str], text: str
+) -> None:
+    before = set(run.parent.rglob("*"))
+    assert text in export("run=run", *arguments, cwd=run.parent).error
+    assert before == set(run.parent.rglob("*"))
+
+
+def test_a_damaged_run_is_not_exported(run: Path) -> None:
+    with (run / "tokenizer.json").open("a") as file:
+        file.write("\n")
+    assert "tokenizer.json" in export(f"run={run}").error
+    assert not (run / "export").exists()
+
+
+def test_help_lists_every_setting() -> None:
+    result = export("--help")
+    assert result.status == 0
+    assert ExportSettings.__dataclass_fields__.keys() <= set(result.out.split())

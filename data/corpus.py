@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from data.config import REMOVED_SETTINGS, DataConfig, HubConfig, StoriesConfig, TextConfig
 from data.errors import UserError, damaged_file_error
-from data.links import LinkedText
 from data.loader import Split, StorySplit
+from data.pairs import LinkedText
 from data.stories import GENERATOR_VERSION, floors, generate_split, read_stories, write_stories
 from data.stories.lexicon import word_classes
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import UserError
-from data.links import Link, LinkedText, Span
+from data.pairs import Link, LinkedText, Span
 from data.stories.lexicon import unit_hash
 from data.test_set_files import load_lines
 

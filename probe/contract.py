@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from data.errors import UserError
-from data.links import LinkItem
+from data.pairs import Cell
 from model.observe import HeadEdit, ObservableModel
 
 # Largest violation allowed in float32, and the problem if it is larger. Sums of a few hundred terms in another order
@@ -33,24 +33,24 @@ LIMITS = {
 _MAX_LOGITS = 2**27  # numbers, half a gigabyte in float32
 
 
-def check_contract(model: ObservableModel, items: Sequence[LinkItem], n_items: int = 64) -> dict[str, float]:
-    """Return the largest violation of each of LIMITS over up to `n_items` evenly spaced items.
+def check_contract(model: ObservableModel, cells: Sequence[Cell], n_cells: int = 64) -> dict[str, float]:
+    """Return the largest violation of each of LIMITS over up to `n_cells` evenly spaced cells.
 
-    Fewer items are checked if their logits would take more than half a gigabyte.
+    Fewer cells are checked if their logits would take more than half a gigabyte.
 
     Raises:
         UserError: a limit is exceeded, or a value is not a number.
 
     """
-    longest = 1 + max(len(item.tokens) for item in items)  # with one later token
-    n_items = max(1, min(n_items, _MAX_LOGITS // (model.vocab_size * longest)))
-    sample = items[:: max(1, len(items) // n_items)][:n_items]
+    longest = 1 + max(len(cell.tokens) for cell in cells)  # with one later token
+    n_cells = max(1, min(n_cells, _MAX_LOGITS // (model.vocab_size * longest)))
+    sample = cells[:: max(1, len(cells) // n_cells)][:n_cells]
 
     # Texts are padded with token 0: later tokens, which must not change anything.
     tokens = torch.zeros(len(sample), longest, dtype=torch.int64)
-    for row, item in zip(tokens, sample, strict=True):
-        row[: len(item.tokens)] = torch.tensor(item.tokens)
-    return check_observed(model, tokens, torch.tensor([[item.query] for item in sample]))
+    for row, cell in zip(tokens, sample, strict=True):
+        row[: len(cell.tokens)] = torch.tensor(cell.tokens)
+    return check_observed(model, tokens, torch.tensor([[cell.query] for cell in sample]))
 
 
 @torch.no_grad()

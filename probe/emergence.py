@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
-from data.corpus import Corpus, load_stories, training_counts, validation_documents
 from data.english_blocks import english_items
 from data.links import LinkItem, link_items
-from data.loader import StorySplit
 from data.next_pronoun import KINDS, Passage, find_passages
+
+from data.corpus import Corpus, load_stories, training_counts, validation_documents
+from data.loader import StorySplit
 from data.tokenizer import end_id, unknown_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer

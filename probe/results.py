@@ -1,21 +1,17 @@
 """What a probe found out: the content of probe.json, and `results` of what `probe_model` returns.
 
-Fields are the keys of the file, in their order. Scores are means over items; an `..._interval` is a 95 % bootstrap
-interval (`probe.statistics`); a grid is by layer and head, [L][H]. A value that could not be measured is None, or nan
-within an estimate.
+Fields are the keys of the file, in their order. A grid is by layer and head, [L][H]. A value that could not be measured
+is missing, or nan within an `Estimate`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from data.errors import UserError
 from data.typed_json import flattened, from_json, may_be_absent, to_json
 from probe.config import ProbeConfig
-from probe.items import HEADLINE, OwnWords
 
-SCHEMA_VERSION = 12  # the version of probe.json; raise it with every change of a field
-Interval = tuple[float, float]
+SCHEMA_VERSION = 13  # the version of probe.json; raise it with every change of a field
 Grid = list[list[float]]  # a value of every head, [L][H]
 
 
@@ -31,716 +27,200 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measured value and its 95 % interval."""
+    """A measured value and its 95 % bootstrap interval, if it has one (`probe.statistics`)."""
 
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Clusters:
-    """How many different ones the blocks of stories have."""
-
-    frames: int
-    first_words: int
-    second_words: int
-    pairs: int
+NOT_KNOWN = Estimate(float("nan"), float("nan"), float("nan"))
 
 
-@dataclass(frozen=True, slots=True)
-class SimilarHead:
-    """Another head, and the correlation of its scores with those of the tested head."""
+class Measure(NamedTuple):
+    """What a number about a head or a model is called, and how to read it."""
 
-    layer: int
-    head: int
-    r: float
-
-    @property
-    def place(self) -> Head:
-        return Head(self.layer, self.head)
+    label: str
+    meaning: str
+    form: str = ".3f"
+    is_share: bool = False  # between 0 and 1
 
 
-# Stories and English blocks: does a head attend more to the antecedent than to the distractor?
-
-
-@dataclass(frozen=True, slots=True)
-class DevScores:
-    """Scores of a head on the items that it was chosen on."""
-
-    accuracy: float
-    block_accuracy: float
-    pronoun_contrast: float
-
-
-@dataclass(frozen=True, slots=True)
-class RuleScores:
-    """Scores of a rule that does not know the model."""
-
-    accuracy: float
-    pair_accuracy: float
-    block_accuracy: float
-
-
-@dataclass(frozen=True, slots=True)
-class BestBaseline:
-    """The most accurate rule that reads no agreement."""
-
-    name: str
-    accuracy: float
-    difference_interval: Interval  # the head's accuracy minus the rule's
-
-
-@dataclass(frozen=True, slots=True)
-class UntrainedScores:
-    """The heads that untrained models of the same shape choose on dev; mean and range over the models."""
-
-    n_models: int
-    accuracy: float
-    accuracy_interval: Interval
-    accuracy_range: Interval
-    block_accuracy: float
-    block_accuracy_range: Interval
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldoutResult:
-    """Scores of the chosen head on one hold-out."""
-
-    n_items: int
-    clusters: Clusters
-    accuracy: float  # antecedent above every distractor; .5 by chance
-    accuracy_interval: Interval
-    pair_accuracy: float  # right with either pronoun
-    pair_accuracy_interval: Interval
-    block_accuracy: float  # right in all four texts of a block
-    block_accuracy_interval: Interval
-    pronoun_contrast: float  # half the change of the log attention ratio with the pronoun
-    pronoun_contrast_interval: Interval
-    strict_accuracy: float  # antecedent above every other token but the first
-    strict_accuracy_interval: Interval
-    baselines: dict[str, RuleScores]  # by rule
-    best_baseline: BestBaseline
-    chance_level: float  # 95th percentile of the best head's accuracy by chance
-    accuracy_flipped: float  # on items whose antecedent is the second mention
-    value_weighted_contrast: float  # the pronoun contrast of weights times lengths of values; no interval
-    p_pair_accuracy: float  # pair_accuracy above 1/2, corrected for all heads
-    p_pronoun_contrast: float  # pronoun_contrast above 0, corrected for all heads
-    p_corrected: float  # the larger of these two
-    smallest_p: float  # that is possible with so few clusters
-    untrained: UntrainedScores | None = may_be_absent()  # only on the headline
-
-
-@dataclass(frozen=True, slots=True)
-class HeadTable:
-    """Scores and corrected p of every head on the headline, [L][H]."""
-
-    accuracy: Grid
-    block_accuracy: Grid
-    pronoun_contrast: Grid
-    p_pair_accuracy: Grid
-    p_pronoun_contrast: Grid
-
-
-@dataclass(frozen=True, slots=True)
-class ShownSentence:
-    """A sentence with its query and mentions, as token positions."""
-
-    text: str
-    query: int
-    antecedents: list[list[int]]
-    distractors: list[list[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class MedianBlock:
-    """The block of median contrast, so that the example shown is no better than half of all."""
-
-    holdout: str
-    block: int
-    pronoun_contrast: float
-    n_blocks: int
-    sentences: list[ShownSentence]
-
-
-@dataclass(frozen=True, slots=True)
-class HeadType:
-    """Mean weights on random tokens that repeat once: is it a head of another known type?"""
-
-    previous: float
-    first: float
-    duplicate: float
-    induction: float
-
-
-@dataclass(frozen=True, slots=True)
-class MentionMass:
-    """Weight on all mentions at a pronoun with and without an antecedent."""
-
-    linked: float
-    unlinked: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class ControlHeads:
-    """Attention swap of other heads of the layer."""
-
-    heads: list[int]
-    attention_swap: list[float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CausalResult:
-    """Effects of edits of one head, as shares of the change of the answer between partners (`probe.causal`).
-
-    They are None if the answer does not change.
-    """
-
-    n_pairs: int
-    n_dropped: int
-    n_frames: int
-    controls: ControlHeads | None
-    attention_swap: float | None
-    edge_ablation: float | None
-    distractor_edge_ablation: float | None
-    edge_specificity: float | None
-    head_effect: float | None
-    zero_ablation: float | None
-    denoising_patch: float | None
-    attention_swap_interval: Interval | None
-    edge_ablation_interval: Interval | None
-    distractor_edge_ablation_interval: Interval | None
-    edge_specificity_interval: Interval | None
-    head_effect_interval: Interval | None
-    zero_ablation_interval: Interval | None
-    denoising_patch_interval: Interval | None
-    margin: float
-    margin_interval: Interval
-    answer_difference: float
-    answer_difference_interval: Interval
-
-
-@dataclass(frozen=True, slots=True)
-class SetStep:
-    """A head that was added to a set, and the joint attention swap with it."""
-
-    layer: int
-    head: int
-    dev: float
-    test: float
+# Every number of a finding, by its name in `values`, `rules`, `untrained` and `parts`.
+MEASURES = {
+    "accuracy": Measure("accuracy", "texts in which the antecedent gets more attention; .5 by chance", is_share=True),
+    "pair_accuracy": Measure("pair accuracy", "right in both texts of a pair", is_share=True),
+    "block_accuracy": Measure("block accuracy", "right in all four texts of a block", is_share=True),
+    "contrast": Measure("pronoun contrast", "half the change of the log attention ratio within a pair"),
+    "strict_accuracy": Measure("strict accuracy", "antecedent above every other token but the first", is_share=True),
+    "value_contrast": Measure("value-weighted contrast", "the contrast of weights times lengths of values"),
+    "accuracy_flipped": Measure("accuracy, second mention", "on texts that mean the second mention", is_share=True),
+    "bar": Measure("bar", "accuracy of the best head that luck exceeds in 1 of 20 models", is_share=True),
+    "lead": Measure("lead", "accuracy minus that of the best rule"),
+    "p_pair_accuracy": Measure("p of the pair accuracy", "corrected for all heads", ".4f", True),
+    "p_contrast": Measure("p of the contrast", "corrected for all heads", ".4f", True),
+    "selectivity": Measure("selectivity", "accuracy minus that of the best head for random labels; .5 for a link head"),
+    "mass": Measure("weight on mentions", "attention on all mentions together", is_share=True),
+    "unlinked_share": Measure("weight without antecedent", "weight on mentions if nobody is meant, relative"),
+    "swap": Measure("attention swap", "share of the answer that changes sides if the weights on both do; 1: all"),
+    "cut_meant": Measure("edge to the antecedent cut", "share of the answer lost"),
+    "cut_other": Measure("edge to the other one cut", "share of the answer lost; negative: the answer gets surer"),
+    "specificity": Measure("edge specificity", "loss from cutting the edge to the antecedent minus the other edge"),
+    "counterpart": Measure("output of the counterpart", "share lost if the head's output comes from the other text"),
+    "zero": Measure("no output", "share of the answer lost without the head; later layers may compensate"),
+    "restored": Measure("output restored", "share of the answer restored by this head alone; 1: it suffices"),
+    "control_heads": Measure("swap of other heads", "mean attention swap of other heads of the layer"),
+    "answer": Measure("answer", "half the change of the answer's margin within a pair, in nats"),
+    "ov_auc": Measure("OV AUC", "a mention raises its answers through the head's matrices; .5: chance", is_share=True),
+    "follows": Measure("follows the entity", "the answer changes with the class of one entity", is_share=True),
+    "right_in_both": Measure("right in both texts", "and the more probable word is right", is_share=True),
+    "cut_alone": Measure("edge cut, one entity", "share of the margin lost"),
+    "interchanged": Measure("output of the twin, one entity", "share of the margin moved"),
+    "edge_effect": Measure("edge effect", "what the edges to both entities move the margin to their sides, in nats"),
+    "beyond_control": Measure("beyond a content word", "share lost, minus that by cutting a content word's edge"),
+    "flips": Measure("flips", "share of texts whose more probable word changes with the swap", is_share=True),
+    "author": Measure("author's entity", "the model picks whom the author means", is_share=True),
+    "author_where_nearest_wrong": Measure("where nearest is wrong", "the same there", is_share=True),
+    "weight_correlation": Measure("correlation", "of the head's difference of attention with the margin"),
+    "t": Measure("t", "studentised mean of the tested effect", ".1f"),
+    "p": Measure("p", "corrected for all tested heads", ".4f", True),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One of the five criteria of "supported"."""
+    """A criterion of the verdict: what was measured, what is needed, and whether it is enough."""
 
     name: str
+    level: str  # the first level of evidence that needs it; "" if only "supported" does
     measured: dict[str, float | None]
-    bars: dict[str, float]  # by the names in `measured`
-    passed: bool
+    bars: dict[str, str]  # by the names in `measured`: "above 0.2"
     outcome: str  # "met", "not met" or "not measured"
     reason: str  # why it is not met; empty if it is
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetScores:
-    """What the heads of a set do together on the headline: their attention weights are added.
-
-    Fields as in `HoldoutResult` and `QuestionResult`. The p are corrected as if the set were one more head, and
-    doubled, because the set is tested after the head.
-    """
-
-    accuracy: float
-    accuracy_interval: Interval
-    block_accuracy: float
-    block_accuracy_interval: Interval
-    pronoun_contrast: float
-    pronoun_contrast_interval: Interval
-    lead_interval: Interval  # accuracy minus that of the best baseline
-    p_pair_accuracy: float
-    p_pronoun_contrast: float
-    p_corrected: float
-    smallest_p: float
-    selectivity: float
-    unlinked_share: float | None  # weight on mentions without an antecedent, relative to with one: the worst head's
-    edge_specificity: float  # all edges to the antecedent cut, minus all edges to the distractor cut
-    edge_specificity_interval: Interval
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadSet:
-    """Heads that decide the answer together, added one by one (`probe.head_sets`)."""
-
-    heads: list[Head]
-    reached: bool
-    all_heads_dev: float  # joint attention swap of all heads on dev, in a large model of 16 candidates
-    attention_swap: float
-    attention_swap_interval: Interval
-    curve: list[SetStep]
-    # Filled only if the chosen head is not supported and the set has two heads or more.
-    scores: SetScores | None = None
-    verdict: str = ""
-    evidence_level: str = ""
-    reasons: list[str] = field(default_factory=list)
-    criteria: list[Criterion] = field(default_factory=list)
+    @property
+    def passed(self) -> bool:
+        return self.outcome == "met"
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsResult:
-    """Do the head's value and output matrices raise the right answers? .5 by chance."""
+class Tested:
+    """What one head, or several together, do on the tested items, and what may be claimed of them."""
 
-    ov_auc: float | None
-    ov_auc_interval: Interval | None
+    heads: list[Head]
+    values: dict[str, Estimate]  # by the names of MEASURES
+    criteria: list[Criterion] = field(default_factory=list)
+    verdict: str = ""
+    level: str = ""
+    reasons: list[str] = field(default_factory=list)
+
+    def value(self, name: str) -> float:
+        """Return a measured value, nan if it was not measured."""
+        return self.values.get(name, NOT_KNOWN).value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionResult:
-    """The head chosen for one question of the stories or the English blocks, and its tests."""
+class Shown:
+    """A text with a head's weights on its mentions and the most probable next words, to look at."""
+
+    kind: str  # "worked": an example that was written for it; "median": of the median block; "typical": a real passage
+    text: str
+    query: int  # token position
+    word: str  # at the query
+    meant: list[list[int]] = field(default_factory=list)  # token positions of each mention
+    other: list[list[int]] = field(default_factory=list)
+    weights: dict[str, float] = field(default_factory=dict)  # by mention
+    next: list[tuple[str, float]] = field(default_factory=list)
+    exchanged: list[tuple[str, float]] = field(default_factory=list)  # the same words, the weights exchanged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Scores of the chosen head on one part of the tested items, with those of rules."""
+
+    n: int
+    clusters: dict[str, int]
+    values: dict[str, Estimate]
+    rules: dict[str, float]  # accuracy by rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The answer to one question: which head was chosen, what it does, and what may be claimed."""
 
     question: str
-    family: str
-    site: str
-    layer: int
-    head: int
-    dev: DevScores
-    test: dict[str, HoldoutResult]  # by hold-out
-    heads: HeadTable
-    similar: list[SimilarHead]
-    median: MedianBlock
-    selectivity: float
-    head_type: HeadType
-    mass: MentionMass
-    causal: CausalResult | None
-    head_set: HeadSet | None
-    weights: WeightsResult
-    unit: str  # what the verdict is about: "head", the chosen one, or "set", if heads share the work
-    verdict: str
-    evidence_level: str
-    reasons: list[str]
-    criteria: list[Criterion]
-    own: OwnWords | None = may_be_absent()  # the words of a question of the user's own
+    description: str
+    link: str  # what a head links: "a pronoun to its antecedent"
+    outcome: str  # what the head was chosen and tested by: "attention" or "edge"
+    unit: str  # "head", the chosen one, or "set", if heads share the work: what the verdict is about
+    head: Tested
+    set: Tested | None = None  # two heads or more that were added one by one
+    curve: list[tuple[Head, float, Estimate]] = field(default_factory=list)  # head added, swap on dev, swap tested
+    all_heads_swap: float | None = None  # joint swap of all heads on dev, in a large model of 16 candidates
+    n: int  # tested texts, or passages
+    clusters: dict[str, int]  # how many different ones
+    left_out: dict[str, int] = field(default_factory=dict)
+    smallest_p: float  # that is possible with so few clusters
+    untrained: dict[str, Estimate] = field(default_factory=dict)  # of untrained models: mean and range
+    rules: dict[str, float] = field(default_factory=dict)  # accuracy of rules that do not know the model
+    grids: dict[str, Grid] = field(default_factory=dict)  # of every head on the tested items; nan where not tested
+    parts: dict[str, Part] = field(default_factory=dict)  # the chosen head on each part of the tested items
+    similar: list[tuple[Head, float]] = field(default_factory=list)  # Pearson r of scores with those of the head
+    head_type: dict[str, float] = field(default_factory=dict)  # weights on random tokens, by type of head
+    examples: list[Shown] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    file: str | None = may_be_absent()  # of a question of the user's own
 
     @property
     def place(self) -> Head:
         """The chosen head."""
-        return Head(self.layer, self.head)
+        return self.head.heads[0]
 
     @property
-    def _judged_set(self) -> HeadSet | None:
-        return self.head_set if self.unit == "set" else None
+    def judged(self) -> Tested:
+        """What the verdict is about: the head, or the set of heads."""
+        return self.set if self.unit == "set" and self.set else self.head
 
     @property
-    def judged_heads(self) -> list[Head]:
-        """The heads that the verdict is about: the chosen one, or those of the set."""
-        return self._judged_set.heads if self._judged_set else [self.place]
+    def verdict(self) -> str:
+        return self.judged.verdict
 
     @property
-    def judged_scores(self) -> "HoldoutResult | SetScores":
-        """The headline scores of these heads."""
-        return (self._judged_set and self._judged_set.scores) or self.headline
+    def level(self) -> str:
+        return self.judged.level
 
-    @property
-    def judged_swap(self) -> float | None:
-        """Their attention swap; None without a causal test."""
-        if self._judged_set:
-            return self._judged_set.attention_swap
-        return None if self.causal is None else self.causal.attention_swap
-
-    @property
-    def headline(self) -> HoldoutResult:
-        """The scores that the verdict is about."""
-        return self.test[HEADLINE]
+    def examples_of(self, kind: str) -> list[Shown]:
+        return [shown for shown in self.examples if shown.kind == kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """Rank correlations between weight, value norm and causal effect of links."""
-
-    n_links: int
-    weight_value_norm: float | None
-    weight_value_norm_interval: Interval | None
-    weight_effect: float | None
-    weight_effect_interval: Interval | None
-    value_norm_effect: float | None
-    value_norm_effect_interval: Interval | None
-
-
-@dataclass(frozen=True, slots=True)
-class LinkMeans:
-    """Mean measures of a head's links."""
-
-    weight: float
-    value_norm: float
-    effect: float
-
-
-@dataclass(frozen=True, slots=True)
-class LinkMeansOfHead:
-    """Mean measures of a head's links to antecedents and to distractors."""
-
-    layer: int
-    head: int
-    antecedent: LinkMeans
-    distractor: LinkMeans
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportanceResult:
-    """How three measures of a link's importance agree (`probe.importance`)."""
+class Answers:
+    """The model's answers at the payoffs of a question in one part (`probe.behaviour`)."""
 
     question: str
-    holdout: str
-    layer: int
-    head: int
-    n_items: int
-    clusters: Clusters
-    layers: list[int]
-    all_heads: Agreement
-    chosen_head: Agreement
-    heads: list[LinkMeansOfHead]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BehaviourResult:
-    """The model's answers at the payoffs of one group of items (`probe.behaviour`)."""
-
-    family: str
-    level: str
-    site: str
-    holdout: str
+    part: str
     n: int
-    clusters: Clusters
-    accuracy: float
-    interval: Interval
+    accuracy: Estimate
     resolved_share: float | None
     loss: float
     bayes_loss: float | None
     blind_loss: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ShowcaseExample:
-    """A worked example: a head's weights on both nouns, and the most probable next words."""
-
-    text: str
-    query: str
-    antecedent: str
-    distractor: str
-    weights: dict[str, float]
-    next: list[tuple[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class ContractResult:
-    """Largest violations found by `probe.contract`, and accuracies at sites where nothing is decided yet."""
-
-    head_output: float
-    query_rows: float
-    row_sum: float
-    future_weight: float
-    logits: float
-    future_logits: float
-    undecided: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionResult:
-    """Entropy of attention and asymmetry of the scores, [L][H]."""
-
-    entropy: Grid
-    score_asymmetry: Grid | None
-
-
-# Natural text: does a head's attention shift with the pronoun?
-
-
-@dataclass(frozen=True, slots=True)
-class Stratum:
-    """Some of the tested prefixes, and the mean contrast there."""
-
-    n: int
-    contrast: float | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeCut:
-    """Loss of the text's own next tokens after an edge is cut, in nats per token (`probe.natural`)."""
-
-    n: int
-    rise: float
-    matched_rise: float
-    mass: float
-    matched_mass: float
-    difference: float
-    rise_interval: Interval
-    difference_interval: Interval
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftResult:
-    """The candidate head for one target, "matching entity" or "other entity"."""
-
-    site: str
-    layer: int
-    head: int
-    contrast: float
-    contrast_interval: Interval
-    value_contrast: float
-    value_contrast_interval: Interval
-    pair_right: float
-    pair_right_interval: Interval
-    right: float
-    right_interval: Interval
-    t: float
-    p_corrected: float
-    untrained_t: float
-    strata: dict[str, Stratum]
-    similar: list[SimilarHead]
-    causal: EdgeCut | None
-    verdict: str
-    criteria: dict[str, bool]
-
-    @property
-    def place(self) -> Head:
-        return Head(self.layer, self.head)
-
-
-@dataclass(frozen=True, slots=True)
-class ShiftTable:
-    """t and corrected p of every head at every site, [S][L][H]."""
-
-    t: list[Grid]
-    p: list[Grid]
-
-
-@dataclass(frozen=True, slots=True)
-class NeededItems:
-    """How often a part of the prefixes chooses the same head, and its median p."""
-
-    n: int
-    same: float
-    p: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmedShift:
-    """A head that was chosen on another text, tested on this one."""
-
-    site: str
-    layer: int
-    head: int
-    n: int
-    contrast: float
-    contrast_interval: Interval
-    t: float
-    p: float
-    untrained_t: float
-
-    @property
-    def place(self) -> Head:
-        return Head(self.layer, self.head)
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixExample:
-    """A tested prefix near the median contrast."""
-
-    text: str
-    forms: tuple[str, str]
-    mentions: tuple[list[tuple[int, int]], list[tuple[int, int]]]  # characters [start, end) of each class
-    after: str
-    contrast: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NaturalQuestion:
-    """One question on natural text."""
-
-    n_prefixes: int
-    n_tested: int
-    n_documents: int
-    left_out: dict[str, int]
-    smallest_p: float
-    untrained_t: list[float]
-    heads: ShiftTable
-    chosen: dict[str, ShiftResult]  # by target
-    items_needed: list[NeededItems]
-    confirmed: dict[str, ConfirmedShift]  # by target
-    examples: dict[str, list[PrefixExample]]  # by target
-
-
-@dataclass(frozen=True, slots=True)
-class NaturalResult:
-    """All questions on natural text, and a sentence for each that could not be tested."""
-
-    questions: dict[str, NaturalQuestion]
-    missing: list[str]
-
-    def chosen(self) -> Iterator[tuple[str, str, ShiftResult]]:
-        """Yield question, target and result of every candidate head."""
-        for question, result in self.questions.items():
-            for target, shift in result.chosen.items():
-                yield question, target, shift
-
-
-# The next pronoun: which head decides between "she" and "he"?
-
-
-@dataclass(frozen=True, slots=True)
-class LevelCriterion:
-    """A criterion of an evidence level: the measured value, and whether it is enough."""
-
-    name: str
-    level: str  # the first level that needs it
-    is_met: bool
-    measured: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetResult:
-    """What some heads do together on the tested half."""
-
-    heads: list[Head]
-    edge_effect: Estimate  # nats, signed
-    p: float  # for the edge effect: corrected for all tested heads, or doubled for a set of heads
-    t: float
-    meant_cut: Estimate  # share of the margin lost when the edge to the meant entity is cut
-    other_cut: Estimate  # the same for the other entity; negative: the margin rises
-    content_cut: Estimate  # share lost by cutting the meant edge minus that of a random content word's edge
-    share: Estimate  # share of the margin that changes sides when the weights on both entities change places
-    flips: Estimate  # share of texts whose more probable pronoun changes with them
-    verdict: str
-    evidence_level: str
-    criteria: list[LevelCriterion]
-
-
-@dataclass(frozen=True, slots=True)
-class PassageExample:
-    """A tested passage, with the probabilities of both pronouns before and after the weights change places."""
-
-    text: str
-    forms: tuple[str, str]
-    entities: tuple[str, str]  # the last mention of each class
-    weights: tuple[float, float]  # attention of the head to the mentions of each class
-    clean: tuple[float, float]  # probability of either pronoun
-    exchanged: tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Whom the model picks in passages with two entities."""
-
-    stratum: str  # which passages
-    n: int
-    author: Estimate  # share of passages in which the model picks the entity of the author's pronoun
-    nearest: float  # the same for the rule that takes the last mention
-    n_wrong: int  # passages in which that rule is wrong
-    author_where_wrong: Estimate  # nan without any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AfterPronoun:
-    """One head at the pronoun itself, on all prefixes; it was chosen for another question, so p needs no correction."""
-
-    n: int
-    contrast: Estimate  # as in `probe.natural`; positive: attends to the pronoun's class, negative: to the other entity
-    p: float
-    raises_pronoun: Estimate | None  # nats per unit of attention: the pronoun of the entity that it attends to
-    raises_name: Estimate | None  # the same for the entity's own first token; negative: copy suppression
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextPronounResult:
-    """The answer to one question: which head decides the next pronoun."""
+class Change:
+    """A number in two models on the same items, and the paired test of its difference (`probe.difference`)."""
 
     question: str
-    site: str
-    layer: int
-    head: int
-    verdict: str  # for the head, or for the set if only that is supported
-    evidence_level: str
-    unit: str  # "head" or "set": what the verdict is about
-    p_corrected: float
-    n: int  # tested passages
-    n_one: int
-    n_two: int
-    n_documents: int
-    n_entities: tuple[int, int]  # different entities of each class in the tested passages
-    effective_clusters: tuple[float, float, float]  # 1 / sum of squared shares: documents, entities of each class
-    follows_twin: Estimate  # passages with one entity whose margin follows the twin
-    right_in_both: float  # share in which the more probable pronoun is right in passage and twin
-    head_share_of_one: Estimate  # share of the margin of one entity, lost when the head's edge to it is cut
-    interchanged: Estimate  # share of that margin, moved when the head's output is that of the twin
-    choices: list[Choice]
-    author_accuracy: Estimate  # passages with two: the model picks the person of the author's pronoun
-    nearest_accuracy: float
-    rules: dict[str, float]
-    author_where_nearest_is_wrong: Estimate
-    n_nearest_is_wrong: int
-    weight_correlation: float  # between the head's difference of attention and the model's margin, over texts of two
-    chosen: SetResult
-    head_set: SetResult | None  # two heads or more: the smallest set that exchanges enough, or the last one
-    set_reaches: bool  # it exchanges enough on the choosing half; only then the verdict can be that of the set
-    curve: list[tuple[Head, float, Estimate]]  # heads added one by one: the head, share on either half
-    untrained_t: list[float]
-    candidates: list[tuple[Head, float, float, float]]  # head, edge effect, t, p on the tested half
-    left_out: dict[str, dict[str, int]]
-    examples: list[PassageExample]
-    after: AfterPronoun | None = None  # what the head does right after the pronoun
-
-    @property
-    def place(self) -> Head:
-        """The chosen head."""
-        return Head(self.layer, self.head)
-
-    @property
-    def judged(self) -> SetResult:
-        """What the verdict is about: the head, or the set of heads."""
-        return self.head_set if self.unit == "set" and self.head_set else self.chosen
-
-    @property
-    def name(self) -> str:
-        """The question without "next_pronoun_"."""
-        return self.question.removeprefix(NEXT_PRONOUN)
-
-    def entry(self) -> dict[str, Any]:
-        """Return the entry of probe.json's `selected`: the values that most readers need, then all `details`."""
-        chosen = self.judged
-        named = "question site layer head verdict evidence_level unit p_corrected n nearest_accuracy".split()
-        entry: dict[str, Any] = {name: getattr(self, name) for name in named}
-        estimates = {
-            "share": chosen.share,
-            "flips": chosen.flips,
-            "follows_twin": self.follows_twin,
-            "author_accuracy": self.author_accuracy,
-        }
-        for name, estimate in estimates.items():
-            entry[name] = estimate.value
-            entry[f"{name}_interval"] = [estimate.low, estimate.high]
-        entry["head_set"] = self.head_set
-        entry["details"] = self
-        return entry
-
-
-NEXT_PRONOUN = "next_pronoun_"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confirmation:
-    """What a head or a set that was chosen on another text does in this one: one test, without a correction."""
-
-    question: str
-    heads: list[Head]
-    n: int
-    edge_effect: Estimate  # nats, signed
+    measure: str  # "answer", "effect" or "attention"
+    head: Head | None  # None: of the whole model
+    before: float  # mean, in nats
+    after: float
+    difference: Estimate
     t: float
-    p: float
-    meant_cut: Estimate  # nats of the margin lost when the edge to the meant entity is cut
-    other_cut: Estimate  # the same for the other entity; negative: the margin rises
-    picks_meant: Estimate  # passages in which the model prefers the pronoun of the meant entity
-
-
-# The whole
+    p: float  # two-sided, corrected for all heads of this measure
+    n: int  # cases
+    smallest_p: float  # that is possible with so few clusters
 
 
 @dataclass(frozen=True, slots=True)
@@ -764,76 +244,38 @@ class TestedModel:
         return self.shape.get(name)
 
 
-@dataclass(frozen=True, slots=True)
-class Leakage:
-    """Links of the test stories, and how many of them are in the training stories."""
-
-    links: int
-    leaked: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestedData:
-    """The corpus behind the items; the last two are known of the stories."""
-
-    generator_version: int | None = may_be_absent()
-    fingerprint: str
-    leakage: Leakage | None = may_be_absent()
-
-    __test__ = False  # its name looks like a test of pytest
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProbeResults:
-    """The content of probe.json."""
+    """The content of probe.json, and of comparison.json, which has `before` and `changes`."""
 
-    schema_version: int
+    schema_version: int = SCHEMA_VERSION
     model: TestedModel
+    before: TestedModel | None = may_be_absent()
     settings: ProbeConfig
+    data: dict[str, Any]  # behind the items: fingerprint, and of the stories generator_version, links and leaked
     warnings: list[str]
-    contract: ContractResult | None = may_be_absent()
-    attention: AttentionResult | None = may_be_absent()
-    behaviour: list[BehaviourResult] = field(default_factory=list)
-    selected: list[QuestionResult] = field(default_factory=list)
-    importance: list[ImportanceResult] = field(default_factory=list)
-    showcase: dict[str, list[ShowcaseExample]] = field(default_factory=dict)
-    data: TestedData
-    next_pronoun: list[NextPronounResult] = field(default_factory=list)  # the first of `selected` in the file
-    natural: NaturalResult | None = may_be_absent()
+    missing: list[str] = field(default_factory=list)  # a sentence for each question that could not be asked
+    findings: list[Finding] = field(default_factory=list)
+    confirmed: list[Finding] = field(default_factory=list)  # heads that were chosen on another text
+    changes: list[Change] = field(default_factory=list)
+    behaviour: list[Answers] = field(default_factory=list)
+    contract: dict[str, float] = field(default_factory=dict)  # largest violations (`probe.contract`)
+    grids: dict[str, Grid] = field(default_factory=dict)  # of every head: entropy, asymmetry
 
-    def question(self, name: str) -> QuestionResult | None:
-        """Return the result of a question of the stories or the English blocks, None if it was not tested."""
-        return next((result for result in self.selected if result.question == name), None)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of probe.json."""
-        written = to_json(self)
-        first = [to_json(result.entry()) for result in self.next_pronoun]
-        written["selected"] = first + written["selected"]
-        del written["next_pronoun"]
-        return written
+    def finding(self, question: str) -> Finding | None:
+        """Return the finding of a question, None if it was not tested."""
+        return next((finding for finding in self.findings if finding.question == question), None)
 
     @classmethod
     def from_json(cls, value: Any, where: str = "probe.json") -> "ProbeResults":
         """Return the content of a file as `ProbeResults`; UserError names the field that is missing or wrong."""
-        if not isinstance(value, dict) or not isinstance(value.get("selected"), list):
-            raise UserError(f"{where}: not the results of a probe")
+        if not isinstance(value, dict) or not isinstance(value.get("findings"), list):
+            raise UserError(f"{where}: not the results of a probe, or of an older version; run eval.py again")
         if value.get("schema_version") != SCHEMA_VERSION:
             raise UserError(f"{where}: version {value.get('schema_version')} instead of {SCHEMA_VERSION}")
-        next_pronoun = []
-        selected = []
-        for entry in value["selected"]:
-            is_next = isinstance(entry, dict) and str(entry.get("question")).startswith(NEXT_PRONOUN)
-            if is_next:
-                next_pronoun.append(entry.get("details"))
-            else:
-                selected.append(entry)
-        results: ProbeResults = from_json(cls, value | {"selected": selected, "next_pronoun": next_pronoun}, where)
-        for result in results.selected:
-            if HEADLINE not in result.test:
-                raise UserError(f"{where}: question {result.question}: no hold-out {HEADLINE}")
+        results: ProbeResults = from_json(cls, value, where)
         return results
 
     def rounded(self) -> "ProbeResults":
         """Return the results as the file has them, so that nothing is shown that the file does not say."""
-        return ProbeResults.from_json(self.to_json())
+        return ProbeResults.from_json(to_json(self))

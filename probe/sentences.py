@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from data.links import Span
+from data.pairs import Span
 from data.tokenizer import encode_with_bos
 from data.words import word_spans
 from model.observe import ObservableModel, SiteEdit

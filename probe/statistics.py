@@ -4,50 +4,21 @@ Stories share frames (sentences with gaps) and words, so blocks of stories are n
 scores take whole clusters as their unit.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
 
-from data.links import LinkItem
-from probe.results import Clusters, Head, SimilarHead
+from data.pairs import Items
+from probe.config import ProbeConfig
+from probe.results import NOT_KNOWN, Estimate, Head
 
 CONFIDENCE = 0.95  # coverage of every interval
-MIN_CLUSTERS = 5  # fewer clusters give no useful one-way bootstrap: with four, 1 draw in 64 has a single cluster
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
-CLUSTERINGS = ("frames", "first_words", "second_words")  # in every test; all blocks of a pair share both words
 Design = Sequence[np.ndarray]  # clusterings, each [N], that are resampled independently of each other
+_FLIPS_FOR_T = 100  # t does not depend on the number of sign flips
 _ZERO_VARIANCE = 1e-12  # share of a sum of squares below which a variance counts as zero
-
-
-def story_clusters(items: Sequence[LinkItem]) -> dict[str, np.ndarray]:
-    """Return the frame, the first word, the second word and the word pair of each item, each [N].
-
-    For scores per block, pass one item of each block.
-    """
-    words = [item.pair.split() for item in items]
-    return {
-        "frames": np.array([item.frame for item in items]),
-        "first_words": np.array([pair[0] for pair in words]),
-        "second_words": np.array([pair[-1] for pair in words]),
-        "pairs": np.array([item.pair for item in items]),
-    }
-
-
-def count_clusters(clusters: Mapping[str, np.ndarray]) -> Clusters:
-    """Return how many different labels each clustering of `story_clusters` has."""
-    return Clusters(**{name: len(set(labels)) for name, labels in clusters.items()})
-
-
-def story_designs(clusters: Mapping[str, np.ndarray]) -> list[Design]:
-    """Return the designs of a story interval: frames crossed with pairs, with first and with second words.
-
-    The widest of the three covers a little less than 95 % if effects of both words dominate.
-    """
-    words = ("pairs", "first_words", "second_words")
-    return [(clusters["frames"], clusters[name]) for name in words]
 
 
 def bootstrap_interval(
@@ -92,16 +63,6 @@ def ratio_interval(
         return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
 
     return bootstrap_interval(ratios, designs, n_bootstrap, seed)
-
-
-def cluster_interval(
-    values: np.ndarray, clusters: np.ndarray, n_bootstrap: int, seed: int
-) -> tuple[float, float] | None:
-    """Return the `mean_interval` of values [N] over one clustering [N]; None below MIN_CLUSTERS clusters."""
-    if len(np.unique(clusters)) < MIN_CLUSTERS:
-        return None
-    low, high = mean_interval(values, [(clusters,)], n_bootstrap, seed).tolist()
-    return low, high
 
 
 def _design_interval(
@@ -224,45 +185,54 @@ def max_t_test(
     return MaxT(p.reshape(values.shape[1:]), smallest_p, t.reshape(values.shape[1:]))
 
 
-def random_half(clusters: np.ndarray, seed: int) -> np.ndarray:
-    """Return [N] True for the values of a random half of the clusters."""
-    names = np.unique(clusters)
-    chosen = np.random.default_rng(seed).permutation(names)[: len(names) // 2]
-    return np.isin(clusters, chosen)
+@dataclass(frozen=True)
+class Sample:
+    """A number of every head for each of N items or blocks, and which of them depend on each other."""
+
+    values: np.ndarray  # [N, ...]
+    clusterings: Sequence[np.ndarray]  # each [N], for the test
+    designs: Sequence[Design]  # for the intervals
+
+    def test(self, config: ProbeConfig, *, centre: float = 0.0, two_sided: bool = False) -> MaxT:
+        """Return the max-T test that the means are above `centre`, or with `two_sided` differ from it."""
+        return max_t_test(self.values, self.clusterings, centre, config.n_bootstrap, config.seed, two_sided=two_sided)
+
+    def largest_t(self, config: ProbeConfig) -> float:
+        """Return the largest t of all heads."""
+        return float(max_t_test(self.values, self.clusterings, 0.0, _FLIPS_FOR_T, config.seed).t.max())
+
+    def means(self, config: ProbeConfig) -> list[Estimate]:
+        """Return the mean of each column of values [N, C] with its interval; all columns are resampled together."""
+        intervals = mean_interval(self.values, self.designs, config.n_bootstrap, config.seed).T.tolist()
+        means = self.values.mean(axis=0).tolist()
+        return [Estimate(mean, low, high) for mean, (low, high) in zip(means, intervals, strict=True)]
+
+    def mean(self, config: ProbeConfig) -> Estimate:
+        """Return the mean of values [N] with its interval."""
+        return Sample(self.values[:, None], self.clusterings, self.designs).means(config)[0]
 
 
-def cap_clusters(clusterings: Sequence[np.ndarray], max_share: float, limit: int) -> list[int]:
-    """Return the indices of up to `limit` values of which no cluster has more than `max_share`, in their order.
-
-    `clusterings` are each [N]; values with the label "" belong to no cluster. A cluster may always have one value. The
-    cap is the largest number of values per cluster that is at most `max_share` of those that remain.
-    """
-    # The clusters of each value, by number of the clustering and label.
-    places: list[list[tuple[int, str]]] = []
-    for labels in zip(*clusterings, strict=True):
-        places.append([(number, label) for number, label in enumerate(labels) if label])
-
-    most = max(1, int(max_share * min(len(places), limit)))
-    for cap in range(most, 0, -1):
-        # Keep every value whose clusters are not full yet.
-        counts: Counter[tuple[int, str]] = Counter()
-        kept: list[int] = []
-        for i, of_value in enumerate(places):
-            if len(kept) < limit and all(counts[place] < cap for place in of_value):
-                kept.append(i)
-                counts.update(of_value)
-        if cap <= max_share * len(kept) or cap == 1:
-            return kept
-    return []
+def sample_of(items: Items, values: np.ndarray) -> Sample:
+    """Return values [N, ...], one for each pair of the items or for each block, as a sample."""
+    return Sample(values, items.clusterings(len(values)), items.designs(len(values)))
 
 
-def largest(values: np.ndarray) -> tuple[int, ...]:
-    """Return the index of the largest value, such as (layer, head); the first of equal ones."""
-    return tuple(int(i) for i in np.unravel_index(values.argmax(), values.shape))
+def estimate_ratio(numerator: np.ndarray, denominator: np.ndarray, items: Items, config: ProbeConfig) -> Estimate:
+    """Return the ratio of the means of two values of the pairs, each [N]; nan if the denominator is 0 everywhere."""
+    if not denominator.any():
+        return NOT_KNOWN
+    designs = items.designs(len(numerator))
+    low, high = ratio_interval(numerator, denominator, designs, config.n_bootstrap, config.seed).tolist()
+    return Estimate(float(numerator.sum() / denominator.sum()), low, high)
 
 
-def similar_heads(values: np.ndarray, place: tuple[int, int], n: int = 3) -> list[SimilarHead]:
-    """Return the `n` other heads whose values [N, L, H] correlate most with those of the head at `place` (Pearson r).
+def mean_and_range(values: Sequence[float]) -> Estimate:
+    """Return the mean of some values with the smallest and the largest of them."""
+    return Estimate(float(np.mean(values)), float(min(values)), float(max(values)))
+
+
+def similar_heads(values: np.ndarray, place: Head, n: int = 3) -> list[tuple[Head, float]]:
+    """Return the `n` other heads whose values [N, L, H] correlate most with those at `place`, each with Pearson's r.
 
     Ordered by |r|; heads whose values do not vary are left out.
     """
@@ -275,7 +245,7 @@ def similar_heads(values: np.ndarray, place: tuple[int, int], n: int = 3) -> lis
 
     others = [Head(*index) for index in np.ndindex(*scale.shape) if index != place and scale[index] > 0]
     others.sort(key=lambda head: -abs(correlation[head]))
-    return [SimilarHead(head.layer, head.head, float(correlation[head])) for head in others[:n]]
+    return [(head, float(correlation[head])) for head in others[:n]]
 
 
 def _cluster_sums(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -318,11 +288,3 @@ def share_interval(n_successes: int, n: int) -> tuple[float, float]:
 
     interval = stats.binomtest(n_successes, n).proportion_ci(CONFIDENCE, method="exact")
     return float(interval.low), float(interval.high)
-
-
-def wilson_interval(share: float, n: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of n independent items in which a tie may count half (Wilson 1927)."""
-    z = float(special.ndtri((1 + CONFIDENCE) / 2))  # a quantile of the normal distribution
-    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * float(np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)))
-    return max(0.0, centre - half), min(1.0, centre + half)

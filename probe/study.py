@@ -1,92 +1,102 @@
-"""How heads are studied, whatever the question: chosen on some items, tested once on others.
+"""How questions are answered: choose a head on dev, test it once on other items, edit it, and judge it.
 
-    items        from the stories, from passages or from annotated rows, in two parts that share no document or word
-    numbers      one for each item and head, measured in one pass (`Sample`)
-    choose       a head, on the first part
-    test         it once on the second part, corrected for the search over all heads
-    compare      with heads of untrained models
-    judge        by criteria that were fixed in advance (`probe.verdict`)
+    items        pairs of texts (`data.pairs`), in parts that share no document or word
+    choose       a head on dev, by its attention or by the effect of its edges
+    test         all heads on the other part, corrected for the search, and compared with untrained models
+    edit         the chosen head, and heads that were added one by one (`probe.edits`)
+    judge        by bars that were fixed in advance (`probe.questions`, `probe.verdict`)
 
-`probe.natural` (attention that shifts with the pronoun) and `probe.next_pronoun` (effects on the model's decision) do
-these steps by `choose_and_test`. `probe.links` (attention to the antecedent) needs two tests and its own choice, by
-accuracy, and lets each untrained model choose a head too; it tests by `Sample`.
+`probe.attention_study` and `probe.edge_study` do this for the two outcomes of a question.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-import numpy as np
+from tokenizers import Tokenizer
 
+from data.pairs import Items
+from data.passages import Passage, passage_parts
+from model.observe import ObservableModel
+from probe.attention import HeadScores
+from probe.attention_study import study_attention
+from probe.behaviour import behaviour_study
 from probe.config import ProbeConfig
-from probe.results import Estimate
-from probe.statistics import Design, MaxT, max_t_test, mean_interval, ratio_interval
+from probe.edge_study import Progress, study_edges
+from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, Question
+from probe.results import Answers, Finding, Grid
 
-Place = tuple[int, ...]  # where a head stands in `Sample.values`: (layer, head), (site, layer, head) or (candidate,)
-_FLIPS_FOR_T = 100  # t does not depend on the number of sign flips
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A number of every head for each of N items, and which items depend on each other."""
-
-    values: np.ndarray  # [N, ...], the other axes are those of a `Place`
-    clusterings: Sequence[np.ndarray]  # each [N], for the test
-    designs: Sequence[Design]  # for the intervals
-
-    def test(self, config: ProbeConfig, *, centre: float = 0.0, two_sided: bool = False) -> MaxT:
-        """Return the max-T test that the means are above `centre`, or with `two_sided` differ from it."""
-        return max_t_test(self.values, self.clusterings, centre, config.n_bootstrap, config.seed, two_sided=two_sided)
-
-    def t(self, config: ProbeConfig, *, two_sided: bool = False) -> np.ndarray:
-        """Return the studentised mean of every head, [...]."""
-        seed = config.seed
-        return max_t_test(self.values, self.clusterings, 0.0, _FLIPS_FOR_T, seed, two_sided=two_sided).t
-
-    def largest_t(self, config: ProbeConfig, *, two_sided: bool = False) -> float:
-        """Return the largest t of all heads, or with `two_sided` the largest |t|."""
-        t = self.t(config, two_sided=two_sided)
-        return float((np.abs(t) if two_sided else t).max())
+MAX_PASSAGES = (300, 300)  # with one entity and with two; the others are left out at random
+MAX_PASSAGES_LARGE = (40, 150)  # for a model of more than MANY_HEADS heads, which is slow
+MANY_HEADS = 128
 
 
 @dataclass(frozen=True)
-class HeadTests:
-    """The chosen heads, and every head tested on the other part of the items."""
+class Study:
+    """Everything that was found out about a model; fields as in `ProbeResults`."""
 
-    chosen: list[Place]
-    tested: MaxT
-    untrained_t: list[float]  # for each untrained model the largest t (two-sided: |t|) of all its heads
+    findings: list[Finding] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    behaviour: list[Answers] = field(default_factory=list)
+    contract: dict[str, float] = field(default_factory=dict)
+    grids: dict[str, Grid] = field(default_factory=dict)
+    scores: HeadScores | None = None  # what every head does at every pair of the questions by attention
 
 
-def choose_and_test(
-    choosing: Sample,
-    tested: Sample,
-    choose: Callable[[Sample], list[Place]],
-    untrained: Iterable[Sample],
+def study(
+    model: ObservableModel,
+    untrained: Callable[[int], ObservableModel],
+    items: Items,
+    questions: Sequence[Question],
     config: ProbeConfig,
-    *,
-    two_sided: bool = False,
-) -> HeadTests:
-    """Choose heads on one sample and test all heads on the other, also in untrained models.
+    documents: Sequence[tuple[str, str]] = (),
+    progress: Progress = lambda stage, share: None,
+) -> Study:
+    """Ask all of the `questions` that have items, with `model` in float32.
 
-    `untrained` are the samples of untrained models on the tested items; they are consumed one at a time.
+    `untrained` makes a model of the same shape from a seed; one is in memory at a time. `documents`, (name, text) each,
+    are what passages come from.
     """
-    chosen = choose(choosing)
-    test = tested.test(config, two_sided=two_sided)
-    untrained_t = [sample.largest_t(config, two_sided=two_sided) for sample in untrained]
-    return HeadTests(chosen, test, untrained_t)
+
+    def others() -> "map[ObservableModel]":
+        return map(untrained, range(config.seed, config.seed + config.n_untrained))
+
+    result = Study()
+    by_attention = [question for question in questions if question.outcome == "attention"]
+    if by_attention := testable(by_attention, items):
+        findings, scores, contract, grids = study_attention(model, others(), items, by_attention, config, progress)
+        tested = items.take(i for i, pair in enumerate(items.pairs) if pair.part != DEV)
+        result = Study(findings, [], behaviour_study(model, tested, config), contract, grids, scores)
+    for question in questions:
+        if question.outcome == "edge":
+            found = study_edges(model, others(), items, documents, question, config, progress)
+            (result.missing if isinstance(found, str) else result.findings).append(found)  # type: ignore[arg-type]
+    return result
 
 
-def estimate_mean(values: np.ndarray, designs: Sequence[Design], config: ProbeConfig) -> Estimate:
-    """Return the mean of values [N] with its interval; `designs` are those of `mean_interval`."""
-    low, high = mean_interval(values, designs, config.n_bootstrap, config.seed).tolist()
-    return Estimate(float(values.mean()), low, high)
+def testable(questions: Sequence[Question], items: Items) -> list[Question]:
+    """Return the questions that have pairs on dev and on the headline: with few frames one may lack some."""
+    parts = [{pair.question for pair in items.pairs if pair.part == part} for part in (DEV, HEADLINE)]
+    return [question for question in questions if question.name in parts[0] & parts[1]]
 
 
-def estimate_ratio(
-    numerator: np.ndarray, denominator: np.ndarray, designs: Sequence[Design], config: ProbeConfig
-) -> Estimate:
-    """Return the ratio of the means of two values [N] with its interval; nan if the denominator is 0 everywhere."""
-    if not denominator.any():
-        return Estimate(float("nan"), float("nan"), float("nan"))
-    low, high = ratio_interval(numerator, denominator, designs, config.n_bootstrap, config.seed).tolist()
-    return Estimate(float(numerator.sum() / denominator.sum()), low, high)
+def with_dev(dev: Items, test: Items) -> Items:
+    """Return the pairs of stories that a study needs: dev with the words of training, and all of test.
+
+    At undecided sites, which check the instrument, only those with the words of dev.
+    """
+    undecided = {question.name for question in UNDECIDED}
+    known = [pair for pair in dev.pairs if pair.part == SAME_WORDS and pair.question not in undecided]
+    tested = [pair for pair in test.pairs if pair.question not in undecided or pair.part == SAME_WORDS]
+    return Items(known).named(DEV) + Items(tested)
+
+
+def passages_of(
+    model: ObservableModel,
+    reader: tuple[Tokenizer, int],
+    question: Question,
+    passages: Sequence[Passage],
+    config: ProbeConfig,
+) -> Items:
+    """Return the passages of a question in the tokens of a model; `reader` is its tokenizer and start token."""
+    limits = MAX_PASSAGES if model.n_layer * model.n_head <= MANY_HEADS else MAX_PASSAGES_LARGE
+    return passage_parts(passages, question.name, *reader, model.context_length, config.seed, limits)

@@ -7,40 +7,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.links import LinkItem
+from data.pairs import Cell
 from model.observe import ObservableModel
 from probe.batches import pad_rows
-from probe.results import WeightsResult
+from probe.results import NOT_KNOWN, Estimate, Head
 from probe.statistics import mean_interval
 
 N_BOOTSTRAP = 1000
 WordIds = tuple[int, ...]  # token ids of a word
 
 
-def weights_study(
-    model: ObservableModel, items: Sequence[LinkItem], layer: int, head: int, *, seed: int
-) -> WeightsResult:
-    """Return whether the head's OV circuit maps each mention to its own answers; the items are those of one question.
+def ov_auc(model: ObservableModel, cells: Sequence[Cell], head: Head, *, seed: int) -> Estimate:
+    """Return whether the head's OV circuit maps each mention to its own answers; the texts are those of one question.
 
-    `ov_auc` is the mean over words of the area under the ROC curve: 1 if attending to a word raises each of its own
-    answers above all others, .5 by chance. Its 95 % bootstrap interval is over words. Both are None if the model's
-    weights or the answers do not allow it.
+    The mean over words of the area under the ROC curve: 1 if attending to a word raises each of its own answers above
+    all others, .5 by chance. Its 95 % bootstrap interval is over words. nan if the model's weights or the answers do
+    not allow it.
     """
-    areas = answer_areas(model, answers_of_words(items), layer, head, items[0].tokens[0])
+    areas = answer_areas(model, answers_of_words(cells), *head, cells[0].tokens[0])
     if not len(areas):
-        return WeightsResult(ov_auc=None, ov_auc_interval=None)
+        return NOT_KNOWN
     each_word = np.arange(len(areas))
     low, high = mean_interval(areas, [(each_word,)], N_BOOTSTRAP, seed).tolist()
-    return WeightsResult(float(areas.mean()), (low, high))
+    return Estimate(float(areas.mean()), low, high)
 
 
-def answers_of_words(items: Sequence[LinkItem]) -> dict[WordIds, set[int]]:
-    """Return for each antecedent the answers of the items in which it is the antecedent."""
+def answers_of_words(cells: Sequence[Cell]) -> dict[WordIds, set[int]]:
+    """Return for each antecedent the answers of the texts in which it is the antecedent."""
     answers: dict[WordIds, set[int]] = defaultdict(set)
-    for item in items:
-        for word in item.antecedents:
-            ids = tuple(item.tokens[position] for position in word)
-            answers[ids].update(item.answers)
+    for cell in cells:
+        for word in cell.meant:
+            ids = tuple(cell.tokens[position] for position in word)
+            answers[ids].update(cell.answers)
     return dict(answers)
 
 

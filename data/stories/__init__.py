@@ -26,7 +26,7 @@ from random import Random
 from typing import Any
 
 from data.config import StoriesConfig
-from data.links import Link, LinkedText
+from data.pairs import Link, LinkedText
 from data.stories.blocks import sample_block, sample_plain_story
 from data.stories.floor import Floor
 from data.stories.language import Language, Population, frames_of

@@ -7,7 +7,7 @@ gender, noun) points to the antecedent in exactly half of every block.
 from collections.abc import Mapping
 from random import Random
 
-from data.links import Link, LinkedText, Span
+from data.pairs import Link, LinkedText, Span
 from data.stories.frames import Frame, subject
 from data.stories.grammar import Bindings, sample
 from data.stories.language import Language, MentionPair, frames_of, pairs_of, placement

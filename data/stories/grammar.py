@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from data.links import Span
+from data.pairs import Span
 
 Symbols = tuple[str, ...]  # words, and slots such as {A} or {A.was}
 Bindings = Mapping[str, str]

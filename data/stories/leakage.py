@@ -7,7 +7,7 @@ a pronoun can coincide.
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from data.links import LinkedText
+from data.pairs import LinkedText
 
 
 def leakage(train_texts: Iterable[str], probe_texts: Iterable[LinkedText]) -> dict[str, int]:

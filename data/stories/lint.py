@@ -6,7 +6,7 @@ deciding word comes later, and no attention weight at the pronoun can show the l
 
 from dataclasses import dataclass
 
-from data.links import Span
+from data.pairs import Span
 from data.stories.lexicon import FEELINGS, PRONOUN_OF_FORM, QUALITIES, REFERENTS, Referent
 from data.words import word_spans
 

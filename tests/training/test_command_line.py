@@ -26,6 +26,8 @@ from training.command_line import (
     run_cli,
 )
 
+from training.settings import CONFIGS
+
 
 @pytest.mark.parametrize(
     ("argument", "suggestion"),

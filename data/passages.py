@@ -10,21 +10,28 @@ The lexicon (data/english.py) knows the classes. Nothing is annotated: the autho
 who is meant.
 """
 
+import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, PLURALS, SINGULARS, TITLES, plural
-from data.links import Span
-from data.natural import CLASSES, PRONOUNS, Mention, ParsedText, Prefix, pronoun_forms
+from data.errors import UserError
+from data.pairs import Cell, Items, Pair, Span, token_spans
+from data.parsing import CLASSES, PRONOUNS, Mention, ParsedText, pronoun_forms
+from data.tokenizer import encode_text, unknown_id
 from data.words import ENGLISH_WORD
 
-KINDS = ("one", "two")  # entities in a passage
+SECTION_CHARACTERS = 5000  # longer documents are cut into sections of this size
+MAX_SHARE = 0.1  # largest fraction of the passages that may mention the same entity
+_SEARCHED = 4  # times as many passages are tokenized at most, because frequent entities fill their share
 MIN_NAME_COUNT = 5  # mentions of a name in a text before it may stand for another name of the text
-_MAX_REST = 60  # characters after the pronoun that a passage keeps, for display
 # Earlier pronouns show the class; PRONOUNS has only those that a prefix may end in, so "they" is not
 # among them.
 _EARLIER = {
@@ -66,15 +73,12 @@ class Passage:
     mentions: _Groups
     entities: tuple[str, str]  # name or singular noun of each class; "" if it is not mentioned
     pronouns: tuple[Span, ...]  # earlier pronouns of either class
-    nearest: int  # class of the last mention
-    first: int  # class of the first mention
-    subject: int  # class of the first mention in the last sentence that has one
-    rest: str  # the text after the pronoun, cut
+    subject: Span  # the first mention in the last sentence that has one
 
     @property
-    def kind(self) -> str:
-        """One of KINDS."""
-        return "two" if all(self.entities) else "one"
+    def has_two(self) -> bool:
+        """Whether an entity of each class is mentioned."""
+        return all(self.entities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,24 @@ class Twin:
             if end <= span[0]:
                 shift += length - (end - start)
         return span[0] + shift, span[1] + shift
+
+
+def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (name, text) of each document; one of more than SECTION_CHARACTERS is cut after sentences."""
+    parts = list[tuple[str, str]]()
+    for number, text in enumerate(documents):
+        if len(text) <= SECTION_CHARACTERS:
+            parts.append((f"d{number}", text))
+            continue
+        section = ""
+        for part in re.split(r"(?<=[.!?\u201d\"])(?=\s)", text):  # after a sentence
+            section += part
+            if len(section) >= SECTION_CHARACTERS:
+                parts.append((f"d{number}s{len(parts)}", section))
+                section = ""
+        if section.strip():
+            parts.append((f"d{number}s{len(parts)}", section))
+    return parts
 
 
 def find_all(documents: Sequence[tuple[str, str]]) -> dict[str, list[Passage]]:
@@ -124,25 +146,20 @@ def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
         if window is None:
             continue
         begin, mentions = window
-        before, rest = parsed.split_at(i, begin, _MAX_REST)
 
-        # The class of each mention, and the number of its sentence.
-        classes = [CLASSES[question].index(mention.category) for mention in mentions]
+        # The number of the sentence of each mention.
         sentences = [bisect_right(parsed.sentences, mention.first) for mention in mentions]
         first, second = parsed.by_class(mentions)
         yield Passage(
             doc=doc,
             question=question,
-            text=before,
+            text=text[parsed.matches[begin].start() : parsed.matches[i].start()],
             forms=forms,
             meant=meant,
             mentions=(parsed.spans(first, begin), parsed.spans(second, begin)),
             entities=(first[0].entity if first else "", second[0].entity if second else ""),
             pronouns=tuple(parsed.span(j, j, begin) for j in range(begin, i) if is_pronoun[j]),
-            nearest=classes[-1],
-            first=classes[0],
-            subject=classes[sentences.index(max(sentences))],
-            rest=rest,
+            subject=parsed.spans([mentions[sentences.index(max(sentences))]], begin)[0],
         )
         last_sentence = sentence
 
@@ -166,26 +183,6 @@ def _best_window(
         return None
     _, begin, mentions = min(ranked, key=lambda window: window[:2])
     return begin, mentions
-
-
-def passage_of_gold(prefix: Prefix) -> Passage:
-    """Return a row with annotated antecedents (`probe.gold`) as a passage with two entities."""
-    # The mentions with their class, in the order of the text.
-    ordered = sorted((span, side) for side in (0, 1) for span in prefix.mentions[side])
-    return Passage(
-        doc=prefix.doc,
-        question=prefix.question,
-        text=prefix.text,
-        forms=prefix.forms,
-        meant=prefix.meant,
-        mentions=prefix.mentions,
-        entities=(prefix.entities[0] or "?", prefix.entities[1] or "?"),
-        pronouns=(),
-        nearest=ordered[-1][1],
-        first=ordered[0][1],
-        subject=ordered[0][1],
-        rest=prefix.rest,
-    )
 
 
 # Twins
@@ -350,10 +347,10 @@ def content_words(passage: Passage) -> list[Span]:
     return words
 
 
-# Rules and counts
+# A rule
 
 
-def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int = 2) -> Callable[[Passage], float]:
+def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int = 2) -> Callable[[str], float]:
     """Return a rule that predicts the class of a pronoun from the last words before it, counted in `documents`.
 
     The rule returns 1 for the first class, 0 for the second: the one that is more frequent after the
@@ -370,8 +367,8 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
                 for n in range(n_words + 1):
                     counts[tuple(words[max(0, i - n) : i])][forms.index(originals[i])] += 1
 
-    def rule(passage: Passage) -> float:
-        words = [word.lower() for word in ENGLISH_WORD.findall(passage.text)]
+    def rule(text: str) -> float:
+        words = [word.lower() for word in ENGLISH_WORD.findall(text)]
         for n in range(n_words, -1, -1):
             first, second = counts.get(tuple(words[len(words) - n :]), (0, 0))
             if first != second:
@@ -379,3 +376,195 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
         return 0.5
 
     return rule
+
+
+# Passages in the tokens of a model
+
+
+def passage_parts(
+    passages: Sequence[Passage],
+    name: str,
+    tokenizer: Tokenizer,
+    bos_id: int,
+    max_tokens: int,
+    seed: int,
+    limits: tuple[int, int],
+) -> Items:
+    """Return the passages of the question `name` in the parts "dev", "tested" and "earlier".
+
+    All passages of a document or section are in dev, a random half, or in tested; those with an earlier pronoun are in
+    a part of their own. `limits` are the most passages with one entity, and with two.
+    """
+    make = partial(passage_items, passages, name, tokenizer, bos_id, max_tokens, seed)
+    pairs = list[Pair]()
+    left_out = Counter[tuple[str, str]]()
+    for has_two, limit in zip((False, True), limits, strict=True):
+        made = make(limit, has_two=has_two)
+        pairs += made.pairs
+        left_out.update(made.left_out)
+
+    # A random half of the documents
+    names = np.unique(np.array([pair.clusters[0] for pair in pairs], dtype=str))
+    chosen = set(np.random.default_rng(seed).permutation(names)[: len(names) // 2].tolist())
+    pairs = [replace(pair, part="dev" if pair.clusters[0] in chosen else "tested") for pair in pairs]
+    earlier = make(limits[1], has_two=True, has_earlier=True)
+    return Items([*pairs, *earlier.named("earlier").pairs], left_out)
+
+
+def passage_items(
+    passages: Sequence[Passage],
+    name: str,
+    tokenizer: Tokenizer,
+    bos_id: int,
+    max_tokens: int,
+    seed: int,
+    limit: int,
+    *,
+    has_two: bool,
+    has_earlier: bool = False,
+) -> Items:
+    """Return up to `limit` passages with their twins, drawn at random, as pairs of the question `name`.
+
+    They mention one entity, or with `has_two` one of each class; they have no earlier pronoun, or with `has_earlier`
+    all have one. No entity of a class is in more than MAX_SHARE of them. A passage is left out, and counted by reason,
+    if the pronouns are not one token each, if there is no counterpart, if a word shares a token with its neighbour or
+    is unknown, or if the text does not fit into the context.
+    """
+    usable = [passage for passage in passages if passage.has_two == has_two and bool(passage.pronouns) == has_earlier]
+    rng = np.random.default_rng(seed)
+    counterparts = Counterparts(usable, lambda word: len(encode_text(tokenizer, f" {word}").ids), seed)
+    pairs = list[Pair]()
+    left_out = Counter[str]()
+    for i in rng.permutation(len(usable)):
+        if len(pairs) == _SEARCHED * limit:
+            break
+        passage = usable[i]
+
+        # The twin, and a content word to compare the mentions with.
+        replacements = counterparts.of(passage)
+        twin = None if replacements is None else make_twin(passage, replacements)
+        if twin is None:
+            left_out["no counterpart of the other class"] += 1
+            continue
+        content = content_words(passage)
+        control = content[int(rng.integers(len(content)))] if content else None
+
+        # Both in the tokens of the model.
+        try:
+            cells = _cells(passage, twin, control, tokenizer, bos_id, max_tokens)
+        except UserError as reason:
+            left_out[str(reason)] += 1
+            continue
+        pair = Pair(
+            question=name,
+            part="",
+            cells=cells,
+            texts=(passage.text, twin.text),
+            block=len(pairs),
+            clusters=(passage.doc, *passage.entities),
+            meant=passage.meant,
+            forms=passage.forms,
+        )
+        pairs.append(pair)
+
+    # No entity may dominate.
+    entities = [[pair.clusters[side] for pair in pairs] for side in (1, 2)]
+    selected = cap_clusters(entities, MAX_SHARE, limit) if pairs else []
+    if len(pairs) > len(selected):
+        rest = f"more than enough, or an entity in more than {MAX_SHARE:.0%} of the passages"
+        left_out[rest] = len(pairs) - len(selected)
+    kind = "two" if has_two else "one"
+    named = Counter({(name, f"{reason} ({kind})"): count for reason, count in left_out.items()})
+    return Items([pairs[i] for i in selected], named)
+
+
+def _cells(
+    passage: Passage, twin: Twin, control: Span | None, tokenizer: Tokenizer, bos_id: int, max_tokens: int
+) -> tuple[Cell, Cell]:
+    """Return a passage and its twin in the tokens of a model; UserError with the reason why it is left out."""
+    # In the twin, the subject and the control stand where their words are now.
+    places = dict(zip(chain(*passage.mentions), chain(*twin.mentions), strict=True))
+    moved = None if control is None else twin.moved(control)
+    versions = (
+        (passage.text, passage.mentions, passage.subject, control),
+        (twin.text, twin.mentions, places[passage.subject], moved),
+    )
+    cells = list[Cell]()
+    for number, (text, mentions, subject, word) in enumerate(versions):
+        # The entity in the same place is meant in the twin, where the pronoun is of the other class.
+        forms = passage.forms if number == passage.meant else passage.forms[::-1]
+        meant, other = mentions[passage.meant], mentions[1 - passage.meant]
+        cells.append(_cell(text, forms, meant, other, subject, word, tokenizer, bos_id))
+    first, second = cells
+    unknown = unknown_id(tokenizer)
+    answers = (*first.answers, *first.foils)
+    if answers != (*second.foils, *second.answers) or first.answers == first.foils or unknown in answers:
+        raise UserError("a pronoun is not one token")
+    if max(len(first.tokens), len(second.tokens)) > max_tokens:
+        raise UserError("longer than the context")
+    return first, second
+
+
+def _cell(
+    text: str,
+    forms: tuple[str, str],
+    meant: Sequence[Span],
+    other: Sequence[Span],
+    subject: Span,
+    control: Span | None,
+    tokenizer: Tokenizer,
+    bos_id: int,
+) -> Cell:
+    """Return a text before a pronoun in tokens; `forms` are the pronoun of who is meant and the other one."""
+    # Both pronouns follow the same tokens and are one token each.
+    answer, foil = (encode_text(tokenizer, text + form) for form in forms)
+    before = tuple(answer.ids[:-1])
+    if tuple(foil.ids[:-1]) != before or text[answer.offsets[-1][0] :].strip():
+        raise UserError("a pronoun is not one token")
+
+    # The tokens of the mentions and of the content word.
+    spans = [*meant, *other, *([] if control is None else [control])]
+    try:
+        words = token_spans(text, answer.offsets[:-1], spans)
+    except UserError:
+        raise UserError("a word shares a token with its neighbour") from None
+    places = {span: tuple(i + 1 for i in word) for span, word in zip(spans, words, strict=True)}
+    tokens = (bos_id, *before)
+    if unknown_id(tokenizer) in {tokens[i] for word in places.values() for i in word}:
+        raise UserError("a word is unknown")
+    return Cell(
+        tokens=tokens,
+        query=len(before),
+        meant=tuple(places[span] for span in meant),
+        other=tuple(places[span] for span in other),
+        answers=(answer.ids[-1],),
+        foils=(foil.ids[-1],),
+        payoff=len(before),
+        control=() if control is None else places[control],
+        subject=places[subject],
+    )
+
+
+def cap_clusters(clusterings: Sequence[Sequence[str]], max_share: float, limit: int) -> list[int]:
+    """Return the indices of up to `limit` values of which no cluster has more than `max_share`, in their order.
+
+    `clusterings` are each [N]; values with the label "" belong to no cluster. A cluster may always have one value. The
+    cap is the largest number of values per cluster that is at most `max_share` of those that remain.
+    """
+    # The clusters of each value, by number of the clustering and label.
+    places: list[list[tuple[int, str]]] = []
+    for labels in zip(*clusterings, strict=True):
+        places.append([(number, label) for number, label in enumerate(labels) if label])
+
+    most = max(1, int(max_share * min(len(places), limit)))
+    for cap in range(most, 0, -1):
+        # Keep every value whose clusters are not full yet.
+        counts: Counter[tuple[int, str]] = Counter()
+        kept: list[int] = []
+        for i, of_value in enumerate(places):
+            if len(kept) < limit and all(counts[place] < cap for place in of_value):
+                kept.append(i)
+                counts.update(of_value)
+        if cap <= max_share * len(kept) or cap == 1:
+            return kept
+    return []

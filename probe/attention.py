@@ -1,4 +1,4 @@
-"""Measure every attention head at the query of every item, and score how well it finds the antecedent."""
+"""Measure every attention head at the query of every text, and score how well it finds the antecedent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.links import LinkItem
+from data.pairs import Cell, Items, check_blocks
 from model.observe import LayerRecord, ObservableModel
 from probe.batches import text_batches
 from probe.results import Head
-
-_BLOCK = [(0, 0), (0, 1), (1, 0), (1, 1)]  # (order, meant) of the four cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +26,13 @@ class Scores:
     accuracy: np.ndarray  # share of cells where the antecedent gets more attention than each distractor; ties count 1/2
     pair_accuracy: np.ndarray  # share of the two prefixes where the head is right for both pronouns
     block_accuracy: np.ndarray  # 1 where the head is right in all four cells
-    pronoun_contrast: np.ndarray  # mean over prefixes of half the change of the log ratio when the pronoun changes
+    contrast: np.ndarray  # mean over prefixes of half the change of the log ratio when the pronoun changes
     strict_accuracy: np.ndarray  # share of cells where the antecedent gets the most, the first token aside
 
 
 @dataclass(frozen=True, slots=True)
 class HeadRows:
-    """What each head does at the query of each item. Shapes [N, L, H]: N items, L layers, H heads."""
+    """What each head does at the query of each text. Shapes [N, L, H]: N texts, L layers, H heads."""
 
     log_ratio: np.ndarray  # log of the weight on the antecedents over the weight on the distractors
     value_log_ratio: np.ndarray  # the same with weight x ||W_O W_V x||; nan where the model gives no output weights
@@ -44,8 +42,12 @@ class HeadRows:
     first_mass: np.ndarray  # weight on the first token, the attention sink
 
     def take(self, index: np.ndarray) -> "HeadRows":
-        """Return the rows of the items at `index`."""
+        """Return the rows of the texts at `index`."""
         return HeadRows(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+    def of_pairs(self, index: np.ndarray) -> "HeadRows":
+        """Return the rows of both texts of the pairs at `index`."""
+        return self.take((2 * index[:, None] + np.arange(2)).ravel())
 
     def weight_difference(self) -> np.ndarray:
         """Return how far the weights on antecedents and distractors are apart, the mean over the items, [L, H].
@@ -69,7 +71,7 @@ def joint_log_ratio(rows: HeadRows, heads: Sequence[Head]) -> np.ndarray:
 
 
 def score(log_ratio: np.ndarray, attention_margin: np.ndarray, strict: np.ndarray) -> Scores:
-    """Score whole blocks of items, in the cell order of `check_blocks`; arguments [4 N_b, ...] as in `HeadRows`."""
+    """Score the texts of whole blocks; arguments [4 N_b, ...] as in `HeadRows`."""
 
     def cells(values: np.ndarray) -> np.ndarray:
         return values.reshape(-1, 2, 2, *values.shape[1:])  # [N_b, order, meant, ...]
@@ -84,7 +86,7 @@ def score(log_ratio: np.ndarray, attention_margin: np.ndarray, strict: np.ndarra
         accuracy=right.mean(axis=(1, 2)),
         pair_accuracy=right_pair.mean(axis=1),
         block_accuracy=right_pair.all(axis=1).astype(float),
-        pronoun_contrast=half_change.mean(axis=1),
+        contrast=half_change.mean(axis=1),
         strict_accuracy=cells(strict).mean(axis=(1, 2)),
     )
 
@@ -94,18 +96,10 @@ def score_heads(rows: HeadRows) -> Scores:
     return score(rows.log_ratio, rows.attention_margin, rows.strict)
 
 
-def check_blocks(items: Sequence[LinkItem]) -> None:
-    """Raise ValueError unless the items are whole blocks with the cells in the order that `score` expects."""
-    cells = [(item.order, item.meant) for item in items]
-    blocks = [item.block for item in items]
-    if cells != _BLOCK * (len(items) // 4) or blocks != np.repeat(blocks[::4], 4).tolist():
-        raise ValueError("probe items are not whole blocks of four cells")
-
-
 def best_head(scores: Scores) -> Head:
     """Return the head of highest mean block accuracy; accuracy, then pronoun contrast break ties."""
     # np.lexsort: the last key counts most.
-    keys = [scores.pronoun_contrast, scores.accuracy, scores.block_accuracy]
+    keys = [scores.contrast, scores.accuracy, scores.block_accuracy]
     order = np.lexsort([key.mean(axis=0).ravel() for key in keys])
     layer, head = np.unravel_index(order[-1], scores.block_accuracy.shape[1:])
     return Head(int(layer), int(head))
@@ -119,16 +113,16 @@ class Candidates(NamedTuple):
     gold: Tensor  # [N, W] True for antecedents
 
 
-def candidates(items: Sequence[LinkItem]) -> Candidates:
-    """Return the mentions of `items`, antecedents first."""
+def candidates(cells: Sequence[Cell]) -> Candidates:
+    """Return the mentions of texts, antecedents first."""
     # As many words, and tokens of a word, as the largest item has; -1 where there is none.
-    mentions = [item.antecedents + item.distractors for item in items]
+    mentions = [cell.meant + cell.not_meant for cell in cells]
     n_words = max(1, *map(len, mentions))
     n_tokens = max(map(len, chain(*mentions)), default=1)
-    positions = np.full((len(items), n_words, n_tokens), -1)
-    gold = np.zeros((len(items), n_words), dtype=bool)
+    positions = np.full((len(cells), n_words, n_tokens), -1)
+    gold = np.zeros((len(cells), n_words), dtype=bool)
     for i, words in enumerate(mentions):
-        gold[i, : len(items[i].antecedents)] = True
+        gold[i, : len(cells[i].meant)] = True
         for j, word in enumerate(words):
             positions[i, j, : len(word)] = word
     present = torch.from_numpy(positions >= 0)
@@ -145,25 +139,25 @@ class _ItemBatch(NamedTuple):
     mentions: Candidates  # one row per item, N rows
 
 
-def item_batches(items: Sequence[LinkItem], tokens_per_batch: int) -> list[_ItemBatch]:
-    """Return the batches that cover `items`; texts that are equal up to the query share a row."""
-    texts = [item.tokens[: item.query + 1] for item in items]
+def item_batches(cells: Sequence[Cell], tokens_per_batch: int) -> list[_ItemBatch]:
+    """Return the batches that cover all texts; those that are equal up to the query share a row."""
+    texts = [cell.tokens[: cell.query + 1] for cell in cells]
     batches = []
     for members, rows, tokens, query in text_batches(texts, tokens_per_batch):
-        mentions = candidates([items[i] for i in members])
+        mentions = candidates([cells[i] for i in members])
         batches.append(_ItemBatch(members, torch.tensor(rows), tokens, query[:, None], mentions))
     return batches
 
 
 @torch.no_grad()
-def measure_heads(model: ObservableModel, items: Sequence[LinkItem], tokens_per_batch: int) -> HeadRows:
-    """Measure every head at the query of every item; the texts end at the query.
+def measure_heads(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadRows:
+    """Measure every head at the query of every text of the pairs; the texts end at the query.
 
     Equal texts are read once, so that their rows are bit-identical.
     """
-    shape = (len(items), model.n_layer, model.n_head)
+    shape = (len(items.cells), model.n_layer, model.n_head)
     rows = HeadRows(*(np.empty(shape, dtype=np.float32) for _ in fields(HeadRows)))
-    for batch in item_batches(items, tokens_per_batch):
+    for batch in item_batches(items.cells, tokens_per_batch):
         index = batch.rows.to(model.device)
         mentions = Candidates(*(part.to(model.device) for part in batch.mentions))
         records = model.record(batch.tokens.to(model.device), batch.query.to(model.device))
@@ -239,3 +233,28 @@ def _sides(word_scores: Tensor, mentions: Candidates) -> tuple[Tensor, Tensor]:
     """Return the scores [N, H, W] with those of distractors, and with those of antecedents, set to -inf."""
     gold = mentions.gold[:, None]  # [N, 1, W]
     return word_scores.masked_fill(~gold, -torch.inf), word_scores.masked_fill(gold, -torch.inf)
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """What every head of a model does at the pairs of several questions."""
+
+    items: Items
+    rows: HeadRows
+
+    @classmethod
+    def of_model(cls, model: ObservableModel, items: Items, tokens_per_batch: int) -> "HeadScores":
+        return cls(items, measure_heads(model, items, tokens_per_batch))
+
+    def of(self, question: str, part: str) -> "HeadScores":
+        """Return the pairs of a question and part, with their rows."""
+        index = self.items.index(question, part)
+        return HeadScores(self.items.take(index), self.rows.of_pairs(index))
+
+    def take(self, index: np.ndarray) -> "HeadScores":
+        return HeadScores(self.items.take(index), self.rows.of_pairs(index))
+
+    def scores(self) -> Scores:
+        """Return the scores of every head, each [N_b, L, H]; ValueError unless the pairs are whole blocks."""
+        check_blocks(self.items)
+        return score_heads(self.rows)

@@ -1,0 +1,391 @@
+"""Links in texts, and the pairs of texts that heads are measured on.
+
+A `LinkedText` counts characters and so fits every tokenizer; a `Cell` is a text in the tokens of one model. A question
+about a head is asked on a `Pair`: a text and its counterpart, alike but for what decides who is meant.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from itertools import pairwise
+from os.path import commonprefix
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+
+from data.errors import UserError
+from data.tokenizer import encode_text
+
+Span = tuple[int, int]  # characters [start, end)
+Word = tuple[int, ...]  # the positions of a word's tokens, ascending
+
+# Predictors with a known surprisal at each payoff: with all but the antecedent, and Bayes-optimal.
+ORACLES = ("blind", "bayes")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A question to an attention head: at the word `query`, which mention gets the most attention?
+
+    Spans count characters and so fit every tokenizer.
+    """
+
+    level: str  # what decides: number, gender, told_gender, later_cue, ...
+    site: str  # where the head is read: before_pronoun, pronoun, cue, before_repeat
+    pronoun: Span
+    query: Span  # the word of the site
+    antecedents: tuple[Span, ...]  # empty if the pronoun refers to nothing ("It was raining")
+    distractors: tuple[Span, ...]  # the other mentions that fit the pronoun's role
+    subject: Span | None = None  # the mention that is the subject of its sentence
+    payoff: Span | None = None  # the first word that only the antecedent explains
+    answers: tuple[str, ...] = ()  # the words that fit at the payoff
+    foils: tuple[str, ...] = ()  # the words that would fit if a distractor were the antecedent
+    surprisal: tuple[float, ...] = ()  # -log p in nats of the payoff for each of ORACLES
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedText:
+    """A text with its gold links and its cell of the design; four cells in a row are a block."""
+
+    text: str
+    links: tuple[Link, ...]
+    family: str
+    holdout: str
+    frame: str  # what texts of different pairs share; of a story, the frame's text for order 0
+    pair: str  # the two words, separated by a space
+    order: int  # index in the pair of the word that is mentioned first
+    meant: int  # index in the pair of the antecedent
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text with one link in the tokens of one model; position 0 is the token before every text."""
+
+    tokens: tuple[int, ...]  # up to the later of query and payoff
+    query: int  # the last token of the query word
+    meant: tuple[Word, ...]  # mentions of the antecedent; none if nobody is meant
+    other: tuple[Word, ...]  # mentions that the counterpart means; passages: of the other entity
+    bystanders: tuple[Word, ...] = ()  # further mentions
+    answers: tuple[int, ...] = ()  # token ids
+    foils: tuple[int, ...] = ()  # token ids
+    payoff: int | None = None  # the position whose next token depends on the antecedent
+    target: int | None = None  # the next token there
+    control: Word = ()  # a content word, to compare the mentions with
+    subject: Word | None = None
+    surprisal: tuple[float, ...] = ()  # -log p(target) in nats for each of ORACLES; empty if unknown
+
+    @property
+    def not_meant(self) -> tuple[Word, ...]:
+        """The mentions of all but the antecedent."""
+        return self.other + self.bystanders
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A text and its counterpart, alike but for what decides who is meant.
+
+    Stories and own questions: the pronoun or cue is exchanged, and two pairs with both orders of the mentions are a
+    block. Passages: the entities are exchanged, and a pair is a block of its own.
+    """
+
+    question: str
+    part: str  # "dev", or the part of a test: "headline", "tested", ...
+    cells: tuple[Cell, Cell]
+    texts: tuple[str, str]
+    block: int
+    clusters: tuple[str, str, str]  # frame or document, first word, second word; "" if there is none
+    order: int = 0  # index of the word that is mentioned first
+    meant: int = 0  # index of the word, or class of the entity, that the first text means
+    forms: tuple[str, str] = ("", "")  # the next word for either class
+
+    @property
+    def has_two(self) -> bool:
+        """Whether the texts mention more than one entity."""
+        return bool(self.cells[0].not_meant)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the answers of the two texts can be compared, and weights exchanged between their antecedents.
+
+        Both need an answer at the same position, and each must mention what the other means.
+        """
+        first, second = self.cells
+        if not all(cell.meant and cell.answers and cell.foils and cell.payoff is not None for cell in self.cells):
+            return False
+        if (first.query, first.payoff, len(first.tokens)) != (second.query, second.payoff, len(second.tokens)):
+            return False
+        is_after = first.payoff is not None and first.payoff >= first.query
+        return is_after and _mentions_all(first, second.meant) and _mentions_all(second, first.meant)
+
+
+def _mentions_all(cell: Cell, words: tuple[Word, ...]) -> bool:
+    """Return whether a text mentions all of `words`, and does not mean all of them."""
+    return bool(cell.other) and set(words) <= set(cell.meant + cell.not_meant)
+
+
+@dataclass(frozen=True)
+class Items:
+    """The pairs that heads are measured on. N pairs; the two cells of each pair are neighbours in `cells`."""
+
+    pairs: list[Pair]
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)  # how many texts, by question and reason
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        return [cell for pair in self.pairs for cell in pair.cells]
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, str], list[int]]:
+        groups: dict[tuple[str, str], list[int]] = {}
+        for i, pair in enumerate(self.pairs):
+            groups.setdefault((pair.question, pair.part), []).append(i)
+        return groups
+
+    def __add__(self, other: "Items") -> "Items":
+        return Items([*self.pairs, *other.pairs], self.left_out + other.left_out)
+
+    def reasons(self, question: str) -> dict[str, int]:
+        """Return how many texts of a question were left out, by reason."""
+        return {reason: count for (name, reason), count in self.left_out.items() if name == question}
+
+    def parts(self, question: str) -> list[str]:
+        """Return the parts that a question has, in the order of the pairs."""
+        return [part for name, part in self._groups if name == question]
+
+    def index(self, question: str, part: str) -> np.ndarray:
+        """Return the indices of the pairs of a question and part."""
+        return np.array(self._groups.get((question, part), []), dtype=int)
+
+    def of(self, question: str, part: str) -> "Items":
+        return self.take(self.index(question, part))
+
+    def take(self, index: Iterable[int] | np.ndarray) -> "Items":
+        return Items([self.pairs[i] for i in index], self.left_out)
+
+    def named(self, part: str) -> "Items":
+        """Return the pairs as those of another part."""
+        return Items([replace(pair, part=part) for pair in self.pairs], self.left_out)
+
+    def comparable(self) -> "Items":
+        """Return the pairs whose answers can be compared."""
+        return Items([pair for pair in self.pairs if pair.is_comparable], self.left_out)
+
+    def clusterings(self, n_values: int | None = None) -> list[np.ndarray]:
+        """Return the clusters of N values for the tests, three labels each: one value for each pair, or each block.
+
+        A pair without an entity of a class is a cluster of its own there.
+        """
+        step = len(self.pairs) // (n_values or max(1, len(self.pairs)))
+        names = [pair.clusters for pair in self.pairs[:: max(1, step)]]
+        table = np.array(names, dtype=object).reshape(-1, 3)
+        alone = np.array([f"passage {i}" for i in range(len(table))], dtype=object)
+        return [np.where(labels == "", alone, labels).astype(str) for labels in table.T]
+
+    def n_clusters(self) -> dict[str, int]:
+        """Return how many different frames and words the blocks have, or documents and entities the passages."""
+        labels = list(zip(*(pair.clusters for pair in self.pairs), strict=True)) or [(), (), ()]
+        counts = [len(set(of_clustering) - {""}) for of_clustering in labels]
+        if self.has_blocks:
+            words = {pair.clusters[1:] for pair in self.pairs}
+            return dict(zip(("frames", "first_words", "second_words"), counts, strict=True)) | {"pairs": len(words)}
+        return dict(zip(("documents", "first_class", "second_class"), counts, strict=True))
+
+    def designs(self, n_values: int | None = None) -> list[Sequence[np.ndarray]]:
+        """Return the designs of an interval: frames or documents, crossed with each word and, in blocks, with both.
+
+        The widest of the three covers a little less than 95 % if effects of both words dominate.
+        """
+        first, *words = self.clusterings(n_values)
+        if self.has_blocks:
+            both = np.array([f"{one} {other}" for one, other in zip(*words, strict=True)])
+            words = [both, *words]
+        return [(first, labels) for labels in words]
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether two pairs each are a block."""
+        return len(self.pairs) > 1 and self.pairs[0].block == self.pairs[1].block
+
+
+def check_blocks(items: Items) -> None:
+    """Raise ValueError unless the pairs are whole blocks: order 0, then order 1."""
+    orders = [pair.order for pair in items.pairs]
+    blocks = [pair.block for pair in items.pairs]
+    if orders != [0, 1] * (len(orders) // 2) or blocks[::2] != blocks[1::2]:
+        raise ValueError("the items are not whole blocks of two pairs")
+
+
+def token_spans(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> list[Word]:
+    """Return the indices of the tokens of each word: the tokens that overlap it.
+
+    A byte-level token may begin with the space before its word. The bytes of one character may be
+    several tokens. `offsets` are the characters [start, end) of each token, empty for special
+    tokens. Raise UserError if words overlap or a word has no tokens for itself.
+    """
+    spans = list(spans)
+    for (start, end), (next_start, next_end) in pairwise(sorted(set(spans))):
+        if end > next_start:
+            raise UserError(f"the words {text[start:end]!r} and {text[next_start:next_end]!r} overlap")
+
+    # Both ends of the tokens ascend, so a binary search finds the tokens of a word.
+    tokens = [i for i, (start, end) in enumerate(offsets) if start < end]
+    starts = [offsets[i][0] for i in tokens]
+    ends = [offsets[i][1] for i in tokens]
+    words = []
+    for start, end in spans:
+        # The tokens that end after the start of the word and begin before its end.
+        first = bisect_right(ends, start)
+        stop = bisect_left(starts, end)
+        word = text[start:end]
+        # Together the tokens must spell the word and nothing else.
+        if first >= stop or text[min(starts[first:stop]) : max(ends[first:stop])].strip() != word.strip():
+            around = text[max(0, start - 20) : end + 20]
+            raise UserError(f"{word!r} has no tokens for itself in {around!r}")
+        words.append(tuple(tokens[first:stop]))
+    return words
+
+
+def link_pairs(
+    texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int, name_of: Callable[[LinkedText, Link], str]
+) -> Items:
+    """Return the pairs of texts (whole blocks in order) with the token `bos_id` before each.
+
+    `name_of` gives the question of a link, "" for none. A word may be several tokens. Raise UserError if a word of a
+    link has no tokens for itself.
+    """
+    payoff_choices = cache(partial(_payoff_choices, tokenizer))
+    pairs = list[Pair]()
+    with_links = [linked_text for linked_text in texts if linked_text.links]
+    for number, both in enumerate(zip(with_links[::2], with_links[1::2], strict=True)):
+        encodings = [encode_text(tokenizer, linked_text.text) for linked_text in both]
+        words = [_word_positions(t.text, e, t.links) for t, e in zip(both, encodings, strict=True)]
+        first = both[0]
+        first_word, *_, second_word = first.pair.split()
+        for links in zip(*(linked_text.links for linked_text in both), strict=True):
+            question = name_of(first, links[0])
+            if not question:
+                continue
+            cells = []
+            for linked_text, link, encoding, positions in zip(both, links, encodings, words, strict=True):
+                cells.append(_cell(linked_text.text, link, encoding, positions, bos_id, payoff_choices))
+            pair = Pair(
+                question=question,
+                part=first.holdout,
+                cells=(_with_rivals(cells[0], cells[1]), _with_rivals(cells[1], cells[0])),
+                texts=(both[0].text, both[1].text),
+                block=number // 2,
+                clusters=(first.frame, first_word, second_word),
+                order=first.order,
+            )
+            pairs.append(pair)
+    return Items(pairs)
+
+
+def _with_rivals(cell: Cell, counterpart: Cell) -> Cell:
+    """Return a cell whose other mentions are those that the counterpart means; the rest are bystanders."""
+    rivals = tuple(word for word in cell.other if word in counterpart.meant)
+    return replace(cell, other=rivals, bystanders=tuple(word for word in cell.other if word not in rivals))
+
+
+def _cell(
+    text: str,
+    link: Link,
+    encoding: Encoding,
+    words: Mapping[Span, Word],
+    bos_id: int,
+    payoff_choices: Callable[[tuple[str, ...], tuple[str, ...]], "_Choices"],
+) -> Cell:
+    """Return a text with one link in tokens; `words` are the positions of the words that its links name."""
+    ids = encoding.ids
+    query = words[link.query][-1]
+
+    # The payoff is read one token before the first token that tells answers from foils.
+    choices = payoff_choices(link.answers, link.foils)
+    payoff = None
+    surprisal: tuple[float, ...] = ()
+    if link.payoff and choices.answers and choices.foils:
+        word = _with_space(text, encoding.offsets, words[link.payoff])
+        payoff = word[0] - 1 + choices.n_shared
+        # The oracles predict words, so their surprisal is that of a one-token word only.
+        if len(word) == 1 and choices.first_tokens.count(ids[word[0] - 1]) <= 1:
+            surprisal = link.surprisal
+    return Cell(
+        tokens=(bos_id, *ids[: max(query, payoff or 0)]),
+        query=query,
+        meant=tuple(words[span] for span in link.antecedents),
+        other=tuple(words[span] for span in link.distractors),
+        answers=choices.answers,
+        foils=choices.foils,
+        payoff=payoff,
+        target=None if payoff is None else ids[payoff],
+        subject=words[link.subject] if link.subject else None,
+        surprisal=surprisal,
+    )
+
+
+def _word_positions(text: str, encoding: Encoding, links: Iterable[Link]) -> dict[Span, Word]:
+    """Return the positions of the words of all links, counted with BOS in front."""
+    spans = set[Span]()
+    for link in links:
+        words = [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors]
+        spans.update(span for span in words if span)
+    ordered = sorted(spans)
+    indices = token_spans(text, encoding.offsets, ordered)
+    return {span: _after_bos(word) for span, word in zip(ordered, indices, strict=True)}
+
+
+def _after_bos(indices: Word) -> Word:
+    return tuple(i + 1 for i in indices)
+
+
+def _with_space(text: str, offsets: Sequence[Span], word: Word) -> Word:
+    """Return the positions of a word and of the tokens before it that hold only its space."""
+    first = word[0]
+    while first > 1 and offsets[first - 2] != (0, 0) and not text[slice(*offsets[first - 2])].strip():
+        first -= 1
+    return (*range(first, word[0]), *word)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """The tokens that can come at a payoff; where all words begin alike, the first that differ."""
+
+    n_shared: int  # the number of tokens with which all words begin
+    answers: tuple[int, ...]  # tokens of answers; a token of an answer and a foil is in neither
+    foils: tuple[int, ...]
+    first_tokens: tuple[int, ...]  # one per word
+
+
+_CONTEXT = "It "  # any word can follow it
+
+
+def _payoff_choices(tokenizer: Tokenizer, answers: tuple[str, ...], foils: tuple[str, ...]) -> _Choices:
+    # The tokens of each word as they are inside a sentence.
+    tokens: dict[str, Word] = {}
+    for word in (*answers, *foils):
+        text = _CONTEXT + word
+        encoding = encode_text(tokenizer, text)
+        (indices,) = token_spans(text, encoding.offsets, [(len(_CONTEXT), len(text))])
+        positions = _with_space(text, encoding.offsets, _after_bos(indices))
+        tokens[word] = tuple(encoding.ids[position - 1] for position in positions)
+
+    # A word that is the beginning of another must keep a token of its own.
+    n_shared = 0
+    if answers and foils:
+        shortest = min(map(len, tokens.values())) - 1
+        n_shared = len(commonprefix([word[:shortest] for word in tokens.values()]))
+
+    # A token that begins an answer and a foil tells nothing.
+    answer_ids = [tokens[word][n_shared] for word in answers]
+    foil_ids = [tokens[word][n_shared] for word in foils]
+    return _Choices(
+        n_shared,
+        answers=tuple(dict.fromkeys(token for token in answer_ids if token not in foil_ids)),
+        foils=tuple(dict.fromkeys(token for token in foil_ids if token not in answer_ids)),
+        first_tokens=tuple(ids[0] for ids in tokens.values()),
+    )

@@ -1,0 +1,439 @@
+"""Questions by attention: does a head attend more to the antecedent, and does the answer depend on it?
+
+For each question a head is chosen on dev, tested once on every part of the test items, and judged on the headline. All
+heads of all models are measured once for all questions. Axes: N_b blocks, L layers, H heads per layer.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.errors import UserError
+from data.pairs import Cell, Items
+from model.observe import ObservableModel
+from probe.attention import HeadScores, Scores, best_head, joint_log_ratio, score
+from probe.config import ProbeConfig
+from probe.contract import check_contract
+from probe.edits import PASS_ERROR, grown, measure_margins, screened
+from probe.questions import DEV, EMPTY, HEADLINE, SAME_WORDS, UNDECIDED, Question
+from probe.results import Estimate, Finding, Grid, Head, Part, Shown, Tested
+from probe.rules import Rule, best_rule, fit_rules, score_rules, selectivity
+from probe.statistics import MaxT, chance_level, estimate_ratio, mean_and_range, sample_of, similar_heads
+from probe.verdict import SUPPORTED, exclusions_of, judged
+from probe.weights import entropies, head_types, ov_auc, score_asymmetry
+
+MAX_CONTROL_HEADS = 20
+EDIT_ALL = 64  # with more heads than this, edits of all of them take too long:
+MAX_EDITED = 32  # only those with the largest difference of attention weights are edited,
+N_DEV_PAIRS_MANY = 16  # on so many pairs of dev, at most twice as many
+N_DEV_PAIRS = 64  # the same of fewer heads
+MAX_CANDIDATES = 16  # for a set: those that move dev most alone
+MIN_GAIN = 0.02  # a head that adds less to the joint swap does not share the work
+MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all heads together
+_EDITS = ("swap", "cut_meant", "cut_other", "counterpart", "zero")
+_OF_SET = ("accuracy", "block_accuracy", "contrast")
+Progress = Callable[[str, float], None]  # called with the stage and its finished share
+
+
+@dataclass(frozen=True)
+class _Context:
+    """Everything that the questions are answered from."""
+
+    model: ObservableModel
+    trained: HeadScores
+    untrained: list[HeadScores]  # at dev and the headline
+    head_types: dict[str, np.ndarray]  # [L, H] by type
+    config: ProbeConfig
+
+
+def study_attention(
+    model: ObservableModel,
+    untrained: Iterable[ObservableModel],
+    items: Items,
+    questions: Sequence[Question],
+    config: ProbeConfig,
+    progress: Progress,
+) -> tuple[list[Finding], HeadScores, dict[str, float], dict[str, Grid]]:
+    """Return the findings, what every head does at every pair, the instrument's errors, and grids of all heads.
+
+    `untrained` are models of the same shape, consumed one at a time; each chooses its own best head on dev.
+
+    Raises:
+        UserError: the recorded attention is not the attention the model uses, so nothing may be reported.
+
+    """
+    # Every head of every model at all texts; untrained models at dev and the headline only.
+    progress("the heads at all texts", 0.0)
+    trained = HeadScores.of_model(model, items, config.tokens_per_batch)
+    names = {question.name for question in questions}
+    needed = [i for i, pair in enumerate(items.pairs) if pair.question in names and pair.part in (DEV, HEADLINE)]
+    of_untrained = []
+    for number, other in enumerate(untrained, 1):
+        progress("untrained models", number / (1 + config.n_untrained))
+        of_untrained.append(HeadScores.of_model(other, items.take(needed), config.tokens_per_batch))
+    tested_cells = [cell for pair in items.pairs if pair.part != DEV for cell in pair.cells]
+    contract = check_contract(model, tested_cells) | _check_undecided(trained)
+
+    # One question after the other
+    types = head_types(model, items.cells[0].tokens[0], config.seed)
+    context = _Context(model, trained, of_untrained, types, config)
+    findings = []
+    for number, question in enumerate(questions):
+        progress(question.name, number / len(questions))
+        findings.append(_study(question, context))
+
+    # What does not depend on a question
+    grids = {"entropy": entropies(model, _texts_of_one_length(tested_cells)).tolist()}
+    asymmetry = score_asymmetry(model)
+    if asymmetry is not None:
+        grids["asymmetry"] = asymmetry.tolist()
+    return findings, trained, contract, grids
+
+
+class _Tests(NamedTuple):
+    """A link must pass both tests: above 1/2 in pair accuracy, above 0 in contrast."""
+
+    pairs: MaxT
+    contrasts: MaxT
+
+    @property
+    def smallest_p(self) -> float:
+        return max(self.pairs.smallest_p, self.contrasts.smallest_p)
+
+    def at(self, place: tuple[int, ...]) -> dict[str, Estimate]:
+        """Return the p of one head; a link's p is the larger of both."""
+        p_pair, p_contrast = float(self.pairs.p[place]), float(self.contrasts.p[place])
+        estimates = {"p_pair_accuracy": p_pair, "p_contrast": p_contrast, "p": max(p_pair, p_contrast)}
+        return {name: Estimate(p) for name, p in estimates.items()}
+
+
+def _tests(scores: Scores, items: Items, config: ProbeConfig) -> _Tests:
+    """Return the tests of all columns of scores, each [N_b, ...]."""
+    pairs = sample_of(items, scores.pair_accuracy).test(config, centre=0.5)
+    return _Tests(pairs, sample_of(items, scores.contrast).test(config))
+
+
+def _study(question: Question, context: _Context) -> Finding:
+    """Choose the head on dev, test it on every part, edit it, and judge it on the headline."""
+    # Choose on dev; the rules are fitted there too.
+    dev = context.trained.of(question.name, DEV)
+    head = best_head(dev.scores())
+    rules = fit_rules(dev.items)
+
+    # Test on every part, and all heads on the headline.
+    parts = {}
+    for part in context.trained.items.parts(question.name):
+        if part != DEV:
+            parts[part] = _score_part(context.trained.of(question.name, part), head, rules, context.config)
+    tested = context.trained.of(question.name, HEADLINE)
+    tests = _tests(tested.scores(), tested.items, context.config)
+
+    # Controls, edits and weights of the chosen head on the headline; then what may be claimed.
+    head_type = _types_of(head, context)
+    values = parts[HEADLINE].values | _mass([head], question, context)
+    values["selectivity"] = Estimate(_selectivity(question, context))
+    effects = _effects(head, tested.items, context)
+    values |= effects
+    values["ov_auc"] = ov_auc(context.model, tested.items.cells, head, seed=context.config.seed)
+    facts: dict[str, Any] = {
+        "smallest_p": tests.smallest_p,
+        "n_clusters": min(tested.items.n_clusters().values()),
+        "answer_is_constant": bool(effects) and "swap" not in effects,
+    }
+    of_head = judged(Tested([head], values), question, exclusions_of(question, head_type, values), **facts)
+
+    # Heads may share the work, so that none is supported alone.
+    curve, of_all = _curve(dev, tested.items, context)
+    of_set = None
+    if of_head.verdict != SUPPORTED and len(curve) > 1:
+        of_set = _tested_set(curve, question, context, rules, facts)
+    is_set = of_set is not None and of_set.verdict == SUPPORTED and curve[-1][1] >= MIN_SHARE_OF_ALL * of_all
+    return Finding(
+        question=question.name,
+        description=question.description,
+        link=question.link,
+        outcome=question.outcome,
+        unit="set" if is_set else "head",
+        head=of_head,
+        set=of_set,
+        curve=curve,
+        all_heads_swap=of_all if curve else None,
+        n=len(tested.items.cells),
+        clusters=tested.items.n_clusters(),
+        smallest_p=tests.smallest_p,
+        untrained=_untrained(question, context),
+        rules=parts[HEADLINE].rules,
+        grids=_grids(tested.scores(), tests),
+        parts=parts,
+        similar=similar_heads(tested.scores().contrast, head),
+        head_type=head_type,
+        examples=_median_block(tested, head),
+        file=question.file,
+    )
+
+
+def _types_of(head: Head, context: _Context) -> dict[str, float]:
+    """Return the mean weights of a head on random tokens, by type."""
+    return {name: float(grid[head]) for name, grid in context.head_types.items()}
+
+
+# Scores
+
+
+def _score_part(part: HeadScores, head: Head, rules: Mapping[str, Rule], config: ProbeConfig) -> Part:
+    """Return the scores of one head on a part, with those of the rules and its lead over the best of them."""
+    scores = part.scores()
+    rule_scores = score_rules(rules, part.items)
+    best = best_rule(rule_scores)
+
+    # Scores of the head by block, [N_b] each, and its lead over the best rule: resampled together.
+    by_block = {field.name: getattr(scores, field.name)[:, *head] for field in fields(Scores)}
+    by_block["lead"] = by_block["accuracy"] - rule_scores[best].accuracy
+    estimates = sample_of(part.items, np.stack(list(by_block.values()), axis=1)).means(config)
+    values = dict(zip(by_block, estimates, strict=True)) | _tests(scores, part.items, config).at(head)
+
+    # What has no interval
+    rows = part.rows
+    is_second = np.array([cell is pair.cells[1 - pair.order] for pair in part.items.pairs for cell in pair.cells])
+    second = np.heaviside(rows.attention_margin[is_second][:, *head], 0.5)
+    clusterings = part.items.clusterings(len(scores.accuracy))
+    bar = chance_level(scores.accuracy, clusterings, 0.5, config.n_bootstrap, config.seed)
+    values["value_contrast"] = Estimate(float(rows.value_log_ratio[:, *head].mean()))
+    values["accuracy_flipped"] = Estimate(float(second.mean()))
+    values["bar"] = Estimate(bar)
+    return Part(
+        n=len(part.items.cells),
+        clusters=part.items.n_clusters(),
+        values=values,
+        rules={name: float(of_rule.accuracy.mean()) for name, of_rule in rule_scores.items()},
+    )
+
+
+def _untrained(question: Question, context: _Context) -> dict[str, Estimate]:
+    """Return the headline scores of the untrained models' own best dev heads: mean and range."""
+    found: dict[str, list[float]] = {"accuracy": [], "block_accuracy": []}
+    for other in context.untrained:
+        head = best_head(other.of(question.name, DEV).scores())
+        scores = other.of(question.name, HEADLINE).scores()
+        for name, values in found.items():
+            values.append(float(getattr(scores, name)[:, *head].mean()))
+    return {name: mean_and_range(values) for name, values in found.items()} if context.untrained else {}
+
+
+def _grids(scores: Scores, tests: _Tests) -> dict[str, Grid]:
+    """Return scores and corrected p of every head on the headline, [L][H]."""
+    grids: dict[str, Grid] = {name: getattr(scores, name).mean(axis=0).tolist() for name in _OF_SET}
+    return grids | {"p": np.maximum(tests.pairs.p, tests.contrasts.p).tolist()}
+
+
+def _mass(heads: Sequence[Head], question: Question, context: _Context) -> dict[str, Estimate]:
+    """Return the weight on all mentions, and that without an antecedent relative to it: of the worst of the heads."""
+    linked = context.trained.of(question.name, HEADLINE).rows.mass
+    values = {"mass": Estimate(float(np.mean([linked[:, *head].mean() for head in heads])))}
+    unlinked = context.trained.of(EMPTY.name, HEADLINE).rows.mass
+    if len(unlinked):
+        shares = [float(unlinked[:, *head].mean() / linked[:, *head].mean()) for head in heads]
+        values["unlinked_share"] = Estimate(max(shares))
+    return values
+
+
+def _selectivity(question: Question, context: _Context) -> float:
+    """Return how much better the best head is than with random labels."""
+    chosen_on, scored_on = _same_words(question, context)
+    margins = chosen_on.rows.attention_margin, scored_on.rows.attention_margin
+    config = context.config
+    return selectivity(chosen_on.items, margins[0], scored_on.items, margins[1], config.n_controls, config.seed)
+
+
+def _same_words(question: Question, context: _Context) -> tuple[HeadScores, HeadScores]:
+    """Return the items on which the control task chooses a head and those on which it scores it: the same words.
+
+    A file of the user's own has no test items with the words of dev, so every second dev block of each pair is scored.
+    """
+    dev = context.trained.of(question.name, DEV)
+    same = context.trained.of(question.name, SAME_WORDS)
+    if same.items.pairs:
+        return dev, same
+    names = [" ".join(pair.clusters[1:]) for pair in dev.items.pairs[::2]]
+    by_pair = np.argsort(names, kind="stable")
+    halves = [np.sort(2 * blocks[:, None] + np.arange(2), axis=None) for blocks in (by_pair[::2], by_pair[1::2])]
+    return dev.take(halves[0]), dev.take(halves[1])
+
+
+# Edits
+
+
+def _effects(head: Head, items: Items, context: _Context) -> dict[str, Estimate]:
+    """Return what edits of a head take from the answer, as shares of its change; empty without comparable pairs.
+
+    If the interval of the change reaches 0, the model does not tell the texts of a pair apart, and there are no shares.
+    """
+    pairs = items.comparable()
+    if not pairs.pairs:
+        return {}
+    model, config = context.model, context.config
+    margins = measure_margins(model, pairs, [[head]], _EDITS, config.tokens_per_batch)
+    values = {"answer": sample_of(pairs, margins.total / 2).mean(config)}
+    if not (values["answer"].low or 0.0) > PASS_ERROR:
+        return values
+    for name in ("swap", "cut_meant", "cut_other", "specificity", "counterpart", "zero", "restored"):
+        values[name] = margins.share(name, pairs, config)
+
+    # The same swap of other heads of the layer
+    others = np.delete(np.arange(model.n_head), head.head)
+    drawn = np.sort(np.random.default_rng(config.seed).permutation(others)[:MAX_CONTROL_HEADS])
+    if len(drawn):
+        controls = [[Head(head.layer, int(other))] for other in drawn]
+        of_controls = measure_margins(model, pairs, controls, ["swap"], config.tokens_per_batch).lost("swap")
+        swaps = of_controls.mean(axis=0) / margins.total.mean()
+        values["control_heads"] = mean_and_range(swaps.tolist())
+    return values
+
+
+def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[list[tuple[Head, float, Estimate]], float]:
+    """Return heads that were added one by one, with their joint swap on dev and tested, and the swap of all on dev.
+
+    The smallest set that swaps enough; later heads can repair the loss of one, so they are found together.
+    """
+    dev_pairs, pairs = dev.items.comparable(), tested.comparable()
+    if not dev_pairs.pairs or not pairs.pairs:
+        return [], 0.0
+    differences = dev.rows.weight_difference()
+    heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED, by_place=True)
+    n_pairs = N_DEV_PAIRS if differences.size <= EDIT_ALL else N_DEV_PAIRS_MANY
+    dev_pairs = dev_pairs.take(range(0, len(dev_pairs), max(1, len(dev_pairs) // n_pairs)))
+
+    def swaps(items: Items, sets: Sequence[Sequence[Head]]) -> tuple[np.ndarray, np.ndarray]:
+        margins = measure_margins(context.model, items, sets, ["swap"], context.config.tokens_per_batch)
+        return margins.swaps(signed_by_model=False)
+
+    # Candidates: all heads, in a large model those that move the answer most alone.
+    candidates = heads
+    if len(heads) > MAX_CANDIDATES:
+        alone, _ = swaps(dev_pairs, [[head] for head in heads])
+        order = np.argsort(-alone.mean(axis=0), kind="stable")[:MAX_CANDIDATES]
+        candidates = [heads[i] for i in order]
+    steps = grown(lambda sets: swaps(dev_pairs, sets), candidates, least_gain=MIN_GAIN)
+    if not steps:
+        return [], 0.0
+    moved, total = swaps(dev_pairs, [candidates])
+    of_all = float(moved.mean() / total.mean())
+
+    # Test every step once.
+    moved, total = swaps(pairs, [[head for head, _ in steps[: n + 1]] for n in range(len(steps))])
+    curve = []
+    for n, (head, share) in enumerate(steps):
+        curve.append((head, share, estimate_ratio(moved[:, n], total, pairs, context.config)))
+    return curve, of_all
+
+
+def _tested_set(
+    curve: Sequence[tuple[Head, float, Estimate]],
+    question: Question,
+    context: _Context,
+    rules: Mapping[str, Rule],
+    facts: Mapping[str, Any],
+) -> Tested:
+    """Return what two heads or more do together on the headline, judged: their attention weights are added.
+
+    They are one more column of the tests, whose p are doubled, because the set is tested after the head.
+    """
+    heads = [head for head, *_ in curve]
+    tested = context.trained.of(question.name, HEADLINE)
+    config = context.config
+
+    # The set as one more column, [N_b, heads + 1]
+    ratio = joint_log_ratio(tested.rows, heads)
+    of_set = score(ratio, ratio, (ratio > 0).astype(float))
+    of_heads = tested.scores()
+    both = {}
+    for field in fields(Scores):
+        columns = getattr(of_heads, field.name).reshape(len(of_set.accuracy), -1), getattr(of_set, field.name)[:, None]
+        both[field.name] = np.hstack(columns)
+    tests = _tests(Scores(**both), tested.items, config)
+    values = {name: Estimate(min(1.0, 2 * p.value)) for name, p in tests.at((-1,)).items()}
+
+    # Means and intervals, and the lead over the best rule: resampled together.
+    rule_scores = score_rules(rules, tested.items)
+    lead = of_set.accuracy - rule_scores[best_rule(rule_scores)].accuracy
+    columns_of_set = np.stack([*(getattr(of_set, name) for name in _OF_SET), lead], axis=1)
+    estimates = sample_of(tested.items, columns_of_set).means(config)
+    values |= dict(zip((*_OF_SET, "lead"), estimates, strict=True))
+
+    # The control with random labels may choose any head, or the set: columns [texts, 1, heads + 1].
+    chosen_on, scored_on = _same_words(question, context)
+    margins = []
+    for part in (chosen_on, scored_on):
+        joint = joint_log_ratio(part.rows, heads)[:, None]
+        margins.append(np.hstack([part.rows.attention_margin.reshape(len(joint), -1), joint])[:, None])
+    column = Head(0, margins[0].shape[-1] - 1)
+    values["selectivity"] = Estimate(
+        selectivity(chosen_on.items, margins[0], scored_on.items, margins[1], config.n_controls, config.seed, column)
+    )
+
+    # At pronouns without an antecedent every head has to rest; the edges of all heads are cut together.
+    values |= _mass(heads, question, context)
+    if not facts["answer_is_constant"]:
+        pairs = tested.items.comparable()
+        cuts = measure_margins(context.model, pairs, [heads], ["cut_meant", "cut_other"], config.tokens_per_batch)
+        values |= {"swap": curve[-1][2], "specificity": cuts.share("specificity", pairs, config)}
+
+    # An excluded head excludes the set.
+    exclusions = []
+    for head in heads:
+        contrasts = {
+            "contrast": Estimate(float(of_heads.contrast[:, *head].mean())),
+            "value_contrast": Estimate(float(tested.rows.value_log_ratio[:, *head].mean())),
+        }
+        reasons = exclusions_of(question, _types_of(head, context), contrasts)
+        exclusions += [f"{head}: {reason}" for reason in reasons]
+    smallest = {"smallest_p": 2 * tests.smallest_p}
+    return judged(Tested(heads, values), question, exclusions, **{**facts, **smallest})
+
+
+# For the report, and checks
+
+
+def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
+    """Return the texts of the block of median contrast, so that the example shown is no better than half of all."""
+    contrasts = tested.scores().contrast[:, *head]
+    middle = int(np.argsort(contrasts, kind="stable")[(len(contrasts) - 1) // 2])
+    shown = []
+    for pair in tested.items.pairs[2 * middle : 2 * middle + 2]:
+        for text, cell in zip(pair.texts, pair.cells, strict=True):
+            meant, other = ([list(word) for word in words] for words in (cell.meant, cell.not_meant))
+            shown.append(Shown(kind="median", text=text, query=cell.query, word="", meant=meant, other=other))
+    return shown
+
+
+def _check_undecided(scores: HeadScores) -> dict[str, float]:
+    """Return the largest distance from accuracy 1/2 of any head at each undecided site: exactly 0.
+
+    Raises:
+        UserError: the distance is not 0, so the row has read later tokens.
+
+    """
+    distances = {}
+    for question in UNDECIDED:
+        for part in scores.items.parts(question.name):
+            accuracy = scores.of(question.name, part).scores().accuracy.mean(axis=0)  # [L, H]
+            distances[question.name] = float(np.abs(accuracy - 0.5).max())
+            if distances[question.name] > 0:
+                raise UserError(f"no report for this model: {question.name} is decided before its cue is read")
+    return distances
+
+
+def _texts_of_one_length(cells: Sequence[Cell], n_texts: int = 256) -> Tensor:
+    """Return up to `n_texts` different, evenly spaced texts [B, T] of the most common length."""
+    by_length: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
+    for cell in cells:
+        by_length[len(cell.tokens)][cell.tokens] = None
+    most_common = max(by_length, key=lambda length: len(by_length[length]))
+    texts = list(by_length[most_common])
+    step = max(1, len(texts) // n_texts)
+    return torch.tensor(texts[::step][:n_texts])

@@ -1,0 +1,147 @@
+"""What differs between two models of one shape on the same items, for example before and after fine-tuning.
+
+    answer      half of the change of the answer margin between the two texts of a pair, in nats
+    effect      how much of the margin a head moves, in nats: by attention: its weights on both mentions change places;
+                by edges: its edges to the entities are cut
+    attention   by attention only: pronoun contrast of a head, in nats
+
+Each is measured in both models, and the differences are tested by the two-sided max-T sign-flip test of
+`probe.statistics`, corrected for the search over all heads of the measure. A head whose output is removed keeps its
+attention: only its effect changes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from data.pairs import Items
+from model.observe import ObservableModel
+from probe.attention import HeadScores
+from probe.config import ProbeConfig
+from probe.edge_study import EDIT_ALL, Half, candidates_of
+from probe.edits import PASS_ERROR, all_heads, measure_margins, screened
+from probe.questions import DEV, HEADLINE, TESTED, Question
+from probe.results import Change, Head
+from probe.statistics import sample_of
+
+MAX_HEADS = 64  # in models with more heads, the effect is measured of MAX_CANDIDATES heads of each model
+MAX_CANDIDATES = 8
+MAX_EDITED = 32  # heads of each model that are edited to find those
+N_DEV_BLOCKS = 16  # of which those candidates are chosen
+MAX_BLOCKS = 200  # evenly spaced
+_Measured = tuple[Items, np.ndarray]  # pairs, and a number of C heads, or of the model (C = 1), for each case [N, C]
+
+
+def difference(
+    before: ObservableModel, after: ObservableModel, items: Items, question: Question, config: ProbeConfig
+) -> list[Change]:
+    """Return what differs between two models for one question."""
+    compare = _by_attention if question.outcome == "attention" else _by_edges
+    return compare((before, after), items, question, config)
+
+
+def _by_attention(
+    models: Sequence[ObservableModel], items: Items, question: Question, config: ProbeConfig
+) -> list[Change]:
+    """Return the changes; cases are the blocks, for answers and effects the comparable pairs, both evenly spaced."""
+    tested = spread_blocks(items.of(question.name, HEADLINE), MAX_BLOCKS)
+    heads = all_heads(models[0])
+
+    # The pronoun contrast of every head on every block, [N_b, L H].
+    attention = []
+    for model in models:
+        contrasts = HeadScores.of_model(model, tested, config.tokens_per_batch).scores().contrast
+        attention.append((tested, contrasts.reshape(len(contrasts), -1)))
+    changes = _changes("attention", question, heads, attention, config)
+
+    # Answers and effects, the mean over both texts of a pair: [N, 1] and [N, C].
+    pairs = tested.comparable()
+    edited = heads if len(heads) <= MAX_HEADS else _strongest(models, items.of(question.name, DEV), config)
+    if not pairs.pairs or not edited:
+        return changes
+    answers, effects = [], []
+    for model in models:
+        margins = measure_margins(model, pairs, [[head] for head in edited], ["swap"], config.tokens_per_batch)
+        answers.append((pairs, margins.total[:, None] / 2))
+        effects.append((pairs, margins.lost("swap")))
+    of_answers = _changes("answer", question, [None], answers, config)
+    return [*of_answers, *_changes("effect", question, edited, effects, config), *changes]
+
+
+def _by_edges(models: Sequence[ObservableModel], items: Items, question: Question, config: ProbeConfig) -> list[Change]:
+    """Return the changes; cases are the passages.
+
+    With many heads those with the largest direct effects on dev in either model are cut, and compared on the other
+    half; with few heads nothing is chosen, and both halves are used.
+    """
+    heads = all_heads(models[0])
+    dev, tested = items.of(question.name, DEV), items.of(question.name, TESTED)
+    if len(heads) <= EDIT_ALL:
+        tested = dev + tested
+    else:
+        candidates = dict.fromkeys(
+            head for model in models for head in candidates_of(model, Half(model, dev, config.tokens_per_batch))
+        )
+        heads = sorted(candidates)
+    answers, effects = [], []
+    for model in models:
+        half = Half(model, tested, config.tokens_per_batch)
+        margins = np.concatenate([half.one.clean, half.two.clean]).mean(axis=1)
+        answers.append((half.items, margins[:, None]))
+        effects.append((half.items, half.edge_effects([[head] for head in heads])))
+    of_answers = _changes("answer", question, [None], answers, config)
+    return [*of_answers, *_changes("effect", question, heads, effects, config)]
+
+
+def spread_blocks(items: Items, most: int) -> Items:
+    """Return up to `most` whole blocks of two pairs, evenly spaced."""
+    n_available = len(items) // 2
+    blocks = np.linspace(0, n_available - 1, min(most, n_available)).round().astype(int)
+    return items.take((2 * blocks[:, None] + np.arange(2)).ravel())
+
+
+def _strongest(models: Sequence[ObservableModel], dev: Items, config: ProbeConfig) -> list[Head]:
+    """Return the heads that move most of the margin on dev, MAX_CANDIDATES of each model."""
+    dev = spread_blocks(dev, N_DEV_BLOCKS)
+    pairs = dev.comparable()
+    chosen: dict[Head, None] = {}
+    for model in models if pairs.pairs else ():
+        # Of those with the largest difference of weights
+        differences = HeadScores.of_model(model, dev, config.tokens_per_batch).rows.weight_difference()
+        heads = screened(differences, above=MAX_HEADS, most=MAX_EDITED, by_place=True)
+        margins = measure_margins(model, pairs, [[head] for head in heads], ["swap"], config.tokens_per_batch)
+        order = np.argsort(-np.abs(margins.lost("swap").mean(axis=0)), kind="stable")[:MAX_CANDIDATES]
+        chosen |= dict.fromkeys(heads[i] for i in order)
+    return sorted(chosen)
+
+
+def _changes(
+    measure: str,
+    question: Question,
+    heads: Sequence[Head | None],
+    models: Sequence[_Measured],
+    config: ProbeConfig,
+) -> list[Change]:
+    """Return the means of every head in both `models`, before and after, with the test of their difference."""
+    (items, before), (_, after) = models
+    changed = after - before  # [N, C]
+    changed[np.abs(changed) <= PASS_ERROR] = 0  # rounding
+    sample = sample_of(items, changed)
+    test = sample.test(config, two_sided=True)
+    changes = []
+    for i, (head, estimate) in enumerate(zip(heads, sample.means(config), strict=True)):
+        changes.append(
+            Change(
+                question=question.name,
+                measure=measure,
+                head=head,
+                before=float(before[:, i].mean()),
+                after=float(after[:, i].mean()),
+                difference=estimate,
+                t=float(test.t[i]),
+                p=float(test.p[i]),
+                n=len(changed),
+                smallest_p=test.smallest_p,
+            )
+        )
+    return changes

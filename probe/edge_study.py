@@ -1,0 +1,425 @@
+"""Questions by edges: which head decides the next word? Read one word before "she" or "he", on passages and twins.
+
+Each passage is compared with its twin, in which every entity has a counterpart of the other class. So whatever ignores
+the entities cancels: a model that does not know them follows the twin in half of the passages. With many heads, direct
+logit attribution (Elhage et al. 2021) ranks them, and only the best are edited. Axes: N pairs, C sets of heads.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from data.pairs import Items
+from data.passages import ngram_rule
+from model.observe import ObservableModel
+from probe.config import ProbeConfig
+from probe.edits import MIN_SHARE, Sites, grown, screened
+from probe.questions import DEV, EARLIER, TESTED, Question
+from probe.results import NOT_KNOWN, Estimate, Finding, Head, Part, Shown, Tested
+from probe.rules import FIXED_RULES, Rule
+from probe.statistics import MaxT, estimate_ratio, sample_of
+from probe.verdict import SUPPORTED, judged
+
+MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test
+MIN_CLUSTERS = 9  # documents and entities of each class in the tested half: with 8 no p is below 2 / 2^8
+EDIT_ALL = 32  # with more heads than this,
+MAX_EDITED = 8  # only so many are edited
+N_EXAMPLES = 3
+Progress = Callable[[str, float], None]  # called with the stage and its finished share
+
+
+class Half:
+    """The passages of one part, with the unedited pass of a model over them."""
+
+    def __init__(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> None:
+        has_two = np.array([pair.has_two for pair in items.pairs], dtype=bool)
+        self.one = Sites(model, items.take(np.flatnonzero(~has_two)), tokens_per_batch)
+        self.two = Sites(model, items.take(np.flatnonzero(has_two)), tokens_per_batch)
+        self.items = Items([*self.one.items.pairs, *self.two.items.pairs])
+
+    def edge_effects(self, sets: Sequence[Sequence[Head]]) -> np.ndarray:
+        """Return how far the edges to an entity move the margin to its side, the mean of the entities, [N, C] in nats.
+
+        In the order of `items`. It does not use the author's pronoun.
+        """
+        one = self.one.margins(sets, ["cut_meant"]).lost("cut_meant")
+        two = self.two.margins(sets, ["cut_meant", "cut_other"]).specificity() / 2
+        return np.concatenate([one, two])
+
+    def direct_effects(self) -> np.ndarray:
+        """Return the direct effect of each head, the mean over the passages, [L, H] in nats."""
+        mean: np.ndarray = np.concatenate([self.one.direct_effects(), self.two.direct_effects()]).mean(axis=0)
+        return mean
+
+
+def problem_of(question: Question, items: Items) -> str:
+    """Return why a question cannot be tested on its passages, with the counts; "" if it can."""
+    _, one, both = question.words
+    problems = list[str]()
+    counts = list[str]()
+
+    # Passages of each kind, and documents in each half.
+    for name, has_two in ((one, False), (both, True)):
+        documents = []
+        for part in (DEV, TESTED):
+            pairs = [pair for pair in items.of(question.name, part).pairs if pair.has_two == has_two]
+            documents.append([pair.clusters[0] for pair in pairs])
+        n_passages = sum(map(len, documents))
+        fewest = min(len(set(names)) for names in documents)
+        counts.append(f"{n_passages} passages with {name} (needed: {MIN_PASSAGES})")
+        if n_passages < MIN_PASSAGES:
+            kind = "(two)" if has_two else "(one)"
+            reasons = [(n, reason) for reason, n in items.reasons(question.name).items() if reason.endswith(kind)]
+            problems += [f"{n:,} left out: {reason}" for n, reason in sorted(reasons)[-1:]] or [""]
+        elif fewest < MIN_CLUSTERS:
+            problems.append(f"those with {name}: only {fewest} documents in one half (needed: {MIN_CLUSTERS})")
+
+    # Entities of each class in the tested half.
+    tested = items.of(question.name, TESTED).n_clusters()
+    n_entities = min(tested["first_class"], tested["second_class"])
+    if not problems and n_entities < MIN_CLUSTERS:
+        problems.append(
+            f"only {n_entities} different entities of one class in the tested half (needed: {MIN_CLUSTERS})"
+        )
+    if not problems:
+        return ""
+    return "; ".join([f"{question.name}: {' and '.join(counts)}", *filter(None, problems)])
+
+
+def study_edges(
+    model: ObservableModel,
+    untrained: Iterable[ObservableModel],
+    items: Items,
+    documents: Sequence[tuple[str, str]],
+    question: Question,
+    config: ProbeConfig,
+    progress: Progress,
+) -> Finding | str:
+    """Choose the head that decides the next word on one half of the documents, and test it on the other half.
+
+    `items` are the passages of one question, `documents` the (name, text) that a rule is counted in. `untrained` are
+    models of the same shape. Returns a sentence if the question cannot be tested.
+    """
+    if problem := problem_of(question, items):
+        return problem
+
+    # All heads, or of many those with the largest direct effect; the largest edge effect is chosen.
+    progress("choosing a head", 0.0)
+    choosing = Half(model, items.of(question.name, DEV), config.tokens_per_batch)
+    candidates = candidates_of(model, choosing)
+    if not candidates:
+        return f"{question.name}: the direct effects of the heads are not known for this kind of model"
+    singles = [[head] for head in candidates]
+    best = int(choosing.edge_effects(singles).mean(axis=0).argmax())
+
+    # The tested half: every candidate's edges cut, also in untrained models.
+    progress("testing", 0.2)
+    tested = Half(model, items.of(question.name, TESTED), config.tokens_per_batch)
+    effects = tested.edge_effects(singles)
+    test = sample_of(tested.items, effects).test(config)
+    untrained_t = []
+    for number, other in enumerate(untrained):
+        progress(f"untrained model {number + 1}", 0.3 + 0.5 * number / config.n_untrained)
+        of_other = Half(other, items.of(question.name, TESTED), config.tokens_per_batch).edge_effects(singles)
+        untrained_t.append(sample_of(tested.items, of_other).largest_t(config))
+
+    # Everything else for the chosen head, and for heads that share the work.
+    progress("what the head decides", 0.8)
+    head = candidates[best]
+    shared = _answers_of(tested, head, config)
+    of_head = _tested(tested, [head], question, shared, untrained_t, config, float(test.p[best]))
+    progress("sets of heads", 0.9)
+    curve = _curve(choosing, tested, candidates, config)
+    of_set = None
+    if len(curve) > 1:
+        of_set = _tested(tested, [head for head, *_ in curve], question, shared, untrained_t, config)
+
+    # Only a set that reaches its share can take the place of the head.
+    is_set = of_set is not None and of_set.verdict == SUPPORTED and curve[-1][1] >= MIN_SHARE
+    unit = "set" if is_set and of_head.verdict != SUPPORTED else "head"
+    rules = _rules(question, tested.two.items, documents)
+    return Finding(
+        question=question.name,
+        description=question.description,
+        link=question.link,
+        outcome=question.outcome,
+        unit=unit,
+        head=of_head,
+        set=of_set,
+        curve=curve,
+        n=len(tested.items),
+        clusters=_counts(tested),
+        left_out=items.reasons(question.name),
+        smallest_p=test.smallest_p,
+        untrained={"t": Estimate(float(np.mean(untrained_t)), min(untrained_t), max(untrained_t))}
+        if untrained_t
+        else {},
+        rules=rules,
+        grids=_grids(model, candidates, effects, test),
+        parts=_strata(model, items, question, [choosing.two, tested.two], config),
+        examples=_typical(tested, head, of_set.heads if unit == "set" and of_set else [head]),
+        notes=_screening_note(model, candidates, head),
+    )
+
+
+def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
+    """Return the heads to edit: all, or of many those of the largest direct effect; none if that is not known."""
+    n_heads = model.n_layer * model.n_head
+    direct = np.zeros((model.n_layer, model.n_head)) if n_heads <= EDIT_ALL else np.abs(choosing.direct_effects())
+    return screened(direct, above=EDIT_ALL, most=MAX_EDITED) if np.isfinite(direct).all() else []
+
+
+def confirm(
+    model: ObservableModel, items: Items, question: Question, heads: Sequence[Head], config: ProbeConfig
+) -> Finding | str:
+    """Test heads that were chosen on another text on all passages with two entities; one test, so p is not corrected.
+
+    A sentence with the counts if there are too few.
+    """
+    sites = Half(model, Items([pair for pair in items.pairs if pair.has_two]), config.tokens_per_batch)
+    counts = sites.items.n_clusters()
+    if len(sites.items) < MIN_PASSAGES or min(counts.values()) < MIN_CLUSTERS:
+        numbers = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
+        needed = f"needed: {MIN_PASSAGES}, and {MIN_CLUSTERS} of each"
+        return f"{question.name}: {len(sites.items)} passages with {question.words[2]}, {numbers} ({needed})"
+    effects = sample_of(sites.items, sites.edge_effects([heads]))
+    test = effects.test(config)
+    values = _edge_values(sites.two, heads, config) | {
+        "edge_effect": effects.means(config)[0],
+        "t": Estimate(float(test.t[0])),
+        "p": Estimate(float(test.p[0])),
+        "author": sample_of(sites.items, np.heaviside(sites.two.clean.mean(axis=1), 0.5)).mean(config),
+    }
+    return Finding(
+        question=question.name,
+        description=question.description,
+        link=question.link,
+        outcome=question.outcome,
+        unit="head" if len(heads) == 1 else "set",
+        head=Tested(list(heads), values),
+        n=len(sites.items),
+        clusters=counts,
+        smallest_p=test.smallest_p,
+    )
+
+
+# What the model answers
+
+
+def _answers_of(tested: Half, head: Head, config: ProbeConfig) -> dict[str, Estimate]:
+    """Return whether the margin follows the entities, and what one head does in passages with one entity."""
+    one = tested.one.items
+    margins = tested.one.margins([[head]], ["cut_meant", "interchange"])
+    decision = margins.decision  # [N]
+    is_right_in_both = (decision > 0) & (margins.clean > 0).all(axis=1)
+    values = {
+        "follows": sample_of(one, np.heaviside(decision, 0.5)).mean(config),
+        "right_in_both": Estimate(float(is_right_in_both.mean())),
+        "cut_alone": estimate_ratio(margins.lost("cut_meant")[:, 0], decision, one, config),
+        "interchanged": estimate_ratio(margins.lost("interchange")[:, 0] / 2, decision, one, config),
+        "weight_correlation": Estimate(_weight_correlation(tested.two, head)),
+    }
+    return values | _picks([tested.two], config)
+
+
+def _picks(sites: Sequence[Sites], config: ProbeConfig) -> dict[str, Estimate]:
+    """Return how often the model picks whom the author means, and where the last one named is not meant."""
+    items = Items([pair for part in sites for pair in part.items.pairs])
+    decision = np.concatenate([part.clean for part in sites]).mean(axis=1)
+    is_right = np.heaviside(decision, 0.5)
+    is_wrong = np.array([FIXED_RULES["nearest"](pair.cells[0]) < 0 for pair in items.pairs])
+    where_wrong = NOT_KNOWN
+    if is_wrong.any():
+        where_wrong = sample_of(items.take(np.flatnonzero(is_wrong)), is_right[is_wrong]).mean(config)
+    return {"author": sample_of(items, is_right).mean(config), "author_where_nearest_wrong": where_wrong}
+
+
+def _strata(
+    model: ObservableModel, items: Items, question: Question, sites: Sequence[Sites], config: ProbeConfig
+) -> dict[str, Part]:
+    """Return whom the model picks in all passages with two entities, and in those with an earlier pronoun."""
+    groups = {"both halves": list(sites)}
+    earlier = items.of(question.name, EARLIER)
+    if earlier.pairs:
+        groups["an earlier pronoun"] = [Sites(model, earlier, config.tokens_per_batch)]
+    parts = {}
+    for name, of_group in groups.items():
+        cells = [pair.cells[0] for part in of_group for pair in part.items.pairs]
+        nearest = float(np.mean([FIXED_RULES["nearest"](cell) > 0 for cell in cells]))
+        n_wrong = sum(FIXED_RULES["nearest"](cell) < 0 for cell in cells)
+        counts = {"nearest_is_wrong": n_wrong}
+        parts[name] = Part(n=len(cells), clusters=counts, values=_picks(of_group, config), rules={"nearest": nearest})
+    return parts
+
+
+def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]]) -> dict[str, float]:
+    """Return how often simple rules pick the author's entity; "last words" is counted in the other documents."""
+    rules: dict[str, Rule] = {name: FIXED_RULES[name] for name in ("nearest", "first", "subject")}
+    accuracies = {}
+    for name, rule in rules.items():
+        accuracies[name] = float(np.mean([rule(pair.cells[0]) > 0 for pair in items.pairs]))
+    tested_documents = {pair.clusters[0] for pair in items.pairs}
+    others = [document for document in documents if document[0] not in tested_documents]
+    ngram = ngram_rule(others, question.name.split("_")[-1])
+    predicted = np.array([ngram(pair.texts[0]) for pair in items.pairs])  # 1: the first class, 1/2: undecided
+    meant = np.array([pair.meant for pair in items.pairs])
+    accuracies["last words"] = float(np.where(predicted == 0.5, 0.5, predicted == (meant == 0)).mean())
+    return accuracies
+
+
+def _weight_correlation(sites: Sites, head: Head) -> float:
+    """Return the correlation between a head's difference of attention and the margin; nan if either is constant."""
+    weights = sites.weights(head)  # [N, 2 texts, 2]
+    # Both towards the first class, which the passage means or its twin.
+    is_first = np.array([[pair.meant == 0, pair.meant == 1] for pair in sites.items.pairs])
+    signs = np.where(is_first, 1.0, -1.0)
+    difference = signs * (weights[..., 0] - weights[..., 1])
+    clean = signs * sites.clean
+    if np.ptp(difference) == 0 or np.ptp(clean) == 0:
+        return float("nan")
+    return float(np.corrcoef(difference.ravel(), clean.ravel())[0, 1])
+
+
+# Heads, alone and together
+
+
+def _edge_values(two: Sites, heads: Sequence[Head], config: ProbeConfig) -> dict[str, Estimate]:
+    """Return which edges carry the margin in passages with two entities, and whether it follows the weights."""
+    items = two.items
+    margins = two.margins([heads], ["swap", "cut_meant", "cut_other", "cut_control"])
+    lost = {name: margins.lost(name)[:, 0] for name in ("cut_meant", "cut_other", "cut_control")}
+    has_control = np.array([all(cell.control for cell in pair.cells) for pair in items.pairs])
+    lost_control = np.where(has_control, lost["cut_control"], 0.0)
+
+    # Shares of the size of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model.
+    size = np.abs(margins.decision)
+    moved, total = margins.swaps(signed_by_model=True)
+    return {
+        "swap": estimate_ratio(moved[:, 0], total, items, config),
+        "cut_meant": estimate_ratio(lost["cut_meant"], size, items, config),
+        "cut_other": estimate_ratio(lost["cut_other"], size, items, config),
+        "beyond_control": estimate_ratio(lost["cut_meant"] - lost_control, size, items, config),
+        "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
+    }
+
+
+def _tested(
+    tested: Half,
+    heads: Sequence[Head],
+    question: Question,
+    shared: dict[str, Estimate],
+    untrained_t: Sequence[float],
+    config: ProbeConfig,
+    corrected_p: float | None = None,
+) -> Tested:
+    """Return what some heads do together on the tested half, judged; `shared` are values of the whole model.
+
+    Without `corrected_p` they are a set, whose p is doubled: it is tested after the head.
+    """
+    effects = sample_of(tested.items, tested.edge_effects([heads]))
+    test = effects.test(config)
+    p = min(1.0, 2 * float(test.p[0])) if corrected_p is None else corrected_p
+    t = float(test.t[0])
+    values = (
+        shared
+        | _edge_values(tested.two, heads, config)
+        | {
+            "edge_effect": effects.means(config)[0],
+            "p": Estimate(p),
+            "t": Estimate(t),
+            "t_lead": Estimate(t - max(untrained_t, default=0.0)),
+        }
+    )
+    return judged(Tested(list(heads), values), question)
+
+
+def _curve(
+    choosing: Half, tested: Half, candidates: Sequence[Head], config: ProbeConfig
+) -> list[tuple[Head, float, Estimate]]:
+    """Return heads that were added one by one on the choosing half, with the share exchanged on either half."""
+
+    def swaps_of(half: Half, sets: Sequence[Sequence[Head]]) -> tuple[np.ndarray, np.ndarray]:
+        return half.two.margins(sets, ["swap"]).swaps(signed_by_model=True)
+
+    steps = grown(lambda sets: swaps_of(choosing, sets), candidates)
+    heads = [head for head, _ in steps]
+    if not heads:
+        return []
+    moved, total = swaps_of(tested, [heads[: n + 1] for n in range(len(heads))])
+    curve = []
+    for n, (head, share) in enumerate(steps):
+        curve.append((head, share, estimate_ratio(moved[:, n], total, tested.two.items, config)))
+    return curve
+
+
+# For the report
+
+
+def _counts(tested: Half) -> dict[str, int]:
+    """Return how many passages of each kind, documents and entities were tested."""
+    return {"one": len(tested.one.items), "two": len(tested.two.items)} | tested.items.n_clusters()
+
+
+def _grids(
+    model: ObservableModel, candidates: Sequence[Head], effects: np.ndarray, test: MaxT
+) -> dict[str, list[list[float]]]:
+    """Return edge effect, t and p of every head, nan for those that were not edited, [L][H]."""
+    grids = {}
+    for name, values in (("edge_effect", effects.mean(axis=0)), ("t", test.t), ("p", test.p)):
+        grid = np.full((model.n_layer, model.n_head), np.nan)
+        for head, value in zip(candidates, values, strict=True):
+            grid[head] = value
+        grids[name] = grid.tolist()
+    return grids
+
+
+def _screening_note(model: ObservableModel, candidates: Sequence[Head], head: Head) -> list[str]:
+    """Return how the heads that were edited were found, if not all were."""
+    n_heads = model.n_layer * model.n_head
+    if n_heads <= EDIT_ALL:
+        return []
+    rank = 1 + candidates.index(head)
+    return [
+        f"of {n_heads} heads only {len(candidates)} were edited, those with the largest direct effect on the documents "
+        f"that choose the head; {head} has number {rank} of these effects"
+    ]
+
+
+def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
+    """Return tested passages with a typical effect of exchanging the weights of `heads`, and the weights of `head`.
+
+    The candidates are the 20 % of the passages whose share exchanged is nearest to the median. Those with the highest
+    probability of a pronoun are returned, because elsewhere another word comes next.
+    """
+    # Passages near the median share.
+    sites = tested.two
+    moved, total = sites.margins([heads], ["swap"]).swaps(signed_by_model=True)
+    shares = moved[:, 0] / np.maximum(total, np.finfo(float).tiny)
+    distance = np.abs(shares - np.median(shares))
+    nearest = np.argsort(distance, kind="stable")[: max(N_EXAMPLES, len(shares) // 5)]
+
+    # Among them, the ones where a pronoun is likely.
+    weights = sites.weights(head)  # [N, 2 texts, 2]
+    probabilities = sites.probabilities(heads)  # [N, 2 texts, 2 (unedited, exchanged), 2 words]
+    of_pronouns = probabilities[nearest, 0, 0].sum(-1)
+    examples = []
+    for i in nearest[np.argsort(-of_pronouns, kind="stable")[:N_EXAMPLES]]:
+        pair = sites.items.pairs[i]
+        cell = pair.cells[0]
+        forms = [pair.forms[pair.meant], pair.forms[1 - pair.meant]]
+        clean, exchanged = (dict(zip(forms, of_pass, strict=True)) for of_pass in probabilities[i, 0].tolist())
+        names = (pair.clusters[1 + pair.meant], pair.clusters[2 - pair.meant])
+        examples.append(
+            Shown(
+                kind="typical",
+                text=pair.texts[0],
+                query=cell.query,
+                word="",
+                meant=[list(word) for word in cell.meant],
+                other=[list(word) for word in cell.other],
+                weights=dict(zip(names, weights[i, 0].tolist(), strict=True)),
+                next=[(form, clean[form]) for form in pair.forms],
+                exchanged=[(form, exchanged[form]) for form in pair.forms],
+            )
+        )
+    return examples

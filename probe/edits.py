@@ -1,0 +1,433 @@
+"""The answer margins of pairs without and with edits of heads: the only place where a model is edited to be measured.
+
+    M = log p(answers) - log p(foils) of the token after the payoff, in nats
+
+Edits at the query: `swap` lets a head's weights on the antecedent and on the other mention change places; `cut_meant`,
+`cut_other` and `cut_control` remove its weights on one of them or on a content word (attention knockout, Geva et al.
+2023); `interchange` replaces its output there by that of the counterpart (Geiger et al. 2021). Edits at all positions:
+`counterpart` replaces its output by that of the counterpart, `zero` removes it. Later layers may compensate for a head
+(self-repair, McGrath et al. 2023), so effects of removing something are lower bounds.
+
+Axes: N pairs, 2 texts, B texts of a batch (the counterpart is the next row), T tokens, C sets of heads, E edit lists,
+L layers, H heads per layer.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.errors import UserError
+from data.pairs import Cell, Items
+from model.observe import HeadEdit, ObservableModel, SiteEdit, SitePass
+from probe.batches import length_batches, pad_rows, progress_bar
+from probe.config import ProbeConfig
+from probe.results import Estimate, Head
+from probe.statistics import estimate_ratio
+
+NO_TOKEN = -1  # pads rows of token ids
+PASS_ERROR = 1e-5  # nats; the margins of two float32 passes that should agree differ by up to this much
+MAX_ROWS = 512  # texts that are edited at once at the site; a large vocabulary needs 0.2 MB for each
+
+# A set of heads grows one by one until its swap is MIN_SHARE of the answer (McGrath et al. 2023: heads share the work).
+MIN_SHARE = 0.8
+MAX_HEADS = 6
+
+
+@dataclass(frozen=True)
+class Margins:
+    """The margins of N pairs towards each text's own answers, without and with edits of C sets of heads, in nats."""
+
+    clean: np.ndarray  # [N, 2]
+    counter: np.ndarray  # [N, 2] of the text's own answers after the counterpart
+    edited: dict[str, np.ndarray]  # [N, 2, C] by edit
+
+    @property
+    def decision(self) -> np.ndarray:
+        """The mean of both texts, [N]: above 0 if the model prefers the answers."""
+        mean: np.ndarray = self.clean.mean(axis=1)
+        return mean
+
+    @property
+    def total(self) -> np.ndarray:
+        """What the counterpart changes, the mean of both texts, [N]."""
+        total: np.ndarray = (self.clean - self.counter).mean(axis=1)
+        return total
+
+    def lost(self, edit: str) -> np.ndarray:
+        """Return what an edit takes from the margin, the mean of both texts, [N, C]."""
+        lost: np.ndarray = (self.clean[:, :, None] - self.edited[edit]).mean(axis=1)
+        return lost
+
+    def restored(self) -> np.ndarray:
+        """Return what heads with the text's own output give back in the counterpart, [N, C]."""
+        # In the counterpart's row, edited with `counterpart`, a head has this text's output.
+        restored: np.ndarray = (self.edited["restored"] - self.counter[:, :, None]).mean(axis=1)
+        return restored
+
+    def specificity(self) -> np.ndarray:
+        """Return how much more the edges to the antecedent carry than those to the other mention, [N, C]."""
+        return self.lost("cut_meant") - self.lost("cut_other")
+
+    def swaps(self, *, signed_by_model: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return numerator [N, C] and denominator [N] of the share that changes sides, which is a ratio of means.
+
+        `signed_by_model`: both count in the direction of the model's own preference, so that pairs in which it prefers
+        either side add up; otherwise in that of the answers.
+        """
+        sign = np.sign(self.total) if signed_by_model else np.ones(len(self.total))
+        return sign[:, None] * self.lost("swap"), sign * self.total
+
+    def share(self, name: str, items: Items, config: ProbeConfig) -> Estimate:
+        """Return the share of the change between both texts that an edit of the first set takes, with its interval."""
+        named = {"restored": self.restored, "specificity": self.specificity}
+        lost = named[name]() if name in named else self.lost(name)
+        return estimate_ratio(lost[:, 0], self.total, items, config)
+
+    def flips(self) -> np.ndarray:
+        """Return the share of both texts whose preferred side changes with the swap, [N, C]."""
+        changed = np.sign(self.clean[:, :, None]) != np.sign(self.edited["swap"])
+        share: np.ndarray = changed.mean(axis=1)
+        return share
+
+
+# Passes
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Pairs as one right-padded batch: texts in rows 2i and 2i + 1."""
+
+    pairs: list[int]  # index of each pair
+    tokens: Tensor  # [B, T]
+    query: Tensor  # [B]
+    payoff: Tensor  # [B]
+    answers: Tensor  # [B, n] token ids, padded with NO_TOKEN
+    foils: Tensor  # [B, n]
+    masks: dict[str, Tensor]  # [B, T] True on the tokens of "meant", "other" and "control"
+
+    def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
+        """Return the edits of some heads at the query."""
+        if name == "interchange":
+            return [SiteEdit(*head, output=counterpart) for head in heads]
+        change: Callable[[Tensor], Tensor]
+        if name == "swap":
+            change = partial(exchange_weights, left=self.masks["meant"], right=self.masks["other"])
+        else:
+            change = partial(cut_weights, mask=self.masks[name.removeprefix("cut_")])
+        return [SiteEdit(*head, weights=change) for head in heads]
+
+    def edits(self, name: str, heads: Iterable[Head]) -> list[HeadEdit]:
+        """Return the edits of some heads in whole passes."""
+        if name == "counterpart":
+            return [HeadEdit(*head, output=counterpart) for head in heads]
+        if name == "zero":
+            return [HeadEdit(*head, output=torch.zeros_like) for head in heads]
+        return [edit.at(self.query) for edit in self.site_edits(name, heads)]
+
+
+def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Iterator[_Batch]:
+    """Yield the pairs in batches of up to `tokens_per_batch` tokens or one pair."""
+    lengths = [max(len(cell.tokens) for cell in pair.cells) for pair in items.pairs]
+    for index in length_batches(lengths, tokens_per_batch, n_texts=2):
+        cells = [cell for i in index for cell in items.pairs[i].cells]
+        tokens = pad_rows([cell.tokens for cell in cells])  # [B, T]
+        masks = {}
+        for name in ("meant", "other", "control"):
+            masks[name] = torch.zeros_like(tokens, dtype=torch.bool)
+            for row, cell in enumerate(cells):
+                words = (cell.control,) if name == "control" else getattr(cell, name)
+                masks[name][row, [i for word in words for i in word]] = True
+        answers, foils = answer_ids(cells)
+        yield _Batch(
+            pairs=index,
+            tokens=tokens.to(device),
+            query=torch.tensor([cell.query for cell in cells], device=device),
+            payoff=torch.tensor([cell.payoff or 0 for cell in cells], device=device),
+            answers=answers.to(device),
+            foils=foils.to(device),
+            masks={name: mask.to(device) for name, mask in masks.items()},
+        )
+
+
+def measure_margins(
+    model: ObservableModel,
+    items: Items,
+    sets: Sequence[Sequence[Head]],
+    edits: Sequence[str],
+    tokens_per_batch: int,
+) -> Margins:
+    """Return the margins with the heads of each set edited together, by whole passes over comparable pairs."""
+    shape = (len(items), 2)
+    found = Margins(np.empty(shape), np.empty(shape), {name: np.empty((*shape, len(sets))) for name in edits})
+    if "counterpart" in edits:
+        found.edited["restored"] = np.empty((*shape, len(sets)))
+    with progress_bar(len(items) * len(sets) * len(edits), "edit") as bar:
+        for batch in _batches(items, tokens_per_batch, model.device):
+            # Unedited, from streams that the edited passes begin with.
+            streams = model.residual_stream(batch.tokens)
+            logits = model.logits(batch.tokens, batch.payoff, (), streams)
+            found.clean[batch.pairs] = _by_pair(logits, batch)
+            found.counter[batch.pairs] = _by_pair(counterpart(logits), batch)
+            for c, name in product(range(len(sets)), edits):
+                logits = model.logits(batch.tokens, batch.payoff, batch.edits(name, sets[c]), streams)
+                found.edited[name][batch.pairs, :, c] = _by_pair(logits, batch)
+                if name == "counterpart":
+                    found.edited["restored"][batch.pairs, :, c] = _by_pair(counterpart(logits), batch)
+                bar.update(len(batch.pairs))
+    return found
+
+
+def _by_pair(logits: Tensor, batch: _Batch) -> np.ndarray:
+    """Return the margins [pairs, 2] of a batch, from the logits [B, V] at the payoff."""
+    margins: np.ndarray = answer_margins(logits, batch.answers, batch.foils).double().cpu().numpy()
+    return margins.reshape(-1, 2)
+
+
+class Sites:
+    """Pairs whose answer is the word after the query, with one unedited pass that is kept for all edits there."""
+
+    def __init__(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> None:
+        self.model = model
+        self.items = items
+        self.clean = np.full((len(items), 2), np.nan)  # towards each text's own answer
+        self._passes = list[tuple[_Batch, SitePass]]()
+        for batch in _batches(items, tokens_per_batch, model.device):
+            site_pass = model.site_pass(batch.tokens, batch.query)
+            self.clean[batch.pairs] = _site_margins(batch, site_pass, [[]])[0]
+            self._passes.append((batch, site_pass))
+
+    def margins(self, sets: Sequence[Sequence[Head]], edits: Sequence[str]) -> Margins:
+        """Return the margins with the heads of each set edited together."""
+        found = {name: np.full((len(self.items), 2, len(sets)), np.nan) for name in edits}
+        places = [(name, c) for name in edits for c in range(len(sets))]
+        with progress_bar(len(self.items) * len(places), "edit") as bar:
+            for batch, site_pass in self._passes:
+                # All edits of the batch together, [E, pairs, 2]. Cutting what no text mentions changes nothing.
+                edit_lists = []
+                for name, c in places:
+                    mask = batch.masks.get(name.removeprefix("cut_"))
+                    is_empty = mask is not None and not mask.any()
+                    edit_lists.append([] if is_empty else batch.site_edits(name, sets[c]))
+                margins = _site_margins(batch, site_pass, edit_lists)
+                for (name, c), of_batch in zip(places, margins, strict=True):
+                    found[name][batch.pairs, :, c] = of_batch
+                bar.update(len(batch.pairs) * len(places))
+        # The answer of one text is the foil of the other.
+        return Margins(self.clean, -self.clean[:, ::-1], found)
+
+    @torch.no_grad()
+    def direct_effects(self) -> np.ndarray:
+        """Return what each head writes into the margins directly, the mean of both texts, [N, L, H] in nats.
+
+        Direct logit attribution (Elhage et al. 2021): the head's output at the query, times its output matrix, times
+        the difference of the answers' output embeddings, pulled back through the final norm. Signed so that a positive
+        value is in the direction of the model's own decision. nan where the model gives no weights.
+        """
+        model = self.model
+        effects = np.full((len(self.items), 2, model.n_layer, model.n_head), np.nan)
+        unembedding = model.unembedding().float()
+        for batch, site_pass in self._passes:
+            # The direction of the residual stream that raises the margin, [B, D].
+            direction = unembedding[batch.answers[:, 0]] - unembedding[batch.foils[:, 0]]
+            pulled = model.final_norm_pullback(direction, site_pass.final_stream().float())
+            for layer, record in enumerate(site_pass.records()):
+                weight = model.head_weights(layer).output  # [H, D, K]
+                if weight is None or pulled is None:
+                    continue
+                of_heads = torch.einsum("hdk,bd->bhk", weight.float(), pulled)  # in each head's output
+                written = (record.output.float() * of_heads).sum(-1)  # [B, H]
+                effects[batch.pairs, :, layer] = written.cpu().numpy().reshape(-1, 2, model.n_head)
+        mean: np.ndarray = effects.mean(axis=1) * np.sign(self.clean.sum(axis=1))[:, None, None]
+        return mean
+
+    @torch.no_grad()
+    def weights(self, head: Head) -> np.ndarray:
+        """Return a head's attention weight on the mentions of who is meant and of the other one, [N, 2 texts, 2]."""
+        weights = np.full((len(self.items), 2, 2), np.nan)
+        for batch, site_pass in self._passes:
+            row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
+            for side, name in enumerate(("meant", "other")):
+                weights[batch.pairs, :, side] = (row * batch.masks[name]).sum(-1).cpu().numpy().reshape(-1, 2)
+        return weights
+
+    def probabilities(self, heads: Sequence[Head]) -> np.ndarray:
+        """Return the probabilities of answer and foil, unedited and with the weights exchanged, [N, 2 texts, 2, 2]."""
+        found = np.full((len(self.items), 2, 2, 2), np.nan)
+        for batch, site_pass in self._passes:
+            logits = site_pass.edited_logits([[], batch.site_edits("swap", heads)])  # [2, B, V]
+            of_words = logits.softmax(-1).gather(2, _words(batch).expand(2, -1, -1))  # [2, B, 2]
+            found[batch.pairs] = of_words.transpose(0, 1).cpu().numpy().reshape(-1, 2, 2, 2)
+        return found
+
+
+def _words(batch: _Batch) -> Tensor:
+    """Return the tokens of answer and foil, [B, 2]."""
+    return torch.stack([batch.answers[:, 0], batch.foils[:, 0]], dim=1)
+
+
+@torch.no_grad()
+def _site_margins(batch: _Batch, site_pass: SitePass, edit_lists: Sequence[Sequence[SiteEdit]]) -> np.ndarray:
+    """Return the margins in nats with each of E lists of edits, [E, pairs, 2]."""
+    n_texts = len(batch.query)
+    n_at_once = max(1, MAX_ROWS // n_texts)
+    found = np.empty((len(edit_lists), n_texts))
+    for start in range(0, len(edit_lists), n_at_once):
+        chunk = edit_lists[start : start + n_at_once]
+        of_words = site_pass.edited_logits(chunk, _words(batch))  # [E, B, 2]
+        found[start : start + len(chunk)] = (of_words[..., 0] - of_words[..., 1]).double().cpu().numpy()
+    return found.reshape(len(edit_lists), -1, 2)
+
+
+def answer_ids(cells: Sequence[Cell]) -> tuple[Tensor, Tensor]:
+    """Return the answers and the foils of the texts, each [B, n] token ids padded with NO_TOKEN."""
+    return pad_rows([cell.answers for cell in cells], NO_TOKEN), pad_rows([cell.foils for cell in cells], NO_TOKEN)
+
+
+def answer_margins(logits: Tensor, answers: Tensor, foils: Tensor) -> Tensor:
+    """Return M [B] = log p(answers) - log p(foils) in nats, from the logits [B, V] at the payoff."""
+    sides = []
+    for ids in (answers, foils):
+        side = logits.gather(1, ids.clamp(min=0)).masked_fill(ids == NO_TOKEN, float("-inf"))
+        sides.append(side.logsumexp(-1))
+    return sides[0] - sides[1]
+
+
+def counterpart(x: Tensor) -> Tensor:
+    """Return `x` [B, ...] with the rows of each pair exchanged."""
+    return x.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
+
+
+def cut_weights(weights: Tensor, mask: Tensor) -> Tensor:
+    """Return the weights [B, T] with those on `mask` [B, T] set to 0 and the others scaled to a sum of 1.
+
+    This equals scores of -inf before the softmax (Geva et al. 2023, "attention knockout").
+    """
+    remaining = weights.masked_fill(mask, 0)
+    return remaining / remaining.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+
+
+def exchange_weights(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Exchange the total weight of two disjoint sets of tokens; all arguments are [B, T].
+
+    Within each set the new total is distributed in proportion to the old weights, evenly if they are all 0. Applying
+    the function twice restores the weights.
+    """
+    # Either set takes the total of the other; the weights outside stay.
+    left_total, left_shares = _total_and_shares(weights, left)
+    right_total, right_shares = _total_and_shares(weights, right)
+    return weights.masked_fill(left | right, 0) + right_total * left_shares + left_total * right_shares
+
+
+def _total_and_shares(weights: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the total weight [B, 1] of some tokens, and each one's share of it [B, T]."""
+    kept = weights.masked_fill(~inside, 0)
+    total = kept.sum(-1, keepdim=True)
+    even = inside.float() / inside.sum(-1, keepdim=True)
+    return total, torch.where(total > 0, kept / total.where(total > 0, 1.0), even)
+
+
+# Which heads are edited
+
+
+def all_heads(model: ObservableModel) -> list[Head]:
+    """Return every head of a model, by layer."""
+    return [Head(layer, head) for layer in range(model.n_layer) for head in range(model.n_head)]
+
+
+def screened(scores: np.ndarray, *, above: int, most: int, by_place: bool = False) -> list[Head]:
+    """Return all heads, or of more than `above` those with the `most` largest scores [L, H].
+
+    Edits of all heads of a large model take too long. The largest score is first; with `by_place` they go by layer.
+    """
+    n_heads = scores.shape[1]
+    if scores.size <= above:
+        return [Head(*divmod(i, n_heads)) for i in range(scores.size)]
+    order = np.argsort(-scores.ravel(), kind="stable")[:most]
+    return [Head(*divmod(int(i), n_heads)) for i in (np.sort(order) if by_place else order)]
+
+
+def grown(
+    swapped: Callable[[Sequence[Sequence[Head]]], tuple[np.ndarray, np.ndarray]],
+    candidates: Sequence[Head],
+    *,
+    least_gain: float = 0.0,
+) -> list[tuple[Head, float]]:
+    """Add heads one by one, each time the one that raises the joint swap most; return each with the share it reaches.
+
+    `swapped` returns numerators [N, C] and denominator [N] of the shares of C sets. Ends with the smallest set that
+    swaps MIN_SHARE; else if no head adds more than `least_gain` to the set, or with MAX_HEADS. Empty if the answer is
+    the same in both texts.
+    """
+    heads = list[Head]()
+    shares = list[float]()
+    while len(heads) < min(MAX_HEADS, len(candidates)) and max(shares, default=0.0) < MIN_SHARE:
+        remaining = [head for head in candidates if head not in heads]
+        moved, total = swapped([[*heads, head] for head in remaining])
+        if total.mean() <= PASS_ERROR:
+            return []
+        of_sets = moved.mean(axis=0) / total.mean()
+        if of_sets.max() <= (shares[-1] + least_gain if shares else 0.0):
+            break  # no head adds to the set
+        heads.append(remaining[int(of_sets.argmax())])
+        shares.append(float(of_sets.max()))
+    return list(zip(heads, shares, strict=True))
+
+
+# Edits by hand: of the same token in every text
+
+
+def remove_head(layer: int, head: int) -> HeadEdit:
+    """Return the edit that sets the output of a head to 0 at every token."""
+    return HeadEdit(layer, head, output=torch.zeros_like)
+
+
+def cut_link(layer: int, head: int, token: int, targets: Sequence[int]) -> HeadEdit:
+    """Return the edit that cuts the links of a head from one token to others, as `cut_weights`, in every text.
+
+    Positions count from 0, the start token. Raise UserError for a link that no text can have.
+    """
+    _check_links(token, targets)
+    return _edit_token(layer, head, token, lambda row: cut_weights(row, _mask(row, targets)))
+
+
+def exchange_links(layer: int, head: int, token: int, left: Sequence[int], right: Sequence[int]) -> HeadEdit:
+    """Return the edit by which two sets of tokens exchange a head's weights at one token, as `exchange_weights`.
+
+    Positions count from 0, the start token. Raise UserError for links that no text can have, or sets that overlap.
+    """
+    _check_links(token, left)
+    _check_links(token, right)
+    if not set(left).isdisjoint(right):
+        raise UserError(f"exchange_links: {list(left)} and {list(right)} must not share a token")
+    return _edit_token(layer, head, token, lambda row: exchange_weights(row, _mask(row, left), _mask(row, right)))
+
+
+def _check_links(token: int, targets: Sequence[int]) -> None:
+    """Raise UserError unless `targets` are one or more tokens that a head can attend to from `token`."""
+    if not targets or not all(0 <= target <= token for target in targets):
+        raise UserError(f"no link from token {token} to {list(targets)}: it can have links to tokens 0 to {token} only")
+
+
+def _edit_token(layer: int, head: int, token: int, change: Callable[[Tensor], Tensor]) -> HeadEdit:
+    """Return an edit that applies `change` ([B, T] -> [B, T]) to a head's weights at the same token of every text."""
+
+    def weights(attention: Tensor) -> Tensor:
+        if token >= attention.shape[1]:
+            raise UserError(f"no link from token {token}: the text has tokens 0 to {attention.shape[1] - 1}")
+        edited = attention.clone()
+        edited[:, token] = change(attention[:, token])
+        return edited
+
+    return HeadEdit(layer, head, weights=weights)
+
+
+def _mask(row: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Return a mask [B, T] that is True at some tokens."""
+    mask = torch.zeros_like(row, dtype=torch.bool)
+    mask[:, list(tokens)] = True
+    return mask

@@ -1,0 +1,131 @@
+"""Explanations that are not coreference: rules and random labels, scored like heads.
+
+Rules may be fitted on dev; they are tested on test like everything else.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from data.pairs import Cell, Items, Word
+from probe.attention import Scores, best_head, score
+from probe.results import Head
+
+Rule = Callable[[Cell], float]  # 1 if it prefers the antecedent, -1 another mention, 0 a tie
+
+
+def _prefer(word_score: Callable[[Cell, Word], float]) -> Rule:
+    """Return the rule that prefers the mention of highest score."""
+
+    def rule(cell: Cell) -> float:
+        antecedent = max(word_score(cell, word) for word in cell.meant)
+        other = max(word_score(cell, word) for word in cell.not_meant)
+        return float(np.sign(antecedent - other))
+
+    return rule
+
+
+# Rules that need no fitting: the mention that is last, first, the grammatical subject, or none.
+FIXED_RULES: dict[str, Rule] = {
+    "nearest": _prefer(lambda cell, word: word[-1]),
+    "first": _prefer(lambda cell, word: -word[0]),
+    "subject": _prefer(lambda cell, word: word == cell.subject),
+    "uniform": _prefer(lambda cell, word: 0),
+}
+
+
+def most_frequent(dev: Sequence[Cell]) -> Rule:
+    """Return the rule that prefers the word that was an antecedent more often in `dev`."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for cell in dev:
+        counts.update(_word_ids(cell, word) for word in cell.meant)
+    return _prefer(lambda cell, word: counts[_word_ids(cell, word)])
+
+
+def fixed_offset(dev: Sequence[Cell]) -> Rule:
+    """Return the rule that prefers the mention nearest to one distance before the query, the best one in `dev`."""
+
+    def distances(cell: Cell, words: Sequence[Word]) -> list[int]:
+        return [cell.query - word[-1] for word in words]
+
+    # Every distance of a mention in dev is a possible rule, [O].
+    found: set[int] = set()
+    for cell in dev:
+        found.update(distances(cell, cell.meant + cell.not_meant))
+    offsets = np.array(sorted(found))
+
+    # Texts in which each rule is right, minus texts in which it is wrong.
+    wins = np.zeros(len(offsets))
+    for cell in dev:
+        right = np.abs(np.subtract.outer(distances(cell, cell.meant), offsets)).min(0)
+        wrong = np.abs(np.subtract.outer(distances(cell, cell.not_meant), offsets)).min(0)
+        wins += np.sign(wrong - right)
+    best = int(offsets[wins.argmax()]) if found else 0
+    return _prefer(lambda cell, word: -abs(cell.query - word[-1] - best))
+
+
+def fit_rules(dev: Items) -> dict[str, Rule]:
+    """Return every rule by name, with those that need fitting fitted on `dev`."""
+    return FIXED_RULES | {"most frequent": most_frequent(dev.cells), "fixed offset": fixed_offset(dev.cells)}
+
+
+def score_rules(rules: Mapping[str, Rule], items: Items) -> dict[str, Scores]:
+    """Score rules on whole blocks whose texts have an antecedent and another mention, each field [N_b]."""
+    scores = {}
+    for name, rule in rules.items():
+        preferences = np.array([rule(cell) for cell in items.cells])  # [N]
+        scores[name] = _score_margin(preferences)
+    return scores
+
+
+def best_rule(scores: Mapping[str, Scores]) -> str:
+    """Return the rule of highest accuracy."""
+    return max(scores, key=lambda name: scores[name].accuracy.mean())
+
+
+def selectivity(
+    dev: Items,
+    dev_margin: np.ndarray,
+    test: Items,
+    test_margin: np.ndarray,
+    n_controls: int,
+    seed: int,
+    tested: Head | None = None,
+) -> float:
+    """Return the accuracy on the real labels minus the mean accuracy on control tasks (Hewitt & Liang 2019).
+
+    A control task: words are ranked at random, and the higher-ranked word of a pair is gold in all four cells. The
+    ranks are the same in dev and test, so a head that prefers some words to others can solve it. A pure link head has
+    accuracy 1/2 on any ranks, so its selectivity is 1/2. For each of `n_controls` rankings the best head is chosen on
+    dev by `best_head` and scored on test; both are whole blocks, with the margins [texts, L, H] of `HeadRows`. So is
+    the head for the real labels, unless `tested` names it.
+    """
+    # The place of both words of each text in the list of all words, [texts].
+    both_words = [pair.clusters[1:] for pair in (*dev.pairs, *test.pairs)]
+    words, places = np.unique(both_words, return_inverse=True)
+    first, second = places.reshape(-1, 2).repeat(2, axis=0).T
+    meant = np.tile([0, 1], len(both_words))  # 0: the first word is gold, 1: the second
+    n_dev = len(dev.cells)
+
+    def accuracy(labels: np.ndarray, place: Head | None = None) -> float:
+        """Return the test accuracy of a head, or of the best on dev, with other gold words: 0 or 1, [texts]."""
+        signs = np.where(labels == meant, 1.0, -1.0)[:, None, None]
+        layer, head = place or best_head(_score_margin(dev_margin * signs[:n_dev]))
+        scores = _score_margin(test_margin * signs[n_dev:])
+        return float(scores.accuracy[:, layer, head].mean())
+
+    rng = np.random.default_rng(seed)
+    controls = []
+    for _ in range(n_controls):
+        rank = rng.permutation(len(words))
+        controls.append(accuracy(rank[second] > rank[first]))
+    return accuracy(meant, tested) - float(np.mean(controls))
+
+
+def _score_margin(margin: np.ndarray) -> Scores:
+    return score(margin, margin, (margin > 0).astype(float))
+
+
+def _word_ids(cell: Cell, word: Word) -> tuple[int, ...]:
+    return tuple(cell.tokens[position] for position in word)
